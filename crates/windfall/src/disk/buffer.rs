@@ -1,0 +1,59 @@
+//! Memory for I/O.
+//!
+//! **Purpose.** Direct I/O wants memory aligned to the device's blocks; this is such memory, owned.
+//!
+//! **Invariants.** The address is a multiple of 4 KiB and the length a whole number of 4 KiB blocks.
+//!
+//! **May touch.** Nothing.
+
+/// The alignment of direct I/O, in bytes.
+pub const BLOCK: usize = 4096;
+
+#[derive(Clone)]
+#[repr(C, align(4096))]
+struct Block([u8; BLOCK]);
+
+/// Owned, zeroed, aligned memory.
+#[derive(Clone)]
+pub struct IoBuffer(Vec<Block>);
+
+impl core::fmt::Debug for IoBuffer {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "IoBuffer({} bytes)", self.0.len() * BLOCK)
+    }
+}
+
+impl IoBuffer {
+    /// Zeroed memory of this many bytes, rounded up to whole blocks.
+    pub fn new(bytes: usize) -> Self {
+        Self(vec![Block([0; BLOCK]); bytes.div_ceil(BLOCK)])
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        self.0.as_flattened_bytes()
+    }
+
+    /// The bytes, to be changed.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.0.as_flattened_bytes_mut()
+    }
+}
+
+trait Flatten {
+    fn as_flattened_bytes(&self) -> &[u8];
+    fn as_flattened_bytes_mut(&mut self) -> &mut [u8];
+}
+
+impl Flatten for Vec<Block> {
+    fn as_flattened_bytes(&self) -> &[u8] {
+        // SAFETY: `Block` is `repr(C)` with a size equal to its alignment, so a slice of blocks is a slice of bytes
+        // without padding; every byte is initialised.
+        unsafe { core::slice::from_raw_parts(self.as_ptr().cast(), self.len() * BLOCK) }
+    }
+
+    fn as_flattened_bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above; the vector is borrowed exclusively, and any byte is a valid byte.
+        unsafe { core::slice::from_raw_parts_mut(self.as_mut_ptr().cast(), self.len() * BLOCK) }
+    }
+}

@@ -1,0 +1,168 @@
+//! Files: the data files of tablespaces, the log's segments, the control and doublewrite files.
+//!
+//! **Purpose.** One trait between the engine and the file system, so that the same engine runs on a real disk and on a
+//! simulated one that crashes, tears and forgets on command.
+//!
+//! **Invariants.** Files are named by what they are ([`FileName`]), never by path: the name of a data file is its
+//! incarnation. Nothing is durable before its `sync`; a new, renamed or removed name is not durable before
+//! `sync_folder`. A file object outlives every request on it, so a descriptor is never re-used under an I/O.
+//!
+//! **May touch.** `ids`, `error`, `page`, `sync`, `env`.
+
+mod buffer;
+
+use core::fmt;
+use std::path::PathBuf;
+
+use crate::{
+    error::{DiskError, Result},
+    ids::SpaceId,
+    page::Page,
+};
+
+/// What a file is, which is also its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FileName {
+    /// `windfall.control`: where recovery begins.
+    Control,
+    /// `windfall.doublewrite`: copies of pages on their way to the data files.
+    Doublewrite,
+    /// `log/<16 hex digits>.log`: a segment of the redo log, by its number.
+    Log(u64),
+    /// `data/<16 hex digits>.tree`: a tablespace, by its incarnation.
+    Data(SpaceId),
+}
+
+/// A folder of the database: its entries are made durable together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Folder {
+    /// The database folder itself.
+    Root,
+    /// `log/`.
+    Log,
+    /// `data/`.
+    Data,
+}
+
+impl FileName {
+    /// The folder it lies in.
+    pub fn folder(self) -> Folder {
+        match self {
+            Self::Control | Self::Doublewrite => Folder::Root,
+            Self::Log(_) => Folder::Log,
+            Self::Data(_) => Folder::Data,
+        }
+    }
+}
+
+impl fmt::Display for FileName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Control => f.write_str("windfall.control"),
+            Self::Doublewrite => f.write_str("windfall.doublewrite"),
+            Self::Log(number) => write!(f, "log/{number:016x}.log"),
+            Self::Data(space) => write!(f, "data/{:016x}.tree", space.0),
+        }
+    }
+}
+
+/// Memory for an I/O: aligned for direct I/O, a whole number of 4 KiB blocks.
+pub use buffer::IoBuffer;
+
+/// One request of a batch.
+#[derive(Debug)]
+pub struct Request {
+    /// Comes back with the completion; the disk does not look at it.
+    pub token: u64,
+    /// The file.
+    pub file: FileName,
+    /// Where in the file, in bytes; a multiple of 4 KiB.
+    pub offset: u64,
+    /// What to do with the buffer.
+    pub action: Action,
+    /// The bytes to write, or room for the bytes to read: the whole buffer is transferred.
+    pub buffer: IoBuffer,
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Fills the buffer from the file; what lies past the end of the file reads as zero.
+    Read,
+    /// Writes the buffer to the file, extending it where needed.
+    Write,
+}
+
+/// The end of a request.
+#[derive(Debug)]
+pub struct Completion {
+    /// The request's token.
+    pub token: u64,
+    /// The request's buffer; after a read it holds what was read.
+    pub buffer: IoBuffer,
+    /// Whether it worked.
+    pub result: Result<(), DiskError>,
+}
+
+/// Batches of requests under way, and their completions.
+pub trait Queue: Send {
+    /// Starts a batch on data files or the doublewrite file.
+    fn submit(&mut self, batch: Vec<Request>);
+
+    /// The completions since the last call. With `wait` set and requests under way it waits for at least one.
+    fn complete(&mut self, wait: bool) -> Vec<Completion>;
+
+    /// How many requests are under way.
+    fn pending(&self) -> usize;
+}
+
+/// A database folder and its files.
+///
+/// Every method may fail with [`DiskError`], naming the file. A data file need not be opened: the disk keeps a bounded
+/// cache of handles, and opens on demand. Reading or writing a file that does not exist is [`DiskError::Missing`].
+pub trait Disk: Send + Sync + fmt::Debug {
+    /// The path of a file, for messages.
+    fn path(&self, file: FileName) -> PathBuf;
+
+    /// Creates an empty file, replacing one of that name. Its name is durable after [`Disk::sync_folder`].
+    fn create(&self, file: FileName) -> Result<(), DiskError>;
+
+    /// The length of a file in bytes, `None` when there is no such file.
+    fn len(&self, file: FileName) -> Result<Option<u64>, DiskError>;
+
+    /// The files of a folder, in order of name. Files that are not ours are left out.
+    fn list(&self, folder: Folder) -> Result<Vec<FileName>, DiskError>;
+
+    /// Reads bytes; gives how many there were before the end of the file. Through the page cache where the file is
+    /// the log or the control file; use [`Disk::read_page`] for data files.
+    fn read(&self, file: FileName, offset: u64, out: &mut [u8]) -> Result<usize, DiskError>;
+
+    /// Writes bytes to the log or the control file, extending it where needed.
+    fn write(&self, file: FileName, offset: u64, bytes: &[u8]) -> Result<(), DiskError>;
+
+    /// Reads one page of a data file straight into a frame; what lies past the end of the file reads as zero.
+    /// The frame's memory is aligned to its size. The caller holds its exclusive latch.
+    fn read_page(&self, file: FileName, offset: u64, into: Page<'_>) -> Result<(), DiskError>;
+
+    /// A queue for batches of requests. Each worker has its own; completions come back to the queue they were submitted
+    /// to, in any order.
+    fn queue(&self) -> Box<dyn Queue>;
+
+    /// Makes the content and length of a file durable.
+    fn sync(&self, file: FileName) -> Result<(), DiskError>;
+
+    /// Makes the names in a folder durable: files created, renamed and removed.
+    fn sync_folder(&self, folder: Folder) -> Result<(), DiskError>;
+
+    /// Reserves space for the range, so that writing there cannot fail for want of it. The range reads as zero.
+    fn preallocate(&self, file: FileName, offset: u64, length: u64) -> Result<(), DiskError>;
+
+    /// Cuts the file to this length.
+    fn truncate(&self, file: FileName, length: u64) -> Result<(), DiskError>;
+
+    /// Renames a file, replacing one that has the new name.
+    fn rename(&self, from: FileName, to: FileName) -> Result<(), DiskError>;
+
+    /// Removes a file's name. Open handles are closed when their last request is done.
+    fn remove(&self, file: FileName) -> Result<(), DiskError>;
+}

@@ -1,0 +1,71 @@
+//! The world around the engine: time, chance, and the threads of background work.
+//!
+//! **Purpose.** The product runs on a real clock and real threads; a simulation runs the same code on one thread,
+//! where time and the order of background steps come from a seed, so that a failure can be replayed.
+//!
+//! **Invariants.** Every background worker is a bounded step: it does a limited amount of work, never waits for
+//! another worker inside a step, and says when it wants to run again. A foreground wait goes through [`Env::wait`],
+//! which in a simulation runs steps until the condition holds.
+//!
+//! **May touch.** `sync`.
+
+mod real;
+mod simulated;
+
+use core::{fmt, time::Duration};
+
+pub use real::RealEnv;
+pub use simulated::SimulatedEnv;
+
+use crate::sync::{Arc, Event};
+
+/// What a worker says after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// There is more to do at once.
+    Again,
+    /// Nothing to do: run again when the worker's event is notified, or after this time.
+    Idle(Duration),
+    /// The worker has ended.
+    Done,
+}
+
+/// One bounded piece of background work.
+pub type Step = Box<dyn FnMut() -> Next + Send>;
+
+/// Time, chance and workers.
+pub trait Env: Send + Sync + fmt::Debug {
+    /// The time since some fixed point; it never goes back.
+    fn now(&self) -> Duration;
+
+    /// A random number.
+    fn random(&self) -> u64;
+
+    /// Starts a worker. `wake` brings an idle one back before its time.
+    fn spawn(&self, name: &'static str, wake: Arc<Event>, step: Step) -> Worker;
+
+    /// Waits until `ready` says so. Whoever makes it so notifies `event`.
+    fn wait(&self, event: &Event, ready: &mut dyn FnMut() -> bool);
+
+    /// A point between two operations of the foreground: a simulation may run background steps here.
+    fn breathe(&self) {}
+}
+
+/// A running worker. Dropping it asks the worker to stop and waits until it has.
+pub struct Worker {
+    stop: Option<Box<dyn FnOnce() + Send + Sync>>,
+}
+
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Worker")
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            stop();
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The real clock, the real threads.
+//!
+//! **Purpose.** What the product runs on.
+//!
+//! **Invariants.** A worker's thread is joined before its handle is gone.
+//!
+//! **May touch.** The machine.
+
+use core::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    time::Duration,
+};
+use std::{
+    hash::{BuildHasher, RandomState},
+    thread,
+    time::Instant,
+};
+
+use super::{Env, Next, Step, Worker};
+use crate::sync::{Arc, Event};
+
+/// The environment of the product.
+#[derive(Debug)]
+pub struct RealEnv {
+    start: Instant,
+    chance: RandomState,
+    drawn: AtomicU64,
+}
+
+impl Default for RealEnv {
+    fn default() -> Self {
+        Self { start: Instant::now(), chance: RandomState::new(), drawn: AtomicU64::new(0) }
+    }
+}
+
+impl Env for RealEnv {
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn random(&self) -> u64 {
+        self.chance.hash_one(self.drawn.fetch_add(1, SeqCst))
+    }
+
+    fn spawn(&self, name: &'static str, wake: Arc<Event>, mut step: Step) -> Worker {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (told, woken) = (stop.clone(), wake.clone());
+        let thread = thread::Builder::new().name(format!("windfall-{name}")).spawn(move || {
+            while !told.load(SeqCst) {
+                match step() {
+                    Next::Again => {}
+                    Next::Done => break,
+                    Next::Idle(time) => {
+                        // A notification ends the wait whatever it was for: the step finds out.
+                        let mut looked = false;
+                        woken.wait_for(time, || told.load(SeqCst) || core::mem::replace(&mut looked, true));
+                    }
+                }
+            }
+        });
+        let thread = thread.expect("the system starts a thread");
+        Worker {
+            stop: Some(Box::new(move || {
+                stop.store(true, SeqCst);
+                wake.notify();
+                if thread.thread().id() != thread::current().id() {
+                    let _ = thread.join();
+                }
+            })),
+        }
+    }
+
+    fn wait(&self, event: &Event, ready: &mut dyn FnMut() -> bool) {
+        event.wait(ready);
+    }
+}

@@ -1,0 +1,206 @@
+//! What can go wrong, one enum a family of operations, converging on [`Error`].
+//!
+//! **Purpose.** Every error names the thing (file, table, page, LSN) and, where there is one, the cure.
+//!
+//! **Invariants.** Errors are cheap to clone, because a failure that poisons the database is told to everyone.
+//!
+//! **May touch.** `ids`.
+
+use std::{io, path::PathBuf, sync::Arc};
+
+use crate::ids::{Lsn, PageId, SpaceId};
+
+/// The result of an engine call.
+pub type Result<T, E = Error> = core::result::Result<T, E>;
+
+/// Any failure of the engine.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused or failed an operation on a file.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// What was read is not what was written.
+    #[error(transparent)]
+    Corrupt(#[from] CorruptError),
+    /// The call itself cannot be served as it was made.
+    #[error(transparent)]
+    Usage(#[from] UsageError),
+    /// A table, index or row that does not exist, or exists already.
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    /// The table of this handle was dropped, or truncated since an iterator on it began.
+    #[error("the table was dropped: open the table anew to see what has its name today")]
+    TableDropped,
+    /// An earlier failure left the state on disk unknown; nothing further is written or acknowledged.
+    #[error("the database stopped after an earlier failure ({0}): close it and open it again to recover")]
+    Poisoned(Arc<str>),
+    /// The database is being closed.
+    #[error("the database is closed")]
+    Closed,
+}
+
+/// A failure of the file system.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DiskError {
+    /// A system call failed.
+    #[error("{action} {path}: {source}")]
+    Io {
+        /// What was attempted, as a verb ("read", "sync").
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: Arc<io::Error>,
+    },
+    /// No space is left on the device.
+    #[error("{action} {path}: the file system is full: free some space and try again")]
+    Full {
+        /// What was attempted.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+    },
+    /// The folder is in use by another process.
+    #[error("{path} is in use by another process: close it there first")]
+    Locked {
+        /// The database folder.
+        path: PathBuf,
+    },
+    /// A file that must exist is missing.
+    #[error("{path} is missing: restore it from a backup")]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The simulated disk has crashed: nothing works until the machine is "restarted".
+    #[error("the simulated disk has crashed")]
+    Crashed,
+}
+
+/// Damage found in a file.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CorruptError {
+    /// A page whose checksum or identity is wrong.
+    #[error("{file}: {page} (last changed at LSN {lsn}) is damaged: {what}")]
+    Page {
+        /// The data file.
+        file: PathBuf,
+        /// The page that was asked for.
+        page: PageId,
+        /// The LSN in the header as found, for what it is worth.
+        lsn: Lsn,
+        /// What is wrong.
+        what: Arc<str>,
+    },
+    /// The log is damaged before its end.
+    #[error("{file}: the log is damaged at LSN {lsn}, before its end: {what}; restore from a backup")]
+    Log {
+        /// The segment file.
+        file: PathBuf,
+        /// Where.
+        lsn: Lsn,
+        /// What is wrong.
+        what: Arc<str>,
+    },
+    /// A file that is not ours, or of another version.
+    #[error("{file}: {what}")]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong, and the cure.
+        what: Arc<str>,
+    },
+    /// A structure that contradicts itself.
+    #[error("tablespace {space}: {what}")]
+    Structure {
+        /// The tablespace.
+        space: SpaceId,
+        /// What is wrong.
+        what: Arc<str>,
+    },
+}
+
+/// A call that cannot be served as made.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UsageError {
+    /// A key longer than a page allows.
+    #[error("the key has {length} bytes; with this page size a key has at most {limit}")]
+    KeyTooLong {
+        /// Its length in bytes.
+        length: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// A value longer than the format allows.
+    #[error("the value has {length} bytes; a value has at most {limit}")]
+    ValueTooLong {
+        /// Its length in bytes.
+        length: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// An option out of its range.
+    #[error("option {name}: {what}")]
+    Option {
+        /// The option's name.
+        name: &'static str,
+        /// What is wrong, and what would be right.
+        what: Arc<str>,
+    },
+    /// The buffer pool has no frame left that could be freed: every one is latched.
+    #[error("the buffer pool of {frames} frames is too small for this work: enlarge it")]
+    PoolTooSmall {
+        /// Its size in frames.
+        frames: usize,
+    },
+    /// Anything else that the caller can mend.
+    #[error("{0}")]
+    Other(Arc<str>),
+}
+
+/// A name or a row that does not fit what exists.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SchemaError {
+    /// No table of that name.
+    #[error("there is no table {0}")]
+    NoTable(Arc<str>),
+    /// The name is taken.
+    #[error("a table {0} exists already")]
+    TableExists(Arc<str>),
+    /// No index of that name.
+    #[error("table {table} has no index {index}")]
+    NoIndex {
+        /// The table.
+        table: Arc<str>,
+        /// The index.
+        index: Arc<str>,
+    },
+    /// The index name is taken.
+    #[error("table {table} has an index {index} already")]
+    IndexExists {
+        /// The table.
+        table: Arc<str>,
+        /// The index.
+        index: Arc<str>,
+    },
+    /// A name that cannot be used.
+    #[error("the name {name:?} cannot be used: {what}")]
+    BadName {
+        /// The name.
+        name: Arc<str>,
+        /// Why not.
+        what: &'static str,
+    },
+    /// A row with that key exists.
+    #[error("the key exists already in {0}")]
+    DuplicateKey(Arc<str>),
+    /// No row has that key.
+    #[error("there is no row with that key in {0}")]
+    NoRow(Arc<str>),
+}

@@ -1,0 +1,104 @@
+//! The numbers that name things: log positions, tablespaces, pages, transactions, undo records.
+//!
+//! **Purpose.** One newtype an idea, so that a page number cannot be passed where a frame number is meant.
+//!
+//! **Invariants.** A [`SpaceId`] is an *incarnation*: it is never used twice, across restarts too, so whatever
+//! still names a dropped tablespace cannot reach its successor.
+//!
+//! **May touch.** Nothing.
+
+use core::fmt;
+
+/// A position in the redo log: the count of bytes logged before it since the database was created.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Lsn(pub u64);
+
+impl Lsn {
+    /// Before everything that was ever logged.
+    pub const ZERO: Self = Self(0);
+    /// After everything that will ever be logged: the neutral element of a minimum.
+    pub const MAX: Self = Self(u64::MAX);
+}
+
+/// A tablespace incarnation. Zero is no tablespace; [`SpaceId::CATALOG`] is the catalog's.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct SpaceId(pub u64);
+
+impl SpaceId {
+    /// No tablespace: the tag of a free frame.
+    pub const NONE: Self = Self(0);
+    /// The tablespace of the catalog tree, the only one that every database has.
+    pub const CATALOG: Self = Self(1);
+    /// The first id handed out to others; the ids below are the engine's.
+    pub const FIRST: Self = Self(16);
+}
+
+/// The number of a page within its tablespace; page `n` lies at byte `n * page_size` of the file.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct PageNo(pub u32);
+
+impl PageNo {
+    /// The first allocation-map page, which is also the header of the tablespace.
+    pub const HEADER: Self = Self(0);
+    /// The root of the tree, once it has one. It never moves.
+    pub const ROOT: Self = Self(1);
+    /// No page: the end of a chain.
+    pub const NONE: Self = Self(u32::MAX);
+}
+
+/// A page of the database: its tablespace and its number there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct PageId {
+    /// The tablespace.
+    pub space: SpaceId,
+    /// The page within it.
+    pub page: PageNo,
+}
+
+/// A transaction. 48 bits are kept in every index entry; zero is "committed before anyone could ask".
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct TrxId(pub u64);
+
+impl TrxId {
+    /// The transaction of entries that every reader sees.
+    pub const NONE: Self = Self(0);
+    /// The largest id that an entry header holds.
+    pub const MAX: Self = Self((1 << 48) - 1);
+}
+
+/// Where an undo record lies: the stream in the upper 8 bits, the byte position in that endless stream below.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct UndoPos(pub u64);
+
+impl UndoPos {
+    /// No undo record.
+    pub const NONE: Self = Self(0);
+}
+
+macro_rules! show {
+    ($($name:ident $prefix:literal),*) => {$(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}", self.0)
+            }
+        }
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "{}"), self.0)
+            }
+        }
+    )*};
+}
+show!(Lsn "lsn ", SpaceId "space ", PageNo "page ", TrxId "trx ", UndoPos "undo ");
+
+impl fmt::Display for PageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "page {} of tablespace {}", self.page, self.space)
+    }
+}
+
+impl fmt::Debug for PageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.space, self.page)
+    }
+}

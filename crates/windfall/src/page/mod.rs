@@ -1,0 +1,161 @@
+//! A page in memory and on disk: its header, its checksum, and the words it is made of.
+//!
+//! **Purpose.** Every page of every tablespace opens with the same 32 bytes, so that any page found anywhere
+//! says whose it is, what it is and when it was last changed.
+//!
+//! **Invariants.** A page in memory is a slice of `AtomicU64` and is read and written only by relaxed word
+//! accesses: an optimistic reader may look at a page while it changes, and finds out afterwards that it did.
+//! Nothing above ever forms a `&[u8]` over a page in the pool. Bytes are numbered little-endian within words.
+//!
+//! **May touch.** `ids`, `error`.
+//!
+//! # Header, byte by byte
+//!
+//! | offset | size | field |
+//! | --- | --- | --- |
+//! | 0 | 4 | CRC-32C of the rest of the page (bytes 4..page size), set when the page is written to disk |
+//! | 4 | 1 | page type ([`PageType`]) |
+//! | 5 | 1 | level in the tree (0 is a leaf), else 0 |
+//! | 6 | 2 | flags of the page type |
+//! | 8 | 8 | tablespace incarnation |
+//! | 16 | 8 | page LSN: the end of the mini-transaction that changed the page last |
+//! | 24 | 4 | page number |
+//! | 28 | 4 | free for the page type |
+
+pub mod op;
+mod words;
+
+pub use op::PageOp;
+pub use words::Page;
+
+use crate::ids::{Lsn, PageId, PageNo, SpaceId};
+
+/// Bytes of the header that all pages share.
+pub const HEADER: usize = 32;
+/// Page sizes that a database can be created with.
+pub const SIZES: [usize; 5] = [4096, 8192, 16_384, 32_768, 65_536];
+/// The page size unless another is chosen.
+pub const DEFAULT_SIZE: usize = 16_384;
+
+/// What a page is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PageType {
+    /// Never written, or freed: its content has no meaning.
+    Free = 0,
+    /// An allocation map; page 0 of a tablespace is also its header.
+    Map = 1,
+    /// A leaf of a tree.
+    Leaf = 2,
+    /// An inner node of a tree.
+    Inner = 3,
+    /// A piece of a long value.
+    Overflow = 4,
+    /// A page of undo records.
+    Undo = 5,
+}
+
+impl PageType {
+    /// The type with this number, if there is one.
+    pub fn from_u8(n: u8) -> Option<Self> {
+        [Self::Free, Self::Map, Self::Leaf, Self::Inner, Self::Overflow, Self::Undo]
+            .into_iter()
+            .find(|t| *t as u8 == n)
+    }
+}
+
+impl Page<'_> {
+    /// The page type's number.
+    pub fn page_type(self) -> u8 {
+        self.u8(4)
+    }
+
+    /// The level in the tree; 0 is a leaf.
+    pub fn level(self) -> u8 {
+        self.u8(5)
+    }
+
+    /// Whose page this is, by its own word.
+    pub fn id(self) -> PageId {
+        PageId { space: SpaceId(self.u64(8)), page: PageNo(self.u32(24)) }
+    }
+
+    /// The end of the mini-transaction that changed the page last.
+    pub fn lsn(self) -> Lsn {
+        Lsn(self.u64(16))
+    }
+
+    /// Notes the mini-transaction that changed the page.
+    pub fn set_lsn(self, lsn: Lsn) {
+        self.set_u64(16, lsn.0);
+    }
+
+    /// Clears the page and writes a fresh header. The LSN is zero until the mini-transaction commits.
+    pub fn format(self, id: PageId, kind: PageType, level: u8) {
+        self.fill_zero(0, self.len());
+        self.set_u8(4, kind as u8);
+        self.set_u8(5, level);
+        self.set_u64(8, id.space.0);
+        self.set_u32(24, id.page.0);
+    }
+
+    /// The checksum of the page as it stands.
+    pub fn checksum(self) -> u32 {
+        let first = self.u64(0) & !0xffff_ffff;
+        let mut crc = 0;
+        for (n, word) in self.words().iter().enumerate() {
+            let word = word.load(core::sync::atomic::Ordering::Relaxed);
+            crc = crc32c::crc32c_append(crc, &if n == 0 { first } else { word }.to_le_bytes());
+        }
+        crc
+    }
+
+    /// Stamps the checksum, as the last thing before the page goes to disk.
+    pub fn seal(self) {
+        self.set_u32(0, self.checksum());
+    }
+
+    /// Whether every byte is zero: a page of a file that was never written.
+    pub fn is_zero(self) -> bool {
+        self.words().iter().all(|w| w.load(core::sync::atomic::Ordering::Relaxed) == 0)
+    }
+
+    /// Checks what was read from disk: checksum first, then identity.
+    ///
+    /// # Errors
+    /// What is wrong, in words for [`CorruptError::Page`](crate::error::CorruptError::Page).
+    pub fn verify(self, id: PageId) -> Result<(), &'static str> {
+        if self.u32(0) != self.checksum() {
+            Err("its checksum is wrong")
+        } else if self.id() != id {
+            Err("it is another page's content")
+        } else {
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::AtomicU64;
+
+    use super::*;
+
+    #[test]
+    fn a_flipped_bit_anywhere_is_found() {
+        let words: Vec<AtomicU64> = (0..512).map(AtomicU64::new).collect();
+        let page = Page::new(&words);
+        let id = PageId { space: SpaceId(77), page: PageNo(3) };
+        page.format(id, PageType::Leaf, 0);
+        page.set_u64(2048, 0x0123_4567_89ab_cdef);
+        page.seal();
+        assert_eq!(page.verify(id), Ok(()));
+        for bit in 0..4096 * 8 {
+            let at = bit / 8;
+            page.set_u8(at, page.u8(at) ^ (1 << (bit % 8)));
+            assert!(page.verify(id).is_err(), "bit {bit} was flipped unseen");
+            page.set_u8(at, page.u8(at) ^ (1 << (bit % 8)));
+        }
+        assert!(page.verify(PageId { space: SpaceId(77), page: PageNo(4) }).is_err());
+    }
+}

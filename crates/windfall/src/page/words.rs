@@ -1,0 +1,284 @@
+//! A page as a slice of atomic words, and the few ways to read and write it.
+//!
+//! **Purpose.** Optimistic readers race with writers by design. In Rust a race is defined only between atomic
+//! accesses of the same size, so pages are `[AtomicU64]` and every access is a relaxed load or store of a whole
+//! word; smaller fields are cut out of words. No `unsafe` is needed for it, and on x86 a relaxed load is a `mov`.
+//!
+//! **Invariants.** Writers hold the page's exclusive latch: the read-modify-write of a word for a small field is
+//! then not torn by another writer. Readers without a latch validate before they believe anything, and every
+//! accessor stays inside the page whatever offsets a torn read produced: it panics on none, it clamps.
+//!
+//! **May touch.** Nothing.
+
+use core::{
+    cmp::Ordering as Order,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// A page's words. Copies are cheap and all name the same memory.
+#[derive(Clone, Copy)]
+pub struct Page<'a> {
+    words: &'a [AtomicU64],
+}
+
+impl core::fmt::Debug for Page<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Page({:?}, type {}, {:?})", self.id(), self.page_type(), self.lsn())
+    }
+}
+
+impl<'a> Page<'a> {
+    /// A page over these words.
+    pub fn new(words: &'a [AtomicU64]) -> Self {
+        Self { words }
+    }
+
+    /// The words themselves.
+    pub fn words(self) -> &'a [AtomicU64] {
+        self.words
+    }
+
+    /// The page size in bytes.
+    pub fn len(self) -> usize {
+        self.words.len() * 8
+    }
+
+    /// Never: a page has at least a header.
+    pub fn is_empty(self) -> bool {
+        self.words.is_empty()
+    }
+
+    #[inline]
+    fn word(self, n: usize) -> u64 {
+        // An offset from a torn read may point anywhere: past the end there is only zero.
+        self.words.get(n).map_or(0, |w| w.load(Relaxed))
+    }
+
+    #[inline]
+    fn put(self, n: usize, value: u64, mask: u64) {
+        let word = &self.words[n];
+        word.store(word.load(Relaxed) & !mask | value & mask, Relaxed);
+    }
+
+    /// Eight bytes from any offset, aligned or not; bytes past the end read as zero.
+    #[inline]
+    pub fn u64(self, at: usize) -> u64 {
+        let shift = at % 8 * 8;
+        let low = self.word(at / 8);
+        if shift == 0 { low } else { low >> shift | self.word(at / 8 + 1) << (64 - shift) }
+    }
+
+    /// Four bytes.
+    #[inline]
+    pub fn u32(self, at: usize) -> u32 {
+        self.u64(at) as u32
+    }
+
+    /// Two bytes.
+    #[inline]
+    pub fn u16(self, at: usize) -> u16 {
+        self.u64(at) as u16
+    }
+
+    /// One byte.
+    #[inline]
+    pub fn u8(self, at: usize) -> u8 {
+        (self.word(at / 8) >> (at % 8 * 8)) as u8
+    }
+
+    fn set_bits(self, at: usize, value: u64, bytes: usize) {
+        let mask = if bytes == 8 { u64::MAX } else { (1 << (bytes * 8)) - 1 };
+        let shift = at % 8 * 8;
+        self.put(at / 8, value << shift, mask << shift);
+        if at % 8 + bytes > 8 {
+            self.put(at / 8 + 1, value >> (64 - shift), mask >> (64 - shift));
+        }
+    }
+
+    /// Writes eight bytes at any offset.
+    pub fn set_u64(self, at: usize, value: u64) {
+        self.set_bits(at, value, 8);
+    }
+
+    /// Writes four bytes.
+    pub fn set_u32(self, at: usize, value: u32) {
+        self.set_bits(at, value.into(), 4);
+    }
+
+    /// Writes two bytes.
+    pub fn set_u16(self, at: usize, value: u16) {
+        self.set_bits(at, value.into(), 2);
+    }
+
+    /// Writes one byte.
+    pub fn set_u8(self, at: usize, value: u8) {
+        self.set_bits(at, value.into(), 1);
+    }
+
+    /// Copies bytes out; those past the end are zero.
+    pub fn read(self, at: usize, out: &mut [u8]) {
+        let mut chunks = out.chunks_exact_mut(8);
+        let mut at = at;
+        for chunk in &mut chunks {
+            chunk.copy_from_slice(&self.u64(at).to_le_bytes());
+            at += 8;
+        }
+        let rest = chunks.into_remainder();
+        let n = rest.len();
+        if n > 0 {
+            rest.copy_from_slice(&self.u64(at).to_le_bytes()[..n]);
+        }
+    }
+
+    /// Copies bytes out, appending to `out`. A length from a torn read is cut at the page's end.
+    pub fn append_to(self, at: usize, len: usize, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.resize(start + len.min(self.len().saturating_sub(at)), 0);
+        self.read(at, &mut out[start..]);
+    }
+
+    /// Copies bytes in. The range must lie within the page.
+    pub fn write(self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.len(), "a write of {} bytes at {at} leaves the page", bytes.len());
+        let mut at = at;
+        let mut bytes = bytes;
+        let head = (8 - at % 8) % 8;
+        if head > 0 {
+            let n = head.min(bytes.len());
+            for &byte in &bytes[..n] {
+                self.set_u8(at, byte);
+                at += 1;
+            }
+            bytes = &bytes[n..];
+        }
+        let mut chunks = bytes.chunks_exact(8);
+        for chunk in &mut chunks {
+            self.words[at / 8].store(chunk.iter().rev().fold(0, |w, b| w << 8 | u64::from(*b)), Relaxed);
+            at += 8;
+        }
+        for &byte in chunks.remainder() {
+            self.set_u8(at, byte);
+            at += 1;
+        }
+    }
+
+    /// Moves whole words, as `memmove` would: all three arguments count words.
+    pub fn move_words(self, from: usize, to: usize, count: usize) {
+        if from < to {
+            for n in (0..count).rev() {
+                self.words[to + n].store(self.words[from + n].load(Relaxed), Relaxed);
+            }
+        } else {
+            for n in 0..count {
+                self.words[to + n].store(self.words[from + n].load(Relaxed), Relaxed);
+            }
+        }
+    }
+
+    /// Clears a range.
+    pub fn fill_zero(self, at: usize, len: usize) {
+        let end = at + len;
+        let mut at = at;
+        while at < end {
+            if at % 8 == 0 && end - at >= 8 {
+                self.words[at / 8].store(0, Relaxed);
+                at += 8;
+            } else {
+                self.set_u8(at, 0);
+                at += 1;
+            }
+        }
+    }
+
+    /// Compares `len` bytes at `at` with `other`, in memcmp order, shorter first.
+    #[inline]
+    pub fn compare(self, at: usize, len: usize, other: &[u8]) -> Order {
+        let common = len.min(other.len());
+        let mut n = 0;
+        while n + 8 <= common {
+            let mine = self.u64(at + n).swap_bytes();
+            let theirs = other[n..n + 8].iter().fold(0, |w, b| w << 8 | u64::from(*b));
+            match mine.cmp(&theirs) {
+                Order::Equal => n += 8,
+                different => return different,
+            }
+        }
+        while n < common {
+            match self.u8(at + n).cmp(&other[n]) {
+                Order::Equal => n += 1,
+                different => return different,
+            }
+        }
+        len.cmp(&other.len())
+    }
+
+    /// Copies the whole of another page of the same size.
+    pub fn copy_from(self, other: Page<'_>) {
+        for (to, from) in self.words.iter().zip(other.words) {
+            to.store(from.load(Relaxed), Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn behaves_as_bytes_do(
+            writes in prop::collection::vec((0usize..250, prop::collection::vec(any::<u8>(), 0..40)), 1..20),
+            at in 0usize..256, len in 0usize..64, other in prop::collection::vec(any::<u8>(), 0..64),
+        ) {
+            let words: Vec<AtomicU64> = (0..32).map(|_| AtomicU64::new(0)).collect();
+            let page = Page::new(&words);
+            let mut model = vec![0u8; 256];
+            for (at, bytes) in &writes {
+                let bytes = &bytes[..bytes.len().min(256 - at)];
+                page.write(*at, bytes);
+                model[*at..at + bytes.len()].copy_from_slice(bytes);
+            }
+            let mut all = vec![0; 256];
+            page.read(0, &mut all);
+            prop_assert_eq!(&all, &model);
+            let len = len.min(256 - at);
+            let mut cut = Vec::new();
+            page.append_to(at, len, &mut cut);
+            prop_assert_eq!(&cut[..], &model[at..at + len]);
+            prop_assert_eq!(page.compare(at, len, &other), model[at..at + len].cmp(&other[..]));
+            prop_assert_eq!(page.compare(at, len, &cut), Order::Equal);
+            page.fill_zero(at, len);
+            model[at..at + len].fill(0);
+            page.read(0, &mut all);
+            prop_assert_eq!(&all, &model);
+        }
+
+        #[test]
+        fn small_fields_cross_words(at in 0usize..24, value in any::<u64>()) {
+            let words: Vec<AtomicU64> = (0..4).map(|_| AtomicU64::new(u64::MAX)).collect();
+            let page = Page::new(&words);
+            page.set_u64(at, value);
+            prop_assert_eq!(page.u64(at), value);
+            page.set_u32(at, !value as u32);
+            prop_assert_eq!(page.u32(at), !value as u32);
+            page.set_u16(at + 3, value as u16);
+            prop_assert_eq!(page.u16(at + 3), value as u16);
+            for n in (0..at).chain(at + 8..32) {
+                prop_assert_eq!(page.u8(n), 0xff);
+            }
+        }
+
+        #[test]
+        fn reads_never_leave_the_page(at in any::<u16>(), len in any::<u16>()) {
+            let words: Vec<AtomicU64> = (0..4).map(|_| AtomicU64::new(7)).collect();
+            let page = Page::new(&words);
+            let mut out = Vec::new();
+            page.append_to(at.into(), len.into(), &mut out);
+            prop_assert!(out.len() <= 32);
+            let _ = (page.u64(at.into()), page.u32(at.into()), page.u16(at.into()), page.u8(at.into()));
+            let _ = page.compare(at.into(), len.into(), b"0123456789");
+        }
+    }
+}

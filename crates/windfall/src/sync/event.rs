@@ -1,0 +1,101 @@
+//! Something that threads wait for.
+//!
+//! **Purpose.** A condition variable with its mutex and a generation, so that a notification between the check of
+//! a condition and the wait for it is never lost, and notifying costs one atomic load when nobody waits.
+//!
+//! **Invariants.** The condition is re-checked after the waiter has announced itself; the notifier changes the
+//! condition before it looks for waiters; both with sequentially consistent fences between.
+//!
+//! **May touch.** Nothing.
+
+use core::{
+    sync::atomic::{AtomicU32, Ordering::SeqCst, fence},
+    time::Duration,
+};
+
+/// An event to wait for. The condition lives elsewhere, in atomics or behind a lock of its own.
+#[derive(Debug, Default)]
+pub struct Event {
+    waiters: AtomicU32,
+    mutex: parking_lot::Mutex<u64>,
+    condvar: parking_lot::Condvar,
+}
+
+impl Event {
+    /// An event that nobody waits for.
+    pub const fn new() -> Self {
+        Self {
+            waiters: AtomicU32::new(0),
+            mutex: parking_lot::const_mutex(0),
+            condvar: parking_lot::Condvar::new(),
+        }
+    }
+
+    /// Wakes every waiter, which then looks at its condition again.
+    pub fn notify(&self) {
+        fence(SeqCst);
+        if self.waiters.load(SeqCst) > 0 {
+            *self.mutex.lock() += 1;
+            self.condvar.notify_all();
+        }
+    }
+
+    /// Waits until `ready` says so. `ready` runs under no lock but the event's own and must be quick.
+    pub fn wait(&self, mut ready: impl FnMut() -> bool) {
+        self.wait_some(None, &mut ready);
+    }
+
+    /// Waits until `ready` says so, or until the time has passed. Says whether it was ready.
+    pub fn wait_for(&self, at_most: Duration, mut ready: impl FnMut() -> bool) -> bool {
+        self.wait_some(Some(at_most), &mut ready)
+    }
+
+    fn wait_some(&self, at_most: Option<Duration>, ready: &mut dyn FnMut() -> bool) -> bool {
+        if ready() {
+            return true;
+        }
+        self.waiters.fetch_add(1, SeqCst);
+        fence(SeqCst);
+        let mut generation = self.mutex.lock();
+        let mut expired = false;
+        let was_ready = loop {
+            if ready() {
+                break true;
+            }
+            if expired {
+                break false;
+            }
+            match at_most {
+                None => self.condvar.wait(&mut generation),
+                Some(time) => expired = self.condvar.wait_for(&mut generation, time).timed_out(),
+            }
+        };
+        drop(generation);
+        self.waiters.fetch_sub(1, SeqCst);
+        was_ready
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, atomic::AtomicBool};
+
+    use super::*;
+
+    #[test]
+    fn no_wakeup_is_lost() {
+        for _ in 0..500 {
+            let shared = Arc::new((Event::new(), AtomicBool::new(false)));
+            let other = shared.clone();
+            let thread = std::thread::spawn(move || other.0.wait(|| other.1.load(SeqCst)));
+            shared.1.store(true, SeqCst);
+            shared.0.notify();
+            thread.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_wait_ends_with_its_time() {
+        assert!(!Event::new().wait_for(Duration::from_millis(5), || false));
+    }
+}

@@ -1,0 +1,279 @@
+//! Mutexes and read-write locks with a rank.
+//!
+//! **Purpose.** Two locks taken in both orders by two threads are a deadlock waiting for its night. Every lock has a
+//! rank; a thread takes locks in rising rank only.
+//!
+//! **Invariants.** [`Rank`] is the whole order, as ARCHITECTURE.md tells it. In debug builds each thread remembers the
+//! ranks that it holds, and an acquisition out of order panics with both names.
+//!
+//! **May touch.** `work`, to count acquisitions.
+
+use core::ops::{Deref, DerefMut};
+
+use super::work::{self, Work};
+
+/// The order in which locks may be taken: a later one while an earlier one is held, never the other way round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Rank {
+    /// One DDL statement at a time decides over names.
+    Ddl,
+    /// The names of open tables.
+    Names,
+    /// A row's lock.
+    Row,
+    /// A checkpoint in progress.
+    Checkpoint,
+    /// A page cleaner's round.
+    Cleaner,
+    /// An undo stream.
+    Undo,
+    /// A structure change of a tree.
+    Tree,
+    /// The table of active transactions.
+    Transactions,
+    /// The making of a tablespace's file.
+    File,
+    /// A latch on a page. Pages have an order of their own: parent before child, left before right, the
+    /// tree before the undo page, the allocation map last.
+    Page,
+    /// The resizing of the pool, the reclaimer's queue.
+    Pool,
+    /// A tablespace's dirty set.
+    Dirty,
+    /// The tablespaces by id.
+    Spaces,
+    /// The log writer.
+    LogWrite,
+    /// The log's segment list.
+    LogFiles,
+    /// The disk's handle cache.
+    Handles,
+    /// A leaf lock: nothing is taken while it is held.
+    Leaf,
+}
+
+#[cfg(debug_assertions)]
+mod order {
+    use std::cell::RefCell;
+
+    use super::Rank;
+
+    thread_local! {
+        static HELD: RefCell<Vec<Rank>> = const { RefCell::new(Vec::new()) };
+    }
+
+    pub fn take(rank: Rank, try_only: bool) {
+        // While a panic unwinds, the first message is the one to keep.
+        if std::thread::panicking() {
+            return;
+        }
+        HELD.with_borrow_mut(|held| {
+            if let Some(top) = held.iter().max().filter(|_| !try_only) {
+                // Page latches nest among themselves in an order of their own.
+                assert!(
+                    *top < rank || (*top == Rank::Page && rank == Rank::Page),
+                    "lock order: {rank:?} taken while {top:?} is held"
+                );
+            }
+            held.push(rank);
+        });
+    }
+
+    pub fn give(rank: Rank) {
+        HELD.with_borrow_mut(|held| {
+            if let Some(at) = held.iter().rposition(|r| *r == rank) {
+                held.remove(at);
+            }
+        });
+    }
+}
+
+/// A note that this thread holds a lock of this rank, for locks that are not built here (page latches).
+/// It stays with the thread that made it.
+#[derive(Debug)]
+pub struct Held {
+    #[cfg_attr(
+        not(debug_assertions),
+        expect(dead_code, reason = "the order is asserted in debug builds only")
+    )]
+    rank: Rank,
+    _thread: core::marker::PhantomData<*const ()>,
+}
+
+impl Held {
+    /// Notes a blocking acquisition and asserts its place in the order.
+    #[inline]
+    pub fn take(rank: Rank) -> Self {
+        #[cfg(debug_assertions)]
+        order::take(rank, false);
+        Self { rank, _thread: core::marker::PhantomData }
+    }
+
+    /// Notes an acquisition that did not wait, which cannot deadlock.
+    #[inline]
+    pub fn tried(rank: Rank) -> Self {
+        #[cfg(debug_assertions)]
+        order::take(rank, true);
+        Self { rank, _thread: core::marker::PhantomData }
+    }
+}
+
+impl Drop for Held {
+    #[inline]
+    fn drop(&mut self) {
+        #[cfg(debug_assertions)]
+        order::give(self.rank);
+    }
+}
+
+/// A mutex with a rank. A panic while it is held does not poison it: the engine's own poison is stickier.
+#[derive(Debug)]
+pub struct Mutex<T> {
+    rank: Rank,
+    inner: parking_lot::Mutex<T>,
+}
+
+/// What [`Mutex::lock`] gives.
+#[derive(Debug)]
+pub struct MutexGuard<'a, T> {
+    pub(super) inner: parking_lot::MutexGuard<'a, T>,
+    _held: Held,
+}
+
+impl<T> Mutex<T> {
+    /// A mutex of this rank.
+    pub const fn new(rank: Rank, value: T) -> Self {
+        Self { rank, inner: parking_lot::const_mutex(value) }
+    }
+
+    /// Waits for the mutex.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        let held = Held::take(self.rank);
+        work::count(Work::Lock);
+        let inner = self.inner.try_lock().unwrap_or_else(|| {
+            work::waited();
+            self.inner.lock()
+        });
+        MutexGuard { inner, _held: held }
+    }
+
+    /// Takes the mutex if nobody holds it.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let inner = self.inner.try_lock()?;
+        work::count(Work::Lock);
+        Some(MutexGuard { inner, _held: Held::tried(self.rank) })
+    }
+
+    /// The value, when nobody else can hold the mutex.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.inner.get_mut()
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
+
+/// A read-write lock with a rank.
+#[derive(Debug)]
+pub struct RwLock<T> {
+    rank: Rank,
+    inner: parking_lot::RwLock<T>,
+}
+
+/// What [`RwLock::read`] gives.
+#[derive(Debug)]
+pub struct RwLockReadGuard<'a, T> {
+    inner: parking_lot::RwLockReadGuard<'a, T>,
+    _held: Held,
+}
+
+/// What [`RwLock::write`] gives.
+#[derive(Debug)]
+pub struct RwLockWriteGuard<'a, T> {
+    inner: parking_lot::RwLockWriteGuard<'a, T>,
+    _held: Held,
+}
+
+impl<T> RwLock<T> {
+    /// A read-write lock of this rank.
+    pub const fn new(rank: Rank, value: T) -> Self {
+        Self { rank, inner: parking_lot::const_rwlock(value) }
+    }
+
+    /// Waits for shared access.
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        let held = Held::take(self.rank);
+        work::count(Work::Lock);
+        RwLockReadGuard { inner: self.inner.read(), _held: held }
+    }
+
+    /// Waits for exclusive access.
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        let held = Held::take(self.rank);
+        work::count(Work::Lock);
+        RwLockWriteGuard { inner: self.inner.write(), _held: held }
+    }
+}
+
+impl<T> Deref for RwLockReadGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T> Deref for RwLockWriteGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T> DerefMut for RwLockWriteGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rising_ranks_are_fine() {
+        let a = Mutex::new(Rank::Ddl, 1);
+        let b = RwLock::new(Rank::Leaf, 2);
+        let a = a.lock();
+        let b = b.read();
+        assert_eq!(*a + *b, 3);
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "Ddl taken while Leaf is held")]
+    fn falling_ranks_panic() {
+        let a = Mutex::new(Rank::Ddl, 1);
+        let b = Mutex::new(Rank::Leaf, 2);
+        let _b = b.lock();
+        let _a = a.lock();
+    }
+
+    #[test]
+    fn trying_out_of_order_is_allowed_because_it_cannot_wait() {
+        let a = Mutex::new(Rank::Ddl, 1);
+        let b = Mutex::new(Rank::Leaf, 2);
+        let _b = b.lock();
+        assert!(a.try_lock().is_some());
+    }
+}

@@ -1,0 +1,21 @@
+//! Locks, events, atomics and counted work: the only door to the machine's primitives.
+//!
+//! **Purpose.** Everything that makes threads wait or see each other comes from here, so that a model checker can
+//! take its place, the order of locks can be asserted, and what an operation did can be counted.
+//!
+//! **Invariants.** Locks are taken in the order of [`Rank`]; debug builds assert it at every acquisition. A wait is
+//! by event, never by sleep.
+//!
+//! **May touch.** Nothing of the engine.
+
+mod event;
+mod gate;
+mod lock;
+pub mod work;
+
+pub use core::sync::atomic;
+pub use std::sync::{Arc, OnceLock, Weak};
+
+pub use event::Event;
+pub use gate::{Gate, Inside};
+pub use lock::{Held, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
