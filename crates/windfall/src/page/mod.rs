@@ -55,6 +55,15 @@ pub enum PageType {
     Undo = 5,
 }
 
+/// How a page is going to be used, for replacement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// A look-up: the page is likely to be wanted again.
+    Point,
+    /// One of many pages in passing.
+    Scan,
+}
+
 impl PageType {
     /// The type with this number, if there is one.
     pub fn from_u8(n: u8) -> Option<Self> {

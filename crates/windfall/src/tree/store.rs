@@ -13,20 +13,12 @@
 
 use core::fmt::Debug;
 
+pub use crate::page::Access;
 use crate::{
     error::Result,
     ids::{Lsn, PageNo, SpaceId},
     page::{Page, PageOp, PageType},
 };
-
-/// How a page is going to be used, for replacement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// A look-up: likely to be wanted again.
-    Point,
-    /// One page of many in passing.
-    Scan,
-}
 
 /// A page as an optimistic reader sees it.
 pub trait Reading: Clone {
