@@ -35,7 +35,7 @@ impl core::fmt::Debug for SimulatedEnv {
 }
 
 impl World {
-    /// `SplitMix64` (Steele, Lea, Flood 2014).
+    /// SplitMix64 (Steele, Lea, Flood 2014).
     fn draw(&mut self) -> u64 {
         self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.seed;
@@ -126,7 +126,7 @@ impl Env for SimulatedEnv {
     }
 
     fn breathe(&self) {
-        while self.random().is_multiple_of(4) && self.step(true) {}
+        while self.random() % 4 == 0 && self.step(true) {}
     }
 }
 
