@@ -18,4 +18,4 @@ pub use std::sync::{Arc, OnceLock, Weak};
 
 pub use event::Event;
 pub use gate::{Gate, Inside};
-pub use lock::{Held, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use lock::{Held, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, as_another_thread};
