@@ -36,16 +36,19 @@ need() {
     has "$command" || fail "$* was installed, but \`$command\` is still missing"
 }
 
-# Whether the cargo on PATH builds this project here: the right version, and the parts named.
+# What of Rust a script needs beside cargo: it may set this to `(fmt clippy)`.
+rust_parts=()
+
+# Whether the cargo on PATH is the one to use: the right version, with the parts needed.
 cargo_suits() {
     has cargo && [[ $(cargo --version 2>/dev/null) == "cargo $toolchain "* ]] || return 1
     local part
-    for part in "$@"; do
+    for part in "${rust_parts[@]}"; do
         cargo "$part" --version >/dev/null 2>&1 || return 1
     done
 }
 
-# need_rust [PART...]: a linker, and cargo with these parts (fmt, clippy) as rust-toolchain.toml pins it.
+# A linker, and cargo as rust-toolchain.toml pins it.
 need_rust() {
     need cc build-essential
     # cargo needs them to fetch the dependencies, rustup to fetch Rust.
@@ -53,7 +56,7 @@ need_rust() {
     if [[ -x ${CARGO_HOME:-$HOME/.cargo}/bin/cargo ]]; then
         export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
     fi
-    if cargo_suits "$@"; then
+    if cargo_suits; then
         return
     fi
     if ! has rustup; then
@@ -66,5 +69,5 @@ need_rust() {
     fi
     say "installing Rust $toolchain"
     rustup toolchain install "$toolchain" --profile minimal --component rustfmt,clippy --no-self-update
-    cargo_suits "$@" || fail "rustup installed Rust $toolchain, but cargo does not run: $(cargo --version 2>&1 || true)"
+    cargo_suits || fail "rustup installed Rust $toolchain, but cargo does not run: $(cargo --version 2>&1 || true)"
 }

@@ -75,7 +75,8 @@ documentation() {
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
 }
 
-need_rust fmt clippy
+rust_parts=(fmt clippy)
+need_rust
 start_deny_build
 run "format" cargo fmt --all --check
 run "lints" cargo clippy --workspace --all-targets -- -D warnings
