@@ -55,7 +55,7 @@ fn the_workspace_keeps_the_house_rules() {
     let mut broken = Vec::new();
     let mut sources = Vec::new();
     for (path, text) in &files {
-        rules::text(path, text, &mut broken);
+        broken.extend(rules::text(path, text));
         if Path::new(path).extension().is_some_and(|e| e == "rs") {
             sources.push(Source::parse(path, text).unwrap_or_else(|e| panic!("{e}")));
         }
@@ -63,7 +63,7 @@ fn the_workspace_keeps_the_house_rules() {
     assert!(sources.iter().any(|s| s.path.ends_with("windfall/src/lib.rs")), "looked in the wrong folder");
     source::mark_tests(&mut sources);
     for source in &sources {
-        rules::source(source, &mut broken);
+        broken.extend(rules::source(source));
     }
     let list = broken.iter().fold(String::new(), |mut list, b| {
         let _ = writeln!(list, "{b}");

@@ -27,20 +27,19 @@ impl fmt::Display for Broken {
     }
 }
 
-/// The rules for every text file of the project.
-pub fn text(path: &str, text: &str, broken: &mut Vec<Broken>) {
-    let mut add = |line, what| broken.push(Broken { path: path.into(), line, what });
-    length(path, text).into_iter().for_each(|(line, what)| add(line, what));
-    left_over(text).into_iter().for_each(|(line, what)| add(line, what));
-    traces(text).into_iter().for_each(|(line, what)| add(line, what));
+/// What the rules for every text file of the project find.
+pub fn text(path: &str, text: &str) -> Vec<Broken> {
+    at(path, [length(path, text), left_over(text), traces(text)])
 }
 
-/// The rules for every Rust file.
-pub fn source(source: &Source, broken: &mut Vec<Broken>) {
-    let mut add = |line, what| broken.push(Broken { path: source.path.clone(), line, what });
-    for rule in [module_doc, imports::upward, one_door, unwraps, safety] {
-        rule(source).into_iter().for_each(|(line, what)| add(line, what));
-    }
+/// What the rules for every Rust file find.
+pub fn source(source: &Source) -> Vec<Broken> {
+    at(&source.path, [module_doc, imports::upward, one_door, unwraps, safety].map(|rule| rule(source)))
+}
+
+fn at<const N: usize>(path: &str, found: [Found; N]) -> Vec<Broken> {
+    let all = found.into_iter().flatten();
+    all.map(|(line, what)| Broken { path: path.into(), line, what }).collect()
 }
 
 /// What a rule has found: lines, and what is wrong with them.
@@ -146,12 +145,13 @@ pub fn one_door(source: &Source) -> Found {
     for named in imports::paths(source).iter().filter(|n| !n.test) {
         let path: Vec<&str> = named.path.iter().map(String::as_str).collect();
         let door = match path[..] {
-            ["std" | "core" | "alloc", "sync" | "thread", ..] => "sync",
-            ["std" | "core", "time", "Instant" | "SystemTime" | "UNIX_EPOCH", ..] => "env",
-            // Whoever holds the module holds the clock.
-            ["std" | "core"] | ["std", "time"] => "env",
-            ["parking_lot" | "parking_lot_core", ..] => "sync",
-            ["rustix", "time" | "thread", ..] => "env",
+            ["std" | "core" | "alloc", "sync", ..] | ["parking_lot" | "parking_lot_core", ..] => "sync",
+            // Whoever holds the module `time` holds the clock; whoever renames `std` holds everything.
+            ["std" | "core"]
+            | ["std", "thread", ..]
+            | ["std", "time"]
+            | ["std", "time", "Instant" | "SystemTime" | "UNIX_EPOCH", ..]
+            | ["rustix", "time" | "thread", ..] => "env",
             _ => continue,
         };
         found.push((named.line, format!("`{}` comes only through `{door}`", path.join("::"))));

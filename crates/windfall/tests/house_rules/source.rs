@@ -49,7 +49,7 @@ impl Source {
             test: module.is_none(),
             test_modules: Vec::new(),
         };
-        source.flatten(stream.into_iter().collect(), 0, false);
+        source.flatten(&stream.into_iter().collect::<Vec<_>>(), 0, false);
         Ok(source)
     }
 
@@ -58,7 +58,7 @@ impl Source {
     }
 
     /// Appends trees of one module, and marks what an attribute makes test code.
-    fn flatten(&mut self, trees: Vec<TokenTree>, module: usize, test: bool) {
+    fn flatten(&mut self, trees: &[TokenTree], module: usize, test: bool) {
         // Up to which tree an attribute has made it test code.
         let mut test_until = 0;
         let mut inner_module = None;
@@ -85,7 +85,7 @@ impl Source {
                     };
                     let inside = inner_module.take().unwrap_or(module);
                     self.push(open.into(), group.span_open().start().line, module, test);
-                    self.flatten(group.stream().into_iter().collect(), inside, test);
+                    self.flatten(&group.stream().into_iter().collect::<Vec<_>>(), inside, test);
                     self.push(close.into(), group.span_close().start().line, module, test);
                 }
                 TokenTree::Ident(word) if word == "mod" => {
