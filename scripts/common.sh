@@ -39,10 +39,17 @@ need() {
 # What of Rust a script needs beside cargo: it may set this to `(fmt clippy)`.
 rust_parts=()
 
-# Whether the cargo on PATH is the one to use: the right version, with the parts needed.
+# Whether the cargo on PATH is the one to use. A newer one than the pinned builds the project too, but has opinions of
+# its own on format and lints: who needs those needs the very version.
 cargo_suits() {
-    has cargo && [[ $(cargo --version 2>/dev/null) == "cargo $toolchain "* ]] || return 1
-    local part
+    has cargo || return 1
+    local version part
+    version=$(cargo --version 2>/dev/null | cut -d ' ' -f 2)
+    if ((${#rust_parts[@]} > 0)); then
+        [[ $version == "$toolchain" ]] || return 1
+    else
+        [[ -n $version && $(printf '%s\n' "$toolchain" "$version" | sort -V | head -n 1) == "$toolchain" ]] || return 1
+    fi
     for part in "${rust_parts[@]}"; do
         cargo "$part" --version >/dev/null 2>&1 || return 1
     done
@@ -56,6 +63,11 @@ need_rust() {
     if [[ -x ${CARGO_HOME:-$HOME/.cargo}/bin/cargo ]]; then
         export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
     fi
+    # Asked first, because cargo would make rustup install the toolchain without a word.
+    if has rustup && [[ $'\n'$(rustup toolchain list 2>/dev/null) != *$'\n'"$toolchain"* ]]; then
+        say "installing Rust $toolchain"
+        rustup toolchain install "$toolchain" --profile minimal --component rustfmt,clippy --no-self-update
+    fi
     if cargo_suits; then
         return
     fi
@@ -63,7 +75,8 @@ need_rust() {
         need curl curl ca-certificates
         say "installing rustup into ${CARGO_HOME:-$HOME/.cargo}"
         curl --proto '=https' --tlsv1.2 --silent --show-error --fail https://sh.rustup.rs |
-            sh -s -- -y -q --no-modify-path --profile minimal --default-toolchain none
+            sh -s -- -y -q --no-modify-path --profile minimal --default-toolchain none ||
+            fail "rustup could not be fetched from https://sh.rustup.rs or installed (see above): with a network, run this again"
         export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
         hash -r
     fi

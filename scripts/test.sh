@@ -42,7 +42,8 @@ has_deny() {
     PATH="$tools/bin:$PATH" cargo deny --version 2>/dev/null | grep -q '^cargo-deny '
 }
 
-# Building cargo-deny takes minutes: it runs beside the other builds, and yields to them.
+# Building cargo-deny takes minutes: it runs beside the other builds, and yields to them. What an interrupted build has
+# made serves the next.
 start_deny_build() {
     if has_deny; then
         return
@@ -50,7 +51,8 @@ start_deny_build() {
     say "installing cargo-deny $deny_version into target/tools (in the background)"
     mkdir -p "$tools"
     set -m
-    nice -n 10 cargo install --quiet --locked "cargo-deny@$deny_version" --root "$tools" >"$tools/install.log" 2>&1 </dev/null &
+    nice -n 10 cargo install --quiet --locked "cargo-deny@$deny_version" --root "$tools" --target-dir "$tools/build" \
+        >"$tools/install.log" 2>&1 </dev/null &
     deny_build=$!
     set +m
 }
@@ -65,6 +67,7 @@ await_deny_build() {
         fail "cargo-deny could not be installed"
     }
     deny_build=
+    rm -rf "$tools/build"
 }
 
 licences() {
