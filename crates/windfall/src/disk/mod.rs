@@ -8,7 +8,6 @@
 //! `sync_folder`. A file object outlives every request on it, so a descriptor is never re-used under an I/O.
 //!
 //! **May touch.** `ids`, `error`, `page`, `sync`, `env`.
-#![allow(clippy::missing_errors_doc)]
 
 mod buffer;
 

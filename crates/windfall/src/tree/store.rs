@@ -10,7 +10,6 @@
 //! A mini-transaction that has applied something must be committed: it has no way back.
 //!
 //! **May touch.** `ids`, `error`, `page`.
-#![allow(clippy::missing_errors_doc)]
 
 use core::fmt::Debug;
 
