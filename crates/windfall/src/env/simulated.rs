@@ -41,7 +41,7 @@ impl core::fmt::Debug for SimulatedEnv {
 }
 
 impl World {
-    /// SplitMix64 (Steele, Lea, Flood 2014).
+    /// `SplitMix64` (Steele, Lea, Flood 2014).
     fn draw(&mut self) -> u64 {
         self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.seed;
@@ -179,8 +179,7 @@ mod tests {
             })
             .collect();
         env.wait(&Event::new(), &mut || total.load(SeqCst) >= 20);
-        let order = order.lock().clone();
-        order
+        order.lock().clone()
     }
 
     #[test]
