@@ -40,25 +40,25 @@ pub fn check(disk: &dyn Disk) {
     }
 }
 
-fn is_missing<T>(result: Result<T, DiskError>) -> bool {
+fn is_missing<T>(result: &Result<T, DiskError>) -> bool {
     matches!(result, Err(DiskError::Missing { .. }))
 }
 
 fn missing_files(disk: &dyn Disk) {
     for file in [FileName::Control, FileName::Doublewrite, LOG, data(9)] {
         assert_eq!(disk.len(file).unwrap(), None);
-        assert!(is_missing(disk.read(file, 0, &mut [0; 8])));
-        assert!(is_missing(disk.write(file, 0, &[0; 4096])));
-        assert!(is_missing(disk.sync(file)));
-        assert!(is_missing(disk.truncate(file, 0)));
-        assert!(is_missing(disk.preallocate(file, 0, 4096)));
-        assert!(is_missing(disk.rename(file, data(10))));
-        assert!(is_missing(disk.remove(file)));
+        assert!(is_missing(&disk.read(file, 0, &mut [0; 8])));
+        assert!(is_missing(&disk.write(file, 0, &[0; 4096])));
+        assert!(is_missing(&disk.sync(file)));
+        assert!(is_missing(&disk.truncate(file, 0)));
+        assert!(is_missing(&disk.preallocate(file, 0, 4096)));
+        assert!(is_missing(&disk.rename(file, file)));
+        assert!(is_missing(&disk.remove(file)));
         assert!(disk.path(file).ends_with(file.to_string()));
     }
     let mut queue = disk.queue();
     queue.submit(vec![request(1, data(9), 0, Action::Read)]);
-    assert!(is_missing(queue.complete(true).remove(0).result));
+    assert!(is_missing(&queue.complete(true).remove(0).result));
     assert_eq!(queue.pending(), 0);
 }
 
@@ -122,7 +122,7 @@ fn names_change(disk: &dyn Disk) {
         disk.remove(data(n)).unwrap();
     }
     assert_eq!(disk.list(Folder::Data).unwrap(), []);
-    assert!(is_missing(disk.read(data(4), 0, &mut out)));
+    assert!(is_missing(&disk.read(data(4), 0, &mut out)));
     for folder in [Folder::Root, Folder::Log, Folder::Data] {
         disk.sync_folder(folder).unwrap();
     }
@@ -201,7 +201,7 @@ fn pages_are_read(disk: &dyn Disk) {
         assert!((4096..16_384).all(|n| page.u8(n) == 0));
         disk.read_page(data(7), 16_384, page).unwrap();
         assert!(page.is_zero());
-        assert!(is_missing(disk.read_page(data(8), 0, page)));
+        assert!(is_missing(&disk.read_page(data(8), 0, page)));
     }
     let mut out = [0; 5000];
     assert_eq!(disk.read(data(7), 4000, &mut out).unwrap(), 4192);

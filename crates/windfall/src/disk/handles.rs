@@ -124,13 +124,18 @@ impl Handles {
             cache.changes
         };
         let file = Arc::new(self.open_file(name, "open", OFlags::empty())?);
+        self.keep(name, &file, changes);
+        Ok(file)
+    }
+
+    /// Caches a handle that was opened after so many changes of names, unless there were more meanwhile.
+    fn keep(&self, name: FileName, file: &Arc<File>, changes: u64) {
         let mut cache = self.cache.lock();
         let gone =
             if cache.changes == changes { cache.put(name, file.clone(), self.limit) } else { Vec::new() };
         drop(cache);
         // Closing may free the blocks of a removed file: never under the mutex.
         drop(gone);
-        Ok(file)
     }
 
     /// The file, for a request that may wait in a queue. Waits while twice as many files are open as the cache may
@@ -187,5 +192,27 @@ impl Handles {
     #[cfg(test)]
     pub fn open_now(&self) -> usize {
         self.open.count.load(SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_opened_before_a_removal_is_not_cached_after_it() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("log")).unwrap();
+        let handles = Handles::new(folder.path().into(), 4, false);
+        let name = FileName::Log(1);
+        handles.create(name).unwrap();
+        handles.forget(&[name]);
+        let changes = handles.cache.lock().changes;
+        let file = Arc::new(handles.open_file(name, "open", OFlags::empty()).unwrap());
+        handles.forget(&[name]);
+        handles.keep(name, &file, changes);
+        assert!(handles.cache.lock().files.is_empty(), "the name may lead elsewhere now");
+        handles.keep(name, &file, changes + 1);
+        assert!(Arc::ptr_eq(&handles.get(name).unwrap(), &file));
     }
 }

@@ -159,24 +159,42 @@ pub trait Disk: Send + Sync + fmt::Debug {
     fn path(&self, file: FileName) -> PathBuf;
 
     /// Creates an empty file; one that has the name already is cut to nothing. Its name is durable after [`Disk::sync_folder`].
+    ///
+    /// # Errors
+    /// [`DiskError::Full`], [`DiskError::Io`].
     fn create(&self, file: FileName) -> Result<(), DiskError>;
 
     /// The length of a file in bytes, `None` when there is no such file.
+    ///
+    /// # Errors
+    /// [`DiskError::Io`]; that there is no such file is none.
     fn len(&self, file: FileName) -> Result<Option<u64>, DiskError>;
 
     /// The files of a folder, in order of name. Files that are not ours are left out.
+    ///
+    /// # Errors
+    /// [`DiskError::Io`].
     fn list(&self, folder: Folder) -> Result<Vec<FileName>, DiskError>;
 
     /// Reads bytes, from any offset; gives how many there were before the end of the file. Through the page cache
     /// where the file is the log or the control file; [`Disk::read_page`] is the quick way for data files.
+    ///
+    /// # Errors
+    /// [`DiskError::Missing`], [`DiskError::Io`].
     fn read(&self, file: FileName, offset: u64, out: &mut [u8]) -> Result<usize, DiskError>;
 
     /// Writes bytes to the log or the control file, extending it where needed. Data files and the doublewrite file
     /// are written through a [`Queue`]; here they take whole blocks only.
+    ///
+    /// # Errors
+    /// [`DiskError::Missing`], [`DiskError::Full`], [`DiskError::Io`]. Some of the bytes may have been written.
     fn write(&self, file: FileName, offset: u64, bytes: &[u8]) -> Result<(), DiskError>;
 
     /// Reads one page of a data file straight into a frame; what lies past the end of the file reads as zero.
     /// The frame's memory is aligned to its size. The caller holds its exclusive latch.
+    ///
+    /// # Errors
+    /// [`DiskError::Missing`], [`DiskError::Io`]. The page's content is then undefined.
     fn read_page(&self, file: FileName, offset: u64, into: Page<'_>) -> Result<(), DiskError>;
 
     /// A queue for batches of requests. Each worker has its own; completions come back to the queue they were submitted
@@ -184,22 +202,41 @@ pub trait Disk: Send + Sync + fmt::Debug {
     fn queue(&self) -> Box<dyn Queue>;
 
     /// Makes the content and length of a file durable.
+    ///
+    /// # Errors
+    /// [`DiskError::Missing`], [`DiskError::Io`]. What is durable is then unknown, and a later success says nothing
+    /// about what this call was to make durable: the database has to stop.
     fn sync(&self, file: FileName) -> Result<(), DiskError>;
 
     /// Makes the names in a folder durable: files created, renamed and removed.
+    ///
+    /// # Errors
+    /// [`DiskError::Io`], with the same meaning as in [`Disk::sync`].
     fn sync_folder(&self, folder: Folder) -> Result<(), DiskError>;
 
     /// Reserves space for the range, so that writing there cannot fail for want of it, and extends the file to its
     /// end where it is shorter. What was never written reads as zero.
+    ///
+    /// # Errors
+    /// [`DiskError::Missing`], [`DiskError::Full`], [`DiskError::Io`].
     fn preallocate(&self, file: FileName, offset: u64, length: u64) -> Result<(), DiskError>;
 
     /// Cuts the file to this length, or extends it with zeros.
+    ///
+    /// # Errors
+    /// [`DiskError::Missing`], [`DiskError::Io`].
     fn truncate(&self, file: FileName, length: u64) -> Result<(), DiskError>;
 
-    /// Renames a file, replacing one that has the new name.
+    /// Renames a file within its folder, replacing one that has the new name.
+    ///
+    /// # Errors
+    /// [`DiskError::Missing`], [`DiskError::Io`].
     fn rename(&self, from: FileName, to: FileName) -> Result<(), DiskError>;
 
     /// Removes a file's name. Open handles are closed when their last request is done.
+    ///
+    /// # Errors
+    /// [`DiskError::Missing`], [`DiskError::Io`].
     fn remove(&self, file: FileName) -> Result<(), DiskError>;
 }
 

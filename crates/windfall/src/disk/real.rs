@@ -399,7 +399,9 @@ mod tests {
             disk.remove(data(round % 4)).unwrap();
         }
         stop.store(1, core::sync::atomic::Ordering::SeqCst);
-        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        for reader in readers {
+            reader.join().unwrap();
+        }
         assert_eq!(disk.0.handles.open_now(), 0, "a removed file is still open");
     }
 }

@@ -218,7 +218,7 @@ pub fn failed(action: &'static str, path: &Path, error: io::Error) -> DiskError 
 
 /// Refuses a write to a file of whole blocks that is not of whole blocks.
 pub fn check_blocks(path: &Path, offset: u64, length: usize) -> Result<(), DiskError> {
-    if offset % BLOCK as u64 == 0 && length % BLOCK == 0 {
+    if offset.is_multiple_of(BLOCK as u64) && length.is_multiple_of(BLOCK) {
         return Ok(());
     }
     let source = io::Error::new(io::ErrorKind::InvalidInput, "this file is written in whole blocks of 4 KiB");

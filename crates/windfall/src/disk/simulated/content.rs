@@ -166,14 +166,15 @@ impl Inode {
         for change in core::mem::take(&mut self.changes) {
             self.keep(&change);
         }
-        self.durable.length = self.current.length;
+        // Cut where an earlier failed sync lost a truncation, extended where it lost a write.
+        self.durable.truncate(self.current.length);
     }
 
     /// A sync that fails: some changes arrive, the others are forgotten by everyone, and the next sync does not know
     /// of them. Readers still see them, until the crash.
     pub fn sync_badly(&mut self, chance: &SimulatedEnv) {
         for change in core::mem::take(&mut self.changes) {
-            if chance.random() % 2 == 0 {
+            if chance.random().is_multiple_of(2) {
                 self.keep(&change);
             }
         }
@@ -239,7 +240,7 @@ fn arrive(change: &Change, left: &mut Content, chance: &SimulatedEnv) {
         let arrives = match kind {
             0 => n < cut,
             1 => n >= cut,
-            _ => chance.random() % 2 == 0,
+            _ => chance.random().is_multiple_of(2),
         };
         if arrives {
             left.write(offset + at as u64, &bytes[at..end]);

@@ -33,7 +33,7 @@ use super::{
     system::{check_blocks, failed},
 };
 use crate::{
-    env::{Env, SimulatedEnv},
+    env::SimulatedEnv,
     error::DiskError,
     page::Page,
     sync::{

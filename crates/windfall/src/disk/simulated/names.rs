@@ -34,6 +34,10 @@ impl Change {
         }
     }
 
+    fn folder(self) -> Folder {
+        self.names()[0].folder()
+    }
+
     fn apply(self, names: &mut BTreeMap<FileName, InodeId>) {
         match self {
             Self::Link(name, inode) => drop(names.insert(name, inode)),
@@ -82,6 +86,7 @@ impl Names {
     }
 
     pub fn rename(&mut self, from: FileName, to: FileName, inode: InodeId) {
+        assert_eq!(from.folder(), to.folder(), "a rename stays in its folder");
         self.change(Change::Rename { from, to, inode });
     }
 
@@ -89,7 +94,7 @@ impl Names {
     pub fn sync(&mut self, folder: Folder) {
         let durable = &mut self.durable;
         self.changes.retain(|change| {
-            let arrives = change.names().iter().any(|name| name.folder() == folder);
+            let arrives = change.folder() == folder;
             if arrives {
                 change.apply(durable);
             }
@@ -99,10 +104,7 @@ impl Names {
 
     /// A sync of a folder that fails: some changes arrive, the others are forgotten by everyone.
     pub fn sync_badly(&mut self, folder: Folder, chance: &SimulatedEnv) {
-        let (now, later): (Vec<_>, Vec<_>) = self
-            .changes
-            .drain(..)
-            .partition(|change| change.names().iter().any(|name| name.folder() == folder));
+        let (now, later): (Vec<_>, Vec<_>) = self.changes.drain(..).partition(|c| c.folder() == folder);
         self.changes = later;
         arrive(&now, &mut self.durable, 2, chance);
     }
@@ -123,7 +125,7 @@ impl Names {
             Survive::Everything => self.current.clone(),
             Survive::Random(_) => {
                 let mut left = self.durable.clone();
-                if chance.random() % 2 == 0 {
+                if chance.random().is_multiple_of(2) {
                     // As a journal does it: what happened before some moment.
                     let until = (chance.random() % (self.changes.len() as u64 + 1)) as usize;
                     self.changes[..until].iter().for_each(|change| change.apply(&mut left));
@@ -147,5 +149,98 @@ fn arrive(changes: &[Change], left: &mut BTreeMap<FileName, InodeId>, luck: u64,
         } else {
             lost.extend(names);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ids::SpaceId;
+
+    fn name(n: u64) -> FileName {
+        if n < 3 { FileName::Data(SpaceId(n)) } else { FileName::Log(n) }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        #[test]
+        fn a_name_leads_where_it_led_since_the_sync(
+            steps in prop::collection::vec((0u8..5, 0u64..6, 0u64..6), 1..40), seed in any::<u64>(),
+        ) {
+            let mut names = Names::default();
+            let mut possible: BTreeMap<FileName, BTreeSet<Option<InodeId>>> =
+                (0..6).map(|n| (name(n), BTreeSet::from([None]))).collect();
+            let mut next = 0;
+            for (step, a, b) in steps {
+                let (a, b) = (name(a), name(b));
+                match step {
+                    0 | 1 => {
+                        next += 1;
+                        names.link(a, next);
+                    }
+                    2 => names.unlink(a),
+                    3 => {
+                        if let Some(inode) = names.get(a).filter(|_| a.folder() == b.folder()) {
+                            names.rename(a, b, inode);
+                        }
+                    }
+                    _ => {
+                        names.sync(a.folder());
+                        for (name, ways) in possible.iter_mut().filter(|(n, _)| n.folder() == a.folder()) {
+                            *ways = BTreeSet::from([names.get(*name)]);
+                        }
+                    }
+                }
+                for (name, ways) in &mut possible {
+                    ways.insert(names.get(*name));
+                }
+            }
+            let chance = SimulatedEnv::new(seed);
+            let reachable = names.reachable();
+            for _ in 0..10 {
+                let left = names.survive(Survive::Random(seed), &chance);
+                for (name, ways) in &possible {
+                    let found = left.get(name).copied();
+                    prop_assert!(ways.contains(&found), "{name} leads to {found:?}, of {ways:?}");
+                    prop_assert!(found.is_none_or(|inode| reachable.contains(&inode)));
+                }
+            }
+            prop_assert_eq!(&names.survive(Survive::Everything, &chance), names.current());
+            names.sync(Folder::Data);
+            names.sync(Folder::Log);
+            prop_assert_eq!(&names.survive(Survive::Nothing, &chance), names.current());
+        }
+    }
+
+    #[test]
+    fn a_name_given_again_does_not_cost_the_renamed_file_its_own() {
+        let chance = SimulatedEnv::new(3);
+        let mut names = Names::default();
+        names.link(name(3), 1);
+        names.sync(Folder::Log);
+        names.rename(name(3), name(4), 1);
+        names.link(name(3), 2);
+        for _ in 0..200 {
+            let left = names.survive(Survive::Random(0), &chance);
+            assert!(left.values().any(|inode| *inode == 1), "{left:?}");
+        }
+    }
+
+    #[test]
+    fn a_rename_is_whole_or_has_not_happened() {
+        let chance = SimulatedEnv::new(3);
+        let mut names = Names::default();
+        names.link(name(3), 1);
+        names.link(name(4), 2);
+        names.sync(Folder::Log);
+        names.rename(name(3), name(4), 1);
+        let mut seen = BTreeSet::new();
+        for _ in 0..100 {
+            let left = names.survive(Survive::Random(0), &chance);
+            seen.insert((left.get(&name(3)).copied(), left.get(&name(4)).copied()));
+        }
+        assert_eq!(seen, BTreeSet::from([(Some(1), Some(2)), (None, Some(1))]));
     }
 }
