@@ -11,6 +11,7 @@
 mod event;
 mod gate;
 mod lock;
+pub mod thread;
 pub mod work;
 
 pub use core::sync::atomic;
