@@ -13,6 +13,7 @@ pub mod env;
 pub mod error;
 pub mod health;
 pub mod ids;
+pub mod log;
 pub mod page;
 pub mod sync;
 pub mod tree;

@@ -1,0 +1,240 @@
+//! The control file: where recovery begins.
+//!
+//! **Purpose.** Two slots of 4 KiB, written in turn, so that a torn write costs at most the newer of two truths. Each
+//! holds a sequence number and a checksum; the valid one with the larger number counts. In little endian:
+//!
+//! | bytes | field |
+//! | --- | --- |
+//! | 0..8 | magic `WINDFALL` |
+//! | 8..12 | format version |
+//! | 12..16 | page size |
+//! | 16..32 | uuid of the database |
+//! | 32..40 | sequence number of this write |
+//! | 40..44 | incarnation of the log |
+//! | 44..48 | flags; bit 0: shut down cleanly |
+//! | 48..56 | LSN at which the incarnation begins |
+//! | 56..64 | segment size of the log |
+//! | 64..72 | floor: recovery reads the log from this LSN |
+//! | 72..80 | LSN of the checkpoint's record |
+//! | 80..88 | LSN up to which the log was durable |
+//! | 88..96 | no tablespace id at or above this was handed out |
+//! | 96..104 | no transaction id at or above this was handed out |
+//! | 4092..4096 | CRC-32C of bytes 0..4092 |
+//!
+//! Magic, version and checksum keep their places in every later version, so that a newer file is told from a damaged one.
+//!
+//! **Invariants.** A slot is durable before the other one is touched: opening syncs what it has read, and a failed write
+//! poisons the database.
+//!
+//! **May touch.** `ids`, `error`, `health`, `disk`, `sync`.
+
+use super::frame::{self, BLOCK};
+use crate::{
+    disk::{Disk, FileName, Folder},
+    error::{CorruptError, DiskError, Result},
+    health::Health,
+    ids::Lsn,
+    sync::Arc,
+};
+
+const MAGIC: &[u8; 8] = b"WINDFALL";
+/// The version of the whole database format.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// What the control file says.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Control {
+    /// The size of a page in bytes.
+    pub page_size: u32,
+    /// The database.
+    pub uuid: [u8; 16],
+    /// The incarnation of the log: one more at every opening.
+    pub incarnation: u32,
+    /// Where this incarnation begins. Everything before it is durable.
+    pub incarnation_start: Lsn,
+    /// The size of a log segment in bytes, fixed when the database is made.
+    pub segment_size: u64,
+    /// Recovery reads the log from here.
+    pub floor: Lsn,
+    /// The record of the last checkpoint.
+    pub checkpoint: Lsn,
+    /// Up to here the log was durable when this was written.
+    pub durable: Lsn,
+    /// No tablespace id at or above this was handed out.
+    pub space_ceiling: u64,
+    /// No transaction id at or above this was handed out.
+    pub trx_ceiling: u64,
+    /// Whether the database was shut down cleanly and has not been opened since.
+    pub clean: bool,
+}
+
+impl Control {
+    fn encode(&self, sequence: u64) -> [u8; BLOCK] {
+        let mut slot = [0; BLOCK];
+        let mut put = |at: usize, bytes: &[u8]| slot[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, MAGIC);
+        put(8, &FORMAT_VERSION.to_le_bytes());
+        put(12, &self.page_size.to_le_bytes());
+        put(16, &self.uuid);
+        put(32, &sequence.to_le_bytes());
+        put(40, &self.incarnation.to_le_bytes());
+        put(44, &u32::from(self.clean).to_le_bytes());
+        let longs = [
+            self.incarnation_start.0,
+            self.segment_size,
+            self.floor.0,
+            self.checkpoint.0,
+            self.durable.0,
+            self.space_ceiling,
+            self.trx_ceiling,
+        ];
+        for (n, value) in longs.into_iter().enumerate() {
+            put(48 + 8 * n, &value.to_le_bytes());
+        }
+        frame::seal(&mut slot);
+        slot
+    }
+
+    /// The content of a slot and its sequence number, or what is wrong with it.
+    fn decode(slot: &[u8; BLOCK]) -> Result<(u64, Self), Damage> {
+        if !slot.starts_with(MAGIC) {
+            return Err(Damage::Foreign);
+        }
+        if !frame::sealed(slot) {
+            return Err(Damage::Checksum);
+        }
+        let int = |at: usize| u32::from_le_bytes(core::array::from_fn(|n| slot[at + n]));
+        let long = |at: usize| u64::from_le_bytes(core::array::from_fn(|n| slot[at + n]));
+        if int(8) != FORMAT_VERSION {
+            return Err(Damage::Version(int(8)));
+        }
+        let control = Self {
+            page_size: int(12),
+            uuid: core::array::from_fn(|n| slot[16 + n]),
+            incarnation: int(40),
+            clean: int(44) & 1 == 1,
+            incarnation_start: Lsn(long(48)),
+            segment_size: long(56),
+            floor: Lsn(long(64)),
+            checkpoint: Lsn(long(72)),
+            durable: Lsn(long(80)),
+            space_ceiling: long(88),
+            trx_ceiling: long(96),
+        };
+        Ok((long(32), control))
+    }
+}
+
+enum Damage {
+    Foreign,
+    Checksum,
+    Version(u32),
+}
+
+/// The control file of an open database.
+#[derive(Debug)]
+pub struct ControlFile {
+    disk: Arc<dyn Disk>,
+    health: Health,
+    sequence: u64,
+    control: Control,
+}
+
+impl ControlFile {
+    /// Makes the control file of a new database, with both slots, durably. Make it last: it is what makes the folder a
+    /// database.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn create(disk: Arc<dyn Disk>, health: Health, control: Control) -> Result<Self> {
+        disk.create(FileName::Control)?;
+        for sequence in 0..2 {
+            disk.write(FileName::Control, offset(sequence), &control.encode(sequence))?;
+        }
+        disk.sync(FileName::Control)?;
+        disk.sync_folder(Folder::Root)?;
+        Ok(Self { disk, health, sequence: 1, control })
+    }
+
+    /// Reads the control file and makes durable what it has read.
+    ///
+    /// # Errors
+    /// [`CorruptError::File`] when there is none, when it is not ours, of another version, or damaged in both slots.
+    pub fn open(disk: Arc<dyn Disk>, health: Health) -> Result<Self> {
+        let (sequence, control) = Self::read(disk.as_ref())?;
+        // What a killed process wrote may still be in the page cache only; the next write relies on this slot.
+        disk.sync(FileName::Control)?;
+        Ok(Self { disk, health, sequence, control })
+    }
+
+    fn read(disk: &dyn Disk) -> Result<(u64, Control)> {
+        let wrong =
+            |what: String| CorruptError::File { file: disk.path(FileName::Control), what: what.into() };
+        let mut newest: Option<(u64, Control)> = None;
+        let (mut ours, mut version) = (false, None);
+        for sequence in 0..2 {
+            let mut slot = [0; BLOCK];
+            match disk.read(FileName::Control, offset(sequence), &mut slot) {
+                Err(DiskError::Missing { .. }) => {
+                    return Err(wrong(
+                        "the control file is missing: this folder holds no Windfall database; check the path, or \
+                         restore the whole folder from a backup"
+                            .into(),
+                    )
+                    .into());
+                }
+                other => other?,
+            };
+            match Control::decode(&slot) {
+                Ok(found) => {
+                    if newest.as_ref().is_none_or(|(n, _)| *n < found.0) {
+                        newest = Some(found);
+                    }
+                }
+                Err(Damage::Foreign) => {}
+                Err(Damage::Checksum) => ours = true,
+                Err(Damage::Version(found)) => version = Some(found),
+            }
+        }
+        // A slot of another version is no old truth to fall back from: whoever wrote it owns the database now.
+        let what = match (version, newest) {
+            (Some(found), _) => format!(
+                "the database has format version {found}; this program knows version {FORMAT_VERSION}: open it with \
+                 the program version that wrote it"
+            ),
+            (None, Some(found)) => return Ok(found),
+            (None, None) if ours => {
+                "both copies of the control record are damaged: restore the database from a backup".into()
+            }
+            (None, None) => "this is not the control file of a Windfall database: check the path".into(),
+        };
+        Err(wrong(what).into())
+    }
+
+    /// What it says.
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// Changes what it says, durably.
+    ///
+    /// # Errors
+    /// A failure poisons the database, for nobody knows then what the file says.
+    pub fn update(&mut self, change: impl FnOnce(&mut Control)) -> Result<()> {
+        self.health.check()?;
+        let mut control = self.control.clone();
+        change(&mut control);
+        let sequence = self.sequence + 1;
+        let written = self
+            .disk
+            .write(FileName::Control, offset(sequence), &control.encode(sequence))
+            .and_then(|()| self.disk.sync(FileName::Control));
+        written.map_err(|error| self.health.poison(&error.to_string()))?;
+        (self.sequence, self.control) = (sequence, control);
+        Ok(())
+    }
+}
+
+fn offset(sequence: u64) -> u64 {
+    sequence % 2 * BLOCK as u64
+}

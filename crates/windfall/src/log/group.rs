@@ -1,0 +1,123 @@
+//! Appending: reservation by one atomic addition, and the floor of what is being appended.
+//!
+//! **Purpose.** A mini-transaction appends its redo as one group and then registers its pages dirty. In between, nothing
+//! but its slot here tells a checkpoint that pages are about to be dirty from an older LSN on.
+//!
+//! **Invariants.** Whoever appends publishes in a slot a lower bound of what it will reserve *before* it reserves;
+//! [`Log::append_floor`] reads the reserved end first and the slots after it. So it either sees the slot, or the
+//! reservation came after its own look at the end: whatever lies below the floor has been registered by its appender.
+//! All of it is sequentially consistent. A group waits for no latch while it holds its slot.
+//!
+//! **May touch.** `ids`, `error`, `sync`, `frame`, `ring`.
+
+use core::cell::Cell;
+
+use super::{
+    Log,
+    frame::{self, HEADER, Header, MAX_FRAME},
+};
+use crate::{
+    error::{Result, UsageError},
+    ids::Lsn,
+    sync::atomic::{
+        AtomicUsize,
+        Ordering::{Relaxed, SeqCst},
+    },
+};
+
+/// How many may append at the same time; more wait for a slot.
+pub(super) const SLOTS: usize = 128;
+/// A slot that nobody holds.
+pub(super) const FREE: u64 = u64::MAX;
+
+thread_local! {
+    /// The slot that this thread had last: most likely free, and in its cache.
+    static LAST: Cell<usize> = Cell::new({
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        NEXT.fetch_add(1, Relaxed)
+    });
+}
+
+/// Someone who appends. Dropping it says that what was appended is registered dirty.
+#[derive(Debug)]
+pub struct LogGroup<'a> {
+    log: &'a Log,
+    slot: usize,
+}
+
+impl Log {
+    /// Begins to append. The caller holds every latch that it needs, appends, registers its pages dirty, and drops the group.
+    pub fn begin_group(&self) -> LogGroup<'_> {
+        let first = LAST.get();
+        loop {
+            for n in 0..SLOTS {
+                let slot = first.wrapping_add(n) % SLOTS;
+                let cell = &self.slots[slot];
+                if cell.load(Relaxed) != FREE {
+                    continue;
+                }
+                let bound = self.reserved.load(SeqCst);
+                if cell.compare_exchange(FREE, bound, SeqCst, SeqCst).is_ok() {
+                    LAST.set(slot);
+                    return LogGroup { log: self, slot };
+                }
+            }
+            self.env.wait(&self.slot_free, &mut || self.slots.iter().any(|s| s.load(SeqCst) == FREE));
+        }
+    }
+
+    /// Everything below this has been registered dirty by whoever appended it.
+    pub fn append_floor(&self) -> Lsn {
+        let reserved = self.reserved.load(SeqCst);
+        Lsn(self.slots.iter().map(|slot| slot.load(SeqCst)).fold(reserved, u64::min))
+    }
+
+    /// The longest payload that one group can have, in bytes.
+    pub fn max_group(&self) -> usize {
+        (self.ring.capacity() as usize / 4).min(MAX_FRAME) - HEADER
+    }
+}
+
+impl LogGroup<'_> {
+    /// Appends a group: where it starts and where it ends. Nothing is durable yet. When the buffer is full, this writes.
+    /// An empty payload appends a marker, which no reader gets to see.
+    ///
+    /// # Errors
+    /// [`UsageError`] when the payload is longer than [`Log::max_group`]; nothing is changed then. A failure to write
+    /// poisons the database.
+    pub fn append(&self, payload: &[u8]) -> Result<(Lsn, Lsn)> {
+        let log = self.log;
+        log.health.check()?;
+        if payload.len() > log.max_group() {
+            return Err(UsageError::Other(
+                format!(
+                    "one change of {} bytes does not fit the log buffer, which takes {}: enlarge log_buffer_size",
+                    payload.len(),
+                    log.max_group()
+                )
+                .into(),
+            )
+            .into());
+        }
+        let span = frame::span(payload.len()) as u64;
+        let start = Lsn(log.reserved.fetch_add(span, SeqCst));
+        let end = Lsn(start.0 + span);
+        let needed = Lsn(end.0.saturating_sub(log.ring.capacity()));
+        if log.written.load(SeqCst) < needed.0 {
+            log.counts.full.fetch_add(1, Relaxed);
+            log.write_to(needed)?;
+        }
+        let durable = Lsn(log.durable.load(SeqCst));
+        log.ring.put(&Header::new(log.seed, start, log.incarnation, durable, payload), payload);
+        log.published.notify();
+        log.counts.groups.fetch_add(1, Relaxed);
+        Ok((start, end))
+    }
+}
+
+impl Drop for LogGroup<'_> {
+    fn drop(&mut self) {
+        self.log.slots[self.slot].store(FREE, SeqCst);
+        self.log.slot_free.notify();
+    }
+}

@@ -1,0 +1,316 @@
+//! The redo log: append, group commit, read back; and the control file.
+//!
+//! **Purpose.** Every change of a page is described here before the page may reach its file. The log is an endless stream
+//! of bytes; a position in it is an LSN. It holds one *frame* (`frame`) for each mini-transaction, copied into a ring
+//! in memory (`ring`) by the thread that made it (`group`), written and synced by whichever committing thread comes
+//! first (`writer`) to segment files (`segments`), and read back by recovery ([`LogReader`]). [`ControlFile`] says
+//! where to begin.
+//!
+//! **The end of the log.** After a crash the stream ends in a bad frame: torn, never written, or old bytes of a segment that
+//! is used again. That is the normal end, unless something proves that the log was durable beyond that frame: then
+//! a device has lost or changed what it had promised to keep, and going on would silently drop committed work.
+//! What proves it:
+//!
+//! - The control file names a durable position, and the LSN at which the newest incarnation begins, before which
+//!   everything was made durable.
+//! - Each frame says up to where the log was durable when the frame was made. A good frame behind the bad one that names
+//!   a position above it is proof; one that does not may have reached the disk out of order before the crash. So
+//!   damage is told from a torn tail for everything but the last commits before a crash. When the log is
+//!   idle, a *marker* frame closes that gap a second later, and a clean shutdown closes it at once.
+//! - A good frame in a segment whose header is bad: the header was durable before the frame was written.
+//!
+//! **Remnants.** The bytes behind the end stay where they are. Among them may be good frames of the past, at the very LSN
+//! that they carry, and new frames may end exactly where one of them begins. So every opening of the log is an
+//! *incarnation* with a number of its own, recorded durably in the control file, with the LSN at which it begins,
+//! before it writes anything. From that LSN on only frames of that incarnation count; before it, numbers never fall
+//! along the stream. A remnant has a lower number than the frame before it, counts as neither frame nor
+//! proof, and nothing has to be erased. Stale frames of a segment that is used again carry other LSNs.
+//!
+//! **Invariants.**
+//! - LSNs of frames are multiples of 8. What the ring holds is `written..reserved`; `durable <= written <= reserved`.
+//! - Below [`Log::append_floor`] every group's pages are registered dirty.
+//! - Appending never waits for the floor of the log, only for writing; [`Log::admit`] is where operations wait.
+//! - A segment is given up only when the control file durably names a floor above it.
+//! - A failing write or sync poisons the database, and everybody who waits is told.
+//!
+//! **May touch.** `ids`, `error`, `health`, `sync`, `env`, `disk`.
+
+mod control;
+mod frame;
+mod group;
+mod reader;
+mod ring;
+mod segments;
+mod space;
+mod writer;
+
+#[cfg(test)]
+mod test_disk;
+#[cfg(test)]
+mod tests;
+
+use core::time::Duration;
+
+pub use control::{Control, ControlFile, FORMAT_VERSION};
+use crossbeam_utils::CachePadded;
+use frame::Seed;
+pub use group::LogGroup;
+pub use reader::LogReader;
+use ring::Ring;
+use segments::{Geometry, Segments};
+use writer::Writer;
+
+use crate::{
+    disk::{Disk, FileName},
+    env::Env,
+    error::{CorruptError, Error, Result, UsageError},
+    health::Health,
+    ids::Lsn,
+    sync::{
+        Arc, Event, Mutex, OnceLock, Rank,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+};
+
+/// When a commit is written and made durable: `innodb_flush_log_at_trx_commit` as users of `MariaDB` know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum FlushLog {
+    /// 0: written and synced about once a second.
+    Lazy = 0,
+    /// 1: synced at each commit.
+    #[default]
+    Sync = 1,
+    /// 2: written at each commit, synced about once a second: commits survive the process, not the machine.
+    Write = 2,
+}
+
+impl TryFrom<u8> for FlushLog {
+    type Error = UsageError;
+
+    fn try_from(value: u8) -> Result<Self, UsageError> {
+        match value {
+            0 => Ok(Self::Lazy),
+            1 => Ok(Self::Sync),
+            2 => Ok(Self::Write),
+            _ => Err(UsageError::Option {
+                name: "flush_log_at_trx_commit",
+                what: format!("{value} is none of 0, 1, 2").into(),
+            }),
+        }
+    }
+}
+
+/// The sizes of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogOptions {
+    /// The age that the log is kept below, in bytes; at least two segments.
+    pub size: u64,
+    /// The size of the buffer in memory, in bytes: a power of two from 64 KiB to 1 GiB. No group is longer than a quarter.
+    pub buffer: usize,
+}
+
+impl LogOptions {
+    /// The segment size of a new database, in bytes.
+    pub const SEGMENT_SIZE: u64 = 64 << 20;
+}
+
+impl Default for LogOptions {
+    fn default() -> Self {
+        Self { size: 1 << 30, buffer: 16 << 20 }
+    }
+}
+
+/// What a log has done since it was opened, and how it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct LogMetrics {
+    /// Syncs of a segment.
+    pub fsyncs: u64,
+    /// Writes to a segment.
+    pub writes: u64,
+    /// Bytes written.
+    pub bytes: u64,
+    /// Groups appended.
+    pub groups: u64,
+    /// How often a thread waited for another one to write or sync.
+    pub follows: u64,
+    /// How often the buffer was full, so that who appended had to write.
+    pub buffer_full: u64,
+    /// How often an operation waited for the floor to rise.
+    pub waits: u64,
+    /// The longest of these waits.
+    pub longest_wait: Duration,
+    /// How long the last sync took.
+    pub last_sync: Duration,
+    /// From the floor to the end, in bytes.
+    pub age: u64,
+    /// The size that the age is kept below, in bytes.
+    pub size: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    groups: CachePadded<AtomicU64>,
+    fsyncs: AtomicU64,
+    writes: AtomicU64,
+    bytes: AtomicU64,
+    follows: AtomicU64,
+    full: AtomicU64,
+    waits: AtomicU64,
+    longest_wait: AtomicU64,
+}
+
+/// An open log.
+#[derive(Debug)]
+pub struct Log {
+    disk: Arc<dyn Disk>,
+    env: Arc<dyn Env>,
+    health: Health,
+    seed: Seed,
+    incarnation: u32,
+    size: u64,
+    segments: Segments,
+    ring: Ring,
+    /// The end of what is reserved: the next group begins here.
+    reserved: CachePadded<AtomicU64>,
+    /// The end of what is written. The ring's space below is free again.
+    written: CachePadded<AtomicU64>,
+    durable: AtomicU64,
+    floor: AtomicU64,
+    /// The end of the last marker.
+    marked: AtomicU64,
+    slots: Box<[CachePadded<AtomicU64>]>,
+    leading: AtomicBool,
+    writer: Mutex<Writer>,
+    /// `written` or `durable` has moved, or a leader has stepped down.
+    progress: Event,
+    /// A frame has become whole.
+    published: Event,
+    slot_free: Event,
+    /// The floor has risen.
+    room: Event,
+    wake: Arc<Event>,
+    checkpointer: OnceLock<Arc<Event>>,
+    /// The last attempt to prepare a segment failed, and why.
+    starved: AtomicBool,
+    starved_by: Mutex<Option<Error>>,
+    last_sync_at: AtomicU64,
+    last_sync_took: AtomicU64,
+    counts: Counts,
+}
+
+/// The arithmetic of a database's log, if the control file makes sense.
+fn geometry(disk: &dyn Disk, control: &Control) -> Result<Geometry> {
+    // Far beyond what any log reaches: keeps the sums of positions and lengths from overflowing.
+    let sane = |lsn: Lsn| lsn.0.is_multiple_of(frame::ALIGN) && lsn.0 < 1 << 62;
+    let size = control.segment_size;
+    let makes_sense = (64 << 10..=1 << 40).contains(&size)
+        && size.is_multiple_of(frame::BLOCK as u64)
+        && [control.floor, control.checkpoint, control.durable, control.incarnation_start]
+            .into_iter()
+            .all(sane)
+        && control.floor <= control.durable.max(control.incarnation_start);
+    if makes_sense {
+        return Ok(Geometry::new(size));
+    }
+    let what = "the control record contradicts itself: restore the database from a backup".into();
+    Err(CorruptError::File { file: disk.path(FileName::Control), what }.into())
+}
+
+impl Log {
+    /// Opens the log that ends at `end`, as a [`LogReader`] has found it, and begins a new incarnation there. Everything
+    /// before is durable then. A new database has an empty folder and ends at zero.
+    ///
+    /// # Errors
+    /// [`UsageError::Option`] for sizes that cannot be, [`CorruptError::File`] when the control file contradicts itself, and
+    /// what the disk says.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        env: Arc<dyn Env>,
+        health: Health,
+        options: LogOptions,
+        control: &mut ControlFile,
+        end: Lsn,
+    ) -> Result<Self> {
+        let before = control.control().clone();
+        let geometry = geometry(disk.as_ref(), &before)?;
+        let refuse =
+            |name, what: &str| Err(Error::from(UsageError::Option { name, what: what.to_owned().into() }));
+        if options.size < 2 * before.segment_size {
+            return refuse(
+                "log_size",
+                &format!("{} is less than two segments of {}", options.size, before.segment_size),
+            );
+        }
+        if !options.buffer.is_power_of_two() || !(64 << 10..=1 << 30).contains(&options.buffer) {
+            return refuse("log_buffer_size", "a power of two from 64 KiB to 1 GiB is needed");
+        }
+        let Some(incarnation) = before.incarnation.checked_add(1) else {
+            return refuse("path", "the database was opened too often: dump it and load it anew");
+        };
+        let segments = Segments::open(disk.clone(), before.uuid, geometry, before.floor, end)?;
+        control.update(|control| {
+            control.incarnation = incarnation;
+            control.incarnation_start = end;
+            control.durable = end;
+            control.clean = false;
+        })?;
+        let now = env.now().as_nanos() as u64;
+        Ok(Self {
+            seed: Seed::new(&before.uuid),
+            incarnation,
+            size: options.size,
+            segments,
+            ring: Ring::new(options.buffer),
+            reserved: CachePadded::new(AtomicU64::new(end.0)),
+            written: CachePadded::new(AtomicU64::new(end.0)),
+            durable: AtomicU64::new(end.0),
+            floor: AtomicU64::new(before.floor.0),
+            marked: AtomicU64::new(end.0),
+            slots: (0..group::SLOTS).map(|_| CachePadded::new(AtomicU64::new(group::FREE))).collect(),
+            leading: AtomicBool::new(false),
+            writer: Mutex::new(Rank::LogWrite, Writer::default()),
+            progress: Event::new(),
+            published: Event::new(),
+            slot_free: Event::new(),
+            room: Event::new(),
+            wake: Arc::new(Event::new()),
+            checkpointer: OnceLock::new(),
+            starved: AtomicBool::new(false),
+            starved_by: Mutex::new(Rank::Leaf, None),
+            last_sync_at: AtomicU64::new(now),
+            last_sync_took: AtomicU64::new(0),
+            counts: Counts::default(),
+            disk,
+            env,
+            health,
+        })
+    }
+
+    /// The end of the log: where the next group will begin.
+    pub fn end(&self) -> Lsn {
+        Lsn(self.reserved.load(SeqCst))
+    }
+
+    /// Up to here the log has been written.
+    pub fn written(&self) -> Lsn {
+        Lsn(self.written.load(SeqCst))
+    }
+
+    /// Up to here the log is durable: pages changed below may be written.
+    pub fn durable(&self) -> Lsn {
+        Lsn(self.durable.load(SeqCst))
+    }
+
+    /// What a commit whose last group ends at `lsn` has to wait for.
+    ///
+    /// # Errors
+    /// A failure poisons the database.
+    pub fn commit(&self, lsn: Lsn, mode: FlushLog) -> Result<()> {
+        match mode {
+            FlushLog::Lazy => self.health.check(),
+            FlushLog::Sync => self.sync_to(lsn),
+            FlushLog::Write => self.write_to(lsn),
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Reading the log back.
+//!
+//! **Purpose.** Recovery reads group after group from the floor to the end, and learns where the end is.
+//!
+//! **Invariants.** The end is reported only where no evidence speaks against it: a bad frame below a position known to have
+//! been durable is damage (the module documentation of `log` gives the reasoning). Bytes from disk are never
+//! trusted: no input makes it panic, and memory grows with what the files hold, up to the largest frame.
+//!
+//! **May touch.** `ids`, `error`, `disk`, `sync`, `frame`, `segments`, `control`.
+
+use super::{
+    control::Control,
+    frame::{HEADER, Header, Seed},
+    segments::Geometry,
+};
+use crate::{
+    disk::{Disk, FileName, Folder},
+    error::{CorruptError, DiskError, Result},
+    ids::Lsn,
+    sync::Arc,
+};
+
+/// How much is read at once, in bytes.
+const CHUNK: usize = 1 << 20;
+
+/// A reader.
+#[derive(Debug)]
+pub struct LogReader {
+    disk: Arc<dyn Disk>,
+    geometry: Geometry,
+    uuid: [u8; 16],
+    seed: Seed,
+    /// The newest incarnation, and where it begins.
+    incarnation: u32,
+    incarnation_start: Lsn,
+    /// Up to here the log is known to have been durable.
+    known: Lsn,
+    /// The end of a log that was shut down cleanly: nothing behind it needs a look.
+    clean_end: Option<Lsn>,
+    /// The stream from `base` on.
+    buffer: Vec<u8>,
+    base: Lsn,
+    /// Where the next frame begins.
+    at: Lsn,
+    /// The incarnation of the frame before.
+    newest: u32,
+    /// The segment whose header was last found good.
+    entered: Option<u64>,
+    /// The segment that cannot be entered, and why.
+    blocked: Option<(u64, &'static str)>,
+    ended: bool,
+}
+
+impl LogReader {
+    /// A reader of the log that `control` describes, from the beginning of a frame on: the floor, or any start or end of a
+    /// group above it.
+    ///
+    /// # Errors
+    /// [`CorruptError::File`] when the control file contradicts itself.
+    pub fn new(disk: Arc<dyn Disk>, control: &Control, from: Lsn) -> Result<Self> {
+        let geometry = super::geometry(disk.as_ref(), control)?;
+        Ok(Self {
+            geometry,
+            uuid: control.uuid,
+            seed: Seed::new(&control.uuid),
+            incarnation: control.incarnation,
+            incarnation_start: control.incarnation_start,
+            known: control.durable.max(control.incarnation_start).max(from),
+            clean_end: control.clean.then_some(control.durable),
+            buffer: Vec::new(),
+            base: from,
+            at: from,
+            newest: 0,
+            entered: None,
+            blocked: None,
+            ended: false,
+            disk,
+        })
+    }
+
+    /// The next group: where it starts, where it ends, and its payload. `None` at the end of the log.
+    ///
+    /// # Errors
+    /// [`CorruptError::Log`] where the log is damaged before its end, and what the disk says.
+    pub fn next_group(&mut self) -> Result<Option<(Lsn, Lsn, &[u8])>> {
+        while !self.ended {
+            let header = match self.frame()? {
+                Ok(header) => header,
+                Err(what) => {
+                    self.bad(what)?;
+                    break;
+                }
+            };
+            let start = self.at;
+            self.at.0 += header.span() as u64;
+            self.newest = header.incarnation;
+            if header.payload() > 0 {
+                let from = (start.0 - self.base.0) as usize + HEADER;
+                return Ok(Some((start, self.at, &self.buffer[from..from + header.payload()])));
+            }
+        }
+        Ok(None)
+    }
+
+    /// How far it has read: once there is no further group, the end of the log.
+    pub fn end(&self) -> Lsn {
+        self.at
+    }
+
+    /// The frame that begins here, or what is wrong with it.
+    fn frame(&mut self) -> Result<Result<Header, &'static str>> {
+        if !self.fill(HEADER)? {
+            return Ok(Err("the log stops"));
+        }
+        let from = (self.at.0 - self.base.0) as usize;
+        let Some(header) = Header::decode(&self.buffer[from..]) else {
+            return Ok(Err("the frame has an impossible header"));
+        };
+        if header.lsn != self.at {
+            return Ok(Err("the frame carries another LSN"));
+        }
+        let fits = if self.at < self.incarnation_start {
+            header.incarnation >= self.newest && header.incarnation < self.incarnation
+        } else {
+            header.incarnation == self.incarnation
+        };
+        if !fits {
+            return Ok(Err("the frame was written by another incarnation of the log"));
+        }
+        if !self.fill(header.span())? {
+            return Ok(Err("the log stops within a frame"));
+        }
+        // Filling may have moved the buffer.
+        let from = (self.at.0 - self.base.0) as usize;
+        let whole = header.holds(self.seed, &self.buffer[from..from + header.span()]);
+        Ok(if whole { Ok(header) } else { Err("the frame's checksum is wrong") })
+    }
+
+    /// Makes sure that this many bytes from here on are in the buffer. Says whether the log has them.
+    fn fill(&mut self, bytes: usize) -> Result<bool> {
+        loop {
+            let consumed = (self.at.0 - self.base.0) as usize;
+            if self.buffer.len() - consumed >= bytes {
+                return Ok(true);
+            }
+            self.buffer.drain(..consumed);
+            self.base = self.at;
+            let next = Lsn(self.base.0 + self.buffer.len() as u64);
+            let number = self.geometry.number(next);
+            if self.entered != Some(number) {
+                if let Some(what) = self.geometry.check(self.disk.as_ref(), &self.uuid, number)? {
+                    self.blocked = Some((number, what));
+                    return Ok(false);
+                }
+                self.entered = Some(number);
+            }
+            read_on(self.disk.as_ref(), self.geometry, next, CHUNK, &mut self.buffer)?;
+            if next.0 == self.base.0 + self.buffer.len() as u64 {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// The frame here is bad: either the log ends here, or it is damaged.
+    fn bad(&mut self, what: &'static str) -> Result<()> {
+        let lost = self.blocked.is_some_and(|(number, _)| self.geometry.start(number) < self.known);
+        let proof = if self.at < self.known || lost {
+            Some(self.known)
+        } else if self.clean_end == Some(self.at) {
+            None
+        } else {
+            self.proof()?
+        };
+        let Some(durable) = proof else {
+            self.ended = true;
+            return Ok(());
+        };
+        let why = self.blocked.map_or_else(String::new, |(number, why)| {
+            format!(" ({}: {why})", self.disk.path(FileName::Log(number)).display())
+        });
+        let what = format!("{what}{why}, although the log was durable up to LSN {durable}");
+        let file = self.disk.path(FileName::Log(self.geometry.number(self.at)));
+        Err(CorruptError::Log { file, lsn: self.at, what: what.into() }.into())
+    }
+
+    /// Looks for a frame behind this position that proves that the log was durable beyond it. A frame in a segment whose
+    /// header is bad is proof as well: the header was durable before any frame of the segment was written.
+    fn proof(&self) -> Result<Option<Lsn>> {
+        let mut window = Vec::new();
+        let mut frame = Vec::new();
+        for file in self.disk.list(Folder::Log)? {
+            let FileName::Log(number) = file else { continue };
+            let end = self.geometry.start(number.saturating_add(1));
+            if end <= self.at || end == Lsn(u64::MAX) {
+                continue;
+            }
+            let blocked = self.blocked.is_some_and(|(bad, _)| bad == number);
+            let mut at = self.geometry.start(number).max(Lsn(self.at.0 + 8));
+            while at < end {
+                window.clear();
+                self.read_through(at, CHUNK + HEADER, &mut window)?;
+                for from in (0..window.len().saturating_sub(HEADER - 1).min(CHUNK)).step_by(8) {
+                    let lsn = Lsn(at.0 + from as u64);
+                    if window[from + 8..from + 16] != lsn.0.to_le_bytes() {
+                        continue;
+                    }
+                    let Some(header) = Header::decode(&window[from..]) else { continue };
+                    let proves = header.durable() > self.at || blocked && lsn < end;
+                    if header.incarnation != self.incarnation || !proves {
+                        continue;
+                    }
+                    frame.clear();
+                    self.read_through(lsn, header.span(), &mut frame)?;
+                    if header.holds(self.seed, &frame) {
+                        return Ok(Some(header.durable().max(lsn)));
+                    }
+                }
+                at.0 += CHUNK as u64;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Appends this many bytes of the stream, or as many as there are in one piece, whatever the headers say.
+    fn read_through(&self, at: Lsn, bytes: usize, out: &mut Vec<u8>) -> Result<()> {
+        let wanted = out.len() + bytes;
+        while out.len() < wanted {
+            let had = out.len();
+            let next = Lsn(at.0 + (bytes - (wanted - had)) as u64);
+            read_on(self.disk.as_ref(), self.geometry, next, wanted - had, out)?;
+            if out.len() == had {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Appends what one segment has from a position on. A segment that is not there has nothing.
+fn read_on(
+    disk: &dyn Disk,
+    geometry: Geometry,
+    at: Lsn,
+    at_most: usize,
+    out: &mut Vec<u8>,
+) -> Result<(), DiskError> {
+    let had = out.len();
+    // The bound on the memory: a chunk at a time, however long a frame claims to be.
+    out.resize(had + at_most.min(CHUNK).min(geometry.left(at) as usize), 0);
+    let read = disk.read(FileName::Log(geometry.number(at)), geometry.offset(at), &mut out[had..]);
+    out.truncate(had + read.as_ref().map_or(0, |n| *n));
+    match read {
+        Ok(_) | Err(DiskError::Missing { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}

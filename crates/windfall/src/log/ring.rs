@@ -1,0 +1,139 @@
+//! The log buffer: a ring between those who append and the one who writes.
+//!
+//! **Purpose.** Appenders copy their frames in at positions they have reserved, in any order, without a lock. The writer
+//! finds the finished prefix by walking from frame to frame.
+//!
+//! **Invariants.** A word is zero from the moment its space is handed out until its owner writes it. An owner stores the
+//! first word of its frame last, with release ordering; that word is never zero. So a non-zero first word means a whole
+//! frame. Only the writer clears, and only what it has consumed.
+//!
+//! **May touch.** `frame`.
+
+use super::frame::{HEADER, Header, span};
+use crate::{
+    ids::Lsn,
+    sync::atomic::{
+        AtomicU64,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+};
+
+/// The ring.
+pub(super) struct Ring {
+    words: Box<[AtomicU64]>,
+}
+
+impl core::fmt::Debug for Ring {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Ring({} bytes)", self.capacity())
+    }
+}
+
+impl Ring {
+    /// A ring of this many bytes, a power of two.
+    pub(super) fn new(bytes: usize) -> Self {
+        assert!(bytes.is_power_of_two() && bytes >= 4096, "the log buffer's size is a power of two");
+        Self { words: (0..bytes / 8).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// Its size in bytes.
+    pub(super) fn capacity(&self) -> u64 {
+        self.words.len() as u64 * 8
+    }
+
+    fn index(&self, at: Lsn) -> usize {
+        (at.0 / 8) as usize & (self.words.len() - 1)
+    }
+
+    /// The words from `at` on: up to the ring's end, and the rest from its beginning.
+    fn range(&self, at: Lsn, words: usize) -> (&[AtomicU64], &[AtomicU64]) {
+        let from = self.index(at);
+        let first = words.min(self.words.len() - from);
+        (&self.words[from..from + first], &self.words[..words - first])
+    }
+
+    /// Puts a frame in place and makes it visible. The caller owns the space.
+    pub(super) fn put(&self, header: &Header, payload: &[u8]) {
+        let [first, second, third] = header.words();
+        let (low, high) = self.range(header.lsn, span(payload.len()) / 8);
+        let mut words = low.iter().chain(high);
+        let visible = words.next().expect("a frame has a header");
+        let mut store = |value: u64| words.next().expect("the span covers it").store(value, Relaxed);
+        store(second);
+        store(third);
+        let (whole, rest) = payload.as_chunks::<8>();
+        for word in whole {
+            store(u64::from_le_bytes(*word));
+        }
+        if !rest.is_empty() {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            store(u64::from_le_bytes(last));
+        }
+        visible.store(first, Release);
+    }
+
+    /// Whether the frame that begins here is whole.
+    pub(super) fn is_published(&self, at: Lsn) -> bool {
+        self.words[self.index(at)].load(Acquire) != 0
+    }
+
+    /// The end of the whole frames from `from` on, at most one turn of the ring.
+    pub(super) fn published(&self, from: Lsn) -> Lsn {
+        let mut at = from;
+        while at.0 - from.0 < self.capacity() {
+            let first = self.words[self.index(at)].load(Acquire);
+            if first == 0 {
+                break;
+            }
+            at.0 += span((first as u32 as usize).saturating_sub(HEADER)) as u64;
+        }
+        at
+    }
+
+    /// Copies bytes out; both numbers are multiples of 8.
+    pub(super) fn copy_out(&self, at: Lsn, bytes: usize, out: &mut Vec<u8>) {
+        out.clear();
+        let (low, high) = self.range(at, bytes / 8);
+        for word in low.iter().chain(high) {
+            out.extend_from_slice(&word.load(Relaxed).to_le_bytes());
+        }
+    }
+
+    /// Clears what was consumed. The space is handed out only afterwards, by a store with release ordering.
+    pub(super) fn clear(&self, at: Lsn, bytes: usize) {
+        let (low, high) = self.range(at, bytes / 8);
+        for word in low.iter().chain(high) {
+            word.store(0, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::frame::Seed;
+
+    #[test]
+    fn only_whole_frames_are_seen_and_the_turn_of_the_ring_is_no_obstacle() {
+        let (ring, seed) = (Ring::new(4096), Seed::new(&[1; 16]));
+        let mut at = Lsn(4096 - 16);
+        for n in 0..200usize {
+            let payload = vec![n as u8 | 1; n % 37];
+            let next = Lsn(at.0 + span(payload.len()) as u64);
+            let later = Header::new(seed, next, 1, Lsn::ZERO, b"later");
+            ring.put(&later, b"later");
+            assert_eq!(ring.published(at), at, "the frame before is missing");
+            let header = Header::new(seed, at, 1, Lsn::ZERO, &payload);
+            ring.put(&header, &payload);
+            let end = Lsn(next.0 + later.span() as u64);
+            assert_eq!(ring.published(at), end);
+            let mut out = Vec::new();
+            ring.copy_out(at, (end.0 - at.0) as usize, &mut out);
+            assert_eq!(Header::decode(&out), Some(header));
+            assert!(header.holds(seed, &out));
+            ring.clear(at, out.len());
+            at = end;
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The space of the log, and its background work.
+//!
+//! **Purpose.** The log is as long as the distance from its floor to its end, its *age*. Operations ask for admission
+//! before they latch anything, and wait there while the log is too old; appending itself never waits for the floor, for
+//! its caller holds latches that the checkpoint may need. So the files may exceed the size somewhat.
+//!
+//! **Invariants.** The floor only rises, and only after the control file names it. A step of the background worker makes or
+//! removes at most one file, or syncs once.
+//!
+//! **May touch.** `ids`, `error`, `env`, `sync`, `segments`.
+
+use core::time::Duration;
+
+use super::{Log, LogMetrics};
+use crate::{
+    env::Next,
+    error::Result,
+    ids::Lsn,
+    sync::{
+        Arc, Event,
+        atomic::Ordering::{Relaxed, SeqCst},
+    },
+};
+
+/// How often the log is synced when commits do not.
+const SECOND: Duration = Duration::from_secs(1);
+
+impl Log {
+    /// The age of the log in bytes: from its floor to its end.
+    pub fn age(&self) -> u64 {
+        self.reserved.load(SeqCst).saturating_sub(self.floor.load(SeqCst))
+    }
+
+    /// The floor as it was set last.
+    pub fn floor(&self) -> Lsn {
+        Lsn(self.floor.load(SeqCst))
+    }
+
+    /// The size that the age is kept below, in bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// How urgent it is to raise the floor: the age in percent of the size. From 100 on operations wait.
+    pub fn pressure(&self) -> u64 {
+        self.age().saturating_mul(100) / self.size
+    }
+
+    /// Names the event that is notified when the age passes half of the size, and when someone waits for the floor.
+    /// The first call counts.
+    pub fn set_checkpointer(&self, wake: Arc<Event>) {
+        let _ = self.checkpointer.set(wake);
+    }
+
+    pub(super) fn press(&self) {
+        if self.pressure() >= 50
+            && let Some(wake) = self.checkpointer.get()
+        {
+            wake.notify();
+        }
+    }
+
+    /// Waits until the log has room for an operation that may append so many bytes. The caller holds no latch and no lock
+    /// that a checkpoint or a page cleaner needs.
+    ///
+    /// # Errors
+    /// A full file system, before anything was changed; the failure that poisoned the database.
+    pub fn admit(&self, bytes: u64) -> Result<()> {
+        // One operation alone is let in whatever its size.
+        let bytes = bytes.min(self.size / 2);
+        let room = || self.age() + bytes <= self.size;
+        if !room() {
+            self.counts.waits.fetch_add(1, Relaxed);
+            let before = self.env.now();
+            if let Some(wake) = self.checkpointer.get() {
+                wake.notify();
+            }
+            self.env.wait(&self.room, &mut || room() || self.health.is_poisoned());
+            let took = self.env.now().saturating_sub(before).as_nanos() as u64;
+            self.counts.longest_wait.fetch_max(took, Relaxed);
+        }
+        self.health.check()?;
+        if self.starved.load(SeqCst) {
+            let error = self.starved_by.lock().clone();
+            return error.map_or(Ok(()), Err);
+        }
+        Ok(())
+    }
+
+    /// Raises the floor: nothing below it will be read again. The control file has named it durably.
+    pub fn set_floor(&self, floor: Lsn) {
+        debug_assert!(floor <= self.durable(), "a floor above the durable end");
+        self.floor.fetch_max(floor.0, SeqCst);
+        self.segments.retire(floor);
+        self.room.notify();
+        self.wake.notify();
+    }
+
+    /// The event that brings the background worker back before its time: pass it to `Env::spawn` with [`Log::step`].
+    pub fn wake(&self) -> Arc<Event> {
+        self.wake.clone()
+    }
+
+    /// One step of the background worker: prepares a segment ahead, removes one that is not needed, syncs once a second.
+    pub fn step(&self) -> Next {
+        if self.health.is_poisoned() {
+            return Next::Idle(SECOND);
+        }
+        let ahead = self.segments.geometry().number(self.end()) + 1;
+        match self.segments.prepare(ahead) {
+            Ok(prepared) => {
+                if self.starved.swap(false, SeqCst) {
+                    *self.starved_by.lock() = None;
+                }
+                if prepared {
+                    return Next::Again;
+                }
+            }
+            Err(error) => {
+                // Nothing is lost yet: new operations are refused, those under way still have the segment at hand.
+                tracing::warn!(%error, "no log segment could be prepared ahead");
+                *self.starved_by.lock() = Some(error);
+                self.starved.store(true, SeqCst);
+            }
+        }
+        match self.segments.remove_one() {
+            Ok(true) => return Next::Again,
+            Ok(false) => {}
+            Err(error) => tracing::warn!(%error, "a log segment that is not needed could not be removed"),
+        }
+        self.every_second()
+    }
+
+    /// Syncs what lazy commits have left, then lets a marker say so: damage to it is told from a torn tail then.
+    fn every_second(&self) -> Next {
+        let since = self.env.now().saturating_sub(Duration::from_nanos(self.last_sync_at.load(Relaxed)));
+        if since < SECOND {
+            return Next::Idle(SECOND.checked_sub(since).unwrap_or(SECOND));
+        }
+        let done = if self.end() > self.durable() {
+            self.sync_to(self.end())
+        } else if self.durable() > Lsn(self.marked.load(SeqCst)) {
+            self.mark()
+        } else {
+            Ok(())
+        };
+        if let Err(error) = done {
+            tracing::error!(%error, "the log could not be synced");
+        }
+        Next::Idle(SECOND)
+    }
+
+    /// Appends a marker and writes it.
+    fn mark(&self) -> Result<()> {
+        let (_, end) = self.begin_group().append(&[])?;
+        self.marked.fetch_max(end.0, SeqCst);
+        self.write_to(end)
+    }
+
+    /// Makes everything durable, and leaves a marker that proves it. What was appended while this ran may stay out.
+    ///
+    /// # Errors
+    /// A failure poisons the database.
+    pub fn finish(&self) -> Result<Lsn> {
+        self.sync_to(self.end())?;
+        self.mark()?;
+        self.sync_to(self.end())?;
+        Ok(self.durable())
+    }
+
+    /// What the log has done so far.
+    pub fn metrics(&self) -> LogMetrics {
+        let counts = &self.counts;
+        LogMetrics {
+            fsyncs: counts.fsyncs.load(Relaxed),
+            writes: counts.writes.load(Relaxed),
+            bytes: counts.bytes.load(Relaxed),
+            groups: counts.groups.load(Relaxed),
+            follows: counts.follows.load(Relaxed),
+            buffer_full: counts.full.load(Relaxed),
+            waits: counts.waits.load(Relaxed),
+            longest_wait: Duration::from_nanos(counts.longest_wait.load(Relaxed)),
+            last_sync: self.last_sync(),
+            age: self.age(),
+            size: self.size,
+        }
+    }
+}

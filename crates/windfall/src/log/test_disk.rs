@@ -1,0 +1,210 @@
+//! A disk in memory for the tests of the log.
+//!
+//! **Purpose.** It keeps durable and volatile bytes and names apart; a crash decides by chance what else survived.
+//!
+//! **Invariants.** What was synced survives. Of the rest each 512-byte sector of each write and each change of a
+//! folder survives or not.
+//!
+//! **May touch.** `disk`, `sync`.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
+use crate::{
+    disk::{Disk, FileName, Folder, Queue},
+    error::DiskError,
+    page::Page,
+    sync::{Arc, Mutex, Rank},
+};
+
+#[derive(Clone, Debug, Default)]
+struct File {
+    now: Vec<u8>,
+    durable: Vec<u8>,
+    pending: Vec<(usize, Vec<u8>)>,
+}
+
+type Names = BTreeMap<FileName, u64>;
+
+#[derive(Clone, Debug, Default)]
+struct State {
+    files: BTreeMap<u64, File>,
+    names: Names,
+    /// The names of each folder as they were after each change since its last sync.
+    history: Vec<Names>,
+    next: u64,
+    syncs: u64,
+    fail_sync: bool,
+    full: bool,
+}
+
+#[derive(Debug)]
+pub struct TestDisk(Mutex<State>);
+
+impl TestDisk {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Rank::Handles, State { history: vec![Names::new()], ..State::default() })))
+    }
+
+    /// What is found after the machine has stopped; with `seed` 0 after the process alone has.
+    pub fn crash(&self, seed: u64) -> Arc<Self> {
+        let mut state = self.0.lock().clone();
+        (state.fail_sync, state.full) = (false, false);
+        if seed != 0 {
+            let mut chance = StdRng::seed_from_u64(seed);
+            state.names = state.history[chance.random_range(0..state.history.len())].clone();
+            for file in state.files.values_mut() {
+                for (at, bytes) in core::mem::take(&mut file.pending) {
+                    let mut from = 0;
+                    while from < bytes.len() {
+                        let to = (from + 512 - (at + from) % 512).min(bytes.len());
+                        if chance.random_bool(0.6) {
+                            if file.durable.len() < at + to {
+                                file.durable.resize(at + to, 0);
+                            }
+                            file.durable[at + from..at + to].copy_from_slice(&bytes[from..to]);
+                        }
+                        from = to;
+                    }
+                }
+                file.now = file.durable.clone();
+            }
+        }
+        state.history = vec![state.names.clone()];
+        Arc::new(Self(Mutex::new(Rank::Handles, state)))
+    }
+
+    pub fn flip(&self, name: FileName, at: usize, mask: u8) {
+        self.with(name, |file| {
+            file.now[at] ^= mask;
+            file.durable = file.now.clone();
+        })
+        .unwrap();
+    }
+
+    pub fn syncs(&self) -> u64 {
+        self.0.lock().syncs
+    }
+
+    pub fn fail_sync(&self) {
+        self.0.lock().fail_sync = true;
+    }
+
+    pub fn set_full(&self, full: bool) {
+        self.0.lock().full = full;
+    }
+
+    fn with<T>(&self, name: FileName, run: impl FnOnce(&mut File) -> T) -> Result<T, DiskError> {
+        let mut state = self.0.lock();
+        let missing = DiskError::Missing { path: self.path(name) };
+        let id = *state.names.get(&name).ok_or(missing)?;
+        Ok(run(state.files.get_mut(&id).unwrap()))
+    }
+
+    fn rename_all(&self, change: impl FnOnce(&mut State) -> Result<(), DiskError>) -> Result<(), DiskError> {
+        let mut state = self.0.lock();
+        change(&mut state)?;
+        let names = state.names.clone();
+        state.history.push(names);
+        Ok(())
+    }
+}
+
+impl Disk for TestDisk {
+    fn path(&self, file: FileName) -> PathBuf {
+        file.to_string().into()
+    }
+
+    fn create(&self, file: FileName) -> Result<(), DiskError> {
+        self.rename_all(|state| {
+            state.next += 1;
+            state.files.insert(state.next, File::default());
+            state.names.insert(file, state.next);
+            Ok(())
+        })
+    }
+
+    fn len(&self, file: FileName) -> Result<Option<u64>, DiskError> {
+        match self.with(file, |file| file.now.len() as u64) {
+            Err(DiskError::Missing { .. }) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    fn list(&self, folder: Folder) -> Result<Vec<FileName>, DiskError> {
+        Ok(self.0.lock().names.keys().copied().filter(|name| name.folder() == folder).collect())
+    }
+
+    fn read(&self, file: FileName, offset: u64, out: &mut [u8]) -> Result<usize, DiskError> {
+        self.with(file, |file| {
+            let there = file.now.get(offset as usize..).unwrap_or_default();
+            let n = there.len().min(out.len());
+            out[..n].copy_from_slice(&there[..n]);
+            n
+        })
+    }
+
+    fn write(&self, file: FileName, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.with(file, |file| {
+            let (at, end) = (offset as usize, offset as usize + bytes.len());
+            if file.now.len() < end {
+                file.now.resize(end, 0);
+            }
+            file.now[at..end].copy_from_slice(bytes);
+            file.pending.push((at, bytes.to_vec()));
+        })
+    }
+
+    fn read_page(&self, _: FileName, _: u64, _: Page<'_>) -> Result<(), DiskError> {
+        unreachable!("the log reads no pages")
+    }
+
+    fn queue(&self) -> Box<dyn Queue> {
+        unreachable!("the log uses no queue")
+    }
+
+    fn sync(&self, file: FileName) -> Result<(), DiskError> {
+        let mut state = self.0.lock();
+        if state.fail_sync {
+            return Err(DiskError::Full { action: "sync", path: self.path(file) });
+        }
+        state.syncs += u64::from(file.folder() == Folder::Log);
+        drop(state);
+        self.with(file, |file| {
+            file.pending.clear();
+            file.durable.clone_from(&file.now);
+        })
+    }
+
+    fn sync_folder(&self, _: Folder) -> Result<(), DiskError> {
+        let mut state = self.0.lock();
+        state.history = vec![state.names.clone()];
+        Ok(())
+    }
+
+    fn preallocate(&self, name: FileName, offset: u64, length: u64) -> Result<(), DiskError> {
+        if self.0.lock().full {
+            return Err(DiskError::Full { action: "preallocate", path: self.path(name) });
+        }
+        self.with(name, |file| file.now.resize(file.now.len().max((offset + length) as usize), 0))
+    }
+
+    fn truncate(&self, file: FileName, length: u64) -> Result<(), DiskError> {
+        self.with(file, |file| file.now.truncate(length as usize))
+    }
+
+    fn rename(&self, from: FileName, to: FileName) -> Result<(), DiskError> {
+        self.rename_all(|state| {
+            let id = state.names.remove(&from).ok_or(DiskError::Missing { path: self.path(from) })?;
+            state.names.insert(to, id);
+            Ok(())
+        })
+    }
+
+    fn remove(&self, file: FileName) -> Result<(), DiskError> {
+        self.rename_all(|state| {
+            state.names.remove(&file).ok_or(DiskError::Missing { path: self.path(file) }).map(drop)
+        })
+    }
+}

@@ -1,0 +1,503 @@
+//! Tests of the log as a whole.
+//!
+//! **Purpose.** What was synced comes back, what comes back is a prefix of what was appended, and damage is told from the
+//! end, over crashes, restarts and segments used again.
+//!
+//! **Invariants.** Every chance comes from a seed.
+//!
+//! **May touch.** All of `log`.
+
+use std::thread;
+
+use proptest::prelude::*;
+
+use super::{frame::span, test_disk::TestDisk, *};
+use crate::{
+    disk::Folder,
+    env::{Next, RealEnv, SimulatedEnv},
+};
+
+const SEGMENT: u64 = 64 << 10;
+const OPTIONS: LogOptions = LogOptions { size: 4 * SEGMENT, buffer: 64 << 10 };
+const UUID: [u8; 16] = [9; 16];
+
+fn new_database() -> Arc<TestDisk> {
+    let disk = TestDisk::new();
+    let control = Control { uuid: UUID, segment_size: SEGMENT, page_size: 16384, ..Control::default() };
+    ControlFile::create(disk.clone(), Health::new(), control).unwrap();
+    disk
+}
+
+type Group = (Lsn, Lsn, Vec<u8>);
+
+fn read(disk: &Arc<TestDisk>, from: Option<Lsn>) -> Result<(ControlFile, Vec<Group>, Lsn)> {
+    let file = ControlFile::open(disk.clone(), Health::new())?;
+    let from = from.unwrap_or(file.control().floor);
+    let mut reader = LogReader::new(disk.clone(), file.control(), from)?;
+    let mut groups = Vec::new();
+    while let Some((start, end, payload)) = reader.next_group()? {
+        groups.push((start, end, payload.to_vec()));
+    }
+    Ok((file, groups, reader.end()))
+}
+
+struct Life {
+    disk: Arc<TestDisk>,
+    control: ControlFile,
+    log: Arc<Log>,
+    health: Health,
+}
+
+fn open_in(disk: Arc<TestDisk>, env: Arc<dyn Env>) -> Life {
+    let (mut control, _, end) = read(&disk, None).unwrap();
+    let health = Health::new();
+    let log = Log::open(disk.clone(), env, health.clone(), OPTIONS, &mut control, end).unwrap();
+    Life { disk, control, log: Arc::new(log), health }
+}
+
+fn open(disk: Arc<TestDisk>) -> Life {
+    open_in(disk, Arc::new(SimulatedEnv::new(1)))
+}
+
+impl Life {
+    fn append(&self, payload: &[u8]) -> Group {
+        let (start, end) = self.log.begin_group().append(payload).unwrap();
+        (start, end, payload.to_vec())
+    }
+
+    fn checkpoint(&mut self, floor: Lsn) {
+        let durable = self.log.durable();
+        self.control.update(|control| (control.floor, control.durable) = (floor, durable)).unwrap();
+        self.log.set_floor(floor);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Append(u16),
+    Sync,
+    Write,
+    Checkpoint,
+    Step,
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        6 => prop_oneof![0..200u16, 0..9000u16].prop_map(Op::Append),
+        1 => Just(Op::Sync),
+        1 => Just(Op::Write),
+        1 => Just(Op::Checkpoint),
+        1 => Just(Op::Step),
+    ];
+    prop::collection::vec(op, 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn what_was_synced_comes_back_and_nothing_else(lives in prop::collection::vec((ops(), any::<u64>()), 1..7)) {
+        let mut disk = new_database();
+        let mut model: Vec<Group> = Vec::new();
+        for (ops, crash) in lives {
+            let mut life = open(disk);
+            for (n, op) in ops.iter().enumerate() {
+                match op {
+                    Op::Append(len) => model.push(life.append(&vec![n as u8; usize::from(*len) + 1])),
+                    Op::Sync => life.log.sync_to(Lsn::MAX).unwrap(),
+                    Op::Write => life.log.write_to(Lsn::MAX).unwrap(),
+                    Op::Step => drop(life.log.step()),
+                    Op::Checkpoint => {
+                        let durable = life.log.durable();
+                        let floor = model.iter().filter(|g| g.1 <= durable).map(|g| g.1).next_back();
+                        life.checkpoint(floor.unwrap_or(durable));
+                    }
+                }
+            }
+            let (synced, floor) = (life.log.durable(), life.log.floor());
+            // One crash in four is of the process alone: then what was written survives.
+            disk = life.disk.crash(if crash % 4 == 0 { 0 } else { crash });
+            let (_, found, end) = read(&disk, None).unwrap();
+            model.retain(|group| group.0 >= floor);
+            prop_assert!(found.len() <= model.len());
+            prop_assert_eq!(&found[..], &model[..found.len()]);
+            prop_assert!(model.iter().filter(|group| group.1 <= synced).count() <= found.len());
+            prop_assert!(end >= synced);
+            model.truncate(found.len());
+        }
+    }
+
+    #[test]
+    fn damage_below_what_was_durable_is_named(
+        sizes in prop::collection::vec(1usize..6000, 20..40), at in any::<prop::sample::Index>(), mask in 1u8..,
+        clean: bool,
+    ) {
+        let mut life = open(new_database());
+        let mut groups = Vec::new();
+        for (n, size) in sizes.iter().enumerate() {
+            groups.push(life.append(&vec![n as u8; *size]));
+            if n % 3 == 0 {
+                life.log.sync_to(Lsn::MAX).unwrap();
+            }
+        }
+        life.log.sync_to(Lsn::MAX).unwrap();
+        // With a checkpoint the control file proves it, without one the frames behind do.
+        if clean {
+            let end = life.log.finish().unwrap();
+            life.control.update(|control| (control.durable, control.clean) = (end, true)).unwrap();
+        } else {
+            groups.push(life.append(b"states what is durable"));
+            life.log.write_to(Lsn::MAX).unwrap();
+        }
+        let disk = life.disk.crash(0);
+        prop_assert_eq!(&read(&disk, None).unwrap().1, &groups);
+        let durable = life.log.durable();
+        let lsn = Lsn(at.index(durable.0 as usize) as u64);
+        let geometry = Geometry::new(SEGMENT);
+        disk.flip(FileName::Log(geometry.number(lsn)), geometry.offset(lsn) as usize, mask);
+        let Err(Error::Corrupt(CorruptError::Log { file, lsn: found, .. })) = read(&disk, None) else {
+            panic!("a flipped byte at {lsn} of {durable} was not noticed");
+        };
+        // The last of a cleanly closed log is a marker, which is no group.
+        let start = groups.iter().rfind(|g| g.0 <= lsn).filter(|g| lsn < g.1).map_or(found, |g| g.0);
+        prop_assert_eq!(found, start);
+        prop_assert_eq!(file, disk.path(FileName::Log(geometry.number(start))));
+        // And so is a damaged header of a segment that is in use.
+        let disk = life.disk.crash(0);
+        let number = at.index(geometry.number(Lsn(durable.0 - 1)) as usize + 1) as u64;
+        disk.flip(FileName::Log(number), at.index(4096), mask);
+        let damaged = matches!(read(&disk, None), Err(Error::Corrupt(CorruptError::Log { .. })));
+        prop_assert!(damaged, "a damaged header of segment {} was not noticed", number);
+    }
+
+    #[test]
+    fn garbage_never_panics(garbage in prop::collection::vec(any::<u8>(), 0..5000), at in 0usize..5000, from in 0u64..2000) {
+        let life = open(new_database());
+        life.append(&[1; 5000]);
+        life.append(&[2; 50]);
+        life.log.write_to(Lsn::MAX).unwrap();
+        let disk = life.disk.crash(0);
+        disk.write(FileName::Log(0), at as u64, &garbage).unwrap();
+        let _ = read(&disk, Some(Lsn(from * 8)));
+        disk.write(FileName::Control, at as u64, &garbage).unwrap();
+        let _ = read(&disk, None);
+    }
+}
+
+#[test]
+fn a_remnant_that_fits_exactly_is_not_taken_for_new() {
+    let life = open(new_database());
+    life.append(b"kept");
+    life.log.sync_to(Lsn::MAX).unwrap();
+    let torn = life.append(b"torn");
+    let remnant = life.append(b"remnant");
+    life.log.write_to(Lsn::MAX).unwrap();
+    let disk = life.disk.crash(0);
+    disk.flip(FileName::Log(0), 4096 + torn.0.0 as usize + 24, 1);
+    // The frame behind the torn one is whole, but proves nothing: it was made before the torn one was durable.
+    let (_, groups, end) = read(&disk, None).unwrap();
+    assert_eq!((groups.len(), end), (1, torn.0));
+
+    // The new frame ends exactly where the remnant begins. Three ways on from there.
+    let life = open(disk);
+    let new = life.append(b"anew");
+    assert_eq!(new.1, remnant.0);
+    life.log.sync_to(Lsn::MAX).unwrap();
+    let (_, groups, end) = read(&life.disk.crash(0), None).unwrap();
+    assert_eq!((groups.last(), end), (Some(&new), new.1));
+    // A checkpoint there and a clean end: recovery begins at the remnant.
+    let mut life = open(life.disk.crash(0));
+    life.checkpoint(new.1);
+    let (_, groups, end) = read(&life.disk.crash(0), None).unwrap();
+    assert_eq!((groups.len(), end), (0, new.1));
+    let life = open(life.disk.crash(0));
+    let newer = life.append(b"newer");
+    life.log.sync_to(Lsn::MAX).unwrap();
+    assert_eq!(read(&life.disk.crash(0), None).unwrap().1, [newer]);
+}
+
+#[test]
+fn segments_are_used_again_and_the_log_stays_small() {
+    let mut life = open(new_database());
+    let mut last = Vec::new();
+    for round in 0..40u8 {
+        last = (0..10).map(|n| life.append(&vec![round ^ n; 3000])).collect();
+        life.log.sync_to(Lsn::MAX).unwrap();
+        life.checkpoint(last[0].0);
+        while life.log.step() == Next::Again {}
+        // In use: at most two; one ahead; those kept to be used again.
+        let files = life.disk.list(Folder::Log).unwrap();
+        assert!(files.len() <= 5, "{files:?}");
+    }
+    assert!(life.disk.crash(7).list(Folder::Log).unwrap().iter().all(|f| *f > FileName::Log(10)));
+    assert_eq!(read(&life.disk.crash(7), None).unwrap().1, last);
+    // Below the floor there is nothing any more: that is an error, not an empty log.
+    assert!(matches!(read(&life.disk, Some(Lsn::ZERO)), Err(Error::Corrupt(_))));
+}
+
+#[test]
+fn threads_commit_together() {
+    let life = open_in(new_database(), Arc::new(RealEnv::default()));
+    let before = life.disk.syncs();
+    let threads: Vec<_> = (0..8u8)
+        .map(|thread| {
+            let log = life.log.clone();
+            thread::spawn(move || {
+                let mut mine = Vec::new();
+                for n in 0..400u16 {
+                    let payload =
+                        [vec![thread; usize::from(n) * 7 % 900 + 1], n.to_le_bytes().to_vec()].concat();
+                    let group = log.begin_group();
+                    let (start, end) = group.append(&payload).unwrap();
+                    assert!(log.append_floor() <= start, "not registered yet");
+                    drop(group);
+                    let mode = [FlushLog::Sync, FlushLog::Write, FlushLog::Lazy][usize::from(n % 3)];
+                    log.commit(end, mode).unwrap();
+                    assert!(mode != FlushLog::Sync || log.durable() >= end);
+                    assert!(mode == FlushLog::Lazy || log.written() >= end);
+                    mine.push((start, end, payload));
+                }
+                mine
+            })
+        })
+        .collect();
+    let mut all: Vec<Group> = threads.into_iter().flat_map(|t| t.join().unwrap()).collect();
+    assert_eq!(life.log.append_floor(), life.log.end());
+    life.log.sync_to(Lsn::MAX).unwrap();
+    all.sort();
+    let metrics = life.log.metrics();
+    assert_eq!(metrics.groups, 3200);
+    let segments = life.log.end().0 / (SEGMENT - 4096) + 1;
+    let syncs = life.disk.syncs() - before - segments;
+    assert!(syncs <= 8 * 134 + segments, "{syncs} syncs");
+    let bytes: usize = all.iter().map(|g| span(g.2.len())).sum();
+    assert_eq!((life.log.end().0, metrics.bytes), (bytes as u64, bytes as u64));
+    assert_eq!(read(&life.disk.crash(3), None).unwrap().1, all);
+}
+
+#[test]
+fn a_sync_serves_all_that_was_appended_before_it() {
+    let life = open(new_database());
+    let ends: Vec<Lsn> = (0..100).map(|n| life.append(&[n; 20]).1).collect();
+    for end in ends {
+        life.log.commit(end, FlushLog::Sync).unwrap();
+    }
+    assert_eq!(life.log.metrics().fsyncs, 1);
+}
+
+#[test]
+fn the_floor_of_appending_waits_for_registration() {
+    let life = open(new_database());
+    life.append(b"before");
+    let early = life.log.begin_group();
+    let at = life.log.end();
+    life.append(b"another");
+    assert_eq!(life.log.append_floor(), at);
+    let (start, _) = early.append(b"early").unwrap();
+    assert!(start > at);
+    assert_eq!(life.log.append_floor(), at);
+    drop(early);
+    assert_eq!(life.log.append_floor(), life.log.end());
+}
+
+#[test]
+fn a_group_that_is_too_long_is_refused() {
+    let life = open(new_database());
+    let limit = life.log.max_group();
+    let end = life.log.end();
+    assert!(
+        life.log.begin_group().append(&vec![0; limit + 1]).unwrap_err().to_string().contains("log_buffer")
+    );
+    assert_eq!(life.log.end(), end);
+    let groups: Vec<Group> = (0..9).map(|n| life.append(&vec![n; limit])).collect();
+    assert!(life.log.metrics().buffer_full > 0);
+    life.log.sync_to(Lsn::MAX).unwrap();
+    assert_eq!(read(&life.disk.crash(5), None).unwrap().1, groups);
+}
+
+#[test]
+fn a_failing_sync_stops_the_database() {
+    let life = open(new_database());
+    let (_, end, _) = life.append(b"never acknowledged");
+    life.disk.fail_sync();
+    assert!(matches!(life.log.commit(end, FlushLog::Sync), Err(Error::Poisoned(_))));
+    assert!(life.health.is_poisoned());
+    assert!(life.log.commit(end, FlushLog::Sync).is_err());
+    assert!(life.log.begin_group().append(b"more").is_err());
+    assert!(life.log.admit(1).is_err());
+    assert_eq!(life.log.durable(), Lsn::ZERO);
+}
+
+#[test]
+fn a_full_disk_refuses_new_operations_and_loses_nothing() {
+    let life = open(new_database());
+    assert_eq!(life.log.step(), Next::Again);
+    life.append(&[1; 100]);
+    life.log.sync_to(Lsn::MAX).unwrap();
+    life.disk.set_full(true);
+    assert!(matches!(life.log.step(), Next::Idle(_)));
+    assert!(life.log.admit(100).unwrap_err().to_string().contains("full"));
+    // What was under way goes on in the segment at hand.
+    let (_, end, _) = life.append(&[2; 100]);
+    life.log.commit(end, FlushLog::Sync).unwrap();
+    life.disk.set_full(false);
+    assert_eq!(life.log.step(), Next::Again);
+    life.log.admit(100).unwrap();
+}
+
+#[test]
+fn operations_wait_for_the_floor_and_appending_does_not() {
+    let env = SimulatedEnv::new(5);
+    let mut life = open_in(new_database(), Arc::new(env.clone()));
+    let wake = Arc::new(Event::new());
+    life.log.set_checkpointer(wake.clone());
+    assert_eq!(life.log.pressure(), 0);
+    while life.log.pressure() < 120 {
+        life.append(&[1; 5000]);
+    }
+    life.log.sync_to(Lsn::MAX).unwrap();
+    let (log, floor) = (life.log.clone(), life.log.durable());
+    life.control.update(|control| control.durable = floor).unwrap();
+    life.control.update(|control| control.floor = floor).unwrap();
+    let step = move || {
+        log.set_floor(floor);
+        Next::Idle(Duration::from_secs(1))
+    };
+    let _worker = env.spawn("checkpoint", wake, Box::new(step));
+    life.log.admit(1000).unwrap();
+    let metrics = life.log.metrics();
+    assert!(metrics.waits == 1 && metrics.longest_wait > Duration::ZERO && metrics.age == 0);
+}
+
+#[test]
+fn lazy_commits_are_synced_every_second() {
+    let env = SimulatedEnv::new(5);
+    let life = open_in(new_database(), Arc::new(env.clone()));
+    let _worker = env.spawn("log", life.log.wake(), {
+        let log = life.log.clone();
+        Box::new(move || log.step())
+    });
+    let (_, end, _) = life.append(b"lazy");
+    life.log.commit(end, FlushLog::Lazy).unwrap();
+    let pass = |millis| {
+        env.advance(Duration::from_millis(millis));
+        while env.step(true) {}
+    };
+    pass(500);
+    assert_eq!(life.log.written(), Lsn::ZERO);
+    pass(600);
+    assert_eq!(life.log.durable(), end);
+    // A marker follows, and once it is durable too the log is at rest.
+    pass(1100);
+    pass(1100);
+    let (rest, writes) = (life.log.end(), life.log.metrics().writes);
+    assert_eq!((life.log.durable(), rest.0), (rest, end.0 + 24));
+    pass(5000);
+    assert_eq!((life.log.end(), life.log.metrics().writes), (rest, writes));
+    // The last commit is protected against silent damage now.
+    let disk = life.disk.crash(0);
+    disk.flip(FileName::Log(0), 4096 + 30, 4);
+    assert!(matches!(read(&disk, None), Err(Error::Corrupt(CorruptError::Log { lsn: Lsn(0), .. }))));
+}
+
+#[test]
+fn options_are_checked() {
+    let disk = new_database();
+    let (mut control, _, end) = read(&disk, None).unwrap();
+    for options in [
+        LogOptions { size: SEGMENT, ..OPTIONS },
+        LogOptions { buffer: 100_000, ..OPTIONS },
+        LogOptions { buffer: 1024, ..OPTIONS },
+    ] {
+        let env = Arc::new(SimulatedEnv::new(1));
+        let refused = Log::open(disk.clone(), env, Health::new(), options, &mut control, end);
+        assert!(matches!(refused, Err(Error::Usage(UsageError::Option { .. }))));
+    }
+    assert!(FlushLog::try_from(3).is_err() && matches!(FlushLog::try_from(2), Ok(FlushLog::Write)));
+}
+
+mod control {
+    use super::*;
+
+    fn what(disk: &Arc<TestDisk>) -> String {
+        ControlFile::open(disk.clone(), Health::new()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_write_torn_at_any_byte_leaves_the_old_or_the_new() {
+        let disk = new_database();
+        let mut file = ControlFile::open(disk.clone(), Health::new()).unwrap();
+        for n in 1..4 {
+            let old = file.control().clone();
+            let mut before = vec![0; 8192];
+            disk.read(FileName::Control, 0, &mut before).unwrap();
+            file.update(|control| control.trx_ceiling = n * 1000).unwrap();
+            let mut after = vec![0; 8192];
+            disk.read(FileName::Control, 0, &mut after).unwrap();
+            for cut in 0..8192 {
+                let torn = disk.crash(0);
+                torn.write(FileName::Control, 0, &[&after[..cut], &before[cut..]].concat()).unwrap();
+                let found = ControlFile::open(torn, Health::new()).unwrap().control().clone();
+                assert!(found == old || found == *file.control(), "torn at byte {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_field_comes_back() {
+        let disk = new_database();
+        let mut file = ControlFile::open(disk.clone(), Health::new()).unwrap();
+        file.update(|control| {
+            *control = Control {
+                page_size: 1,
+                uuid: [2; 16],
+                incarnation: 3,
+                incarnation_start: Lsn(4),
+                segment_size: 5,
+                floor: Lsn(6),
+                checkpoint: Lsn(7),
+                durable: Lsn(8),
+                space_ceiling: 9,
+                trx_ceiling: 10,
+                clean: true,
+            }
+        })
+        .unwrap();
+        let again = ControlFile::open(disk.crash(1), Health::new()).unwrap();
+        assert_eq!(again.control(), file.control());
+        assert!(again.control().clean && again.control().trx_ceiling == 10);
+        // Such positions cannot be.
+        assert!(LogReader::new(disk, again.control(), Lsn::ZERO).is_err());
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_the_cure() {
+        let disk = new_database();
+        disk.remove(FileName::Control).unwrap();
+        assert!(what(&disk).contains("missing"));
+        disk.create(FileName::Control).unwrap();
+        assert!(what(&disk).contains("not the control file"));
+        let disk = new_database();
+        disk.flip(FileName::Control, 20, 1);
+        assert!(ControlFile::open(disk.clone(), Health::new()).is_ok(), "the other copy is whole");
+        disk.flip(FileName::Control, 4096 + 20, 1);
+        assert!(what(&disk).contains("both copies"));
+        let disk = new_database();
+        let mut slot = [0; 4096];
+        disk.read(FileName::Control, 0, &mut slot).unwrap();
+        slot[8] = 77;
+        frame::seal(&mut slot);
+        disk.write(FileName::Control, 0, &slot).unwrap();
+        assert!(what(&disk).contains("format version 77"));
+    }
+
+    #[test]
+    fn a_failing_write_poisons() {
+        let disk = new_database();
+        let health = Health::new();
+        let mut file = ControlFile::open(disk.clone(), health.clone()).unwrap();
+        disk.fail_sync();
+        assert!(file.update(|control| control.clean = true).is_err());
+        assert!(health.is_poisoned() && !file.control().clean);
+    }
+}

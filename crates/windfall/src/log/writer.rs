@@ -1,0 +1,165 @@
+//! Writing and syncing: group commit in the committing threads.
+//!
+//! **Purpose.** Whoever needs the log written or durable up to a position and finds nobody at it becomes the leader: it
+//! writes every finished frame, syncs once for all of them, and tells everybody. The others wait for the outcome.
+//!
+//! **Invariants.** One leader at a time: `leading` is claimed by compare-and-swap, then the writer's mutex is free.
+//! Followers wait on an event, never on the mutex. `written` moves only after the ring behind it is clear, and so
+//! hands out that space; `durable` moves only after a sync that worked. A failing write or sync poisons the database
+//! before leadership ends, so whoever waits is told.
+//!
+//! **May touch.** `ids`, `error`, `disk`, `sync`, `ring`, `segments`.
+
+use core::time::Duration;
+
+use super::Log;
+use crate::{
+    disk::FileName,
+    error::{DiskError, Error, Result},
+    ids::Lsn,
+    sync::atomic::Ordering::{Relaxed, SeqCst},
+};
+
+/// The most that is written at once, in bytes.
+const CHUNK: u64 = 1 << 20;
+
+/// What the leader works with.
+#[derive(Debug, Default)]
+pub(super) struct Writer {
+    buffer: Vec<u8>,
+    /// Segments written to since they were synced.
+    unsynced: Vec<u64>,
+}
+
+/// Leadership; it ends with the value.
+struct Lead<'a>(&'a Log);
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        self.0.leading.store(false, SeqCst);
+        self.0.progress.notify();
+    }
+}
+
+impl Log {
+    /// Writes the log up to a position, without making it durable: it then survives the end of the process. A position
+    /// beyond the end means the end.
+    ///
+    /// # Errors
+    /// A failure poisons the database.
+    pub fn write_to(&self, lsn: Lsn) -> Result<()> {
+        self.advance(lsn, false)
+    }
+
+    /// Makes the log durable up to a position, together with whatever else is in the buffer by then. A position beyond the
+    /// end means the end.
+    ///
+    /// # Errors
+    /// A failure poisons the database.
+    pub fn sync_to(&self, lsn: Lsn) -> Result<()> {
+        self.advance(lsn, true)
+    }
+
+    fn advance(&self, lsn: Lsn, sync: bool) -> Result<()> {
+        let goal = lsn.min(self.end()).0;
+        let reached = || if sync { &self.durable } else { &self.written }.load(SeqCst) >= goal;
+        while !reached() {
+            self.health.check()?;
+            if self.leading.compare_exchange(false, true, SeqCst, SeqCst).is_ok() {
+                let lead = Lead(self);
+                let done = if reached() { Ok(()) } else { self.lead(goal, sync) };
+                drop(lead);
+                done?;
+            } else {
+                self.counts.follows.fetch_add(1, Relaxed);
+                self.env.wait(&self.progress, &mut || {
+                    reached() || !self.leading.load(SeqCst) || self.health.is_poisoned()
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn lead(&self, goal: u64, sync: bool) -> Result<()> {
+        let mut writer = self.writer.lock();
+        loop {
+            let from = Lsn(self.written.load(SeqCst));
+            let upto = self.ring.published(from);
+            if upto > from {
+                self.write_out(&mut writer, from, upto).map_err(|error| self.poison(&error))?;
+            } else if from.0 < goal {
+                // Someone has reserved this space and is still copying. If it waits for room in the ring, there is
+                // some: everything before it has just been written, and it was told.
+                self.env
+                    .wait(&self.published, &mut || self.ring.is_published(from) || self.health.is_poisoned());
+                self.health.check()?;
+            } else {
+                break;
+            }
+            if upto.0 >= goal {
+                break;
+            }
+        }
+        if sync {
+            self.sync_written(&mut writer).map_err(|error| self.poison(&error))?;
+        }
+        Ok(())
+    }
+
+    fn poison(&self, error: &dyn core::fmt::Display) -> Error {
+        let error = self.health.poison(&error.to_string());
+        // Those who wait for something else of the log than its progress are told here.
+        self.published.notify();
+        self.room.notify();
+        error
+    }
+
+    fn write_out(&self, writer: &mut Writer, from: Lsn, upto: Lsn) -> Result<()> {
+        let geometry = self.segments.geometry();
+        let mut at = from;
+        while at < upto {
+            let number = geometry.number(at);
+            self.segments.ready(number)?;
+            let bytes = (upto.0 - at.0).min(geometry.left(at)).min(CHUNK) as usize;
+            self.ring.copy_out(at, bytes, &mut writer.buffer);
+            if writer.unsynced.last() != Some(&number) {
+                writer.unsynced.push(number);
+            }
+            self.disk.write(FileName::Log(number), geometry.offset(at), &writer.buffer)?;
+            self.ring.clear(at, bytes);
+            at.0 += bytes as u64;
+            self.written.store(at.0, SeqCst);
+            self.progress.notify();
+            self.counts.writes.fetch_add(1, Relaxed);
+            self.counts.bytes.fetch_add(bytes as u64, Relaxed);
+        }
+        if geometry.number(upto) != geometry.number(from) {
+            self.wake.notify();
+        }
+        self.press();
+        Ok(())
+    }
+
+    fn sync_written(&self, writer: &mut Writer) -> Result<(), DiskError> {
+        let written = self.written.load(SeqCst);
+        if self.durable.load(SeqCst) >= written {
+            return Ok(());
+        }
+        for number in &writer.unsynced {
+            let before = self.env.now();
+            self.disk.sync(FileName::Log(*number))?;
+            let now = self.env.now();
+            self.counts.fsyncs.fetch_add(1, Relaxed);
+            self.last_sync_took.store((now.saturating_sub(before)).as_nanos() as u64, Relaxed);
+            self.last_sync_at.store(now.as_nanos() as u64, Relaxed);
+        }
+        writer.unsynced.clear();
+        self.durable.store(written, SeqCst);
+        Ok(())
+    }
+
+    /// How long the last sync of the log took: what a worker that loads the device adapts its pace to.
+    pub fn last_sync(&self) -> Duration {
+        Duration::from_nanos(self.last_sync_took.load(Relaxed))
+    }
+}
