@@ -153,7 +153,8 @@ impl<'a> Mtr<'a> {
         let log = &self.pool.ground().log;
         let appending = log.begin_group();
         let logged = !self.group.is_empty();
-        let (start, end) = if logged { appending.append(self.group.bytes())? } else { (log.end_lsn(), Lsn::ZERO) };
+        let (start, end) =
+            if logged { appending.append(self.group.bytes())? } else { (log.end(), Lsn::ZERO) };
         for memo in self.pages.iter_mut().flatten().filter(|memo| memo.page.is_changed()) {
             if memo.space.durability() == Durability::Logged {
                 memo.page.page().set_lsn(end);

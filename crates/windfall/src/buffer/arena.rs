@@ -8,7 +8,7 @@
 //!
 //! **May touch.** `page`, `sync`; the system's memory mapping. One of the few places with `unsafe`.
 
-use core::{ptr, slice, sync::atomic::AtomicU64};
+use core::{ptr, slice};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
@@ -16,6 +16,7 @@ use super::frame::Frame;
 use crate::{
     error::{Result, UsageError},
     page::Page,
+    sync::atomic::AtomicU64,
 };
 
 /// The number of a frame in the pool.
@@ -25,8 +26,8 @@ pub struct FrameNo(pub u32);
 /// The two areas.
 #[derive(Debug)]
 pub struct Arena {
-    pages: *mut u8,
-    frames: *mut u8,
+    pages: *mut AtomicU64,
+    frames: *mut Frame,
     page_size: usize,
     count: usize,
 }
@@ -37,7 +38,7 @@ unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
 
-fn reserve(bytes: usize) -> Result<*mut u8> {
+fn reserve<T>(bytes: usize) -> Result<*mut T> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a fresh anonymous mapping at an address of the system's choice disturbs nothing.
     let mapped = unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags) };
@@ -75,7 +76,7 @@ impl Arena {
         assert!((no.0 as usize) < self.count, "a frame number beyond the arena");
         // SAFETY: in range, aligned (the mapping is page-aligned, a `Frame` has 64 bytes), and a `Frame` consists of
         // atomics for which the zeroed memory of the mapping is a valid state.
-        unsafe { &*self.frames.cast::<Frame>().add(no.0 as usize) }
+        unsafe { &*self.frames.add(no.0 as usize) }
     }
 
     /// A frame's page.
@@ -85,10 +86,8 @@ impl Arena {
         // SAFETY: in range and aligned; the memory is only ever reached as `AtomicU64`, or by the system in a read into
         // an exclusively latched frame.
         let words = unsafe {
-            slice::from_raw_parts(
-                self.pages.add(no.0 as usize * self.page_size).cast::<AtomicU64>(),
-                self.page_size / 8,
-            )
+            let words = self.page_size / 8;
+            slice::from_raw_parts(self.pages.add(no.0 as usize * words), words)
         };
         Page::new(words)
     }
@@ -101,7 +100,7 @@ impl Arena {
             // pool has made the versions of these frames grow before.
             let _ = unsafe {
                 madvise(
-                    self.pages.add(from * self.page_size).cast(),
+                    self.pages.add(from * self.page_size / 8).cast(),
                     (to - from) * self.page_size,
                     Advice::LinuxDontNeed,
                 )

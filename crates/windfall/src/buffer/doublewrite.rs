@@ -90,7 +90,13 @@ impl Doublewrite {
         }
         let crc = crc32c::crc32c(&bytes[12..HEADER]);
         bytes[8..12].copy_from_slice(&crc.to_le_bytes());
-        queue.submit(vec![Request { token: 0, file: FileName::Doublewrite, offset: 0, action: Action::Write, buffer }]);
+        queue.submit(vec![Request {
+            token: 0,
+            file: FileName::Doublewrite,
+            offset: 0,
+            action: Action::Write,
+            buffer,
+        }]);
         while queue.pending() > 0 {
             for done in queue.complete(true) {
                 done.result?;

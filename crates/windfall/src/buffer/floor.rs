@@ -150,7 +150,8 @@ mod tests {
     #[test]
     fn the_minimum_follows_changes_writes_and_drops() {
         let floor = Floor::default();
-        let spaces: Vec<_> = (0..4).map(|n| Arc::new(Space::new(SpaceId(20 + n), Durability::Logged))).collect();
+        let spaces: Vec<_> =
+            (0..4).map(|n| Arc::new(Space::new(SpaceId(20 + n), Durability::Logged))).collect();
         assert_eq!(floor.oldest(Lsn(0)), Lsn::MAX);
         for (n, space) in spaces.iter().enumerate() {
             floor.page_dirtied(space, PageNo(1), Lsn(100 + n as u64));

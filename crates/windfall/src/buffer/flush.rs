@@ -137,7 +137,7 @@ impl BufferPool {
 
     /// Pages that changed at or before `up_to`, of the tablespaces with the oldest changes.
     fn old_pages(&self, up_to: Lsn) -> Vec<(Arc<Space>, PageNo)> {
-        let durable = self.ground.log.durable_lsn();
+        let durable = self.ground.log.durable();
         let mut pages: Vec<(Lsn, Arc<Space>, PageNo)> = Vec::new();
         for space in self.floor.oldest_spaces(up_to, SPACES_A_ROUND, durable) {
             let oldest = space.dirty.lock().oldest_waiting(up_to, PAGES);
@@ -230,7 +230,12 @@ impl BufferPool {
         true
     }
 
-    fn write_out(&self, flusher: &mut Flusher, copies: &[Copy], mut pages: Vec<(PageId, IoBuffer)>) -> Result<()> {
+    fn write_out(
+        &self,
+        flusher: &mut Flusher,
+        copies: &[Copy],
+        mut pages: Vec<(PageId, IoBuffer)>,
+    ) -> Result<()> {
         let disk = &*self.ground.disk;
         let logged = |copy: &&Copy| copy.space.durability() == Durability::Logged;
         let youngest = copies.iter().filter(logged).map(|copy| copy.lsn).max();
@@ -241,7 +246,8 @@ impl BufferPool {
             let crc = crc32c::crc32c(&buffer.bytes()[4..self.page_size]);
             buffer.bytes_mut()[..4].copy_from_slice(&crc.to_le_bytes());
         }
-        let spaces: BTreeMap<SpaceId, &Arc<Space>> = copies.iter().map(|copy| (copy.space.id(), &copy.space)).collect();
+        let spaces: BTreeMap<SpaceId, &Arc<Space>> =
+            copies.iter().map(|copy| (copy.space.id(), &copy.space)).collect();
         self.make_files(&spaces)?;
         if youngest.is_some() {
             Doublewrite::write(disk, &mut *flusher.queue, &pages, self.page_size)
@@ -309,7 +315,9 @@ impl BufferPool {
             let length = self.ground.disk.len(file).ok().flatten().unwrap_or(0);
             let mut allocated = length;
             if length < end {
-                let step = (end / 8).clamp(PREALLOCATE_FROM, 64 * PREALLOCATE_FROM).next_multiple_of(self.page_size as u64);
+                let step = (end / 8)
+                    .clamp(PREALLOCATE_FROM, 64 * PREALLOCATE_FROM)
+                    .next_multiple_of(self.page_size as u64);
                 if self.ground.disk.preallocate(file, length, end + step - length).is_ok() {
                     allocated = end + step;
                 }
@@ -388,7 +396,7 @@ impl BufferPool {
     /// # Errors
     /// As [`BufferPool::flush`].
     pub fn flush_all(&self) -> Result<()> {
-        let up_to = self.ground.log.end_lsn();
+        let up_to = self.ground.log.end();
         let mut idle = 0;
         while self.oldest_dirty() < up_to && idle < 1000 {
             // Someone may have a page latched; what is left after many rounds stays for the next checkpoint.

@@ -9,12 +9,14 @@
 //!
 //! **May touch.** `ids`, `sync`.
 
-use super::latch::Latch;
 use crate::{
     ids::{Lsn, PageId, PageNo, SpaceId},
-    sync::atomic::{
-        AtomicU8, AtomicU32, AtomicU64,
-        Ordering::{AcqRel, Acquire, Relaxed, Release},
+    sync::{
+        atomic::{
+            AtomicU8, AtomicU32, AtomicU64,
+            Ordering::{AcqRel, Acquire, Relaxed, Release},
+        },
+        latch::Latch,
     },
 };
 

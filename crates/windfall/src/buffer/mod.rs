@@ -18,11 +18,10 @@ pub mod arena;
 mod directory;
 mod dirty;
 mod doublewrite;
-mod flush;
 mod floor;
+mod flush;
 pub mod frame;
 mod free;
-pub mod latch;
 mod page_table;
 mod reclaim;
 mod replace;
@@ -32,7 +31,6 @@ mod space;
 use arena::{Arena, FrameNo};
 pub use doublewrite::Doublewrite;
 use frame::DIRTY;
-use latch::Version;
 pub use space::{Durability, FileState, Space};
 
 use crate::{
@@ -49,6 +47,7 @@ use crate::{
             AtomicBool, AtomicU32, AtomicU64,
             Ordering::{Acquire, Relaxed, Release},
         },
+        latch::Version,
         work::{self, Work},
     },
 };
@@ -168,12 +167,19 @@ pub struct ExclusivePage<'a> {
     pool: &'a BufferPool,
     frame: FrameNo,
     changed: bool,
+    handed_over: bool,
     _held: Held,
 }
 
 impl<'a> ExclusivePage<'a> {
     fn new(pool: &'a BufferPool, frame: FrameNo, held: Held) -> Self {
-        Self { pool, frame, changed: false, _held: held }
+        Self { pool, frame, changed: false, handed_over: false, _held: held }
+    }
+
+    /// Ends the guard while the latch stays taken: it is the caller's to release now.
+    fn hand_over(mut self) -> FrameNo {
+        self.handed_over = true;
+        self.frame
     }
 
     /// The page.
@@ -211,7 +217,11 @@ impl<'a> ExclusivePage<'a> {
 impl Drop for ExclusivePage<'_> {
     fn drop(&mut self) {
         let latch = &self.pool.arena.frame(self.frame).latch;
-        if self.changed { latch.release_changed() } else { latch.release_unchanged() }
+        match (self.handed_over, self.changed) {
+            (true, _) => {}
+            (false, true) => latch.release_changed(),
+            (false, false) => latch.release_unchanged(),
+        }
     }
 }
 
@@ -231,7 +241,8 @@ impl BufferPool {
     pub fn new(ground: Ground, page_size: usize, frames: usize, most: usize) -> Result<Self> {
         let most = most.max(frames);
         if frames < SMALLEST {
-            let what = format!("{frames} pages are too few: give it at least {SMALLEST} pages of {page_size} bytes");
+            let what =
+                format!("{frames} pages are too few: give it at least {SMALLEST} pages of {page_size} bytes");
             return Err(UsageError::Option { name: "buffer_pool_size", what: what.into() }.into());
         }
         if u32::try_from(most).is_err() {
@@ -419,11 +430,7 @@ impl BufferPool {
         match self.read_in(space, page, latched.page()) {
             Ok(()) => Ok(()),
             Err(error) => {
-                let frame = latched.frame;
-                // The latch goes over to `abandon`.
-                core::mem::forget(latched);
-                self.abandon(space, page, frame);
-                drop(Held::tried(Rank::Page));
+                self.abandon(space, page, latched.hand_over());
                 Err(error)
             }
         }
@@ -508,7 +515,7 @@ impl BufferPool {
 
     /// The oldest change of a page that only the log knows.
     pub fn oldest_dirty(&self) -> Lsn {
-        self.floor.oldest(self.ground.log.durable_lsn())
+        self.floor.oldest(self.ground.log.durable())
     }
 
     /// The frames in use and the free ones.

@@ -124,7 +124,9 @@ impl PageTable {
             // SAFETY: as above.
             match unsafe { node.as_ref() }? {
                 Node::Leaf(leaf) => return Some(leaf),
-                Node::Inner(inner) => node = inner.children[child_index(inner.level, page)].load(Acquire, guard),
+                Node::Inner(inner) => {
+                    node = inner.children[child_index(inner.level, page)].load(Acquire, guard)
+                }
             }
         }
     }
@@ -136,7 +138,10 @@ impl PageTable {
     pub fn insert(&self, page: PageNo, frame: FrameNo, guard: &Guard) -> Result<(), FrameNo> {
         let n = page.0 as usize;
         let set = |entry: &Entry| {
-            entry.compare_exchange(0, frame.0 + 1, SeqCst, Acquire).map(drop).map_err(|held| FrameNo(held - 1))
+            entry
+                .compare_exchange(0, frame.0 + 1, SeqCst, Acquire)
+                .map(drop)
+                .map_err(|held| FrameNo(held - 1))
         };
         if n < INLINE {
             return set(&self.inline[n]);
@@ -183,7 +188,9 @@ impl PageTable {
 
     /// One entry fewer in the chunk; the last to leave gives it up.
     fn leave(&self, leaf: &Leaf, page: PageNo, guard: &Guard) {
-        if leaf.count.fetch_sub(1, AcqRel) != 1 || leaf.count.compare_exchange(0, DEAD, AcqRel, Relaxed).is_err() {
+        if leaf.count.fetch_sub(1, AcqRel) != 1
+            || leaf.count.compare_exchange(0, DEAD, AcqRel, Relaxed).is_err()
+        {
             return;
         }
         // Nobody enters the chunk now, and this thread alone unlinks it.
@@ -261,7 +268,7 @@ impl PageTable {
         let mut entry = |at: u64, entry: &Entry| {
             decode(entry.swap(0, SeqCst)).is_none_or(|frame| take(PageNo(at as u32), frame))
         };
-        while at <= u64::from(u32::MAX) {
+        while u32::try_from(at).is_ok() {
             if looked >= most {
                 return Some(PageNo(at as u32));
             }

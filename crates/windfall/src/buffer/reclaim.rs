@@ -14,11 +14,7 @@ use std::collections::VecDeque;
 
 use crossbeam_queue::SegQueue;
 
-use super::{
-    BufferPool,
-    arena::FrameNo,
-    space::Space,
-};
+use super::{BufferPool, arena::FrameNo, space::Space};
 use crate::{
     ids::{PageId, PageNo},
     sync::{

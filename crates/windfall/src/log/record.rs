@@ -99,13 +99,17 @@ impl GroupWriter {
         let out = &mut self.bytes;
         let mut put = |tag: u8, words: &[u64]| {
             out.push(tag);
-            words.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+            for word in words {
+                out.extend_from_slice(&word.to_le_bytes());
+            }
         };
         match record {
             Record::Page { id, op } => self.page(*id, op),
             Record::Drop { spaces } => {
                 put(DROP, &[spaces.len() as u64]);
-                spaces.iter().for_each(|space| out.extend_from_slice(&space.0.to_le_bytes()));
+                for space in spaces {
+                    out.extend_from_slice(&space.0.to_le_bytes());
+                }
             }
             Record::FileMade { space } => put(FILE_MADE, &[space.0]),
             Record::Ceilings { space, trx } => put(CEILINGS, &[space.0, trx.0]),
@@ -155,7 +159,9 @@ impl<'a> GroupReader<'a> {
                 if count > self.bytes.len() as u64 / 8 {
                     return Err("a record is cut short");
                 }
-                Record::Drop { spaces: (0..count).map(|_| self.word().map(SpaceId)).collect::<Result<_, _>>()? }
+                Record::Drop {
+                    spaces: (0..count).map(|_| self.word().map(SpaceId)).collect::<Result<_, _>>()?,
+                }
             }
             FILE_MADE => Record::FileMade { space: SpaceId(self.word()?) },
             CEILINGS => Record::Ceilings { space: SpaceId(self.word()?), trx: TrxId(self.word()?) },

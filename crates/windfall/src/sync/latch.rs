@@ -1,25 +1,24 @@
 //! The hybrid latch of a frame: optimistic, shared, exclusive.
 //!
 //! **Purpose.** Readers of inner pages take no latch at all: they note a version, read, and check that the version is
-//! still the same. Writers and those who must not be disturbed latch. The idea is that of LeanStore's hybrid latch
+//! still the same. Writers and those who must not be disturbed latch. The idea is that of `LeanStore`'s hybrid latch
 //! (Leis, Haubenschild, Neumann 2019).
 //!
 //! **Invariants.** The version grows with every exclusive release that changed something, and is never reset: not when
 //! the frame gets another page, not when the pool shrinks. A version says nothing about *which* page the frame holds:
 //! the tag is to be read under the version that is validated.
 //!
-//! **May touch.** `sync`.
+//! **May touch.** `work`, to count waits. One of the few places with `unsafe`.
 //!
 //! The word: bit 63 exclusive, bit 62 someone is parked, bits 48 to 61 how many share, bits 0 to 47 the version.
 
-use crate::sync::{
-    atomic::{
-        AtomicU64,
-        Ordering::{Acquire, Relaxed, Release},
-        fence,
-    },
-    work,
+use core::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+    fence,
 };
+
+use super::work;
 
 const EXCLUSIVE: u64 = 1 << 63;
 const PARKED: u64 = 1 << 62;

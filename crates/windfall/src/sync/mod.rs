@@ -10,6 +10,7 @@
 
 mod event;
 mod gate;
+pub mod latch;
 mod lock;
 pub mod thread;
 pub mod work;

@@ -89,7 +89,11 @@ fn make_map(mtr: &mut Mtr<'_>, space: &Arc<Space>, page: PageNo) -> Result<Slot>
 fn latch_map(mtr: &mut Mtr<'_>, space: &Arc<Space>, group: u32) -> Result<Slot> {
     let span = pages_a_map(mtr.pool().page_size());
     let Some(before) = group.checked_sub(1) else {
-        return if space.has_pages() { mtr.latch(space, PageNo::HEADER) } else { make_map(mtr, space, PageNo::HEADER) };
+        return if space.has_pages() {
+            mtr.latch(space, PageNo::HEADER)
+        } else {
+            make_map(mtr, space, PageNo::HEADER)
+        };
     };
     if group < space.map_groups() {
         return mtr.latch(space, PageNo(group * span));
@@ -109,7 +113,13 @@ fn latch_map(mtr: &mut Mtr<'_>, space: &Arc<Space>, group: u32) -> Result<Slot> 
 ///
 /// # Errors
 /// When the tablespace is dropped or has no page number left.
-pub fn allocate(mtr: &mut Mtr<'_>, space: &Arc<Space>, kind: PageType, level: u8, near: PageNo) -> Result<Slot> {
+pub fn allocate(
+    mtr: &mut Mtr<'_>,
+    space: &Arc<Space>,
+    kind: PageType,
+    level: u8,
+    near: PageNo,
+) -> Result<Slot> {
     space.check_live()?;
     let span = pages_a_map(mtr.pool().page_size());
     let hint = space.free_hint();

@@ -59,6 +59,9 @@ pub trait PageStore: Send + Sync + Sized + 'static {
     fn space_id(&self, space: &Self::Space) -> SpaceId;
 
     /// Whether the tablespace has any page yet. A new one has none; the first allocation makes its header.
+    ///
+    /// # Errors
+    /// `TableDropped` when the tablespace was dropped.
     fn is_empty(&self, space: &Self::Space) -> Result<bool>;
 
     /// Looks at a page without a latch, reading it from disk if need be. Waits while someone holds it exclusively.
@@ -125,5 +128,8 @@ pub trait MiniTransaction<'a, S: PageStore> {
 
     /// Makes the changes one group of the log, marks the pages dirty, lets go of all latches. Gives the LSN behind the
     /// group, which is durable once the log is durable up to it; [`Lsn::ZERO`] when nothing was changed.
+    ///
+    /// # Errors
+    /// When the log takes no more; the database is poisoned then.
     fn commit(self) -> Result<Lsn>;
 }
