@@ -65,7 +65,7 @@ impl SimulatedEnv {
 
     /// Runs one step of one worker: of one whose time has come, or, for someone who waits, of any that serves. Says
     /// whether there was one.
-    fn step(&self, waiting: bool) -> bool {
+    pub fn step(&self, waiting: bool) -> bool {
         let (id, mut step) = {
             let mut world = self.world.lock();
             let now = world.now;
