@@ -125,7 +125,7 @@ impl PageTable {
             match unsafe { node.as_ref() }? {
                 Node::Leaf(leaf) => return Some(leaf),
                 Node::Inner(inner) => {
-                    node = inner.children[child_index(inner.level, page)].load(Acquire, guard)
+                    node = inner.children[child_index(inner.level, page)].load(Acquire, guard);
                 }
             }
         }

@@ -209,7 +209,9 @@ mod tests {
             Record::TrxEnd { trx: TrxId(5), stream: 3 },
         ];
         let mut writer = GroupWriter::default();
-        records.iter().for_each(|record| writer.push(record));
+        for record in &records {
+            writer.push(record);
+        }
         let back: Vec<_> = GroupReader::new(writer.bytes()).map(Result::unwrap).collect();
         assert_eq!(back, records);
         for cut in 0..writer.bytes().len() {

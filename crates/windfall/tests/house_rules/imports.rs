@@ -21,10 +21,13 @@ const FLOORS: &[&[&str]] = &[
     &["mtr"],
     &["tablespace"],
     &["tree"],
+    &["store"],
+    &["system"],
     &["transaction"],
     &["catalog"],
     &["checkpoint"],
     &["recovery"],
+    &["engine"],
     &["database", "options", "metrics", "check", "session", "table", "index", "range"],
 ];
 
