@@ -139,7 +139,8 @@ impl NodeList {
 fn words(leaf: bool, prefix: usize, start: u32, middle: u32, end: u32) -> usize {
     let fixed = if leaf { LEAF_RECORD } else { INNER_RECORD };
     let value = (end - middle) as usize - if leaf { 16 } else { INNER_RECORD };
-    record_words(fixed, (middle - start) as usize - prefix, value)
+    // While a bulk load gathers, the newest key may not have the prefix that the others will not keep either.
+    record_words(fixed, ((middle - start) as usize).saturating_sub(prefix), value)
 }
 
 /// Length of the prefix that a node with these fences cuts off its keys.

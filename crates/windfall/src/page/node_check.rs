@@ -27,8 +27,7 @@ pub fn validate(page: Page<'_>) -> Result<Node<'_>, &'static str> {
     let mut upper = Vec::new();
     node.lower_into(&mut lower);
     let upper = node.upper_into(&mut upper).then_some(&upper[..]);
-    // A separator may be a key and one byte more.
-    let limit = key_limit(page.len()) + 1;
+    let limit = key_limit(page.len());
     if lower.len() > limit || upper.is_some_and(|upper| upper.len() > limit || upper <= &lower[..]) {
         return Err("its fences are out of order or too long");
     }

@@ -20,7 +20,12 @@
 //! **May touch.** `ids`, `error`, `page`, `sync`.
 
 mod change;
+mod check;
+mod cursor;
 mod descent;
+pub mod hash;
+mod load;
+pub mod overflow;
 pub mod store;
 mod structure;
 #[cfg(any(test, feature = "test-pool"))]
@@ -29,6 +34,10 @@ pub mod testpool;
 mod tests;
 
 pub use change::Located;
+pub use check::TreeReport;
+pub use cursor::{Cursor, Seek};
+pub use load::BulkLoader;
+pub use overflow::OverflowRef;
 
 use crate::{
     error::{CorruptError, Result, UsageError},
@@ -43,6 +52,7 @@ use crate::{
     },
 };
 use descent::Toward;
+use hash::{HashBudget, TreeHash, hash_of};
 use store::{Access, MiniTransaction, PageStore, Reading};
 
 /// A tree: one tablespace of a store.
@@ -52,12 +62,13 @@ pub struct Tree<S: PageStore> {
     space: S::Space,
     /// The root exists. It never goes away, so a look at this spares a look at the tablespace.
     rooted: AtomicBool,
+    hash: TreeHash,
 }
 
 impl<S: PageStore> Tree<S> {
-    /// The tree in this tablespace.
-    pub fn new(store: Arc<S>, space: S::Space) -> Self {
-        Self { store, space, rooted: AtomicBool::new(false) }
+    /// The tree in this tablespace. Its hash index, which is off, may take memory within `budget`.
+    pub fn new(store: Arc<S>, space: S::Space, budget: Arc<HashBudget>) -> Self {
+        Self { store, space, rooted: AtomicBool::new(false), hash: TreeHash::new(budget) }
     }
 
     /// The store that keeps the pages.
@@ -68,6 +79,11 @@ impl<S: PageStore> Tree<S> {
     /// The tablespace.
     pub fn space(&self) -> &S::Space {
         &self.space
+    }
+
+    /// The hash index.
+    pub fn hash(&self) -> &TreeHash {
+        &self.hash
     }
 
     /// The longest key.
@@ -86,6 +102,12 @@ impl<S: PageStore> Tree<S> {
     /// # Errors
     /// Those of [`PageStore::read`].
     pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<EntryHeader>> {
+        let hash = self.hash.is_on().then(|| hash_of(key));
+        if let Some(hash) = hash
+            && let Some(answer) = self.get_by_hint(hash, key, value)
+        {
+            return Ok(answer);
+        }
         loop {
             value.clear();
             let Some(path) = self.descend(Toward::Key(key), 0, Access::Point)? else { return Ok(None) };
@@ -95,10 +117,35 @@ impl<S: PageStore> Tree<S> {
                 node.value_into(slot, value);
                 node.header(slot)
             });
+            let leaf = node.page().id().page;
             if path.node.is_valid() {
+                // A root that is a leaf is found without a hint.
+                if let Some(hash) = hash.filter(|_| path.parent.is_some()) {
+                    self.hash.note(hash, leaf);
+                }
                 return Ok(header);
             }
         }
+    }
+
+    /// Reads an entry from the leaf that the hash index names; the outer `None` when that leaf cannot answer.
+    #[expect(clippy::option_option, reason = "no answer is not the answer that there is no entry")]
+    fn get_by_hint(&self, hash: u64, key: &[u8], value: &mut Vec<u8>) -> Option<Option<EntryHeader>> {
+        let page = self.hash.hint(hash)?;
+        // Whatever fails here, the descent finds a better error if there is one.
+        let reading = self.store.read(&self.space, page, Access::Point).ok()?;
+        let node = Node::new(reading.page());
+        if !node.is_leaf() || !node.has_prefix_of(key) {
+            return None;
+        }
+        value.clear();
+        let (slot, found) = node.find(key);
+        if found {
+            node.value_into(slot, value);
+            let header = node.header(slot);
+            return reading.is_valid().then_some(Some(header));
+        }
+        (node.contains(key) && reading.is_valid()).then_some(None)
     }
 
     /// Makes the root if there is none.

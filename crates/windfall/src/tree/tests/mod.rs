@@ -10,6 +10,7 @@ mod model;
 
 use super::{
     Tree,
+    hash::HashBudget,
     store::{MiniTransaction, PageStore},
     testpool::TestPool,
 };
@@ -21,7 +22,11 @@ use crate::{
 
 /// A tree on a pool of its own that keeps its log.
 fn tree(page_size: usize) -> Tree<TestPool> {
-    Tree::new(Arc::new(TestPool::new(page_size, true)), SpaceId(77))
+    tree_on(&Arc::new(TestPool::new(page_size, true)))
+}
+
+fn tree_on(pool: &Arc<TestPool>) -> Tree<TestPool> {
+    Tree::new(pool.clone(), SpaceId(77), Arc::new(HashBudget::new(1 << 20)))
 }
 
 fn header(n: u64) -> EntryHeader {
