@@ -163,7 +163,7 @@ pub struct ImageRecord<'a> {
 }
 
 /// A node's records in logged form, read back one by one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct NodeImage<'a>(pub &'a [u8]);
 
 impl<'a> Iterator for NodeImage<'a> {

@@ -6,10 +6,14 @@
 //!
 //! **May touch.** What `tree` may touch.
 
+mod concurrent;
+mod damage;
 mod model;
+mod scans;
+mod values;
 
 use super::{
-    Tree,
+    Tree, TreeReport,
     hash::HashBudget,
     store::{MiniTransaction, PageStore},
     testpool::TestPool,
@@ -61,4 +65,12 @@ fn remove(tree: &Tree<TestPool>, key: &[u8]) -> bool {
 fn get(tree: &Tree<TestPool>, key: &[u8]) -> Option<(EntryHeader, Vec<u8>)> {
     let mut value = Vec::new();
     tree.get_into(key, &mut value).unwrap().map(|header| (header, value))
+}
+
+/// Checks the tree, and that its pages are those allocated, and that a replay of the log gives the same pages.
+fn confirm(tree: &Tree<TestPool>) -> TreeReport {
+    let report = tree.check().unwrap();
+    assert_eq!(report.pages, tree.store().allocated(*tree.space()));
+    tree.store().replay().unwrap();
+    report
 }

@@ -6,14 +6,17 @@
 //!
 //! **May touch.** What `tree` may touch.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    ops::Bound::{Excluded, Unbounded},
+};
 
 use proptest::prelude::*;
 
-use super::{get, header, put, remove, tree};
+use super::{confirm, get, header, put, remove, tree};
 use crate::{
     page::node::{inline_limit, key_limit},
-    tree::{Tree, testpool::TestPool},
+    tree::{Cursor, Seek, Tree, testpool::TestPool},
 };
 
 type Model = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
@@ -100,6 +103,53 @@ fn compare(tree: &Tree<TestPool>, model: &Model) {
     for (key, (n, value)) in model {
         assert_eq!(get(tree, key), Some((header(*n), value.clone())), "{key:?}");
     }
+    let entry =
+        |cursor: &Cursor<'_, TestPool>| (cursor.key().to_vec(), (cursor.header(), cursor.value().to_vec()));
+    let expected =
+        |(key, (n, value)): (&Vec<u8>, &(u64, Vec<u8>))| (key.clone(), (Some(header(*n)), value.clone()));
+    let mut cursor = tree.cursor();
+    for row in model {
+        assert!(cursor.next().unwrap());
+        assert_eq!(entry(&cursor), expected(row));
+    }
+    assert!(!cursor.next().unwrap());
+    for row in model.iter().rev() {
+        assert!(cursor.prev().unwrap());
+        assert_eq!(entry(&cursor), expected(row));
+    }
+    assert!(!cursor.prev().unwrap());
+}
+
+/// Every way to seek, from a key that may or may not be there.
+fn compare_seeks(tree: &Tree<TestPool>, model: &Model, key: &Vec<u8>) {
+    let mut cursor = tree.cursor();
+    let (below, above) = ((Unbounded, Excluded(key)), (Excluded(key), Unbounded));
+    for (seek, expected) in [
+        (Seek::AtLeast(key), model.range(key.clone()..).next()),
+        (Seek::Above(key), model.range::<Vec<u8>, _>(above).next()),
+        (Seek::AtMost(key), model.range(..=key.clone()).next_back()),
+        (Seek::Below(key), model.range::<Vec<u8>, _>(below).next_back()),
+        (Seek::First, model.iter().next()),
+        (Seek::Last, model.iter().next_back()),
+    ] {
+        assert_eq!(cursor.seek(seek).unwrap(), expected.is_some(), "{seek:?}");
+        assert_eq!(cursor.key(), expected.map_or(&[][..], |(key, _)| &key[..]), "{seek:?}");
+        // And on to its neighbours, both ways round.
+        let Some((at, _)) = expected else { continue };
+        let mut after = model.range::<Vec<u8>, _>((Excluded(at), Unbounded)).map(|(key, _)| key);
+        for _ in 0..20 {
+            let expected = after.next();
+            assert_eq!(cursor.next().unwrap(), expected.is_some());
+            assert_eq!(cursor.key(), expected.map_or(&[][..], |key| &key[..]));
+        }
+        assert!(cursor.seek(Seek::AtMost(at)).unwrap());
+        let mut before = model.range(..at.clone()).rev().map(|(key, _)| key);
+        for _ in 0..20 {
+            let expected = before.next();
+            assert_eq!(cursor.prev().unwrap(), expected.is_some());
+            assert_eq!(cursor.key(), expected.map_or(&[][..], |key| &key[..]));
+        }
+    }
 }
 
 fn history(page_size: usize, steps: &[Step]) {
@@ -111,9 +161,15 @@ fn history(page_size: usize, steps: &[Step]) {
             let expected = model.get(key).map(|(n, value)| (header(*n), value.clone()));
             assert_eq!(get(&tree, key), expected);
         }
+        if n % 50 == 0 {
+            if let Step::Put(key, _) | Step::Remove(key) | Step::RemoveRun(key, _) = step {
+                compare_seeks(&tree, &model, key);
+            }
+            tree.hash().switch(n % 100 == 0);
+        }
     }
     compare(&tree, &model);
-    tree.store().replay().unwrap();
+    assert_eq!(confirm(&tree).entries, model.len() as u64);
 }
 
 proptest! {
@@ -151,7 +207,7 @@ fn many_rows_come_and_go() {
     }
     let after = tree.store().allocated(*tree.space()).len();
     assert!(before > 400 && after == 1, "{before} pages became {after}");
-    tree.store().replay().unwrap();
+    confirm(&tree);
 }
 
 #[test]
