@@ -122,7 +122,7 @@ impl TestPool {
         taken.expect("the event waits until something was taken")
     }
 
-    fn find(&self, state: &State, id: PageId) -> Result<Arc<Frame>> {
+    fn find(state: &State, id: PageId) -> Result<Arc<Frame>> {
         state.pages.get(&id).cloned().ok_or_else(|| Error::from(UsageError::Other(format!("no {id}").into())))
     }
 
@@ -198,7 +198,7 @@ impl PageStore for TestPool {
     fn read<'a>(&'a self, space: &'a SpaceId, page: PageNo, _: Access) -> Result<TestReading> {
         let id = PageId { space: *space, page };
         self.wait(|state| {
-            let frame = match self.find(state, id) {
+            let frame = match Self::find(state, id) {
                 Ok(frame) => frame,
                 Err(error) => return Some(Err(error)),
             };
@@ -280,7 +280,7 @@ impl<'a> MiniTransaction<'a, TestPool> for TestMini<'a> {
         if let Some(n) = self.pages.iter().position(|held| held.as_ref().is_some_and(|held| held.id == id)) {
             return Ok(Latched(n));
         }
-        let frame = self.pool.wait(|state| match self.pool.find(state, id) {
+        let frame = self.pool.wait(|state| match TestPool::find(state, id) {
             Ok(frame) => try_latch(&frame).then_some(Ok(frame)),
             Err(error) => Some(Err(error)),
         })?;

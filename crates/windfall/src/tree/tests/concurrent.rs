@@ -65,7 +65,7 @@ fn scan(tree: &Tree<TestPool>, up: bool, stop: &AtomicBool) -> u64 {
             let n = number(cursor.key());
             assert!(last.is_none_or(|last| if up { last < n } else { last > n }), "{n} after {last:?}");
             last = Some(n);
-            if n % 1000 == 0 {
+            if n.is_multiple_of(1000) {
                 assert_eq!(n / 1000, if up { staying } else { STAYING - 1 - staying }, "a key was left out");
                 staying += 1;
             }

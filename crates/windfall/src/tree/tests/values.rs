@@ -97,12 +97,12 @@ fn a_reader_never_takes_another_value_for_its_own() {
     let mut reader = tree.read_overflow(old);
     reader.read(&mut [0; 6000]).unwrap();
     free(&tree, old, 100);
-    let new = write(&tree, 2, &[9; 30_000], 1000);
+    let new = write(&tree, 2, &vec![9; 30_000], 1000);
     assert_eq!(new.first, old.first);
     let mut rest = Vec::new();
     let error = reader.read_to_end(&mut rest).unwrap_err();
     assert!(error.to_string().contains("overflow chain"), "{error}");
-    assert_eq!(read(&tree, new).unwrap(), [9; 30_000]);
+    assert_eq!(read(&tree, new).unwrap(), vec![9; 30_000]);
 }
 
 #[test]
