@@ -24,10 +24,10 @@
 //! | 34 | 2 | length of the common prefix in bytes |
 //! | 36 | 2 | length of the lower fence in bytes; an empty lower fence is below every key |
 //! | 38 | 2 | length of the upper fence in bytes; 0 without one, and then every key is below it |
-//! | 40 | 8*n* | slots in key order |
+//! | 40 | | lower fence, padded with zeros to whole words, then the upper fence, padded likewise |
+//! | *s* | 8*n* | slots in key order, right behind the fences |
 //! | … | … | free space |
-//! | *h* | | the heap of records, growing downwards from the fences |
-//! | *f* | | lower fence, padded with zeros to whole words, then the upper fence, padded likewise, up to the page's end |
+//! | *h* | | the heap of records, growing downwards from the page's end |
 //!
 //! A freshly formatted page, whose bytes 28 to 39 are zero, is thus an empty node without fences.
 //!
@@ -56,7 +56,7 @@ use core::{
 use super::{Page, PageType};
 use crate::ids::{PageNo, TrxId, UndoPos};
 
-/// Bytes before the slots.
+/// Bytes before the fences.
 pub const NODE_HEADER: usize = 40;
 /// Bytes of a leaf's record before the suffix.
 pub const LEAF_RECORD: usize = 18;
@@ -175,15 +175,30 @@ pub struct Node<'a> {
     kind: u8,
     count: u16,
     prefix: u16,
+    lower: u16,
+    upper: u16,
 }
 
 impl<'a> Node<'a> {
     /// Reads the page as a node. Whether it is one, [`Node::is_leaf`] and [`Node::is_inner`] tell.
     #[inline]
     pub fn new(page: Page<'a>) -> Self {
-        let room = page.len().saturating_sub(NODE_HEADER) / 8;
-        let count = page.u16(COUNT).min(room as u16);
-        Self { page, kind: page.page_type(), count, prefix: page.u16(PREFIX) }
+        Self {
+            page,
+            kind: page.page_type(),
+            count: page.u16(COUNT),
+            prefix: page.u16(PREFIX),
+            lower: page.u16(LOWER_LEN),
+            upper: page.u16(UPPER_LEN),
+        }
+        .clamped()
+    }
+
+    /// With no more slots than the page has words.
+    #[inline]
+    fn clamped(self) -> Self {
+        let room = (self.page.len() / 8).saturating_sub(self.slots_at() / 8);
+        Self { count: self.count.min(room as u16), ..self }
     }
 
     /// The page.
@@ -222,7 +237,7 @@ impl<'a> Node<'a> {
 
     #[inline]
     fn slots(self) -> &'a [AtomicU64] {
-        let first = NODE_HEADER / 8;
+        let first = self.slots_at() / 8;
         self.page.words().get(first..first + self.count()).unwrap_or(&[])
     }
 
@@ -248,6 +263,14 @@ impl<'a> Node<'a> {
             Some(slot) if slot.head() == head => self.find_among(first, suffix, head),
             _ => (first, false),
         }
+    }
+
+    /// Whether a slot has just this key, which lies within the fences.
+    #[inline]
+    pub fn is_at(self, slot: usize, key: &[u8]) -> bool {
+        let suffix = key.get(self.prefix_len()..).unwrap_or(&[]);
+        let at = self.slot(slot);
+        slot < self.count() && at.head() == head_of(suffix) && self.compare(at, suffix) == Order::Equal
     }
 
     /// Goes on with [`Node::find`] among the slots from `first` on that share the head.
@@ -336,27 +359,26 @@ impl<'a> Node<'a> {
 
     /// Appends a slot's whole key.
     pub fn key_into(self, slot: usize, out: &mut Vec<u8>) {
-        self.page.append_to(self.fences(), self.prefix_len(), out);
+        self.page.append_to(NODE_HEADER, self.prefix_len(), out);
         self.suffix_into(slot, out);
     }
 
-    /// Where the fences begin.
+    /// Where the slots begin, behind the fences.
     #[inline]
-    pub(super) fn fences(self) -> usize {
-        let lower = usize::from(self.page.u16(LOWER_LEN)).next_multiple_of(8);
-        let upper = usize::from(self.page.u16(UPPER_LEN)).next_multiple_of(8);
-        self.page.len().saturating_sub(lower + upper)
+    pub(super) fn slots_at(self) -> usize {
+        NODE_HEADER
+            + usize::from(self.lower).next_multiple_of(8)
+            + usize::from(self.upper).next_multiple_of(8)
     }
 
     /// Appends the lower fence.
     pub fn lower_into(self, out: &mut Vec<u8>) {
-        self.page.append_to(self.fences(), self.page.u16(LOWER_LEN).into(), out);
+        self.page.append_to(NODE_HEADER, self.lower.into(), out);
     }
 
     fn upper_range(self) -> Option<(usize, usize)> {
-        let len = usize::from(self.page.u16(UPPER_LEN));
-        (self.page.u16(FLAGS) & HAS_UPPER != 0)
-            .then(|| (self.page.len().saturating_sub(len.next_multiple_of(8)), len))
+        let at = NODE_HEADER + usize::from(self.lower).next_multiple_of(8);
+        self.has_upper().then_some((at, self.upper.into()))
     }
 
     /// Appends the upper fence, if there is one.
@@ -375,8 +397,7 @@ impl<'a> Node<'a> {
 
     /// Whether a key lies within the fences.
     pub fn contains(self, key: &[u8]) -> bool {
-        let lower = usize::from(self.page.u16(LOWER_LEN));
-        self.page.compare(self.fences(), lower, key) != Order::Greater
+        self.page.compare(NODE_HEADER, self.lower.into(), key) != Order::Greater
             && self.upper_range().is_none_or(|(at, len)| self.page.compare(at, len, key) == Order::Greater)
     }
 
@@ -384,7 +405,7 @@ impl<'a> Node<'a> {
     #[inline]
     pub fn has_prefix_of(self, key: &[u8]) -> bool {
         key.get(..self.prefix_len())
-            .is_some_and(|prefix| self.page.compare(self.fences(), prefix.len(), prefix) == Order::Equal)
+            .is_some_and(|prefix| self.page.compare(NODE_HEADER, prefix.len(), prefix) == Order::Equal)
     }
 
     /// Words that the record of a slot takes.
@@ -396,7 +417,7 @@ impl<'a> Node<'a> {
 
     /// Words for slots and records that are not in use, dead records included.
     pub fn free_words(self) -> usize {
-        let free = self.fences().saturating_sub(NODE_HEADER) / 8 + usize::from(self.page.u16(GARBAGE));
+        let free = self.page.len().saturating_sub(self.slots_at()) / 8 + usize::from(self.page.u16(GARBAGE));
         free.saturating_sub(self.count() + usize::from(self.page.u16(HEAP)))
     }
 

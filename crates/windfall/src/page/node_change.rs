@@ -50,7 +50,7 @@ pub(super) fn checked(page: Page<'_>, leaf: bool) -> Result<Node<'_>> {
 
 /// Where the heap begins. Only for nodes that are [`checked`].
 fn heap_start(node: Node<'_>) -> usize {
-    node.fences() - usize::from(node.page().u16(HEAP)) * 8
+    node.page().len() - usize::from(node.page().u16(HEAP)) * 8
 }
 
 /// A slot whose record lies within the heap, and the words of that record.
@@ -60,7 +60,7 @@ pub(super) fn checked_slot(node: Node<'_>, slot: usize) -> Result<(Slot, usize)>
     }
     let words = node.words_of(slot);
     let slot = node.slot(slot);
-    if slot.record() < heap_start(node) || slot.record() + words * 8 > node.fences() {
+    if slot.record() < heap_start(node) || slot.record() + words * 8 > node.page().len() {
         return Err(BAD_RECORD);
     }
     Ok((slot, words))
@@ -70,8 +70,8 @@ fn add(page: Page<'_>, field: usize, n: usize) {
     page.set_u16(field, page.u16(field).wrapping_add(n as u16));
 }
 
-fn put_slot(page: Page<'_>, slot: usize, value: Slot) {
-    page.set_u64(NODE_HEADER + slot * 8, value.0);
+fn put_slot(node: Node<'_>, slot: usize, value: Slot) {
+    node.page().set_u64(node.slots_at() + slot * 8, value.0);
 }
 
 /// What a record holds besides its suffix.
@@ -147,25 +147,24 @@ fn insert(node: Node<'_>, slot: usize, suffix: &[u8], body: Body<'_>) -> Result 
     if node.free_words() < words + 1 {
         return Err(NO_ROOM);
     }
-    if heap_start(node) < NODE_HEADER + (node.count() + 1 + words) * 8 {
+    if heap_start(node) < node.slots_at() + (node.count() + 1 + words) * 8 {
         compact(node)?;
     }
     let record = heap_start(node) - words * 8;
-    let first = NODE_HEADER / 8 + slot;
+    let first = node.slots_at() / 8 + slot;
     page.move_words(first, first + 1, node.count() - slot);
-    put_slot(page, slot, Slot::new(head_of(suffix), record, suffix.len()));
+    put_slot(node, slot, Slot::new(head_of(suffix), record, suffix.len()));
     body.write(page, record, suffix);
     add(page, COUNT, 1);
     add(page, HEAP, words);
     Ok(())
 }
 
-/// Moves the live records together, in slot order, against the fences.
+/// Moves the live records together, in slot order, against the page's end.
 fn compact(node: Node<'_>) -> Result {
     let page = node.page();
     let live = usize::from(page.u16(HEAP)) - usize::from(page.u16(GARBAGE));
-    let end = node.fences();
-    let start = end - live * 8;
+    let start = page.len() - live * 8;
     let mut moved = Vec::with_capacity(live);
     let mut slots = Vec::with_capacity(node.count());
     for n in 0..node.count() {
@@ -178,7 +177,7 @@ fn compact(node: Node<'_>) -> Result {
         return Err(MISCOUNTED);
     }
     for (n, slot) in slots.into_iter().enumerate() {
-        put_slot(page, n, slot);
+        put_slot(node, n, slot);
     }
     for (n, word) in moved.into_iter().enumerate() {
         page.words()[start / 8 + n].store(word, Relaxed);
@@ -198,7 +197,7 @@ pub(super) fn remove(page: Page<'_>, slot: u16) -> Result {
 
 fn take_out(node: Node<'_>, slot: usize, words: usize) {
     let page = node.page();
-    let first = NODE_HEADER / 8 + slot;
+    let first = node.slots_at() / 8 + slot;
     page.move_words(first + 1, first, node.count() - slot - 1);
     page.set_u16(COUNT, node.count() as u16 - 1);
     if node.count() == 1 {
@@ -225,7 +224,7 @@ pub(super) fn leaf_replace(page: Page<'_>, slot: u16, header: EntryHeader, value
         add(page, GARBAGE, old - new);
         return Ok(());
     }
-    if heap_start(node) < NODE_HEADER + (node.count() + new) * 8 {
+    if heap_start(node) < node.slots_at() + (node.count() + new) * 8 {
         // Compaction is needed: find out whether it can be done before anything changes.
         let mut live = 0;
         for n in 0..node.count() {
@@ -306,14 +305,14 @@ pub(super) fn build(
     page.set_u16(PREFIX, prefix_of(lower, upper) as u16);
     page.set_u16(LOWER_LEN, lower.len() as u16);
     page.set_u16(UPPER_LEN, upper.map_or(0, <[u8]>::len) as u16);
-    let fences = page.len() - fence_words(lower, upper) * 8;
-    page.write(fences, lower);
-    page.write(fences + lower.len().next_multiple_of(8), upper.unwrap_or(&[]));
-    let mut record = fences - words * 8;
+    page.write(NODE_HEADER, lower);
+    page.write(NODE_HEADER + lower.len().next_multiple_of(8), upper.unwrap_or(&[]));
+    let node = Node::new(page);
+    let mut record = page.len() - words * 8;
     for (n, logged) in NodeImage(image).enumerate() {
         let ImageRecord { suffix, body } = logged?;
         let body = Body::of(leaf, body)?;
-        put_slot(page, n, Slot::new(head_of(suffix), record, suffix.len()));
+        put_slot(node, n, Slot::new(head_of(suffix), record, suffix.len()));
         body.write(page, record, suffix);
         record += body.words(suffix.len()) * 8;
     }

@@ -69,7 +69,8 @@ impl HashBudget {
 
 #[derive(Debug)]
 struct Table {
-    /// The upper 32 bits of a key's hash, and below them the page; 0 is an empty entry, as page 0 is no leaf.
+    /// The upper 16 bits of a key's hash, below them the slot, below that the page; 0 is an empty entry, as page 0 is no
+    /// leaf.
     entries: Box<[AtomicU64]>,
     /// Counted fills since the table was made.
     fills: AtomicU64,
@@ -139,17 +140,18 @@ impl TreeHash {
         unsafe { self.table.load(Acquire, guard).as_ref() }
     }
 
-    /// The leaf that a key was last seen in, perhaps.
+    /// The leaf that a key was last seen in, and its slot there, perhaps.
     #[inline]
-    pub(super) fn hint(&self, hash: u64) -> Option<PageNo> {
+    pub(super) fn hint(&self, hash: u64) -> Option<(PageNo, usize)> {
         let guard = pin();
         let entries = &self.load(&guard)?.entries;
         let entry = entries[hash as usize & (entries.len() - 1)].load(Relaxed);
-        (entry != 0 && entry >> 32 == hash >> 32).then_some(PageNo(entry as u32))
+        let slot = usize::from((entry >> 32) as u16);
+        (entry != 0 && entry >> 48 == hash >> 48).then_some((PageNo(entry as u32), slot))
     }
 
-    /// Notes the leaf of a key.
-    pub(super) fn note(&self, hash: u64, leaf: PageNo) {
+    /// Notes the leaf and the slot of a key.
+    pub(super) fn note(&self, hash: u64, leaf: PageNo, slot: usize) {
         let guard = pin();
         let Some(table) = self.load(&guard) else {
             if hash.is_multiple_of(COUNTED) {
@@ -158,7 +160,8 @@ impl TreeHash {
             return;
         };
         let len = table.entries.len();
-        table.entries[hash as usize & (len - 1)].store(hash >> 32 << 32 | u64::from(leaf.0), Relaxed);
+        let entry = hash >> 48 << 48 | u64::from(slot as u16) << 32 | u64::from(leaf.0);
+        table.entries[hash as usize & (len - 1)].store(entry, Relaxed);
         // The lowest bits choose the entry: take others, or only some entries would be counted.
         if (hash >> 28).is_multiple_of(COUNTED) {
             let fills = table.fills.fetch_add(1, Relaxed) + 1;

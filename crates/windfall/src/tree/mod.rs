@@ -121,7 +121,7 @@ impl<S: PageStore> Tree<S> {
             if path.node.is_valid() {
                 // A root that is a leaf is found without a hint.
                 if let Some(hash) = hash.filter(|_| path.parent.is_some()) {
-                    self.hash.note(hash, leaf);
+                    self.hash.note(hash, leaf, slot);
                 }
                 return Ok(header);
             }
@@ -131,7 +131,7 @@ impl<S: PageStore> Tree<S> {
     /// Reads an entry from the leaf that the hash index names; the outer `None` when that leaf cannot answer.
     #[expect(clippy::option_option, reason = "no answer is not the answer that there is no entry")]
     fn get_by_hint(&self, hash: u64, key: &[u8], value: &mut Vec<u8>) -> Option<Option<EntryHeader>> {
-        let page = self.hash.hint(hash)?;
+        let (page, hint) = self.hash.hint(hash)?;
         // Whatever fails here, the descent finds a better error if there is one.
         let reading = self.store.read(&self.space, page, Access::Point).ok()?;
         let node = Node::new(reading.page());
@@ -139,11 +139,17 @@ impl<S: PageStore> Tree<S> {
             return None;
         }
         value.clear();
-        let (slot, found) = node.find(key);
+        let (slot, found) = if node.is_at(hint, key) { (hint, true) } else { node.find(key) };
         if found {
             node.value_into(slot, value);
             let header = node.header(slot);
-            return reading.is_valid().then_some(Some(header));
+            if !reading.is_valid() {
+                return None;
+            }
+            if slot != hint {
+                self.hash.note(hash, page, slot);
+            }
+            return Some(Some(header));
         }
         (node.contains(key) && reading.is_valid()).then_some(None)
     }

@@ -28,6 +28,12 @@ fn id(page: PageNo) -> PageId {
     PageId { space: SpaceId(77), page }
 }
 
+/// Where a slot lies in a page.
+fn slot(page: Page<'_>, n: usize) -> usize {
+    let fence = |at| usize::from(page.u16(at)).next_multiple_of(8);
+    40 + fence(36) + fence(38) + n * 8
+}
+
 /// A leaf that is not the root.
 fn leaf(tree: &Tree<TestPool>) -> PageNo {
     let mut found = None;
@@ -50,18 +56,18 @@ fn check_finds_planted_damage_and_names_the_page() {
         ("a slot more", |page| page.set_u16(28, page.u16(28) + 1)),
         ("a slot less", |page| page.set_u16(28, page.u16(28) - 1)),
         ("two slots changed places", |page| {
-            let (a, b) = (page.u64(40), page.u64(48));
-            page.set_u64(40, b);
-            page.set_u64(48, a);
+            let (a, b) = (page.u64(slot(page, 0)), page.u64(slot(page, 1)));
+            page.set_u64(slot(page, 0), b);
+            page.set_u64(slot(page, 1), a);
         }),
-        ("one record for two slots", |page| page.set_u64(48, page.u64(40))),
-        ("a wrong head", |page| page.set_u64(40, page.u64(40) ^ 1 << 63)),
-        ("a record outside", |page| page.set_u64(40, page.u64(40) | 0xffff_0000)),
+        ("one record for two slots", |page| page.set_u64(slot(page, 1), page.u64(slot(page, 0)))),
+        ("a wrong head", |page| page.set_u64(slot(page, 0), page.u64(slot(page, 0)) ^ 1 << 63)),
+        ("a record outside", |page| page.set_u64(slot(page, 0), page.u64(slot(page, 0)) | 0xffff_0000)),
         ("no upper fence", |page| page.set_u16(6, page.u16(6) ^ 1)),
         ("a shorter prefix", |page| page.set_u16(34, page.u16(34).wrapping_sub(1))),
         ("garbage that is none", |page| page.set_u16(32, 3)),
         ("a value that is too long", |page| {
-            let record = (page.u64(40) >> 16) as u16 as usize * 8;
+            let record = (page.u64(slot(page, 0)) >> 16) as u16 as usize * 8;
             page.set_u16(record + 16, 60_000);
         }),
     ];
@@ -76,10 +82,10 @@ fn check_finds_planted_damage_and_names_the_page() {
 
 #[test]
 fn check_finds_wrong_links() {
-    let link = |slot: usize, to: u32| {
+    let link = |n: usize, to: u32| {
         let tree = some_tree();
         tree.store().damage(id(PageNo::ROOT), |page| {
-            let record = (page.u64(40 + slot * 8) >> 16) as u16 as usize * 8;
+            let record = (page.u64(slot(page, n)) >> 16) as u16 as usize * 8;
             page.set_u32(record, to);
         });
         tree.check().unwrap_err().to_string()

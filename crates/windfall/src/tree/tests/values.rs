@@ -146,7 +146,7 @@ fn the_hash_index_finds_and_never_lies() {
     let second = Tree::new(pool.clone(), SpaceId(78), budget.clone());
     second.hash().switch(true);
     for n in 0..50_000 {
-        second.hash().note(crate::tree::hash::hash_of(&key(n)), PageNo(7));
+        second.hash().note(crate::tree::hash::hash_of(&key(n)), PageNo(7), 0);
     }
     assert!(budget.used() <= 100_000);
     tree.hash().switch(false);
