@@ -23,6 +23,7 @@ mod flush;
 pub mod frame;
 mod free;
 mod page_table;
+mod read_ahead;
 mod reclaim;
 mod replace;
 mod resize;
@@ -31,6 +32,7 @@ mod space;
 use arena::{Arena, FrameNo};
 pub use doublewrite::Doublewrite;
 use frame::DIRTY;
+pub use read_ahead::PAGES as READ_AHEAD;
 pub use space::{Durability, FileState, Space};
 
 use crate::{
