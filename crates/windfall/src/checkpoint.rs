@@ -5,7 +5,7 @@
 //!
 //! **Invariants.** The floor is the minimum of: the start of every group whose pages are not all registered dirty, read
 //! first; the oldest change of a page that is not durable in its file; files whose record is still to be written; and
-//! what the transaction floor says ([`Unfinished::floor`]). The record of unfinished transactions is logged at or above
+//! what the transaction floor says ([`Unfinished::note`]); while recovery runs, where it began. The record of unfinished transactions is logged at or above
 //! the floor, and durable before the control file names the floor. The log is cut only afterwards.
 //!
 //! **May touch.** `buffer`, `log`, `transaction` by a trait of its own.
@@ -20,7 +20,10 @@ use crate::{
     log::{ControlFile, GroupWriter},
     sync::{
         Arc, Event, Mutex, Rank,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
     },
 };
 
@@ -54,6 +57,8 @@ pub struct Checkpointer {
     /// When the last checkpoint was made, and the log's end behind its record.
     last: Mutex<(Duration, Lsn)>,
     made: AtomicU64,
+    /// The floor does not rise above this: what recovery has not replayed yet is dirty nowhere.
+    held: AtomicU64,
     /// Wakes the checkpoint worker.
     pub wake: Arc<Event>,
 }
@@ -73,9 +78,10 @@ impl core::fmt::Debug for Checkpointer {
 }
 
 impl Checkpointer {
-    /// A checkpointer over an open control file.
+    /// A checkpointer over an open control file. The floor stays where it is until [`Checkpointer::recovered`].
     pub fn new(pool: Arc<BufferPool>, control: ControlFile, unfinished: Arc<dyn Unfinished>) -> Self {
         let end = pool.ground().log.end();
+        let held = AtomicU64::new(control.control().floor.0);
         let wake = Arc::new(Event::new());
         pool.ground().log.set_checkpointer(wake.clone());
         Self {
@@ -85,15 +91,22 @@ impl Checkpointer {
             earlier: Mutex::new(Rank::Leaf, Earlier { at: Duration::ZERO, before: Lsn::ZERO, last: end }),
             last: Mutex::new(Rank::Leaf, (Duration::ZERO, end)),
             made: AtomicU64::new(0),
+            held,
             wake,
         }
+    }
+
+    /// Recovery has replayed everything: from now on the floor may rise.
+    pub fn recovered(&self) {
+        self.held.store(Lsn::MAX.0, Release);
     }
 
     /// Where the floor could be now.
     fn floor(&self) -> Lsn {
         // First the groups under way: a page that one of them dirties later is at or above it.
         let appending = self.pool.ground().log.append_floor();
-        appending.min(self.pool.oldest_dirty()).min(self.pool.files_floor())
+        let held = Lsn(self.held.load(Acquire));
+        appending.min(self.pool.oldest_dirty()).min(self.pool.files_floor()).min(held)
     }
 
     /// Makes a checkpoint. Gives the floor. `clean` says that nothing will be written after it.

@@ -10,6 +10,9 @@
 //!
 //! **May touch.** `log`, `buffer`, `disk` and what is below.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::{
@@ -255,11 +258,10 @@ impl Replay<'_> {
         if id.page == PageNo::HEADER {
             space.set_has_pages();
         }
-        for (start, end, at) in changes {
+        // As it was found: a group may change a page several times, and all its changes carry one LSN.
+        let found = if fresh { Lsn::ZERO } else { latched.page().lsn() };
+        for (start, end, at) in changes.iter().filter(|(_, end, _)| *end > found) {
             let page = latched.page();
-            if page.lsn() >= *end && !fresh {
-                continue;
-            }
             let damaged = |what: &str| {
                 let file = self.pool.ground().disk.path(FileName::Data(id.space));
                 CorruptError::Page { file, page: id, lsn: page.lsn(), what: what.into() }
