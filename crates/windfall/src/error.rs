@@ -4,11 +4,14 @@
 //!
 //! **Invariants.** Errors are cheap to clone, because a failure that poisons the database is told to everyone.
 //!
-//! **May touch.** `ids`.
+//! **May touch.** `ids`, `sync`.
 
-use std::{io, path::PathBuf, sync::Arc};
+use std::{io, path::PathBuf};
 
-use crate::ids::{Lsn, PageId, SpaceId};
+use crate::{
+    ids::{Lsn, PageId, SpaceId},
+    sync::Arc,
+};
 
 /// The result of an engine call.
 pub type Result<T, E = Error> = core::result::Result<T, E>;

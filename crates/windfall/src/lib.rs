@@ -8,12 +8,16 @@
 //! **May touch.** Everything: this is the whole house.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod buffer;
 pub mod disk;
 pub mod env;
 pub mod error;
 pub mod health;
 pub mod ids;
 pub mod log;
+pub mod mtr;
 pub mod page;
+pub mod store;
 pub mod sync;
+pub mod tablespace;
 pub mod tree;

@@ -10,9 +10,20 @@
 //! **May touch.** `ids`, `error`, `page`, `sync`, `env`.
 
 mod buffer;
+#[cfg(test)]
+mod conformance;
+mod handles;
+mod queue;
+mod real;
+pub mod simulated;
+mod system;
 
 use core::fmt;
 use std::path::PathBuf;
+
+pub use buffer::{BLOCK, IoBuffer};
+pub use real::{RealDisk, RealDiskOptions};
+pub use simulated::SimulatedDisk;
 
 use crate::{
     error::{DiskError, Result},
@@ -53,6 +64,28 @@ impl FileName {
             Self::Data(_) => Folder::Data,
         }
     }
+
+    /// Whether it is read and written in whole blocks, past the page cache where the file system can.
+    pub fn is_direct(self) -> bool {
+        matches!(self, Self::Doublewrite | Self::Data(_))
+    }
+
+    /// The file of this folder that has this name; `None` for one that is not ours.
+    pub fn parse(folder: Folder, name: &str) -> Option<Self> {
+        let number = |suffix| {
+            let digits = name.strip_suffix(suffix)?;
+            u64::from_str_radix(digits, 16).ok()
+        };
+        let file = match folder {
+            Folder::Root if name == "windfall.control" => Self::Control,
+            Folder::Root if name == "windfall.doublewrite" => Self::Doublewrite,
+            Folder::Root => return None,
+            Folder::Log => Self::Log(number(".log")?),
+            Folder::Data => Self::Data(SpaceId(number(".tree")?)),
+        };
+        // A number has several spellings (upper case, a sign), a file of ours has one.
+        (file.to_string().rsplit('/').next() == Some(name)).then_some(file)
+    }
 }
 
 impl fmt::Display for FileName {
@@ -65,9 +98,6 @@ impl fmt::Display for FileName {
         }
     }
 }
-
-/// Memory for an I/O: aligned for direct I/O, a whole number of 4 KiB blocks.
-pub use buffer::IoBuffer;
 
 /// One request of a batch.
 #[derive(Debug)]
@@ -105,14 +135,18 @@ pub struct Completion {
 }
 
 /// Batches of requests under way, and their completions.
+///
+/// A request holds its file from `submit` on: it ends as it would have ended, whoever removes or renames the file
+/// meanwhile. A request is not ordered against others or against `sync` until its completion was received.
 pub trait Queue: Send {
-    /// Starts a batch on data files or the doublewrite file.
+    /// Starts a batch on data files or the doublewrite file. It waits only when very many files have requests under
+    /// way.
     fn submit(&mut self, batch: Vec<Request>);
 
     /// The completions since the last call. With `wait` set and requests under way it waits for at least one.
     fn complete(&mut self, wait: bool) -> Vec<Completion>;
 
-    /// How many requests are under way.
+    /// How many requests are under way: submitted, their completions not yet received.
     fn pending(&self) -> usize;
 }
 
@@ -124,24 +158,43 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// The path of a file, for messages.
     fn path(&self, file: FileName) -> PathBuf;
 
-    /// Creates an empty file, replacing one of that name. Its name is durable after [`Disk::sync_folder`].
+    /// Creates an empty file; one that has the name already is cut to nothing. Its name is durable after [`Disk::sync_folder`].
+    ///
+    /// # Errors
+    /// [`DiskError::Full`], [`DiskError::Io`].
     fn create(&self, file: FileName) -> Result<(), DiskError>;
 
     /// The length of a file in bytes, `None` when there is no such file.
+    ///
+    /// # Errors
+    /// [`DiskError::Io`]; that there is no such file is none.
     fn len(&self, file: FileName) -> Result<Option<u64>, DiskError>;
 
     /// The files of a folder, in order of name. Files that are not ours are left out.
+    ///
+    /// # Errors
+    /// [`DiskError::Io`].
     fn list(&self, folder: Folder) -> Result<Vec<FileName>, DiskError>;
 
-    /// Reads bytes; gives how many there were before the end of the file. Through the page cache where the file is
-    /// the log or the control file; use [`Disk::read_page`] for data files.
+    /// Reads bytes, from any offset; gives how many there were before the end of the file. Through the page cache
+    /// where the file is the log or the control file; [`Disk::read_page`] is the quick way for data files.
+    ///
+    /// # Errors
+    /// [`DiskError::Missing`], [`DiskError::Io`].
     fn read(&self, file: FileName, offset: u64, out: &mut [u8]) -> Result<usize, DiskError>;
 
-    /// Writes bytes to the log or the control file, extending it where needed.
+    /// Writes bytes to the log or the control file, extending it where needed. Data files and the doublewrite file
+    /// are written through a [`Queue`]; here they take whole blocks only.
+    ///
+    /// # Errors
+    /// [`DiskError::Missing`], [`DiskError::Full`], [`DiskError::Io`]. Some of the bytes may have been written.
     fn write(&self, file: FileName, offset: u64, bytes: &[u8]) -> Result<(), DiskError>;
 
     /// Reads one page of a data file straight into a frame; what lies past the end of the file reads as zero.
     /// The frame's memory is aligned to its size. The caller holds its exclusive latch.
+    ///
+    /// # Errors
+    /// [`DiskError::Missing`], [`DiskError::Io`]. The page's content is then undefined.
     fn read_page(&self, file: FileName, offset: u64, into: Page<'_>) -> Result<(), DiskError>;
 
     /// A queue for batches of requests. Each worker has its own; completions come back to the queue they were submitted
@@ -149,20 +202,61 @@ pub trait Disk: Send + Sync + fmt::Debug {
     fn queue(&self) -> Box<dyn Queue>;
 
     /// Makes the content and length of a file durable.
+    ///
+    /// # Errors
+    /// [`DiskError::Missing`], [`DiskError::Io`]. What is durable is then unknown, and a later success says nothing
+    /// about what this call was to make durable: the database has to stop.
     fn sync(&self, file: FileName) -> Result<(), DiskError>;
 
     /// Makes the names in a folder durable: files created, renamed and removed.
+    ///
+    /// # Errors
+    /// [`DiskError::Io`], with the same meaning as in [`Disk::sync`].
     fn sync_folder(&self, folder: Folder) -> Result<(), DiskError>;
 
-    /// Reserves space for the range, so that writing there cannot fail for want of it. The range reads as zero.
+    /// Reserves space for the range, so that writing there cannot fail for want of it, and extends the file to its
+    /// end where it is shorter. What was never written reads as zero.
+    ///
+    /// # Errors
+    /// [`DiskError::Missing`], [`DiskError::Full`], [`DiskError::Io`].
     fn preallocate(&self, file: FileName, offset: u64, length: u64) -> Result<(), DiskError>;
 
-    /// Cuts the file to this length.
+    /// Cuts the file to this length, or extends it with zeros.
+    ///
+    /// # Errors
+    /// [`DiskError::Missing`], [`DiskError::Io`].
     fn truncate(&self, file: FileName, length: u64) -> Result<(), DiskError>;
 
-    /// Renames a file, replacing one that has the new name.
+    /// Renames a file within its folder, replacing one that has the new name.
+    ///
+    /// # Errors
+    /// [`DiskError::Missing`], [`DiskError::Io`].
     fn rename(&self, from: FileName, to: FileName) -> Result<(), DiskError>;
 
     /// Removes a file's name. Open handles are closed when their last request is done.
+    ///
+    /// # Errors
+    /// [`DiskError::Missing`], [`DiskError::Io`].
     fn remove(&self, file: FileName) -> Result<(), DiskError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_read_back_and_a_foreign_one_is_not_ours() {
+        for file in
+            [FileName::Control, FileName::Doublewrite, FileName::Log(7), FileName::Data(SpaceId(u64::MAX))]
+        {
+            let name = file.to_string();
+            assert_eq!(FileName::parse(file.folder(), name.rsplit('/').next().unwrap()), Some(file));
+        }
+        for name in
+            ["7.log", "000000000000000A.log", "+00000000000000a.log", "000000000000000a.tree", ".log", ""]
+        {
+            assert_eq!(FileName::parse(Folder::Log, name), None, "{name}");
+        }
+        assert_eq!(FileName::parse(Folder::Root, "windfall.lock"), None);
+    }
 }

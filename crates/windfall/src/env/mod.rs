@@ -30,6 +30,15 @@ pub enum Next {
     Done,
 }
 
+/// What a worker's steps may wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Serves those who wait (for frames, for log space): it never waits for a page latch.
+    Service,
+    /// Uses the engine as its clients do, and may wait as they do.
+    Tenant,
+}
+
 /// One bounded piece of background work.
 pub type Step = Box<dyn FnMut() -> Next + Send>;
 
@@ -42,9 +51,10 @@ pub trait Env: Send + Sync + fmt::Debug {
     fn random(&self) -> u64;
 
     /// Starts a worker. `wake` brings an idle one back before its time.
-    fn spawn(&self, name: &'static str, wake: Arc<Event>, step: Step) -> Worker;
+    fn spawn(&self, name: &'static str, kind: Kind, wake: Arc<Event>, step: Step) -> Worker;
 
-    /// Waits until `ready` says so. Whoever makes it so notifies `event`.
+    /// Waits until `ready` says so. Whoever makes it so notifies `event`. The caller may hold page latches, and nothing
+    /// else; in a simulation only [`Kind::Service`] workers run meanwhile.
     fn wait(&self, event: &Event, ready: &mut dyn FnMut() -> bool);
 
     /// A point between two operations of the foreground: a simulation may run background steps here.

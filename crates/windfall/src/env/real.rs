@@ -16,7 +16,7 @@ use std::{
     time::Instant,
 };
 
-use super::{Env, Next, Step, Worker};
+use super::{Env, Kind, Next, Step, Worker};
 use crate::sync::{Arc, Event};
 
 /// The environment of the product.
@@ -42,7 +42,7 @@ impl Env for RealEnv {
         self.chance.hash_one(self.drawn.fetch_add(1, SeqCst))
     }
 
-    fn spawn(&self, name: &'static str, wake: Arc<Event>, mut step: Step) -> Worker {
+    fn spawn(&self, name: &'static str, _kind: Kind, wake: Arc<Event>, mut step: Step) -> Worker {
         let stop = Arc::new(AtomicBool::new(false));
         let (told, woken) = (stop.clone(), wake.clone());
         let thread = thread::Builder::new().name(format!("windfall-{name}")).spawn(move || {

@@ -11,8 +11,8 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use super::{Env, Next, Step, Worker};
-use crate::sync::{Arc, Event, Mutex, Rank};
+use super::{Env, Kind, Next, Step, Worker};
+use crate::sync::{Arc, Event, Mutex, Rank, as_another_thread};
 
 /// The simulated environment. Clones share one world.
 #[derive(Clone)]
@@ -25,7 +25,13 @@ struct World {
     seed: u64,
     next_id: u64,
     /// A step is taken out while it runs, so that a wait inside it does not run it again.
-    workers: BTreeMap<u64, (Option<Step>, Duration)>,
+    workers: BTreeMap<u64, Simulated>,
+}
+
+struct Simulated {
+    kind: Kind,
+    step: Option<Step>,
+    due: Duration,
 }
 
 impl core::fmt::Debug for SimulatedEnv {
@@ -35,7 +41,7 @@ impl core::fmt::Debug for SimulatedEnv {
 }
 
 impl World {
-    /// SplitMix64 (Steele, Lea, Flood 2014).
+    /// `SplitMix64` (Steele, Lea, Flood 2014).
     fn draw(&mut self) -> u64 {
         self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.seed;
@@ -57,36 +63,57 @@ impl SimulatedEnv {
         self.world.lock().now += time;
     }
 
-    /// Runs one step of one worker. `due` takes only workers whose time has come; else any. Says whether there was one.
-    pub fn step(&self, due: bool) -> bool {
+    /// Runs one step of one worker: of one whose time has come, or, for someone who waits, of any that serves. Says
+    /// whether there was one.
+    pub fn step(&self, waiting: bool) -> bool {
         let (id, mut step) = {
             let mut world = self.world.lock();
             let now = world.now;
+            let able = |w: &Simulated| if waiting { w.kind == Kind::Service } else { w.due <= now };
             let able: Vec<u64> = world
                 .workers
                 .iter()
-                .filter(|(_, (step, at))| step.is_some() && (!due || *at <= now))
+                .filter(|(_, w)| w.step.is_some() && able(w))
                 .map(|(id, _)| *id)
                 .collect();
             if able.is_empty() {
                 return false;
             }
             let id = able[(world.draw() % able.len() as u64) as usize];
-            let step =
-                world.workers.get_mut(&id).and_then(|w| w.0.take()).expect("chosen among those with a step");
+            let step = world
+                .workers
+                .get_mut(&id)
+                .and_then(|w| w.step.take())
+                .expect("chosen among those with a step");
             (id, step)
         };
-        let next = step();
+        let next = as_another_thread(&mut step);
         let mut world = self.world.lock();
         world.now += Duration::from_micros(10);
-        let now = world.now;
-        match next {
-            Next::Done => drop(world.workers.remove(&id)),
-            // A worker that was stopped meanwhile is gone from the map, and its step with it.
-            Next::Again => drop(world.workers.get_mut(&id).map(|w| *w = (Some(step), now))),
-            Next::Idle(time) => drop(world.workers.get_mut(&id).map(|w| *w = (Some(step), now + time))),
+        let pause = match next {
+            Next::Done => None,
+            Next::Again => Some(Duration::ZERO),
+            Next::Idle(time) => Some(time),
+        };
+        let due = pause.map(|pause| world.now + pause);
+        match (world.workers.get_mut(&id), due) {
+            (Some(worker), Some(due)) => {
+                worker.step = Some(step);
+                worker.due = due;
+            }
+            // It has ended, or was stopped while it ran.
+            _ => drop(world.workers.remove(&id)),
         }
         true
+    }
+
+    /// Runs workers whose time has come until none is left or `most` steps were made; lets time pass between rounds.
+    pub fn settle(&self, most: usize) {
+        for _ in 0..most {
+            if !self.step(false) {
+                self.advance(Duration::from_millis(20));
+            }
+        }
     }
 }
 
@@ -99,11 +126,11 @@ impl Env for SimulatedEnv {
         self.world.lock().draw()
     }
 
-    fn spawn(&self, _name: &'static str, _wake: Arc<Event>, step: Step) -> Worker {
+    fn spawn(&self, _name: &'static str, kind: Kind, _wake: Arc<Event>, step: Step) -> Worker {
         let mut world = self.world.lock();
         let (id, now) = (world.next_id, world.now);
         world.next_id += 1;
-        world.workers.insert(id, (Some(step), now));
+        world.workers.insert(id, Simulated { kind, step: Some(step), due: now });
         let env = self.clone();
         Worker {
             stop: Some(Box::new(move || {
@@ -118,7 +145,7 @@ impl Env for SimulatedEnv {
             if ready() {
                 return;
             }
-            if !self.step(false) {
+            if !self.step(true) {
                 break;
             }
         }
@@ -126,7 +153,7 @@ impl Env for SimulatedEnv {
     }
 
     fn breathe(&self) {
-        while self.random() % 4 == 0 && self.step(true) {}
+        while self.random().is_multiple_of(4) && self.step(false) {}
     }
 }
 
@@ -148,12 +175,11 @@ mod tests {
                     total.fetch_add(1, SeqCst);
                     Next::Again
                 };
-                env.spawn("test", Arc::new(Event::new()), Box::new(step))
+                env.spawn("test", Kind::Service, Arc::new(Event::new()), Box::new(step))
             })
             .collect();
         env.wait(&Event::new(), &mut || total.load(SeqCst) >= 20);
-        let order = order.lock().clone();
-        order
+        order.lock().clone()
     }
 
     #[test]

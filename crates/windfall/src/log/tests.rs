@@ -16,7 +16,7 @@ use proptest::prelude::*;
 use super::{frame::span, test_disk::TestDisk, *};
 use crate::{
     disk::Folder,
-    env::{Next, RealEnv, SimulatedEnv},
+    env::{Kind, Next, RealEnv, SimulatedEnv},
 };
 
 const SEGMENT: u64 = 64 << 10;
@@ -446,7 +446,7 @@ fn operations_wait_for_the_floor_and_appending_does_not() {
         log.set_floor(floor);
         Next::Idle(Duration::from_secs(1))
     };
-    let _worker = env.spawn("checkpoint", wake, Box::new(step));
+    let _worker = env.spawn("checkpoint", Kind::Service, wake, Box::new(step));
     life.log.admit(1000).unwrap();
     let metrics = life.log.metrics();
     assert!(metrics.waits == 1 && metrics.longest_wait > Duration::ZERO && metrics.age == 0);
@@ -456,7 +456,7 @@ fn operations_wait_for_the_floor_and_appending_does_not() {
 fn lazy_commits_are_synced_every_second() {
     let env = SimulatedEnv::new(5);
     let life = open_in(new_database(), Arc::new(env.clone()));
-    let _worker = env.spawn("log", life.log.wake(), {
+    let _worker = env.spawn("log", Kind::Service, life.log.wake(), {
         let log = life.log.clone();
         Box::new(move || log.step())
     });
@@ -464,7 +464,7 @@ fn lazy_commits_are_synced_every_second() {
     life.log.commit(end, FlushLog::Lazy).unwrap();
     let pass = |millis| {
         env.advance(Duration::from_millis(millis));
-        while env.step(true) {}
+        while env.step(false) {}
     };
     pass(500);
     assert_eq!(life.log.written(), Lsn::ZERO);

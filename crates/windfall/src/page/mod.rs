@@ -7,7 +7,7 @@
 //! accesses: an optimistic reader may look at a page while it changes, and finds out afterwards that it did.
 //! Nothing above ever forms a `&[u8]` over a page in the pool. Bytes are numbered little-endian within words.
 //!
-//! **May touch.** `ids`, `error`.
+//! **May touch.** `ids`, `error`, the atomics of `sync`.
 //!
 //! # Header, byte by byte
 //!
@@ -28,7 +28,10 @@ mod words;
 pub use op::PageOp;
 pub use words::Page;
 
-use crate::ids::{Lsn, PageId, PageNo, SpaceId};
+use crate::{
+    ids::{Lsn, PageId, PageNo, SpaceId},
+    sync::atomic::Ordering::Relaxed,
+};
 
 /// Bytes of the header that all pages share.
 pub const HEADER: usize = 32;
@@ -53,6 +56,15 @@ pub enum PageType {
     Overflow = 4,
     /// A page of undo records.
     Undo = 5,
+}
+
+/// How a page is going to be used, for replacement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// A look-up: the page is likely to be wanted again.
+    Point,
+    /// One of many pages in passing.
+    Scan,
 }
 
 impl PageType {
@@ -104,7 +116,7 @@ impl Page<'_> {
         let first = self.u64(0) & !0xffff_ffff;
         let mut crc = 0;
         for (n, word) in self.words().iter().enumerate() {
-            let word = word.load(core::sync::atomic::Ordering::Relaxed);
+            let word = word.load(Relaxed);
             crc = crc32c::crc32c_append(crc, &if n == 0 { first } else { word }.to_le_bytes());
         }
         crc
@@ -117,7 +129,7 @@ impl Page<'_> {
 
     /// Whether every byte is zero: a page of a file that was never written.
     pub fn is_zero(self) -> bool {
-        self.words().iter().all(|w| w.load(core::sync::atomic::Ordering::Relaxed) == 0)
+        self.words().iter().all(|w| w.load(Relaxed) == 0)
     }
 
     /// Checks what was read from disk: checksum first, then identity.
@@ -137,9 +149,8 @@ impl Page<'_> {
 
 #[cfg(test)]
 mod tests {
-    use core::sync::atomic::AtomicU64;
-
     use super::*;
+    use crate::sync::atomic::AtomicU64;
 
     #[test]
     fn a_flipped_bit_anywhere_is_found() {

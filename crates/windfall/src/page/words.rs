@@ -8,12 +8,11 @@
 //! then not torn by another writer. Readers without a latch validate before they believe anything, and every
 //! accessor stays inside the page whatever offsets a torn read produced: it panics on none, it clamps.
 //!
-//! **May touch.** Nothing.
+//! **May touch.** The atomics of `sync`.
 
-use core::{
-    cmp::Ordering as Order,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-};
+use core::cmp::Ordering as Order;
+
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A page's words. Copies are cheap and all name the same memory.
 #[derive(Clone, Copy)]
@@ -180,7 +179,7 @@ impl<'a> Page<'a> {
         let end = at + len;
         let mut at = at;
         while at < end {
-            if at % 8 == 0 && end - at >= 8 {
+            if at.is_multiple_of(8) && end - at >= 8 {
                 self.words[at / 8].store(0, Relaxed);
                 at += 8;
             } else {

@@ -80,6 +80,10 @@ mod order {
         });
     }
 
+    pub fn swap(other: Vec<Rank>) -> Vec<Rank> {
+        HELD.replace(other)
+    }
+
     pub fn give(rank: Rank) {
         HELD.with_borrow_mut(|held| {
             if let Some(at) = held.iter().rposition(|r| *r == rank) {
@@ -127,6 +131,16 @@ impl Drop for Held {
     }
 }
 
+/// Runs something as if on a thread of its own, as far as the order of locks goes: a simulation has one thread.
+pub fn as_another_thread<T>(run: impl FnOnce() -> T) -> T {
+    #[cfg(debug_assertions)]
+    let mine = order::swap(Vec::new());
+    let result = run();
+    #[cfg(debug_assertions)]
+    order::swap(mine);
+    result
+}
+
 /// A mutex with a rank. A panic while it is held does not poison it: the engine's own poison is stickier.
 #[derive(Debug)]
 pub struct Mutex<T> {
@@ -137,7 +151,7 @@ pub struct Mutex<T> {
 /// What [`Mutex::lock`] gives.
 #[derive(Debug)]
 pub struct MutexGuard<'a, T> {
-    pub(super) inner: parking_lot::MutexGuard<'a, T>,
+    inner: parking_lot::MutexGuard<'a, T>,
     _held: Held,
 }
 

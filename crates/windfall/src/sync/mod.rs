@@ -10,7 +10,9 @@
 
 mod event;
 mod gate;
+pub mod latch;
 mod lock;
+pub mod thread;
 pub mod work;
 
 pub use core::sync::atomic;
@@ -18,4 +20,4 @@ pub use std::sync::{Arc, OnceLock, Weak};
 
 pub use event::Event;
 pub use gate::{Gate, Inside};
-pub use lock::{Held, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use lock::{Held, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, as_another_thread};

@@ -13,20 +13,12 @@
 
 use core::fmt::Debug;
 
+pub use crate::page::Access;
 use crate::{
     error::Result,
     ids::{Lsn, PageNo, SpaceId},
     page::{Page, PageOp, PageType},
 };
-
-/// How a page is going to be used, for replacement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// A look-up: likely to be wanted again.
-    Point,
-    /// One page of many in passing.
-    Scan,
-}
 
 /// A page as an optimistic reader sees it.
 pub trait Reading: Clone {
@@ -67,6 +59,9 @@ pub trait PageStore: Send + Sync + Sized + 'static {
     fn space_id(&self, space: &Self::Space) -> SpaceId;
 
     /// Whether the tablespace has any page yet. A new one has none; the first allocation makes its header.
+    ///
+    /// # Errors
+    /// `TableDropped` when the tablespace was dropped.
     fn is_empty(&self, space: &Self::Space) -> Result<bool>;
 
     /// Looks at a page without a latch, reading it from disk if need be. Waits while someone holds it exclusively.
@@ -133,5 +128,8 @@ pub trait MiniTransaction<'a, S: PageStore> {
 
     /// Makes the changes one group of the log, marks the pages dirty, lets go of all latches. Gives the LSN behind the
     /// group, which is durable once the log is durable up to it; [`Lsn::ZERO`] when nothing was changed.
+    ///
+    /// # Errors
+    /// When the log takes no more; the database is poisoned then.
     fn commit(self) -> Result<Lsn>;
 }

@@ -1,0 +1,19 @@
+# Every target installs what it needs, says what it does, and can be run again. The work is in scripts/.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench doc
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## drop tables under load and watch: terminal table and report.html (ARGS="--seconds 20 --out DIR")
+	@bash scripts/demo.sh $(ARGS)
+
+test: ## format, lints, docs, licences, every test
+	@bash scripts/test.sh
+
+bench: ## the benchmarks that the claims rest on (BENCH="drop read", ARGS="--json")
+	@BENCH="$(BENCH)" bash scripts/bench.sh $(ARGS)
+
+doc: ## the documentation of the library
+	@bash scripts/doc.sh

@@ -1,0 +1,74 @@
+//! The tablespaces that the pool may hold pages of.
+//!
+//! **Purpose.** Eviction knows a frame's tag and needs the page table to take the page out of; recovery, undo and the
+//! flusher know a tablespace's number. Both find the tablespace here.
+//!
+//! **Invariants.** A tablespace has one slot while it is here, and frames note the slot; a slot is used again, so the
+//! incarnation is compared. A drop does not come here: the reclaimer takes the tablespace out once its frames are back.
+//!
+//! **May touch.** `space`.
+
+use std::collections::HashMap;
+
+use super::space::Space;
+use crate::{
+    ids::SpaceId,
+    sync::{Arc, Rank, RwLock, atomic::Ordering::Relaxed},
+};
+
+/// The directory.
+#[derive(Debug)]
+pub struct Directory(RwLock<Tables>);
+
+#[derive(Debug, Default)]
+struct Tables {
+    slots: Vec<Option<Arc<Space>>>,
+    unused: Vec<u32>,
+    by_id: HashMap<SpaceId, u32>,
+}
+
+impl Default for Directory {
+    fn default() -> Self {
+        Self(RwLock::new(Rank::Spaces, Tables::default()))
+    }
+}
+
+impl Directory {
+    /// Enters a tablespace.
+    pub fn add(&self, space: &Arc<Space>) {
+        let mut tables = self.0.write();
+        let slot = tables.unused.pop().unwrap_or_else(|| {
+            tables.slots.push(None);
+            tables.slots.len() as u32 - 1
+        });
+        space.slot.store(slot, Relaxed);
+        tables.slots[slot as usize] = Some(space.clone());
+        let earlier = tables.by_id.insert(space.id(), slot);
+        assert!(earlier.is_none(), "tablespace {} was entered twice", space.id());
+    }
+
+    /// Takes a tablespace out.
+    pub fn remove(&self, space: &Space) {
+        let mut tables = self.0.write();
+        if let Some(slot) = tables.by_id.remove(&space.id()) {
+            tables.slots[slot as usize] = None;
+            tables.unused.push(slot);
+        }
+    }
+
+    /// The tablespace of a frame's tag.
+    pub fn at(&self, slot: u32, id: SpaceId) -> Option<Arc<Space>> {
+        self.0.read().slots.get(slot as usize)?.as_ref().filter(|space| space.id() == id).cloned()
+    }
+
+    /// The tablespace of this number.
+    pub fn get(&self, id: SpaceId) -> Option<Arc<Space>> {
+        let tables = self.0.read();
+        tables.slots[*tables.by_id.get(&id)? as usize].clone()
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<Arc<Space>> {
+        self.0.read().slots.iter().flatten().cloned().collect()
+    }
+}

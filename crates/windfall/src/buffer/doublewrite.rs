@@ -1,0 +1,143 @@
+//! The doublewrite file: a page is on disk twice while it is being written, so that a torn write is survived.
+//!
+//! **Purpose.** A page write is not atomic: a crash may leave half of it. So a batch of pages goes to this file first,
+//! which is synced before the pages are written to their places. Redo then needs only pages that are whole.
+//!
+//! **Invariants.** There is one batch at a time: the next begins when the pages of the last are durable in their places.
+//! The header block names the pages of the batch with their LSNs; a copy counts only if it is just the one that the
+//! header names, so copies left over from earlier batches can never bring old content back.
+//!
+//! **May touch.** `disk`, `page`.
+//!
+//! # File format
+//!
+//! | offset | size | field |
+//! | --- | --- | --- |
+//! | 0 | 8 | `"WFDBLWR1"` |
+//! | 8 | 4 | CRC-32C of the bytes from 12 to the end of the header |
+//! | 12 | 4 | page size |
+//! | 16 | 4 | pages in the batch |
+//! | 20 | 4 | zero |
+//! | 24 | 24 each | tablespace, page LSN (8 bytes each), page number, zero (4 bytes each) |
+//! | header size | page size each | the copies |
+//!
+//! The header has as many 4 KiB blocks as [`PAGES`] entries need.
+
+use std::collections::HashMap;
+
+use crate::{
+    disk::{Action, Disk, FileName, IoBuffer, Queue, Request},
+    error::{DiskError, Result},
+    ids::{PageId, PageNo, SpaceId},
+    page::Page,
+    sync::atomic::AtomicU64,
+};
+
+/// The most pages of a batch.
+pub const PAGES: usize = 128;
+const MAGIC: &[u8; 8] = b"WFDBLWR1";
+const ENTRIES_AT: usize = 24;
+const ENTRY: usize = 24;
+const HEADER: usize = (ENTRIES_AT + PAGES * ENTRY).next_multiple_of(4096);
+
+/// The doublewrite file.
+#[derive(Debug)]
+pub struct Doublewrite;
+
+/// Bytes of a page as words, to be looked at as a page.
+pub fn words(bytes: &[u8]) -> Vec<AtomicU64> {
+    let word = |chunk: &[u8]| chunk.iter().rev().fold(0, |w, b| w << 8 | u64::from(*b));
+    bytes.chunks(8).map(|chunk| AtomicU64::new(word(chunk))).collect()
+}
+
+fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(&bytes[at..at + N]);
+    out
+}
+
+impl Doublewrite {
+    /// Makes the file, with room for a batch. Its name is durable when the folder is synced.
+    ///
+    /// # Errors
+    /// I/O.
+    pub fn create(disk: &dyn Disk, page_size: usize) -> Result<()> {
+        disk.create(FileName::Doublewrite)?;
+        disk.preallocate(FileName::Doublewrite, 0, (HEADER + PAGES * page_size) as u64)?;
+        disk.sync(FileName::Doublewrite)?;
+        Ok(())
+    }
+
+    /// Writes the copies of a batch and makes them durable.
+    pub(super) fn write(
+        disk: &dyn Disk,
+        queue: &mut dyn Queue,
+        pages: &[(PageId, IoBuffer)],
+        page_size: usize,
+    ) -> Result<(), DiskError> {
+        let mut buffer = IoBuffer::new(HEADER + pages.len() * page_size);
+        let bytes = buffer.bytes_mut();
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[12..16].copy_from_slice(&(page_size as u32).to_le_bytes());
+        bytes[16..20].copy_from_slice(&(pages.len() as u32).to_le_bytes());
+        for (n, (id, page)) in pages.iter().enumerate() {
+            let at = ENTRIES_AT + n * ENTRY;
+            bytes[at..at + 8].copy_from_slice(&id.space.0.to_le_bytes());
+            bytes[at + 8..at + 16].copy_from_slice(&page.bytes()[16..24]);
+            bytes[at + 16..at + 20].copy_from_slice(&id.page.0.to_le_bytes());
+            let copy = HEADER + n * page_size;
+            bytes[copy..copy + page_size].copy_from_slice(&page.bytes()[..page_size]);
+        }
+        let crc = crc32c::crc32c(&bytes[12..HEADER]);
+        bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+        queue.submit(vec![Request {
+            token: 0,
+            file: FileName::Doublewrite,
+            offset: 0,
+            action: Action::Write,
+            buffer,
+        }]);
+        while queue.pending() > 0 {
+            for done in queue.complete(true) {
+                done.result?;
+            }
+        }
+        disk.sync(FileName::Doublewrite)
+    }
+
+    /// The copies of the last batch that are whole: those of the pages that may be torn in their places.
+    ///
+    /// # Errors
+    /// I/O. A header or a copy that is not whole is none: then the batch never reached the pages' places.
+    pub fn copies(disk: &dyn Disk, page_size: usize) -> Result<HashMap<PageId, Vec<u8>>> {
+        let mut copies = HashMap::new();
+        let mut header = vec![0; HEADER];
+        if disk.len(FileName::Doublewrite)?.is_none()
+            || disk.read(FileName::Doublewrite, 0, &mut header)? < HEADER
+            || header[..8] != *MAGIC
+            || u32::from_le_bytes(field(&header, 8)) != crc32c::crc32c(&header[12..])
+            || u32::from_le_bytes(field(&header, 12)) as usize != page_size
+        {
+            return Ok(copies);
+        }
+        let count = (u32::from_le_bytes(field(&header, 16)) as usize).min(PAGES);
+        for n in 0..count {
+            let at = ENTRIES_AT + n * ENTRY;
+            let id = PageId {
+                space: SpaceId(u64::from_le_bytes(field(&header, at))),
+                page: PageNo(u32::from_le_bytes(field(&header, at + 16))),
+            };
+            let lsn = u64::from_le_bytes(field(&header, at + 8));
+            let mut bytes = vec![0; page_size];
+            if disk.read(FileName::Doublewrite, (HEADER + n * page_size) as u64, &mut bytes)? < page_size {
+                continue;
+            }
+            let words = words(&bytes);
+            let page = Page::new(&words);
+            if page.verify(id).is_ok() && page.lsn().0 == lsn {
+                copies.insert(id, bytes);
+            }
+        }
+        Ok(copies)
+    }
+}

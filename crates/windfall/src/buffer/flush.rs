@@ -1,0 +1,407 @@
+//! Writing dirty pages to the data files.
+//!
+//! **Purpose.** A batch at a time: copy pages under a shared latch, make the log durable up to them, write them to the
+//! doublewrite file, then to their places, and only when they are durable there let the log floor pass. Nobody waits for
+//! a page while it is on its way to the disk.
+//!
+//! **Invariants.** Write-ahead: the log is durable up to the youngest copy before any copy is written. A page on its way is
+//! not copied a second time, so two writes of a page never race. What could not be written is dirty again, since when
+//! it was. A tablespace's file is made at the first flush; it counts as made when its name, its content and the
+//! log's word for it are durable. Whether a tablespace gets a file, and whether a dropped one loses it, is decided under
+//! one lock, so a file is never made behind the deleter's back.
+//!
+//! **May touch.** `disk`, `log`, the rest of `buffer`.
+
+use std::collections::BTreeMap;
+
+use super::{
+    BufferPool, Durability, FileState, Space,
+    arena::FrameNo,
+    doublewrite::{Doublewrite, PAGES},
+    frame::{DIRTY, WRITING},
+};
+use crate::{
+    disk::{Action, Disk, FileName, Folder, IoBuffer, Queue, Request},
+    error::{DiskError, Error, Result},
+    ids::{Lsn, PageId, PageNo, SpaceId},
+    log::{GroupWriter, Record},
+    sync::{
+        Arc,
+        atomic::Ordering::{Relaxed, Release},
+    },
+};
+
+/// How many tablespaces a round by age looks at.
+const SPACES_A_ROUND: usize = 32;
+/// How many frames the cleaner's clock passes in one round.
+const CLEANER_REACH: usize = 32_768;
+/// Files up to this many bytes grow as they are written; larger ones are preallocated in steps.
+const PREALLOCATE_FROM: u64 = 1 << 20;
+
+/// What the flusher keeps between batches.
+pub struct Flusher {
+    queue: Box<dyn Queue>,
+    /// Copies whose write failed and whose pages are not dirty again yet.
+    failed: Vec<Copy>,
+}
+
+impl core::fmt::Debug for Flusher {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Flusher({} failed)", self.failed.len())
+    }
+}
+
+impl Flusher {
+    pub(super) fn new(disk: &dyn Disk) -> Self {
+        Self { queue: disk.queue(), failed: Vec::new() }
+    }
+
+    fn wait(&mut self, mut done: impl FnMut(u64, Result<(), DiskError>)) {
+        while self.queue.pending() > 0 {
+            for completion in self.queue.complete(true) {
+                done(completion.token, completion.result);
+            }
+        }
+    }
+}
+
+/// What is decided about files under the lock.
+#[derive(Debug, Default)]
+pub struct Files {
+    /// Files that the log says were made, with the LSN where it says so, until a record in the catalog says so too.
+    made: BTreeMap<SpaceId, Lsn>,
+}
+
+/// A copy of a page on its way to the disk.
+#[derive(Debug)]
+struct Copy {
+    space: Arc<Space>,
+    page: PageNo,
+    frame: FrameNo,
+    since: Lsn,
+    lsn: Lsn,
+}
+
+impl Copy {
+    fn id(&self) -> PageId {
+        PageId { space: self.space.id(), page: self.page }
+    }
+}
+
+impl BufferPool {
+    /// One background round: frees frames until enough are ready, and writes what is dirty and cold, or else what changed
+    /// at or before `up_to`. Says whether there is more to do at once.
+    ///
+    /// # Errors
+    /// As [`BufferPool::flush`].
+    pub fn clean_step(&self, up_to: Lsn) -> Result<bool> {
+        let mut cold = Vec::new();
+        let mut note = |frame| {
+            if cold.len() < PAGES {
+                cold.push(frame);
+            }
+        };
+        let shrinking = self.shrink(&mut note);
+        let mut freed = 0;
+        while self.free_frames() < self.wanted_free() {
+            freed += match self.reclaim_some() {
+                0 => match self.clock(CLEANER_REACH, &mut note) {
+                    Some(frame) => {
+                        self.give(frame);
+                        1
+                    }
+                    None => break,
+                },
+                frames => frames,
+            };
+        }
+        let short = self.free_frames() < self.wanted_free();
+        let cold: Vec<_> = cold.into_iter().filter_map(|frame| self.page_in(frame)).collect();
+        let mut written = self.flush(cold)?;
+        if written < PAGES {
+            written += self.flush(self.old_pages(up_to))?;
+        }
+        if freed == 0 && written == 0 && self.free_frames() == 0 {
+            self.fruitless_rounds.fetch_add(1, Release);
+            self.frame_freed.notify();
+        }
+        Ok(shrinking || (short && freed + written > 0) || written == PAGES)
+    }
+
+    /// The page in a frame, with its tablespace.
+    fn page_in(&self, frame: FrameNo) -> Option<(Arc<Space>, PageNo)> {
+        let descriptor = self.arena.frame(frame);
+        let id = descriptor.tag();
+        Some((self.directory.at(descriptor.slot(), id.space)?, id.page))
+    }
+
+    /// Pages that changed at or before `up_to`, of the tablespaces with the oldest changes.
+    fn old_pages(&self, up_to: Lsn) -> Vec<(Arc<Space>, PageNo)> {
+        let durable = self.ground.log.durable();
+        let mut pages: Vec<(Lsn, Arc<Space>, PageNo)> = Vec::new();
+        for space in self.floor.oldest_spaces(up_to, SPACES_A_ROUND, durable) {
+            let oldest = space.dirty.lock().oldest_waiting(up_to, PAGES);
+            pages.extend(oldest.into_iter().map(|(since, page)| (since, space.clone(), page)));
+        }
+        pages.sort_by_key(|(since, space, page)| (*since, space.id(), *page));
+        pages.into_iter().map(|(_, space, page)| (space, page)).collect()
+    }
+
+    /// Writes at most [`PAGES`] of these pages. Gives how many were written.
+    ///
+    /// # Errors
+    /// A full disk, or another failure to write: the pages stay dirty. A failing sync poisons the database.
+    pub fn flush(&self, wanted: impl IntoIterator<Item = (Arc<Space>, PageNo)>) -> Result<usize> {
+        let mut flusher = self.flusher.lock();
+        self.ground.health.check()?;
+        let mut failed = core::mem::take(&mut flusher.failed);
+        failed.retain(|copy| !self.dirty_again(copy));
+        flusher.failed = failed;
+        let mut copies = Vec::new();
+        let mut buffers = Vec::new();
+        for (space, page) in wanted {
+            if copies.len() == PAGES {
+                break;
+            }
+            if let Some((copy, buffer)) = self.copy_out(space, page) {
+                buffers.push((copy.id(), buffer));
+                copies.push(copy);
+            }
+        }
+        if copies.is_empty() {
+            return Ok(0);
+        }
+        let written = copies.len();
+        if let Err(error) = self.write_out(&mut flusher, &copies, buffers) {
+            flusher.failed.extend(copies.into_iter().filter(|copy| !self.dirty_again(copy)));
+            return Err(error);
+        }
+        for copy in &copies {
+            copy.space.dirty.lock().written(copy.page, copy.since);
+        }
+        self.counters.writes.fetch_add(written as u64, Relaxed);
+        Ok(written)
+    }
+
+    /// Copies a dirty page, if it can be had at once and no copy of it is under way.
+    fn copy_out(&self, space: Arc<Space>, page: PageNo) -> Option<(Copy, IoBuffer)> {
+        if space.is_dropped() {
+            return None;
+        }
+        let no = space.pages.get(page, &crossbeam_epoch::pin())?;
+        let frame = self.arena.frame(no);
+        if !frame.latch.try_share() {
+            return None;
+        }
+        let id = PageId { space: space.id(), page };
+        let wanted = frame.tag() == id && frame.is(DIRTY) && !frame.is(WRITING);
+        let copied = wanted.then(|| {
+            let since = frame.oldest();
+            let from = self.arena.page(no);
+            let mut buffer = IoBuffer::new(self.page_size);
+            from.read(0, buffer.bytes_mut());
+            frame.set(WRITING);
+            frame.clear(DIRTY);
+            space.dirty.lock().start_writing(page, since);
+            (Copy { space, page, frame: no, since, lsn: from.lsn() }, buffer)
+        });
+        frame.latch.unshare();
+        copied
+    }
+
+    /// Makes a page dirty again whose write failed. Says whether it is settled; if not, someone has it latched.
+    fn dirty_again(&self, copy: &Copy) -> bool {
+        let frame = self.arena.frame(copy.frame);
+        if !frame.latch.try_share() {
+            return false;
+        }
+        let mut dirty = copy.space.dirty.lock();
+        // The frame of a dropped page may hold another one by now.
+        if frame.tag() == copy.id() {
+            let changed_since = (frame.set(DIRTY) & DIRTY != 0).then(|| frame.oldest());
+            dirty.not_written(copy.page, copy.since, changed_since);
+            frame.set_oldest(copy.since);
+            frame.clear(WRITING);
+        } else {
+            dirty.written(copy.page, copy.since);
+        }
+        drop(dirty);
+        frame.latch.unshare();
+        true
+    }
+
+    fn write_out(
+        &self,
+        flusher: &mut Flusher,
+        copies: &[Copy],
+        mut pages: Vec<(PageId, IoBuffer)>,
+    ) -> Result<()> {
+        let disk = &*self.ground.disk;
+        let logged = |copy: &&Copy| copy.space.durability() == Durability::Logged;
+        let youngest = copies.iter().filter(logged).map(|copy| copy.lsn).max();
+        if let Some(lsn) = youngest {
+            self.ground.log.sync_to(lsn)?;
+        }
+        for (_, buffer) in &mut pages {
+            let crc = crc32c::crc32c(&buffer.bytes()[4..self.page_size]);
+            buffer.bytes_mut()[..4].copy_from_slice(&crc.to_le_bytes());
+        }
+        let spaces: BTreeMap<SpaceId, &Arc<Space>> =
+            copies.iter().map(|copy| (copy.space.id(), &copy.space)).collect();
+        self.make_files(&spaces)?;
+        if youngest.is_some() {
+            Doublewrite::write(disk, &mut *flusher.queue, &pages, self.page_size)
+                .map_err(|error| self.unless_benign(error))?;
+        }
+        self.preallocate(&spaces, &pages);
+        let requests = pages.into_iter().enumerate().map(|(n, (id, buffer))| Request {
+            token: n as u64,
+            file: FileName::Data(id.space),
+            offset: self.offset(id.page),
+            action: Action::Write,
+            buffer,
+        });
+        flusher.queue.submit(requests.collect());
+        let mut failure = None;
+        flusher.wait(|token, result| {
+            let copy = &copies[token as usize];
+            match result {
+                Ok(()) => drop(self.arena.frame(copy.frame).clear(WRITING)),
+                // The file of a dropped tablespace may be gone: nobody misses it.
+                Err(_) if copy.space.is_dropped() => {}
+                Err(error) => failure = Some(error),
+            }
+        });
+        if let Some(error) = failure {
+            return Err(error.into());
+        }
+        self.sync_files(&spaces)
+    }
+
+    /// A failure of the doublewrite file's sync leaves its content unknown; other failures leave nothing behind.
+    fn unless_benign(&self, error: DiskError) -> Error {
+        match error {
+            DiskError::Io { action: "sync", .. } => self.ground.health.poison(&error.to_string()),
+            other => other.into(),
+        }
+    }
+
+    /// Makes the files of tablespaces that have none.
+    fn make_files(&self, spaces: &BTreeMap<SpaceId, &Arc<Space>>) -> Result<()> {
+        if spaces.values().all(|space| space.file() != FileState::None) {
+            return Ok(());
+        }
+        let _deciding = self.files.lock();
+        for (id, space) in spaces {
+            if space.file() == FileState::None && !space.is_dropped() {
+                self.ground.disk.create(FileName::Data(*id))?;
+                self.counters.files_created.fetch_add(1, Relaxed);
+                space.set_file(FileState::Created);
+            }
+        }
+        Ok(())
+    }
+
+    /// Grows large files in steps, so that their blocks lie together and their length seldom changes. A failure is
+    /// left to the write itself to report.
+    fn preallocate(&self, spaces: &BTreeMap<SpaceId, &Arc<Space>>, pages: &[(PageId, IoBuffer)]) {
+        for (id, space) in spaces {
+            let file = FileName::Data(*id);
+            let last = pages.iter().filter(|(page, _)| page.space == *id).map(|(page, _)| page.page).max();
+            let Some(end) = last.map(|page| self.offset(page) + self.page_size as u64) else { continue };
+            if end <= PREALLOCATE_FROM || end <= space.allocated() {
+                continue;
+            }
+            let length = self.ground.disk.len(file).ok().flatten().unwrap_or(0);
+            let mut allocated = length;
+            if length < end {
+                let step = (end / 8)
+                    .clamp(PREALLOCATE_FROM, 64 * PREALLOCATE_FROM)
+                    .next_multiple_of(self.page_size as u64);
+                if self.ground.disk.preallocate(file, length, end + step - length).is_ok() {
+                    allocated = end + step;
+                }
+            }
+            space.set_allocated(allocated);
+        }
+    }
+
+    /// Makes what was written durable, and lets the log say which files were made.
+    fn sync_files(&self, spaces: &BTreeMap<SpaceId, &Arc<Space>>) -> Result<()> {
+        let disk = &*self.ground.disk;
+        let poison = |error: DiskError| self.ground.health.poison(&error.to_string());
+        let mut new = Vec::new();
+        for (id, space) in spaces {
+            if space.durability() != Durability::Logged {
+                continue;
+            }
+            match disk.sync(FileName::Data(*id)) {
+                Ok(()) => {}
+                Err(_) if space.is_dropped() => continue,
+                Err(error) => return Err(poison(error)),
+            }
+            if space.file() == FileState::Created {
+                new.push(*space);
+            }
+        }
+        if new.is_empty() {
+            return Ok(());
+        }
+        disk.sync_folder(Folder::Data).map_err(poison)?;
+        let mut group = GroupWriter::default();
+        for space in &new {
+            group.push(&Record::FileMade { space: space.id() });
+        }
+        let appending = self.ground.log.begin_group();
+        let (start, _) = appending.append(group.bytes())?;
+        let mut files = self.files.lock();
+        for space in new {
+            files.made.insert(space.id(), start);
+            space.set_file(FileState::Made);
+        }
+        drop(files);
+        drop(appending);
+        Ok(())
+    }
+
+    /// Where the log says first of a file that it was made while no record in the catalog says so yet.
+    pub fn files_floor(&self) -> Lsn {
+        self.files.lock().made.values().min().copied().unwrap_or(Lsn::MAX)
+    }
+
+    /// Files that were made and whose record is still to be written: at most `most`.
+    pub fn files_to_record(&self, most: usize) -> Vec<SpaceId> {
+        self.files.lock().made.keys().take(most).copied().collect()
+    }
+
+    /// A file's record is written, or not needed any more.
+    pub fn file_recorded(&self, space: SpaceId) {
+        self.files.lock().made.remove(&space);
+    }
+
+    /// Recovery found that the log says the file was made, and no record.
+    pub fn file_was_made(&self, space: SpaceId, lsn: Lsn) {
+        self.files.lock().made.insert(space, lsn);
+    }
+
+    /// Asks whether a dropped tablespace has a file to delete. After this none will be made.
+    pub fn file_of_dropped(&self, space: &Space) -> FileState {
+        debug_assert!(space.is_dropped());
+        let _deciding = self.files.lock();
+        space.file()
+    }
+
+    /// Writes everything that is dirty now. Pages that change meanwhile may stay dirty.
+    ///
+    /// # Errors
+    /// As [`BufferPool::flush`].
+    pub fn flush_all(&self) -> Result<()> {
+        let up_to = self.ground.log.end();
+        let mut idle = 0;
+        while self.oldest_dirty() < up_to && idle < 1000 {
+            // Someone may have a page latched; what is left after many rounds stays for the next checkpoint.
+            idle = if self.flush(self.old_pages(up_to))? == 0 { idle + 1 } else { 0 };
+        }
+        Ok(())
+    }
+}

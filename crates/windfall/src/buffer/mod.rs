@@ -1,0 +1,540 @@
+//! The buffer pool: pages in memory.
+//!
+//! **Purpose.** Finds a page by way of its tablespace's own page table, reads it from disk when it is not there, lets
+//! readers look without a latch, and gives frames back when a tablespace is dropped, without looking at any of them.
+//!
+//! **Invariants.** A frame is type-stable memory; what it holds is told by its tag, read under the version that is
+//! validated. A page is changed under the exclusive latch only. A dirty page is written only after the log up to its
+//! LSN is durable. A frame comes from the free list, then from dropped tablespaces, and only then from a live tree. The
+//! foreground never writes a page: when every victim is dirty it waits for the cleaner.
+//!
+//! **May touch.** `log`, `disk`, `health`, `env`, `sync`, `page`, `ids`, `error`.
+//!
+//! The way of a read: [`BufferPool::read`] asks the tablespace's [`page_table`], notes the frame's version, checks its
+//! tag; on a miss `load` takes a frame ([`replace`]), latches and tags it, enters it into the page table and reads the
+//! page while others wait at the latch. The way of a drop: [`BufferPool::detach`], which is one store and one push.
+
+pub mod arena;
+mod directory;
+mod dirty;
+mod doublewrite;
+mod floor;
+mod flush;
+pub mod frame;
+mod free;
+mod page_table;
+mod reclaim;
+mod replace;
+mod resize;
+mod space;
+
+use arena::{Arena, FrameNo};
+pub use doublewrite::Doublewrite;
+use frame::DIRTY;
+pub use space::{Durability, FileState, Space};
+
+use crate::{
+    disk::{Disk, FileName},
+    env::Env,
+    error::{CorruptError, Error, Result, UsageError},
+    health::Health,
+    ids::{Lsn, PageId, PageNo, SpaceId},
+    log::Log,
+    page::{Access, Page},
+    sync::{
+        Arc, Event, Held, Mutex, Rank,
+        atomic::{
+            AtomicBool, AtomicU32, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+        latch::Version,
+        work::{self, Work},
+    },
+};
+
+/// The smallest pool: eight threads that split pages at the same time fit in.
+pub const SMALLEST: usize = 64;
+
+/// What the pool stands on.
+#[derive(Clone, Debug)]
+pub struct Ground {
+    /// The files.
+    pub disk: Arc<dyn Disk>,
+    /// The redo log.
+    pub log: Arc<Log>,
+    /// Time and waiting.
+    pub env: Arc<dyn Env>,
+    /// Whether all is well.
+    pub health: Health,
+}
+
+/// The pool.
+#[derive(Debug)]
+pub struct BufferPool {
+    ground: Ground,
+    arena: Arena,
+    page_size: usize,
+    /// How many frames are in use: those below this number.
+    limit: AtomicU32,
+    /// How many frames were ever used: the others' memory is untouched.
+    used: AtomicU32,
+    /// Whether frames beyond the size are still in use.
+    shrinking: AtomicBool,
+    free: free::FreeList,
+    hand: AtomicU64,
+    directory: directory::Directory,
+    reclaimer: reclaim::Reclaimer,
+    floor: floor::Floor,
+    /// Notified, and counted, whenever a frame comes free.
+    frame_freed: Event,
+    frames_freed: AtomicU64,
+    /// Rounds of the cleaner in which it found nothing to free and nothing to write.
+    fruitless_rounds: AtomicU64,
+    /// Wakes the page cleaner.
+    pub cleaner_wake: Arc<Event>,
+    flusher: Mutex<flush::Flusher>,
+    /// Held while it is decided whether a tablespace gets a file, or loses it.
+    files: Mutex<flush::Files>,
+    /// While recovery runs, a page that was never written is a page to be made.
+    recovering: AtomicBool,
+    /// Counters for the metrics.
+    pub counters: Counters,
+}
+
+/// What the pool has done, for metrics.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Pages read from disk.
+    pub reads: AtomicU64,
+    /// Pages written to data files.
+    pub writes: AtomicU64,
+    /// Live pages evicted.
+    pub evictions: AtomicU64,
+    /// Frames taken from dropped tablespaces.
+    pub reclaimed: AtomicU64,
+    /// How often the foreground waited for a frame.
+    pub frame_waits: AtomicU64,
+    /// Data files created.
+    pub files_created: AtomicU64,
+}
+
+/// A look at a page without a latch.
+#[derive(Clone, Debug)]
+pub struct Reading<'a> {
+    pool: &'a BufferPool,
+    frame: FrameNo,
+    version: Version,
+}
+
+impl Reading<'_> {
+    /// The page. Nothing read from it holds before [`Reading::is_valid`].
+    #[inline]
+    pub fn page(&self) -> Page<'_> {
+        self.pool.arena.page(self.frame)
+    }
+
+    /// Whether it was the page asked for, unchanged, until now.
+    #[inline]
+    pub fn is_valid(&self) -> bool {
+        self.pool.arena.frame(self.frame).latch.is(self.version)
+    }
+}
+
+/// A page under a shared latch.
+#[derive(Debug)]
+pub struct SharedPage<'a> {
+    pool: &'a BufferPool,
+    frame: FrameNo,
+    _held: Held,
+}
+
+impl SharedPage<'_> {
+    /// The page.
+    pub fn page(&self) -> Page<'_> {
+        self.pool.arena.page(self.frame)
+    }
+}
+
+impl Drop for SharedPage<'_> {
+    fn drop(&mut self) {
+        self.pool.arena.frame(self.frame).latch.unshare();
+    }
+}
+
+/// A page under an exclusive latch. Dropping it releases the latch; say [`ExclusivePage::changed`] when it changed.
+#[derive(Debug)]
+pub struct ExclusivePage<'a> {
+    pool: &'a BufferPool,
+    frame: FrameNo,
+    changed: bool,
+    handed_over: bool,
+    _held: Held,
+}
+
+impl<'a> ExclusivePage<'a> {
+    fn new(pool: &'a BufferPool, frame: FrameNo, held: Held) -> Self {
+        Self { pool, frame, changed: false, handed_over: false, _held: held }
+    }
+
+    /// Ends the guard while the latch stays taken: it is the caller's to release now.
+    fn hand_over(mut self) -> FrameNo {
+        self.handed_over = true;
+        self.frame
+    }
+
+    /// The page.
+    pub fn page(&self) -> Page<'_> {
+        self.pool.arena.page(self.frame)
+    }
+
+    /// Whose page it is.
+    pub fn id(&self) -> PageId {
+        self.pool.arena.frame(self.frame).tag()
+    }
+
+    /// The page is about to change: its version will grow at the release.
+    pub fn changed(&mut self) {
+        self.changed = true;
+    }
+
+    /// Whether it was said to change.
+    pub fn is_changed(&self) -> bool {
+        self.changed
+    }
+
+    /// Enters the page into its tablespace's dirty set, unless it is there. `since` is the start of the group that
+    /// changed it.
+    pub fn mark_dirty(&mut self, space: &Arc<Space>, since: Lsn) {
+        self.changed = true;
+        let frame = self.pool.arena.frame(self.frame);
+        if frame.set(DIRTY) & DIRTY == 0 {
+            frame.set_oldest(since);
+            self.pool.floor.page_dirtied(space, frame.tag().page, since);
+        }
+    }
+}
+
+impl Drop for ExclusivePage<'_> {
+    fn drop(&mut self) {
+        let latch = &self.pool.arena.frame(self.frame).latch;
+        match (self.handed_over, self.changed) {
+            (true, _) => {}
+            (false, true) => latch.release_changed(),
+            (false, false) => latch.release_unchanged(),
+        }
+    }
+}
+
+fn count_access(space: SpaceId, latch: bool) {
+    let catalog = space == SpaceId::CATALOG;
+    work::count(if catalog { Work::CatalogFrame } else { Work::Frame });
+    if latch {
+        work::count(if catalog { Work::CatalogLatch } else { Work::Latch });
+    }
+}
+
+impl BufferPool {
+    /// A pool of `frames` frames that may grow to `most`.
+    ///
+    /// # Errors
+    /// When it is too small, or the address space is not to be had.
+    pub fn new(ground: Ground, page_size: usize, frames: usize, most: usize) -> Result<Self> {
+        let most = most.max(frames);
+        if frames < SMALLEST {
+            let what =
+                format!("{frames} pages are too few: give it at least {SMALLEST} pages of {page_size} bytes");
+            return Err(UsageError::Option { name: "buffer_pool_size", what: what.into() }.into());
+        }
+        if u32::try_from(most).is_err() {
+            let what = "more than 2^32 pages cannot be addressed".into();
+            return Err(UsageError::Option { name: "buffer_pool_size", what }.into());
+        }
+        let arena = Arena::new(most, page_size)?;
+        let flusher = flush::Flusher::new(&*ground.disk);
+        Ok(Self {
+            ground,
+            arena,
+            page_size,
+            limit: AtomicU32::new(frames as u32),
+            used: AtomicU32::new(0),
+            shrinking: AtomicBool::new(false),
+            free: free::FreeList::default(),
+            hand: AtomicU64::new(0),
+            directory: directory::Directory::default(),
+            reclaimer: reclaim::Reclaimer::default(),
+            floor: floor::Floor::default(),
+            frame_freed: Event::new(),
+            frames_freed: AtomicU64::new(0),
+            fruitless_rounds: AtomicU64::new(0),
+            cleaner_wake: Arc::new(Event::new()),
+            flusher: Mutex::new(Rank::Cleaner, flusher),
+            files: Mutex::new(Rank::File, flush::Files::default()),
+            recovering: AtomicBool::new(false),
+            counters: Counters::default(),
+        })
+    }
+
+    /// What the pool stands on.
+    pub fn ground(&self) -> &Ground {
+        &self.ground
+    }
+
+    /// The page size in bytes.
+    pub fn page_size(&self) -> usize {
+        self.page_size
+    }
+
+    /// Makes a tablespace known to the pool.
+    pub fn attach(&self, id: SpaceId, durability: Durability) -> Arc<Space> {
+        let space = Arc::new(Space::new(id, durability));
+        self.directory.add(&space);
+        space
+    }
+
+    /// The tablespace of this number, if the pool knows it.
+    pub fn space(&self, id: SpaceId) -> Option<Arc<Space>> {
+        self.directory.get(id)
+    }
+
+    /// All tablespaces that the pool knows, dropped ones included while their frames are not all back.
+    pub fn spaces(&self) -> Vec<Arc<Space>> {
+        self.directory.all()
+    }
+
+    /// Drops a tablespace: one store, one push. `lsn` is the end of the group that logged the drop. Nothing in the pool is
+    /// looked at; the frames are used again from now on, and the file goes once the log is durable up to `lsn`.
+    pub fn detach(&self, space: &Arc<Space>, lsn: Lsn) {
+        if space.mark_dropped(lsn) {
+            self.reclaimer.push(space.clone());
+        }
+    }
+
+    /// Says whether pages that were never written are to be made (recovery) or are damage.
+    pub fn set_recovering(&self, recovering: bool) {
+        self.recovering.store(recovering, Release);
+    }
+
+    /// Looks at a page without a latch.
+    ///
+    /// # Errors
+    /// [`Error::TableDropped`], damage, I/O.
+    #[inline]
+    pub fn read(&self, space: &Arc<Space>, page: PageNo, hint: Access) -> Result<Reading<'_>> {
+        let id = PageId { space: space.id(), page };
+        count_access(id.space, false);
+        loop {
+            let frame = self.find(space, page, hint)?;
+            let descriptor = self.arena.frame(frame);
+            let version = descriptor.latch.wait_version();
+            if descriptor.tag() == id {
+                if hint == Access::Point {
+                    descriptor.touch();
+                }
+                return Ok(Reading { pool: self, frame, version });
+            }
+        }
+    }
+
+    /// Latches a page shared.
+    ///
+    /// # Errors
+    /// As [`BufferPool::read`].
+    pub fn share(&self, space: &Arc<Space>, page: PageNo, hint: Access) -> Result<SharedPage<'_>> {
+        let id = PageId { space: space.id(), page };
+        count_access(id.space, true);
+        loop {
+            let frame = self.find(space, page, hint)?;
+            let descriptor = self.arena.frame(frame);
+            let held = Held::take(Rank::Page);
+            descriptor.latch.share();
+            let shared = SharedPage { pool: self, frame, _held: held };
+            if descriptor.tag() == id {
+                if hint == Access::Point {
+                    descriptor.touch();
+                }
+                return Ok(shared);
+            }
+        }
+    }
+
+    /// Latches a page exclusively.
+    ///
+    /// # Errors
+    /// As [`BufferPool::read`].
+    pub fn exclusive(&self, space: &Arc<Space>, page: PageNo) -> Result<ExclusivePage<'_>> {
+        let id = PageId { space: space.id(), page };
+        count_access(id.space, true);
+        loop {
+            let frame = self.find(space, page, Access::Point)?;
+            let descriptor = self.arena.frame(frame);
+            let held = Held::take(Rank::Page);
+            descriptor.latch.exclusive();
+            let latched = ExclusivePage::new(self, frame, held);
+            if descriptor.tag() == id {
+                descriptor.touch();
+                return Ok(latched);
+            }
+        }
+    }
+
+    /// Latches the page that was read, if it is unchanged since.
+    pub fn upgrade(&self, reading: &Reading<'_>) -> Option<ExclusivePage<'_>> {
+        let descriptor = self.arena.frame(reading.frame);
+        count_access(descriptor.tag().space, true);
+        let latched = descriptor.latch.try_exclusive_at(reading.version);
+        latched.then(|| ExclusivePage::new(self, reading.frame, Held::tried(Rank::Page)))
+    }
+
+    /// Latches a page that is going to be formatted: what it held does not matter, so it is not read.
+    ///
+    /// # Errors
+    /// As [`BufferPool::read`].
+    pub fn fresh(&self, space: &Arc<Space>, page: PageNo) -> Result<ExclusivePage<'_>> {
+        let id = PageId { space: space.id(), page };
+        count_access(id.space, true);
+        loop {
+            space.check_live()?;
+            let resident = space.pages.get(page, &crossbeam_epoch::pin());
+            if let Some(frame) = resident {
+                let descriptor = self.arena.frame(frame);
+                let held = Held::take(Rank::Page);
+                descriptor.latch.exclusive();
+                let latched = ExclusivePage::new(self, frame, held);
+                if descriptor.tag() == id {
+                    return Ok(latched);
+                }
+            } else if let Some(mut latched) = self.install(space, page, Access::Point)? {
+                latched.changed();
+                latched.page().fill_zero(0, self.page_size);
+                return Ok(latched);
+            }
+        }
+    }
+
+    #[inline]
+    fn find(&self, space: &Arc<Space>, page: PageNo, hint: Access) -> Result<FrameNo> {
+        loop {
+            space.check_live()?;
+            if let Some(frame) = space.pages.get(page, &crossbeam_epoch::pin()) {
+                return Ok(frame);
+            }
+            self.load(space, page, hint)?;
+        }
+    }
+
+    /// Brings a page in, unless someone else is doing so.
+    #[cold]
+    fn load(&self, space: &Arc<Space>, page: PageNo, hint: Access) -> Result<()> {
+        let Some(mut latched) = self.install(space, page, hint)? else { return Ok(()) };
+        latched.changed();
+        match self.read_in(space, page, latched.page()) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.abandon(space, page, latched.hand_over());
+                Err(error)
+            }
+        }
+    }
+
+    /// Enters a page into the page table with a frame that is latched exclusively and holds nothing yet. `None` when
+    /// someone else entered it first.
+    fn install(&self, space: &Arc<Space>, page: PageNo, hint: Access) -> Result<Option<ExclusivePage<'_>>> {
+        self.ground.health.check()?;
+        let frame = self.allocate()?;
+        let descriptor = self.arena.frame(frame);
+        // A reader with a stale frame number may hold the latch for a moment; nobody else can.
+        descriptor.latch.exclusive();
+        descriptor.set_tag(PageId { space: space.id(), page }, space.slot.load(Relaxed));
+        descriptor.arrive(u8::from(hint == Access::Point));
+        if space.pages.insert(page, frame, &crossbeam_epoch::pin()).is_err() {
+            self.free_latched(frame);
+            return Ok(None);
+        }
+        // The drop marks before it drains, we enter before we look: one of us takes the page out.
+        if space.is_dropped() {
+            self.abandon(space, page, frame);
+            return Err(Error::TableDropped);
+        }
+        Ok(Some(ExclusivePage::new(self, frame, Held::tried(Rank::Page))))
+    }
+
+    /// Takes a page out again that is latched exclusively.
+    fn abandon(&self, space: &Space, page: PageNo, frame: FrameNo) {
+        space.pages.remove(page, frame, &crossbeam_epoch::pin());
+        self.free_latched(frame);
+    }
+
+    /// Frees an exclusively latched frame whose page is in no page table.
+    fn free_latched(&self, frame: FrameNo) {
+        let descriptor = self.arena.frame(frame);
+        descriptor.clear_tag();
+        descriptor.latch.release_changed();
+        self.give(frame);
+    }
+
+    /// Gives a frame that holds nothing to whoever needs one.
+    fn give(&self, frame: FrameNo) {
+        if frame.0 >= self.limit.load(Acquire) {
+            self.retire(frame);
+        } else {
+            self.free.push(&self.arena, frame);
+        }
+        self.frames_freed.fetch_add(1, Release);
+        self.frame_freed.notify();
+    }
+
+    fn read_in(&self, space: &Space, page: PageNo, into: Page<'_>) -> Result<()> {
+        let id = PageId { space: space.id(), page };
+        if space.file() == FileState::None {
+            into.fill_zero(0, into.len());
+        } else {
+            self.ground.disk.read_page(FileName::Data(id.space), self.offset(page), into)?;
+            self.counters.reads.fetch_add(1, Relaxed);
+        }
+        self.verify(id, into)
+    }
+
+    /// Checks a page as it came from the disk.
+    ///
+    /// # Errors
+    /// [`CorruptError::Page`].
+    pub fn verify(&self, id: PageId, page: Page<'_>) -> Result<()> {
+        let what = match page.verify(id) {
+            Ok(()) => return Ok(()),
+            Err(_) if page.is_zero() && self.recovering.load(Acquire) => return Ok(()),
+            Err(_) if page.is_zero() => "it was never written",
+            Err(what) => what,
+        };
+        let file = self.ground.disk.path(FileName::Data(id.space));
+        Err(CorruptError::Page { file, page: id, lsn: page.lsn(), what: what.into() }.into())
+    }
+
+    fn offset(&self, page: PageNo) -> u64 {
+        u64::from(page.0) * self.page_size as u64
+    }
+
+    /// The oldest change of a page that only the log knows.
+    pub fn oldest_dirty(&self) -> Lsn {
+        self.floor.oldest(self.ground.log.durable())
+    }
+
+    /// The frames in use and the free ones.
+    pub fn occupancy(&self) -> Occupancy {
+        Occupancy {
+            frames: self.limit.load(Relaxed) as usize,
+            free: self.free_frames(),
+            dropped_pending: self.reclaimer.pending(),
+        }
+    }
+}
+
+/// How full the pool is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Occupancy {
+    /// Frames of the pool.
+    pub frames: usize,
+    /// Frames that hold nothing.
+    pub free: usize,
+    /// Dropped tablespaces that still have frames to give back.
+    pub dropped_pending: usize,
+}

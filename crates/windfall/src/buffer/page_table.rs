@@ -1,0 +1,443 @@
+//! A tablespace's page table: which frame holds a page.
+//!
+//! **Purpose.** The tablespace owns its translation. Dropping the tablespace detaches it, with every frame it names:
+//! the detached table *is* the chain of frames to be used again.
+//!
+//! **Invariants.** An entry is set by compare-and-swap from empty and cleared by compare-and-swap or swap, so whoever
+//! clears it is the only one. The cost is in proportion to the pages that are resident: eight entries inline, then one
+//! chunk of 56, then a radix tree of chunks of 512; a radix chunk that becomes empty is unlinked and freed when no
+//! reader can be in it. A chunk counts its entries *before* they are set and after they are cleared; the count of a
+//! chunk that was given up is `DEAD`, and nobody enters it any more.
+//!
+//! **May touch.** `ids`, `sync`; crossbeam's epochs. One of the few places with `unsafe`.
+
+use crossbeam_epoch::{Atomic, Guard, Owned, Shared};
+
+use super::arena::FrameNo;
+use crate::{
+    ids::PageNo,
+    sync::{
+        OnceLock,
+        atomic::{
+            AtomicU32,
+            Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
+        },
+    },
+};
+
+const INLINE: usize = 8;
+const SMALL: usize = 56;
+const CHUNK: usize = 512;
+const CHUNK_BITS: u32 = CHUNK.trailing_zeros();
+/// The count of a chunk that was given up.
+const DEAD: u32 = u32::MAX;
+
+/// Frame number plus one; zero is empty.
+type Entry = AtomicU32;
+
+struct Leaf {
+    count: AtomicU32,
+    entries: [Entry; CHUNK],
+}
+
+struct Inner {
+    /// How many levels of inner nodes lie below this one.
+    level: u32,
+    children: [Atomic<Node>; CHUNK],
+}
+
+enum Node {
+    Leaf(Box<Leaf>),
+    Inner(Box<Inner>),
+}
+
+/// The page table.
+pub struct PageTable {
+    inline: [Entry; INLINE],
+    small: OnceLock<Box<[Entry; SMALL]>>,
+    /// An inner node, once there is a page beyond the small ones. Its height grows; it never shrinks.
+    root: Atomic<Node>,
+}
+
+impl core::fmt::Debug for PageTable {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("PageTable")
+    }
+}
+
+fn empty<const N: usize>() -> [Entry; N] {
+    [const { AtomicU32::new(0) }; N]
+}
+
+fn decode(value: u32) -> Option<FrameNo> {
+    value.checked_sub(1).map(FrameNo)
+}
+
+fn new_inner(level: u32, first: Shared<'_, Node>) -> Owned<Node> {
+    let inner = Inner { level, children: [const { Atomic::null() }; CHUNK] };
+    inner.children[0].store(first, Relaxed);
+    Owned::new(Node::Inner(Box::new(inner)))
+}
+
+/// The child's place under an inner node of this level.
+fn child_index(level: u32, page: PageNo) -> usize {
+    (page.0 >> (CHUNK_BITS * (level + 1))) as usize % CHUNK
+}
+
+/// The highest page that a tree with a root of this level can hold.
+fn reach(level: u32) -> u32 {
+    u32::try_from((1u64 << (CHUNK_BITS * (level + 2))) - 1).unwrap_or(u32::MAX)
+}
+
+impl Default for PageTable {
+    fn default() -> Self {
+        Self { inline: empty(), small: OnceLock::new(), root: Atomic::null() }
+    }
+}
+
+impl PageTable {
+    /// The frame that holds the page, as far as one can tell without a latch: check the frame's tag.
+    #[inline]
+    pub fn get(&self, page: PageNo, guard: &Guard) -> Option<FrameNo> {
+        let n = page.0 as usize;
+        if n < INLINE {
+            return decode(self.inline[n].load(Acquire));
+        }
+        if n < INLINE + SMALL {
+            return decode(self.small.get()?[n - INLINE].load(Acquire));
+        }
+        let leaf = self.find(page, guard)?;
+        decode(leaf.entries[n % CHUNK].load(Acquire))
+    }
+
+    #[inline]
+    fn find<'g>(&self, page: PageNo, guard: &'g Guard) -> Option<&'g Leaf> {
+        let mut node = self.root.load(Acquire, guard);
+        // The first node is the root, which alone says how far the tree reaches.
+        // SAFETY: nodes are unlinked before they are freed, and freed only when no guard of their time is left.
+        if let Some(Node::Inner(root)) = unsafe { node.as_ref() }
+            && page.0 > reach(root.level)
+        {
+            return None;
+        }
+        loop {
+            // SAFETY: as above.
+            match unsafe { node.as_ref() }? {
+                Node::Leaf(leaf) => return Some(leaf),
+                Node::Inner(inner) => {
+                    node = inner.children[child_index(inner.level, page)].load(Acquire, guard)
+                }
+            }
+        }
+    }
+
+    /// Enters a page. Gives the frame that has it already, if one has.
+    ///
+    /// # Errors
+    /// The frame that holds the page.
+    pub fn insert(&self, page: PageNo, frame: FrameNo, guard: &Guard) -> Result<(), FrameNo> {
+        let n = page.0 as usize;
+        let set = |entry: &Entry| {
+            entry
+                .compare_exchange(0, frame.0 + 1, SeqCst, Acquire)
+                .map(drop)
+                .map_err(|held| FrameNo(held - 1))
+        };
+        if n < INLINE {
+            return set(&self.inline[n]);
+        }
+        if n < INLINE + SMALL {
+            return set(&self.small.get_or_init(|| Box::new(empty()))[n - INLINE]);
+        }
+        loop {
+            let leaf = self.find_or_grow(page, guard);
+            let mut count = leaf.count.load(Relaxed);
+            // Announce the entry before it is set, unless the chunk was given up meanwhile.
+            while count != DEAD {
+                match leaf.count.compare_exchange_weak(count, count + 1, AcqRel, Relaxed) {
+                    Ok(_) => {
+                        let result = set(&leaf.entries[n % CHUNK]);
+                        if result.is_err() {
+                            self.leave(leaf, page, guard);
+                        }
+                        return result;
+                    }
+                    Err(now) => count = now,
+                }
+            }
+        }
+    }
+
+    /// Takes a page out, if that frame holds it. Says whether it did.
+    pub fn remove(&self, page: PageNo, frame: FrameNo, guard: &Guard) -> bool {
+        let n = page.0 as usize;
+        let unset = |entry: &Entry| entry.compare_exchange(frame.0 + 1, 0, SeqCst, Relaxed).is_ok();
+        if n < INLINE {
+            return unset(&self.inline[n]);
+        }
+        if n < INLINE + SMALL {
+            return self.small.get().is_some_and(|small| unset(&small[n - INLINE]));
+        }
+        let Some(leaf) = self.find(page, guard) else { return false };
+        let removed = unset(&leaf.entries[n % CHUNK]);
+        if removed {
+            self.leave(leaf, page, guard);
+        }
+        removed
+    }
+
+    /// One entry fewer in the chunk; the last to leave gives it up.
+    fn leave(&self, leaf: &Leaf, page: PageNo, guard: &Guard) {
+        if leaf.count.fetch_sub(1, AcqRel) != 1
+            || leaf.count.compare_exchange(0, DEAD, AcqRel, Relaxed).is_err()
+        {
+            return;
+        }
+        // Nobody enters the chunk now, and this thread alone unlinks it.
+        let mut node = self.root.load(Acquire, guard);
+        // SAFETY: nodes are unlinked before they are freed, and freed only when no guard of their time is left.
+        while let Some(Node::Inner(inner)) = unsafe { node.as_ref() } {
+            let child = &inner.children[child_index(inner.level, page)];
+            if inner.level == 0 {
+                let dead = child.swap(Shared::null(), AcqRel, guard);
+                // SAFETY: the swap made it unreachable, and only the thread that marked it `DEAD` gets here.
+                unsafe { guard.defer_destroy(dead) };
+                return;
+            }
+            node = child.load(Acquire, guard);
+        }
+    }
+
+    fn find_or_grow<'g>(&self, page: PageNo, guard: &'g Guard) -> &'g Leaf {
+        let mut root = self.root.load(Acquire, guard);
+        loop {
+            // SAFETY: the root is never freed before the table is.
+            let level = match unsafe { root.as_ref() } {
+                Some(Node::Inner(inner)) if page.0 <= reach(inner.level) => break,
+                Some(Node::Inner(inner)) => inner.level + 1,
+                _ => 0,
+            };
+            // A taller root with the present one as its first child, or the first root.
+            match self.root.compare_exchange(root, new_inner(level, root), AcqRel, Acquire, guard) {
+                Ok(new) => root = new,
+                Err(lost) => root = lost.current,
+            }
+        }
+        let mut node = root;
+        loop {
+            // SAFETY: as in `find`.
+            match unsafe { node.deref() } {
+                Node::Leaf(leaf) => return leaf,
+                Node::Inner(inner) => {
+                    let child = &inner.children[child_index(inner.level, page)];
+                    let mut next = child.load(Acquire, guard);
+                    if next.is_null() {
+                        let new = match inner.level.checked_sub(1) {
+                            None => Owned::new(Node::Leaf(Box::new(Leaf {
+                                count: AtomicU32::new(0),
+                                entries: empty(),
+                            }))),
+                            Some(level) => new_inner(level, Shared::null()),
+                        };
+                        next = match child.compare_exchange(next, new, AcqRel, Acquire, guard) {
+                            Ok(new) => new,
+                            Err(lost) => lost.current,
+                        };
+                    }
+                    // A chunk that was unlinked between the two loads: look again.
+                    if !next.is_null() {
+                        node = next;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Visits the entries from `from` on and takes out those that `take` wants, until `take` says to stop or `most` places
+    /// of the table were looked at. Gives where to go on; `None` at the end of the table. Never frees a chunk: this is
+    /// for a detached table.
+    pub fn drain(
+        &self,
+        from: PageNo,
+        most: usize,
+        guard: &Guard,
+        mut take: impl FnMut(PageNo, FrameNo) -> bool,
+    ) -> Option<PageNo> {
+        let mut at = u64::from(from.0);
+        let mut looked = 0;
+        let mut entry = |at: u64, entry: &Entry| {
+            decode(entry.swap(0, SeqCst)).is_none_or(|frame| take(PageNo(at as u32), frame))
+        };
+        while u32::try_from(at).is_ok() {
+            if looked >= most {
+                return Some(PageNo(at as u32));
+            }
+            looked += 1;
+            let n = at as usize;
+            if n < INLINE {
+                at += 1;
+                if !entry(at - 1, &self.inline[n]) {
+                    return Some(PageNo(at as u32));
+                }
+            } else if n < INLINE + SMALL {
+                at += 1;
+                if self.small.get().is_some_and(|small| !entry(at - 1, &small[n - INLINE])) {
+                    return Some(PageNo(at as u32));
+                }
+            } else if let Some(leaf) = self.find(PageNo(at as u32), guard) {
+                at += 1;
+                if !entry(at - 1, &leaf.entries[n % CHUNK]) {
+                    return Some(PageNo(at as u32));
+                }
+            } else {
+                at = self.skip(at, guard)?;
+            }
+        }
+        None
+    }
+
+    /// The first page behind the empty subtree that would hold `at`; `None` beyond the root's reach.
+    fn skip(&self, at: u64, guard: &Guard) -> Option<u64> {
+        let mut node = self.root.load(Acquire, guard);
+        // SAFETY: as in `find`.
+        let Node::Inner(root) = (unsafe { node.as_ref() })? else { return None };
+        if at > u64::from(reach(root.level)) {
+            return None;
+        }
+        loop {
+            // SAFETY: as in `find`.
+            let Some(Node::Inner(inner)) = (unsafe { node.as_ref() }) else { return Some(at) };
+            let child = inner.children[child_index(inner.level, PageNo(at as u32))].load(Acquire, guard);
+            if child.is_null() {
+                let span = 1u64 << (CHUNK_BITS * (inner.level + 1));
+                return Some((at / span + 1) * span);
+            }
+            node = child;
+        }
+    }
+}
+
+impl Drop for PageTable {
+    fn drop(&mut self) {
+        fn free(node: &Atomic<Node>) {
+            // SAFETY: the table is borrowed exclusively: no reader is left, and every node is linked once.
+            unsafe {
+                let guard = crossbeam_epoch::unprotected();
+                let shared = node.load(Relaxed, guard);
+                if shared.is_null() {
+                    return;
+                }
+                let owned = shared.into_owned();
+                if let Node::Inner(inner) = &*owned {
+                    inner.children.iter().for_each(free);
+                }
+            }
+        }
+        free(&self.root);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::{BTreeMap, BTreeSet},
+        sync::Mutex,
+        thread,
+    };
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_empty_table_is_small() {
+        assert!(size_of::<PageTable>() <= 64, "{} bytes", size_of::<PageTable>());
+    }
+
+    fn page() -> impl Strategy<Value = u32> {
+        prop_oneof![0..80u32, 500..600u32, 260_000..265_000u32, any::<u32>()]
+    }
+
+    proptest! {
+        #[test]
+        fn behaves_as_a_map(ops in prop::collection::vec((page(), 0..1000u32, any::<bool>()), 1..300), most in 1..700usize) {
+            let table = PageTable::default();
+            let mut model = BTreeMap::new();
+            let guard = &crossbeam_epoch::pin();
+            for (page, frame, insert) in ops {
+                if insert {
+                    let expected = model.get(&page).copied().map_or(Ok(()), |f| Err(FrameNo(f)));
+                    prop_assert_eq!(table.insert(PageNo(page), FrameNo(frame), guard), expected);
+                    model.entry(page).or_insert(frame);
+                } else {
+                    prop_assert!(!table.remove(PageNo(page), FrameNo(5000), guard));
+                    let held = model.remove(&page);
+                    prop_assert_eq!(table.remove(PageNo(page), FrameNo(held.unwrap_or(0)), guard), held.is_some());
+                }
+                prop_assert_eq!(table.get(PageNo(page), guard), model.get(&page).copied().map(FrameNo));
+            }
+            let mut drained = Vec::new();
+            let mut at = Some(PageNo(0));
+            while let Some(from) = at {
+                at = table.drain(from, most, guard, |page, frame| {
+                    drained.push((page.0, frame.0));
+                    drained.len() % 3 != 0
+                });
+            }
+            prop_assert_eq!(drained, model.into_iter().collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn chunks_come_and_go_under_concurrent_use() {
+        let table = PageTable::default();
+        thread::scope(|scope| {
+            for t in 0..3u32 {
+                let table = &table;
+                scope.spawn(move || {
+                    // Every thread owns some pages of each chunk, and empties and fills them again.
+                    for round in 0..300 {
+                        for n in 0..40u32 {
+                            let page = PageNo(1000 + n * 97 * 3 + t);
+                            table.insert(page, FrameNo(round * 3 + t), &crossbeam_epoch::pin()).unwrap();
+                        }
+                        for n in 0..40u32 {
+                            let page = PageNo(1000 + n * 97 * 3 + t);
+                            let guard = &crossbeam_epoch::pin();
+                            assert_eq!(table.get(page, guard), Some(FrameNo(round * 3 + t)));
+                            assert!(table.remove(page, FrameNo(round * 3 + t), guard));
+                            assert_eq!(table.get(page, guard), None);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(table.drain(PageNo(0), usize::MAX, &crossbeam_epoch::pin(), |_, _| true), None);
+    }
+
+    #[test]
+    fn a_drain_and_inserters_share_no_entry() {
+        let table = PageTable::default();
+        let seen = Mutex::new(BTreeSet::new());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for n in 0..20_000u32 {
+                    table.insert(PageNo(n), FrameNo(n), &crossbeam_epoch::pin()).unwrap();
+                }
+            });
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let guard = &crossbeam_epoch::pin();
+                        table.drain(PageNo(0), usize::MAX, guard, |_, frame| {
+                            assert!(seen.lock().unwrap().insert(frame), "{frame:?} was taken twice");
+                            true
+                        });
+                    }
+                });
+            }
+        });
+        table.drain(PageNo(0), usize::MAX, &crossbeam_epoch::pin(), |_, f| seen.lock().unwrap().insert(f));
+        assert_eq!(seen.lock().unwrap().len(), 20_000);
+    }
+}

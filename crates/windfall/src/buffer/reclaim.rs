@@ -1,0 +1,171 @@
+//! The frames of dropped tablespaces: the first to be used again.
+//!
+//! **Purpose.** A dropped tablespace's page table is a chain of frames nobody needs. Whoever needs a frame and finds the
+//! free list empty takes some from here, before any live page is evicted; a background step takes the rest.
+//!
+//! **Invariants.** A call looks at a bounded number of entries, so that nobody pays for a whole table. A frame is taken by
+//! its latch and its tag: a frame that is latched by someone else waits in `latecomers` and is tried again. A dropped
+//! page is never written: its dirty mark goes with its tag. Freeing the dirty set and the table's memory is left to the
+//! background.
+//!
+//! **May touch.** The rest of `buffer`.
+
+use std::collections::VecDeque;
+
+use crossbeam_queue::SegQueue;
+
+use super::{BufferPool, arena::FrameNo, space::Space};
+use crate::{
+    ids::{PageId, PageNo},
+    sync::{
+        Arc, Mutex, Rank,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+        work::{self, Work},
+    },
+};
+
+/// How many places of a dropped page table one call looks at.
+const PLACES_A_CALL: usize = 512;
+/// How many frames one call takes.
+const FRAMES_A_CALL: usize = 64;
+
+/// Dropped tablespaces whose frames are still to be used again.
+#[derive(Debug)]
+pub struct Reclaimer {
+    inbox: SegQueue<Arc<Space>>,
+    queue: Mutex<VecDeque<Dropped>>,
+    /// Dropped tablespaces under way, to be asked without a lock.
+    pending: AtomicUsize,
+    /// Those whose frames are all back; their memory is freed in the background.
+    finished: SegQueue<Arc<Space>>,
+}
+
+#[derive(Debug)]
+struct Dropped {
+    space: Arc<Space>,
+    /// Where the drain goes on; `None` at its end.
+    at: Option<PageNo>,
+    latecomers: Vec<(PageNo, FrameNo)>,
+}
+
+impl Default for Reclaimer {
+    fn default() -> Self {
+        Self {
+            inbox: SegQueue::new(),
+            queue: Mutex::new(Rank::Pool, VecDeque::new()),
+            pending: AtomicUsize::new(0),
+            finished: SegQueue::new(),
+        }
+    }
+}
+
+impl Reclaimer {
+    /// Takes over a tablespace that was marked dropped. All that a drop does to the pool is this.
+    pub fn push(&self, space: Arc<Space>) {
+        self.pending.fetch_add(1, Relaxed);
+        self.inbox.push(space);
+    }
+
+    /// How many dropped tablespaces still have frames to give back.
+    pub fn pending(&self) -> usize {
+        self.pending.load(Relaxed)
+    }
+}
+
+impl BufferPool {
+    /// Frees some frames of dropped tablespaces into the free list. Gives how many; zero when there is none to be had.
+    pub(super) fn reclaim_some(&self) -> usize {
+        let reclaimer = &self.reclaimer;
+        if reclaimer.pending() == 0 {
+            return 0;
+        }
+        let mut queue = reclaimer.queue.lock();
+        while let Some(space) = reclaimer.inbox.pop() {
+            queue.push_back(Dropped { space, at: Some(PageNo(0)), latecomers: Vec::new() });
+        }
+        // Every round either moves on in a table, ends one, or finds one whose last frames are all latched.
+        let mut busy = 0;
+        while busy < queue.len()
+            && let Some(mut dropped) = queue.pop_front()
+        {
+            let freed = self.drain(&mut dropped);
+            if dropped.at.is_some() {
+                queue.push_front(dropped);
+            } else if dropped.latecomers.is_empty() {
+                reclaimer.pending.fetch_sub(1, Relaxed);
+                reclaimer.finished.push(dropped.space);
+            } else {
+                busy += 1;
+                queue.push_back(dropped);
+            }
+            if freed > 0 {
+                work::add(Work::Reclaimed, freed as u64);
+                return freed;
+            }
+        }
+        0
+    }
+
+    fn drain(&self, dropped: &mut Dropped) -> usize {
+        let guard = &crossbeam_epoch::pin();
+        let id = dropped.space.id();
+        let mut freed = 0;
+        let earlier = core::mem::take(&mut dropped.latecomers);
+        let latecomers = &mut dropped.latecomers;
+        let mut take = |page, frame| match self.take_dropped(frame, PageId { space: id, page }) {
+            Taken::Freed => freed += 1,
+            Taken::Gone => {}
+            Taken::Busy => latecomers.push((page, frame)),
+        };
+        for (page, frame) in earlier {
+            take(page, frame);
+        }
+        if let Some(from) = dropped.at {
+            let mut left = FRAMES_A_CALL;
+            dropped.at = dropped.space.pages.drain(from, PLACES_A_CALL, guard, |page, frame| {
+                take(page, frame);
+                left -= 1;
+                left > 0
+            });
+        }
+        freed
+    }
+
+    fn take_dropped(&self, frame: FrameNo, id: PageId) -> Taken {
+        let descriptor = self.arena.frame(frame);
+        if descriptor.tag() != id {
+            return Taken::Gone;
+        }
+        if !descriptor.latch.try_exclusive() {
+            return Taken::Busy;
+        }
+        if descriptor.tag() != id {
+            descriptor.latch.release_unchanged();
+            return Taken::Gone;
+        }
+        self.free_latched(frame);
+        Taken::Freed
+    }
+
+    /// One background step: gives frames back, and frees the memory of a tablespace that has none left. Says whether
+    /// there may be more to do.
+    pub fn reclaim_step(&self) -> bool {
+        let freed = self.reclaim_some();
+        if let Some(space) = self.reclaimer.finished.pop() {
+            self.directory.remove(&space);
+            // The set may be large; the space itself lives on while handles do.
+            let dirty = core::mem::take(&mut *space.dirty.lock());
+            drop(dirty);
+            return true;
+        }
+        freed > 0
+    }
+}
+
+enum Taken {
+    Freed,
+    /// The frame holds another page by now.
+    Gone,
+    /// Someone has it latched.
+    Busy,
+}

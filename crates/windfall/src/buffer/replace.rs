@@ -1,0 +1,137 @@
+//! Where a frame comes from: the free list, then dropped tablespaces, then CLOCK.
+//!
+//! **Purpose.** CLOCK keeps its state in the descriptors, so a drop has no list to unlink pages from. A page that a scan
+//! brought in leaves at the hand's first visit unless it was used again; a page of a look-up is spared once, one that
+//! is used again twice.
+//!
+//! **Invariants.** The foreground looks at a bounded number of frames and writes none: when it finds no clean victim it
+//! wakes the cleaner and waits for a frame. A victim is claimed by its latch, then its tag and state are looked at.
+//!
+//! **May touch.** The rest of `buffer`.
+
+use super::{
+    BufferPool,
+    arena::FrameNo,
+    frame::{DIRTY, RETIRED, WRITING},
+};
+use crate::{
+    error::{Result, UsageError},
+    ids::{PageId, SpaceId},
+    sync::{
+        atomic::Ordering::{AcqRel, Acquire, Relaxed},
+        work::{self, Work},
+    },
+};
+
+/// How many frames the foreground passes before it waits for the cleaner.
+const FOREGROUND_REACH: usize = 4096;
+/// How many fruitless rounds of the cleaner a waiter sees before it gives up: every frame is latched by waiters.
+const PATIENCE: u64 = 10_000;
+
+impl BufferPool {
+    /// Gives a frame that holds nothing and is in no list.
+    pub(super) fn allocate(&self) -> Result<FrameNo> {
+        loop {
+            if let Some(frame) = self.free.pop(&self.arena) {
+                if frame.0 >= self.limit.load(Acquire) {
+                    self.retire(frame);
+                    continue;
+                }
+                self.ask_for_more();
+                return Ok(frame);
+            }
+            if let Some(frame) = self.unused() {
+                self.ask_for_more();
+                return Ok(frame);
+            }
+            if self.reclaim_some() > 0 {
+                continue;
+            }
+            if let Some(frame) = self.clock(FOREGROUND_REACH, &mut |_| {}) {
+                return Ok(frame);
+            }
+            self.wait_for_frame()?;
+        }
+    }
+
+    fn ask_for_more(&self) {
+        if self.free_frames() < self.wanted_free() / 2 {
+            self.cleaner_wake.notify();
+        }
+    }
+
+    /// Frames that hold nothing.
+    pub(super) fn free_frames(&self) -> usize {
+        self.free.len() + self.unused_count()
+    }
+
+    fn wait_for_frame(&self) -> Result<()> {
+        self.counters.frame_waits.fetch_add(1, Relaxed);
+        let freed = self.frames_freed.load(Acquire);
+        let rounds = self.fruitless_rounds.load(Acquire);
+        let given_up = || self.fruitless_rounds.load(Acquire) > rounds + PATIENCE;
+        self.cleaner_wake.notify();
+        self.ground.env.wait(&self.frame_freed, &mut || {
+            self.frames_freed.load(Acquire) != freed || self.ground.health.is_poisoned() || given_up()
+        });
+        self.ground.health.check()?;
+        if self.frames_freed.load(Acquire) == freed && given_up() {
+            return Err(UsageError::PoolTooSmall { frames: self.limit.load(Relaxed) as usize }.into());
+        }
+        Ok(())
+    }
+
+    /// How many free frames the cleaner keeps ready.
+    pub(super) fn wanted_free(&self) -> usize {
+        (self.limit.load(Relaxed) as usize / 32).clamp(8, 4096)
+    }
+
+    /// Moves the hand over at most `reach` frames. Gives the first clean victim, taken out of its page table. Dirty pages
+    /// whose time is up are told to `dirty`.
+    pub(super) fn clock(&self, reach: usize, dirty: &mut dyn FnMut(FrameNo)) -> Option<FrameNo> {
+        let limit = u64::from(self.limit.load(Acquire).min(self.used.load(Acquire)));
+        if limit == 0 {
+            return None;
+        }
+        // Three rounds bring every counter to zero; more would find nothing new.
+        for _ in 0..reach.min(limit as usize * 3 + 1) {
+            let frame = FrameNo((self.hand.fetch_add(1, AcqRel) % limit) as u32);
+            let descriptor = self.arena.frame(frame);
+            if descriptor.tag().space == SpaceId::NONE || !descriptor.tick() {
+                continue;
+            }
+            if descriptor.is(DIRTY | WRITING) {
+                dirty(frame);
+            } else if self.evict(frame) {
+                return Some(frame);
+            }
+        }
+        None
+    }
+
+    /// Takes a clean page out of its frame. Says whether the frame is the caller's now.
+    pub(super) fn evict(&self, frame: FrameNo) -> bool {
+        let descriptor = self.arena.frame(frame);
+        if !descriptor.latch.try_exclusive() {
+            return false;
+        }
+        let PageId { space: id, page } = descriptor.tag();
+        if id == SpaceId::NONE || descriptor.is(DIRTY | WRITING | RETIRED) {
+            descriptor.latch.release_unchanged();
+            return false;
+        }
+        if let Some(space) = self.directory.at(descriptor.slot(), id) {
+            space.pages.remove(page, frame, &crossbeam_epoch::pin());
+            if space.is_dropped() {
+                work::count(Work::Reclaimed);
+                self.counters.reclaimed.fetch_add(1, Relaxed);
+            } else {
+                work::count(Work::Evicted);
+                self.counters.evictions.fetch_add(1, Relaxed);
+            }
+        }
+        descriptor.clear_tag();
+        descriptor.latch.release_changed();
+        true
+    }
+}

@@ -1,0 +1,104 @@
+//! Growing and shrinking the pool while it is in use.
+//!
+//! **Purpose.** Descriptors and address space are reserved for the largest pool, so the size is a number: the frames
+//! below it are in use. Frames that were never used are not touched: the pool takes them one after the other.
+//!
+//! **Invariants.** A frame beyond the size is retired when it comes free; its version has grown before its page bytes
+//! go back to the system, so no reader validates what is then zero. A retired frame is in no list. Who retires a
+//! frame looks at the size again afterwards, who grows the pool sets the size before it looks for retired frames.
+//!
+//! **May touch.** The rest of `buffer`.
+
+use super::{
+    BufferPool, SMALLEST,
+    arena::FrameNo,
+    frame::{DIRTY, RETIRED, WRITING},
+};
+use crate::{
+    error::{Result, UsageError},
+    ids::SpaceId,
+    sync::atomic::Ordering::{AcqRel, Acquire, SeqCst},
+};
+
+impl BufferPool {
+    /// Sets the number of frames. Growing is at once; shrinking goes on in the background, by the page cleaner.
+    ///
+    /// # Errors
+    /// When the number is out of range.
+    pub fn resize(&self, frames: usize) -> Result<()> {
+        let most = self.arena.count();
+        if !(SMALLEST..=most).contains(&frames) {
+            let what = format!("{frames} pages: this pool can have {SMALLEST} to {most}");
+            return Err(UsageError::Option { name: "buffer_pool_size", what: what.into() }.into());
+        }
+        let frames = frames as u32;
+        let old = self.limit.swap(frames, SeqCst);
+        for frame in (old..frames.min(self.used.load(Acquire))).map(FrameNo) {
+            self.bring_back(frame);
+        }
+        self.shrinking.store(frames < self.used.load(Acquire), SeqCst);
+        self.cleaner_wake.notify();
+        Ok(())
+    }
+
+    /// A frame that was never used.
+    pub(super) fn unused(&self) -> Option<FrameNo> {
+        let take = |used: u32| (used < self.limit.load(Acquire)).then_some(used + 1);
+        self.used.fetch_update(AcqRel, Acquire, take).ok().map(FrameNo)
+    }
+
+    /// Frames that were never used and may be.
+    pub(super) fn unused_count(&self) -> usize {
+        self.limit.load(Acquire).saturating_sub(self.used.load(Acquire)) as usize
+    }
+
+    /// A frame beyond the pool's size has come free.
+    pub(super) fn retire(&self, frame: FrameNo) {
+        self.arena.release(frame, FrameNo(frame.0 + 1));
+        self.arena.frame(frame).set(RETIRED);
+        if frame.0 < self.limit.load(SeqCst) {
+            self.bring_back(frame);
+        }
+    }
+
+    fn bring_back(&self, frame: FrameNo) {
+        if self.arena.frame(frame).clear(RETIRED) & RETIRED != 0 {
+            self.give(frame);
+        }
+    }
+
+    /// Frees frames beyond the pool's size. Dirty ones are told to `dirty`, to be written first. Says whether some are
+    /// still in use.
+    pub(super) fn shrink(&self, dirty: &mut dyn FnMut(FrameNo)) -> bool {
+        if !self.shrinking.load(Acquire) {
+            return false;
+        }
+        for _ in 0..self.free.len() {
+            let Some(frame) = self.free.pop(&self.arena) else { break };
+            self.give(frame);
+        }
+        let mut left = false;
+        for frame in (self.limit.load(Acquire)..self.used.load(Acquire)).map(FrameNo) {
+            let descriptor = self.arena.frame(frame);
+            if descriptor.is(RETIRED) {
+                continue;
+            }
+            if descriptor.tag().space != SpaceId::NONE && descriptor.is(DIRTY | WRITING) {
+                dirty(frame);
+                left = true;
+            } else if self.evict(frame) {
+                self.give(frame);
+            } else {
+                left = true;
+            }
+        }
+        self.shrinking.store(left, SeqCst);
+        left
+    }
+
+    /// How many frames beyond the pool's size are not given back yet.
+    pub fn frames_to_retire(&self) -> usize {
+        let beyond = (self.limit.load(Acquire)..self.used.load(Acquire)).map(FrameNo);
+        beyond.filter(|frame| !self.arena.frame(*frame).is(RETIRED)).count()
+    }
+}

@@ -1,0 +1,205 @@
+//! What the pool knows of a tablespace: the branch that a drop unlinks.
+//!
+//! **Purpose.** The page table, the dirty set and the state of the file hang from this one object. A drop marks it and
+//! pushes it on the reclaimer's queue; nothing else is looked at.
+//!
+//! **Invariants.** Once dropped, never live again: the incarnation is not used a second time. Who installs a page looks
+//! at the mark afterwards; who drops marks before the table is drained; so a page installed too late is taken out by
+//! whoever installed it. The memory stays valid until the last handle goes.
+//!
+//! **May touch.** `ids`, `sync`.
+
+use super::{dirty::DirtySet, page_table::PageTable};
+use crate::{
+    error::{Error, Result},
+    ids::{Lsn, SpaceId},
+    sync::{
+        Mutex, Rank,
+        atomic::{
+            AtomicBool, AtomicU8, AtomicU32, AtomicU64,
+            Ordering::{Acquire, Relaxed, Release, SeqCst},
+        },
+    },
+};
+
+/// Whether a tablespace's changes are logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Logged, checkpointed, recovered.
+    Logged,
+    /// Neither: temporary, gone with the process.
+    Temporary,
+}
+
+/// What is known of the data file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FileState {
+    /// There is none: no page was ever flushed.
+    None,
+    /// It was created; name and content may not be durable yet.
+    Created,
+    /// It is durable, and the log says so.
+    Made,
+}
+
+/// A tablespace, as the pool knows it.
+#[derive(Debug)]
+pub struct Space {
+    id: SpaceId,
+    durability: Durability,
+    /// Its place in the pool's directory.
+    pub(super) slot: AtomicU32,
+    dropped: AtomicBool,
+    /// The end of the group that dropped it; until that is durable the file and the log floor wait.
+    drop_lsn: AtomicU64,
+    file: AtomicU8,
+    /// Whether it has any page: an empty tree has none.
+    has_pages: AtomicBool,
+    /// No page below this is free: where a search for a free one may start.
+    free_hint: AtomicU32,
+    map_groups: AtomicU32,
+    /// Up to where the file is known to have blocks, in bytes.
+    allocated: AtomicU64,
+    pub(super) pages: PageTable,
+    pub(super) dirty: Mutex<DirtySet>,
+    /// Whether the floor's heap, or its inbox, knows the space. Changed under `dirty`.
+    pub(super) listed: AtomicBool,
+}
+
+impl Space {
+    /// A tablespace without pages and file.
+    pub fn new(id: SpaceId, durability: Durability) -> Self {
+        Self {
+            id,
+            durability,
+            slot: AtomicU32::new(u32::MAX),
+            dropped: AtomicBool::new(false),
+            drop_lsn: AtomicU64::new(Lsn::MAX.0),
+            file: AtomicU8::new(FileState::None as u8),
+            has_pages: AtomicBool::new(false),
+            free_hint: AtomicU32::new(0),
+            map_groups: AtomicU32::new(0),
+            allocated: AtomicU64::new(0),
+            pages: PageTable::default(),
+            dirty: Mutex::new(Rank::Dirty, DirtySet::default()),
+            listed: AtomicBool::new(false),
+        }
+    }
+
+    /// Its incarnation.
+    pub fn id(&self) -> SpaceId {
+        self.id
+    }
+
+    /// Whether its changes are logged.
+    pub fn durability(&self) -> Durability {
+        self.durability
+    }
+
+    /// Whether it was dropped.
+    #[inline]
+    pub fn is_dropped(&self) -> bool {
+        self.dropped.load(SeqCst)
+    }
+
+    /// Refuses work on a dropped tablespace.
+    ///
+    /// # Errors
+    /// [`Error::TableDropped`].
+    pub fn check_live(&self) -> Result<()> {
+        if self.is_dropped() { Err(Error::TableDropped) } else { Ok(()) }
+    }
+
+    /// Marks it dropped by the group that ends at `lsn`. Says whether this call did.
+    pub(super) fn mark_dropped(&self, lsn: Lsn) -> bool {
+        self.drop_lsn.store(lsn.0, Relaxed);
+        !self.dropped.swap(true, SeqCst)
+    }
+
+    /// Where its drop was logged.
+    pub fn drop_lsn(&self) -> Lsn {
+        Lsn(self.drop_lsn.load(Relaxed))
+    }
+
+    /// The state of its file.
+    pub fn file(&self) -> FileState {
+        match self.file.load(Acquire) {
+            0 => FileState::None,
+            1 => FileState::Created,
+            _ => FileState::Made,
+        }
+    }
+
+    /// Notes the state of its file.
+    pub fn set_file(&self, state: FileState) {
+        self.file.store(state as u8, Release);
+        if state != FileState::None {
+            self.set_has_pages();
+        }
+    }
+
+    /// Whether it has any page.
+    pub fn has_pages(&self) -> bool {
+        self.has_pages.load(Acquire)
+    }
+
+    /// Notes that its header page was made.
+    pub fn set_has_pages(&self) {
+        self.has_pages.store(true, Release);
+    }
+
+    /// No page below this is free, unless the hint is behind.
+    pub fn free_hint(&self) -> u32 {
+        self.free_hint.load(Relaxed)
+    }
+
+    /// Moves the hint up, unless it moved meanwhile.
+    pub fn raise_free_hint(&self, from: u32, to: u32) {
+        let _ = self.free_hint.compare_exchange(from, to, Relaxed, Relaxed);
+    }
+
+    /// A page was freed.
+    pub fn lower_free_hint(&self, page: u32) {
+        self.free_hint.fetch_min(page, Relaxed);
+    }
+
+    /// How many allocation-map pages are known to exist; there may be more.
+    pub fn map_groups(&self) -> u32 {
+        self.map_groups.load(Relaxed)
+    }
+
+    /// Notes how many allocation-map pages exist.
+    pub fn set_map_groups(&self, groups: u32) {
+        self.map_groups.store(groups, Relaxed);
+    }
+
+    /// Up to where the file is known to have blocks.
+    pub(super) fn allocated(&self) -> u64 {
+        self.allocated.load(Relaxed)
+    }
+
+    /// Notes up to where the file has blocks.
+    pub(super) fn set_allocated(&self, bytes: u64) {
+        self.allocated.store(bytes, Relaxed);
+    }
+
+    /// How many of its pages wait to be written.
+    pub fn dirty_pages(&self) -> usize {
+        self.dirty.lock().waiting()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_tablespace_is_small() {
+        assert!(size_of::<Space>() <= 256, "{} bytes", size_of::<Space>());
+        let space = Space::new(SpaceId(99), Durability::Logged);
+        assert!(space.check_live().is_ok());
+        assert!(space.mark_dropped(Lsn(5)) && !space.mark_dropped(Lsn(5)));
+        assert!(matches!(space.check_live(), Err(Error::TableDropped)));
+    }
+}

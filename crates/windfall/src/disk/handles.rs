@@ -1,0 +1,218 @@
+//! Open files: at most so many at a time, the least recently used one closed first.
+//!
+//! **Purpose.** A database may have a hundred thousand files and a process a thousand descriptors.
+//!
+//! **Invariants.** A handle is shared by count: eviction and removal drop the cache's share, and the descriptor is
+//! closed when the last request on it is done. A handle that was opened while names changed is used but not cached,
+//! so no name ever leads to a file that lost it, and a removed file's blocks are not held back.
+//!
+//! **May touch.** `error`, `sync`, the machine.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{Mode, OFlags},
+    io::{Errno, retry_on_intr},
+};
+
+use super::{
+    FileName, Folder,
+    system::{File, Open, failed},
+};
+use crate::{
+    error::DiskError,
+    sync::{
+        Arc, Mutex, Rank,
+        atomic::{AtomicBool, Ordering::SeqCst},
+        work::{self, Work},
+    },
+};
+
+/// The cache of open files.
+#[derive(Debug)]
+pub struct Handles {
+    root: PathBuf,
+    limit: usize,
+    /// Whether files of the root and of the data folder are opened for direct I/O: each until its file system says no.
+    direct: [AtomicBool; 2],
+    cache: Mutex<Cache>,
+    open: Arc<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Cache {
+    files: HashMap<FileName, Entry>,
+    /// Data files by the time of their last use.
+    by_use: BTreeMap<u64, FileName>,
+    clock: u64,
+    /// Counts the changes of names, so that who opened a file can tell whether its name may have moved on.
+    changes: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    file: Arc<File>,
+    used: u64,
+}
+
+impl Cache {
+    fn get(&mut self, name: FileName) -> Option<Arc<File>> {
+        self.clock += 1;
+        let entry = self.files.get_mut(&name)?;
+        if self.by_use.remove(&entry.used).is_some() {
+            self.by_use.insert(self.clock, name);
+        }
+        entry.used = self.clock;
+        Some(entry.file.clone())
+    }
+
+    fn take(&mut self, name: FileName) -> Option<Entry> {
+        let entry = self.files.remove(&name)?;
+        self.by_use.remove(&entry.used);
+        Some(entry)
+    }
+
+    /// Adds a handle and gives those that had to leave.
+    fn put(&mut self, name: FileName, file: Arc<File>, limit: usize) -> Vec<Entry> {
+        let mut gone: Vec<Entry> = self.take(name).into_iter().collect();
+        self.clock += 1;
+        self.files.insert(name, Entry { file, used: self.clock });
+        // The few other files stay open: a descriptor opened after a failed write to the page cache may never be told.
+        if matches!(name, FileName::Data(_)) {
+            self.by_use.insert(self.clock, name);
+        }
+        while self.by_use.len() > limit {
+            let oldest = self.by_use.pop_first().and_then(|(_, name)| self.files.remove(&name));
+            gone.extend(oldest);
+        }
+        gone
+    }
+}
+
+impl Handles {
+    /// An empty cache over a database folder.
+    pub fn new(root: PathBuf, limit: usize, direct: bool) -> Self {
+        Self {
+            root,
+            limit: limit.max(1),
+            direct: [AtomicBool::new(direct), AtomicBool::new(direct)],
+            cache: Mutex::new(Rank::Handles, Cache::default()),
+            open: Arc::default(),
+        }
+    }
+
+    /// The database folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The path of a file.
+    pub fn path(&self, name: FileName) -> PathBuf {
+        self.root.join(name.to_string())
+    }
+
+    /// The file, opened if need be.
+    pub fn get(&self, name: FileName) -> Result<Arc<File>, DiskError> {
+        let changes = {
+            let mut cache = self.cache.lock();
+            if let Some(file) = cache.get(name) {
+                return Ok(file);
+            }
+            cache.changes
+        };
+        let file = Arc::new(self.open_file(name, "open", OFlags::empty())?);
+        self.keep(name, &file, changes);
+        Ok(file)
+    }
+
+    /// Caches a handle that was opened after so many changes of names, unless there were more meanwhile.
+    fn keep(&self, name: FileName, file: &Arc<File>, changes: u64) {
+        let mut cache = self.cache.lock();
+        let gone =
+            if cache.changes == changes { cache.put(name, file.clone(), self.limit) } else { Vec::new() };
+        drop(cache);
+        // Closing may free the blocks of a removed file: never under the mutex.
+        drop(gone);
+    }
+
+    /// The file, for a request that may wait in a queue. Waits while twice as many files are open as the cache may
+    /// hold: the others are held by requests under way, which end by themselves.
+    pub fn get_for_queue(&self, name: FileName) -> Result<Arc<File>, DiskError> {
+        self.open.fewer.wait(|| self.open.count.load(SeqCst) < self.limit * 2);
+        self.get(name)
+    }
+
+    /// Creates the file, or cuts it to nothing.
+    pub fn create(&self, name: FileName) -> Result<(), DiskError> {
+        let file = Arc::new(self.open_file(name, "create", OFlags::CREATE | OFlags::TRUNC)?);
+        let mut cache = self.cache.lock();
+        cache.changes += 1;
+        let gone = cache.put(name, file, self.limit);
+        drop(cache);
+        drop(gone);
+        Ok(())
+    }
+
+    /// Notes that these names lead elsewhere now, or nowhere.
+    pub fn forget(&self, names: &[FileName]) {
+        let mut cache = self.cache.lock();
+        cache.changes += 1;
+        let gone: Vec<_> = names.iter().map(|name| cache.take(*name)).collect();
+        drop(cache);
+        drop(gone);
+    }
+
+    fn open_file(&self, name: FileName, action: &'static str, extra: OFlags) -> Result<File, DiskError> {
+        work::count(Work::FileCall);
+        let path = self.path(name);
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | extra;
+        let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP;
+        let able = &self.direct[usize::from(name.folder() == Folder::Data)];
+        let mut direct = name.is_direct() && able.load(SeqCst);
+        let mut fd = Err(Errno::INVAL);
+        if direct {
+            fd = retry_on_intr(|| rustix::fs::open(&path, flags | OFlags::DIRECT, mode));
+        }
+        if fd.as_ref().err() == Some(&Errno::INVAL) {
+            fd = retry_on_intr(|| rustix::fs::open(&path, flags, mode));
+            if direct && fd.is_ok() {
+                tracing::info!(path = %path.display(), "no direct I/O on this file system: the page cache is used");
+                able.store(false, SeqCst);
+            }
+            direct = false;
+        }
+        let fd = fd.map_err(|error| failed(action, &path, error.into()))?;
+        let open = matches!(name, FileName::Data(_)).then(|| self.open.clone());
+        Ok(File::new(fd, path, direct, open))
+    }
+
+    #[cfg(test)]
+    pub fn open_now(&self) -> usize {
+        self.open.count.load(SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_opened_before_a_removal_is_not_cached_after_it() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("log")).unwrap();
+        let handles = Handles::new(folder.path().into(), 4, false);
+        let name = FileName::Log(1);
+        handles.create(name).unwrap();
+        handles.forget(&[name]);
+        let changes = handles.cache.lock().changes;
+        let file = Arc::new(handles.open_file(name, "open", OFlags::empty()).unwrap());
+        handles.forget(&[name]);
+        handles.keep(name, &file, changes);
+        assert!(handles.cache.lock().files.is_empty(), "the name may lead elsewhere now");
+        handles.keep(name, &file, changes + 1);
+        assert!(Arc::ptr_eq(&handles.get(name).unwrap(), &file));
+    }
+}

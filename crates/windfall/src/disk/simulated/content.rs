@@ -1,0 +1,251 @@
+//! The bytes of a simulated file, and what becomes of them in a crash.
+//!
+//! **Purpose.** Between two syncs a disk may keep any of the writes, whole or in part, and the file's length apart
+//! from its bytes. A file therefore has two contents: what readers see, and what is certain to survive.
+//!
+//! **Invariants.** The durable content changes by syncs only. What survives is the durable content with some of the
+//! changes since the last sync on top, in their order: of a sector written twice either write may be the last that
+//! arrived, but never bytes that nobody wrote there.
+//!
+//! **May touch.** `env`, `sync`.
+
+use std::collections::BTreeMap;
+
+use super::{super::BLOCK, Survive};
+use crate::{
+    env::{Env, SimulatedEnv},
+    sync::Arc,
+};
+
+/// What a device writes at once, at the least.
+const SECTOR: usize = 512;
+
+/// Bytes, in blocks that copies share. Blocks that were never written take no memory.
+#[derive(Clone, Debug, Default)]
+pub struct Content {
+    blocks: BTreeMap<u64, Arc<[u8; BLOCK]>>,
+    length: u64,
+}
+
+fn blocks_of(offset: u64, length: u64) -> core::ops::Range<u64> {
+    offset / BLOCK as u64..(offset + length).div_ceil(BLOCK as u64).max(offset / BLOCK as u64)
+}
+
+impl Content {
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// How many bytes of the device it takes.
+    pub fn allocated(&self) -> u64 {
+        (self.blocks.len() * BLOCK) as u64
+    }
+
+    /// How many more bytes of the device this range would take.
+    pub fn growth(&self, offset: u64, length: u64) -> u64 {
+        let range = blocks_of(offset, length);
+        (range.end - range.start - self.blocks.range(range).count() as u64) * BLOCK as u64
+    }
+
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> usize {
+        let n = self.length.saturating_sub(offset).min(out.len() as u64) as usize;
+        let mut at = 0;
+        while at < n {
+            let (block, within) = place(offset + at as u64);
+            let step = (BLOCK - within).min(n - at);
+            match self.blocks.get(&block) {
+                Some(bytes) => out[at..at + step].copy_from_slice(&bytes[within..within + step]),
+                None => out[at..at + step].fill(0),
+            }
+            at += step;
+        }
+        n
+    }
+
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) {
+        let mut at = 0;
+        while at < bytes.len() {
+            let (block, within) = place(offset + at as u64);
+            let step = (BLOCK - within).min(bytes.len() - at);
+            let to = self.blocks.entry(block).or_insert_with(|| Arc::new([0; BLOCK]));
+            Arc::make_mut(to)[within..within + step].copy_from_slice(&bytes[at..at + step]);
+            at += step;
+        }
+        if !bytes.is_empty() {
+            self.extend_to(offset + bytes.len() as u64);
+        }
+    }
+
+    pub fn truncate(&mut self, length: u64) {
+        if length < self.length {
+            self.blocks.split_off(&length.div_ceil(BLOCK as u64));
+            let (block, within) = place(length);
+            if let Some(tail) = self.blocks.get_mut(&block) {
+                Arc::make_mut(tail)[within..].fill(0);
+            }
+        }
+        self.length = length;
+    }
+
+    pub fn reserve(&mut self, offset: u64, length: u64) {
+        let zeros = Arc::new([0; BLOCK]);
+        for block in blocks_of(offset, length) {
+            self.blocks.entry(block).or_insert_with(|| zeros.clone());
+        }
+        self.extend_to(offset + length);
+    }
+
+    pub fn corrupt(&mut self, offset: u64, mask: u8) {
+        let (block, within) = place(offset);
+        if let Some(bytes) = self.blocks.get_mut(&block) {
+            Arc::make_mut(bytes)[within] ^= mask;
+        }
+    }
+
+    fn extend_to(&mut self, length: u64) {
+        self.length = self.length.max(length);
+    }
+
+    fn copy_blocks(&mut self, from: &Self, range: core::ops::Range<u64>) {
+        for block in range {
+            match from.blocks.get(&block) {
+                Some(bytes) => drop(self.blocks.insert(block, bytes.clone())),
+                None => drop(self.blocks.remove(&block)),
+            }
+        }
+    }
+}
+
+fn place(offset: u64) -> (u64, usize) {
+    (offset / BLOCK as u64, (offset % BLOCK as u64) as usize)
+}
+
+/// A change of a file's content.
+#[derive(Clone, Debug)]
+pub enum Change {
+    Write { offset: u64, bytes: Arc<[u8]> },
+    Truncate(u64),
+    Reserve { offset: u64, length: u64 },
+}
+
+impl Change {
+    fn apply(&self, content: &mut Content) {
+        match self {
+            Self::Write { offset, bytes } => content.write(*offset, bytes),
+            Self::Truncate(length) => content.truncate(*length),
+            Self::Reserve { offset, length } => content.reserve(*offset, *length),
+        }
+    }
+}
+
+/// A file without its name.
+#[derive(Clone, Debug, Default)]
+pub struct Inode {
+    /// What readers see.
+    pub current: Content,
+    durable: Content,
+    /// What happened since the last sync.
+    changes: Vec<Change>,
+    /// Requests that were submitted on it and have not run yet.
+    pub under_way: u32,
+}
+
+impl Inode {
+    /// A file that survived with this content.
+    pub fn survivor(content: Content) -> Self {
+        Self { current: content.clone(), durable: content, ..Self::default() }
+    }
+
+    pub fn change(&mut self, change: Change) {
+        change.apply(&mut self.current);
+        self.changes.push(change);
+    }
+
+    /// Makes content and length durable.
+    pub fn sync(&mut self) {
+        for change in core::mem::take(&mut self.changes) {
+            self.keep(&change);
+        }
+        // Cut where an earlier failed sync lost a truncation, extended where it lost a write.
+        self.durable.truncate(self.current.length);
+    }
+
+    /// A sync that fails: some changes arrive, the others are forgotten by everyone, and the next sync does not know
+    /// of them. Readers still see them, until the crash.
+    pub fn sync_badly(&mut self, chance: &SimulatedEnv) {
+        for change in core::mem::take(&mut self.changes) {
+            if chance.random().is_multiple_of(2) {
+                self.keep(&change);
+            }
+        }
+    }
+
+    fn keep(&mut self, change: &Change) {
+        match change {
+            Change::Write { offset, bytes } => {
+                self.durable.copy_blocks(&self.current, blocks_of(*offset, bytes.len() as u64));
+                let end = (offset + bytes.len() as u64).min(self.current.length);
+                self.durable.extend_to(end);
+            }
+            Change::Truncate(length) => self.durable.truncate(*length),
+            Change::Reserve { .. } => change.apply(&mut self.durable),
+        }
+    }
+
+    /// Damages a byte in place.
+    pub fn corrupt(&mut self, offset: u64, mask: u8) {
+        self.current.corrupt(offset, mask);
+        self.durable.corrupt(offset, mask);
+    }
+
+    /// What is left after a crash.
+    pub fn survive(&self, how: Survive, chance: &SimulatedEnv) -> Content {
+        match how {
+            Survive::Nothing => self.durable.clone(),
+            Survive::Everything => self.current.clone(),
+            Survive::Random(_) => {
+                let mut left = self.durable.clone();
+                // From none to all, so that the extremes are met too.
+                let luck = chance.random() % 5;
+                for change in &self.changes {
+                    if chance.random() % 4 < luck {
+                        arrive(change, &mut left, chance);
+                    } else if let (Change::Write { offset, bytes }, 0) = (change, chance.random() % 8) {
+                        // The length arrived, the bytes did not.
+                        left.extend_to(offset + bytes.len() as u64);
+                    }
+                }
+                left
+            }
+        }
+    }
+}
+
+/// A change arrives, a write perhaps in part.
+fn arrive(change: &Change, left: &mut Content, chance: &SimulatedEnv) {
+    let Change::Write { offset, bytes } = change else { return change.apply(left) };
+    let grain = match chance.random() % 4 {
+        0 => SECTOR,
+        1 => BLOCK,
+        _ => return change.apply(left),
+    };
+    // A tear: the beginning, the end, or any of the pieces.
+    let pieces = bytes.len().div_ceil(grain) as u64 + 1;
+    let (kind, cut) = (chance.random() % 3, chance.random() % pieces);
+    let mut at = 0;
+    let mut n = 0;
+    while at < bytes.len() {
+        let to_edge = grain - ((offset + at as u64) % grain as u64) as usize;
+        let end = (at + to_edge).min(bytes.len());
+        let arrives = match kind {
+            0 => n < cut,
+            1 => n >= cut,
+            _ => chance.random().is_multiple_of(2),
+        };
+        if arrives {
+            left.write(offset + at as u64, &bytes[at..end]);
+        }
+        at = end;
+        n += 1;
+    }
+}

@@ -1,0 +1,447 @@
+//! A disk in memory that crashes, tears, forgets and fails on command.
+//!
+//! **Purpose.** Every crash that a real disk may suffer, at a chosen operation, replayable from a seed.
+//!
+//! **Invariants.** Operations are counted from 1: creations, writes, syncs of files and folders, preallocations,
+//! truncations, renames, removals, and each request of a batch when it is carried out; plain reads are not. From the
+//! chosen operation on everything fails, and [`SimulatedDisk::restart`] gives what the machine finds afterwards: all
+//! that was synced, and of the rest what the mode says, including the operation that was cut off. Everything that
+//! chance decides is drawn from the seed, in the order of the calls.
+//!
+//! **May touch.** `error`, `page`, `env`, `sync`.
+
+mod content;
+mod fault;
+mod names;
+mod queue;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::PathBuf,
+};
+
+use content::{Change, Inode};
+pub use fault::Fault;
+use fault::Kind;
+use names::{InodeId, Names};
+
+use super::{
+    BLOCK, Disk, FileName, Folder, Queue,
+    system::{check_blocks, failed},
+};
+use crate::{
+    env::SimulatedEnv,
+    error::DiskError,
+    page::Page,
+    sync::{
+        Arc, Mutex, Rank,
+        work::{self, Work},
+    },
+};
+
+/// What a crash leaves of what was not synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Survive {
+    /// Nothing: exactly what was synced is left.
+    Nothing,
+    /// All of it, the operation that was cut off included.
+    Everything,
+    /// Some of it, as this seed decides: any of the writes, whole or torn, and any of the names.
+    Random(u64),
+}
+
+/// A simulated disk. Clones share it.
+#[derive(Clone, Debug)]
+pub struct SimulatedDisk {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    chance: SimulatedEnv,
+    names: Names,
+    inodes: BTreeMap<InodeId, Inode>,
+    next_inode: InodeId,
+    operations: u64,
+    crash_at: Option<u64>,
+    crashed: bool,
+    faults: Vec<(u64, Fault)>,
+    unreadable: BTreeSet<(InodeId, u64)>,
+    capacity: Option<u64>,
+}
+
+impl SimulatedDisk {
+    /// An empty disk.
+    pub fn new(seed: u64) -> Self {
+        Self::with(State {
+            chance: SimulatedEnv::new(seed),
+            names: Names::default(),
+            inodes: BTreeMap::new(),
+            next_inode: 1,
+            operations: 0,
+            crash_at: None,
+            crashed: false,
+            faults: Vec::new(),
+            unreadable: BTreeSet::new(),
+            capacity: None,
+        })
+    }
+
+    fn with(state: State) -> Self {
+        Self { state: Arc::new(Mutex::new(Rank::Handles, state)) }
+    }
+
+    /// How many operations there have been so far.
+    pub fn operations(&self) -> u64 {
+        self.state.lock().operations
+    }
+
+    /// Crashes at this operation, counted from 1. It fails with [`DiskError::Crashed`], as does everything after it.
+    pub fn crash_at(&self, operation: u64) {
+        self.state.lock().crash_at = Some(operation);
+    }
+
+    /// Crashes now.
+    pub fn crash(&self) {
+        self.state.lock().crashed = true;
+    }
+
+    /// Whether it has crashed.
+    pub fn is_crashed(&self) -> bool {
+        self.state.lock().crashed
+    }
+
+    /// Plans a failure of this operation, or of the first one after it that the fault fits.
+    pub fn fail_at(&self, operation: u64, fault: Fault) {
+        let mut state = self.state.lock();
+        state.faults.push((operation, fault));
+        state.faults.sort_by_key(|(at, _)| *at);
+    }
+
+    /// Limits the space for content: from then on a write that needs more finds the disk full. `None` is no limit.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        self.state.lock().capacity = bytes;
+    }
+
+    /// How many bytes the content of all files takes, in whole blocks.
+    pub fn used(&self) -> u64 {
+        self.state.lock().used()
+    }
+
+    /// Flips bits of one byte of a file, where it lies on the disk. Says whether there is such a byte.
+    pub fn corrupt(&self, file: FileName, offset: u64, mask: u8) -> bool {
+        let mut state = self.state.lock();
+        let Some(inode) = state.names.get(file).and_then(|id| state.inodes.get_mut(&id)) else {
+            return false;
+        };
+        inode.corrupt(offset, mask);
+        offset < inode.current.length()
+    }
+
+    /// Makes a block of 4 KiB unreadable: reads of it fail until it is written again.
+    pub fn make_unreadable(&self, file: FileName, offset: u64) {
+        let mut state = self.state.lock();
+        if let Some(id) = state.names.get(file) {
+            state.unreadable.insert((id, offset / BLOCK as u64));
+        }
+    }
+
+    /// The disk as the machine finds it after a crash; this one has crashed then, if it had not before. Plans for
+    /// crashes and faults are not taken along, damage and the capacity are. Operations count from 1 again.
+    #[must_use]
+    pub fn restart(&self, survive: Survive) -> Self {
+        let mut old = self.state.lock();
+        old.crashed = true;
+        let chance = SimulatedEnv::new(match survive {
+            Survive::Nothing => 0,
+            Survive::Everything => 1,
+            Survive::Random(seed) => seed,
+        });
+        let names = old.names.survive(survive, &chance);
+        let linked: BTreeSet<InodeId> = names.values().copied().collect();
+        let inodes = old
+            .inodes
+            .iter()
+            .filter(|(id, _)| linked.contains(id))
+            .map(|(id, inode)| (*id, Inode::survivor(inode.survive(survive, &chance))))
+            .collect();
+        Self::with(State {
+            chance,
+            names: Names::survivors(names),
+            inodes,
+            next_inode: old.next_inode,
+            operations: 0,
+            crash_at: None,
+            crashed: false,
+            faults: Vec::new(),
+            unreadable: old.unreadable.clone(),
+            capacity: old.capacity,
+        })
+    }
+
+    /// Counts an operation and runs it, unless a fault is due. A crash lets the operation begin: what it changed may
+    /// survive, a sync has made nothing durable.
+    fn operate<T>(
+        &self,
+        action: &'static str,
+        file: FileName,
+        kind: Kind,
+        run: impl FnOnce(&mut State, Option<Fault>) -> Result<T, DiskError>,
+    ) -> Result<T, DiskError> {
+        let mut state = self.state.lock();
+        state.check()?;
+        state.operations += 1;
+        let now = state.operations;
+        if state.crash_at.is_some_and(|at| at <= now) {
+            if kind != Kind::Sync {
+                let _ = run(&mut state, None);
+            }
+            state.crashed = true;
+            return Err(DiskError::Crashed);
+        }
+        let fault = match state.faults.iter().position(|(at, fault)| *at <= now && fault.fits(kind)) {
+            Some(due) => Some(state.faults.remove(due).1),
+            None => None,
+        };
+        match fault {
+            Some(Fault::Full) => Err(failed(action, &path(file), io::ErrorKind::StorageFull.into())),
+            Some(Fault::Eio) if kind != Kind::Sync => Err(eio(action, file)),
+            fault => run(&mut state, fault),
+        }
+    }
+
+    /// An operation on the content of a file.
+    fn operate_on(
+        &self,
+        action: &'static str,
+        file: FileName,
+        kind: Kind,
+        run: impl FnOnce(&mut State, InodeId, Option<Fault>) -> Result<(), DiskError>,
+    ) -> Result<(), DiskError> {
+        self.operate(action, file, kind, |state, fault| {
+            let id = state.find(file)?;
+            run(state, id, fault)
+        })
+    }
+}
+
+fn path(file: FileName) -> PathBuf {
+    PathBuf::from("/simulated").join(file.to_string())
+}
+
+fn eio(action: &'static str, file: FileName) -> DiskError {
+    failed(action, &path(file), rustix::io::Errno::IO.into())
+}
+
+impl State {
+    fn check(&self) -> Result<(), DiskError> {
+        if self.crashed { Err(DiskError::Crashed) } else { Ok(()) }
+    }
+
+    fn find(&self, file: FileName) -> Result<InodeId, DiskError> {
+        self.check()?;
+        self.names.get(file).ok_or_else(|| DiskError::Missing { path: path(file) })
+    }
+
+    /// An inode that a name or a request leads to.
+    fn inode(&mut self, id: InodeId) -> &mut Inode {
+        self.inodes.get_mut(&id).expect("what a name or a request leads to is kept")
+    }
+
+    fn used(&self) -> u64 {
+        self.names
+            .current()
+            .values()
+            .filter_map(|id| self.inodes.get(id))
+            .map(|i| i.current.allocated())
+            .sum()
+    }
+
+    fn check_space(
+        &mut self,
+        action: &'static str,
+        file: FileName,
+        id: InodeId,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), DiskError> {
+        let Some(capacity) = self.capacity else { return Ok(()) };
+        let growth = self.inode(id).current.growth(offset, length);
+        if growth > 0 && self.used() + growth > capacity {
+            return Err(failed(action, &path(file), io::ErrorKind::StorageFull.into()));
+        }
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        file: FileName,
+        id: InodeId,
+        offset: u64,
+        bytes: &[u8],
+        fault: Option<Fault>,
+    ) -> Result<(), DiskError> {
+        let offset = match fault {
+            Some(Fault::LostWrite) => return Ok(()),
+            Some(Fault::MisdirectedWrite { offset }) => offset,
+            _ => offset,
+        };
+        self.check_space("write", file, id, offset, bytes.len() as u64)?;
+        let block = BLOCK as u64;
+        let blocks = offset / block..(offset + bytes.len() as u64).div_ceil(block);
+        self.unreadable.retain(|(inode, block)| *inode != id || !blocks.contains(block));
+        self.inode(id).change(Change::Write { offset, bytes: bytes.into() });
+        Ok(())
+    }
+
+    fn read(&mut self, file: FileName, id: InodeId, offset: u64, out: &mut [u8]) -> Result<usize, DiskError> {
+        let block = BLOCK as u64;
+        let end = (offset + out.len() as u64).div_ceil(block).max(offset / block);
+        if self.unreadable.range((id, offset / block)..(id, end)).next().is_some() {
+            return Err(eio("read", file));
+        }
+        Ok(self.inode(id).current.read(offset, out))
+    }
+
+    /// Forgets files that nothing leads to any more.
+    fn collect(&mut self) {
+        let reachable = self.names.reachable();
+        self.inodes.retain(|id, inode| inode.under_way > 0 || reachable.contains(id));
+        let inodes = &self.inodes;
+        self.unreadable.retain(|(id, _)| inodes.contains_key(id));
+    }
+}
+
+impl Disk for SimulatedDisk {
+    fn path(&self, file: FileName) -> PathBuf {
+        path(file)
+    }
+
+    fn create(&self, file: FileName) -> Result<(), DiskError> {
+        work::count(Work::FileCall);
+        self.operate("create", file, Kind::Grow, |state, _| {
+            if let Some(id) = state.names.get(file) {
+                state.inode(id).change(Change::Truncate(0));
+            } else {
+                let id = state.next_inode;
+                state.next_inode += 1;
+                state.inodes.insert(id, Inode::default());
+                state.names.link(file, id);
+            }
+            Ok(())
+        })
+    }
+
+    fn len(&self, file: FileName) -> Result<Option<u64>, DiskError> {
+        work::count(Work::FileCall);
+        let mut state = self.state.lock();
+        state.check()?;
+        Ok(state.names.get(file).map(|id| state.inode(id).current.length()))
+    }
+
+    fn list(&self, folder: Folder) -> Result<Vec<FileName>, DiskError> {
+        work::count(Work::FileCall);
+        let state = self.state.lock();
+        state.check()?;
+        Ok(state.names.current().keys().copied().filter(|file| file.folder() == folder).collect())
+    }
+
+    fn read(&self, file: FileName, offset: u64, out: &mut [u8]) -> Result<usize, DiskError> {
+        work::count(Work::Read);
+        let mut state = self.state.lock();
+        let id = state.find(file)?;
+        state.read(file, id, offset, out)
+    }
+
+    fn write(&self, file: FileName, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        if file.is_direct() {
+            check_blocks(&path(file), offset, bytes.len())?;
+        }
+        work::count(if matches!(file, FileName::Log(_)) { Work::LogWrite } else { Work::Write });
+        self.operate_on("write", file, Kind::Write, |state, id, fault| {
+            state.write(file, id, offset, bytes, fault)
+        })
+    }
+
+    fn read_page(&self, file: FileName, offset: u64, into: Page<'_>) -> Result<(), DiskError> {
+        let mut bytes = vec![0; into.len()];
+        self.read(file, offset, &mut bytes)?;
+        into.write(0, &bytes);
+        Ok(())
+    }
+
+    fn queue(&self) -> Box<dyn Queue> {
+        Box::new(queue::SimulatedQueue::new(self.clone()))
+    }
+
+    fn sync(&self, file: FileName) -> Result<(), DiskError> {
+        work::count(if matches!(file, FileName::Log(_)) { Work::LogSync } else { Work::Sync });
+        self.operate_on("sync", file, Kind::Sync, |state, id, fault| {
+            if fault.is_some() {
+                let chance = state.chance.clone();
+                state.inode(id).sync_badly(&chance);
+                return Err(eio("sync", file));
+            }
+            state.inode(id).sync();
+            Ok(())
+        })
+    }
+
+    fn sync_folder(&self, folder: Folder) -> Result<(), DiskError> {
+        work::count(Work::Sync);
+        // For a message any file of the folder will do.
+        let file = match folder {
+            Folder::Root => FileName::Control,
+            Folder::Log => FileName::Log(0),
+            Folder::Data => FileName::Data(crate::ids::SpaceId::NONE),
+        };
+        self.operate("sync", file, Kind::Sync, |state, fault| {
+            if fault.is_some() {
+                let chance = state.chance.clone();
+                state.names.sync_badly(folder, &chance);
+                return Err(eio("sync the folder of", file));
+            }
+            state.names.sync(folder);
+            state.collect();
+            Ok(())
+        })
+    }
+
+    fn preallocate(&self, file: FileName, offset: u64, length: u64) -> Result<(), DiskError> {
+        work::count(Work::FileCall);
+        self.operate_on("preallocate", file, Kind::Grow, |state, id, _| {
+            if length > 0 {
+                state.check_space("preallocate", file, id, offset, length)?;
+                state.inode(id).change(Change::Reserve { offset, length });
+            }
+            Ok(())
+        })
+    }
+
+    fn truncate(&self, file: FileName, length: u64) -> Result<(), DiskError> {
+        work::count(Work::FileCall);
+        self.operate_on("truncate", file, Kind::Other, |state, id, _| {
+            state.inode(id).change(Change::Truncate(length));
+            Ok(())
+        })
+    }
+
+    fn rename(&self, from: FileName, to: FileName) -> Result<(), DiskError> {
+        work::count(Work::FileCall);
+        self.operate_on("rename", from, Kind::Other, |state, id, _| {
+            state.names.rename(from, to, id);
+            Ok(())
+        })
+    }
+
+    fn remove(&self, file: FileName) -> Result<(), DiskError> {
+        work::count(Work::FileCall);
+        self.operate_on("remove", file, Kind::Other, |state, _, _| {
+            state.names.unlink(file);
+            Ok(())
+        })
+    }
+}

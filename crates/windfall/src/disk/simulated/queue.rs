@@ -1,0 +1,126 @@
+//! Batches on the simulated disk.
+//!
+//! **Purpose.** Requests are carried out in an order that the seed decides, some at once, some only when their
+//! completion is asked for: a sync in between does not cover those.
+//!
+//! **Invariants.** A request holds its file from its submission on. A queue that is dropped carries out what it has.
+//!
+//! **May touch.** `env`, `error`, `sync`.
+
+use super::{
+    super::{Action, Completion, Queue, Request},
+    Kind, SimulatedDisk,
+    names::InodeId,
+};
+use crate::{
+    env::Env,
+    error::DiskError,
+    sync::work::{self, Work},
+};
+
+#[derive(Debug)]
+enum Entry {
+    Waiting(Request, InodeId),
+    Done(Completion),
+}
+
+/// A queue of the simulated disk.
+#[derive(Debug)]
+pub struct SimulatedQueue {
+    disk: SimulatedDisk,
+    entries: Vec<Entry>,
+}
+
+impl SimulatedQueue {
+    pub fn new(disk: SimulatedDisk) -> Self {
+        Self { disk, entries: Vec::new() }
+    }
+
+    fn draw(&self, below: usize) -> usize {
+        (self.disk.state.lock().chance.random() % below as u64) as usize
+    }
+
+    fn accept(&self, file: super::FileName) -> Result<InodeId, DiskError> {
+        let mut state = self.disk.state.lock();
+        let id = state.find(file)?;
+        state.inode(id).under_way += 1;
+        Ok(id)
+    }
+
+    fn carry_out(&self, request: Request, id: InodeId) -> Completion {
+        let Request { token, file, offset, action, mut buffer } = request;
+        let result = match action {
+            Action::Read => self.disk.operate("read", file, Kind::Other, |state, _| {
+                let out = buffer.bytes_mut();
+                let got = state.read(file, id, offset, out)?;
+                out[got..].fill(0);
+                Ok(())
+            }),
+            Action::Write => self.disk.operate("write", file, Kind::Write, |state, fault| {
+                state.write(file, id, offset, buffer.bytes(), fault)
+            }),
+        };
+        let mut state = self.disk.state.lock();
+        state.inode(id).under_way -= 1;
+        drop(state);
+        Completion { token, buffer, result }
+    }
+
+    fn end(&self, entry: Entry) -> Completion {
+        match entry {
+            Entry::Waiting(request, id) => self.carry_out(request, id),
+            Entry::Done(completion) => completion,
+        }
+    }
+}
+
+impl Queue for SimulatedQueue {
+    fn submit(&mut self, batch: Vec<Request>) {
+        for request in batch {
+            debug_assert!(
+                request.offset % super::BLOCK as u64 == 0,
+                "a request at offset {}",
+                request.offset
+            );
+            work::count(match request.action {
+                Action::Read => Work::Read,
+                Action::Write => Work::Write,
+            });
+            let entry = match self.accept(request.file) {
+                Ok(id) if self.draw(2) == 0 => Entry::Done(self.carry_out(request, id)),
+                Ok(id) => Entry::Waiting(request, id),
+                Err(error) => {
+                    let Request { token, buffer, .. } = request;
+                    Entry::Done(Completion { token, buffer, result: Err(error) })
+                }
+            };
+            self.entries.push(entry);
+        }
+    }
+
+    fn complete(&mut self, wait: bool) -> Vec<Completion> {
+        if self.entries.is_empty() {
+            return Vec::new();
+        }
+        let count = if wait { 1 + self.draw(self.entries.len()) } else { self.draw(self.entries.len() + 1) };
+        (0..count)
+            .map(|_| {
+                let chosen = self.draw(self.entries.len());
+                let entry = self.entries.swap_remove(chosen);
+                self.end(entry)
+            })
+            .collect()
+    }
+
+    fn pending(&self) -> usize {
+        self.entries.len()
+    }
+}
+
+impl Drop for SimulatedQueue {
+    fn drop(&mut self) {
+        for entry in core::mem::take(&mut self.entries) {
+            self.end(entry);
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! The simulated disk against what a disk promises, and against protocols that are right or wrong.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    disk::{Action, IoBuffer, Request, conformance},
+    ids::SpaceId,
+};
+
+const LOG: FileName = FileName::Log(1);
+const DATA: FileName = FileName::Data(SpaceId(20));
+
+fn content(disk: &SimulatedDisk, file: FileName) -> Option<Vec<u8>> {
+    let length = disk.len(file).unwrap()?;
+    let mut bytes = vec![0; length as usize];
+    assert_eq!(disk.read(file, 0, &mut bytes).unwrap(), bytes.len());
+    Some(bytes)
+}
+
+fn with_log(bytes: &[u8]) -> SimulatedDisk {
+    let disk = SimulatedDisk::new(1);
+    disk.create(LOG).unwrap();
+    disk.write(LOG, 0, bytes).unwrap();
+    disk.sync(LOG).unwrap();
+    disk.sync_folder(Folder::Log).unwrap();
+    disk
+}
+
+fn write(token: u64, file: FileName, byte: u8) -> Request {
+    let mut buffer = IoBuffer::new(4096);
+    buffer.bytes_mut().fill(byte);
+    Request { token, file, offset: token * 4096, action: Action::Write, buffer }
+}
+
+#[test]
+fn conforms_whatever_the_seed() {
+    (0..20).for_each(|seed| conformance::check(&SimulatedDisk::new(seed)));
+}
+
+#[test]
+fn what_readers_see_is_not_what_is_durable() {
+    let disk = with_log(b"old");
+    disk.write(LOG, 0, b"new!").unwrap();
+    assert_eq!(content(&disk, LOG).unwrap(), b"new!");
+    let nothing = disk.restart(Survive::Nothing);
+    assert!(matches!(disk.write(LOG, 0, b"x"), Err(DiskError::Crashed)), "the old machine is off");
+    assert_eq!(content(&nothing, LOG).unwrap(), b"old");
+    assert_eq!(content(&disk.restart(Survive::Everything), LOG).unwrap(), b"new!");
+    let seen: BTreeSet<_> =
+        (0..100).map(|seed| content(&disk.restart(Survive::Random(seed)), LOG).unwrap()).collect();
+    let all = [&b"new!"[..], b"old", b"old\0"].map(Vec::from);
+    assert_eq!(seen, BTreeSet::from(all), "written, not written, or only its length");
+}
+
+#[test]
+fn a_synced_file_without_a_synced_name_may_be_gone() {
+    let disk = SimulatedDisk::new(1);
+    disk.create(LOG).unwrap();
+    disk.write(LOG, 0, b"kept").unwrap();
+    disk.sync(LOG).unwrap();
+    disk.create(FileName::Log(2)).unwrap();
+    disk.write(FileName::Log(2), 0, b"lost").unwrap();
+    assert_eq!(disk.restart(Survive::Nothing).list(Folder::Log).unwrap(), []);
+    let mut seen = BTreeSet::new();
+    for seed in 0..300 {
+        let left = disk.restart(Survive::Random(seed));
+        seen.insert((content(&left, LOG), content(&left, FileName::Log(2))));
+    }
+    assert!(seen.contains(&(None, None)));
+    assert!(seen.contains(&(None, Some(Vec::new()))), "a name without content");
+    assert!(seen.contains(&(Some(b"kept".into()), Some(vec![0; 4]))), "a length without bytes");
+    assert!(seen.iter().all(|(log, _)| log.as_ref().is_none_or(|bytes| bytes == b"kept")));
+}
+
+#[test]
+fn a_removed_file_may_come_back_until_its_folder_is_synced() {
+    let disk = with_log(b"here");
+    disk.remove(LOG).unwrap();
+    assert_eq!(disk.len(LOG).unwrap(), None);
+    let back = disk.restart(Survive::Nothing);
+    assert_eq!(content(&back, LOG).unwrap(), b"here");
+    back.remove(LOG).unwrap();
+    back.sync_folder(Folder::Log).unwrap();
+    assert!(back.state.lock().inodes.is_empty(), "nothing leads to it any more");
+    assert_eq!(back.restart(Survive::Nothing).len(LOG).unwrap(), None);
+}
+
+#[test]
+fn large_writes_tear_at_sectors_and_blocks() {
+    let disk = with_log(&[1; 16_384]);
+    disk.write(LOG, 0, &[2; 16_384]).unwrap();
+    let (mut sectors, mut blocks) = (0, 0);
+    for seed in 0..200 {
+        let bytes = content(&disk.restart(Survive::Random(seed)), LOG).unwrap();
+        assert!(bytes.chunks(512).all(|s| s.iter().all(|b| *b == s[0])), "a sector is whole");
+        let mixed = |of: &[u8]| of.contains(&1) && of.contains(&2);
+        sectors += usize::from(bytes.chunks(4096).any(mixed));
+        blocks += usize::from(mixed(&bytes) && !bytes.chunks(4096).any(mixed));
+    }
+    assert!(sectors > 10 && blocks > 10, "{sectors} tears within blocks, {blocks} between them");
+}
+
+/// Replaces the log's content, by a new file that is renamed over it.
+fn replace(disk: &SimulatedDisk, careful: bool) -> Result<(), DiskError> {
+    let new = FileName::Log(2);
+    disk.create(new)?;
+    disk.write(new, 0, &[2; 6000])?;
+    if careful {
+        disk.sync(new)?;
+    }
+    disk.rename(new, LOG)?;
+    disk.sync_folder(Folder::Log)
+}
+
+/// The contents found after crashes at every operation of a replacement, and whether it had been acknowledged.
+fn outcomes(careful: bool) -> BTreeSet<(bool, Option<Vec<u8>>)> {
+    let mut seen = BTreeSet::new();
+    let whole = with_log(&[1; 6000]);
+    let before = whole.operations();
+    replace(&whole, careful).unwrap();
+    for at in before + 1..=whole.operations() + 1 {
+        for seed in 0..60 {
+            let disk = with_log(&[1; 6000]);
+            disk.crash_at(at);
+            let result = replace(&disk, careful);
+            assert_eq!(result.is_ok(), at > whole.operations());
+            assert_eq!(disk.is_crashed(), result.is_err());
+            let how = [Survive::Nothing, Survive::Everything, Survive::Random(seed)][seed.min(2) as usize];
+            seen.insert((result.is_ok(), content(&disk.restart(how), LOG)));
+        }
+    }
+    seen
+}
+
+#[test]
+fn a_careful_replacement_is_atomic_and_a_careless_one_is_caught() {
+    let (old, new) = (Some(vec![1; 6000]), Some(vec![2; 6000]));
+    assert_eq!(
+        outcomes(true),
+        BTreeSet::from([(false, old.clone()), (false, new.clone()), (true, new.clone())])
+    );
+    let careless = outcomes(false);
+    assert!(
+        careless.iter().any(|(done, content)| *done && *content != new),
+        "an acknowledged replacement was lost"
+    );
+    assert!(careless.iter().all(|(done, content)| !*done || *content != old), "the name itself was synced");
+}
+
+#[test]
+fn a_sync_that_is_cut_off_has_promised_nothing() {
+    for folder in [false, true] {
+        let disk = SimulatedDisk::new(1);
+        disk.create(LOG).unwrap();
+        disk.write(LOG, 0, b"x").unwrap();
+        if !folder {
+            disk.sync_folder(Folder::Log).unwrap();
+        }
+        disk.crash_at(disk.operations() + 1);
+        let result = if folder { disk.sync_folder(Folder::Log) } else { disk.sync(LOG) };
+        assert!(matches!(result, Err(DiskError::Crashed)));
+        let found = |survive| content(&disk.restart(survive), LOG);
+        assert_eq!(found(Survive::Nothing), if folder { None } else { Some(Vec::new()) });
+        assert_eq!(found(Survive::Everything), Some(b"x".into()));
+    }
+}
+
+#[test]
+fn a_sync_does_not_cover_requests_that_have_not_completed() {
+    let mut lost = 0;
+    for seed in 0..50 {
+        let disk = SimulatedDisk::new(seed);
+        disk.create(DATA).unwrap();
+        disk.sync_folder(Folder::Data).unwrap();
+        let mut queue = disk.queue();
+        queue.submit((0..4).map(|n| write(n, DATA, 7)).collect());
+        disk.sync(DATA).unwrap();
+        lost += u32::from(content(&disk.restart(Survive::Nothing), DATA).unwrap() != [7; 16_384]);
+    }
+    assert!(lost > 25, "only {lost} of 50 times");
+}
+
+#[test]
+fn a_seed_decides_the_order_of_completions() {
+    let order = |seed| {
+        let disk = SimulatedDisk::new(seed);
+        disk.create(DATA).unwrap();
+        let mut queue = disk.queue();
+        queue.submit((0..20).map(|n| write(n, DATA, 7)).collect());
+        let mut tokens = Vec::new();
+        while queue.pending() > 0 {
+            tokens.extend(queue.complete(true).iter().map(|done| done.token));
+        }
+        tokens
+    };
+    assert_eq!(order(1), order(1));
+    assert_ne!(order(1), order(2));
+    assert_ne!(order(1), (0..20).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_crash_amid_a_batch_fails_the_rest_of_it() {
+    let disk = SimulatedDisk::new(5);
+    disk.create(DATA).unwrap();
+    disk.crash_at(disk.operations() + 3);
+    let mut queue = disk.queue();
+    queue.submit((0..8).map(|n| write(n, DATA, 7)).collect());
+    let mut results = Vec::new();
+    while queue.pending() > 0 {
+        results.extend(queue.complete(true).into_iter().map(|done| done.result));
+    }
+    assert_eq!(results.iter().filter(|r| r.is_ok()).count(), 2);
+    assert!(results.iter().all(|r| matches!(r, Ok(()) | Err(DiskError::Crashed))));
+    assert!(matches!(disk.len(DATA), Err(DiskError::Crashed)));
+}
+
+#[test]
+fn a_full_disk_refuses_until_there_is_room() {
+    let disk = with_log(&[1; 8192]);
+    disk.set_capacity(Some(16_384));
+    disk.create(DATA).unwrap();
+    disk.preallocate(DATA, 0, 8192).unwrap();
+    assert_eq!(disk.used(), 16_384);
+    assert!(matches!(disk.write(LOG, 8192, &[1]), Err(DiskError::Full { .. })));
+    assert!(matches!(disk.preallocate(LOG, 8000, 200), Err(DiskError::Full { .. })));
+    assert_eq!(disk.len(LOG).unwrap(), Some(8192), "nothing was done");
+    disk.write(DATA, 0, &[3; 8192]).unwrap();
+    disk.write(LOG, 0, &[2; 8192]).unwrap();
+    disk.truncate(DATA, 4096).unwrap();
+    disk.write(LOG, 8192, &[1]).unwrap();
+    assert!(disk.write(LOG, 12_288, &[1]).is_err());
+    disk.remove(DATA).unwrap();
+    disk.write(LOG, 12_288, &[1]).unwrap();
+    disk.set_capacity(None);
+    disk.write(LOG, 1 << 20, &[1]).unwrap();
+}
+
+#[test]
+fn faults_happen_once_where_they_fit() {
+    let disk = with_log(&[1; 4096]);
+    disk.fail_at(disk.operations() + 1, Fault::Eio);
+    assert!(matches!(disk.write(LOG, 0, &[2]), Err(DiskError::Io { .. })));
+    disk.fail_at(0, Fault::Full);
+    disk.truncate(LOG, 4096).unwrap();
+    assert!(matches!(disk.write(LOG, 0, &[2]), Err(DiskError::Full { .. })));
+    assert_eq!(content(&disk, LOG).unwrap(), [1; 4096]);
+    disk.fail_at(0, Fault::LostWrite);
+    disk.write(LOG, 0, &[2]).unwrap();
+    disk.sync(LOG).unwrap();
+    assert_eq!(content(&disk, LOG).unwrap(), [1; 4096]);
+    disk.fail_at(0, Fault::MisdirectedWrite { offset: 512 });
+    disk.write(LOG, 0, &[2]).unwrap();
+    let mut out = [0; 2];
+    disk.read(LOG, 511, &mut out).unwrap();
+    assert_eq!(out, [1, 2]);
+}
+
+#[test]
+fn a_failed_sync_is_not_made_good_by_the_next() {
+    let mut lost = 0;
+    for seed in 0..40 {
+        let disk = SimulatedDisk::new(seed);
+        disk.create(LOG).unwrap();
+        disk.sync_folder(Folder::Log).unwrap();
+        disk.fail_at(0, Fault::SyncFails);
+        disk.write(LOG, 0, &[1; 100]).unwrap();
+        disk.write(LOG, 4096, &[2; 100]).unwrap();
+        assert!(matches!(disk.sync(LOG), Err(DiskError::Io { action: "sync", .. })));
+        disk.sync(LOG).unwrap();
+        assert_eq!(content(&disk, LOG).unwrap()[..100], [1; 100], "readers still see it");
+        let left = content(&disk.restart(Survive::Nothing), LOG).unwrap();
+        assert_eq!(left.len(), 4196);
+        lost += usize::from(left[0] == 0) + usize::from(left[4096] == 0);
+    }
+    assert!((20..60).contains(&lost), "{lost} of 80 writes were lost");
+}
+
+#[test]
+fn a_failed_sync_of_a_folder_may_lose_names() {
+    let survived = (0..40).filter(|seed| {
+        let disk = SimulatedDisk::new(*seed);
+        disk.create(LOG).unwrap();
+        disk.fail_at(0, Fault::SyncFails);
+        disk.sync_folder(Folder::Log).unwrap_err();
+        disk.sync_folder(Folder::Log).unwrap();
+        disk.restart(Survive::Nothing).len(LOG).unwrap().is_some()
+    });
+    assert!((5..35).contains(&survived.count()));
+}
+
+#[test]
+fn damage_stays_and_unreadable_blocks_heal_when_written() {
+    let disk = with_log(&[1; 8192]);
+    assert!(disk.corrupt(LOG, 5000, 0x80));
+    assert!(!disk.corrupt(LOG, 9000, 0x80) && !disk.corrupt(DATA, 0, 1));
+    let disk = disk.restart(Survive::Nothing);
+    let mut out = [0; 3];
+    disk.read(LOG, 4999, &mut out).unwrap();
+    assert_eq!(out, [1, 0x81, 1]);
+    disk.make_unreadable(LOG, 5000);
+    assert!(matches!(disk.read(LOG, 4094, &mut out), Err(DiskError::Io { action: "read", .. })));
+    disk.read(LOG, 4093, &mut out).unwrap();
+    disk.write(LOG, 4096, &[3; 4096]).unwrap();
+    disk.read(LOG, 4094, &mut out).unwrap();
+    assert_eq!(out, [1, 1, 3]);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write { at: usize, sectors: usize },
+    Truncate { sectors: usize },
+    Reserve { sectors: usize },
+    Recreate,
+    Sync,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => (0usize..40, 1usize..20).prop_map(|(at, sectors)| Step::Write { at, sectors }),
+        1 => (0usize..60).prop_map(|sectors| Step::Truncate { sectors }),
+        1 => (1usize..60).prop_map(|sectors| Step::Reserve { sectors }),
+        1 => Just(Step::Recreate),
+        2 => Just(Step::Sync),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+/// What each sector may hold after a crash, and how long the file may be.
+struct Model {
+    now: Vec<u8>,
+    possible: Vec<BTreeSet<u8>>,
+    lengths: (usize, usize),
+}
+
+impl Model {
+    fn new() -> Self {
+        Self { now: Vec::new(), possible: vec![BTreeSet::from([0]); 64], lengths: (0, 0) }
+    }
+
+    fn see(&mut self) {
+        for (n, ways) in self.possible.iter_mut().enumerate() {
+            ways.insert(self.now.get(n).copied().unwrap_or(0));
+        }
+        self.lengths.0 = self.lengths.0.min(self.now.len());
+        self.lengths.1 = self.lengths.1.max(self.now.len());
+    }
+
+    fn sync(&mut self) {
+        self.possible.iter_mut().for_each(BTreeSet::clear);
+        self.lengths = (self.now.len(), self.now.len());
+        self.see();
+    }
+
+    fn check(&self, bytes: &[u8]) -> Result<(), TestCaseError> {
+        prop_assert!((self.lengths.0 * 512..=self.lengths.1 * 512).contains(&bytes.len()));
+        for (n, sector) in bytes.chunks(512).enumerate() {
+            prop_assert!(sector.iter().all(|b| *b == sector[0]), "sector {} is torn", n);
+            let ways = &self.possible[n];
+            prop_assert!(ways.contains(&sector[0]), "sector {n} holds {}, of {ways:?}", sector[0]);
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+    #[test]
+    fn what_was_synced_survives_and_nothing_is_made_up(steps in steps(), seed in any::<u64>()) {
+        let mut disk = with_log(&[]);
+        let mut model = Model::new();
+        for (n, step) in steps.iter().enumerate() {
+            let stamp = n as u8 + 1;
+            match *step {
+                Step::Write { at, sectors } => {
+                    disk.write(LOG, at as u64 * 512, &vec![stamp; sectors * 512]).unwrap();
+                    let end = (at + sectors).max(model.now.len());
+                    model.now.resize(end, 0);
+                    model.now[at..at + sectors].fill(stamp);
+                }
+                Step::Truncate { sectors } => {
+                    disk.truncate(LOG, sectors as u64 * 512).unwrap();
+                    model.now.resize(sectors, 0);
+                }
+                Step::Reserve { sectors } => {
+                    disk.preallocate(LOG, 0, sectors as u64 * 512).unwrap();
+                    model.now.resize(sectors.max(model.now.len()), 0);
+                }
+                Step::Recreate => {
+                    disk.create(LOG).unwrap();
+                    model.now.clear();
+                }
+                Step::Sync => {
+                    disk.sync(LOG).unwrap();
+                    model.sync();
+                }
+            }
+            model.see();
+            let expected: Vec<u8> = model.now.iter().flat_map(|b| [*b; 512]).collect();
+            prop_assert_eq!(content(&disk, LOG).unwrap(), expected, "readers see the latest");
+        }
+        model.check(&content(&disk.restart(Survive::Nothing), LOG).unwrap())?;
+        let everything: Vec<u8> = model.now.iter().flat_map(|b| [*b; 512]).collect();
+        prop_assert_eq!(content(&disk.restart(Survive::Everything), LOG).unwrap(), everything);
+        for round in 0..5 {
+            let left = disk.restart(Survive::Random(seed ^ round));
+            let bytes = content(&left, LOG).unwrap();
+            let again = disk.restart(Survive::Random(seed ^ round));
+            prop_assert_eq!(&content(&again, LOG).unwrap(), &bytes, "a seed is replayed");
+            model.check(&bytes)?;
+            // What survived one crash is durable: it survives the next.
+            prop_assert_eq!(&content(&left.restart(Survive::Nothing), LOG).unwrap(), &bytes);
+        }
+        disk = disk.restart(Survive::Random(seed));
+        disk.sync(LOG).unwrap();
+    }
+}

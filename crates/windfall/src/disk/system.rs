@@ -1,0 +1,254 @@
+//! Calls on an open file: whole transfers, and errors that name the file.
+//!
+//! **Purpose.** The system may transfer less than it was asked for, be interrupted, or refuse memory that is not
+//! aligned. Above this module a transfer is whole or an error.
+//!
+//! **Invariants.** Memory of a page is written through a raw pointer only: optimistic readers may look at the same
+//! words meanwhile, so no Rust reference may claim them.
+//!
+//! **May touch.** `error`, `page`, `sync`, the machine.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::FallocateFlags,
+    io::{Errno, retry_on_intr},
+};
+
+use super::{Action, BLOCK, IoBuffer};
+use crate::{
+    error::DiskError,
+    page::Page,
+    sync::{
+        Arc, Event,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+};
+
+/// How many files are open, for those who wait until there are fewer.
+#[derive(Debug, Default)]
+pub struct Open {
+    pub count: AtomicUsize,
+    pub fewer: Event,
+}
+
+/// An open file. The descriptor is closed when the last holder lets go.
+#[derive(Debug)]
+pub struct File {
+    fd: OwnedFd,
+    path: PathBuf,
+    direct: bool,
+    open: Option<Arc<Open>>,
+}
+
+impl File {
+    /// An open file, counted in `open` while it lives.
+    pub fn new(fd: OwnedFd, path: PathBuf, direct: bool, open: Option<Arc<Open>>) -> Self {
+        if let Some(open) = &open {
+            open.count.fetch_add(1, SeqCst);
+        }
+        Self { fd, path, direct, open }
+    }
+
+    fn named<T>(&self, action: &'static str, result: io::Result<T>) -> Result<T, DiskError> {
+        result.map_err(|error| failed(action, &self.path, error))
+    }
+
+    /// Reads from any offset into any memory; gives how many bytes there were.
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize, DiskError> {
+        if !self.direct {
+            return self.named("read", self.read_whole(offset, out));
+        }
+        // Direct I/O wants whole blocks in aligned memory.
+        let head = (offset % BLOCK as u64) as usize;
+        let mut blocks = IoBuffer::new(head + out.len());
+        let got = self.named("read", self.read_whole(offset - head as u64, blocks.bytes_mut()))?;
+        let n = got.saturating_sub(head).min(out.len());
+        out[..n].copy_from_slice(&blocks.bytes()[head..head + n]);
+        Ok(n)
+    }
+
+    fn read_whole(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        self.fill(out.len(), |at| Ok(rustix::io::pread(&self.fd, &mut out[at..], offset + at as u64)?))
+    }
+
+    /// Fills memory by as many calls as it takes, up to the end of the file.
+    fn fill(&self, len: usize, mut call: impl FnMut(usize) -> io::Result<usize>) -> io::Result<usize> {
+        let mut at = 0;
+        while at < len {
+            match call(at) {
+                Ok(0) => break,
+                Ok(n) => {
+                    at += n;
+                    // A direct read stops amid a block only at the end of the file, and could not go on from there.
+                    if self.direct && n % BLOCK != 0 {
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(at)
+    }
+
+    /// Reads a page straight into its words; what lies past the end of the file is zero.
+    pub fn read_page(&self, offset: u64, into: Page<'_>) -> Result<(), DiskError> {
+        let words = into.words();
+        let memory = words.as_ptr().cast::<u8>().cast_mut();
+        if self.direct && memory.addr() % BLOCK != 0 {
+            let mut buffer = IoBuffer::new(into.len());
+            self.read(offset, buffer.bytes_mut())?;
+            into.write(0, &buffer.bytes()[..into.len()]);
+            return Ok(());
+        }
+        let got = self.fill(into.len(), |at| {
+            // SAFETY: `at` is below the page's length, so the call writes within the words that `into` borrows. They
+            // are atomics, which may change under a shared reference, and any bytes are valid in them. No reference
+            // to the bytes is formed.
+            let n = unsafe {
+                let to = memory.add(at).cast();
+                libc::pread(self.fd.as_raw_fd(), to, into.len() - at, (offset + at as u64).cast_signed())
+            };
+            usize::try_from(n).map_err(|_| io::Error::last_os_error())
+        });
+        let got = self.named("read", got)?;
+        into.fill_zero(got, into.len() - got);
+        Ok(())
+    }
+
+    /// Writes all the bytes. For a direct file they are whole blocks in aligned memory.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        let mut at = 0;
+        while at < bytes.len() {
+            match rustix::io::pwrite(&self.fd, &bytes[at..], offset + at as u64) {
+                Ok(0) => return self.named("write", Err(io::ErrorKind::WriteZero.into())),
+                Ok(n) => at += n,
+                Err(Errno::INTR) => {}
+                Err(error) => return self.named("write", Err(error.into())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes bytes that lie anywhere in memory.
+    pub fn write_unaligned(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        if !self.direct {
+            return self.write(offset, bytes);
+        }
+        let mut buffer = IoBuffer::new(bytes.len());
+        buffer.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+        self.write(offset, buffer.bytes())
+    }
+
+    /// Does what a request of a batch asks for.
+    pub fn transfer(&self, action: Action, offset: u64, buffer: &mut IoBuffer) -> Result<(), DiskError> {
+        match action {
+            Action::Read => {
+                let got = self.named("read", self.read_whole(offset, buffer.bytes_mut()))?;
+                buffer.bytes_mut()[got..].fill(0);
+                Ok(())
+            }
+            Action::Write => self.write(offset, buffer.bytes()),
+        }
+    }
+
+    /// Makes content and length durable.
+    pub fn sync(&self) -> Result<(), DiskError> {
+        // A failed sync is never repeated: the system may have dropped what it could not write.
+        self.named("sync", retry_on_intr(|| rustix::fs::fdatasync(&self.fd)).map_err(Into::into))
+    }
+
+    /// Sets the length.
+    pub fn truncate(&self, length: u64) -> Result<(), DiskError> {
+        self.named("truncate", retry_on_intr(|| rustix::fs::ftruncate(&self.fd, length)).map_err(Into::into))
+    }
+
+    /// Reserves space, and extends the file to the end of the range.
+    pub fn preallocate(&self, offset: u64, length: u64) -> Result<(), DiskError> {
+        let call = || rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), offset, length);
+        match retry_on_intr(call) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.fill_with_zeros(offset + length),
+            result => self.named("preallocate", result.map_err(Into::into)),
+        }
+    }
+
+    /// What stands in for `fallocate`: zeros from the end of the file on, in whole blocks. Holes before it stay.
+    pub fn fill_with_zeros(&self, end: u64) -> Result<(), DiskError> {
+        const STEP: u64 = 1 << 20;
+        let stat = self.named("preallocate", rustix::fs::fstat(&self.fd).map_err(Into::into))?;
+        let length = u64::try_from(stat.st_size).unwrap_or(0);
+        if length >= end {
+            return Ok(());
+        }
+        let zeros = IoBuffer::new(STEP as usize);
+        // Up to the next block the tail is a hole of the last block, which has its space.
+        let mut at = length.next_multiple_of(BLOCK as u64);
+        while at < end {
+            let n = (end - at).next_multiple_of(BLOCK as u64).min(STEP);
+            self.write(at, &zeros.bytes()[..n as usize])?;
+            at += n;
+        }
+        self.truncate(end)
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if let Some(open) = &self.open {
+            open.count.fetch_sub(1, SeqCst);
+            open.fewer.notify();
+        }
+    }
+}
+
+/// The error of a failed call.
+pub fn failed(action: &'static str, path: &Path, error: io::Error) -> DiskError {
+    let path = path.to_path_buf();
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => DiskError::Full { action, path },
+        io::ErrorKind::NotFound => DiskError::Missing { path },
+        _ => DiskError::Io { action, path, source: Arc::new(error) },
+    }
+}
+
+/// Refuses a write to a file of whole blocks that is not of whole blocks.
+pub fn check_blocks(path: &Path, offset: u64, length: usize) -> Result<(), DiskError> {
+    if offset.is_multiple_of(BLOCK as u64) && length.is_multiple_of(BLOCK) {
+        return Ok(());
+    }
+    let source = io::Error::new(io::ErrorKind::InvalidInput, "this file is written in whole blocks of 4 KiB");
+    Err(DiskError::Io { action: "write", path: path.to_path_buf(), source: Arc::new(source) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_system_become_ours() {
+        let error = |errno: Errno| failed("write", Path::new("x"), errno.into());
+        assert!(matches!(error(Errno::NOSPC), DiskError::Full { .. }));
+        assert!(matches!(error(Errno::DQUOT), DiskError::Full { .. }));
+        assert!(matches!(error(Errno::NOENT), DiskError::Missing { .. }));
+        assert!(matches!(error(Errno::IO), DiskError::Io { .. }));
+    }
+
+    #[test]
+    fn zeros_stand_in_for_fallocate() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let std = std::fs::File::options().create_new(true).read(true).write(true).open(&path).unwrap();
+        let file = File::new(std.into(), path.clone(), false, None);
+        file.write(0, &[7; 5000]).unwrap();
+        file.fill_with_zeros(3_000_001).unwrap();
+        file.fill_with_zeros(10).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(bytes.len(), 3_000_001);
+        assert!(bytes[..5000].iter().all(|b| *b == 7) && bytes[5000..].iter().all(|b| *b == 0));
+    }
+}

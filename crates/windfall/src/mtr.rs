@@ -1,0 +1,177 @@
+//! Mini-transactions: latched pages, and their changes as one group of the log.
+//!
+//! **Purpose.** A change of several pages happens whole or not at all. Pages are latched as they are needed, each change
+//! is applied and recorded in one go, and the commit makes the records one group, marks the pages dirty and lets go.
+//!
+//! **Invariants.** All latches are held to the commit, so nobody sees a part of the change. The pages are registered dirty
+//! before the log's floor may pass the group ([`Log::begin_group`](crate::log::Log::begin_group)). What was applied must
+//! be committed: a mini-transaction that is dropped after it has changed something, by a panic or an error on
+//! its way, poisons the database, because memory and log disagree from then on. Changes of temporary tablespaces are
+//! applied and not recorded.
+//!
+//! **May touch.** `buffer`, `log` and what is below.
+
+use crate::{
+    buffer::{BufferPool, Durability, ExclusivePage, Reading, Space},
+    error::Result,
+    ids::{Lsn, PageId, PageNo},
+    log::{GroupWriter, Record},
+    page::{Page, PageOp},
+    sync::Arc,
+};
+
+/// A page latched by a mini-transaction: its place among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot(pub usize);
+
+#[derive(Debug)]
+struct Memo<'a> {
+    space: Arc<Space>,
+    page: ExclusivePage<'a>,
+    id: PageId,
+}
+
+/// A mini-transaction.
+#[derive(Debug)]
+pub struct Mtr<'a> {
+    pool: &'a BufferPool,
+    /// Latched pages in the order of latching. A page that was let go leaves a gap.
+    pages: Vec<Option<Memo<'a>>>,
+    group: GroupWriter,
+    /// Whether a page was changed, logged or not.
+    applied: bool,
+}
+
+impl<'a> Mtr<'a> {
+    /// Begins one.
+    ///
+    /// # Errors
+    /// When the database is poisoned.
+    pub fn begin(pool: &'a BufferPool) -> Result<Self> {
+        pool.ground().health.check()?;
+        Ok(Self { pool, pages: Vec::with_capacity(8), group: GroupWriter::default(), applied: false })
+    }
+
+    /// The pool it works in.
+    pub fn pool(&self) -> &'a BufferPool {
+        self.pool
+    }
+
+    fn find(&self, id: PageId) -> Option<Slot> {
+        self.pages.iter().position(|memo| memo.as_ref().is_some_and(|m| m.id == id)).map(Slot)
+    }
+
+    fn keep(&mut self, space: &Arc<Space>, id: PageId, page: ExclusivePage<'a>) -> Slot {
+        self.pages.push(Some(Memo { space: space.clone(), page, id }));
+        Slot(self.pages.len() - 1)
+    }
+
+    fn memo(&self, slot: Slot) -> &Memo<'a> {
+        self.pages[slot.0].as_ref().expect("the page is latched")
+    }
+
+    /// Latches a page exclusively, or gives the latch that is held already.
+    ///
+    /// # Errors
+    /// `TableDropped`, damage, I/O.
+    pub fn latch(&mut self, space: &Arc<Space>, page: PageNo) -> Result<Slot> {
+        let id = PageId { space: space.id(), page };
+        if let Some(slot) = self.find(id) {
+            return Ok(slot);
+        }
+        let latched = self.pool.exclusive(space, page)?;
+        Ok(self.keep(space, id, latched))
+    }
+
+    /// Latches a page that is going to be formatted; it is not read from disk.
+    ///
+    /// # Errors
+    /// As [`Mtr::latch`].
+    pub fn latch_fresh(&mut self, space: &Arc<Space>, page: PageNo) -> Result<Slot> {
+        let id = PageId { space: space.id(), page };
+        if let Some(slot) = self.find(id) {
+            return Ok(slot);
+        }
+        let latched = self.pool.fresh(space, page)?;
+        Ok(self.keep(space, id, latched))
+    }
+
+    /// Latches the page that was read, if it is unchanged.
+    pub fn upgrade(&mut self, space: &Arc<Space>, reading: &Reading<'_>) -> Option<Slot> {
+        let latched = self.pool.upgrade(reading)?;
+        let id = latched.id();
+        Some(self.keep(space, id, latched))
+    }
+
+    /// Lets go of a page that was not changed.
+    pub fn unlatch(&mut self, slot: Slot) {
+        let memo = self.pages[slot.0].take();
+        assert!(!memo.is_some_and(|m| m.page.is_changed()), "a changed page is latched to the commit");
+    }
+
+    /// A latched page.
+    pub fn page(&self, slot: Slot) -> Page<'_> {
+        self.memo(slot).page.page()
+    }
+
+    /// Which page it is.
+    pub fn id(&self, slot: Slot) -> PageId {
+        self.memo(slot).id
+    }
+
+    /// Changes a latched page and records the change.
+    pub fn apply(&mut self, slot: Slot, op: &PageOp<'_>) {
+        self.applied = true;
+        let memo = self.pages[slot.0].as_mut().expect("the page is latched");
+        memo.page.changed();
+        if let Err(what) = op.apply(memo.page.page(), memo.id) {
+            // The operation was made for this very page: that it does not fit is a defect of the engine.
+            let what = format!("{}: {what}: {op:?}", memo.id);
+            self.pool.ground().health.poison(&what);
+            panic!("{what}");
+        }
+        if memo.space.durability() == Durability::Logged {
+            self.group.page(memo.id, op);
+        }
+    }
+
+    /// Records something beside the changes of pages.
+    pub fn record(&mut self, record: &Record<'_>) {
+        self.applied = true;
+        self.group.push(record);
+    }
+
+    /// Ends it: one group in the log, the pages dirty, all latches released. Gives the LSN behind the group, or
+    /// [`Lsn::ZERO`] when there was nothing to log.
+    ///
+    /// # Errors
+    /// When the log takes no more; the database is poisoned then.
+    pub fn commit(mut self) -> Result<Lsn> {
+        if !self.applied {
+            return Ok(Lsn::ZERO);
+        }
+        let log = &self.pool.ground().log;
+        let appending = log.begin_group();
+        let logged = !self.group.is_empty();
+        let (start, end) =
+            if logged { appending.append(self.group.bytes())? } else { (log.end(), Lsn::ZERO) };
+        for memo in self.pages.iter_mut().flatten().filter(|memo| memo.page.is_changed()) {
+            if memo.space.durability() == Durability::Logged {
+                memo.page.page().set_lsn(end);
+            }
+            memo.page.mark_dirty(&memo.space, start);
+        }
+        drop(appending);
+        self.applied = false;
+        self.pages.clear();
+        Ok(end)
+    }
+}
+
+impl Drop for Mtr<'_> {
+    fn drop(&mut self) {
+        if self.applied {
+            self.pool.ground().health.poison("a change of several pages was left unfinished");
+        }
+    }
+}

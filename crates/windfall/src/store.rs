@@ -1,0 +1,108 @@
+//! The product's pages: what the tree is given to work on.
+//!
+//! **Purpose.** Implements the seam of [`tree::store`](crate::tree::store) with the buffer pool, mini-transactions and
+//! tablespaces. Everything above uses the names of this file, and the tree's type parameter ends here.
+//!
+//! **Invariants.** None of its own: each call is one call below.
+//!
+//! **May touch.** `tree`, `tablespace`, `mtr`, `buffer`.
+
+use crate::{
+    buffer::{BufferPool, Reading, SharedPage, Space},
+    error::Result,
+    ids::{Lsn, PageNo, SpaceId},
+    mtr::{Mtr, Slot},
+    page::{Access, Page, PageOp, PageType},
+    sync::Arc,
+    tablespace,
+    tree::store::{self, Latched, PageStore},
+};
+
+impl store::Reading for Reading<'_> {
+    #[inline]
+    fn page(&self) -> Page<'_> {
+        Reading::page(self)
+    }
+
+    #[inline]
+    fn is_valid(&self) -> bool {
+        Reading::is_valid(self)
+    }
+}
+
+impl store::Shared for SharedPage<'_> {
+    fn page(&self) -> Page<'_> {
+        SharedPage::page(self)
+    }
+}
+
+impl PageStore for BufferPool {
+    type Space = Arc<Space>;
+    type Reading<'a> = Reading<'a>;
+    type Shared<'a> = SharedPage<'a>;
+    type MiniTransaction<'a> = Mtr<'a>;
+
+    fn page_size(&self) -> usize {
+        BufferPool::page_size(self)
+    }
+
+    fn space_id(&self, space: &Arc<Space>) -> SpaceId {
+        space.id()
+    }
+
+    fn is_empty(&self, space: &Arc<Space>) -> Result<bool> {
+        space.check_live()?;
+        Ok(!space.has_pages())
+    }
+
+    #[inline]
+    fn read<'a>(&'a self, space: &'a Arc<Space>, page: PageNo, access: Access) -> Result<Reading<'a>> {
+        BufferPool::read(self, space, page, access)
+    }
+
+    fn share<'a>(&'a self, space: &'a Arc<Space>, page: PageNo, access: Access) -> Result<SharedPage<'a>> {
+        BufferPool::share(self, space, page, access)
+    }
+
+    fn begin(&self) -> Result<Mtr<'_>> {
+        Mtr::begin(self)
+    }
+}
+
+impl<'a> store::MiniTransaction<'a, BufferPool> for Mtr<'a> {
+    fn latch(&mut self, space: &Arc<Space>, page: PageNo) -> Result<Latched> {
+        Mtr::latch(self, space, page).map(|slot| Latched(slot.0))
+    }
+
+    fn upgrade(&mut self, space: &Arc<Space>, reading: &Reading<'_>) -> Result<Option<Latched>> {
+        Ok(Mtr::upgrade(self, space, reading).map(|slot| Latched(slot.0)))
+    }
+
+    fn unlatch(&mut self, page: Latched) {
+        Mtr::unlatch(self, Slot(page.0));
+    }
+
+    fn page(&self, page: Latched) -> Page<'_> {
+        Mtr::page(self, Slot(page.0))
+    }
+
+    fn page_no(&self, page: Latched) -> PageNo {
+        Mtr::id(self, Slot(page.0)).page
+    }
+
+    fn apply(&mut self, page: Latched, op: &PageOp<'_>) {
+        Mtr::apply(self, Slot(page.0), op);
+    }
+
+    fn allocate(&mut self, space: &Arc<Space>, kind: PageType, level: u8, near: PageNo) -> Result<Latched> {
+        tablespace::allocate(self, space, kind, level, near).map(|slot| Latched(slot.0))
+    }
+
+    fn free(&mut self, space: &Arc<Space>, page: PageNo) -> Result<()> {
+        tablespace::free(self, space, page)
+    }
+
+    fn commit(self) -> Result<Lsn> {
+        Mtr::commit(self)
+    }
+}

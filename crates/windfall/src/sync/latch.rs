@@ -1,0 +1,270 @@
+//! The hybrid latch of a frame: optimistic, shared, exclusive.
+//!
+//! **Purpose.** Readers of inner pages take no latch at all: they note a version, read, and check that the version is
+//! still the same. Writers and those who must not be disturbed latch. The idea is that of `LeanStore`'s hybrid latch
+//! (Leis, Haubenschild, Neumann 2019).
+//!
+//! **Invariants.** The version grows with every exclusive release that changed something, and is never reset: not when
+//! the frame gets another page, not when the pool shrinks. A version says nothing about *which* page the frame holds:
+//! the tag is to be read under the version that is validated.
+//!
+//! **May touch.** `work`, to count waits. One of the few places with `unsafe`.
+//!
+//! The word: bit 63 exclusive, bit 62 someone is parked, bits 48 to 61 how many share, bits 0 to 47 the version.
+
+use core::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+    fence,
+};
+
+use super::work;
+
+const EXCLUSIVE: u64 = 1 << 63;
+const PARKED: u64 = 1 << 62;
+const SHARE: u64 = 1 << 48;
+const SHARERS: u64 = PARKED - SHARE;
+const VERSION: u64 = SHARE - 1;
+/// How often a waiter looks again before it parks: a page latch is held for a microsecond, or for an I/O.
+const SPINS: u32 = 60;
+
+/// The latch. Zeroed memory is an open latch of version 0.
+#[derive(Debug, Default)]
+pub struct Latch(AtomicU64);
+
+/// The version that an optimistic reader noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version(u64);
+
+impl Latch {
+    /// The version, when nobody holds the latch exclusively.
+    #[inline]
+    pub fn version(&self) -> Option<Version> {
+        let word = self.0.load(Acquire);
+        (word & EXCLUSIVE == 0).then_some(Version(word & VERSION))
+    }
+
+    /// The version, after waiting for an exclusive holder to leave.
+    #[inline]
+    pub fn wait_version(&self) -> Version {
+        loop {
+            if let Some(version) = self.version() {
+                return version;
+            }
+            self.wait(EXCLUSIVE);
+        }
+    }
+
+    /// Whether nothing has changed since the version was noted.
+    #[inline]
+    pub fn is(&self, version: Version) -> bool {
+        // The reader's loads come before this load: they cannot have seen a later change unseen by it.
+        fence(Acquire);
+        self.0.load(Relaxed) & (EXCLUSIVE | VERSION) == version.0
+    }
+
+    fn take(&self, word: u64) -> bool {
+        let taken = self.0.compare_exchange_weak(word, word | EXCLUSIVE, Acquire, Relaxed).is_ok();
+        if taken {
+            // Whoever sees one of our changes sees the latch taken.
+            fence(Release);
+        }
+        taken
+    }
+
+    /// Takes the latch exclusively if nobody holds it.
+    pub fn try_exclusive(&self) -> bool {
+        loop {
+            let word = self.0.load(Relaxed);
+            if word & (EXCLUSIVE | SHARERS) != 0 {
+                return false;
+            }
+            if self.take(word) {
+                return true;
+            }
+        }
+    }
+
+    /// Takes the latch exclusively if nothing has changed since the version was noted and nobody holds it.
+    pub fn try_exclusive_at(&self, version: Version) -> bool {
+        loop {
+            let word = self.0.load(Relaxed);
+            if word & (EXCLUSIVE | SHARERS) != 0 || word & VERSION != version.0 {
+                return false;
+            }
+            if self.take(word) {
+                return true;
+            }
+        }
+    }
+
+    /// Waits for the latch and takes it exclusively.
+    pub fn exclusive(&self) {
+        while !self.try_exclusive() {
+            self.wait(EXCLUSIVE | SHARERS);
+        }
+    }
+
+    /// Releases the exclusive latch after a change: the version grows.
+    pub fn release_changed(&self) {
+        let word = self.0.fetch_add(1u64.wrapping_sub(EXCLUSIVE), Release);
+        debug_assert!(word & EXCLUSIVE != 0, "released a latch that was not held");
+        if word & PARKED != 0 {
+            self.wake();
+        }
+    }
+
+    /// Releases the exclusive latch when nothing was changed: readers under way go on.
+    pub fn release_unchanged(&self) {
+        let word = self.0.fetch_and(!EXCLUSIVE, Release);
+        debug_assert!(word & EXCLUSIVE != 0, "released a latch that was not held");
+        if word & PARKED != 0 {
+            self.wake();
+        }
+    }
+
+    /// Shares the latch if nobody holds it exclusively.
+    pub fn try_share(&self) -> bool {
+        loop {
+            let word = self.0.load(Relaxed);
+            if word & EXCLUSIVE != 0 {
+                return false;
+            }
+            debug_assert!(word & SHARERS != SHARERS, "too many sharers");
+            if self.0.compare_exchange_weak(word, word + SHARE, Acquire, Relaxed).is_ok() {
+                return true;
+            }
+        }
+    }
+
+    /// Waits for the latch and shares it.
+    pub fn share(&self) {
+        while !self.try_share() {
+            self.wait(EXCLUSIVE);
+        }
+    }
+
+    /// Stops sharing.
+    pub fn unshare(&self) {
+        let word = self.0.fetch_sub(SHARE, Release);
+        debug_assert!(word & SHARERS != 0, "released a latch that was not shared");
+        if word & PARKED != 0 && word & SHARERS == SHARE {
+            self.wake();
+        }
+    }
+
+    /// Waits until none of the bits is set, or a little less: the caller looks again.
+    fn wait(&self, bits: u64) {
+        for _ in 0..SPINS {
+            if self.0.load(Relaxed) & bits == 0 {
+                return;
+            }
+            core::hint::spin_loop();
+        }
+        work::waited();
+        let word = self.0.load(Relaxed);
+        if word & bits == 0 || self.0.compare_exchange(word, word | PARKED, Relaxed, Relaxed).is_err() {
+            return;
+        }
+        let validate = || {
+            let word = self.0.load(Relaxed);
+            word & bits != 0 && word & PARKED != 0
+        };
+        // SAFETY: the key is the address of this latch, which nobody else parks on; the closures neither panic nor call
+        // into the parking lot.
+        unsafe {
+            parking_lot_core::park(
+                self.key(),
+                validate,
+                || {},
+                |_, _| {},
+                parking_lot_core::DEFAULT_PARK_TOKEN,
+                None,
+            );
+        }
+    }
+
+    fn wake(&self) {
+        self.0.fetch_and(!PARKED, Relaxed);
+        // SAFETY: as for parking: the key is this latch's own.
+        unsafe { parking_lot_core::unpark_all(self.key(), parking_lot_core::DEFAULT_UNPARK_TOKEN) };
+    }
+
+    fn key(&self) -> usize {
+        core::ptr::from_ref(self) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, thread};
+
+    use super::*;
+
+    #[test]
+    fn readers_never_see_half_a_change() {
+        let shared = Arc::new((Latch::default(), AtomicU64::new(0), AtomicU64::new(0)));
+        let rounds = 20_000;
+        let writers: Vec<_> = (0..2)
+            .map(|_| {
+                let shared = shared.clone();
+                thread::spawn(move || {
+                    for _ in 0..rounds {
+                        shared.0.exclusive();
+                        let n = shared.1.load(Relaxed) + 1;
+                        shared.1.store(n, Relaxed);
+                        shared.2.store(n, Relaxed);
+                        shared.0.release_changed();
+                    }
+                })
+            })
+            .collect();
+        let readers: Vec<_> = (0..2)
+            .map(|latched| {
+                let shared = shared.clone();
+                thread::spawn(move || {
+                    loop {
+                        let (a, b) = if latched == 1 {
+                            shared.0.share();
+                            let pair = (shared.1.load(Relaxed), shared.2.load(Relaxed));
+                            shared.0.unshare();
+                            pair
+                        } else {
+                            let version = shared.0.wait_version();
+                            let pair = (shared.1.load(Relaxed), shared.2.load(Relaxed));
+                            if !shared.0.is(version) {
+                                continue;
+                            }
+                            pair
+                        };
+                        assert_eq!(a, b);
+                        if a == 2 * rounds {
+                            return;
+                        }
+                    }
+                })
+            })
+            .collect();
+        for thread in writers.into_iter().chain(readers) {
+            thread.join().unwrap();
+        }
+        assert_eq!(shared.1.load(Relaxed), 2 * rounds);
+    }
+
+    #[test]
+    fn an_unchanged_release_keeps_the_version() {
+        let latch = Latch::default();
+        let version = latch.wait_version();
+        assert!(latch.try_exclusive());
+        assert!(!latch.is(version) && !latch.try_share() && latch.version().is_none());
+        latch.release_unchanged();
+        assert!(latch.is(version) && latch.try_exclusive_at(version));
+        latch.release_changed();
+        assert!(!latch.is(version) && !latch.try_exclusive_at(version));
+        latch.share();
+        assert!(!latch.try_exclusive() && latch.try_share());
+        latch.unshare();
+        latch.unshare();
+        assert!(latch.try_exclusive());
+    }
+}

@@ -1,0 +1,50 @@
+//! Threads that are not workers of an environment: those that carry blocking system calls for others.
+//!
+//! **Purpose.** The one place besides `env` where a thread is started, so that a model checker can take its place.
+//!
+//! **Invariants.** A thread is joined before its handle is gone.
+//!
+//! **May touch.** Nothing.
+
+use std::{io, thread};
+
+/// A running thread. Dropping it waits for its end: whoever drops it has told it to end.
+#[derive(Debug)]
+pub struct Thread(Option<thread::JoinHandle<()>>);
+
+impl Thread {
+    /// Starts a thread; its name shows in debuggers and in `top`.
+    ///
+    /// # Errors
+    /// When the system has no more threads to give.
+    pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<Self> {
+        thread::Builder::new().name(format!("windfall-{name}")).spawn(run).map(|handle| Self(Some(handle)))
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        // A thread that drops its own handle cannot wait for itself; it is about to end anyway.
+        if let Some(handle) = self.0.take().filter(|h| h.thread().id() != thread::current().id()) {
+            let _ = handle.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_dropped_thread_has_ended() {
+        let ran = Arc::new(AtomicBool::new(false));
+        let told = ran.clone();
+        drop(Thread::spawn("test", move || told.store(true, SeqCst)).unwrap());
+        assert!(ran.load(SeqCst));
+    }
+}

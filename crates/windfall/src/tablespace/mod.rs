@@ -1,0 +1,190 @@
+//! Pages within a tablespace: which are in use.
+//!
+//! **Purpose.** Allocates and frees pages of a tablespace, within the mini-transaction that needs them.
+//!
+//! **Invariants.** A tablespace without pages has no header; the first allocation makes page 0, and the page it gives is
+//! page 1. A bit is set while its page is in use; map pages have their own bits set. The latch on a map page is the last
+//! that a mini-transaction takes: whoever holds one asks for no other page but the one just allocated. A freed page
+//! is formatted as free, so that whatever still points at it sees that it is nobody's.
+//!
+//! **May touch.** `mtr`, `buffer` and what is below.
+//!
+//! # Allocation map, byte by byte
+//!
+//! Every page whose number is a multiple of the bits in a map page is a map page, for the group of pages from its own
+//! number on; so is page 0.
+//!
+//! | offset | size | field |
+//! | --- | --- | --- |
+//! | 0 | 32 | page header, type 1 |
+//! | 32 | 8 | `"WFSPACE1"` (page 0 only) |
+//! | 40 | 4 | page size (page 0 only) |
+//! | 44 | 84 | zero |
+//! | 128 | page size - 128 | one bit a page, lowest bit first, set while in use; the very last bit says instead that the next group exists, and its page is never used |
+
+use crate::{
+    buffer::{BufferPool, Space},
+    error::{CorruptError, Result, UsageError},
+    ids::{PageId, PageNo},
+    mtr::{Mtr, Slot},
+    page::{Access, Page, PageOp, PageType},
+    sync::Arc,
+};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"WFSPACE1");
+const MAGIC_AT: usize = 32;
+const PAGE_SIZE_AT: usize = 40;
+const BITS_AT: usize = 128;
+
+/// How many pages a map page of this size speaks for.
+pub fn pages_a_map(page_size: usize) -> u32 {
+    ((page_size - BITS_AT) * 8) as u32
+}
+
+fn is_used(map: Page<'_>, bit: u32) -> bool {
+    map.u8(BITS_AT + bit as usize / 8) & 1 << (bit % 8) != 0
+}
+
+/// The first free page of the group at or after `from`. The last one of a group is never given.
+fn first_free(map: Page<'_>, from: u32) -> Option<u32> {
+    let bits = pages_a_map(map.len()) - 1;
+    let mut at = from;
+    while at < bits {
+        let word = map.u64(BITS_AT + at as usize / 64 * 8) >> (at % 64);
+        // Free bits of this word, from `at` on.
+        let free = !word & (u64::MAX >> (at % 64));
+        if free != 0 {
+            let found = at + free.trailing_zeros();
+            return (found < bits).then_some(found);
+        }
+        at = (at / 64 + 1) * 64;
+    }
+    None
+}
+
+fn set_bit(mtr: &mut Mtr<'_>, map: Slot, bit: u32, used: bool) {
+    let at = BITS_AT + bit as usize / 8;
+    let byte = mtr.page(map).u8(at);
+    let mask = 1 << (bit % 8);
+    debug_assert!((byte & mask != 0) != used, "bit {bit} is {used} already");
+    let byte = if used { byte | mask } else { byte & !mask };
+    mtr.apply(map, &PageOp::Write { at: at as u32, bytes: &[byte] });
+}
+
+/// Makes a map page, with its own bit set.
+fn make_map(mtr: &mut Mtr<'_>, space: &Arc<Space>, page: PageNo) -> Result<Slot> {
+    let map = mtr.latch_fresh(space, page)?;
+    mtr.apply(map, &PageOp::Format { kind: PageType::Map, level: 0 });
+    if page == PageNo::HEADER {
+        let page_size = mtr.page(map).len() as u32;
+        mtr.apply(map, &PageOp::Write { at: MAGIC_AT as u32, bytes: &MAGIC.to_le_bytes() });
+        mtr.apply(map, &PageOp::Write { at: PAGE_SIZE_AT as u32, bytes: &page_size.to_le_bytes() });
+        space.set_has_pages();
+    }
+    set_bit(mtr, map, 0, true);
+    Ok(map)
+}
+
+/// Latches the map page of a group; makes it when the tablespace has not grown so far. The group before it exists.
+fn latch_map(mtr: &mut Mtr<'_>, space: &Arc<Space>, group: u32) -> Result<Slot> {
+    let span = pages_a_map(mtr.pool().page_size());
+    let Some(before) = group.checked_sub(1) else {
+        return if space.has_pages() {
+            mtr.latch(space, PageNo::HEADER)
+        } else {
+            make_map(mtr, space, PageNo::HEADER)
+        };
+    };
+    if group < space.map_groups() {
+        return mtr.latch(space, PageNo(group * span));
+    }
+    let previous = mtr.latch(space, PageNo(before * span))?;
+    let map = if is_used(mtr.page(previous), span - 1) {
+        mtr.latch(space, PageNo(group * span))?
+    } else {
+        set_bit(mtr, previous, span - 1, true);
+        make_map(mtr, space, PageNo(group * span))?
+    };
+    space.set_map_groups(group + 1);
+    Ok(map)
+}
+
+/// Allocates a page, latched and formatted: the lowest free one at or after `near` in its group, else the lowest one.
+///
+/// # Errors
+/// When the tablespace is dropped or has no page number left.
+pub fn allocate(
+    mtr: &mut Mtr<'_>,
+    space: &Arc<Space>,
+    kind: PageType,
+    level: u8,
+    near: PageNo,
+) -> Result<Slot> {
+    space.check_live()?;
+    let span = pages_a_map(mtr.pool().page_size());
+    let hint = space.free_hint();
+    let near_group = near.0 / span;
+    for group in core::iter::once(near_group).chain(hint / span..u32::MAX / span) {
+        let first = group * span;
+        let map = latch_map(mtr, space, group)?;
+        let page = mtr.page(map);
+        let from = if group == near_group { near.0 - first } else { 0 };
+        let Some(bit) = first_free(page, from).or_else(|| first_free(page, 0)) else { continue };
+        set_bit(mtr, map, bit, true);
+        if hint / span == group {
+            let next = first_free(mtr.page(map), 0).unwrap_or(span);
+            space.raise_free_hint(hint, first + next);
+        }
+        let slot = mtr.latch_fresh(space, PageNo(first + bit))?;
+        mtr.apply(slot, &PageOp::Format { kind, level });
+        return Ok(slot);
+    }
+    let what = format!("tablespace {} is full: it has all the pages that 32 bits can number", space.id());
+    Err(UsageError::Other(what.into()).into())
+}
+
+/// Frees a page. The page stays latched to the commit.
+///
+/// # Errors
+/// When the tablespace is dropped, or the page is not in use.
+pub fn free(mtr: &mut Mtr<'_>, space: &Arc<Space>, page: PageNo) -> Result<()> {
+    let slot = mtr.latch(space, page)?;
+    let span = pages_a_map(mtr.pool().page_size());
+    let bit = page.0 % span;
+    let map = mtr.latch(space, PageNo(page.0 - bit))?;
+    if !is_used(mtr.page(map), bit) {
+        let what = format!("page {page} is freed and was not in use").into();
+        return Err(CorruptError::Structure { space: space.id(), what }.into());
+    }
+    set_bit(mtr, map, bit, false);
+    mtr.apply(slot, &PageOp::Format { kind: PageType::Free, level: 0 });
+    space.lower_free_hint(page.0);
+    Ok(())
+}
+
+/// The pages in use, map pages included, in order. For checks: reads every map page.
+///
+/// # Errors
+/// Damage, I/O.
+pub fn pages_in_use(pool: &BufferPool, space: &Arc<Space>) -> Result<Vec<PageNo>> {
+    let mut used = Vec::new();
+    if !space.has_pages() {
+        return Ok(used);
+    }
+    let span = pages_a_map(pool.page_size());
+    let mut first = 0u32;
+    loop {
+        let map = pool.share(space, PageNo(first), Access::Scan)?;
+        let page = map.page();
+        if page.page_type() != PageType::Map as u8 || (first == 0 && page.u64(MAGIC_AT) != MAGIC) {
+            let id = PageId { space: space.id(), page: PageNo(first) };
+            let what = format!("{id} is not an allocation map").into();
+            return Err(CorruptError::Structure { space: space.id(), what }.into());
+        }
+        used.extend((0..span - 1).filter(|bit| is_used(page, *bit)).map(|bit| PageNo(first + bit)));
+        if !is_used(page, span - 1) {
+            return Ok(used);
+        }
+        first += span;
+    }
+}

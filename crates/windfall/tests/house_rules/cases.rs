@@ -1,0 +1,240 @@
+//! Planted violations: a rule that finds nothing is believed only after it has found these.
+
+use super::{
+    imports, rules,
+    rules::Found,
+    source::{Source, mark_tests},
+};
+
+fn parse(path: &str, text: &str) -> Source {
+    Source::parse(path, text).expect("the planted file is Rust")
+}
+
+/// The lines that a rule complains about in a file of the engine.
+fn lines(rule: fn(&Source) -> Found, path: &str, text: &str) -> Vec<usize> {
+    let found = rule(&parse(&format!("crates/windfall/src/{path}"), text));
+    found.into_iter().map(|(line, _)| line).collect()
+}
+
+const NONE: [usize; 0] = [];
+
+#[test]
+fn imports_upward_are_found_in_every_shape() {
+    let up = imports::upward;
+    assert_eq!(lines(up, "log/mod.rs", "use crate::buffer::Pool;"), [1]);
+    assert_eq!(
+        lines(
+            up,
+            "log/mod.rs",
+            "use crate::{\n    error::Error,\n    buffer::{\n        Frame, Pool,\n    },\n};"
+        ),
+        [4, 4]
+    );
+    assert_eq!(lines(up, "log/write.rs", "use super::super::mtr;"), [1]);
+    assert_eq!(lines(up, "log/write.rs", "fn f() {\n    crate::catalog::open();\n}"), [2]);
+    assert_eq!(
+        lines(up, "log/mod.rs", "fn f() {\n    run!(x, crate::catalog::open());\n}"),
+        [2],
+        "inside a macro"
+    );
+    assert_eq!(lines(up, "log/mod.rs", "mod inner {\n    use super::super::tree::Tree;\n}"), [2]);
+    assert_eq!(lines(up, "log/mod.rs", "pub(crate) use crate::tree::Tree as T;"), [1]);
+    assert_eq!(lines(up, "log/mod.rs", "use crate::*;"), [1]);
+    assert_eq!(lines(up, "log/mod.rs", "use crate as all;"), [1]);
+    assert_eq!(lines(up, "log/mod.rs", "use crate::Error;"), [1], "a re-export of the root hides its floor");
+    assert_eq!(lines(up, "cellar.rs", ""), [1], "a module without a floor");
+}
+
+#[test]
+fn imports_downward_are_free() {
+    let up = imports::upward;
+    assert_eq!(lines(up, "log/mod.rs", "use crate::{disk::{self, Disk}, error::*, sync::Arc};"), NONE);
+    assert_eq!(lines(up, "log/write.rs", "use super::read::Reader; use self::x::Y; use std::io;"), NONE);
+    assert_eq!(
+        lines(up, "log/mod.rs", "use other::crate_like::buffer; fn f() -> impl Sized + use<> {}"),
+        NONE
+    );
+    assert_eq!(lines(up, "lib.rs", "pub use crate::database::Database;"), NONE);
+    assert_eq!(lines(up, "log/mod.rs", "#[cfg(test)]\nmod tests { use crate::database::Database; }"), NONE);
+    assert_eq!(lines(up, "log/mod.rs", "// use crate::buffer;\nconst A: &str = \"crate::buffer::x\";"), NONE);
+    assert_eq!(lines(up, "table.rs", "use crate::database::Database;"), NONE, "rooms of one floor");
+}
+
+#[test]
+fn the_tree_knows_pages_only_and_the_seam_lies_below_both_sides() {
+    let up = imports::upward;
+    assert_eq!(
+        lines(up, "tree/node.rs", "use crate::{ids::Lsn, error::Result, page::Page, sync::Arc};"),
+        NONE
+    );
+    assert_eq!(
+        lines(up, "tree/node.rs", "use super::store::PageStore; use crate::tree::store::Shared;"),
+        NONE
+    );
+    assert_eq!(
+        lines(up, "tree/node.rs", "use crate::mtr::Mtr;\nuse crate::buffer::Pool;\nuse crate::env::Env;"),
+        [1, 2, 3]
+    );
+    assert_eq!(lines(up, "mtr.rs", "use crate::tree::store::MiniTransaction;"), NONE);
+    assert_eq!(lines(up, "mtr.rs", "use crate::tree::Tree;"), [1]);
+    assert_eq!(lines(up, "tree/store.rs", "use crate::disk::Disk;"), [1]);
+}
+
+#[test]
+fn long_files_are_found() {
+    let long = "\n".repeat(rules::LINES_MAX + 1);
+    assert_eq!(rules::length("crates/a/src/b.rs", &long).len(), 1);
+    assert!(rules::length("crates/a/src/b.rs", &long[1..]).is_empty());
+    assert!(rules::length("docs/file-format.md", &long).is_empty());
+}
+
+#[test]
+fn what_is_left_over_is_found() {
+    // Put together, because this file has to keep the rule as well.
+    for (a, b) in
+        [("// TO", "DO: later"), ("// FIX", "ME"), ("# XX", "X"), ("    dbg", "!(x)"), ("todo", "!()")]
+    {
+        assert_eq!(rules::left_over(&format!("fn f()\n{a}{b}"))[0].0, 2, "{a}{b}");
+    }
+    assert_eq!(rules::left_over(&format!("unimplemented{}", "!(\"x\")")).len(), 1);
+    assert_eq!(rules::left_over(&format!("// Good enough {} now.", "for")).len(), 1);
+    assert_eq!(rules::left_over(&format!("{} now it is empty", "For")).len(), 1);
+    assert!(rules::left_over("mktemp x.XXXXXX; todos; waits for nowhere; method!()").is_empty());
+}
+
+#[test]
+fn traces_of_a_machine_are_found() {
+    for (a, b) in [
+        ("see /wo", "rk/x"),
+        ("cd /tmp", "/wt/x"),
+        ("\"/ho", "me/me/db\""),
+        ("(farm", "-7)"),
+        ("a sub", "agent"),
+    ] {
+        assert_eq!(rules::traces(&format!("{a}{b}"))[0].0, 1, "{a}{b}");
+    }
+    assert!(rules::traces("sync/work.rs, https://example.org/work/, $dir/work/, a farmer").is_empty());
+}
+
+#[test]
+fn modules_without_their_doc_are_found() {
+    let doc = rules::module_doc;
+    let full = "//! A.\n//!\n//! **Purpose.** B.\n//!\n//! **Invariants.** C.\n//!\n//! **May touch.** D.\n";
+    assert_eq!(lines(doc, "a.rs", full), NONE);
+    assert_eq!(lines(doc, "a.rs", "use std::io;"), [1]);
+    assert_eq!(lines(doc, "a.rs", "//! A.\nuse std::io;"), [1]);
+    assert_eq!(lines(doc, "a.rs", &full.replace("Invariants", "Notes")), [1]);
+    assert_eq!(lines(doc, "a.rs", &full.replace("Purpose", "May touch")), [1]);
+    assert!(doc(&parse("crates/windfall/tests/a.rs", "//! What it is for.")).is_empty());
+    assert_eq!(doc(&parse("crates/windfall/tests/a.rs", "fn f() {}")).len(), 1);
+}
+
+#[test]
+fn primitives_outside_their_door_are_found() {
+    let door = rules::one_door;
+    assert_eq!(lines(door, "log/mod.rs", "use std::sync::Arc;"), [1]);
+    assert_eq!(lines(door, "log/mod.rs", "use core::sync::atomic::AtomicU64;"), [1]);
+    assert_eq!(
+        lines(door, "log/mod.rs", "use std::{\n    io,\n    thread,\n    time::{Duration, Instant},\n};"),
+        [3, 4]
+    );
+    assert_eq!(lines(door, "log/mod.rs", "fn f() {\n    ::std::thread::sleep(t);\n}"), [2]);
+    assert_eq!(lines(door, "log/mod.rs", "fn f() { m!(std::time::SystemTime::now()) }"), [1]);
+    assert_eq!(lines(door, "log/mod.rs", "use std::time;"), [1]);
+    assert_eq!(lines(door, "log/mod.rs", "use parking_lot::Mutex;"), [1]);
+    assert_eq!(
+        lines(door, "log/mod.rs", "use std::{time::Duration, io, cell::Cell}; use crate::sync::Arc;"),
+        NONE
+    );
+    assert_eq!(lines(door, "sync/lock.rs", "use std::sync::Arc;"), NONE);
+    assert_eq!(lines(door, "env/real.rs", "use std::time::Instant;"), NONE);
+    assert_eq!(lines(door, "log/mod.rs", "#[test]\nfn t() { std::thread::yield_now() }\nfn f() {}"), NONE);
+    assert!(door(&parse("crates/windfall-cli/src/main.rs", "use std::time::Instant;")).is_empty());
+}
+
+#[test]
+fn unwraps_are_found() {
+    let unwraps = rules::unwraps;
+    assert_eq!(lines(unwraps, "a.rs", "fn f() {\n    x.unwrap();\n    y\n        .unwrap();\n}"), [2, 4]);
+    assert_eq!(lines(unwraps, "a.rs", "fn f() { assert!(x.unwrap() == 1); v.map(Option::unwrap) }"), [1, 1]);
+    assert_eq!(lines(unwraps, "a.rs", "fn f() { x.expect(\"\"); x.expect(\"some\") }"), [1, 1]);
+    assert_eq!(
+        lines(unwraps, "a.rs", "fn f() { x.expect(\"the caller checked it\"); x.unwrap_or(1); }"),
+        NONE
+    );
+    assert_eq!(
+        lines(unwraps, "a.rs", "// x.unwrap()\n/// `x.unwrap()`\nconst A: &str = r#\"x.unwrap() } \"#;"),
+        NONE
+    );
+}
+
+#[test]
+fn test_code_is_told_from_the_rest() {
+    let unwraps = rules::unwraps;
+    let planted = [
+        "#[cfg(test)]\nmod tests {\n    const BRACE: char = '}';\n    fn f() { x.unwrap(); }\n}",
+        "#[cfg(test)]\n#[allow(dead_code)]\npub(crate) const fn f() -> u8 { x.unwrap() }",
+        "#[cfg(all(test, unix))]\nimpl A<B> { fn f() { x.unwrap() } }",
+        "#[cfg(test)]\nuse a::{b, c};\n#[test]\nfn t() { x.unwrap() }",
+        "#[cfg(test)]\nconst A: B = B { c: d.unwrap() };",
+        "struct A {\n    #[cfg(test)]\n    b: C<D, E>,\n}\n#[cfg(test)]\nfn f() { x.unwrap() }",
+        "fn f() {\n    #[cfg(test)]\n    x.unwrap();\n}",
+        "#![cfg(test)]\nfn f() { x.unwrap() }",
+    ];
+    for text in planted {
+        assert_eq!(lines(unwraps, "a.rs", text), NONE, "{text}");
+        let after = format!("{text}\nfn last() {{ y.unwrap() }}");
+        let expected = usize::from(!text.starts_with("#!"));
+        assert_eq!(lines(unwraps, "a.rs", &after).len(), expected, "{after}");
+    }
+    for text in ["#[cfg(not(test))]", "#[cfg(any(test, unix))]", "#[cfg(feature = \"test\")]", "#[inline]"] {
+        assert_eq!(lines(unwraps, "a.rs", &format!("{text}\nfn f() {{ x.unwrap() }}")), [2], "{text}");
+    }
+}
+
+#[test]
+fn files_of_test_modules_are_test_code() {
+    let mut sources = [
+        parse("crates/windfall/src/log/mod.rs", "#[cfg(test)]\nmod model;\nmod write;"),
+        parse("crates/windfall/src/log/model.rs", "fn f() { x.unwrap() }"),
+        parse("crates/windfall/src/log/model/deep.rs", "fn f() { x.unwrap() }"),
+        parse("crates/windfall/src/log/write.rs", "fn f() { x.unwrap() }"),
+        parse("crates/windfall-cli/src/log/model.rs", "fn f() { x.unwrap() }"),
+        parse("crates/windfall/tests/kill.rs", "fn f() { x.unwrap() }"),
+    ];
+    mark_tests(&mut sources);
+    let found: Vec<usize> = sources.iter().map(|s| rules::unwraps(s).len()).collect();
+    assert_eq!(found, [0, 0, 0, 1, 1, 0]);
+}
+
+#[test]
+fn unsafe_without_its_reason_is_found() {
+    let safety = rules::safety;
+    assert_eq!(lines(safety, "a.rs", "fn f() {\n    unsafe { g() }\n}"), [2]);
+    assert_eq!(lines(safety, "a.rs", "unsafe impl Send for A {}"), [1]);
+    assert_eq!(lines(safety, "a.rs", "/// Does.\npub unsafe fn f() {}"), [2]);
+    assert_eq!(lines(safety, "a.rs", "#[cfg(test)]\nmod tests {\n    fn f() { unsafe { g() } }\n}"), [3]);
+    assert_eq!(lines(safety, "a.rs", "// SAFETY: far above.\n\n\n\n\n\n\nunsafe impl Send for A {}"), [8]);
+    assert_eq!(lines(safety, "a.rs", "// SAFETY: it owns it.\nunsafe impl Send for A {}"), NONE);
+    assert_eq!(
+        lines(
+            safety,
+            "a.rs",
+            "/// # Safety\n/// 1\n/// 2\n/// 3\n/// 4\n/// 5\n/// 6\n/// 7\npub unsafe fn f() {}"
+        ),
+        NONE
+    );
+    assert_eq!(lines(safety, "a.rs", "type A = unsafe extern \"C\" fn(u8); type B = unsafe fn();"), NONE);
+    assert_eq!(lines(safety, "a.rs", "// unsafe\nconst A: &str = \"unsafe {}\";"), NONE);
+}
+
+#[test]
+fn a_broken_rule_names_its_place() {
+    let broken = rules::source(&parse("crates/windfall/src/log/mod.rs", "use crate::buffer::Pool;\n"));
+    let import =
+        "crates/windfall/src/log/mod.rs:1: import upward, from `log` to `buffer`: `crate::buffer::Pool`";
+    assert!(broken.iter().any(|b| b.to_string() == import), "{broken:?}");
+    let broken = rules::text("a.sh", &["# TO", "DO"].concat());
+    assert!(broken.last().is_some_and(|b| b.to_string().starts_with("a.sh:1: left over")));
+    assert!(Source::parse("a.rs", "fn f( {").is_err_and(|e| e.starts_with("a.rs:1: not Rust")));
+}

@@ -1,0 +1,194 @@
+//! The paths that a file names, imported or written out, and the floors of the engine that they may lead to.
+
+use super::source::{Source, Token};
+
+/// The floors, lowest first. A module imports only from floors below its own; the modules of one line share a floor
+/// and may know each other. A module of a module is listed only where it has a floor of its own.
+///
+/// `tree::store` is the seam: the tree asks there for what keeps its pages, and what keeps them implements it, so it
+/// lies below both.
+const FLOORS: &[&[&str]] = &[
+    &["sync"],
+    &["ids"],
+    &["error"],
+    &["page"],
+    &["tree::store"],
+    &["env"],
+    &["health"],
+    &["disk"],
+    &["log"],
+    &["buffer"],
+    &["mtr"],
+    &["tablespace"],
+    &["tree"],
+    &["transaction"],
+    &["catalog"],
+    &["checkpoint"],
+    &["recovery"],
+    &["database", "options", "metrics", "check", "session", "table", "index", "range"],
+];
+
+/// Rooms that know less than their floor would allow: the tree is an algorithm over pages, whoever keeps them.
+const NARROW: &[(&str, &[&str])] = &[("tree", &["ids", "error", "page", "sync", "tree::store"])];
+
+/// A path as it stands in a file, and the line of its last part.
+#[derive(Debug)]
+pub struct Named {
+    pub path: Vec<String>,
+    pub line: usize,
+    pub module: usize,
+    pub test: bool,
+}
+
+/// Every path of a file that begins with one of these words or stands in a `use`.
+pub fn paths(source: &Source) -> Vec<Named> {
+    const STARTS: [&str; 9] =
+        ["crate", "self", "super", "std", "core", "alloc", "parking_lot", "parking_lot_core", "rustix"];
+    let tokens = &source.tokens;
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < tokens.len() {
+        let word = tokens[at].text.as_str();
+        if word == "use" && is(tokens, at + 1, "<") {
+            // `impl Trait + use<'a>` imports nothing.
+            at += 1;
+        } else if word == "use" {
+            at = tree(tokens, at + 1, &[], &mut found);
+        } else if STARTS.contains(&word) && is_separator(tokens, at + 1) && !follows_name(tokens, at) {
+            let first = at;
+            let mut path = vec![word.to_string()];
+            while is_separator(tokens, at + 1) && tokens.get(at + 3).is_some_and(is_word) {
+                at += 3;
+                path.push(tokens[at].text.clone());
+            }
+            found.push(name(path, &tokens[first]));
+            at += 1;
+        } else {
+            at += 1;
+        }
+    }
+    found
+}
+
+fn name(path: Vec<String>, token: &Token) -> Named {
+    Named { path, line: token.line, module: token.module, test: token.test }
+}
+
+fn is(tokens: &[Token], at: usize, text: &str) -> bool {
+    tokens.get(at).is_some_and(|t| t.text == text)
+}
+
+fn is_separator(tokens: &[Token], at: usize) -> bool {
+    is(tokens, at, ":") && is(tokens, at + 1, ":")
+}
+
+fn is_word(token: &Token) -> bool {
+    token.text.starts_with(|c: char| c.is_alphabetic() || c == '_')
+}
+
+/// Whether the word here is a later part of a longer path: `a::core` is not `core`, `::core` is.
+fn follows_name(tokens: &[Token], at: usize) -> bool {
+    at >= 3 && is_separator(tokens, at - 2) && (is_word(&tokens[at - 3]) || is(tokens, at - 3, ">"))
+}
+
+/// One tree of a `use`: adds its paths, and says where it ends.
+fn tree(tokens: &[Token], mut at: usize, prefix: &[String], found: &mut Vec<Named>) -> usize {
+    let mut path = prefix.to_vec();
+    let first = at;
+    while let Some(token) = tokens.get(at) {
+        match token.text.as_str() {
+            ":" => at += 1,
+            "{" => {
+                at += 1;
+                while at < tokens.len() && !is(tokens, at, "}") {
+                    at = if is(tokens, at, ",") { at + 1 } else { tree(tokens, at, &path, found) };
+                }
+                return at + 1;
+            }
+            "*" => {
+                found.push(name(path, token));
+                return at + 1;
+            }
+            "as" => at += 2,
+            // `a::{self}` names `a`; at the front `self` is the module.
+            "self" if !path.is_empty() => at += 1,
+            _ if is_word(token) => {
+                path.push(token.text.clone());
+                at += 1;
+            }
+            _ => break,
+        }
+    }
+    if at > first {
+        found.push(name(path, &tokens[first]));
+    }
+    at.max(first + 1)
+}
+
+/// A path from the root of the crate, for one that begins with `crate`, `self` or `super`.
+fn resolve(path: &[String], module: &[String]) -> Option<Vec<String>> {
+    let mut from = module.to_vec();
+    let mut rest = path;
+    match path.first()?.as_str() {
+        "crate" => from.clear(),
+        "self" => {}
+        "super" => drop(from.pop()),
+        _ => return None,
+    }
+    rest = &rest[1..];
+    while rest.first().is_some_and(|p| p == "super") {
+        from.pop();
+        rest = &rest[1..];
+    }
+    from.extend(rest.iter().cloned());
+    Some(from)
+}
+
+/// The room that a path from the root leads into, and its floor.
+fn room(path: &[String]) -> Option<(&'static str, usize)> {
+    let two = path.get(..2).map(|p| p.join("::"));
+    let find = |name: &str| {
+        FLOORS
+            .iter()
+            .enumerate()
+            .find_map(|(floor, rooms)| rooms.iter().find(|r| **r == name).map(|room| (*room, floor)))
+    };
+    two.and_then(|two| find(&two)).or_else(|| find(path.first()?))
+}
+
+/// No import upward. Gives lines and what is wrong with them.
+pub fn upward(source: &Source) -> Vec<(usize, String)> {
+    let own = &source.modules[0];
+    if source.krate != "windfall" || source.test || own.is_empty() {
+        return Vec::new();
+    }
+    let Some((here, floor)) = room(own) else {
+        return vec![(1, format!("`{}` has no floor: give it one in FLOORS and in ARCHITECTURE.md", own[0]))];
+    };
+    let mut broken = Vec::new();
+    for named in paths(source).iter().filter(|n| !n.test) {
+        let Some(target) = resolve(&named.path, &source.modules[named.module]) else { continue };
+        let written = named.path.join("::");
+        match room(&target) {
+            None => broken.push((
+                named.line,
+                format!("`{written}` leads to no floor: name the module in which the thing is defined"),
+            )),
+            Some((there, _)) if there == here => {}
+            Some((there, other)) => {
+                let narrow = NARROW.iter().find(|(room, _)| *room == here);
+                if let Some((_, allowed)) = narrow
+                    && !allowed.contains(&there)
+                {
+                    broken.push((named.line, format!("`{here}` may import only {allowed:?}: `{written}`")));
+                } else if other > floor {
+                    broken.push((
+                        named.line,
+                        format!("import upward, from `{here}` to `{there}`: `{written}`"),
+                    ));
+                }
+            }
+        }
+    }
+    broken
+}

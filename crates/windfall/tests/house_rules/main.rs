@@ -1,0 +1,73 @@
+//! The house rules: what a program can check about the sources, it checks here.
+//!
+//! Every rule is a function from a file to the places that break it, and every rule has a planted violation in
+//! `cases` that it must find. A failure lists `file:line: what is wrong` for the whole workspace at once.
+
+mod cases;
+mod imports;
+mod rules;
+mod source;
+
+use std::{
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use source::Source;
+
+/// The folder of the workspace.
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("a crate lies in `crates/`").to_path_buf()
+}
+
+/// Every text file of the project as its path from the workspace and its text: what a build leaves behind is not the
+/// project's, and a file that is not text has no lines to judge.
+fn project_files() -> Vec<(String, String)> {
+    let root = workspace();
+    let mut files = Vec::new();
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("the workspace can be read") {
+            let entry = entry.expect("the workspace can be read");
+            let (path, name) = (entry.path(), entry.file_name());
+            let kind = entry.file_type().expect("a file has a type");
+            if kind.is_dir() {
+                if name != ".git" && name != "target" {
+                    folders.push(path);
+                }
+            } else if kind.is_file()
+                && name != ".git"
+                && let Ok(text) = fs::read_to_string(&path)
+            {
+                let path = path.strip_prefix(&root).expect("it was found below the root");
+                files.push((path.to_string_lossy().into_owned(), text));
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+#[test]
+fn the_workspace_keeps_the_house_rules() {
+    let files = project_files();
+    let mut broken = Vec::new();
+    let mut sources = Vec::new();
+    for (path, text) in &files {
+        broken.extend(rules::text(path, text));
+        if Path::new(path).extension().is_some_and(|e| e == "rs") {
+            sources.push(Source::parse(path, text).unwrap_or_else(|e| panic!("{e}")));
+        }
+    }
+    assert!(sources.iter().any(|s| s.path.ends_with("windfall/src/lib.rs")), "looked in the wrong folder");
+    source::mark_tests(&mut sources);
+    for source in &sources {
+        broken.extend(rules::source(source));
+    }
+    let list = broken.iter().fold(String::new(), |mut list, b| {
+        let _ = writeln!(list, "{b}");
+        list
+    });
+    assert!(broken.is_empty(), "{} house rules broken:\n{list}", broken.len());
+}

@@ -1,0 +1,226 @@
+//! The rules, each a function from a file to the places that break it.
+
+use std::{fmt, path::Path};
+
+use super::{
+    imports,
+    source::{Source, Token},
+};
+
+/// The longest file that a reader is asked to hold in the head.
+pub const LINES_MAX: usize = 800;
+
+/// How far above an `unsafe` its reason may stand.
+const SAFETY_LINES: usize = 6;
+
+/// A place that breaks a rule.
+#[derive(Debug)]
+pub struct Broken {
+    pub path: String,
+    pub line: usize,
+    pub what: String,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path, self.line, self.what)
+    }
+}
+
+/// What the rules for every text file of the project find.
+pub fn text(path: &str, text: &str) -> Vec<Broken> {
+    at(path, [length(path, text), left_over(text), traces(text)])
+}
+
+/// What the rules for every Rust file find.
+pub fn source(source: &Source) -> Vec<Broken> {
+    at(&source.path, [module_doc, imports::upward, one_door, unwraps, safety].map(|rule| rule(source)))
+}
+
+fn at<const N: usize>(path: &str, found: [Found; N]) -> Vec<Broken> {
+    let all = found.into_iter().flatten();
+    all.map(|(line, what)| Broken { path: path.into(), line, what }).collect()
+}
+
+/// What a rule has found: lines, and what is wrong with them.
+pub type Found = Vec<(usize, String)>;
+
+/// No source file is longer than [`LINES_MAX`].
+pub fn length(path: &str, text: &str) -> Found {
+    let lines = text.lines().count();
+    let is_code = Path::new(path)
+        .extension()
+        .and_then(|e| e.to_str())
+        .is_some_and(|e| ["rs", "sh", "py", "c", "cc", "cpp", "h", "js"].contains(&e));
+    if is_code && lines > LINES_MAX {
+        return vec![(LINES_MAX + 1, format!("{lines} lines, more than {LINES_MAX}: split it by purpose"))];
+    }
+    Vec::new()
+}
+
+/// Nothing is left over from the making. The words are put together here, so that this file keeps its own rule.
+pub fn left_over(text: &str) -> Found {
+    let exact =
+        [["TO", "DO"], ["FIX", "ME"], ["XX", "X"], ["dbg", "!"], ["todo", "!"], ["unimplemented", "!"]];
+    let spoken = ["for", "now"].join(" ");
+    let mut found = Vec::new();
+    for (n, line) in text.lines().enumerate() {
+        for word in exact.iter().map(|w| w.concat()) {
+            if has_word(line, &word) {
+                found.push((n + 1, format!("left over: `{word}`")));
+            }
+        }
+        if has_word(&line.to_lowercase(), &spoken) {
+            found.push((
+                n + 1,
+                format!("left over: \"{spoken}\" promises what nobody will keep: say what holds"),
+            ));
+        }
+    }
+    found
+}
+
+/// No file names the machine on which it was written, or the tools of its writer.
+pub fn traces(text: &str) -> Found {
+    let folders = [["/ho", "me/"], ["/ro", "ot/"], ["/Us", "ers/"], ["/wo", "rk/"], ["/tmp", "/wt"]];
+    let words = [["farm", "-"], ["sub", "agent"]];
+    let mut found = Vec::new();
+    for (n, line) in text.lines().enumerate() {
+        for trace in folders.iter().chain(&words).map(|t| t.concat()) {
+            // `/usr/work/` and `snow-farm-` begin elsewhere.
+            let begins =
+                |at: usize| !line[..at].ends_with(|c: char| c.is_alphanumeric() || "-_.}".contains(c));
+            if line.match_indices(&trace).any(|(at, _)| begins(at)) {
+                found.push((n + 1, format!("`{trace}` means something on one machine only")));
+            }
+        }
+    }
+    found
+}
+
+/// Whether a word stands in a line on its own.
+fn has_word(line: &str, word: &str) -> bool {
+    let inside = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(at, _)| {
+        let after = &line[at + word.len()..];
+        !line[..at].ends_with(inside) && (!word.ends_with(inside) || !after.starts_with(inside))
+    })
+}
+
+/// Every module opens with its doc, under the same headings; a test says what it is for.
+pub fn module_doc(source: &Source) -> Found {
+    let doc: Vec<&str> = source
+        .text
+        .lines()
+        .skip_while(|l| l.trim().is_empty())
+        .take_while(|l| l.starts_with("//!"))
+        .collect();
+    if doc.is_empty() {
+        return vec![(1, "does not open with its doc (`//!`)".into())];
+    }
+    if source.test {
+        return Vec::new();
+    }
+    let doc = doc.join("\n");
+    let headings = ["**Purpose.**", "**Invariants.**", "**May touch.**"];
+    let places: Vec<Option<usize>> = headings.iter().map(|h| doc.find(h)).collect();
+    let missing = headings.iter().zip(&places).find(|(_, place)| place.is_none());
+    match missing {
+        Some((heading, _)) => vec![(1, format!("its doc lacks {heading}"))],
+        None if !places.is_sorted() => {
+            vec![(1, format!("the headings of its doc stand in another order than {headings:?}"))]
+        }
+        None => Vec::new(),
+    }
+}
+
+/// Locks, atomics, threads and clocks of the engine come through `sync` and `env` alone, so that a model checker and
+/// a simulation can take their place.
+pub fn one_door(source: &Source) -> Found {
+    let room = source.modules[0].first().map(String::as_str);
+    if source.krate != "windfall" || source.test || matches!(room, Some("sync" | "env")) {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for named in imports::paths(source).iter().filter(|n| !n.test) {
+        let path: Vec<&str> = named.path.iter().map(String::as_str).collect();
+        let door = match path[..] {
+            ["std" | "core" | "alloc", "sync", ..] | ["parking_lot" | "parking_lot_core", ..] => "sync",
+            // Whoever holds the module `time` holds the clock; whoever renames `std` holds everything.
+            ["std" | "core"]
+            | ["std", "thread", ..]
+            | ["std", "time"]
+            | ["std", "time", "Instant" | "SystemTime" | "UNIX_EPOCH", ..]
+            | ["rustix", "time" | "thread", ..] => "env",
+            _ => continue,
+        };
+        found.push((named.line, format!("`{}` comes only through `{door}`", path.join("::"))));
+    }
+    found
+}
+
+/// Nothing is unwrapped outside tests, and what is expected is said in words.
+pub fn unwraps(source: &Source) -> Found {
+    if source.test {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for at in 1..source.tokens.len() {
+        let token = &source.tokens[at];
+        let before = source.tokens[at - 1].text.as_str();
+        if token.test || !matches!(before, "." | ":") {
+            continue;
+        }
+        match token.text.as_str() {
+            name @ ("unwrap" | "unwrap_err" | "unwrap_unchecked") => {
+                found.push((
+                    token.line,
+                    format!("`{name}` in the engine: return the error, or expect with the reason"),
+                ));
+            }
+            "expect" if before == "." => {
+                let argument = source.tokens.get(at + 2).map_or("", |t| t.text.as_str());
+                if argument.starts_with('"') && argument.split_whitespace().count() < 2 {
+                    found.push((token.line, "`expect` without a reason: say why it cannot fail".into()));
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Every `unsafe` says just above why it is sound, in tests too.
+pub fn safety(source: &Source) -> Found {
+    let lines: Vec<&str> = source.text.lines().collect();
+    let mut found = Vec::new();
+    for (at, token) in source.tokens.iter().enumerate() {
+        if token.text != "unsafe" || is_pointer_type(&source.tokens[at..]) {
+            continue;
+        }
+        let own = token.line - 1;
+        // The doc of an `unsafe fn` may be long: all of it counts.
+        let doc = lines[..own]
+            .iter()
+            .rev()
+            .take_while(|l| matches!(l.trim_start().get(..2), Some("//" | "#[")))
+            .count();
+        let above = &lines[own.saturating_sub(SAFETY_LINES.max(doc))..=own];
+        if !above.iter().any(|l| l.contains("SAFETY") || l.contains("# Safety")) {
+            found
+                .push((token.line, format!("`unsafe` without SAFETY within the {SAFETY_LINES} lines above")));
+        }
+    }
+    found
+}
+
+/// `unsafe fn(..)` and `unsafe extern "C" fn(..)` are types: they do nothing.
+fn is_pointer_type(tokens: &[Token]) -> bool {
+    let text = |n: usize| tokens.get(n).map_or("", |t| t.text.as_str());
+    let function = match text(1) {
+        "extern" if text(2).starts_with('"') => 3,
+        "extern" => 2,
+        _ => 1,
+    };
+    text(function) == "fn" && text(function + 1) == "("
+}

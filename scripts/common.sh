@@ -1,0 +1,86 @@
+# What the scripts share: to be sourced, by bash, with the workspace as the current folder.
+# shellcheck shell=bash
+
+toolchain=$(sed -n 's/^channel = "\(.*\)"$/\1/p' rust-toolchain.toml)
+
+say() {
+    printf '\n==> %s\n' "$*"
+}
+
+fail() {
+    printf '\nerror: %s\n' "$*" >&2
+    exit 1
+}
+
+has() {
+    command -v "$1" >/dev/null 2>&1
+}
+
+# need COMMAND PACKAGE...: installs Debian packages unless the command is there.
+need() {
+    local command=$1
+    shift
+    if has "$command"; then
+        return
+    fi
+    local root=()
+    if [[ $(id -u) != 0 ]]; then
+        has sudo || fail "\`$command\` is missing, and neither root nor sudo is at hand: install $* and run this again"
+        root=(sudo)
+    fi
+    has apt-get || fail "\`$command\` is missing, and so is apt-get: install what gives it ($* on Debian) and run this again"
+    say "installing $* (for \`$command\`)"
+    "${root[@]}" apt-get update -qq
+    "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
+    hash -r
+    has "$command" || fail "$* was installed, but \`$command\` is still missing"
+}
+
+# What of Rust a script needs beside cargo: it may set this to `(fmt clippy)`.
+rust_parts=()
+
+# Whether the cargo on PATH is the one to use. A newer one than the pinned builds the project too, but has opinions of
+# its own on format and lints: who needs those needs the very version.
+cargo_suits() {
+    has cargo || return 1
+    local version part
+    version=$(cargo --version 2>/dev/null | cut -d ' ' -f 2)
+    if ((${#rust_parts[@]} > 0)); then
+        [[ $version == "$toolchain" ]] || return 1
+    else
+        [[ -n $version && $(printf '%s\n' "$toolchain" "$version" | sort -V | head -n 1) == "$toolchain" ]] || return 1
+    fi
+    for part in "${rust_parts[@]}"; do
+        cargo "$part" --version >/dev/null 2>&1 || return 1
+    done
+}
+
+# A linker, and cargo as rust-toolchain.toml pins it.
+need_rust() {
+    need cc build-essential
+    # cargo needs them to fetch the dependencies, rustup to fetch Rust.
+    [[ -e /etc/ssl/certs/ca-certificates.crt || -e /etc/pki/tls/certs/ca-bundle.crt ]] || need update-ca-certificates ca-certificates
+    if [[ -x ${CARGO_HOME:-$HOME/.cargo}/bin/cargo ]]; then
+        export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
+    fi
+    # Asked first, because cargo would make rustup install the toolchain without a word.
+    if has rustup && [[ $'\n'$(rustup toolchain list 2>/dev/null) != *$'\n'"$toolchain"* ]]; then
+        say "installing Rust $toolchain"
+        rustup toolchain install "$toolchain" --profile minimal --component rustfmt,clippy --no-self-update
+    fi
+    if cargo_suits; then
+        return
+    fi
+    if ! has rustup; then
+        need curl curl ca-certificates
+        say "installing rustup into ${CARGO_HOME:-$HOME/.cargo}"
+        curl --proto '=https' --tlsv1.2 --silent --show-error --fail https://sh.rustup.rs |
+            sh -s -- -y -q --no-modify-path --profile minimal --default-toolchain none ||
+            fail "rustup could not be fetched from https://sh.rustup.rs or installed (see above): with a network, run this again"
+        export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
+        hash -r
+    fi
+    say "installing Rust $toolchain"
+    rustup toolchain install "$toolchain" --profile minimal --component rustfmt,clippy --no-self-update
+    cargo_suits || fail "rustup installed Rust $toolchain, but cargo does not run: $(cargo --version 2>&1 || true)"
+}

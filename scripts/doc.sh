@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# The documentation of the library, as its users see it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=scripts/common.sh
+source scripts/common.sh
+
+need_rust
+say "building the documentation"
+RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+say "open ${CARGO_TARGET_DIR:-target}/doc/windfall/index.html"

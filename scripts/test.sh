@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# Everything that has to hold before a change is merged. The tests come last, so that their verdict is the last thing
+# on the screen; the times of the stages before them are printed just above.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=scripts/common.sh
+source scripts/common.sh
+
+deny_version=0.20.2
+tools=$PWD/target/tools
+
+times=()
+stage=
+deny_build=
+
+cleanup() {
+    local code=$?
+    # An install that nobody waits for any more would go on after us.
+    if [[ -n $deny_build ]]; then
+        kill -- "-$deny_build" 2>/dev/null || true
+    fi
+    if [[ $code != 0 && -n $stage ]]; then
+        printf '\nFAILED: %s\n' "$stage" >&2
+    fi
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# run NAME COMMAND...: a stage, with its time.
+run() {
+    stage=$1
+    shift
+    say "$stage"
+    local start=$SECONDS
+    "$@"
+    times+=("$(printf '%5d s  %s' $((SECONDS - start)) "$stage")")
+    stage=
+}
+
+has_deny() {
+    PATH="$tools/bin:$PATH" cargo deny --version 2>/dev/null | grep -q '^cargo-deny '
+}
+
+# Building cargo-deny takes minutes: it runs beside the other builds, and yields to them. What an interrupted build has
+# made serves the next.
+start_deny_build() {
+    if has_deny; then
+        return
+    fi
+    say "installing cargo-deny $deny_version into target/tools (in the background)"
+    mkdir -p "$tools"
+    set -m
+    nice -n 10 cargo install --quiet --locked "cargo-deny@$deny_version" --root "$tools" --target-dir "$tools/build" \
+        >"$tools/install.log" 2>&1 </dev/null &
+    deny_build=$!
+    set +m
+}
+
+await_deny_build() {
+    if [[ -z $deny_build ]]; then
+        echo "cargo-deny is there"
+        return
+    fi
+    wait "$deny_build" || {
+        cat "$tools/install.log" >&2
+        fail "cargo-deny could not be installed"
+    }
+    deny_build=
+    rm -rf "$tools/build"
+}
+
+licences() {
+    PATH="$tools/bin:$PATH" cargo deny check licenses bans sources
+}
+
+documentation() {
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
+}
+
+rust_parts=(fmt clippy)
+need_rust
+start_deny_build
+run "format" cargo fmt --all --check
+run "lints" cargo clippy --workspace --all-targets -- -D warnings
+run "documentation" documentation
+run "build of the tests" cargo test --workspace --no-run
+# The tests start when nothing else competes with them.
+run "wait for cargo-deny" await_deny_build
+run "licences" licences
+
+say "passed so far"
+printf '%s\n' "${times[@]}"
+printf '%5d s  together\n' "$SECONDS"
+
+run "tests" cargo test --workspace
