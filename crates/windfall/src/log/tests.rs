@@ -8,6 +8,7 @@
 //! **May touch.** All of `log`.
 
 mod control;
+mod crash;
 
 use std::thread;
 
