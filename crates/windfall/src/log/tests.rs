@@ -316,7 +316,7 @@ fn a_segment_counts_only_once_it_is_durable() {
         }
         let floor = life.log.floor();
         // Small frames: some survive whole wherever the crash leaves holes.
-        for n in 0..900 {
+        for n in 0..900u16 {
             life.append(&[n as u8; 200]);
         }
         if seed % 4 < 2 {
