@@ -92,6 +92,8 @@ pub struct BufferPool {
     frames_freed: AtomicU64,
     /// Rounds of the cleaner in which it found nothing to free and nothing to write.
     fruitless_rounds: AtomicU64,
+    /// Why the last batch could not be written, until one is.
+    flush_error: Mutex<Option<Error>>,
     /// Wakes the page cleaner.
     pub cleaner_wake: Arc<Event>,
     flusher: Mutex<flush::Flusher>,
@@ -268,6 +270,7 @@ impl BufferPool {
             frame_freed: Event::new(),
             frames_freed: AtomicU64::new(0),
             fruitless_rounds: AtomicU64::new(0),
+            flush_error: Mutex::new(Rank::Leaf, None),
             cleaner_wake: Arc::new(Event::new()),
             flusher: Mutex::new(Rank::Cleaner, flusher),
             files: Mutex::new(Rank::File, flush::Files::default()),
