@@ -9,6 +9,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod buffer;
+pub mod checkpoint;
 pub mod disk;
 pub mod env;
 pub mod error;
@@ -17,6 +18,7 @@ pub mod ids;
 pub mod log;
 pub mod mtr;
 pub mod page;
+pub mod recovery;
 pub mod store;
 pub mod sync;
 pub mod tablespace;

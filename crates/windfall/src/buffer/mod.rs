@@ -23,6 +23,7 @@ mod flush;
 pub mod frame;
 mod free;
 mod page_table;
+mod read_ahead;
 mod reclaim;
 mod replace;
 mod resize;
@@ -31,6 +32,7 @@ mod space;
 use arena::{Arena, FrameNo};
 pub use doublewrite::Doublewrite;
 use frame::DIRTY;
+pub use read_ahead::PAGES as READ_AHEAD;
 pub use space::{Durability, FileState, Space};
 
 use crate::{
@@ -90,6 +92,8 @@ pub struct BufferPool {
     frames_freed: AtomicU64,
     /// Rounds of the cleaner in which it found nothing to free and nothing to write.
     fruitless_rounds: AtomicU64,
+    /// Why the last batch could not be written, until one is.
+    flush_error: Mutex<Option<Error>>,
     /// Wakes the page cleaner.
     pub cleaner_wake: Arc<Event>,
     flusher: Mutex<flush::Flusher>,
@@ -266,6 +270,7 @@ impl BufferPool {
             frame_freed: Event::new(),
             frames_freed: AtomicU64::new(0),
             fruitless_rounds: AtomicU64::new(0),
+            flush_error: Mutex::new(Rank::Leaf, None),
             cleaner_wake: Arc::new(Event::new()),
             flusher: Mutex::new(Rank::Cleaner, flusher),
             files: Mutex::new(Rank::File, flush::Files::default()),

@@ -26,7 +26,7 @@ use crate::{
 /// How many frames the foreground passes before it waits for the cleaner.
 const FOREGROUND_REACH: usize = 4096;
 /// How many fruitless rounds of the cleaner a waiter sees before it gives up: every frame is latched by waiters.
-const PATIENCE: u64 = 10_000;
+pub(super) const PATIENCE: u64 = 10_000;
 
 impl BufferPool {
     /// Gives a frame that holds nothing and is in no list.
@@ -76,7 +76,9 @@ impl BufferPool {
         });
         self.ground.health.check()?;
         if self.frames_freed.load(Acquire) == freed && given_up() {
-            return Err(UsageError::PoolTooSmall { frames: self.limit.load(Relaxed) as usize }.into());
+            let failure = self.flush_error.lock().clone();
+            let too_small = || UsageError::PoolTooSmall { frames: self.limit.load(Relaxed) as usize }.into();
+            return Err(failure.unwrap_or_else(too_small));
         }
         Ok(())
     }
