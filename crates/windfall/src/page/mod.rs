@@ -22,9 +22,16 @@
 //! | 24 | 4 | page number |
 //! | 28 | 4 | free for the page type |
 
+pub mod node;
+pub mod node_build;
+mod node_change;
+mod node_check;
 pub mod op;
 mod words;
 
+pub use node::{EntryHeader, Node};
+pub use node_build::NodeList;
+pub use node_check::validate;
 pub use op::PageOp;
 pub use words::Page;
 

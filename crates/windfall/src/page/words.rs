@@ -116,16 +116,26 @@ impl<'a> Page<'a> {
 
     /// Copies bytes out; those past the end are zero.
     pub fn read(self, at: usize, out: &mut [u8]) {
+        let words = self.words.get(at / 8..).unwrap_or(&[]);
+        let mut words = words.iter().map(|word| word.load(Relaxed));
+        let mut next = || words.next().unwrap_or(0);
+        let shift = at % 8 * 8;
+        // Each word is loaded once, though it may end one chunk and begin the next.
+        let mut low = if shift == 0 { 0 } else { next() };
+        let mut chunk_at = || {
+            let high = next();
+            let bytes = if shift == 0 { high } else { low >> shift | high << (64 - shift) };
+            low = high;
+            bytes.to_le_bytes()
+        };
         let mut chunks = out.chunks_exact_mut(8);
-        let mut at = at;
         for chunk in &mut chunks {
-            chunk.copy_from_slice(&self.u64(at).to_le_bytes());
-            at += 8;
+            chunk.copy_from_slice(&chunk_at());
         }
         let rest = chunks.into_remainder();
         let n = rest.len();
         if n > 0 {
-            rest.copy_from_slice(&self.u64(at).to_le_bytes()[..n]);
+            rest.copy_from_slice(&chunk_at()[..n]);
         }
     }
 
