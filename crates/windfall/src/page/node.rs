@@ -48,13 +48,13 @@
 //! | 0 | 4 | page number of the child |
 //! | 4 | | suffix, then zeros up to a whole word |
 
-use core::{
-    cmp::Ordering as Order,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-};
+use core::cmp::Ordering as Order;
 
 use super::{Page, PageType};
-use crate::ids::{PageNo, TrxId, UndoPos};
+use crate::{
+    ids::{PageNo, TrxId, UndoPos},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 /// Bytes before the fences.
 pub const NODE_HEADER: usize = 40;

@@ -8,8 +8,6 @@
 //!
 //! **May touch.** `ids`, the rest of `page`.
 
-use core::sync::atomic::Ordering::Relaxed;
-
 use super::{
     Page, PageType,
     node::{
@@ -19,6 +17,7 @@ use super::{
     node_build::{ImageRecord, NodeImage, NodeList, fence_words, prefix_of},
 };
 use crate::ids::{PageId, PageNo};
+use crate::sync::atomic::Ordering::Relaxed;
 
 type Result<T = (), E = &'static str> = core::result::Result<T, E>;
 
