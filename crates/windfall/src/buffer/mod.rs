@@ -314,6 +314,11 @@ impl BufferPool {
         }
     }
 
+    /// What wakes the worker that takes [`BufferPool::reclaim_step`].
+    pub fn reclaimer_wake(&self) -> Arc<Event> {
+        self.reclaimer.wake()
+    }
+
     /// Says whether pages that were never written are to be made (recovery) or are damage.
     pub fn set_recovering(&self, recovering: bool) {
         self.recovering.store(recovering, Release);

@@ -18,7 +18,7 @@ use super::{BufferPool, arena::FrameNo, space::Space};
 use crate::{
     ids::{PageId, PageNo},
     sync::{
-        Arc, Mutex, Rank,
+        Arc, Event, Mutex, Rank,
         atomic::{AtomicUsize, Ordering::Relaxed},
         work::{self, Work},
     },
@@ -38,6 +38,8 @@ pub struct Reclaimer {
     pending: AtomicUsize,
     /// Those whose frames are all back; their memory is freed in the background.
     finished: SegQueue<Arc<Space>>,
+    /// Wakes the worker that takes the steps.
+    wake: Arc<Event>,
 }
 
 #[derive(Debug)]
@@ -55,6 +57,7 @@ impl Default for Reclaimer {
             queue: Mutex::new(Rank::Pool, VecDeque::new()),
             pending: AtomicUsize::new(0),
             finished: SegQueue::new(),
+            wake: Arc::new(Event::new()),
         }
     }
 }
@@ -64,6 +67,12 @@ impl Reclaimer {
     pub fn push(&self, space: Arc<Space>) {
         self.pending.fetch_add(1, Relaxed);
         self.inbox.push(space);
+        self.wake.notify();
+    }
+
+    /// What wakes the background step.
+    pub fn wake(&self) -> Arc<Event> {
+        self.wake.clone()
     }
 
     /// How many dropped tablespaces still have frames to give back.
@@ -147,15 +156,16 @@ impl BufferPool {
         Taken::Freed
     }
 
-    /// One background step: gives frames back, and frees the memory of a tablespace that has none left. Says whether
-    /// there may be more to do.
-    pub fn reclaim_step(&self) -> bool {
+    /// One background step: gives frames back, and frees the memory of a tablespace that has none left, which goes to
+    /// `finished`. Says whether there may be more to do.
+    pub fn reclaim_step(&self, finished: &mut dyn FnMut(Arc<Space>)) -> bool {
         let freed = self.reclaim_some();
         if let Some(space) = self.reclaimer.finished.pop() {
             self.directory.remove(&space);
             // The set may be large; the space itself lives on while handles do.
             let dirty = core::mem::take(&mut *space.dirty.lock());
             drop(dirty);
+            finished(space);
             return true;
         }
         freed > 0

@@ -216,7 +216,7 @@ impl Run<'_> {
                 let end = mtr.commit()?;
                 pool.ground().log.sync_to(end)?;
                 pool.detach(&space, end);
-                while pool.reclaim_step() {}
+                while pool.reclaim_step(&mut drop) {}
             }
             Step::Checkpoint => drop(self.base.checkpointer.checkpoint(false)?),
             Step::Settle => self.base.env.settle(5),

@@ -80,6 +80,38 @@ impl<S: PageStore> Tree<S> {
     }
 }
 
+/// Where a key is, seen from a leaf that is latched already.
+#[derive(Debug)]
+pub enum Beside<'k, S: PageStore> {
+    /// In the same leaf.
+    Place(Located<'k, S>),
+    /// In the same leaf, which has no room for it.
+    NoRoom,
+}
+
+impl<S: PageStore> Tree<S> {
+    /// Finds the place of another key in the leaf of `other`, which `mtr` holds; `None` when it belongs elsewhere. What is
+    /// changed at one place moves the others behind it in the leaf.
+    pub fn seek_beside<'k>(
+        &self,
+        mtr: &S::MiniTransaction<'_>,
+        other: &Located<'_, S>,
+        key: &'k [u8],
+        room: Option<usize>,
+    ) -> Option<Beside<'k, S>> {
+        let node = Node::new(mtr.page(other.leaf));
+        if !node.contains(key) {
+            return None;
+        }
+        if room.is_some_and(|value| !Need::leaf(key, value).fits(node)) {
+            return Some(Beside::NoRoom);
+        }
+        let (slot, found) = node.find(key);
+        let found = found.then(|| node.header(slot));
+        Some(Beside::Place(Located { key, leaf: other.leaf, slot, found, room, store: PhantomData }))
+    }
+}
+
 impl<S: PageStore> Located<'_, S> {
     /// The entry's version header; `None` when the key has no entry. An entry that is marked as deleted is there.
     pub fn header(&self) -> Option<EntryHeader> {

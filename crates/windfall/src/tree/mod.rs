@@ -33,7 +33,7 @@ pub mod testpool;
 #[cfg(test)]
 mod tests;
 
-pub use change::Located;
+pub use change::{Beside, Located};
 pub use check::TreeReport;
 pub use cursor::{Cursor, Seek};
 pub use load::BulkLoader;
