@@ -18,7 +18,7 @@ use super::{BufferPool, arena::FrameNo, space::Space};
 use crate::{
     ids::{PageId, PageNo},
     sync::{
-        Arc, Event, Mutex, Rank,
+        Arc, Mutex, Rank,
         atomic::{AtomicUsize, Ordering::Relaxed},
         work::{self, Work},
     },
@@ -38,8 +38,6 @@ pub struct Reclaimer {
     pending: AtomicUsize,
     /// Those whose frames are all back; their memory is freed in the background.
     finished: SegQueue<Arc<Space>>,
-    /// Wakes the worker that takes the steps.
-    wake: Arc<Event>,
 }
 
 #[derive(Debug)]
@@ -57,27 +55,34 @@ impl Default for Reclaimer {
             queue: Mutex::new(Rank::Pool, VecDeque::new()),
             pending: AtomicUsize::new(0),
             finished: SegQueue::new(),
-            wake: Arc::new(Event::new()),
         }
     }
 }
 
 impl Reclaimer {
-    /// Takes over a tablespace that was marked dropped. All that a drop does to the pool is this.
+    /// Takes over a tablespace that was marked dropped. All that a drop does to the pool is this; it does not even wake the
+    /// background step, which looks by itself now and then.
     pub fn push(&self, space: Arc<Space>) {
         self.pending.fetch_add(1, Relaxed);
         self.inbox.push(space);
-        self.wake.notify();
-    }
-
-    /// What wakes the background step.
-    pub fn wake(&self) -> Arc<Event> {
-        self.wake.clone()
     }
 
     /// How many dropped tablespaces still have frames to give back.
     pub fn pending(&self) -> usize {
         self.pending.load(Relaxed)
+    }
+
+    /// How many there are, and how many frames they still hold.
+    pub fn pending_frames(&self) -> (usize, usize) {
+        let mut queue = self.queue.lock();
+        self.empty_inbox(&mut queue);
+        (queue.len(), queue.iter().map(|dropped| dropped.space.resident() as usize).sum())
+    }
+
+    fn empty_inbox(&self, queue: &mut VecDeque<Dropped>) {
+        while let Some(space) = self.inbox.pop() {
+            queue.push_back(Dropped { space, at: Some(PageNo(0)), latecomers: Vec::new() });
+        }
     }
 }
 
@@ -89,9 +94,7 @@ impl BufferPool {
             return 0;
         }
         let mut queue = reclaimer.queue.lock();
-        while let Some(space) = reclaimer.inbox.pop() {
-            queue.push_back(Dropped { space, at: Some(PageNo(0)), latecomers: Vec::new() });
-        }
+        reclaimer.empty_inbox(&mut queue);
         // Every round either moves on in a table, ends one, or finds one whose last frames are all latched.
         let mut busy = 0;
         while busy < queue.len()
@@ -108,6 +111,7 @@ impl BufferPool {
                 queue.push_back(dropped);
             }
             if freed > 0 {
+                self.counters.reclaimed.fetch_add(freed as u64, Relaxed);
                 work::add(Work::Reclaimed, freed as u64);
                 return freed;
             }
@@ -122,7 +126,10 @@ impl BufferPool {
         let earlier = core::mem::take(&mut dropped.latecomers);
         let latecomers = &mut dropped.latecomers;
         let mut take = |page, frame| match self.take_dropped(frame, PageId { space: id, page }) {
-            Taken::Freed => freed += 1,
+            Taken::Freed => {
+                dropped.space.page_went();
+                freed += 1;
+            }
             Taken::Gone => {}
             Taken::Busy => latecomers.push((page, frame)),
         };
