@@ -103,8 +103,9 @@ fn compare(tree: &Tree<TestPool>, model: &Model) {
     for (key, (n, value)) in model {
         assert_eq!(get(tree, key), Some((header(*n), value.clone())), "{key:?}");
     }
-    let entry =
-        |cursor: &Cursor<'_, TestPool>| (cursor.key().to_vec(), (cursor.header(), cursor.value().to_vec()));
+    let entry = |cursor: &Cursor<&Tree<TestPool>>| {
+        (cursor.key().to_vec(), (cursor.header(), cursor.value().to_vec()))
+    };
     let expected =
         |(key, (n, value)): (&Vec<u8>, &(u64, Vec<u8>))| (key.clone(), (Some(header(*n)), value.clone()));
     let mut cursor = tree.cursor();
