@@ -5,7 +5,7 @@
 //!
 //! **Invariants.** The floor is the minimum of: the start of every group whose pages are not all registered dirty, read
 //! first; the oldest change of a page that is not durable in its file; files whose record is still to be written; and
-//! what the transaction floor says ([`Unfinished::note`]); while recovery runs, where it began. The record of unfinished transactions is logged at or above
+//! what the transaction floor says ([`Unfinished::note`]). The record of unfinished transactions is logged at or above
 //! the floor, and durable before the control file names the floor. The log is cut only afterwards.
 //!
 //! **May touch.** `buffer`, `log`, `transaction` by a trait of its own.
@@ -19,11 +19,8 @@ use crate::{
     ids::Lsn,
     log::{ControlFile, GroupWriter},
     sync::{
-        Arc, Event, Mutex, Rank,
-        atomic::{
-            AtomicU64,
-            Ordering::{Acquire, Relaxed, Release},
-        },
+        Arc, Event, Mutex, OnceLock, Rank,
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -51,14 +48,13 @@ pub trait Unfinished: Send + Sync {
 pub struct Checkpointer {
     pool: Arc<BufferPool>,
     control: Mutex<ControlFile>,
-    unfinished: Arc<dyn Unfinished>,
+    /// Who knows the transactions. While recovery replays nobody does, and there is no checkpoint.
+    unfinished: OnceLock<Arc<dyn Unfinished>>,
     /// The log's end some time ago, to find what has been dirty for long.
     earlier: Mutex<Earlier>,
     /// When the last checkpoint was made, and the log's end behind its record.
     last: Mutex<(Duration, Lsn)>,
     made: AtomicU64,
-    /// The floor does not rise above this: what recovery has not replayed yet is dirty nowhere.
-    held: AtomicU64,
     /// Wakes the checkpoint worker.
     pub wake: Arc<Event>,
 }
@@ -78,50 +74,49 @@ impl core::fmt::Debug for Checkpointer {
 }
 
 impl Checkpointer {
-    /// A checkpointer over an open control file. The floor stays where it is until [`Checkpointer::recovered`].
-    pub fn new(pool: Arc<BufferPool>, control: ControlFile, unfinished: Arc<dyn Unfinished>) -> Self {
+    /// A checkpointer over an open control file. The floor stays where it is until [`Checkpointer::recovered`]: what
+    /// recovery has not replayed yet is dirty nowhere.
+    pub fn new(pool: Arc<BufferPool>, control: ControlFile) -> Self {
         let end = pool.ground().log.end();
-        let held = AtomicU64::new(control.control().floor.0);
         let wake = Arc::new(Event::new());
         pool.ground().log.set_checkpointer(wake.clone());
         Self {
             pool,
             control: Mutex::new(Rank::Checkpoint, control),
-            unfinished,
+            unfinished: OnceLock::new(),
             earlier: Mutex::new(Rank::Leaf, Earlier { at: Duration::ZERO, before: Lsn::ZERO, last: end }),
             last: Mutex::new(Rank::Leaf, (Duration::ZERO, end)),
             made: AtomicU64::new(0),
-            held,
             wake,
         }
     }
 
-    /// Recovery has replayed everything: from now on the floor may rise.
-    pub fn recovered(&self) {
-        self.held.store(Lsn::MAX.0, Release);
+    /// Recovery has replayed everything, and this is who knows the transactions: from now on the floor may rise.
+    pub fn recovered(&self, unfinished: Arc<dyn Unfinished>) {
+        let _ = self.unfinished.set(unfinished);
     }
 
     /// Where the floor could be now.
     fn floor(&self) -> Lsn {
         // First the groups under way: a page that one of them dirties later is at or above it.
         let appending = self.pool.ground().log.append_floor();
-        let held = Lsn(self.held.load(Acquire));
-        appending.min(self.pool.oldest_dirty()).min(self.pool.files_floor()).min(held)
+        appending.min(self.pool.oldest_dirty()).min(self.pool.files_floor())
     }
 
-    /// Makes a checkpoint. Gives the floor. `clean` says that nothing will be written after it.
+    /// Makes a checkpoint, unless recovery is not done. Gives the floor. `clean` says that nothing will be written after it.
     ///
     /// # Errors
     /// What the log or the control file says; either poisons the database.
     pub fn checkpoint(&self, clean: bool) -> Result<Lsn> {
         let mut control = self.control.lock();
         let log = &self.pool.ground().log;
+        let Some(unfinished) = self.unfinished.get() else { return Ok(log.floor()) };
         let floor = self.floor();
         let mut group = GroupWriter::default();
-        let floor = floor.min(self.unfinished.note(&mut group));
+        let floor = floor.min(unfinished.note(&mut group));
         let (start, end) = log.begin_group().append(group.bytes())?;
         log.sync_to(end)?;
-        let (space_ceiling, trx_ceiling) = self.unfinished.ceilings();
+        let (space_ceiling, trx_ceiling) = unfinished.ceilings();
         control.update(|control| {
             control.floor = floor.max(control.floor);
             control.checkpoint = start;

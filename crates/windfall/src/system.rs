@@ -69,8 +69,7 @@ pub struct SystemTree {
 impl SystemTree {
     /// The system tree in its tablespace, which the pool knows.
     pub fn new(pool: Arc<BufferPool>, budget: Arc<HashBudget>) -> Self {
-        let space =
-            pool.space(SpaceId::CATALOG).expect("the pool knows the system tablespace before anything else");
+        let space = pool.space(SpaceId::CATALOG).expect("the pool knows the system tablespace before anything else");
         Self { tree: Tree::new(pool, space, budget) }
     }
 
@@ -113,8 +112,7 @@ impl SystemTree {
     pub fn change(&self, mtr: &mut Mtr<'_>, changes: &mut [Change]) -> Result<()> {
         changes.sort_by(|a, b| a.key.cmp(&b.key));
         // All that is put may come into one leaf.
-        let put =
-            |change: &Change| change.value.as_ref().map_or(0, |value| value.len() + change.key.len() + ENTRY);
+        let put = |change: &Change| change.value.as_ref().map_or(0, |value| value.len() + change.key.len() + ENTRY);
         let room = changes.iter().map(put).sum::<usize>();
         let mut places = loop {
             if let Some(places) = self.locate(mtr, changes, room)? {
@@ -163,9 +161,6 @@ impl SystemTree {
     /// # Errors
     /// Damage, I/O.
     pub fn maintain(&self, changes: &[Change]) -> Result<()> {
-        changes
-            .iter()
-            .filter(|change| change.value.is_none())
-            .try_for_each(|change| self.tree.maintain(&change.key))
+        changes.iter().filter(|change| change.value.is_none()).try_for_each(|change| self.tree.maintain(&change.key))
     }
 }

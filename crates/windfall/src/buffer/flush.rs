@@ -218,6 +218,7 @@ impl BufferPool {
             from.read(0, buffer.bytes_mut());
             frame.set(WRITING);
             frame.clear(DIRTY);
+            self.counters.dirty.fetch_sub(1, Relaxed);
             space.dirty.lock().start_writing(page, since);
             (Copy { space, page, frame: no, since, lsn: from.lsn() }, buffer)
         });
@@ -235,6 +236,9 @@ impl BufferPool {
         // The frame of a dropped page may hold another one by now.
         if frame.tag() == copy.id() {
             let changed_since = (frame.set(DIRTY) & DIRTY != 0).then(|| frame.oldest());
+            if changed_since.is_none() {
+                self.counters.dirty.fetch_add(1, Relaxed);
+            }
             dirty.not_written(copy.page, copy.since, changed_since);
             frame.set_oldest(copy.since);
             frame.clear(WRITING);

@@ -124,6 +124,7 @@ impl BufferPool {
         }
         if let Some(space) = self.directory.at(descriptor.slot(), id) {
             space.pages.remove(page, frame, &crossbeam_epoch::pin());
+            space.page_went();
             if space.is_dropped() {
                 work::count(Work::Reclaimed);
                 self.counters.reclaimed.fetch_add(1, Relaxed);

@@ -17,7 +17,7 @@
 //!
 //! | offset | size | field |
 //! | --- | --- | --- |
-//! | 0 | 28 | page header; type 2 (leaf) or 3 (inner), level 0 for a leaf; flag bit 0 (offset 6): the node has an upper fence |
+//! | 0 | 28 | page header; type 2 (leaf) or 3 (inner), level 0 for a leaf; flags (offset 6, 2 bytes): bit 0, the node has an upper fence; bits 8 to 15, the *skip* |
 //! | 28 | 2 | number of slots *n* |
 //! | 30 | 2 | heap: words taken by records, live and dead |
 //! | 32 | 2 | garbage: words of the heap that no slot names |
@@ -31,9 +31,15 @@
 //!
 //! A freshly formatted page, whose bytes 28 to 39 are zero, is thus an empty node without fences.
 //!
-//! A **slot** is one word. From the most significant bits: 32 bits *head* (the first four bytes of the key after the
-//! prefix, big-endian, padded with zeros), 16 bits offset of the record in words, 16 bits length of the key after the
-//! prefix (its *suffix*).
+//! A **slot** is one word. From the most significant bits: 32 bits *head*, 16 bits offset of the record in words, 16 bits
+//! length of the key after the prefix (its *suffix*). The head is the first four bytes of the suffix behind the skip,
+//! big-endian, padded with zeros; in slot 0 of an inner node, with which no search compares, it is zero.
+//!
+//! The **skip** is a number of bytes with which every suffix begins (that of an inner node's slot 0 left out), so that
+//! heads tell keys apart where fences give no prefix: in the root, and in the first and the last node of each level. It
+//! is found anew when a node is built, when an insert makes the number of slots a power of two, and when a key is
+//! inserted that does not begin so: the common prefix of the first and the last such suffix, at most 255, and 0 if less than
+//! 2. It is 0 in a node without such a slot.
 //!
 //! | record of a leaf: offset | size | field |
 //! | --- | --- | --- |
@@ -48,13 +54,13 @@
 //! | 0 | 4 | page number of the child |
 //! | 4 | | suffix, then zeros up to a whole word |
 
-use core::{
-    cmp::Ordering as Order,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-};
+use core::cmp::Ordering as Order;
 
 use super::{Page, PageType};
-use crate::ids::{PageNo, TrxId, UndoPos};
+use crate::{
+    ids::{PageNo, TrxId, UndoPos},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 /// Bytes before the fences.
 pub const NODE_HEADER: usize = 40;
@@ -65,6 +71,7 @@ pub const INNER_RECORD: usize = 4;
 
 pub(super) const FLAGS: usize = 6;
 pub(super) const HAS_UPPER: u16 = 1;
+pub(super) const SKIP: usize = 7;
 pub(super) const COUNT: usize = 28;
 pub(super) const HEAP: usize = 30;
 pub(super) const GARBAGE: usize = 32;
@@ -168,11 +175,29 @@ impl Slot {
     }
 }
 
-/// A node, as it was when its counts were read.
+/// The first slot whose head is not below `head`.
+#[inline]
+fn lower_bound(slots: &[AtomicU64], head: u32) -> usize {
+    let is_below = |slot: &AtomicU64| Slot(slot.load(Relaxed)).head() < head;
+    if slots.len() > 256 {
+        return slots.partition_point(is_below);
+    }
+    // A leaf is rarely in the processor's cache. One slot of each 64 bytes, all at once, costs one wait for memory, where
+    // a binary search waits at every step.
+    let below: usize = slots.iter().step_by(8).map(|slot| usize::from(is_below(slot))).sum();
+    let Some(block) = below.checked_sub(1) else { return 0 };
+    let block = block * 8;
+    let rest = slots.get(block + 1..slots.len().min(block + 8)).unwrap_or(&[]);
+    block + 1 + rest.iter().map(|slot| usize::from(is_below(slot))).sum::<usize>()
+}
+
+/// A node, as it was when its header was read.
 #[derive(Clone, Copy, Debug)]
 pub struct Node<'a> {
     page: Page<'a>,
     kind: u8,
+    level: u8,
+    flags: u16,
     count: u16,
     prefix: u16,
     lower: u16,
@@ -183,13 +208,17 @@ impl<'a> Node<'a> {
     /// Reads the page as a node. Whether it is one, [`Node::is_leaf`] and [`Node::is_inner`] tell.
     #[inline]
     pub fn new(page: Page<'a>) -> Self {
+        // Three loads for the whole header.
+        let (first, counts, lengths) = (page.u64(0), page.u64(24), page.u64(32));
         Self {
             page,
-            kind: page.page_type(),
-            count: page.u16(COUNT),
-            prefix: page.u16(PREFIX),
-            lower: page.u16(LOWER_LEN),
-            upper: page.u16(UPPER_LEN),
+            kind: (first >> 32) as u8,
+            level: (first >> 40) as u8,
+            flags: (first >> 48) as u16,
+            count: (counts >> 32) as u16,
+            prefix: (lengths >> 16) as u16,
+            lower: (lengths >> 32) as u16,
+            upper: (lengths >> 48) as u16,
         }
         .clamped()
     }
@@ -219,8 +248,9 @@ impl<'a> Node<'a> {
     }
 
     /// The level; 0 is a leaf.
+    #[inline]
     pub fn level(self) -> u8 {
-        self.page.level()
+        self.level
     }
 
     /// How many slots there are.
@@ -252,16 +282,41 @@ impl<'a> Node<'a> {
         if self.is_leaf() { LEAF_RECORD } else { INNER_RECORD }
     }
 
-    /// Where a key is, or would be inserted, and whether it is there. The key must lie within the fences.
+    /// Bytes that all suffixes share.
+    #[inline]
+    pub(super) fn skip(self) -> usize {
+        (self.flags >> 8).into()
+    }
+
+    /// The first slot that searches compare with: that of an inner node's lower fence needs no comparison.
+    #[inline]
+    pub(super) fn first_slot(self) -> usize {
+        usize::from(self.is_inner())
+    }
+
+    /// Where a key is, or would be inserted, and whether it is there. The key must lie within the fences. In an inner node
+    /// the lower fence itself is not found, but placed behind slot 0.
     #[inline]
     pub fn find(self, key: &[u8]) -> (usize, bool) {
         let suffix = key.get(self.prefix_len()..).unwrap_or(&[]);
-        let head = head_of(suffix);
-        let slots = self.slots();
-        let first = slots.partition_point(|slot| Slot(slot.load(Relaxed)).head() < head);
+        let skip = self.skip();
+        let start = self.first_slot();
+        let mut rest = suffix;
+        if skip > 0 {
+            let (shared, rest_of) = suffix.split_at_checked(skip).unwrap_or((suffix, &[]));
+            let last = self.slot(self.count().saturating_sub(1));
+            match self.page.compare(last.record() + self.fixed(), skip, shared) {
+                Order::Equal => rest = rest_of,
+                Order::Greater => return (start, false),
+                Order::Less => return (self.count(), false),
+            }
+        }
+        let head = head_of(rest);
+        let slots = self.slots().get(start..).unwrap_or(&[]);
+        let first = lower_bound(slots, head);
         match slots.get(first).map(|slot| Slot(slot.load(Relaxed))) {
-            Some(slot) if slot.head() == head => self.find_among(first, suffix, head),
-            _ => (first, false),
+            Some(slot) if slot.head() == head => self.find_among(start + first, suffix, head),
+            _ => (start + first, false),
         }
     }
 
@@ -270,7 +325,9 @@ impl<'a> Node<'a> {
     pub fn is_at(self, slot: usize, key: &[u8]) -> bool {
         let suffix = key.get(self.prefix_len()..).unwrap_or(&[]);
         let at = self.slot(slot);
-        slot < self.count() && at.head() == head_of(suffix) && self.compare(at, suffix) == Order::Equal
+        slot < self.count()
+            && at.head() == head_of(suffix.get(self.skip()..).unwrap_or(&[]))
+            && self.page.compare(at.record() + self.fixed(), at.suffix_len(), suffix) == Order::Equal
     }
 
     /// Goes on with [`Node::find`] among the slots from `first` on that share the head.
@@ -300,15 +357,42 @@ impl<'a> Node<'a> {
         (low, false)
     }
 
-    /// Compares a slot's suffix, whose head is known to be equal, with another.
+    /// Compares a slot's suffix, which is known to be equal up to the head's end, with another.
     #[inline]
     fn compare(self, slot: Slot, suffix: &[u8]) -> Order {
         let len = slot.suffix_len();
-        match suffix.get(4..) {
-            Some(rest) if len > 4 => self.page.compare(slot.record() + self.fixed() + 4, len - 4, rest),
+        let known = self.skip() + 4;
+        match suffix.get(known..) {
+            Some(rest) if len > known => {
+                self.page.compare(slot.record() + self.fixed() + known, len - known, rest)
+            }
             // One of them ends within the head: equal heads then differ in trailing zeros only.
             _ => len.cmp(&suffix.len()),
         }
+    }
+
+    /// The head that a slot should have with this skip.
+    pub(super) fn head_with(self, n: usize, skip: usize) -> u32 {
+        let slot = self.slot(n);
+        let left = slot.suffix_len().saturating_sub(skip);
+        if n < self.first_slot() || left == 0 {
+            return 0;
+        }
+        let head = self.page.u32(slot.record() + self.fixed() + skip).swap_bytes();
+        if left < 4 { head & !(u32::MAX >> (8 * left)) } else { head }
+    }
+
+    /// The skip that the node would have if it were found anew.
+    pub(super) fn best_skip(self) -> usize {
+        let (first, last) = (self.first_slot(), self.count().saturating_sub(1));
+        if self.count() <= first {
+            return 0;
+        }
+        let (first, last) = (self.slot(first), self.slot(last));
+        let longest = first.suffix_len().min(last.suffix_len()).min(255);
+        let (a, b) = (first.record() + self.fixed(), last.record() + self.fixed());
+        let shared = (0..longest).take_while(|n| self.page.u8(a + n) == self.page.u8(b + n)).count();
+        if shared < 2 { 0 } else { shared }
     }
 
     /// The slot of the child that a key belongs to.
@@ -392,7 +476,7 @@ impl<'a> Node<'a> {
 
     /// Whether the node has an upper fence: the last of its level has none.
     pub fn has_upper(self) -> bool {
-        self.page.u16(FLAGS) & HAS_UPPER != 0
+        self.flags & HAS_UPPER != 0
     }
 
     /// Whether a key lies within the fences.

@@ -8,17 +8,16 @@
 //!
 //! **May touch.** `ids`, the rest of `page`.
 
-use core::sync::atomic::Ordering::Relaxed;
-
 use super::{
     Page, PageType,
     node::{
         COUNT, EntryHeader, FLAGS, GARBAGE, HAS_UPPER, HEAP, INNER_RECORD, LEAF_RECORD, LOWER_LEN,
-        NODE_HEADER, Node, PREFIX, Slot, UPPER_LEN, head_of, record_words,
+        NODE_HEADER, Node, PREFIX, SKIP, Slot, UPPER_LEN, record_words,
     },
     node_build::{ImageRecord, NodeImage, NodeList, fence_words, prefix_of},
 };
 use crate::ids::{PageId, PageNo};
+use crate::sync::atomic::Ordering::Relaxed;
 
 type Result<T = (), E = &'static str> = core::result::Result<T, E>;
 
@@ -141,7 +140,7 @@ pub(super) fn inner_insert(page: Page<'_>, slot: u16, child: PageNo, suffix: &[u
 fn insert(node: Node<'_>, slot: usize, suffix: &[u8], body: Body<'_>) -> Result {
     let page = node.page();
     let words = body.words(suffix.len());
-    if slot > node.count() {
+    if slot > node.count() || slot < node.first_slot() {
         return Err(NO_SLOT);
     }
     if node.free_words() < words + 1 {
@@ -153,11 +152,28 @@ fn insert(node: Node<'_>, slot: usize, suffix: &[u8], body: Body<'_>) -> Result 
     let record = heap_start(node) - words * 8;
     let first = node.slots_at() / 8 + slot;
     page.move_words(first, first + 1, node.count() - slot);
-    put_slot(node, slot, Slot::new(head_of(suffix), record, suffix.len()));
+    put_slot(node, slot, Slot::new(0, record, suffix.len()));
     body.write(page, record, suffix);
     add(page, COUNT, 1);
     add(page, HEAP, words);
+    let node = Node::new(page);
+    let skip = node.skip();
+    // The last slot stands for all: if it is the new one, the first does.
+    if node.count().is_power_of_two() || (skip > 0 && node.best_skip() < skip) {
+        set_skip(node, node.best_skip());
+    } else {
+        put_slot(node, slot, Slot::new(node.head_with(slot, skip), record, suffix.len()));
+    }
     Ok(())
+}
+
+/// Sets the skip, and every head accordingly.
+fn set_skip(node: Node<'_>, skip: usize) {
+    for n in 0..node.count() {
+        let slot = node.slot(n);
+        put_slot(node, n, Slot::new(node.head_with(n, skip), slot.record(), slot.suffix_len()));
+    }
+    node.page().set_u8(SKIP, skip as u8);
 }
 
 /// Moves the live records together, in slot order, against the page's end.
@@ -191,6 +207,9 @@ fn compact(node: Node<'_>) -> Result {
 pub(super) fn remove(page: Page<'_>, slot: u16) -> Result {
     let node = checked(page, page.page_type() == PageType::Leaf as u8)?;
     let (_, words) = checked_slot(node, slot.into())?;
+    if usize::from(slot) < node.first_slot() {
+        return Err("the child at a node's lower fence cannot go");
+    }
     take_out(node, slot.into(), words);
     Ok(())
 }
@@ -200,6 +219,9 @@ fn take_out(node: Node<'_>, slot: usize, words: usize) {
     let first = node.slots_at() / 8 + slot;
     page.move_words(first + 1, first, node.count() - slot - 1);
     page.set_u16(COUNT, node.count() as u16 - 1);
+    if node.count() - 1 <= node.first_slot() {
+        page.set_u8(SKIP, 0);
+    }
     if node.count() == 1 {
         page.set_u16(HEAP, 0);
         page.set_u16(GARBAGE, 0);
@@ -312,9 +334,10 @@ pub(super) fn build(
     for (n, logged) in NodeImage(image).enumerate() {
         let ImageRecord { suffix, body } = logged?;
         let body = Body::of(leaf, body)?;
-        put_slot(node, n, Slot::new(head_of(suffix), record, suffix.len()));
+        put_slot(node, n, Slot::new(0, record, suffix.len()));
         body.write(page, record, suffix);
         record += body.words(suffix.len()) * 8;
     }
+    set_skip(node, node.best_skip());
     Ok(())
 }

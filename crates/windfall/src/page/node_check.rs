@@ -8,7 +8,7 @@
 
 use super::{
     Page, PageType,
-    node::{GARBAGE, HEAP, Node, head_of, key_limit},
+    node::{GARBAGE, HEAP, Node, key_limit},
     node_build::prefix_of,
     node_change::{checked, checked_slot},
 };
@@ -42,8 +42,11 @@ pub fn validate(page: Page<'_>) -> Result<Node<'_>, &'static str> {
         extents.push((slot.record(), words * 8));
         key.clear();
         node.key_into(n, &mut key);
-        if slot.head() != head_of(&key[node.prefix_len()..]) {
+        if slot.head() != node.head_with(n, node.skip()) {
             return Err("a slot's head is not that of its key");
+        }
+        if n >= node.first_slot() && slot.suffix_len() < node.skip() {
+            return Err("a key does not begin with what all share");
         }
         if key < lower || upper.is_some_and(|upper| &key[..] >= upper) {
             return Err("a key lies outside the fences");
@@ -55,6 +58,9 @@ pub fn validate(page: Page<'_>) -> Result<Node<'_>, &'static str> {
             return Err("its first child does not begin at its lower fence");
         }
         last.get_or_insert_default().clone_from(&key);
+    }
+    if node.skip() > 0 && node.best_skip() < node.skip() {
+        return Err("its keys do not share what they should");
     }
     if !leaf && node.count() == 0 {
         return Err("an inner node without a child");

@@ -7,6 +7,24 @@
 //! log never panics: an operation that does not fit the page is an error.
 //!
 //! **May touch.** `ids`, the rest of `page`.
+//!
+//! # The logged form, byte by byte
+//!
+//! One byte for the kind, then the fields in this order. Numbers are little-endian. A *string* is 4 bytes length and so
+//! many bytes; a *fence* is 2 bytes length and so many bytes, the length `0xffff` meaning that there is none; a
+//! *version* is the 16 bytes that open a leaf's record (see [`node`](super::node)).
+//!
+//! | kind | operation | fields |
+//! | --- | --- | --- |
+//! | 1 | format | page type (1), level (1) |
+//! | 2 | write | offset (4), string |
+//! | 3 | leaf insert | slot (2), version, suffix string, value string |
+//! | 4 | leaf replace | slot (2), version, value string |
+//! | 5 | leaf header | slot (2), version |
+//! | 6 | inner insert | slot (2), child (4), suffix string |
+//! | 7 | node remove | slot (2) |
+//! | 8 | node keep | first slot kept (2), first slot behind them (2), lower fence, upper fence |
+//! | 9 | node build | level (1), lower fence, upper fence, image string (see [`node_build`](super::node_build)) |
 
 use super::{Page, PageType, node::EntryHeader, node_change};
 use crate::ids::{PageId, PageNo};
@@ -168,8 +186,7 @@ impl<'a> PageOp<'a> {
         matches!(self, Self::Format { .. } | Self::NodeBuild { .. })
     }
 
-    /// Appends the logged form: a byte for the variant, then its fields in the order of their declaration, numbers
-    /// little-endian, byte strings behind a 4-byte length, fences behind a 2-byte length that is `0xffff` for none.
+    /// Appends the logged form.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match *self {
             Self::Format { kind, level } => out.extend_from_slice(&[FORMAT, kind as u8, level]),

@@ -78,7 +78,7 @@ impl Base {
         let ground = Ground { disk: shared.clone(), log: log.clone(), env: Arc::new(env.clone()), health };
         let pool = Arc::new(BufferPool::new(ground, PAGE_SIZE, FRAMES, FRAMES)?);
         let now = control.control().clone();
-        let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control, Arc::new(NoTransactions)));
+        let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
         let mut workers = Vec::from(checkpointer.spawn(&env));
         let writer = log.clone();
         workers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || writer.step())));
@@ -86,7 +86,7 @@ impl Base {
         pool.set_recovering(true);
         replay(&pool, &now, &scan, &|_| {})?;
         pool.set_recovering(false);
-        checkpointer.recovered();
+        checkpointer.recovered(Arc::new(NoTransactions));
         let base = Self { env, pool, checkpointer, _workers: workers };
         Ok(base)
     }
@@ -216,7 +216,7 @@ impl Run<'_> {
                 let end = mtr.commit()?;
                 pool.ground().log.sync_to(end)?;
                 pool.detach(&space, end);
-                while pool.reclaim_step() {}
+                while pool.reclaim_step(&mut drop) {}
             }
             Step::Checkpoint => drop(self.base.checkpointer.checkpoint(false)?),
             Step::Settle => self.base.env.settle(5),

@@ -22,6 +22,10 @@
 //! | 44 | 84 | zero |
 //! | 128 | page size - 128 | one bit a page, lowest bit first, set while in use; the very last bit says instead that the next group exists, and its page is never used |
 
+mod deletion;
+
+pub use deletion::{Deleter, Deletions};
+
 use crate::{
     buffer::{BufferPool, Space},
     error::{CorruptError, Result, UsageError},

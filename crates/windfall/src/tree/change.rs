@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     error::{Result, UsageError},
+    ids::PageNo,
     page::{EntryHeader, Node, PageOp},
 };
 
@@ -61,7 +62,7 @@ impl<S: PageStore> Tree<S> {
         self.ensure_root()?;
         loop {
             let Some(path) = self.descend(Toward::Key(key), 0, Access::Point)? else {
-                return Err(self.damaged(crate::ids::PageNo::ROOT, "the root has vanished"));
+                return Err(self.damaged(PageNo::ROOT, "the root has vanished"));
             };
             let Some(leaf) = mtr.upgrade(&self.space, &path.node)? else { continue };
             let node = Node::new(mtr.page(leaf));
@@ -161,7 +162,11 @@ impl<S: PageStore> Located<'_, S> {
     pub fn remove(self, mtr: &mut S::MiniTransaction<'_>) -> bool {
         assert!(self.found.is_some(), "an entry is removed where none is");
         mtr.apply(self.leaf, &PageOp::NodeRemove { slot: self.slot as u16 });
-        is_underfull(Node::new(mtr.page(self.leaf)))
+        let node = Node::new(mtr.page(self.leaf));
+        // A root has no neighbour, and a merge that was in vain is not tried again at every step.
+        mtr.page_no(self.leaf) != PageNo::ROOT
+            && is_underfull(node)
+            && (node.count() < 8 || node.count().is_multiple_of(8))
     }
 
     fn assert_room(&self, value: &[u8]) {

@@ -14,6 +14,8 @@
 //!
 //! **May touch.** What `tree` may touch.
 
+use core::ops::Deref;
+
 use super::{
     Tree,
     descent::Toward,
@@ -64,9 +66,10 @@ struct Batch {
 }
 
 /// A position in a tree, between calls held by nothing but the keys it has seen. After an error it must be sought anew.
+/// `T` is a reference to the tree, borrowed or counted.
 #[derive(Debug)]
-pub struct Cursor<'t, S: PageStore> {
-    tree: &'t Tree<S>,
+pub struct Cursor<T> {
+    tree: T,
     batch: Batch,
     /// The current entry of the batch, plus one; 0 is before the first, `entries.len() + 1` behind the last.
     at: usize,
@@ -137,12 +140,17 @@ impl Batch {
 
 impl<S: PageStore> Tree<S> {
     /// A cursor that is nowhere yet: [`Cursor::next`] goes to the first entry, [`Cursor::prev`] to the last.
-    pub fn cursor(&self) -> Cursor<'_, S> {
-        Cursor { tree: self, batch: Batch::default(), at: 0, limit: FIRST_BATCH, sought: false }
+    pub fn cursor(&self) -> Cursor<&Self> {
+        Cursor::new(self)
     }
 }
 
-impl<S: PageStore> Cursor<'_, S> {
+impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
+    /// A cursor that is nowhere yet.
+    pub fn new(tree: T) -> Self {
+        Self { tree, batch: Batch::default(), at: 0, limit: FIRST_BATCH, sought: false }
+    }
+
     /// Goes there. Says whether there is such an entry; if not, the cursor is beyond that end.
     ///
     /// # Errors

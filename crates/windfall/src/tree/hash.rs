@@ -213,11 +213,10 @@ pub(super) fn hash_of(key: &[u8]) -> u64 {
         product as u64 ^ (product >> 64) as u64
     };
     let mut hash = fold(key.len() as u64 ^ A, B);
-    let mut chunks = key.chunks_exact(8);
-    for chunk in &mut chunks {
-        let word = chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-        hash = fold(hash ^ word, A);
+    let (chunks, rest) = key.as_chunks::<8>();
+    for chunk in chunks {
+        hash = fold(hash ^ u64::from_le_bytes(*chunk), A);
     }
-    let rest = chunks.remainder().iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    let rest = rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
     fold(hash ^ rest, B)
 }

@@ -37,7 +37,7 @@ pub use change::{Beside, Located};
 pub use check::TreeReport;
 pub use cursor::{Cursor, Seek};
 pub use load::BulkLoader;
-pub use overflow::OverflowRef;
+pub use overflow::{OverflowReader, OverflowRef, OverflowWriter};
 
 use crate::{
     error::{CorruptError, Result, UsageError},

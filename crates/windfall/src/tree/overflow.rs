@@ -34,6 +34,8 @@
 //! | 8 | 8 | stamp of the chain |
 //! | 16 | 4 | first page |
 
+use core::ops::Deref;
+
 use super::{
     Tree,
     store::{Access, Latched, MiniTransaction, PageStore, Reading, Shared},
@@ -167,15 +169,8 @@ impl<S: PageStore> Tree<S> {
     }
 
     /// Reads a long value from its beginning.
-    pub fn read_overflow(&self, value: OverflowRef) -> OverflowReader<'_, S> {
-        OverflowReader {
-            tree: self,
-            stamp: value.stamp,
-            page: value.first,
-            place: 0,
-            at: 0,
-            left: value.length,
-        }
+    pub fn read_overflow(&self, value: OverflowRef) -> OverflowReader<&Self> {
+        OverflowReader::new(self, value)
     }
 
     /// Whether this page is still the first of the chain with this stamp: whoever frees a chain twice finds out here.
@@ -314,10 +309,10 @@ fn write_page<S: PageStore>(mtr: &mut S::MiniTransaction<'_>, page: Latched, lin
     mtr.apply(page, &PageOp::Write { at: DATA as u32, bytes: chunk });
 }
 
-/// Reads a long value piece by piece.
+/// Reads a long value piece by piece. `T` is a reference to the tree, borrowed or counted.
 #[derive(Debug)]
-pub struct OverflowReader<'t, S: PageStore> {
-    tree: &'t Tree<S>,
+pub struct OverflowReader<T> {
+    tree: T,
     stamp: u64,
     page: PageNo,
     place: u32,
@@ -326,7 +321,12 @@ pub struct OverflowReader<'t, S: PageStore> {
     left: u64,
 }
 
-impl<S: PageStore> OverflowReader<'_, S> {
+impl<S: PageStore, T: Deref<Target = Tree<S>>> OverflowReader<T> {
+    /// Reads from the value's beginning.
+    pub fn new(tree: T, value: OverflowRef) -> Self {
+        Self { tree, stamp: value.stamp, page: value.first, place: 0, at: 0, left: value.length }
+    }
+
     /// Bytes still to come.
     pub fn left(&self) -> u64 {
         self.left

@@ -252,7 +252,9 @@ impl<S: PageStore> Tree<S> {
     fn merge_at(&self, key: &[u8], level: u8) -> Result<bool> {
         loop {
             let Some(path) = self.descend(Toward::Key(key), level, Access::Point)? else { return Ok(false) };
-            let small = is_underfull(Node::new(path.node.page()));
+            let node = Node::new(path.node.page());
+            let small = is_underfull(node);
+            let only_child = node.is_inner() && node.count() == 1;
             if !path.node.is_valid() {
                 continue;
             }
@@ -260,7 +262,7 @@ impl<S: PageStore> Tree<S> {
                 return Ok(false);
             }
             let Some(parent) = path.parent else {
-                while self.collapse()? {}
+                while only_child && self.collapse()? {}
                 return Ok(false);
             };
             let mut mtr = self.store.begin()?;

@@ -147,22 +147,38 @@ impl TestPool {
         }
     }
 
-    /// Rebuilds every page from the log, by decoding and applying, and compares it with the pool's.
+    /// A pool with what a recovery makes of the first groups of the log, by decoding and applying them.
     ///
     /// # Errors
-    /// The first page that differs, or the operation that failed.
-    pub fn replay(&self) -> Result<(), String> {
+    /// The operation that failed.
+    pub fn after(&self, groups: usize) -> Result<Self, String> {
+        let mut rebuilt = State::default();
         let state = self.state.lock();
-        let mut rebuilt = HashMap::new();
-        for Logged { id, op } in state.log.iter().flatten() {
-            let frame = rebuilt.entry(*id).or_insert_with(|| self.frame());
-            let page = Page::new(&frame.words);
+        for Logged { id, op } in state.log.iter().take(groups).flatten() {
+            let frame = rebuilt.pages.entry(*id).or_insert_with(|| self.frame());
             let (op, rest) = PageOp::decode(op)?;
             if !rest.is_empty() {
                 return Err(format!("{id}: bytes are left behind {op:?}"));
             }
-            op.apply(page, *id).map_err(|what| format!("{id}: {what}: {op:?}"))?;
+            op.apply(Page::new(&frame.words), *id).map_err(|what| format!("{id}: {what}: {op:?}"))?;
         }
+        for (id, frame) in &rebuilt.pages {
+            let used = Page::new(&frame.words).page_type() != PageType::Free as u8;
+            let bits = rebuilt.allocated.entry(id.space).or_insert_with(|| vec![true]);
+            bits.resize(bits.len().max(id.page.0 as usize + 1), false);
+            bits[id.page.0 as usize] = used;
+        }
+        let state = Mutex::new(Rank::Leaf, rebuilt);
+        Ok(Self { page_size: self.page_size, keeps_log: false, state, released: Event::new() })
+    }
+
+    /// Rebuilds every page from the log and compares it with the pool's.
+    ///
+    /// # Errors
+    /// The first page that differs, or the operation that failed.
+    pub fn replay(&self) -> Result<(), String> {
+        let rebuilt = core::mem::take(&mut *self.after(usize::MAX)?.state.lock()).pages;
+        let state = self.state.lock();
         for (id, frame) in &state.pages {
             let page = Page::new(&frame.words);
             let Some(other) = rebuilt.get(id) else { return Err(format!("{id} was never logged")) };

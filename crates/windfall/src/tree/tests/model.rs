@@ -13,9 +13,10 @@ use std::{
 
 use proptest::prelude::*;
 
-use super::{confirm, get, header, put, remove, tree};
+use super::{confirm, get, header, put, remove, tree, tree_on};
 use crate::{
     page::node::{inline_limit, key_limit},
+    sync::Arc,
     tree::{Cursor, Seek, Tree, testpool::TestPool},
 };
 
@@ -103,8 +104,9 @@ fn compare(tree: &Tree<TestPool>, model: &Model) {
     for (key, (n, value)) in model {
         assert_eq!(get(tree, key), Some((header(*n), value.clone())), "{key:?}");
     }
-    let entry =
-        |cursor: &Cursor<'_, TestPool>| (cursor.key().to_vec(), (cursor.header(), cursor.value().to_vec()));
+    let entry = |cursor: &Cursor<&Tree<TestPool>>| {
+        (cursor.key().to_vec(), (cursor.header(), cursor.value().to_vec()))
+    };
     let expected =
         |(key, (n, value)): (&Vec<u8>, &(u64, Vec<u8>))| (key.clone(), (Some(header(*n)), value.clone()));
     let mut cursor = tree.cursor();
@@ -183,6 +185,22 @@ proptest! {
     #[test]
     fn behaves_as_a_map_16k(steps in steps(16_384)) {
         history(16_384, &steps);
+    }
+
+    #[test]
+    fn a_crash_between_any_two_groups_leaves_a_whole_tree(steps in steps(4096)) {
+        let tree = tree(4096);
+        let mut model = Model::new();
+        for (n, step) in (1..).zip(&steps) {
+            run(&tree, &mut model, step, n);
+        }
+        let all = tree.store().log().len();
+        // Every group of short histories, a hundred of long ones.
+        for groups in (0..=all).step_by(all / 100 + 1) {
+            let crashed = tree_on(&Arc::new(tree.store().after(groups).unwrap()));
+            let report = crashed.check().unwrap();
+            prop_assert_eq!(report.pages, crashed.store().allocated(*crashed.space()), "pages leak");
+        }
     }
 
     #[test]
