@@ -20,7 +20,7 @@ use crate::{
     row,
     store::Tree,
     sync::Arc,
-    transaction::{entry_key, full_value, index_key_of},
+    transaction::{entry_key, indexed_value, index_key_of},
 };
 
 /// How many bytes of entries are sorted in memory at a time.
@@ -68,7 +68,7 @@ impl Catalog {
         let mut more = cursor.seek(crate::tree::Seek::First)?;
         while more {
             if let Some(header) = cursor.header().filter(|header| !header.is_deleted()) {
-                let value = full_value(&shape.clustered, header, cursor.value())?;
+                let value = indexed_value(&shape.clustered, header, cursor.value())?;
                 let entry = entry_key(&index.key.key_of(&value), cursor.key());
                 bytes += entry.len() + size_of::<Vec<u8>>();
                 entries.push(entry);

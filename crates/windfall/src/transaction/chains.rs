@@ -8,14 +8,7 @@
 //!
 //! **May touch.** `tree`, `mtr`, `buffer` and what is below.
 
-use crate::{
-    buffer::BufferPool,
-    error::Result,
-    ids::PageNo,
-    mtr::Mtr,
-    page::EntryHeader,
-    tree::{OverflowRef, Tree},
-};
+use crate::{error::Result, ids::PageNo, mtr::Mtr, page::EntryHeader, store::Tree, tree::OverflowRef};
 
 /// Pages freed in one mini-transaction.
 const AT_ONCE: usize = 16;
@@ -24,7 +17,7 @@ const AT_ONCE: usize = 16;
 ///
 /// # Errors
 /// Damage, I/O, a tablespace that was dropped.
-pub fn free(tree: &Tree<BufferPool>, first: PageNo, stamp: u64) -> Result<()> {
+pub fn free(tree: &Tree, first: PageNo, stamp: u64) -> Result<()> {
     if !tree.has_overflow(first, stamp)? {
         return Ok(());
     }
@@ -39,7 +32,7 @@ pub fn free(tree: &Tree<BufferPool>, first: PageNo, stamp: u64) -> Result<()> {
 ///
 /// # Errors
 /// As [`free`].
-pub fn free_of(tree: &Tree<BufferPool>, header: EntryHeader, value: &[u8]) -> Result<()> {
+pub fn free_of(tree: &Tree, header: EntryHeader, value: &[u8]) -> Result<()> {
     match OverflowRef::from_bytes(value) {
         Some(chain) if header.is_overflow() => free(tree, chain.first, chain.stamp),
         _ => Ok(()),

@@ -107,6 +107,7 @@ impl Ids {
             }
         }
         let (space, trx) = self.ceilings();
+        let (space, trx) = (SpaceId(space), TrxId(trx));
         if trx > TrxId::MAX {
             let what = "the transaction ids are used up: dump the database and load it anew";
             return Err(UsageError::Other(what.into()).into());
@@ -121,8 +122,8 @@ impl Ids {
         Ok(())
     }
 
-    /// No id at or above these was handed out.
-    pub fn ceilings(&self) -> (SpaceId, TrxId) {
-        (SpaceId(self.spaces.promised.load(SeqCst)), TrxId(self.trxs.promised.load(SeqCst)))
+    /// No tablespace id, and no transaction id, at or above these was handed out.
+    pub fn ceilings(&self) -> (u64, u64) {
+        (self.spaces.promised.load(SeqCst), self.trxs.promised.load(SeqCst))
     }
 }

@@ -16,7 +16,6 @@
 //!
 //! **May touch.** `system`, `tree` and what is below, the rest of this floor.
 
-use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crossbeam_queue::SegQueue;
@@ -30,14 +29,12 @@ use super::{
     undo_record::{Body, Done, RowChange, UndoRecord},
 };
 use crate::{
-    buffer::BufferPool,
-    env::Next,
     error::{Error, Result},
     ids::{TrxId, UndoPos},
     mtr::Mtr,
     page::EntryHeader,
+    store::Tree,
     sync::{Arc, Event, Mutex, Rank, atomic::Ordering::Relaxed},
-    tree::Tree,
 };
 
 /// Records that a step looks at.
@@ -46,8 +43,6 @@ const RECORDS_A_STEP: usize = 256;
 const SLICES_A_STEP: usize = 64;
 /// Records that wait for a row's lock, for one stream.
 const DEFERRED_MOST: usize = 256;
-/// The pause when there is nothing to do, or nothing can be done.
-const PAUSE: Duration = Duration::from_millis(50);
 /// Log that a step may need.
 const LOG_A_STEP: u64 = 256 << 10;
 
@@ -111,29 +106,20 @@ impl Transactions {
         self.purge_wake.clone()
     }
 
-    /// One step of the purge worker.
-    pub fn purge_step(&self) -> Next {
-        let mut next = Next::Idle(PAUSE);
-        for stream in self.streams.all() {
-            if stream.end() == stream.purge.state.lock().at
-                && stream.purge.ended.is_empty()
-                && !stream.is_pending()
-            {
-                continue;
-            }
-            match self.purge_stream(stream) {
-                Ok(true) => next = Next::Again,
-                Ok(false) => {}
-                Err(Error::Poisoned(_)) => return Next::Idle(PAUSE),
-                Err(error) => tracing::warn!(%error, stream = stream.number(), "purge could not go on"),
+    /// One step of the purge worker. Says whether there is more to do at once.
+    ///
+    /// # Errors
+    /// Damage, I/O; the other streams were served.
+    pub fn purge_step(&self) -> Result<bool> {
+        let mut done = Ok(false);
+        for stream in self.streams.all().filter(|stream| stream.wants_purge()) {
+            match (self.purge_stream(stream), &mut done) {
+                (Ok(more), Ok(any)) => *any |= more,
+                (Ok(_), Err(_)) => {}
+                (Err(error), _) => done = Err(error),
             }
         }
-        match self.ground.system.tidy() {
-            Ok(false) => {}
-            Ok(true) => next = Next::Again,
-            Err(error) => tracing::warn!(%error, "the system tree could not be tidied up"),
-        }
-        next
+        done
     }
 
     /// One step in one stream; that of a session's temporary tables is the session's to purge. Says whether there is more
@@ -286,11 +272,12 @@ impl Transactions {
 }
 
 impl Stream {
-    fn is_pending(&self) -> bool {
+    fn wants_purge(&self) -> bool {
         let state = self.purge.state.lock();
-        !state.walks.is_empty()
+        state.at < self.end()
+            || !state.walks.is_empty()
             || !state.deferred.is_empty()
-            || self.slices().first().is_some_and(|(slice, _)| *slice < state.at / self.slice_bytes())
+            || !self.purge.ended.is_empty()
     }
 
     /// Bytes that wait for purge.
@@ -307,7 +294,7 @@ fn unless_dropped(done: Result<()>) -> Result<()> {
 }
 
 /// Removes an entry that is marked as deleted by this version, and the chain of its value.
-fn remove(tree: &Tree<BufferPool>, version: EntryHeader, key: &[u8]) -> Result<()> {
+fn remove(tree: &Tree, version: EntryHeader, key: &[u8]) -> Result<()> {
     let is_it = |header: Option<EntryHeader>| {
         header.filter(|header| header.is_deleted() && carries(Some(*header), version))
     };

@@ -8,15 +8,50 @@
 //!
 //! **May touch.** `tree`, `buffer` and what is below, the rest of this floor.
 
-use super::{Transactions, active::Pin};
+use super::{
+    Transactions,
+    active::{Active, Pin},
+    row::INDEXED,
+};
 use crate::{
-    buffer::BufferPool,
-    error::{CorruptError, Error, Result},
+    error::{CorruptError, Result},
     page::EntryHeader,
-    tree::{OverflowRef, Tree, overflow::OverflowReader},
+    store::Tree,
+    sync::Arc,
+    tree::{OverflowRef, overflow::OverflowReader},
 };
 
-pub(super) fn chain_of(tree: &Tree<BufferPool>, stored: &[u8]) -> Result<OverflowRef> {
+/// The value of an entry of a table that nobody changes: `stored` is what the entry holds.
+///
+/// # Errors
+/// Damage, I/O, a dropped table.
+pub fn full_value(tree: &Tree, header: EntryHeader, stored: &[u8]) -> Result<Vec<u8>> {
+    whole_or_window(tree, header, stored, None)
+}
+
+/// As [`full_value`], but no more than the [`INDEXED`] first bytes: what index keys are made of.
+///
+/// # Errors
+/// As [`full_value`].
+pub fn indexed_value(tree: &Tree, header: EntryHeader, stored: &[u8]) -> Result<Vec<u8>> {
+    whole_or_window(tree, header, stored, Some(INDEXED))
+}
+
+fn whole_or_window(
+    tree: &Tree,
+    header: EntryHeader,
+    stored: &[u8],
+    window: Option<usize>,
+) -> Result<Vec<u8>> {
+    if !header.is_overflow() {
+        return Ok(stored.to_vec());
+    }
+    let mut value = Vec::new();
+    read_chain(&mut tree.read_overflow(chain_of(tree, stored)?), &mut value, window)?;
+    Ok(value)
+}
+
+fn chain_of(tree: &Tree, stored: &[u8]) -> Result<OverflowRef> {
     OverflowRef::from_bytes(stored).ok_or_else(|| {
         let what = "a reference to an overflow chain makes no sense".into();
         CorruptError::Structure { space: tree.space().id(), what }.into()
@@ -27,7 +62,7 @@ pub(super) fn chain_of(tree: &Tree<BufferPool>, stored: &[u8]) -> Result<Overflo
 ///
 /// # Errors
 /// Damage, I/O, a dropped table.
-pub fn get(tree: &Tree<BufferPool>, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+pub fn get(tree: &Tree, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
     let Some(header) = tree.get_into(key, out)? else { return Ok(false) };
     if header.is_deleted() || !header.is_overflow() {
         return Ok(!header.is_deleted());
@@ -40,26 +75,21 @@ pub fn get(tree: &Tree<BufferPool>, key: &[u8], out: &mut Vec<u8>) -> Result<boo
 ///
 /// # Errors
 /// As [`get`].
-pub fn resolve(tree: &Tree<BufferPool>, key: &[u8], header: EntryHeader, out: &mut Vec<u8>) -> Result<bool> {
+pub fn resolve(tree: &Tree, key: &[u8], header: EntryHeader, out: &mut Vec<u8>) -> Result<bool> {
     if header.is_overflow() { long_value(tree, key, header, out, None) } else { Ok(true) }
 }
 
-/// As [`get`], but of a long value no more than so many bytes, for index keys.
-pub(super) fn get_window(
-    tree: &Tree<BufferPool>,
-    key: &[u8],
-    window: usize,
-    out: &mut Vec<u8>,
-) -> Result<Option<EntryHeader>> {
+/// As [`get`], but of a long value no more than the first bytes, for index keys; gives the entry's header.
+pub(super) fn get_indexed(tree: &Tree, key: &[u8], out: &mut Vec<u8>) -> Result<Option<EntryHeader>> {
     let Some(header) = tree.get_into(key, out)? else { return Ok(None) };
     if !header.is_deleted() && header.is_overflow() {
-        long_value(tree, key, header, out, Some(window))?;
+        long_value(tree, key, header, out, Some(INDEXED))?;
     }
     Ok(Some(header))
 }
 
 fn long_value(
-    tree: &Tree<BufferPool>,
+    tree: &Tree,
     key: &[u8],
     mut header: EntryHeader,
     out: &mut Vec<u8>,
@@ -81,11 +111,7 @@ fn long_value(
     }
 }
 
-fn read_chain(
-    reader: &mut OverflowReader<'_, BufferPool>,
-    out: &mut Vec<u8>,
-    window: Option<usize>,
-) -> Result<()> {
+fn read_chain(reader: &mut OverflowReader<&Tree>, out: &mut Vec<u8>, window: Option<usize>) -> Result<()> {
     let Some(window) = window else { return reader.read_to_end(out) };
     out.resize(window, 0);
     let mut at = 0;
@@ -101,19 +127,19 @@ fn read_chain(
 
 /// A row's value, piece by piece.
 #[derive(Debug)]
-pub struct RowReader<'a> {
-    source: Source<'a>,
+pub struct RowReader {
+    source: Source,
     /// Its version is not purged before the reader is gone.
-    _pin: Pin<'a>,
+    _pin: Pin,
 }
 
 #[derive(Debug)]
-enum Source<'a> {
+enum Source {
     Inline { value: Vec<u8>, at: usize },
-    Chain(OverflowReader<'a, BufferPool>),
+    Chain(OverflowReader<Arc<Tree>>),
 }
 
-impl RowReader<'_> {
+impl RowReader {
     /// Bytes still to come.
     pub fn left(&self) -> u64 {
         match &self.source {
@@ -144,20 +170,16 @@ impl Transactions {
     ///
     /// # Errors
     /// Damage, I/O, a dropped table.
-    pub fn open_value<'a>(
-        &'a self,
-        tree: &'a Tree<BufferPool>,
-        key: &[u8],
-    ) -> Result<Option<RowReader<'a>>, Error> {
+    pub fn open_value(&self, tree: &Arc<Tree>, key: &[u8]) -> Result<Option<RowReader>> {
         // Under the row's lock nobody has a change of it under way that might be taken back.
         let _row = self.locks.lock(self.locks.name(tree.space().id(), key));
-        let pin = self.active.pin(&self.ids);
+        let pin = Active::pin(&self.active, &self.ids);
         let mut value = Vec::new();
         let Some(header) = tree.get_into(key, &mut value)?.filter(|header| !header.is_deleted()) else {
             return Ok(None);
         };
         let source = if header.is_overflow() {
-            Source::Chain(tree.read_overflow(chain_of(tree, &value)?))
+            Source::Chain(OverflowReader::new(tree.clone(), chain_of(tree, &value)?))
         } else {
             Source::Inline { value, at: 0 }
         };

@@ -9,7 +9,7 @@
 //! Order of the work: lengths, locks, duplicates; the overflow chain; the clustered entry with the undo record of it all;
 //! the secondary entries. Whatever fails rolls back what was done.
 //!
-//! Index keys are made of the first bytes of a value, at most [`RowTarget::window`], however long it is: so the change of a
+//! Index keys are made of the first bytes of a value, at most [`INDEXED`], however long it is: so the change of a
 //! long value needs no more memory than that of a short one.
 //!
 //! **May touch.** `tree`, `mtr`, `buffer`, `log` and what is below, the rest of this floor.
@@ -25,16 +25,19 @@ use super::{
     undo_record::{Body, Done, RowChange, Touch, UndoRecord},
 };
 use crate::{
-    buffer::{BufferPool, Durability},
+    buffer::Durability,
     error::{CorruptError, Result, SchemaError, UsageError},
     ids::Lsn,
     mtr::Mtr,
     page::EntryHeader,
-    tree::{OverflowRef, Seek, Tree, overflow::VALUE_LIMIT},
+    store::Tree,
+    tree::{OverflowRef, Seek, overflow::VALUE_LIMIT},
 };
 
 /// Bytes read from a source at once.
 const CHUNK: usize = 64 << 10;
+/// How many of a value's first bytes index keys are made of.
+pub const INDEXED: usize = 64 << 10;
 /// Log for a change beside its keys and values: splits on the way, headers.
 const LOG_OVERHEAD: u64 = 64 << 10;
 
@@ -42,7 +45,7 @@ const LOG_OVERHEAD: u64 = 64 << 10;
 #[derive(Clone, Copy, Debug)]
 pub struct Secondary<'a> {
     /// The tree.
-    pub tree: &'a Tree<BufferPool>,
+    pub tree: &'a Tree,
     /// Whether two rows may not have the same index key.
     pub unique: bool,
     /// The index, for messages.
@@ -59,7 +62,7 @@ pub struct RowTarget<'a> {
     /// The table, for messages.
     pub name: &'a str,
     /// The clustered tree.
-    pub clustered: &'a Tree<BufferPool>,
+    pub clustered: &'a Tree,
     /// The secondary trees.
     pub secondaries: &'a [Secondary<'a>],
     /// Makes their index keys.
@@ -75,11 +78,6 @@ impl core::fmt::Debug for RowTarget<'_> {
 }
 
 impl RowTarget<'_> {
-    /// How many of a value's first bytes index keys are made of.
-    pub fn window(&self) -> usize {
-        self.clustered.inline_limit()
-    }
-
     fn durability(&self) -> Durability {
         if self.temporary.is_some() { Durability::Temporary } else { Durability::Logged }
     }
@@ -144,11 +142,11 @@ fn fill(source: &mut dyn Read, out: &mut [u8]) -> Result<()> {
 }
 
 impl<'v> Pieces<'v> {
-    fn new(value: Value<'v>, window: usize) -> Result<Self> {
+    fn new(value: Value<'v>) -> Result<Self> {
         match value {
             Value::Bytes(bytes) => Ok(Self { head: Vec::new(), inline: Some(bytes), source: None }),
             Value::Source { length, source } => {
-                let mut head = vec![0; usize::try_from(length).unwrap_or(window).min(window)];
+                let mut head = vec![0; usize::try_from(length).unwrap_or(INDEXED).min(INDEXED)];
                 fill(source, &mut head)?;
                 let left = length - head.len() as u64;
                 Ok(Self { head, inline: None, source: Some((source, left)) })
@@ -156,15 +154,15 @@ impl<'v> Pieces<'v> {
         }
     }
 
-    fn start(&self, window: usize) -> &[u8] {
+    fn start(&self) -> &[u8] {
         let bytes = self.inline.unwrap_or(&self.head);
-        &bytes[..bytes.len().min(window)]
+        &bytes[..bytes.len().min(INDEXED)]
     }
 }
 
 /// A secondary entry that is going to be put or marked.
 struct Planned<'t> {
-    tree: &'t Tree<BufferPool>,
+    tree: &'t Tree,
     touch: Touch,
 }
 
@@ -173,7 +171,7 @@ struct Plan<'t> {
     planned: Vec<Planned<'t>>,
 }
 
-fn check_length(tree: &Tree<BufferPool>, key: &[u8]) -> Result<()> {
+fn check_length(tree: &Tree, key: &[u8]) -> Result<()> {
     let limit = tree.key_limit();
     if key.len() > limit {
         return Err(UsageError::KeyTooLong { length: key.len(), limit }.into());
@@ -263,16 +261,16 @@ impl<'e> Trx<'e> {
             return Err(UsageError::ValueTooLong { length, limit: VALUE_LIMIT }.into());
         }
         let long = length > tree.inline_limit() as u64;
-        let pieces = value.map(|value| Pieces::new(value, target.window())).transpose()?;
+        let pieces = value.map(Pieces::new).transpose()?;
         let mut plan = Plan { planned: Vec::new() };
         if long || !target.secondaries.is_empty() {
             let mut before = Vec::new();
-            let header = read::get_window(tree, key, target.window(), &mut before)?;
+            let header = read::get_indexed(tree, key, &mut before)?;
             if !is_wanted(target, mode, is_live(header))? {
                 return Ok(None);
             }
             let before = is_live(header).then_some(&before[..]);
-            let after = pieces.as_ref().map(|pieces| pieces.start(target.window()));
+            let after = pieces.as_ref().map(|pieces| pieces.start());
             self.plan(row, target, key, before, after, &mut plan)?;
         }
         let stored = match pieces {

@@ -38,6 +38,19 @@ pub fn entry_key(index_key: &[u8], clustered_key: &[u8]) -> Vec<u8> {
     out
 }
 
+/// What the entries of this one's index key begin with.
+pub fn index_key_of(entry: &[u8]) -> &[u8] {
+    let mut at = 0;
+    while at + 1 < entry.len() {
+        at += match (entry[at], entry[at + 1]) {
+            (0, 0) => return &entry[..at + 2],
+            (0, _) => 2,
+            _ => 1,
+        };
+    }
+    entry
+}
+
 /// Index key and clustered key of an entry; `None` when it is none.
 pub fn split(entry: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let mut index_key = Vec::with_capacity(entry.len());
@@ -76,12 +89,14 @@ mod tests {
             let (one, two) = (entry_key(&a, &row_a), entry_key(&b, &row_b));
             prop_assert_eq!(one.cmp(&two), (&a, &row_a).cmp(&(&b, &row_b)));
             prop_assert_eq!(split(&one), Some((a.clone(), &row_a[..])));
+            prop_assert_eq!(index_key_of(&one), prefix_of(&a));
             prop_assert_eq!(one.starts_with(&prefix_of(&b)), a == b);
         }
 
         #[test]
         fn garbage_is_refused_without_a_panic(bytes in key()) {
             let _ = split(&bytes);
+            let _ = index_key_of(&bytes);
         }
     }
 }

@@ -33,15 +33,15 @@ use crate::{
     ids::{Lsn, PageNo, SpaceId, TrxId, UndoPos},
     log::Record,
     mtr::{Mtr, Slot},
-    page::{Access, Page, PageOp, PageType},
+    page::{Access, PageOp, PageType},
     sync::{
         Arc, Mutex, MutexGuard, Rank,
         atomic::{
             AtomicU64,
-            Ordering::{Acquire, Relaxed, Release},
+            Ordering::{Acquire, Release},
         },
     },
-    system::{SystemTree, prefix},
+    system::{Change, SystemTree, UNDO},
 };
 
 /// Pages of a slice.
@@ -120,17 +120,13 @@ struct Piece {
     length: usize,
 }
 
-fn key_of(stream: u8, slice: u64) -> [u8; 10] {
-    let mut key = [0; 10];
-    key[0] = prefix::UNDO;
-    key[1] = stream;
-    key[2..].copy_from_slice(&slice.to_be_bytes());
-    key
+fn key_of(stream: u8, slice: u64) -> Vec<u8> {
+    [&[UNDO, stream][..], &slice.to_be_bytes()].concat()
 }
 
 /// Stream and slice of a system record's key.
 pub(super) fn slice_of(key: &[u8]) -> Option<(u8, u64)> {
-    let [prefix::UNDO, stream, slice @ ..] = key else { return None };
+    let [UNDO, stream, slice @ ..] = key else { return None };
     Some((*stream, u64::from_be_bytes(slice.try_into().ok()?)))
 }
 
@@ -348,14 +344,18 @@ impl Stream {
             }
         };
         let mut end = Lsn::ZERO;
+        let mut changes = [Change::remove(key_of(self.number, slice))];
         if self.durability == Durability::Logged {
             let mut mtr = Mtr::begin(&self.ground.pool)?;
-            self.ground.system.remove(&mut mtr, &key_of(self.number, slice))?;
+            self.ground.system.change(&mut mtr, &mut changes)?;
             mtr.record(&Record::Drop { spaces: vec![space.id()] });
             end = mtr.commit()?;
         }
         self.slices.lock().remove(&slice);
         self.ground.pool.detach(&space, end);
+        if self.durability == Durability::Logged {
+            self.ground.system.maintain(&changes)?;
+        }
         Ok(true)
     }
 
@@ -394,7 +394,8 @@ impl Stream {
 
     fn register(&self, slice: u64, space: &Space) -> Result<()> {
         let mut mtr = Mtr::begin(&self.ground.pool)?;
-        self.ground.system.put(&mut mtr, &key_of(self.number, slice), &space.id().0.to_le_bytes())?;
+        let record = Change::put(key_of(self.number, slice), space.id().0.to_le_bytes().to_vec());
+        self.ground.system.change(&mut mtr, &mut [record])?;
         mtr.commit()?;
         Ok(())
     }

@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 
 use super::stream::{Ground, Stream, slice_of};
 use crate::{
-    buffer::Durability,
-    error::{CorruptError, Result},
+    buffer::{Durability, Space},
+    error::Result,
     ids::{SpaceId, UndoPos},
     sync::{
         Arc, OnceLock,
@@ -22,7 +22,7 @@ use crate::{
             Ordering::{Acquire, Relaxed, SeqCst},
         },
     },
-    system::prefix,
+    system::UNDO,
 };
 
 /// The most streams: their number is a byte of each position.
@@ -41,26 +41,32 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// The streams that the system tree knows.
+    /// The streams that the system tree knows. `attach` makes a tablespace known to the pool.
     ///
     /// # Errors
     /// Damage, I/O.
-    pub fn open(ground: Arc<Ground>) -> Result<Self> {
-        let mut found: BTreeMap<u8, BTreeMap<u64, _>> = BTreeMap::new();
-        ground.system.scan(&[prefix::UNDO], |key, value| {
-            let (Some((stream, slice)), Ok(space)) =
-                (slice_of(key), value.try_into().map(u64::from_le_bytes))
-            else {
-                let what = "an undo slice's record makes no sense".into();
-                return Err(CorruptError::Structure { space: SpaceId::CATALOG, what }.into());
+    pub fn open(ground: Arc<Ground>, attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>) -> Result<Self> {
+        let mut found: BTreeMap<u8, BTreeMap<u64, Arc<Space>>> = BTreeMap::new();
+        let mut failure = None;
+        ground.system.scan(&[UNDO], &mut |key, value| {
+            let space = value.try_into().ok().map(|bytes| SpaceId(u64::from_le_bytes(bytes)));
+            let attached = match (slice_of(key), space) {
+                (Some(slice), Some(space)) => attach(space).map(|space| (slice, space)),
+                _ => Err(ground.system.damaged("the record of an undo slice makes no sense")),
             };
-            let pool = &ground.pool;
-            let space =
-                pool.space(SpaceId(space)).unwrap_or_else(|| pool.attach(SpaceId(space), Durability::Logged));
-            space.set_has_pages();
-            found.entry(stream).or_default().insert(slice, space);
-            Ok(())
+            match attached {
+                Ok(((stream, slice), space)) => {
+                    // Its first page was made before it got its record.
+                    space.set_has_pages();
+                    found.entry(stream).or_default().insert(slice, space);
+                }
+                Err(error) => failure = Some(error),
+            }
+            failure.is_none()
         })?;
+        if let Some(error) = failure {
+            return Err(error);
+        }
         let streams: Box<[OnceLock<Stream>]> = (0..MOST).map(|_| OnceLock::new()).collect();
         let count = found.last_key_value().map_or(1, |(stream, _)| usize::from(*stream) + 1);
         for number in 0..count as u8 {

@@ -14,10 +14,10 @@
 
 use super::{
     Transactions,
-    active::Active,
+    active::{Active, Ending},
     chains,
     stream::{Place, Stored, Stream, Tail},
-    undo_record::{Body, Done, RowChange, Touch, UndoRecord},
+    undo_record::{Body, Done, RowChange, Touch},
 };
 use crate::{
     buffer::{BufferPool, Durability},
@@ -26,7 +26,7 @@ use crate::{
     log::Record,
     mtr::Mtr,
     page::EntryHeader,
-    tree::Tree,
+    store::Tree,
 };
 
 /// A transaction's records in one stream.
@@ -44,18 +44,21 @@ pub struct Trx<'e> {
     id: TrxId,
     logged: Option<Chain<'e>>,
     temporary: Option<Chain<'e>>,
+    /// Where it announces that it is about to log its end.
+    ending: Option<Ending>,
     ended: bool,
 }
 
 impl<'e> Trx<'e> {
     /// A transaction that has written nothing yet.
     pub fn new(floor: &'e Transactions) -> Self {
-        Self { floor, id: TrxId::NONE, logged: None, temporary: None, ended: false }
+        Self { floor, id: TrxId::NONE, logged: None, temporary: None, ending: None, ended: false }
     }
 
     /// One that recovery has found unfinished, with its last record.
     pub(super) fn resume(floor: &'e Transactions, id: TrxId, stream: &'e Stream, last: UndoPos) -> Self {
-        Self { floor, id, logged: Some(Chain { stream, last }), temporary: None, ended: false }
+        let ending = floor.active.ending(id);
+        Self { floor, id, logged: Some(Chain { stream, last }), temporary: None, ending, ended: false }
     }
 
     pub(super) fn floor(&self) -> &'e Transactions {
@@ -83,7 +86,8 @@ impl<'e> Trx<'e> {
         if chain.last == UndoPos::NONE {
             let first = if temporary.is_some() { UndoPos::NONE } else { tail.position() };
             if self.id == TrxId::NONE {
-                self.id = floor.active.begin(&floor.ids, first)?;
+                let (id, ending) = floor.active.begin(&floor.ids, first)?;
+                (self.id, self.ending) = (id, Some(ending));
             } else if first != UndoPos::NONE {
                 floor.active.note_first(self.id, first);
             }
@@ -120,6 +124,9 @@ impl<'e> Trx<'e> {
     /// Logs the end in the mini-transaction that makes the last change. [`Trx::committed`] follows its commit.
     pub fn log_end(&self, mtr: &mut Mtr<'_>) {
         if let Some(chain) = self.logged.filter(|chain| chain.last != UndoPos::NONE) {
+            if let Some(ending) = &self.ending {
+                ending.announce(self.floor.ground.pool.ground().log.end());
+            }
             mtr.record(&Record::TrxEnd { trx: self.id, stream: chain.stream.number() });
         }
     }
@@ -257,7 +264,7 @@ pub(super) fn carries(header: Option<EntryHeader>, version: EntryHeader) -> bool
     header.is_some_and(|header| header.trx == version.trx && header.undo == version.undo)
 }
 
-fn take_back_touch(tree: &Tree<BufferPool>, version: EntryHeader, touch: &Touch) -> Result<bool> {
+fn take_back_touch(tree: &Tree, version: EntryHeader, touch: &Touch) -> Result<bool> {
     let mut mtr = Mtr::begin(tree.store())?;
     let mut located = tree.seek_for_change(&mut mtr, &touch.key, None)?;
     if !carries(located.header(), version) {
@@ -279,7 +286,7 @@ fn take_back_touch(tree: &Tree<BufferPool>, version: EntryHeader, touch: &Touch)
 
 /// Takes the clustered entry back and marks the record, in one mini-transaction.
 fn take_back_row(
-    tree: &Tree<BufferPool>,
+    tree: &Tree,
     version: EntryHeader,
     key: &[u8],
     change: &RowChange,
@@ -311,7 +318,7 @@ fn take_back_row(
 
 impl Transactions {
     /// The tree in a tablespace, unless it was dropped.
-    pub(super) fn tree(&self, space: SpaceId) -> Option<Tree<BufferPool>> {
+    pub(super) fn tree(&self, space: SpaceId) -> Option<Tree> {
         let space = self.ground.pool.space(space).filter(|space| !space.is_dropped())?;
         Some(Tree::new(self.ground.pool.clone(), space, self.no_hash.clone()))
     }
