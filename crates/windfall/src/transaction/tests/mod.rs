@@ -25,6 +25,7 @@ use crate::{
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     system::{Change, FILE, SystemTree},
+    tablespace,
     tree::hash::HashBudget,
 };
 
@@ -138,20 +139,34 @@ impl Base {
             .into_iter()
             .filter_map(|file| if let FileName::Data(space) = file { Some(space) } else { None })
             .collect();
-        let mut named = HashSet::new();
+        let catalog = pool.space(SpaceId::CATALOG);
+        let catalog = match catalog {
+            Some(space) => space,
+            None => {
+                let space = pool.attach(SpaceId::CATALOG, Durability::Logged);
+                let made = found.made.get(&SpaceId::CATALOG).copied();
+                // When the log does not say so any more, a record in this very file does.
+                let made = made.or(files.contains(&SpaceId::CATALOG).then_some(Lsn::ZERO));
+                attach_file(&pool, &space, files.contains(&SpaceId::CATALOG), made)?;
+                space
+            }
+        };
+        let budget = Arc::new(HashBudget::new(0));
+        let system = Arc::new(SystemTree::new(pool.clone(), budget.clone()));
+        let mut made = HashSet::new();
+        system.scan(&[FILE], &mut |key, _| {
+            made.insert(SpaceId(u64::from_be_bytes(key[1..].try_into().unwrap())))
+        })?;
+        let mut named = HashSet::from([catalog.id()]);
         let mut attach = |id: SpaceId| -> Result<Arc<Space>> {
             named.insert(id);
             if let Some(space) = pool.space(id) {
                 return Ok(space);
             }
             let space = pool.attach(id, Durability::Logged);
-            // That the log says no more that it was made means that a record does.
-            attach_file(&pool, &space, files.contains(&id), files.contains(&id).then_some(Lsn::ZERO))?;
+            attach_file(&pool, &space, files.contains(&id), made.contains(&id).then_some(Lsn::ZERO))?;
             Ok(space)
         };
-        attach(SpaceId::CATALOG)?;
-        let budget = Arc::new(HashBudget::new(0));
-        let system = Arc::new(SystemTree::new(pool.clone(), budget.clone()));
         let ids = Arc::new(Ids::new(pool.clone(), SpaceId(found.space_ceiling), TrxId(found.trx_ceiling)));
         let transactions =
             Transactions::open(pool.clone(), system.clone(), ids, &found.unfinished, &mut attach)?;
@@ -296,9 +311,29 @@ impl Base {
             }
             count
         });
-        let pages =
-            |tree: &&Arc<Tree>| crate::tablespace::pages_in_use(&self.pool, tree.space()).unwrap().len();
+        let pages = |tree: &&Arc<Tree>| tablespace::pages_in_use(&self.pool, tree.space()).unwrap().len();
         (entries.sum(), trees.iter().map(pages).sum())
+    }
+
+    /// What is wrong, once everything is purged: entries that nobody needs, pages that belong to nothing.
+    pub fn compare_purged(&self, model: &Rows) -> std::result::Result<(), String> {
+        self.purge_all();
+        self.compare(model)?;
+        let expected: usize = model.values().map(|value| 1 + keys_of(value).iter().flatten().count()).sum();
+        let (entries, _) = self.footprint();
+        if entries != expected as u64 {
+            return Err(format!("{entries} entries where {expected} are needed"));
+        }
+        for tree in [&self.clustered, &self.unique, &self.plain, self.system.tree()] {
+            let mut used =
+                tablespace::pages_in_use(&self.pool, tree.space()).map_err(|error| error.to_string())?;
+            used.retain(|page| page.0 % tablespace::pages_a_map(PAGE_SIZE) != 0);
+            let reached = tree.check().map_err(|error| error.to_string())?.pages;
+            if used != reached {
+                return Err(format!("pages {used:?} are in use, {reached:?} are needed"));
+            }
+        }
+        Ok(())
     }
 
     pub fn slices(&self) -> usize {

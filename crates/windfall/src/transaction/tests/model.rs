@@ -163,11 +163,7 @@ impl Run {
             }
             Op::Many { changes, commit } => self.many(changes, commit),
             Op::Purge => {
-                self.base().purge_all();
-                // What is left are the rows and their entries.
-                let expected: usize =
-                    self.rows.values().map(|value| 1 + keys_of(value).iter().flatten().count()).sum();
-                assert_eq!(self.base().footprint().0, expected as u64);
+                self.base().compare_purged(&self.rows).unwrap_or_else(|wrong| panic!("{wrong}"));
             }
             Op::Reopen => self.reopen(),
         }
@@ -175,7 +171,7 @@ impl Run {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
     fn rows_are_what_the_model_says(ops in prop::collection::vec(op(), 1..50)) {
         let mut run = Run { disk: SimulatedDisk::new(1), base: None, rows: Rows::new() };
