@@ -10,6 +10,7 @@ fn base(disk: &SimulatedDisk) -> Base {
     let mut setup = Setup::simulated(disk, &SimulatedEnv::new(5));
     setup.purge = false;
     setup.log_size = 64 << 20;
+    setup.frames = 1024;
     Base::open(setup).unwrap()
 }
 
