@@ -411,7 +411,7 @@ impl Drop for Stream {
     }
 }
 
-impl<'s> Tail<'s> {
+impl Tail<'_> {
     /// Where the next record will lie.
     pub fn position(&self) -> UndoPos {
         self.stream.undo_pos(*self.next)
