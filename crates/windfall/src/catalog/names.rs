@@ -110,6 +110,11 @@ impl Names {
         self.shard(name).lock().insert(name.into(), Entry::Table(table));
     }
 
+    /// How many names there are, claimed ones included.
+    pub fn count(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
     /// All names and tables that nobody is deciding over, in order of name.
     pub fn all(&self) -> Vec<(Arc<str>, Arc<Table>)> {
         let mut all = Vec::new();

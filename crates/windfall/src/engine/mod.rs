@@ -15,6 +15,7 @@ mod open;
 use core::time::Duration;
 
 pub use open::EngineOptions;
+pub(crate) use open::no_database;
 
 use crate::{
     buffer::BufferPool,

@@ -52,6 +52,8 @@ pub struct EngineOptions {
     pub flush_log: FlushLog,
     /// What all hash indexes may take.
     pub hash_memory: u64,
+    /// Whether trees get a hash index.
+    pub hash_index: bool,
 }
 
 fn create(disk: &Arc<dyn Disk>, env: &Arc<dyn Env>, health: &Health, options: &EngineOptions) -> Result<ControlFile> {
@@ -175,8 +177,14 @@ impl Engine {
             &mut |space| attacher.attach(space),
         )?;
         let transactions = Arc::new(transactions);
-        let catalog =
-            Catalog::open(pool.clone(), system.clone(), ids, budget.clone(), &mut |space| attacher.attach(space))?;
+        let catalog = Catalog::open(
+            pool.clone(),
+            system.clone(),
+            ids,
+            budget.clone(),
+            options.hash_index,
+            &mut |space| attacher.attach(space),
+        )?;
         drop_unnamed(&pool, &system, &deleter, &attacher)?;
         checkpointer.recovered(transactions.clone());
         let engine = Self {
