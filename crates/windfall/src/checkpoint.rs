@@ -22,6 +22,7 @@ use crate::{
         Arc, Event, Mutex, OnceLock, Rank,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    transaction::Transactions,
 };
 
 /// The cleaner writes what is older than this part of the log's size, in percent: the rest is room for bursts.
@@ -215,5 +216,15 @@ impl Checkpointer {
             ),
             env.spawn("checkpoint", Kind::Service, self.wake.clone(), Box::new(move || checkpointer.step())),
         ]
+    }
+}
+
+impl Unfinished for Transactions {
+    fn note(&self, group: &mut GroupWriter) -> Lsn {
+        Self::note(self, group)
+    }
+
+    fn ceilings(&self) -> (u64, u64) {
+        self.ids().ceilings()
     }
 }

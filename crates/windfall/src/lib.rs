@@ -21,5 +21,7 @@ pub mod page;
 pub mod recovery;
 pub mod store;
 pub mod sync;
+pub mod system;
 pub mod tablespace;
+pub mod transaction;
 pub mod tree;

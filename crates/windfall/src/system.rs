@@ -4,7 +4,8 @@
 //!
 //! **Invariants.** A record is there or not: changes are redo-only and belong to one group of the log, whatever their
 //! number. Several records are changed under the latches of all their leaves, which are taken in the order of the keys, and
-//! only after every leaf was seen to have room: who holds a leaf here waits for no inner node.
+//! only after every leaf was seen to have room. Whoever finds its leaves and whoever merges take turns: a merge holds the
+//! inner node that the way to the next leaf leads through, and would wait for the leaf that is held already.
 //!
 //! **May touch.** `store`, `tree`, `mtr`.
 //!
@@ -23,7 +24,7 @@ use crate::{
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
-    sync::Arc,
+    sync::{Arc, Mutex, Rank},
     tree::{Beside, Located, Seek, hash::HashBudget},
 };
 
@@ -64,13 +65,16 @@ impl Change {
 #[derive(Debug)]
 pub struct SystemTree {
     tree: Tree,
+    /// The turn of the writers.
+    writing: Mutex<()>,
 }
 
 impl SystemTree {
     /// The system tree in its tablespace, which the pool knows.
     pub fn new(pool: Arc<BufferPool>, budget: Arc<HashBudget>) -> Self {
-        let space = pool.space(SpaceId::CATALOG).expect("the pool knows the system tablespace before anything else");
-        Self { tree: Tree::new(pool, space, budget) }
+        let space =
+            pool.space(SpaceId::CATALOG).expect("the pool knows the system tablespace before anything else");
+        Self { tree: Tree::new(pool, space, budget), writing: Mutex::new(Rank::Tree, ()) }
     }
 
     /// The tree, for checks.
@@ -110,9 +114,11 @@ impl SystemTree {
     /// # Errors
     /// Damage, I/O; a record that is too long. Nothing was changed then.
     pub fn change(&self, mtr: &mut Mtr<'_>, changes: &mut [Change]) -> Result<()> {
+        let _turn = self.writing.lock();
         changes.sort_by(|a, b| a.key.cmp(&b.key));
         // All that is put may come into one leaf.
-        let put = |change: &Change| change.value.as_ref().map_or(0, |value| value.len() + change.key.len() + ENTRY);
+        let put =
+            |change: &Change| change.value.as_ref().map_or(0, |value| value.len() + change.key.len() + ENTRY);
         let room = changes.iter().map(put).sum::<usize>();
         let mut places = loop {
             if let Some(places) = self.locate(mtr, changes, room)? {
@@ -161,6 +167,10 @@ impl SystemTree {
     /// # Errors
     /// Damage, I/O.
     pub fn maintain(&self, changes: &[Change]) -> Result<()> {
-        changes.iter().filter(|change| change.value.is_none()).try_for_each(|change| self.tree.maintain(&change.key))
+        let _turn = self.writing.lock();
+        changes
+            .iter()
+            .filter(|change| change.value.is_none())
+            .try_for_each(|change| self.tree.maintain(&change.key))
     }
 }

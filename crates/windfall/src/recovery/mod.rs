@@ -90,6 +90,11 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
                     scan.space_ceiling = scan.space_ceiling.max(space.0);
                     scan.trx_ceiling = scan.trx_ceiling.max(trx.0);
                 }
+                // An older table may name transactions whose end lies below the floor.
+                Record::TrxTable { active } if start == control.checkpoint => {
+                    scan.unfinished.extend(active);
+                }
+                Record::TrxTable { .. } => {}
                 Record::TrxBegin { trx, first } => drop(scan.unfinished.insert(trx, first)),
                 Record::TrxEnd { trx, .. } => drop(ended.insert(trx)),
             }

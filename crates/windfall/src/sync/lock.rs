@@ -22,6 +22,8 @@ pub enum Rank {
     Names,
     /// A row's lock.
     Row,
+    /// The purge of an undo stream.
+    Purge,
     /// A checkpoint in progress.
     Checkpoint,
     /// A page cleaner's round.

@@ -38,7 +38,7 @@ use core::ops::Deref;
 
 use super::{
     Tree,
-    store::{Access, Latched, MiniTransaction, PageStore, Reading},
+    store::{Access, Latched, MiniTransaction, PageStore, Reading, Shared},
 };
 use crate::{
     error::{Result, UsageError},
@@ -171,6 +171,15 @@ impl<S: PageStore> Tree<S> {
     /// Reads a long value from its beginning.
     pub fn read_overflow(&self, value: OverflowRef) -> OverflowReader<&Self> {
         OverflowReader::new(self, value)
+    }
+
+    /// Whether this page is still the first of the chain with this stamp: whoever frees a chain twice finds out here.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn has_overflow(&self, first: PageNo, stamp: u64) -> Result<bool> {
+        let page = self.store.share(&self.space, first, Access::Scan)?;
+        Ok(Link::of(page.page(), stamp, 0).is_some())
     }
 
     /// Frees up to `at_most` pages of a chain behind its first, in one mini-transaction of its own. Says whether there are
