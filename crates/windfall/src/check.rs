@@ -79,7 +79,7 @@ pub(crate) fn check(engine: &Engine) -> Result<CheckReport> {
         }
         table.gate().open();
     }
-    named.extend(engine.transactions.undo_spaces());
+    named.extend(engine.transactions.streams().spaces());
     check_files(engine, &mut report, &named)?;
     Ok(report)
 }
@@ -91,13 +91,20 @@ fn check_table(engine: &Engine, report: &mut CheckReport, name: &str, shape: &Sh
         if let (Some(rows), Some(entries)) = (rows, entries)
             && rows != entries
         {
-            report.finding(format!("table {name}: {rows} rows, but {entries} entries in index {}", index.name));
+            report
+                .finding(format!("table {name}: {rows} rows, but {entries} entries in index {}", index.name));
         }
     }
 }
 
 /// Checks a tree against itself and against its allocation map. Gives the live entries, when the tree can be read.
-fn check_tree(engine: &Engine, report: &mut CheckReport, table: &str, index: Option<&str>, tree: &Tree) -> Option<u64> {
+fn check_tree(
+    engine: &Engine,
+    report: &mut CheckReport,
+    table: &str,
+    index: Option<&str>,
+    tree: &Tree,
+) -> Option<u64> {
     let what = match (table, index) {
         ("", _) => "the system tree".to_owned(),
         (table, None) => format!("table {table}"),
@@ -135,11 +142,13 @@ fn compare_pages(
     used: &[PageNo],
 ) {
     let maps = tablespace::pages_a_map(engine.pool.page_size());
-    let used: BTreeSet<u32> = used.iter().map(|page| page.0).filter(|page| !page.is_multiple_of(maps)).collect();
+    let used: BTreeSet<u32> =
+        used.iter().map(|page| page.0).filter(|page| !page.is_multiple_of(maps)).collect();
     let reached: BTreeSet<u32> = reached.iter().map(|page| page.0).collect();
     let space = space.id();
     for page in used.difference(&reached) {
-        report.finding(format!("{what}: page {page} of tablespace {space} is in use and nothing leads to it"));
+        report
+            .finding(format!("{what}: page {page} of tablespace {space} is in use and nothing leads to it"));
     }
     for page in reached.difference(&used) {
         report.finding(format!("{what}: page {page} of tablespace {space} is in the tree and not in use"));
@@ -148,7 +157,8 @@ fn compare_pages(
 
 /// Verifies every page of every data file, and that the files are those that the records name.
 fn check_files(engine: &Engine, report: &mut CheckReport, named: &BTreeSet<SpaceId>) -> Result<()> {
-    let deleting = engine.deleter.deletions().pending_files > 0 || engine.pool.occupancy().dropped_pending > 0;
+    let deleting =
+        engine.deleter.deletions().pending_files > 0 || engine.pool.occupancy().dropped_pending > 0;
     for file in engine.disk.list(Folder::Data)? {
         let FileName::Data(id) = file else { continue };
         let live = engine.pool.space(id).filter(|space| !space.is_dropped());

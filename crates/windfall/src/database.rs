@@ -71,7 +71,8 @@ impl IndexOptions {
     /// With these bytes of the value behind what is there.
     #[must_use]
     pub fn and_value(mut self, bytes: core::ops::Range<u32>) -> Self {
-        self.parts.push(KeyPart::Value { offset: bytes.start, length: bytes.end.saturating_sub(bytes.start) });
+        self.parts
+            .push(KeyPart::Value { offset: bytes.start, length: bytes.end.saturating_sub(bytes.start) });
         self
     }
 
@@ -339,7 +340,8 @@ impl Database {
     /// What the database has done and how it stands.
     pub fn metrics(&self) -> Metrics {
         let engine = &self.engine;
-        let (log, occupancy, deletions) = (engine.log.metrics(), engine.pool.occupancy(), engine.deleter.deletions());
+        let (log, occupancy, deletions) =
+            (engine.log.metrics(), engine.pool.occupancy(), engine.deleter.deletions());
         let counters = &engine.pool.counters;
         let micros = |time: Duration| time.as_micros() as u64;
         let frames = occupancy.frames as u64;
@@ -376,7 +378,7 @@ impl Database {
             files_pending: deletions.pending_files,
             drops_pending: occupancy.dropped_pending as u64,
             tables: engine.catalog.count() as u64,
-            active_transactions: engine.transactions.active_count() as u64,
+            active_transactions: engine.transactions.active().count() as u64,
             drop_waits: work::waits_during_drops(),
         }
     }

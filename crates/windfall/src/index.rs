@@ -111,7 +111,10 @@ impl IndexRange {
         Ok(still.then(|| IndexRow { index_key, key: key.to_vec(), value }))
     }
 
-    fn next_row(&mut self, mut step: impl FnMut(&mut Range) -> Option<<Range as Iterator>::Item>) -> Option<Result<IndexRow>> {
+    fn next_row(
+        &mut self,
+        mut step: impl FnMut(&mut Range) -> Option<<Range as Iterator>::Item>,
+    ) -> Option<Result<IndexRow>> {
         loop {
             match step(&mut self.entries)? {
                 Err(error) => return Some(Err(error)),

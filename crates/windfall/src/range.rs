@@ -11,7 +11,6 @@
 use core::ops::{Bound, RangeBounds};
 
 use crate::{
-    buffer::BufferPool,
     catalog::Table,
     error::Result,
     ids::SpaceId,
@@ -65,7 +64,7 @@ impl Bounds {
     }
 }
 
-type TreeCursor = Cursor<Arc<Tree>, BufferPool>;
+type TreeCursor = Cursor<Arc<Tree>>;
 
 /// Rows of a table in the order of their keys: pairs of key and value.
 #[derive(Debug)]
@@ -110,7 +109,8 @@ impl Range {
                 }
             };
             let cursor = if end == End::Front { &self.front } else { &self.back };
-            let Some(cursor) = cursor.as_ref().filter(|cursor| found && self.bounds.contains(cursor.key())) else {
+            let Some(cursor) = cursor.as_ref().filter(|cursor| found && self.bounds.contains(cursor.key()))
+            else {
                 return Ok(None);
             };
             let key = cursor.key().to_vec();

@@ -35,7 +35,7 @@ impl SessionUndo {
 
 impl Drop for SessionUndo {
     fn drop(&mut self) {
-        self.engine.transactions.drop_temporary_undo(&self.stream);
+        self.engine.transactions.streams().drop_temporary(&self.stream);
     }
 }
 

@@ -83,6 +83,9 @@ impl Table {
         };
         let (result, end) = run(&target)?;
         drop(call);
+        if let Some(undo) = &self.undo {
+            self.engine.transactions.purge_stream(undo.stream())?;
+        }
         if end > Lsn::ZERO {
             self.engine.log.commit(end, self.engine.flush_log())?;
         }
@@ -193,7 +196,8 @@ impl Table {
                 return Err(Error::TableDropped);
             }
             let n = reader.read(&mut piece)?;
-            let failed = |error: io::Error| crate::error::UsageError::Other(format!("the output: {error}").into());
+            let failed =
+                |error: io::Error| crate::error::UsageError::Other(format!("the output: {error}").into());
             out.write_all(&piece[..n]).map_err(failed)?;
         }
         Ok(Some(length))
@@ -227,7 +231,8 @@ impl Table {
     pub fn index(&self, name: &str) -> Result<Index> {
         let shape = self.table.shape();
         let place = shape.record.indexes.iter().position(|index| *index.name == *name);
-        let place = place.ok_or_else(|| SchemaError::NoIndex { table: self.name.clone(), index: name.into() })?;
+        let place =
+            place.ok_or_else(|| SchemaError::NoIndex { table: self.name.clone(), index: name.into() })?;
         Ok(Index::new(self.clone(), shape.secondaries[place].clone()))
     }
 

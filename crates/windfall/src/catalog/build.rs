@@ -103,7 +103,13 @@ impl Catalog {
     }
 
     /// Puts sorted entries into a tree that holds others already.
-    fn put_piece(&self, table: &str, index: &IndexRecord, tree: &Tree, entries: &mut Vec<Vec<u8>>) -> Result<()> {
+    fn put_piece(
+        &self,
+        table: &str,
+        index: &IndexRecord,
+        tree: &Tree,
+        entries: &mut Vec<Vec<u8>>,
+    ) -> Result<()> {
         entries.sort_unstable();
         for entry in entries.drain(..) {
             self.pool.ground().log.admit(entry.len() as u64 * 2)?;

@@ -133,7 +133,11 @@ impl Catalog {
         Ok(())
     }
 
-    fn shape(&self, record: TableRecord, attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>) -> Result<Shape> {
+    fn shape(
+        &self,
+        record: TableRecord,
+        attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>,
+    ) -> Result<Shape> {
         let mut trees = Vec::with_capacity(1 + record.indexes.len());
         for space in record.spaces() {
             trees.push(self.tree(attach(space)?));
@@ -209,7 +213,13 @@ impl Catalog {
             indexes.push(self.new_index(index)?);
         }
         let clustered = self.ids.space()?;
-        Ok(TableRecord { id: clustered.0, version: 1, clustered, metadata: definition.metadata.clone(), indexes })
+        Ok(TableRecord {
+            id: clustered.0,
+            version: 1,
+            clustered,
+            metadata: definition.metadata.clone(),
+            indexes,
+        })
     }
 
     pub(super) fn new_index(&self, index: &IndexDefinition) -> Result<IndexRecord> {
@@ -225,7 +235,12 @@ impl Catalog {
     ///
     /// # Errors
     /// [`SchemaError`] for the name; what the log says.
-    pub fn create_table(&self, name: &str, definition: &TableDefinition, mode: FlushLog) -> Result<Arc<Table>> {
+    pub fn create_table(
+        &self,
+        name: &str,
+        definition: &TableDefinition,
+        mode: FlushLog,
+    ) -> Result<Arc<Table>> {
         check_name(name)?;
         let mut claim = self.names.claim(&[name]);
         if claim.table(name).is_some() {
@@ -268,7 +283,9 @@ impl Catalog {
             Ok(lsn) => lsn,
             Err(error) => {
                 // Nothing was changed, or the database is poisoned.
-                tables.iter().for_each(|table| table.gate().open());
+                for table in &tables {
+                    table.gate().open();
+                }
                 return Err(error);
             }
         };

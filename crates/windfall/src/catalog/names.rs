@@ -9,10 +9,7 @@
 //! **May touch.** `table`, `env`, `sync`.
 
 use core::hash::{BuildHasher, BuildHasherDefault};
-use std::{
-    collections::HashMap,
-    hash::DefaultHasher,
-};
+use std::{collections::HashMap, hash::DefaultHasher};
 
 use super::table::Table;
 use crate::{

@@ -26,7 +26,7 @@ use crate::{
     error::Result,
     log::{FlushLog, Log},
     sync::{
-        Arc, Event, Mutex, Rank,
+        Arc, Event, Mutex,
         atomic::{AtomicBool, AtomicU8, Ordering::SeqCst},
     },
     system::SystemTree,
@@ -141,6 +141,7 @@ impl Engine {
         let result = self.shut();
         let services = core::mem::take(&mut *self.services.lock());
         drop(services);
+        self.disk.release();
         result
     }
 
