@@ -95,7 +95,7 @@ impl Engine {
     }
 
     fn spawn_tenants(&self) {
-        let mut tenants = self.tenants.lock();
+        let mut tenants = Vec::new();
         let (pool, deleter) = (self.pool.clone(), self.deleter.clone());
         let reclaim = move || match pool.reclaim_step(&mut |space| deleter.push(space)) {
             true => Next::Again,
@@ -126,6 +126,7 @@ impl Engine {
             }
         };
         tenants.push(self.env.spawn("purge", Kind::Tenant, wake, Box::new(purge)));
+        *self.tenants.lock() = tenants;
     }
 
     /// Writes everything, marks the database as shut down cleanly and stops the workers. Later calls do nothing.
