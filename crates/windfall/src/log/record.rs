@@ -185,8 +185,11 @@ impl<'a> GroupReader<'a> {
                 if count > self.bytes.len() as u64 / 16 {
                     return Err("a record is cut short");
                 }
-                let mut one = || Ok((TrxId(self.word()?), UndoPos(self.word()?)));
-                Record::TrxTable { active: (0..count).map(|_| one()).collect::<Result<_, _>>()? }
+                let mut active = Vec::with_capacity(count as usize);
+                for _ in 0..count {
+                    active.push((TrxId(self.word()?), UndoPos(self.word()?)));
+                }
+                Record::TrxTable { active }
             }
             TRX_END => Record::TrxEnd { trx: TrxId(self.word()?), stream: self.word()? as u8 },
             _ => return Err("an unknown record"),

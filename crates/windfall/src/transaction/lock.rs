@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn those_who_change_one_row_take_turns() {
-        let locks = Arc::new(RowLocks::new(Arc::new(RealEnv::new())));
+        let locks = Arc::new(RowLocks::new(Arc::new(RealEnv::default())));
         let sum = Arc::new(AtomicU64::new(0));
         let threads: Vec<_> = (0..4u64)
             .map(|n| {
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_held_lock_is_not_taken_again() {
-        let locks = RowLocks::new(Arc::new(RealEnv::new()));
+        let locks = RowLocks::new(Arc::new(RealEnv::default()));
         let name = locks.name(SpaceId(20), b"key");
         let first = locks.lock(name);
         assert!(locks.try_lock(name).is_none());

@@ -77,6 +77,8 @@ pub struct Transactions {
     no_hash: Arc<HashBudget>,
     purge_wake: Arc<Event>,
     slices_dropped: AtomicU64,
+    #[cfg(test)]
+    failpoint: tests::Failpoint,
 }
 
 impl Transactions {
@@ -108,6 +110,8 @@ impl Transactions {
             no_hash: Arc::new(HashBudget::new(0)),
             purge_wake: Arc::new(Event::new()),
             slices_dropped: AtomicU64::new(0),
+            #[cfg(test)]
+            failpoint: tests::Failpoint::default(),
         })
     }
 

@@ -273,12 +273,16 @@ impl<'e> Trx<'e> {
             let after = pieces.as_ref().map(|pieces| pieces.start());
             self.plan(row, target, key, before, after, &mut plan)?;
         }
+        #[cfg(test)]
+        self.floor().failpoint.pass()?;
         let stored = match pieces {
             Some(pieces) if long => Some(self.write_chain(target, pieces)?.to_bytes().to_vec()),
             Some(Pieces { inline: Some(bytes), .. }) => Some(bytes.to_vec()),
             Some(Pieces { head, .. }) => Some(head),
             None => None,
         };
+        #[cfg(test)]
+        self.floor().failpoint.pass()?;
         let flags = if long { EntryHeader::OVERFLOW } else { 0 };
         let new = stored.as_deref().map(|stored| (stored, flags));
         let Some(version) = self.change_clustered(target, key, new, mode, &plan, last)? else {
@@ -287,6 +291,8 @@ impl<'e> Trx<'e> {
         let (version, mut end) = version;
         let count = plan.planned.len();
         for (n, planned) in plan.planned.iter().enumerate() {
+            #[cfg(test)]
+            self.floor().failpoint.pass()?;
             end = self.change_secondary(planned, version, last && n + 1 == count)?;
         }
         Ok(Some(end))
