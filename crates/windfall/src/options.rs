@@ -100,7 +100,10 @@ impl Options {
             return refuse("buffer_pool_max_size", "it is less than buffer_pool_size".into());
         }
         if self.log_size < 1 << 20 {
-            return refuse("log_size", format!("{} bytes are too few: give it at least 1 MiB", self.log_size));
+            return refuse(
+                "log_size",
+                format!("{} bytes are too few: give it at least 1 MiB", self.log_size),
+            );
         }
         if self.open_files < 16 {
             return refuse("open_files", format!("{} is too few: give it at least 16", self.open_files));

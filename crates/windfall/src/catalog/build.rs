@@ -14,13 +14,14 @@ use super::{
     table::Shape,
 };
 use crate::{
-    error::{Result, SchemaError},
+    error::{Error, Result, SchemaError, UsageError},
     mtr::Mtr,
     page::EntryHeader,
     row,
     store::Tree,
     sync::Arc,
-    transaction::{entry_key, indexed_value, index_key_of},
+    transaction::secondary::{entry_key, split},
+    tree::{OverflowRef, Seek},
 };
 
 /// How many bytes of entries are sorted in memory at a time.
@@ -64,12 +65,14 @@ impl Catalog {
         let mut entries: Vec<Vec<u8>> = Vec::new();
         let mut bytes = 0;
         let mut whole = true;
+        let mut start = Vec::new();
         let mut cursor = shape.clustered.cursor();
-        let mut more = cursor.seek(crate::tree::Seek::First)?;
+        let mut more = cursor.seek(Seek::First)?;
         while more {
             if let Some(header) = cursor.header().filter(|header| !header.is_deleted()) {
-                let value = indexed_value(&shape.clustered, header, cursor.value())?;
-                let entry = entry_key(&index.key.key_of(&value), cursor.key());
+                start_of_value(&shape.clustered, header, cursor.value(), &mut start)?;
+                let entry = entry_key(&index.key.key_of(&start), cursor.key());
+                check_length(tree, &entry)?;
                 bytes += entry.len() + size_of::<Vec<u8>>();
                 entries.push(entry);
                 if bytes >= PIECE {
@@ -87,11 +90,12 @@ impl Catalog {
         let mut loader = tree.bulk_load(FILL)?;
         let mut last: Option<&[u8]> = None;
         for entry in &entries {
-            let key = index_key_of(entry);
-            if index.unique && last == Some(key) {
-                return Err(SchemaError::DuplicateKey(index_name(table, index)).into());
+            let prefix = prefix_len(entry);
+            if index.unique && last == Some(&entry[..prefix]) {
+                return Err(duplicate(table, index));
             }
-            last = Some(key);
+            last = Some(&entry[..prefix]);
+            self.pool.ground().log.admit(entry.len() as u64 * 2)?;
             loader.push(entry, EntryHeader::default(), &[])?;
         }
         loader.finish()?;
@@ -99,15 +103,21 @@ impl Catalog {
     }
 
     /// Puts sorted entries into a tree that holds others already.
-    fn put_piece(&self, table: &str, index: &IndexRecord, tree: &Tree, entries: &mut Vec<Vec<u8>>) -> Result<()> {
+    fn put_piece(
+        &self,
+        table: &str,
+        index: &IndexRecord,
+        tree: &Tree,
+        entries: &mut Vec<Vec<u8>>,
+    ) -> Result<()> {
         entries.sort_unstable();
         for entry in entries.drain(..) {
             self.pool.ground().log.admit(entry.len() as u64 * 2)?;
             if index.unique {
-                let key = index_key_of(&entry);
+                let prefix = &entry[..prefix_len(&entry)];
                 let mut cursor = tree.cursor();
-                if cursor.seek(crate::tree::Seek::AtLeast(key))? && index_key_of(cursor.key()) == key {
-                    return Err(SchemaError::DuplicateKey(index_name(table, index)).into());
+                if cursor.seek(Seek::AtLeast(prefix))? && cursor.key().starts_with(prefix) {
+                    return Err(duplicate(table, index));
                 }
             }
             let mut mtr = Mtr::begin(&self.pool)?;
@@ -119,6 +129,37 @@ impl Catalog {
     }
 }
 
-fn index_name(table: &str, index: &IndexRecord) -> Arc<str> {
-    format!("index {} of table {table}", index.name).into()
+/// The first bytes of a row's value, of which index keys are made.
+fn start_of_value(tree: &Tree, header: EntryHeader, stored: &[u8], out: &mut Vec<u8>) -> Result<()> {
+    out.clear();
+    let chain = if header.is_overflow() { OverflowRef::from_bytes(stored) } else { None };
+    let Some(chain) = chain else {
+        out.extend_from_slice(stored);
+        return Ok(());
+    };
+    out.resize(tree.inline_limit(), 0);
+    let mut reader = tree.read_overflow(chain);
+    let mut at = 0;
+    while at < out.len() {
+        match reader.read(&mut out[at..])? {
+            0 => break,
+            n => at += n,
+        }
+    }
+    out.truncate(at);
+    Ok(())
+}
+
+/// How much of an entry is the index key's part.
+fn prefix_len(entry: &[u8]) -> usize {
+    split(entry).map_or(entry.len(), |(_, row)| entry.len() - row.len())
+}
+
+fn duplicate(table: &str, index: &IndexRecord) -> Error {
+    SchemaError::DuplicateKey(format!("index {} of table {table}", index.name).into()).into()
+}
+
+fn check_length(tree: &Tree, entry: &[u8]) -> Result<()> {
+    let (length, limit) = (entry.len(), tree.key_limit());
+    if length > limit { Err(UsageError::KeyTooLong { length, limit }.into()) } else { Ok(()) }
 }

@@ -21,6 +21,7 @@ use crate::{
     store::Tree,
     sync::{
         Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
         work::{self, Counts},
     },
     system::{Change, SystemTree, TABLE},
@@ -70,6 +71,8 @@ pub struct Catalog {
     ids: Arc<Ids>,
     names: Names,
     budget: Arc<HashBudget>,
+    /// Whether new trees get a hash index.
+    hashed: AtomicBool,
 }
 
 fn check_name(name: &str) -> Result<()> {
@@ -101,10 +104,11 @@ impl Catalog {
         system: Arc<SystemTree>,
         ids: Arc<Ids>,
         budget: Arc<HashBudget>,
+        hashed: bool,
         attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>,
     ) -> Result<Self> {
         let names = Names::new(pool.ground().env.clone());
-        let catalog = Self { pool, system, ids, names, budget };
+        let catalog = Self { pool, system, ids, names, budget, hashed: AtomicBool::new(hashed) };
         let mut failure = None;
         catalog.system.scan(&[TABLE], &mut |key, value| {
             let entered = catalog.enter(&key[1..], value, attach);
@@ -129,7 +133,11 @@ impl Catalog {
         Ok(())
     }
 
-    fn shape(&self, record: TableRecord, attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>) -> Result<Shape> {
+    fn shape(
+        &self,
+        record: TableRecord,
+        attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>,
+    ) -> Result<Shape> {
         let mut trees = Vec::with_capacity(1 + record.indexes.len());
         for space in record.spaces() {
             trees.push(self.tree(attach(space)?));
@@ -140,7 +148,24 @@ impl Catalog {
     }
 
     pub(super) fn tree(&self, space: Arc<Space>) -> Arc<Tree> {
-        Arc::new(Tree::new(self.pool.clone(), space, self.budget.clone()))
+        let tree = Tree::new(self.pool.clone(), space, self.budget.clone());
+        if self.hashed.load(Relaxed) {
+            tree.hash().switch(true);
+        }
+        Arc::new(tree)
+    }
+
+    /// Switches the hash indexes of all trees, and of those to come.
+    pub fn set_hash_index(&self, on: bool) {
+        self.hashed.store(on, Relaxed);
+        for (_, table) in self.tables() {
+            table.shape().trees().for_each(|tree| tree.hash().switch(on));
+        }
+    }
+
+    /// How many tables there are.
+    pub fn count(&self) -> usize {
+        self.names.count()
     }
 
     pub(super) fn attach_new(&self, space: SpaceId) -> Arc<Space> {
@@ -188,7 +213,13 @@ impl Catalog {
             indexes.push(self.new_index(index)?);
         }
         let clustered = self.ids.space()?;
-        Ok(TableRecord { id: clustered.0, version: 1, clustered, metadata: definition.metadata.clone(), indexes })
+        Ok(TableRecord {
+            id: clustered.0,
+            version: 1,
+            clustered,
+            metadata: definition.metadata.clone(),
+            indexes,
+        })
     }
 
     pub(super) fn new_index(&self, index: &IndexDefinition) -> Result<IndexRecord> {
@@ -204,7 +235,12 @@ impl Catalog {
     ///
     /// # Errors
     /// [`SchemaError`] for the name; what the log says.
-    pub fn create_table(&self, name: &str, definition: &TableDefinition, mode: FlushLog) -> Result<Arc<Table>> {
+    pub fn create_table(
+        &self,
+        name: &str,
+        definition: &TableDefinition,
+        mode: FlushLog,
+    ) -> Result<Arc<Table>> {
         check_name(name)?;
         let mut claim = self.names.claim(&[name]);
         if claim.table(name).is_some() {
@@ -247,7 +283,9 @@ impl Catalog {
             Ok(lsn) => lsn,
             Err(error) => {
                 // Nothing was changed, or the database is poisoned.
-                tables.iter().for_each(|table| table.gate().open());
+                for table in &tables {
+                    table.gate().open();
+                }
                 return Err(error);
             }
         };
@@ -298,7 +336,7 @@ impl Catalog {
         table.gate().close();
         let changed = self.change(&mut [Change::put(record_key(name), record.encode())], &ids, mode);
         if let Ok(lsn) = changed {
-            let kept = |id| trees_of(&old).find(|tree| tree.space().id() == id);
+            let kept = |id| old.trees().find(|tree| tree.space().id() == id).cloned();
             let tree = |id| kept(id).unwrap_or_else(|| self.tree(self.attach_new(id)));
             let clustered = tree(record.clustered);
             let secondaries = record.indexes.iter().map(|index| tree(index.space)).collect();
@@ -431,10 +469,6 @@ impl Catalog {
     }
 }
 
-fn trees_of(shape: &Shape) -> impl Iterator<Item = Arc<Tree>> {
-    core::iter::once(shape.clustered.clone()).chain(shape.secondaries.iter().cloned())
-}
-
 fn spaces_of(shape: &Shape) -> Vec<Arc<Space>> {
-    trees_of(shape).map(|tree| tree.space().clone()).collect()
+    shape.trees().map(|tree| tree.space().clone()).collect()
 }

@@ -9,10 +9,7 @@
 //! **May touch.** `table`, `env`, `sync`.
 
 use core::hash::{BuildHasher, BuildHasherDefault};
-use std::{
-    collections::HashMap,
-    hash::DefaultHasher,
-};
+use std::{collections::HashMap, hash::DefaultHasher};
 
 use super::table::Table;
 use crate::{
@@ -108,6 +105,11 @@ impl Names {
     /// Enters a table whose record was found when the database was opened.
     pub fn enter(&self, name: &str, table: Arc<Table>) {
         self.shard(name).lock().insert(name.into(), Entry::Table(table));
+    }
+
+    /// How many names there are, claimed ones included.
+    pub fn count(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
     /// All names and tables that nobody is deciding over, in order of name.

@@ -28,6 +28,13 @@ pub struct Shape {
     pub secondaries: Vec<Arc<Tree>>,
 }
 
+impl Shape {
+    /// All trees, the clustered one first.
+    pub fn trees(&self) -> impl Iterator<Item = &Arc<Tree>> {
+        core::iter::once(&self.clustered).chain(&self.secondaries)
+    }
+}
+
 /// A table.
 #[derive(Debug)]
 pub struct Table {
@@ -49,12 +56,12 @@ impl Table {
         Self { gate: Gate::new(), shape: ArcSwap::from_pointee(shape) }
     }
 
-    /// Begins a row call, waiting while DDL has the gate closed. Calls at the same time should bring different stripes.
+    /// Begins a row call, waiting while DDL has the gate closed.
     ///
     /// # Errors
     /// [`Error::TableDropped`].
-    pub fn enter(&self, stripe: usize) -> Result<Call<'_>> {
-        let inside = self.gate.enter(stripe).ok_or(Error::TableDropped)?;
+    pub fn enter(&self) -> Result<Call<'_>> {
+        let inside = self.gate.enter_here().ok_or(Error::TableDropped)?;
         Ok(Call { shape: self.shape.load(), _inside: inside })
     }
 

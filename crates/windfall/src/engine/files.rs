@@ -57,8 +57,11 @@ impl FileRecords {
         let made = self.pool.files_to_record(BATCH);
         let gone: Vec<SpaceId> = self.gone.iter().rev().take(BATCH).copied().collect();
         let is_live = |space: &SpaceId| self.pool.space(*space).is_some_and(|space| !space.is_dropped());
-        let mut changes: Vec<Change> =
-            made.iter().filter(|space| is_live(space)).map(|space| Change::put(file_key(*space), vec![])).collect();
+        let mut changes: Vec<Change> = made
+            .iter()
+            .filter(|space| is_live(space))
+            .map(|space| Change::put(file_key(*space), vec![]))
+            .collect();
         changes.extend(gone.iter().map(|space| Change::remove(file_key(*space))));
         if !changes.is_empty() {
             self.pool.ground().log.admit(65_536)?;

@@ -15,6 +15,7 @@ mod open;
 use core::time::Duration;
 
 pub use open::EngineOptions;
+pub(crate) use open::no_database;
 
 use crate::{
     buffer::BufferPool,
@@ -25,7 +26,7 @@ use crate::{
     error::Result,
     log::{FlushLog, Log},
     sync::{
-        Arc, Event, Mutex, Rank,
+        Arc, Event, Mutex,
         atomic::{AtomicBool, AtomicU8, Ordering::SeqCst},
     },
     system::SystemTree,
@@ -94,7 +95,7 @@ impl Engine {
     }
 
     fn spawn_tenants(&self) {
-        let mut tenants = self.tenants.lock();
+        let mut tenants = Vec::new();
         let (pool, deleter) = (self.pool.clone(), self.deleter.clone());
         let reclaim = move || match pool.reclaim_step(&mut |space| deleter.push(space)) {
             true => Next::Again,
@@ -125,6 +126,7 @@ impl Engine {
             }
         };
         tenants.push(self.env.spawn("purge", Kind::Tenant, wake, Box::new(purge)));
+        *self.tenants.lock() = tenants;
     }
 
     /// Writes everything, marks the database as shut down cleanly and stops the workers. Later calls do nothing.
@@ -140,6 +142,7 @@ impl Engine {
         let result = self.shut();
         let services = core::mem::take(&mut *self.services.lock());
         drop(services);
+        self.disk.release();
         result
     }
 

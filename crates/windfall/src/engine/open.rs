@@ -52,9 +52,16 @@ pub struct EngineOptions {
     pub flush_log: FlushLog,
     /// What all hash indexes may take.
     pub hash_memory: u64,
+    /// Whether trees get a hash index.
+    pub hash_index: bool,
 }
 
-fn create(disk: &Arc<dyn Disk>, env: &Arc<dyn Env>, health: &Health, options: &EngineOptions) -> Result<ControlFile> {
+fn create(
+    disk: &Arc<dyn Disk>,
+    env: &Arc<dyn Env>,
+    health: &Health,
+    options: &EngineOptions,
+) -> Result<ControlFile> {
     if !options.create {
         return Err(DiskError::Missing { path: disk.path(FileName::Control) }.into());
     }
@@ -88,12 +95,15 @@ fn create(disk: &Arc<dyn Disk>, env: &Arc<dyn Env>, health: &Health, options: &E
 fn check_page_size(disk: &Arc<dyn Disk>, control: &Control, options: &EngineOptions) -> Result<usize> {
     let page_size = control.page_size as usize;
     if !page::SIZES.contains(&page_size) {
-        let what = format!("its page size is {page_size}, which no version writes: restore it from a backup").into();
+        let what =
+            format!("its page size is {page_size}, which no version writes: restore it from a backup").into();
         return Err(CorruptError::File { file: disk.path(FileName::Control), what }.into());
     }
     match options.page_size {
         Some(asked) if asked != page_size => {
-            let what = format!("the database has pages of {page_size} bytes: leave the option out, or ask for these");
+            let what = format!(
+                "the database has pages of {page_size} bytes: leave the option out, or ask for these"
+            );
             Err(UsageError::Option { name: "page_size", what: what.into() }.into())
         }
         _ => Ok(page_size),
@@ -145,8 +155,8 @@ impl Engine {
         };
         let page_size = check_page_size(&disk, control.control(), options)?;
         let scan = recovery::scan(&disk, control.control(), progress)?;
-        let log =
-            Log::open(disk.clone(), env.clone(), health.clone(), options.log, &mut control, scan.end).map(Arc::new)?;
+        let log = Log::open(disk.clone(), env.clone(), health.clone(), options.log, &mut control, scan.end)
+            .map(Arc::new)?;
         let opened = control.control().clone();
         let ground = Ground { disk: disk.clone(), log: log.clone(), env: env.clone(), health };
         let frames = |bytes: u64| usize::try_from(bytes / page_size as u64).unwrap_or(usize::MAX);
@@ -166,17 +176,19 @@ impl Engine {
         let deleter = Arc::new(Deleter::new(pool.clone()));
         let (system, mut attacher) = system_tree(&pool, &budget, &scan)?;
         let ids = Arc::new(Ids::new(pool.clone(), SpaceId(scan.space_ceiling), TrxId(scan.trx_ceiling)));
-        let transactions = Transactions::open(
+        let transactions =
+            Transactions::open(pool.clone(), system.clone(), ids.clone(), &scan.unfinished, &mut |space| {
+                attacher.attach(space)
+            })?;
+        let transactions = Arc::new(transactions);
+        let catalog = Catalog::open(
             pool.clone(),
             system.clone(),
-            ids.clone(),
+            ids,
             budget.clone(),
-            &scan.unfinished,
+            options.hash_index,
             &mut |space| attacher.attach(space),
         )?;
-        let transactions = Arc::new(transactions);
-        let catalog =
-            Catalog::open(pool.clone(), system.clone(), ids, budget.clone(), &mut |space| attacher.attach(space))?;
         drop_unnamed(&pool, &system, &deleter, &attacher)?;
         checkpointer.recovered(transactions.clone());
         let engine = Self {
@@ -212,8 +224,12 @@ fn system_tree<'a>(
         FileName::Data(space) => Some(space),
         _ => None,
     });
-    let mut attacher =
-        Attacher { pool, files: files.collect(), made: HashSet::new(), named: HashSet::from([SpaceId::CATALOG]) };
+    let mut attacher = Attacher {
+        pool,
+        files: files.collect(),
+        made: HashSet::new(),
+        named: HashSet::from([SpaceId::CATALOG]),
+    };
     if pool.space(SpaceId::CATALOG).is_none() {
         let space = pool.attach(SpaceId::CATALOG, Durability::Logged);
         let made = scan.made.get(&SpaceId::CATALOG).copied();

@@ -9,7 +9,10 @@
 //!
 //! **May touch.** [`Event`].
 
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst};
+use core::sync::atomic::{
+    AtomicU8, AtomicU64, AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
 
 use crossbeam_utils::CachePadded;
 
@@ -19,6 +22,8 @@ const OPEN: u8 = 0;
 const CLOSED: u8 = 1;
 const CLOSED_FOR_GOOD: u8 = 2;
 const STRIPES: usize = 4;
+/// The stripe of the next thread that asks for one.
+static NEXT_STRIPE: AtomicUsize = AtomicUsize::new(0);
 
 /// The gate.
 #[derive(Debug, Default)]
@@ -57,6 +62,14 @@ impl Gate {
                 }
             }
         }
+    }
+
+    /// Passes the gate on a stripe of this thread's own. See [`Gate::enter`].
+    pub fn enter_here(&self) -> Option<Inside<'_>> {
+        thread_local! {
+            static STRIPE: usize = NEXT_STRIPE.fetch_add(1, Relaxed);
+        }
+        self.enter(STRIPE.with(|stripe| *stripe))
     }
 
     /// Whether someone has closed the gate: long work inside looks at it now and then, and leaves.

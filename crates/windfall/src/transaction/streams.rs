@@ -14,7 +14,7 @@ use super::stream::{Ground, Stream, slice_of};
 use crate::{
     buffer::{Durability, Space},
     error::Result,
-    ids::{SpaceId, UndoPos},
+    ids::{Lsn, SpaceId, UndoPos},
     sync::{
         Arc, OnceLock,
         atomic::{
@@ -84,6 +84,21 @@ impl Streams {
     /// A stream for the temporary tables of a session: logged nowhere.
     pub fn temporary(&self) -> Stream {
         Stream::new(self.ground.clone(), 0, Durability::Temporary, BTreeMap::new())
+    }
+
+    /// Drops what a session's stream has left: nobody will look into it again.
+    pub fn drop_temporary(&self, stream: &Stream) {
+        debug_assert!(stream.durability() == Durability::Temporary, "logged undo is dropped by purge");
+        for (_, id) in stream.slices() {
+            if let Some(space) = self.ground.pool.space(id) {
+                self.ground.pool.detach(&space, Lsn::ZERO);
+            }
+        }
+    }
+
+    /// The tablespaces of all slices.
+    pub fn spaces(&self) -> Vec<SpaceId> {
+        self.all().flat_map(Stream::slices).map(|(_, space)| space).collect()
     }
 
     /// All streams.
