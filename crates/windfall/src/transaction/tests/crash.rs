@@ -114,8 +114,10 @@ impl Run {
                 None => drop(rows.remove(&vec![*key])),
             }
             base.sync()?;
+            // Far enough that the log forgets the transaction's beginning.
             if self.env.random().is_multiple_of(3) {
-                base.checkpointer.checkpoint(false)?;
+                self.env.settle(3);
+                base.checkpointer.checkpoint_all(false)?;
             }
             self.env.breathe();
         }
