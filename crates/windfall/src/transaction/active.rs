@@ -194,3 +194,31 @@ impl Active {
         Pin { active: this.clone(), number }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_learns_of_ends_under_way_and_a_horizon_covers_what_ended() {
+        let active = Arc::new(Active::default());
+        for (trx, first) in [(5, 50), (7, 70), (9, 0)] {
+            active.resume(TrxId(trx), UndoPos(first));
+        }
+        // The third has written to temporary tables only.
+        let all = vec![(TrxId(5), UndoPos(50)), (TrxId(7), UndoPos(70))];
+        assert_eq!(active.note(), (all.clone(), Lsn::MAX));
+        let ending = active.ending(TrxId(5)).unwrap();
+        ending.announce(Lsn(800));
+        active.ending(TrxId(7)).unwrap().announce(Lsn(900));
+        assert_eq!(active.note(), (all.clone(), Lsn(800)));
+        assert!(!active.end(TrxId(5)));
+        assert_eq!(active.note(), (all[1..].to_vec(), Lsn(900)));
+        assert!(active.leave_behind(TrxId(7)) && !active.leave_behind(TrxId(5)));
+
+        let horizon = Horizon { high: TrxId(10), active: vec![TrxId(7), TrxId(9)] };
+        let covered: Vec<u64> = (4..12).filter(|trx| horizon.covers(TrxId(*trx))).collect();
+        assert_eq!(covered, [4, 5, 6, 8]);
+        assert!(active.end(TrxId(7)));
+    }
+}

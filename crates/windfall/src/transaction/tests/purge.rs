@@ -140,6 +140,9 @@ fn a_pin_keeps_versions_and_a_reader_its_value() {
     assert!(read == value(1));
     drop(reader);
     base.compare_purged(&model).unwrap();
+    // An older deletion of the same row takes nothing of the newer one with it.
+    base.delete(&key(1)).unwrap();
+    base.put(&key(1), &value(3), Mode::Insert).unwrap();
     let pin = Active::pin(&base.transactions.active, base.transactions.ids());
     base.delete(&key(1)).unwrap();
     model.remove(&key(1)[..]);

@@ -2,7 +2,10 @@
 
 use std::thread;
 
-use super::{super::Trx, Base, Mode, Rows, Setup, Value, keys_of, read};
+use super::{
+    super::{Trx, row::INDEXED},
+    Base, Mode, Rows, Setup, Value, keys_of, read,
+};
 use crate::{
     disk::simulated::SimulatedDisk,
     env::RealEnv,
@@ -136,4 +139,48 @@ fn no_increment_is_lost_and_the_log_is_enough() {
     assert_eq!(rows.values().map(|value| number(value)).sum::<u64>(), total);
     base.stop();
     base.compare_purged(&rows).unwrap();
+}
+
+/// Gives zeros, and takes its time once the index keys are known.
+struct Slow;
+
+impl std::io::Read for Slow {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        if out.len() < INDEXED {
+            thread::sleep(core::time::Duration::from_millis(3));
+        }
+        out.fill(1);
+        Ok(out.len())
+    }
+}
+
+#[test]
+fn of_those_who_want_one_unique_key_one_gets_it() {
+    let base = base();
+    for round in 0..8 {
+        let insert = |n: u8| {
+            let base = base.clone();
+            move || {
+                let secondaries = base.secondaries();
+                // All values are alike: so is the unique key.
+                let value = Value::Source { length: INDEXED as u64 + 9, source: &mut Slow };
+                base.transactions.write(&base.target(&secondaries), &[n], value, Mode::Insert)
+            }
+        };
+        let threads: Vec<_> = (0..4).map(|n| thread::spawn(insert(n))).collect();
+        let mut won = 0;
+        for thread in threads {
+            match thread.join().unwrap() {
+                Ok(_) => won += 1,
+                Err(Error::Schema(SchemaError::DuplicateKey(index))) => assert_eq!(&*index, "unique"),
+                Err(error) => panic!("round {round}: {error}"),
+            }
+        }
+        assert_eq!(won, 1, "round {round}");
+        for n in 0..4 {
+            base.delete(&[n]).unwrap();
+        }
+    }
+    base.stop();
+    base.compare_purged(&Rows::new()).unwrap();
 }
