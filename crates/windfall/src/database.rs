@@ -359,7 +359,6 @@ impl Database {
             pool_evictions: counters.evictions.load(Relaxed),
             pool_reclaimed: counters.reclaimed.load(Relaxed),
             pool_frame_waits: counters.frame_waits.load(Relaxed),
-            pool_foreground_writes: 0,
             hash_index_bytes: engine.hash_budget.used(),
             hash_index_limit: engine.hash_budget.limit(),
             log_writes: log.writes,

@@ -45,7 +45,6 @@ metrics! {
     pool_evictions counter "Pages of live tables evicted.",
     pool_reclaimed counter "Frames taken from dropped tables.",
     pool_frame_waits counter "How often an operation waited for a frame.",
-    pool_foreground_writes counter "Pages that an operation wrote itself to get a frame.",
     hash_index_bytes gauge "What the hash indexes take.",
     hash_index_limit gauge "What the hash indexes may take.",
     log_writes counter "Writes of the log.",

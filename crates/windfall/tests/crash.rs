@@ -94,7 +94,9 @@ impl Model {
                 if !names.iter().all(|t| tables.contains_key(t)) {
                     return None;
                 }
-                names.iter().for_each(|t| drop(tables.remove(t)));
+                for t in names {
+                    tables.remove(t);
+                }
             }
             Step::Truncate(t) => tables.get_mut(t)?.1.clear(),
             Step::Rename(a, b) => {
@@ -159,7 +161,7 @@ fn observe(db: &Database) -> Result<Model> {
     let mut model = Model::default();
     for info in db.tables()? {
         let table = db.table(&info.name)?;
-        let rows = table.iter()?.collect::<Result<Rows>>()?;
+        let rows = table.rows()?.collect::<Result<Rows>>()?;
         let indexed = !info.indexes.is_empty();
         if indexed {
             let by_index = table.index("i")?.range::<&[u8]>(..)?;

@@ -94,7 +94,11 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
                 Record::TrxTable { active } if start == control.checkpoint => {
                     scan.unfinished.extend(active);
                 }
-                Record::TrxTable { .. } => {}
+                Record::TrxTable { active } => {
+                    for (trx, first) in active {
+                        scan.unfinished.entry(trx).or_insert(first);
+                    }
+                }
                 Record::TrxBegin { trx, first } => drop(scan.unfinished.insert(trx, first)),
                 Record::TrxEnd { trx, .. } => drop(ended.insert(trx)),
             }

@@ -270,7 +270,7 @@ impl<'e> Trx<'e> {
                 return Ok(None);
             }
             let before = is_live(header).then_some(&before[..]);
-            let after = pieces.as_ref().map(|pieces| pieces.start());
+            let after = pieces.as_ref().map(Pieces::start);
             self.plan(row, target, key, before, after, &mut plan)?;
         }
         #[cfg(test)]

@@ -353,9 +353,6 @@ impl Stream {
         }
         self.slices.lock().remove(&slice);
         self.ground.pool.detach(&space, end);
-        if self.durability == Durability::Logged {
-            self.ground.system.maintain(&changes)?;
-        }
         Ok(true)
     }
 
@@ -411,7 +408,7 @@ impl Drop for Stream {
     }
 }
 
-impl<'s> Tail<'s> {
+impl Tail<'_> {
     /// Where the next record will lie.
     pub fn position(&self) -> UndoPos {
         self.stream.undo_pos(*self.next)
