@@ -161,9 +161,9 @@ pub struct DemoArgs {
     /// Rows of the table that the clients work on.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1_000..=100_000_000))]
     pub rows: u32,
-    /// The buffer pool, such as 512m or 4g.
-    #[arg(long, value_name = "SIZE", default_value = "3g", value_parser = size)]
-    pub pool: u64,
+    /// The buffer pool, such as 512m or 4g [default: 3g, or half of the memory if that is less].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub pool: Option<u64>,
     /// The one big table among those that are dropped [default: 1g, or a third of the pool if that is less].
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub big_table: Option<u64>,

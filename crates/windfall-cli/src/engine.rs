@@ -89,9 +89,11 @@ pub fn indexed_by_value(name: &str, bytes: core::ops::Range<usize>) -> TableOpti
 }
 
 /// The rows from a key on.
-pub fn rows_from(table: &Table, from: &[u8]) -> Result<impl Iterator<Item = Result<(Vec<u8>, Vec<u8>)>>> {
-    let rows = table.range((Bound::Included(from.to_vec()), Bound::Unbounded))?;
-    Ok(rows.map(|row| row.map_err(Into::into)))
+pub fn rows_from(
+    table: &Table,
+    from: &[u8],
+) -> windfall::error::Result<impl Iterator<Item = windfall::error::Result<(Vec<u8>, Vec<u8>)>>> {
+    table.range((Bound::Included(from.to_vec()), Bound::Unbounded))
 }
 
 /// What the library has counted, at one moment.

@@ -9,7 +9,7 @@
 use std::{fmt, io};
 
 /// The result of a command.
-pub type Result<T> = std::result::Result<T, Failure>;
+pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 /// Why a command could not be served.
 #[derive(Debug)]

@@ -7,15 +7,17 @@
 //!
 //! **May touch.** The clock.
 
+mod compare;
 mod latency;
 mod machine;
 mod random;
 mod timeline;
 
+pub use compare::chance_of_larger;
 pub use latency::{Latency, PERCENTILES};
 pub use machine::{Machine, resident_bytes};
 pub use random::Random;
-pub use timeline::{Gap, Timeline};
+pub use timeline::Timeline;
 
 /// The median of some numbers; 0 of none.
 pub fn median(numbers: &[f64]) -> f64 {

@@ -14,13 +14,13 @@ impl Random {
     /// The numbers of a stream; streams of one seed have nothing to do with each other.
     pub fn new(seed: u64, stream: u64) -> Self {
         let mut mixer = Self(seed);
-        let start = mixer.next() ^ stream.wrapping_mul(0xd6e8_feb8_6659_fd93);
+        let start = mixer.bits() ^ stream.wrapping_mul(0xd6e8_feb8_6659_fd93);
         Self(start)
     }
 
     /// The next 64 bits.
     #[inline]
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -31,12 +31,12 @@ impl Random {
     /// A number below `end`, which is not 0.
     #[inline]
     pub fn below(&mut self, end: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
+        ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
     }
 
     /// A number from 0 to 1, without 1.
     pub fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+        (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
 
@@ -48,7 +48,7 @@ mod tests {
     fn a_seed_repeats_its_numbers() {
         let draw = |seed, stream| {
             let mut random = Random::new(seed, stream);
-            [random.next(), random.next()]
+            [random.bits(), random.bits()]
         };
         assert_eq!(draw(1, 0), draw(1, 0));
         assert_ne!(draw(1, 0), draw(1, 1));
