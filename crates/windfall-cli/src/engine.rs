@@ -10,11 +10,11 @@
 use std::{ops::Bound, path::Path};
 
 use serde::Serialize;
+pub use windfall::{Database, Table};
 use windfall::{
     FlushLog, IndexOptions, KeySpec, Options, TableOptions,
     sync::work::{self, Counts, Work},
 };
-pub use windfall::{Database, Table};
 
 use crate::{args::Commit, failure::Result};
 
@@ -129,6 +129,8 @@ pub struct Meters {
     pub waits_during_drops: u64,
     /// Bytes of files of dropped tables that are not deleted yet.
     pub pending_bytes: u64,
+    /// The height of the catalog's tree.
+    pub catalog_height: u64,
     /// Bytes that the bookkeeping of the pool takes.
     pub bookkeeping: u64,
     /// Bytes that the hash indexes take.

@@ -7,7 +7,12 @@
 //! could not be served.
 //!
 //! **May touch.** The library `windfall`, the file system, the terminal.
-#![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
+#![allow(
+    clippy::cast_sign_loss,
+    clippy::unchecked_time_subtraction,
+    reason = "what is cast and subtracted here are times, rates and places in drawings, and not negative"
+)]
 
 mod args;
 mod bench;

@@ -37,9 +37,10 @@ pub fn print_json(value: &Value) -> Result<()> {
 pub fn text(bytes: &[u8]) -> String {
     match str::from_utf8(bytes) {
         Ok(text) if !text.contains(char::is_control) => text.to_owned(),
-        Ok(text) => {
-            text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.into() }).collect()
-        }
+        Ok(text) => text
+            .chars()
+            .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.into() })
+            .collect(),
         Err(_) => bytes.escape_ascii().to_string(),
     }
 }
@@ -77,11 +78,6 @@ impl Grid {
     /// Adds a line.
     pub fn line(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
         self.lines.push(cells.into_iter().map(Into::into).collect());
-    }
-
-    /// How many lines there are below the headings.
-    pub fn len(&self) -> usize {
-        self.lines.len() - 1
     }
 
     /// The text, each line indented by so many spaces.
@@ -163,9 +159,15 @@ mod tests {
 
     #[test]
     fn numbers_read_well() {
-        assert_eq!([count(0), count(999), count(1_000), count(12_345_678)], ["0", "999", "1,000", "12,345,678"]);
+        assert_eq!(
+            [count(0), count(999), count(1_000), count(12_345_678)],
+            ["0", "999", "1,000", "12,345,678"]
+        );
         assert_eq!([short(0.0), short(0.25), short(12.34), short(4321.0)], ["0", "0.250", "12.3", "4,321"]);
-        assert_eq!([time(999.0), time(1500.0), time(2.5e7), time(3e9)], ["999 ns", "1.50 µs", "25.0 ms", "3.00 s"]);
+        assert_eq!(
+            [time(999.0), time(1500.0), time(2.5e7), time(3e9)],
+            ["999 ns", "1.50 µs", "25.0 ms", "3.00 s"]
+        );
     }
 
     #[test]

@@ -49,8 +49,11 @@ fn counted(bench: &mut Bench) -> Result<()> {
     for hash in [false, true] {
         let path = bench.database(&format!("counted-{hash}"));
         let pool = fills[2] + fills[2] / 4 + 64 * MB;
-        let db = Setup { hash: Some(hash), ..Setup::with_pool(pool).commit(Commit::Write).log(4 * fills[1].max(64 * MB)) }
-            .open(&path)?;
+        let db = Setup {
+            hash: Some(hash),
+            ..Setup::with_pool(pool).commit(Commit::Write).log(4 * fills[1].max(64 * MB))
+        }
+        .open(&path)?;
         let ballast = fixture::table(&db, "ballast")?;
         let mut filled = 0;
         for fill in fills {
@@ -155,7 +158,9 @@ fn system_calls(bench: &mut Bench) -> Result<()> {
 
 /// Whether a system call writes or syncs an open file; a drop has none open but the log.
 fn is_log_write(call: &str) -> bool {
-    ["write(", "pwrite64(", "writev(", "pwritev(", "pwritev2(", "fdatasync("].iter().any(|c| call.starts_with(c))
+    ["write(", "pwrite64(", "writev(", "pwritev(", "pwritev2(", "fdatasync("]
+        .iter()
+        .any(|c| call.starts_with(c))
 }
 
 /// The system calls of the marking thread between its marks.
@@ -191,14 +196,19 @@ fn instructions(bench: &mut Bench) -> Result<()> {
             return Ok(());
         }
         let profile = fs::read_to_string(&out)?;
-        let total = profile.lines().find_map(|l| l.strip_prefix("totals: ")).and_then(|n| n.trim().parse::<f64>().ok());
+        let total = profile
+            .lines()
+            .find_map(|l| l.strip_prefix("totals: "))
+            .and_then(|n| n.trim().parse::<f64>().ok());
         let total = total.filter(|n| *n > 0.0);
-        let total = total.ok_or_else(|| Failure::said("callgrind has seen no drop: is the program stripped?"))?;
+        let total =
+            total.ok_or_else(|| Failure::said("callgrind has seen no drop: is the program stripped?"))?;
         bench.fact(format!("instructions of a drop, pool of {} MB", pool / MB), total / f64::from(DROPS));
         counts.push(total);
         fs::remove_dir_all(&dir)?;
     }
-    let (least, most) = (counts.iter().copied().fold(f64::MAX, f64::min), counts.iter().copied().fold(0.0, f64::max));
+    let (least, most) =
+        (counts.iter().copied().fold(f64::MAX, f64::min), counts.iter().copied().fold(0.0, f64::max));
     bench.claim("instructions-flat", most / least, Bound::AtMost(1.05));
     Ok(())
 }

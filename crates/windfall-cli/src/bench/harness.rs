@@ -8,7 +8,7 @@
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{self, ExitCode},
     time::{Duration, Instant},
 };
@@ -78,17 +78,20 @@ impl Bench {
         })?;
         let machine = Machine::of(&folder);
         let (claims, facts) = (Vec::new(), Map::new());
-        Ok(Self { options: options.clone(), folder, parent_made, machine, start: Instant::now(), claims, facts })
+        Ok(Self {
+            options: options.clone(),
+            folder,
+            parent_made,
+            machine,
+            start: Instant::now(),
+            claims,
+            facts,
+        })
     }
 
     /// The folder of a database of this benchmark.
     pub fn database(&self, name: &str) -> PathBuf {
         self.folder.join(name)
-    }
-
-    /// The folder of all of them.
-    pub fn folder(&self) -> &Path {
-        &self.folder
     }
 
     /// The machine it runs on.
@@ -173,7 +176,13 @@ impl Bench {
         for claim in &self.claims {
             let (relation, bound) = claim.bound.parts();
             let holds = if claim.bound.holds(claim.value) { "yes" } else { "NO" };
-            grid.line([claim.id.as_str(), &output::short(claim.value), relation, &output::short(bound), holds]);
+            grid.line([
+                claim.id.as_str(),
+                &output::short(claim.value),
+                relation,
+                &output::short(bound),
+                holds,
+            ]);
         }
         println!("{}", grid.text(0));
         let mut grid = Grid::new(["measured", "value"]);

@@ -31,7 +31,9 @@ pub fn check(db: &Path, json: bool) -> Result<ExitCode> {
     };
     let sound = report.findings.is_empty();
     if json {
-        output::print_json(&json!({ "sound": sound, "checked": report.counted, "findings": report.findings }))?;
+        output::print_json(
+            &json!({ "sound": sound, "checked": report.counted, "findings": report.findings }),
+        )?;
     } else {
         for finding in &report.findings {
             println!("{finding}");

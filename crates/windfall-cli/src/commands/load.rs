@@ -43,9 +43,11 @@ struct Loaded {
 /// Loads a file.
 pub fn load(db: &Path, json: bool, options: &LoadArgs) -> Result<ExitCode> {
     let (input, bar, name) = open_input(options.file.as_deref())?;
-    let tsv = options.file.as_deref().and_then(Path::extension).is_some_and(|e| e.eq_ignore_ascii_case("tsv"));
+    let tsv =
+        options.file.as_deref().and_then(Path::extension).is_some_and(|e| e.eq_ignore_ascii_case("tsv"));
     let delimiter = options.delimiter.unwrap_or(if tsv { b'\t' } else { b',' });
-    let mut lines = csv::ReaderBuilder::new().delimiter(delimiter).flexible(true).from_reader(bar.wrap_read(input));
+    let mut lines =
+        csv::ReaderBuilder::new().delimiter(delimiter).flexible(true).from_reader(bar.wrap_read(input));
     let header = lines.headers().map_err(|e| unreadable(&name, &e))?;
     let names: Vec<String> =
         header.iter().map(|n| n.trim_start_matches('\u{feff}').trim().to_owned()).collect();
@@ -95,9 +97,8 @@ fn open_input(file: Option<&Path>) -> Result<(Box<dyn Read>, ProgressBar, String
     let bar = match length {
         _ if !io::stderr().is_terminal() => ProgressBar::hidden(),
         None => ProgressBar::new_spinner().with_style(style("{spinner} {bytes} {bytes_per_sec}")),
-        Some(n) => {
-            ProgressBar::new(n).with_style(style("{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left"))
-        }
+        Some(n) => ProgressBar::new(n)
+            .with_style(style("{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left")),
     };
     Ok((input, bar, name))
 }

@@ -23,17 +23,15 @@ use crate::{
 /// The row as one JSON object, its columns by name; raw bytes where the value is no row.
 fn object(columns: Option<&Columns>, key: &[u8], value: &[u8]) -> Value {
     let mut object = Map::new();
-    match columns.zip(row::decode(value)).filter(|(c, fields)| c.others.len() == fields.len()) {
-        Some((columns, fields)) => {
-            object.insert(columns.key.clone(), output::value(key));
-            for (name, field) in columns.others.iter().zip(fields) {
-                object.insert(name.clone(), output::value(field));
-            }
+    let row = columns.zip(row::decode(value)).filter(|(c, fields)| c.others.len() == fields.len());
+    if let Some((columns, fields)) = row {
+        object.insert(columns.key.clone(), output::value(key));
+        for (name, field) in columns.others.iter().zip(fields) {
+            object.insert(name.clone(), output::value(field));
         }
-        None => {
-            object.insert("key".into(), output::value(key));
-            object.insert("value".into(), output::value(value));
-        }
+    } else {
+        object.insert("key".into(), output::value(key));
+        object.insert("value".into(), output::value(value));
     }
     object.into()
 }
@@ -74,7 +72,11 @@ pub fn scan(db: &Path, json: bool, options: &ScanArgs) -> Result<ExitCode> {
     with_database(db, false, Commit::Sync, |db| {
         let table = db.table(&options.table)?;
         let columns = Columns::from_metadata(table.metadata());
-        if json { scan_json(&table, columns.as_ref(), options) } else { scan_csv(&table, columns.as_ref(), options) }
+        if json {
+            scan_json(&table, columns.as_ref(), options)
+        } else {
+            scan_csv(&table, columns.as_ref(), options)
+        }
     })?;
     Ok(ExitCode::SUCCESS)
 }

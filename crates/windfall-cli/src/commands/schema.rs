@@ -33,7 +33,10 @@ pub fn columns(names: &[String], key: Option<&str>) -> Result<Columns> {
     let at = match key {
         None => 0,
         Some(key) => names.iter().position(|n| n == key).ok_or_else(|| {
-            Failure::said(format!("there is no column {key} to be the key: the columns are {}", names.join(", ")))
+            Failure::said(format!(
+                "there is no column {key} to be the key: the columns are {}",
+                names.join(", ")
+            ))
         })?,
     };
     let mut others = names.to_vec();

@@ -28,8 +28,7 @@ pub struct Folder {
 impl Folder {
     /// Makes the folder, or takes it over from an earlier demo.
     pub fn make(path: &Path) -> Result<Self> {
-        let failed =
-            |e| Failure::said(format!("{} cannot be used: {e}; give another --out", path.display()));
+        let failed = |e| Failure::said(format!("{} cannot be used: {e}; give another --out", path.display()));
         fs::create_dir_all(path).map_err(failed)?;
         let (mark, database) = (path.join(MARK), path.join("database"));
         let known = mark.exists();

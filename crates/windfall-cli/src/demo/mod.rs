@@ -108,7 +108,7 @@ impl Sizes {
         let run_seconds = options.seconds as f64 / 2.0;
         let last = run_seconds - TAIL.as_secs_f64();
         let marks: Vec<f64> =
-            (1_u32..).map(|n| f64::from(n) * options.drop_every).take_while(|&at| at < last).collect();
+            (1..=u32::MAX).map(|n| f64::from(n) * options.drop_every).take_while(|&at| at < last).collect();
         if marks.is_empty() {
             return Err(Failure::said(format!(
                 "in runs of {run_seconds} s there is no drop every {} s: give more --seconds or a smaller --drop-every",
@@ -142,9 +142,9 @@ fn measure(
 
     let start = Instant::now();
     let victims: Vec<Victim> = (0..sizes.marks.len())
-        .map(|n| match n == sizes.big_at {
-            true => Victim { name: sbtest::BIG.into(), big: true },
-            false => Victim { name: sbtest::small_name(n), big: false },
+        .map(|n| {
+            let big = n == sizes.big_at;
+            Victim { name: if big { sbtest::BIG.into() } else { sbtest::small_name(n) }, big }
         })
         .collect();
     progress.phase("making the tables to drop", victims.len() as u64);

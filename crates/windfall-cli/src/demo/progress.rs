@@ -29,7 +29,8 @@ impl Progress {
 
     /// A phase begins, with so many steps; 0 if nobody knows.
     pub fn phase(&self, name: &str, steps: u64) {
-        let template = if steps == 0 { "{spinner} {msg}" } else { "{spinner} {msg:28} {wide_bar} {percent:>3} %" };
+        let template =
+            if steps == 0 { "{spinner} {msg}" } else { "{spinner} {msg:28} {wide_bar} {percent:>3} %" };
         if let Ok(style) = ProgressStyle::with_template(template) {
             self.bar.set_style(style);
         }

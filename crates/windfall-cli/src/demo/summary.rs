@@ -105,7 +105,9 @@ impl Summary {
         };
         line("calls per second", &|p| short(p.rate()));
         line("  in the 100 ms windows", &|p| short(p.rate_inside()));
-        line("longest time without a finished call", &|p| time(p.record.timeline.longest_gap().length_ns as f64));
+        line("longest time without a finished call", &|p| {
+            time(p.record.timeline.longest_gap().length_ns as f64)
+        });
         line("  in the windows", &|p| time(p.longest_in_windows() as f64));
         line("waits of others during drops", &|p| count(p.waits));
         let _ = writeln!(text, "{}", grid.text(0));

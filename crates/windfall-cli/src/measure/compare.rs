@@ -19,7 +19,7 @@ pub fn chance_of_larger(before: &[f64], after: &[f64]) -> f64 {
     let mut before_group = 0.0;
     for group in all.chunk_by(|a, b| a.0.total_cmp(&b.0).is_eq()) {
         let n = group.len() as f64;
-        let rank = before_group + (n + 1.0) / 2.0;
+        let rank = before_group + f64::midpoint(n, 1.0);
         before_group += n;
         rank_sum += rank * group.iter().filter(|g| g.1).count() as f64;
         tied += n * n * n - n;

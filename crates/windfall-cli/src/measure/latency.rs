@@ -51,7 +51,11 @@ impl Latency {
 
     /// The time in nanoseconds that so many per cent do not exceed.
     pub fn percentile(&self, percent: f64) -> u64 {
-        if percent >= 100.0 { self.longest } else { self.times.value_at_percentile(percent).min(self.longest) }
+        if percent >= 100.0 {
+            self.longest
+        } else {
+            self.times.value_at_percentile(percent).min(self.longest)
+        }
     }
 
     /// The longest time in nanoseconds.

@@ -87,6 +87,10 @@ mod tests {
     fn this_machine_is_known() {
         let machine = Machine::of(Path::new("."));
         assert!(machine.cores > 0 && machine.memory > 0 && resident_bytes() > 0);
-        assert!(machine.kernel.starts_with("Linux ") && machine.file_system.contains('('), "{}", machine.line());
+        assert!(
+            machine.kernel.starts_with("Linux ") && machine.file_system.contains('('),
+            "{}",
+            machine.line()
+        );
     }
 }

@@ -49,7 +49,9 @@ impl Timeline {
     /// An operation finished now. What finishes after the end is not part of the run.
     #[inline]
     pub fn finished(&mut self, now_ns: u64) {
-        if let Some(cell) = self.cells.get_mut((now_ns / CELL_NS) as usize).filter(|_| now_ns < self.length_ns) {
+        if let Some(cell) =
+            self.cells.get_mut((now_ns / CELL_NS) as usize).filter(|_| now_ns < self.length_ns)
+        {
             let within = (now_ns % CELL_NS) as u32;
             cell.count += 1;
             cell.first = cell.first.min(within);

@@ -11,7 +11,10 @@ use std::time::Duration;
 
 use super::svg::{Panel, Scale, Shape, Width, drawing, round_up};
 use crate::{
-    demo::{phase::Phase, summary::Summary},
+    demo::{
+        phase::{Phase, Sample},
+        summary::Summary,
+    },
     measure::{Latency, PERCENTILES},
     output::{bytes, short, time},
 };
@@ -80,7 +83,12 @@ fn stretch(length: Duration) -> Duration {
 /// A vertical line at each drop.
 fn drop_lines(panel: &mut Panel, phase: &Phase) {
     for drop in &phase.drops {
-        let hint = format!("{:.2} s: {} dropped in {}", drop.at_ns as f64 / 1e9, drop.table, time(drop.took_ns as f64));
+        let hint = format!(
+            "{:.2} s: {} dropped in {}",
+            drop.at_ns as f64 / 1e9,
+            drop.table,
+            time(drop.took_ns as f64)
+        );
         let class = if drop.big { "drop big" } else { "drop" };
         panel.vertical(class, drop.at_ns as f64 / 1e9, &hint);
     }
@@ -106,7 +114,9 @@ fn rate(summary: &Summary) -> Graph {
     let y = Scale::linear(0.0, round_up(most * 1.08));
     let about = "Calls per second over time, with drops and without";
     let drawings = above_each_other(about, summary, y, |panel, phase, with| {
-        panel.left_axis(|v| if v >= 1000.0 { format!("{}k/s", short_seconds(v / 1000.0)) } else { format!("{v:.0}/s") });
+        panel.left_axis(|v| {
+            if v >= 1000.0 { format!("{}k/s", short_seconds(v / 1000.0)) } else { format!("{v:.0}/s") }
+        });
         let values = rates(phase);
         let points: Vec<_> = steps(&values, stretch).map(|(x, y)| (x, 0.0, y)).collect();
         panel.area(if with { "fill with" } else { "fill without" }, &points);
@@ -205,12 +215,16 @@ fn latency(summary: &Summary) -> Graph {
             }
         }
         panel.bottom_axis("share of the calls that took no longer", |v| {
-            PERCENTILES.get(v as usize).filter(|_| v.fract() == 0.0).map_or_else(String::new, |p| p.0.to_owned())
+            PERCENTILES
+                .get(v as usize)
+                .filter(|_| v.fract() == 0.0)
+                .map_or_else(String::new, |p| p.0.to_owned())
         });
         let height = panel.bottom() + BELOW;
         drawing(width, height, "Latency percentiles inside and outside drop windows", [panel])
     });
-    let worst = |l: &Latency| format!("{} and {}", time(l.percentile(99.0) as f64), time(l.percentile(99.9) as f64));
+    let worst =
+        |l: &Latency| format!("{} and {}", time(l.percentile(99.0) as f64), time(l.percentile(99.9) as f64));
     Graph {
         title: "How long calls took",
         key: lines.iter().rev().map(|&(class, _, name, _)| (dot_class(class), name.to_owned())).collect(),
@@ -234,7 +248,9 @@ fn crowd(summary: &Summary) -> String {
     if (clients as usize) <= cores {
         return String::new();
     }
-    format!(" {clients} clients share {cores} cores here: the time in which a client waits for a core is in its calls.")
+    format!(
+        " {clients} clients share {cores} cores here: the time in which a client waits for a core is in its calls."
+    )
 }
 
 fn dot_class(class: &str) -> &'static str {
@@ -261,7 +277,11 @@ fn drop_times(summary: &Summary) -> Graph {
                 if drop.big { (Shape::Square, "dot inside") } else { (Shape::Circle, "dot with") };
             panel.mark(shape, class, at, &hint);
             if drop.big {
-                panel.label(at, "note", &format!("{}: {}", bytes(summary.sizes.big as f64), time(drop.took_ns as f64)));
+                panel.label(
+                    at,
+                    "note",
+                    &format!("{}: {}", bytes(summary.sizes.big as f64), time(drop.took_ns as f64)),
+                );
             }
         }
         panel.bottom_axis("seconds of the run", short_seconds);
@@ -295,38 +315,42 @@ fn drop_times(summary: &Summary) -> Graph {
     }
 }
 
+/// A part of what the pool held.
+type Part = fn(&Sample) -> u64;
+
 fn pool(summary: &Summary) -> Graph {
     let page = summary.page_size as f64 / f64::from(1 << 20);
     let total = summary.sizes.pool as f64 / f64::from(1 << 20);
     let y = Scale::linear(0.0, total);
-    let drawings =
-        above_each_other("What the buffer pool held over time", summary, y, |panel, phase, _| {
-            panel.left_axis(|v| if total >= 2048.0 { format!("{} GiB", short_number(v / 1024.0)) } else { format!("{v:.0} MiB") });
-            let mut below = vec![0.0; phase.pool.len()];
-            let layers: [(&str, fn(&crate::demo::phase::Sample) -> u64); 4] = [
-                ("fill dirty", |s| s.dirty),
-                ("fill clean", |s| s.clean),
-                ("fill dropped", |s| s.dropped),
-                ("fill free", |s| s.free),
-            ];
-            for (class, of) in layers {
-                let points: Vec<_> = phase
-                    .pool
-                    .iter()
-                    .zip(&mut below)
-                    .map(|(sample, low)| {
-                        let from = *low;
-                        *low += of(sample) as f64 * page;
-                        (sample.at_ns as f64 / 1e9, from, *low)
-                    })
-                    .collect();
-                panel.area(class, &points);
-            }
-            drop_lines(panel, phase);
+    let drawings = above_each_other("What the buffer pool held over time", summary, y, |panel, phase, _| {
+        panel.left_axis(|v| {
+            if total >= 2048.0 { format!("{} GiB", short_number(v / 1024.0)) } else { format!("{v:.0} MiB") }
         });
+        let mut below = vec![0.0; phase.pool.len()];
+        let layers: [(&str, Part); 4] = [
+            ("fill dirty", |s| s.dirty),
+            ("fill clean", |s| s.clean),
+            ("fill dropped", |s| s.dropped),
+            ("fill free", |s| s.free),
+        ];
+        for (class, of) in layers {
+            let points: Vec<_> = phase
+                .pool
+                .iter()
+                .zip(&mut below)
+                .map(|(sample, low)| {
+                    let from = *low;
+                    *low += of(sample) as f64 * page;
+                    (sample.at_ns as f64 / 1e9, from, *low)
+                })
+                .collect();
+            panel.area(class, &points);
+        }
+        drop_lines(panel, phase);
+    });
     let before_big = summary.drops.drops.iter().find(|d| d.big).map_or(0, |d| d.at_ns);
     let at = |from: u64| summary.drops.pool.iter().find(|s| s.at_ns >= from);
-    let usable = |s: &crate::demo::phase::Sample| (s.free + s.dropped) as f64 * page * f64::from(1 << 20);
+    let usable = |s: &Sample| (s.free + s.dropped) as f64 * page * f64::from(1 << 20);
     let before = summary.drops.pool.iter().rev().find(|s| s.at_ns < before_big).map_or(0.0, usable);
     let after = at(before_big).map_or(0.0, usable);
     Graph {

@@ -35,11 +35,10 @@ pub fn page(summary: &Summary) -> String {
     html.push_str("</style>\n</head>\n<body>\n<main>\n");
     html.push_str(&opening(summary));
     for graph in graphs::all(summary) {
-        let key: String = graph
-            .key
-            .iter()
-            .map(|(class, text)| format!("<li>{}{}</li>", swatch(class), escape(text)))
-            .collect();
+        let mut key = String::new();
+        for (class, text) in &graph.key {
+            let _ = write!(key, "<li>{}{}</li>", swatch(class), escape(text));
+        }
         let _ = write!(
             html,
             "<section>\n<h2>{}</h2>\n<figure>\n<ul class=\"key\">{key}</ul>\n{}{}<figcaption>{}</figcaption>\n</figure>\n</section>\n",
@@ -91,11 +90,7 @@ fn opening(summary: &Summary) -> String {
     let (sum, _) = summary.work();
     let p999 = |times: crate::measure::Latency| time(times.percentile(99.9) as f64);
     let tiles = [
-        (
-            "Calls per second",
-            short(drops.rate()),
-            format!("without drops {}", short(baseline.rate())),
-        ),
+        ("Calls per second", short(drops.rate()), format!("without drops {}", short(baseline.rate()))),
         (
             "p99.9 in the 100 ms after drops",
             p999(drops.inside()),
@@ -135,7 +130,11 @@ fn table(headings: &[&str], lines: impl IntoIterator<Item = Vec<String>>) -> Str
         html.push_str("<tr>");
         for (n, cell) in line.iter().enumerate() {
             let cell = escape(cell);
-            let _ = if n == 0 { write!(html, "<th scope=\"row\">{cell}</th>") } else { write!(html, "<td>{cell}</td>") };
+            let _ = if n == 0 {
+                write!(html, "<th scope=\"row\">{cell}</th>")
+            } else {
+                write!(html, "<td>{cell}</td>")
+            };
         }
         html.push_str("</tr>\n");
     }
@@ -162,8 +161,12 @@ fn tables(summary: &Summary) -> String {
     let line = |name: String, times: &crate::measure::Latency| {
         [name, count(times.count())].into_iter().chain(percentiles(times)).collect()
     };
-    html.push_str(&table(&headings, summary.latencies().iter().map(|(name, times)| line(name.clone(), times))));
-    let _ = writeln!(html, "<p>By kind of call, in the {} ms after drops and outside:</p>", WINDOW.as_millis());
+    html.push_str(&table(
+        &headings,
+        summary.latencies().iter().map(|(name, times)| line(name.clone(), times)),
+    ));
+    let _ =
+        writeln!(html, "<p>By kind of call, in the {} ms after drops and outside:</p>", WINDOW.as_millis());
     let record = &summary.drops.record;
     let kinds = KINDS.iter().enumerate().flat_map(|(n, kind)| {
         [
@@ -210,7 +213,10 @@ fn made_by(summary: &Summary) -> String {
                 bytes(summary.sizes.big as f64)
             ),
         ),
-        ("Buffer pool", format!("{}, pages of {}", bytes(summary.sizes.pool as f64), bytes(summary.page_size as f64))),
+        (
+            "Buffer pool",
+            format!("{}, pages of {}", bytes(summary.sizes.pool as f64), bytes(summary.page_size as f64)),
+        ),
         ("flush_log_at_trx_commit", durability.to_owned()),
         (
             "Prepared in",

@@ -163,8 +163,10 @@ impl Panel {
     /// The bottom axis, with the unit at its end.
     pub fn bottom_axis(&mut self, unit: &str, label: impl Fn(f64) -> String) {
         let (from, to, y) = (self.x.start, self.x.end, self.bottom);
-        let _ =
-            writeln!(self.body, r#"<line class="axis" x1="{from:.1}" x2="{to:.1}" y1="{y:.1}" y2="{y:.1}"/>"#);
+        let _ = writeln!(
+            self.body,
+            r#"<line class="axis" x1="{from:.1}" x2="{to:.1}" y1="{y:.1}" y2="{y:.1}"/>"#
+        );
         for value in self.x.ticks(self.width.ticks()) {
             self.text(self.x.at(value), y + 16.0, "middle", "tick", &label(value));
         }
@@ -219,7 +221,7 @@ impl Panel {
     pub fn label(&mut self, (x, y): (f64, f64), class: &str, text: &str) {
         let (x, y) = (self.x.at(x), self.y.at(y));
         let (anchor, x) =
-            if x > (self.x.start + self.x.end) / 2.0 { ("end", x - 9.0) } else { ("start", x + 9.0) };
+            if x > f64::midpoint(self.x.start, self.x.end) { ("end", x - 9.0) } else { ("start", x + 9.0) };
         self.text(x, (y - 6.0).max(self.top + 11.0), anchor, class, text);
     }
 
