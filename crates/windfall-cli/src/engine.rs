@@ -7,13 +7,13 @@
 //!
 //! **May touch.** The public API of `windfall`.
 
-use std::{ops::Bound, path::Path};
+use std::path::Path;
 
 use serde::Serialize;
 pub use windfall::{Database, Table};
 use windfall::{
-    FlushLog, IndexOptions, KeySpec, Options, TableOptions,
-    sync::work::{self, Counts, Work},
+    FlushLog, IndexOptions, Options, TableOptions,
+    sync::work::{Counts, Work},
 };
 
 use crate::{args::Commit, failure::Result};
@@ -54,6 +54,7 @@ impl Setup {
         let mut options = Options::default()
             .create_if_missing(self.create)
             .buffer_pool_size(self.pool)
+            .buffer_pool_max_size(self.pool)
             .flush_log_at_trx_commit(flush_log(self.commit));
         if let Some(bytes) = self.log {
             options = options.log_size(bytes);
@@ -84,8 +85,8 @@ pub fn with_metadata(metadata: Vec<u8>) -> TableOptions {
 }
 
 /// Options of a table with a secondary index on some bytes of its values.
-pub fn indexed_by_value(name: &str, bytes: core::ops::Range<usize>) -> TableOptions {
-    TableOptions::default().index(name, IndexOptions { unique: false, key: KeySpec::Value(bytes) })
+pub fn indexed_by_value(name: &str, bytes: core::ops::Range<u32>) -> TableOptions {
+    TableOptions::default().index(name, IndexOptions::on_value(bytes))
 }
 
 /// The rows from a key on.
@@ -93,7 +94,7 @@ pub fn rows_from(
     table: &Table,
     from: &[u8],
 ) -> windfall::error::Result<impl Iterator<Item = windfall::error::Result<(Vec<u8>, Vec<u8>)>>> {
-    table.range((Bound::Included(from.to_vec()), Bound::Unbounded))
+    table.range(from..)
 }
 
 /// What the library has counted, at one moment.
@@ -119,37 +120,46 @@ pub struct Meters {
     pub log_bytes: u64,
     /// Data files made.
     pub files_created: u64,
+    /// Data files of dropped tables deleted.
+    pub files_deleted: u64,
     /// Live pages evicted.
     pub evictions: u64,
     /// Dirty pages that a thread had to write to get a frame.
-    pub dirty_victims: u64,
+    pub foreground_writes: u64,
     /// Frames taken from dropped tables.
     pub reclaimed: u64,
     /// Waits of other threads on a lock or latch while a drop was under way.
     pub waits_during_drops: u64,
-    /// Bytes of files of dropped tables that are not deleted yet.
-    pub pending_bytes: u64,
-    /// The height of the catalog's tree.
-    pub catalog_height: u64,
     /// Bytes that the bookkeeping of the pool takes.
     pub bookkeeping: u64,
     /// Bytes that the hash indexes take.
     pub hash_bytes: u64,
     /// Bytes that the hash indexes may take.
-    pub hash_budget: u64,
+    pub hash_limit: u64,
 }
 
 /// Reads the meters.
 pub fn meters(db: &Database) -> Meters {
     let m = db.metrics();
     Meters {
-        page_size: 16384,
+        page_size: m.page_size,
         frames: m.pool_frames,
         free: m.pool_free,
         clean: m.pool_clean,
         dirty: m.pool_dirty,
         dropped: m.pool_dropped,
-        ..Meters::default()
+        log_writes: m.log_writes,
+        log_syncs: m.log_syncs,
+        log_bytes: m.log_bytes,
+        files_created: m.files_created,
+        files_deleted: m.files_deleted,
+        evictions: m.pool_evictions,
+        foreground_writes: m.pool_foreground_writes,
+        reclaimed: m.pool_reclaimed,
+        waits_during_drops: m.drop_waits,
+        bookkeeping: m.pool_bookkeeping_bytes,
+        hash_bytes: m.hash_index_bytes,
+        hash_limit: m.hash_index_limit,
     }
 }
 
@@ -255,12 +265,7 @@ impl DropWork {
 
 /// Drops tables in one atomic step, and says what this thread did for it.
 pub fn drop_counted(db: &Database, tables: &[&str]) -> Result<DropWork> {
-    let before = work::so_far();
-    match tables {
-        [one] => db.drop_table(one)?,
-        many => db.drop_tables(many)?,
-    }
-    Ok(DropWork::of(work::so_far() - before))
+    Ok(DropWork::of(db.drop_tables(tables)?.work))
 }
 
 /// What an offline check has found.
@@ -275,8 +280,13 @@ pub struct Checked {
 /// Checks everything.
 pub fn check(db: &Database) -> Result<Checked> {
     let report = db.check()?;
-    Ok(Checked {
-        counted: vec![("pages", report.pages), ("trees", report.trees), ("files", report.files)],
-        findings: report.findings.iter().map(ToString::to_string).collect(),
-    })
+    let entries = report.trees.iter().map(|tree| tree.entries).sum();
+    let counted = vec![("pages", report.pages), ("trees", report.trees.len() as u64), ("entries", entries)];
+    Ok(Checked { counted, findings: report.findings })
+}
+
+/// The height of the tree that holds the catalog: the one that belongs to no table.
+pub fn catalog_height(db: &Database) -> Result<u64> {
+    let trees = db.check()?.trees;
+    Ok(trees.iter().filter(|tree| tree.table.is_empty()).map(|tree| tree.height.into()).max().unwrap_or(0))
 }

@@ -16,6 +16,7 @@
 
 mod args;
 mod bench;
+mod columns;
 mod commands;
 mod demo;
 mod engine;
@@ -23,7 +24,6 @@ mod failure;
 mod measure;
 mod output;
 mod report;
-mod row;
 
 use std::process::ExitCode;
 

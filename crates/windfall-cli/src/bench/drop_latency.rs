@@ -144,7 +144,8 @@ fn together(bench: &mut Bench) -> Result<()> {
     engine::set_commit(&db, Commit::Sync);
     let before = engine::meters(&db).log_syncs;
     fixture::threads(8, |t| {
-        (t * each..(t + 1) * each).try_for_each(|n| Ok(db.drop_table(&format!("t_{n}"))?))
+        (t * each..(t + 1) * each)
+            .try_for_each(|n| db.drop_table(&format!("t_{n}")).map(drop).map_err(Into::into))
     })?;
     let syncs = engine::meters(&db).log_syncs - before;
     bench.claim("syncs-per-drop-8-threads", syncs as f64 / (8 * each) as f64, Bound::AtMost(0.25));

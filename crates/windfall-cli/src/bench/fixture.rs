@@ -74,9 +74,7 @@ pub fn threads<T: Send>(count: usize, work: impl Fn(usize) -> Result<T> + Sync) 
     })
 }
 
-/// Closes a database and waits until nobody uses it.
+/// Closes a database.
 pub fn close(db: Database) -> Result<()> {
-    db.close()?;
-    drop(db);
-    Ok(())
+    Ok(db.close()?)
 }

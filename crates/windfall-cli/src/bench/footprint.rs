@@ -44,7 +44,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         .fact("process, bytes above its pages", resident_bytes().saturating_sub(before).saturating_sub(used));
     bench.fact("hash indexes, bytes", meters.hash_bytes);
     bench.claim("bookkeeping-over-pool", meters.bookkeeping as f64 / pool as f64, Bound::AtMost(0.01));
-    let hash = meters.hash_bytes as f64 / meters.hash_budget.max(1) as f64;
+    let hash = meters.hash_bytes as f64 / meters.hash_limit.max(1) as f64;
     bench.claim("hash-indexes-over-budget", hash, Bound::AtMost(1.0));
     fixture::close(db)
 }

@@ -7,7 +7,7 @@
 //! before, the rows before the bad line stay, and the message says how many. What a finished load has loaded is
 //! durable.
 //!
-//! **May touch.** `engine`, `output`, `row`.
+//! **May touch.** `engine`, `output`, `columns`.
 
 use std::{
     fs::File,
@@ -23,10 +23,10 @@ use windfall::error::{Error, SchemaError, UsageError};
 use super::{schema, with_database};
 use crate::{
     args::{Commit, LoadArgs},
+    columns::{self, Columns},
     engine::{self, Database, Table},
     failure::{Failure, Result},
     output,
-    row::{self, Columns},
 };
 
 /// How many of the lines that were left out are shown.
@@ -115,10 +115,10 @@ fn unreadable(name: &str, error: &csv::Error) -> Failure {
 fn table_for(db: &Database, name: &str, columns: &Columns) -> Result<(Table, bool)> {
     match db.table(name) {
         Err(Error::Schema(SchemaError::NoTable(_))) => {
-            Ok((db.create_table(name, engine::with_metadata(columns.to_metadata()))?, true))
+            Ok((db.create_table(name, engine::with_metadata(columns.to_metadata()?))?, true))
         }
         Err(other) => Err(other.into()),
-        Ok(table) => match Columns::from_metadata(table.metadata()) {
+        Ok(table) => match Columns::from_metadata(&table.metadata()) {
             Some(has) if has == *columns => Ok((table, false)),
             Some(has) => Err(Failure::said(format!(
                 "{name} has the key {} and the columns {}: give a file with the same header, or load into another \
@@ -192,7 +192,9 @@ fn one(
     }
     let others: Vec<&[u8]> =
         line.iter().enumerate().filter(|(at, _)| *at != key_at).map(|(_, field)| field).collect();
-    let value = row::encode(others);
+    let Some(value) = columns::encode(&others) else {
+        return Ok(Some("it is longer than a row can be (4 GiB)".to_owned()));
+    };
     match if replace { table.put(key, &value) } else { table.insert(key, &value) } {
         Ok(()) => Ok(None),
         Err(Error::Schema(SchemaError::DuplicateKey(_))) => {

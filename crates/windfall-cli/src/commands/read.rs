@@ -5,7 +5,7 @@
 //! **Invariants.** Rows are printed as they are read: a scan of any length needs the memory of one row. For people a
 //! scan is CSV with a header, which `load` reads back.
 //!
-//! **May touch.** `engine`, `output`, `row`.
+//! **May touch.** `engine`, `output`, `columns`.
 
 use std::{io::Write as _, ops::Bound, path::Path, process::ExitCode};
 
@@ -14,16 +14,16 @@ use serde_json::{Map, Value};
 use super::with_database;
 use crate::{
     args::{Commit, GetArgs, ScanArgs},
+    columns::{self, Columns},
     engine::Table,
     failure::{Failure, Result},
     output::{self, Grid},
-    row::{self, Columns},
 };
 
 /// The row as one JSON object, its columns by name; raw bytes where the value is no row.
 fn object(columns: Option<&Columns>, key: &[u8], value: &[u8]) -> Value {
     let mut object = Map::new();
-    let row = columns.zip(row::decode(value)).filter(|(c, fields)| c.others.len() == fields.len());
+    let row = columns.zip(columns::fields(value)).filter(|(c, fields)| c.others.len() == fields.len());
     if let Some((columns, fields)) = row {
         object.insert(columns.key.clone(), output::value(key));
         for (name, field) in columns.others.iter().zip(fields) {
@@ -40,7 +40,7 @@ fn object(columns: Option<&Columns>, key: &[u8], value: &[u8]) -> Value {
 pub fn get(db: &Path, json: bool, options: &GetArgs) -> Result<ExitCode> {
     let (columns, value) = with_database(db, false, Commit::Sync, |db| {
         let table = db.table(&options.table)?;
-        Ok((Columns::from_metadata(table.metadata()), table.get(options.key.as_bytes())?))
+        Ok((Columns::from_metadata(&table.metadata()), table.get(options.key.as_bytes())?))
     })?;
     let key = options.key.as_bytes();
     let Some(value) = value else {
@@ -54,7 +54,7 @@ pub fn get(db: &Path, json: bool, options: &GetArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut grid = Grid::new(["column", "value"]);
-    match columns.as_ref().zip(row::decode(&value)) {
+    match columns.as_ref().zip(columns::fields(&value)) {
         Some((columns, fields)) => {
             grid.line([columns.key.clone(), output::text(key)]);
             for (name, field) in columns.others.iter().zip(fields) {
@@ -71,7 +71,7 @@ pub fn get(db: &Path, json: bool, options: &GetArgs) -> Result<ExitCode> {
 pub fn scan(db: &Path, json: bool, options: &ScanArgs) -> Result<ExitCode> {
     with_database(db, false, Commit::Sync, |db| {
         let table = db.table(&options.table)?;
-        let columns = Columns::from_metadata(table.metadata());
+        let columns = Columns::from_metadata(&table.metadata());
         if json {
             scan_json(&table, columns.as_ref(), options)
         } else {
@@ -121,7 +121,7 @@ fn scan_csv(table: &Table, columns: Option<&Columns>, options: &ScanArgs) -> Res
     let names: Vec<&str> = columns.map_or_else(|| vec!["key", "value"], |c| c.names().collect());
     out.write_record(&names).map_err(failed)?;
     visit(table, options, |key, value| {
-        let fields = columns.and_then(|_| row::decode(value)).unwrap_or_else(|| vec![value]);
+        let fields = columns.and_then(|_| columns::fields(value)).unwrap_or_else(|| vec![value]);
         out.write_record(std::iter::once(key).chain(fields)).map_err(failed)
     })?;
     Ok(out.flush()?)
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn a_row_becomes_an_object() {
         let columns = Columns { key: "id".into(), others: vec!["name".into()] };
-        let value = row::encode([&b"Ann"[..]]);
+        let value = columns::encode(&[b"Ann"]).unwrap();
         assert_eq!(object(Some(&columns), b"7", &value), json!({ "id": "7", "name": "Ann" }));
         assert_eq!(object(None, b"7", b"\xff"), json!({ "key": "7", "value": { "hex": "ff" } }));
         assert_eq!(object(Some(&columns), b"7", b"?"), json!({ "key": "7", "value": "?" }));

@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** Several tables named in one `drop` are dropped in one atomic step: all of them or none.
 //!
-//! **May touch.** `engine`, `output`, `row`.
+//! **May touch.** `engine`, `output`, `columns`.
 
 use std::{collections::HashSet, path::Path, process::ExitCode};
 
@@ -13,10 +13,10 @@ use serde_json::json;
 use super::with_database;
 use crate::{
     args::{Commit, CreateArgs},
+    columns::Columns,
     engine,
     failure::{Failure, Result},
     output::{self, Grid},
-    row::Columns,
 };
 
 /// The columns of a table, with the key's name taken out of the list: the first, unless another is named.
@@ -50,7 +50,7 @@ pub fn columns(names: &[String], key: Option<&str>) -> Result<Columns> {
 pub fn create(db: &Path, json: bool, options: &CreateArgs) -> Result<ExitCode> {
     let columns = columns(&options.columns, options.key.as_deref())?;
     with_database(db, true, Commit::Sync, |db| {
-        db.create_table(&options.table, engine::with_metadata(columns.to_metadata()))?;
+        db.create_table(&options.table, engine::with_metadata(columns.to_metadata()?))?;
         Ok(())
     })?;
     if json {
@@ -68,18 +68,21 @@ pub fn tables(db: &Path, json: bool) -> Result<ExitCode> {
     let lines = with_database(db, false, Commit::Sync, |db| {
         let mut lines = Vec::new();
         for info in db.tables()? {
-            let columns = Columns::from_metadata(db.table(&info.name)?.metadata());
-            lines.push((info.name, info.trees, columns));
+            let columns = Columns::from_metadata(&db.table(&info.name)?.metadata());
+            lines.push((info, columns));
         }
         Ok(lines)
     })?;
     if json {
         let list: Vec<_> = lines
             .iter()
-            .map(|(name, trees, columns)| {
+            .map(|(info, columns)| {
                 json!({
-                    "name": name,
-                    "trees": trees,
+                    "name": info.name,
+                    "indexes": info.indexes,
+                    "resident_pages": info.resident_pages,
+                    "dirty_pages": info.dirty_pages,
+                    "file_bytes": info.file_bytes,
                     "key": columns.as_ref().map(|c| &c.key),
                     "columns": columns.as_ref().map(|c| &c.others),
                 })
@@ -89,10 +92,12 @@ pub fn tables(db: &Path, json: bool) -> Result<ExitCode> {
     } else if lines.is_empty() {
         println!("no tables");
     } else {
-        let mut grid = Grid::new(["table", ">trees", "key", "columns"]);
-        for (name, trees, columns) in lines {
-            let (key, others) = columns.map_or(("-".into(), "-".into()), |c| (c.key, c.others.join(", ")));
-            grid.line([name, trees.to_string(), key, others]);
+        let mut grid = Grid::new(["table", ">file", "indexes", "key", "columns"]);
+        for (info, columns) in lines {
+            let (key, others) = columns.map_or_else(Default::default, |c| (c.key, c.others.join(", ")));
+            let dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+            let file = output::bytes(info.file_bytes as f64);
+            grid.line([info.name, file, dash(info.indexes.join(", ")), dash(key), dash(others)]);
         }
         print!("{}", grid.text(0));
     }

@@ -51,7 +51,6 @@ pub fn run(options: &DemoArgs, json: bool) -> Result<ExitCode> {
     let page_size = engine::meters(&db).page_size;
     let measured = measure(&db, options, &sizes, &progress);
     let closed = db.close();
-    drop(db);
     progress.finish();
     folder.end(options.keep)?;
     let (baseline, drops, prepared) = measured?;

@@ -78,7 +78,7 @@ pub fn value(rows: u32, random: &mut Random) -> [u8; VALUE] {
 
 /// Makes the table with its index on `k` and loads rows 1 to `rows`, counting them.
 pub fn load(db: &Database, rows: u32, seed: u64, done: &AtomicU64) -> Result<Table> {
-    let table = db.create_table(SBTEST, engine::indexed_by_value("k_1", K))?;
+    let table = db.create_table(SBTEST, engine::indexed_by_value("k_1", 0..4))?;
     let mut random = Random::new(seed, 0);
     for id in 1..=rows {
         table.insert(&key(id), &value(rows, &mut random))?;

@@ -64,7 +64,10 @@ fn a_table_lives_from_create_to_drop() {
     place.call(&["create", "t", "--columns", "a,b,c", "--key", "b"]).served();
     place.call(&["create", "u", "--columns", "x"]).served();
     let told = place.call(&["tables"]).served();
-    assert_eq!(told.out, "table  trees  key  columns\nt          1  b    a, c\nu          1  x\n");
+    assert_eq!(
+        told.out,
+        "table  file  indexes  key  columns\nt       0 B  -        b    a, c\nu       0 B  -        x    -\n"
+    );
     place.feed(&["load", "t", "--key", "b"], "a,b,c\n1,2,3\n").served();
     place.call(&["truncate", "t"]).served();
     assert_eq!(place.call(&["scan", "t"]).served().out, "b,a,c\n");

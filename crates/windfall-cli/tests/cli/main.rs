@@ -1,4 +1,5 @@
 //! The command through its real binary: what it answers, what it refuses, and with which exit code.
+#![allow(clippy::unwrap_used, reason = "a test that unwraps fails where it should")]
 
 mod bench;
 mod data;

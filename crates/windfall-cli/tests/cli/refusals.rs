@@ -1,6 +1,6 @@
 //! What cannot be served is refused with one line and exit code 2; damage is told with exit code 1.
 
-use std::fs;
+use std::{fs, path::PathBuf};
 
 use crate::Place;
 
@@ -95,30 +95,20 @@ fn what_is_no_database_is_refused() {
     assert_eq!(told.err.lines().count(), 1, "{}", told.err);
 }
 
-/// The largest data file of a database that is not its log.
-fn largest_data_file(place: &Place) -> std::path::PathBuf {
-    let mut files = Vec::new();
-    let mut folders = vec![place.path().join("db")];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let entry = entry.unwrap();
-            if entry.file_type().unwrap().is_dir() {
-                folders.push(entry.path());
-            } else if entry.file_name().to_string_lossy().parse::<u64>().is_ok()
-                || entry.path().extension().is_some_and(|e| e == "space" || e == "tree")
-            {
-                files.push((entry.metadata().unwrap().len(), entry.path()));
-            }
-        }
-    }
-    files.into_iter().max().expect("a database has data files").1
+/// The largest data file of a database.
+fn largest_data_file(place: &Place) -> PathBuf {
+    let files = fs::read_dir(place.path().join("db/data")).unwrap().map(|entry| {
+        let entry = entry.unwrap();
+        (entry.metadata().unwrap().len(), entry.path())
+    });
+    files.max().expect("a database has data files").1
 }
 
 #[test]
 fn damage_is_found_and_is_no_refusal() {
     let place = Place::new();
-    let rows: String = (0..5_000).map(|n| format!("{n},{}\n", "x".repeat(100))).collect();
-    place.feed(&["load", "t"], &format!("id,a\n{rows}")).served();
+    let rows: Vec<String> = (0..5_000).map(|n| format!("{n},{}", "x".repeat(100))).collect();
+    place.feed(&["load", "t"], &format!("id,a\n{}\n", rows.join("\n"))).served();
     place.call(&["check"]).served();
     let path = largest_data_file(&place);
     let mut bytes = fs::read(&path).unwrap();
