@@ -124,6 +124,8 @@ pub struct Meters {
     pub files_deleted: u64,
     /// Live pages evicted.
     pub evictions: u64,
+    /// How often a thread waited for a frame.
+    pub frame_waits: u64,
     /// Dirty pages that a thread had to write to get a frame.
     pub foreground_writes: u64,
     /// Frames taken from dropped tables.
@@ -154,6 +156,7 @@ pub fn meters(db: &Database) -> Meters {
         files_created: m.files_created,
         files_deleted: m.files_deleted,
         evictions: m.pool_evictions,
+        frame_waits: m.pool_frame_waits,
         foreground_writes: m.pool_foreground_writes,
         reclaimed: m.pool_reclaimed,
         waits_during_drops: m.drop_waits,

@@ -93,7 +93,7 @@ pub fn child(part: &str, options: &BenchArgs) -> Result<()> {
     let pool = part.strip_prefix("instructions:").and_then(|n| n.parse().ok());
     let db = Setup::with_pool(pool.unwrap_or(64 * MB)).commit(Commit::Write).open(dir)?;
     for n in 0..DROPS {
-        fixture::used(&db, &format!("small_{n}"), 100)?;
+        fixture::used(&db, &format!("small_{n}"), 10)?;
     }
     for n in 0..DROPS {
         let name = format!("small_{n}");
@@ -185,9 +185,9 @@ fn calls_between(trace: &str) -> Vec<Vec<String>> {
 
 /// The instructions of a drop over pools of very different sizes, which are reserved and not touched.
 fn instructions(bench: &mut Bench) -> Result<()> {
-    let pools = bench.size([64 * MB, 8 * GB, 450 * GB], [16 * MB, 64 * MB, 256 * MB]);
+    let pools = bench.size(&[64 * MB, 8 * GB, 450 * GB][..], &[16 * MB, 64 * MB]);
     let mut counts = Vec::new();
-    for pool in pools {
+    for &pool in pools {
         bench.say(&format!("instructions of a drop, by callgrind, pool of {} MB", pool / MB));
         let (out, dir) = (bench.database("callgrind.out"), bench.database("callgrind"));
         let file = format!("--callgrind-out-file={}", out.display());

@@ -56,7 +56,7 @@ fn foreground() {
 
 #[test]
 fn foreground_finds_a_planted_hold() {
-    let json = quick("foreground", &["--plant-hold-us", "20000"]);
+    let json = quick("foreground", &["--plant-hold-us", "90000"]);
     let claims = json["claims"].as_array().unwrap();
     let gap = claims.iter().find(|c| c["id"] == "chance-of-equal-gap").unwrap();
     assert_eq!(gap["holds"], false, "{gap}");
