@@ -9,15 +9,42 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod buffer;
+pub mod catalog;
+pub mod check;
+pub mod checkpoint;
+pub mod database;
 pub mod disk;
+pub mod engine;
 pub mod env;
 pub mod error;
 pub mod health;
 pub mod ids;
+pub mod index;
 pub mod log;
+pub mod metrics;
 pub mod mtr;
+pub mod options;
 pub mod page;
+pub mod range;
+pub mod recovery;
+pub mod row;
+pub mod session;
 pub mod store;
 pub mod sync;
+pub mod system;
+pub mod table;
 pub mod tablespace;
+pub mod transaction;
 pub mod tree;
+
+pub use catalog::DropReport;
+pub use check::CheckReport;
+pub use database::{Database, IndexOptions, TableInfo, TableOptions};
+pub use error::{Error, Result};
+pub use index::{Index, IndexRange, IndexRow};
+pub use log::FlushLog;
+pub use metrics::Metrics;
+pub use options::Options;
+pub use range::Range;
+pub use session::{Scratch, Session};
+pub use table::Table;

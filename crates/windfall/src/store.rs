@@ -18,6 +18,9 @@ use crate::{
     tree::store::{self, Latched, PageStore},
 };
 
+/// The product's tree.
+pub type Tree = crate::tree::Tree<BufferPool>;
+
 impl store::Reading for Reading<'_> {
     #[inline]
     fn page(&self) -> Page<'_> {

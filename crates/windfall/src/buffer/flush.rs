@@ -19,6 +19,7 @@ use super::{
     arena::FrameNo,
     doublewrite::{Doublewrite, PAGES},
     frame::{DIRTY, WRITING},
+    replace::PATIENCE,
 };
 use crate::{
     disk::{Action, Disk, FileName, Folder, IoBuffer, Queue, Request},
@@ -35,6 +36,8 @@ use crate::{
 const SPACES_A_ROUND: usize = 32;
 /// How many frames the cleaner's clock passes in one round.
 const CLEANER_REACH: usize = 32_768;
+/// A failed write counts as so many fruitless rounds: a waiter gives up after a hundred of them.
+const FRUITLESS_FAILURE: u64 = PATIENCE / 100;
 /// Files up to this many bytes grow as they are written; larger ones are preallocated in steps.
 const PREALLOCATE_FROM: u64 = 1 << 20;
 
@@ -174,13 +177,26 @@ impl BufferPool {
         let written = copies.len();
         if let Err(error) = self.write_out(&mut flusher, &copies, buffers) {
             flusher.failed.extend(copies.into_iter().filter(|copy| !self.dirty_again(copy)));
+            drop(flusher);
+            self.flush_failed(&error);
             return Err(error);
         }
         for copy in &copies {
             copy.space.dirty.lock().written(copy.page, copy.since);
         }
         self.counters.writes.fetch_add(written as u64, Relaxed);
+        *self.flush_error.lock() = None;
         Ok(written)
+    }
+
+    /// Lets those who wait for a frame know that none may come.
+    fn flush_failed(&self, error: &Error) {
+        if matches!(error, Error::Disk(DiskError::Crashed)) {
+            self.ground.health.poison(&error.to_string());
+        }
+        *self.flush_error.lock() = Some(error.clone());
+        self.fruitless_rounds.fetch_add(FRUITLESS_FAILURE, Release);
+        self.frame_freed.notify();
     }
 
     /// Copies a dirty page, if it can be had at once and no copy of it is under way.
@@ -202,6 +218,7 @@ impl BufferPool {
             from.read(0, buffer.bytes_mut());
             frame.set(WRITING);
             frame.clear(DIRTY);
+            self.counters.dirty.fetch_sub(1, Relaxed);
             space.dirty.lock().start_writing(page, since);
             (Copy { space, page, frame: no, since, lsn: from.lsn() }, buffer)
         });
@@ -219,6 +236,9 @@ impl BufferPool {
         // The frame of a dropped page may hold another one by now.
         if frame.tag() == copy.id() {
             let changed_since = (frame.set(DIRTY) & DIRTY != 0).then(|| frame.oldest());
+            if changed_since.is_none() {
+                self.counters.dirty.fetch_add(1, Relaxed);
+            }
             dirty.not_written(copy.page, copy.since, changed_since);
             frame.set_oldest(copy.since);
             frame.clear(WRITING);

@@ -68,11 +68,11 @@ impl Frame {
         self.slot.store(slot, Relaxed);
     }
 
-    /// Takes the page away. The caller holds the exclusive latch.
-    pub fn clear_tag(&self) {
+    /// Takes the page away. The caller holds the exclusive latch. Says whether the page was dirty.
+    pub fn clear_tag(&self) -> bool {
         self.set_tag(PageId { space: SpaceId::NONE, page: PageNo::NONE }, u32::MAX);
-        self.state.fetch_and(RETIRED, AcqRel);
         self.oldest.store(0, Relaxed);
+        self.state.fetch_and(RETIRED, AcqRel) & DIRTY != 0
     }
 
     /// Which of these state bits are set.

@@ -23,6 +23,7 @@ mod flush;
 pub mod frame;
 mod free;
 mod page_table;
+mod read_ahead;
 mod reclaim;
 mod replace;
 mod resize;
@@ -31,6 +32,7 @@ mod space;
 use arena::{Arena, FrameNo};
 pub use doublewrite::Doublewrite;
 use frame::DIRTY;
+pub use read_ahead::PAGES as READ_AHEAD;
 pub use space::{Durability, FileState, Space};
 
 use crate::{
@@ -90,6 +92,8 @@ pub struct BufferPool {
     frames_freed: AtomicU64,
     /// Rounds of the cleaner in which it found nothing to free and nothing to write.
     fruitless_rounds: AtomicU64,
+    /// Why the last batch could not be written, until one is.
+    flush_error: Mutex<Option<Error>>,
     /// Wakes the page cleaner.
     pub cleaner_wake: Arc<Event>,
     flusher: Mutex<flush::Flusher>,
@@ -116,6 +120,8 @@ pub struct Counters {
     pub frame_waits: AtomicU64,
     /// Data files created.
     pub files_created: AtomicU64,
+    /// Frames that are dirty now.
+    pub dirty: AtomicU64,
 }
 
 /// A look at a page without a latch.
@@ -209,6 +215,7 @@ impl<'a> ExclusivePage<'a> {
         let frame = self.pool.arena.frame(self.frame);
         if frame.set(DIRTY) & DIRTY == 0 {
             frame.set_oldest(since);
+            self.pool.counters.dirty.fetch_add(1, Relaxed);
             self.pool.floor.page_dirtied(space, frame.tag().page, since);
         }
     }
@@ -266,6 +273,7 @@ impl BufferPool {
             frame_freed: Event::new(),
             frames_freed: AtomicU64::new(0),
             fruitless_rounds: AtomicU64::new(0),
+            flush_error: Mutex::new(Rank::Leaf, None),
             cleaner_wake: Arc::new(Event::new()),
             flusher: Mutex::new(Rank::Cleaner, flusher),
             files: Mutex::new(Rank::File, flush::Files::default()),
@@ -450,6 +458,7 @@ impl BufferPool {
             self.free_latched(frame);
             return Ok(None);
         }
+        space.page_came();
         // The drop marks before it drains, we enter before we look: one of us takes the page out.
         if space.is_dropped() {
             self.abandon(space, page, frame);
@@ -461,13 +470,16 @@ impl BufferPool {
     /// Takes a page out again that is latched exclusively.
     fn abandon(&self, space: &Space, page: PageNo, frame: FrameNo) {
         space.pages.remove(page, frame, &crossbeam_epoch::pin());
+        space.page_went();
         self.free_latched(frame);
     }
 
     /// Frees an exclusively latched frame whose page is in no page table.
     fn free_latched(&self, frame: FrameNo) {
         let descriptor = self.arena.frame(frame);
-        descriptor.clear_tag();
+        if descriptor.clear_tag() {
+            self.counters.dirty.fetch_sub(1, Relaxed);
+        }
         descriptor.latch.release_changed();
         self.give(frame);
     }
@@ -518,13 +530,19 @@ impl BufferPool {
         self.floor.oldest(self.ground.log.durable())
     }
 
-    /// The frames in use and the free ones.
+    /// How full the pool is, and with what. Looks at the queue of dropped tablespaces, not at frames.
     pub fn occupancy(&self) -> Occupancy {
-        Occupancy {
-            frames: self.limit.load(Relaxed) as usize,
-            free: self.free_frames(),
-            dropped_pending: self.reclaimer.pending(),
-        }
+        let frames = self.limit.load(Relaxed) as usize;
+        let free = self.free_frames();
+        let (dropped_pending, dropped) = self.reclaimer.pending_frames();
+        let dirty = (self.counters.dirty.load(Relaxed) as usize).min(frames - free.min(frames));
+        Occupancy { frames, free, dirty, dropped, dropped_pending }
+    }
+
+    /// What the pool's own bookkeeping takes for each frame, in bytes: its descriptor, its entry in a page table, and its
+    /// place in a dirty set if every page is dirty.
+    pub fn bookkeeping_per_frame(&self) -> usize {
+        size_of::<frame::Frame>() + size_of::<AtomicU32>() + size_of::<(Lsn, PageNo)>()
     }
 }
 
@@ -535,6 +553,10 @@ pub struct Occupancy {
     pub frames: usize,
     /// Frames that hold nothing.
     pub free: usize,
+    /// Frames with a page that has changes to be written.
+    pub dirty: usize,
+    /// Frames that still hold pages of dropped tablespaces: the next to be used.
+    pub dropped: usize,
     /// Dropped tablespaces that still have frames to give back.
     pub dropped_pending: usize,
 }

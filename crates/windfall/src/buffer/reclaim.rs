@@ -60,7 +60,8 @@ impl Default for Reclaimer {
 }
 
 impl Reclaimer {
-    /// Takes over a tablespace that was marked dropped. All that a drop does to the pool is this.
+    /// Takes over a tablespace that was marked dropped. All that a drop does to the pool is this; it does not even wake the
+    /// background step, which looks by itself now and then.
     pub fn push(&self, space: Arc<Space>) {
         self.pending.fetch_add(1, Relaxed);
         self.inbox.push(space);
@@ -69,6 +70,19 @@ impl Reclaimer {
     /// How many dropped tablespaces still have frames to give back.
     pub fn pending(&self) -> usize {
         self.pending.load(Relaxed)
+    }
+
+    /// How many there are, and how many frames they still hold.
+    pub fn pending_frames(&self) -> (usize, usize) {
+        let mut queue = self.queue.lock();
+        self.empty_inbox(&mut queue);
+        (queue.len(), queue.iter().map(|dropped| dropped.space.resident() as usize).sum())
+    }
+
+    fn empty_inbox(&self, queue: &mut VecDeque<Dropped>) {
+        while let Some(space) = self.inbox.pop() {
+            queue.push_back(Dropped { space, at: Some(PageNo(0)), latecomers: Vec::new() });
+        }
     }
 }
 
@@ -80,9 +94,7 @@ impl BufferPool {
             return 0;
         }
         let mut queue = reclaimer.queue.lock();
-        while let Some(space) = reclaimer.inbox.pop() {
-            queue.push_back(Dropped { space, at: Some(PageNo(0)), latecomers: Vec::new() });
-        }
+        reclaimer.empty_inbox(&mut queue);
         // Every round either moves on in a table, ends one, or finds one whose last frames are all latched.
         let mut busy = 0;
         while busy < queue.len()
@@ -99,6 +111,7 @@ impl BufferPool {
                 queue.push_back(dropped);
             }
             if freed > 0 {
+                self.counters.reclaimed.fetch_add(freed as u64, Relaxed);
                 work::add(Work::Reclaimed, freed as u64);
                 return freed;
             }
@@ -113,7 +126,10 @@ impl BufferPool {
         let earlier = core::mem::take(&mut dropped.latecomers);
         let latecomers = &mut dropped.latecomers;
         let mut take = |page, frame| match self.take_dropped(frame, PageId { space: id, page }) {
-            Taken::Freed => freed += 1,
+            Taken::Freed => {
+                dropped.space.page_went();
+                freed += 1;
+            }
             Taken::Gone => {}
             Taken::Busy => latecomers.push((page, frame)),
         };
@@ -147,15 +163,16 @@ impl BufferPool {
         Taken::Freed
     }
 
-    /// One background step: gives frames back, and frees the memory of a tablespace that has none left. Says whether
-    /// there may be more to do.
-    pub fn reclaim_step(&self) -> bool {
+    /// One background step: gives frames back, and frees the memory of a tablespace that has none left, which goes to
+    /// `finished`. Says whether there may be more to do.
+    pub fn reclaim_step(&self, finished: &mut dyn FnMut(Arc<Space>)) -> bool {
         let freed = self.reclaim_some();
         if let Some(space) = self.reclaimer.finished.pop() {
             self.directory.remove(&space);
             // The set may be large; the space itself lives on while handles do.
             let dirty = core::mem::take(&mut *space.dirty.lock());
             drop(dirty);
+            finished(space);
             return true;
         }
         freed > 0

@@ -26,7 +26,7 @@ use crate::{
 /// How many frames the foreground passes before it waits for the cleaner.
 const FOREGROUND_REACH: usize = 4096;
 /// How many fruitless rounds of the cleaner a waiter sees before it gives up: every frame is latched by waiters.
-const PATIENCE: u64 = 10_000;
+pub(super) const PATIENCE: u64 = 10_000;
 
 impl BufferPool {
     /// Gives a frame that holds nothing and is in no list.
@@ -76,7 +76,9 @@ impl BufferPool {
         });
         self.ground.health.check()?;
         if self.frames_freed.load(Acquire) == freed && given_up() {
-            return Err(UsageError::PoolTooSmall { frames: self.limit.load(Relaxed) as usize }.into());
+            let failure = self.flush_error.lock().clone();
+            let too_small = || UsageError::PoolTooSmall { frames: self.limit.load(Relaxed) as usize }.into();
+            return Err(failure.unwrap_or_else(too_small));
         }
         Ok(())
     }
@@ -96,6 +98,7 @@ impl BufferPool {
         // Three rounds bring every counter to zero; more would find nothing new.
         for _ in 0..reach.min(limit as usize * 3 + 1) {
             let frame = FrameNo((self.hand.fetch_add(1, AcqRel) % limit) as u32);
+            work::count(Work::ListEntry);
             let descriptor = self.arena.frame(frame);
             if descriptor.tag().space == SpaceId::NONE || !descriptor.tick() {
                 continue;
@@ -122,6 +125,7 @@ impl BufferPool {
         }
         if let Some(space) = self.directory.at(descriptor.slot(), id) {
             space.pages.remove(page, frame, &crossbeam_epoch::pin());
+            space.page_went();
             if space.is_dropped() {
                 work::count(Work::Reclaimed);
                 self.counters.reclaimed.fetch_add(1, Relaxed);

@@ -59,6 +59,8 @@ pub struct Space {
     /// No page below this is free: where a search for a free one may start.
     free_hint: AtomicU32,
     map_groups: AtomicU32,
+    /// How many of its pages are in the pool; counted where pages come and go, never where they are used.
+    resident: AtomicU32,
     /// Up to where the file is known to have blocks, in bytes.
     allocated: AtomicU64,
     pub(super) pages: PageTable,
@@ -80,6 +82,7 @@ impl Space {
             has_pages: AtomicBool::new(false),
             free_hint: AtomicU32::new(0),
             map_groups: AtomicU32::new(0),
+            resident: AtomicU32::new(0),
             allocated: AtomicU64::new(0),
             pages: PageTable::default(),
             dirty: Mutex::new(Rank::Dirty, DirtySet::default()),
@@ -172,6 +175,21 @@ impl Space {
     /// Notes how many allocation-map pages exist.
     pub fn set_map_groups(&self, groups: u32) {
         self.map_groups.store(groups, Relaxed);
+    }
+
+    /// How many of its pages are in the pool.
+    pub fn resident(&self) -> u32 {
+        self.resident.load(Relaxed)
+    }
+
+    /// A page has come.
+    pub(super) fn page_came(&self) {
+        self.resident.fetch_add(1, Relaxed);
+    }
+
+    /// A page has gone.
+    pub(super) fn page_went(&self) {
+        self.resident.fetch_sub(1, Relaxed);
     }
 
     /// Up to where the file is known to have blocks.

@@ -155,6 +155,9 @@ pub trait Queue: Send {
 /// Every method may fail with [`DiskError`], naming the file. A data file need not be opened: the disk keeps a bounded
 /// cache of handles, and opens on demand. Reading or writing a file that does not exist is [`DiskError::Missing`].
 pub trait Disk: Send + Sync + fmt::Debug {
+    /// Lets others have the folder: the database is closed, and nothing will be written any more.
+    fn release(&self) {}
+
     /// The path of a file, for messages.
     fn path(&self, file: FileName) -> PathBuf;
 

@@ -53,7 +53,8 @@ impl Default for RealDiskOptions {
     }
 }
 
-/// A folder of the file system. It is locked against other processes until this and its queues are gone.
+/// A folder of the file system. It is locked against other processes until [`Disk::release`], or until this and its queues are
+/// gone.
 #[derive(Debug)]
 pub struct RealDisk(Arc<Inner>);
 
@@ -64,7 +65,7 @@ pub struct Inner {
     handles: Handles,
     /// The folders, in the order of [`Folder`].
     folders: [OwnedFd; 3],
-    _lock: OwnedFd,
+    lock: OwnedFd,
 }
 
 impl Inner {
@@ -100,7 +101,7 @@ impl RealDisk {
             threads: IoThreads::new(options.io_threads),
             handles: Handles::new(root.to_path_buf(), options.open_files, options.direct),
             folders,
-            _lock: lock,
+            lock,
         })))
     }
 
@@ -150,6 +151,10 @@ fn lock(root: &Path) -> Result<OwnedFd, DiskError> {
 }
 
 impl Disk for RealDisk {
+    fn release(&self) {
+        let _ = rustix::fs::flock(&self.0.lock, FlockOperation::Unlock);
+    }
+
     fn path(&self, file: FileName) -> PathBuf {
         self.0.handles.path(file)
     }

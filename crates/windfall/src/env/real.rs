@@ -50,11 +50,7 @@ impl Env for RealEnv {
                 match step() {
                     Next::Again => {}
                     Next::Done => break,
-                    Next::Idle(time) => {
-                        // A notification ends the wait whatever it was for: the step finds out.
-                        let mut looked = false;
-                        woken.wait_for(time, || told.load(SeqCst) || core::mem::replace(&mut looked, true));
-                    }
+                    Next::Idle(time) => woken.nap(time),
                 }
             }
         });

@@ -184,6 +184,15 @@ pub struct Log {
     slots: Box<[CachePadded<AtomicU64>]>,
     leading: AtomicBool,
     writer: Mutex<Writer>,
+    /// How many have ever needed a sync, how many of them had when the last one began, and how many took part in it or
+    /// came while it ran.
+    arrived: AtomicU64,
+    served: AtomicU64,
+    crowd: AtomicU64,
+    arrival: Event,
+    /// How often in a row a leader waited for company in vain, and how often one could have waited.
+    vain: AtomicU64,
+    turns: AtomicU64,
     /// `written` or `durable` has moved, or a leader has stepped down.
     progress: Event,
     /// A frame has become whole.
@@ -272,6 +281,12 @@ impl Log {
             slots: (0..group::SLOTS).map(|_| CachePadded::new(AtomicU64::new(group::FREE))).collect(),
             leading: AtomicBool::new(false),
             writer: Mutex::new(Rank::LogWrite, Writer::default()),
+            arrived: AtomicU64::new(0),
+            served: AtomicU64::new(0),
+            crowd: AtomicU64::new(0),
+            arrival: Event::new(),
+            vain: AtomicU64::new(0),
+            turns: AtomicU64::new(0),
             progress: Event::new(),
             published: Event::new(),
             slot_free: Event::new(),

@@ -46,6 +46,12 @@ pub enum Record<'a> {
         /// Its first undo record.
         first: UndoPos,
     },
+    /// The transactions that were active at a checkpoint, each with its first undo record. Only the one that the control
+    /// file names counts.
+    TrxTable {
+        /// Which.
+        active: Vec<(TrxId, UndoPos)>,
+    },
     /// A transaction committed, or its rollback is complete.
     TrxEnd {
         /// Which.
@@ -62,6 +68,7 @@ const FILE_MADE: u8 = 4;
 const CEILINGS: u8 = 5;
 const TRX_BEGIN: u8 = 6;
 const TRX_END: u8 = 7;
+const TRX_TABLE: u8 = 8;
 
 /// Appends records to a group.
 #[derive(Debug, Default)]
@@ -114,6 +121,13 @@ impl GroupWriter {
             Record::FileMade { space } => put(FILE_MADE, &[space.0]),
             Record::Ceilings { space, trx } => put(CEILINGS, &[space.0, trx.0]),
             Record::TrxBegin { trx, first } => put(TRX_BEGIN, &[trx.0, first.0]),
+            Record::TrxTable { active } => {
+                put(TRX_TABLE, &[active.len() as u64]);
+                for (trx, first) in active {
+                    out.extend_from_slice(&trx.0.to_le_bytes());
+                    out.extend_from_slice(&first.0.to_le_bytes());
+                }
+            }
             Record::TrxEnd { trx, stream } => put(TRX_END, &[trx.0, u64::from(*stream)]),
         }
     }
@@ -166,6 +180,17 @@ impl<'a> GroupReader<'a> {
             FILE_MADE => Record::FileMade { space: SpaceId(self.word()?) },
             CEILINGS => Record::Ceilings { space: SpaceId(self.word()?), trx: TrxId(self.word()?) },
             TRX_BEGIN => Record::TrxBegin { trx: TrxId(self.word()?), first: UndoPos(self.word()?) },
+            TRX_TABLE => {
+                let count = self.word()?;
+                if count > self.bytes.len() as u64 / 16 {
+                    return Err("a record is cut short");
+                }
+                let mut active = Vec::with_capacity(count as usize);
+                for _ in 0..count {
+                    active.push((TrxId(self.word()?), UndoPos(self.word()?)));
+                }
+                Record::TrxTable { active }
+            }
             TRX_END => Record::TrxEnd { trx: TrxId(self.word()?), stream: self.word()? as u8 },
             _ => return Err("an unknown record"),
         })
@@ -206,6 +231,7 @@ mod tests {
             Record::FileMade { space: SpaceId(8) },
             Record::Ceilings { space: SpaceId(100), trx: TrxId(200) },
             Record::TrxBegin { trx: TrxId(5), first: UndoPos(99) },
+            Record::TrxTable { active: vec![(TrxId(5), UndoPos(99)), (TrxId(7), UndoPos(120))] },
             Record::TrxEnd { trx: TrxId(5), stream: 3 },
         ];
         let mut writer = GroupWriter::default();

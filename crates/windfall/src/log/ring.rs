@@ -55,22 +55,23 @@ impl Ring {
     /// Puts a frame in place and makes it visible. The caller owns the space.
     pub(super) fn put(&self, header: &Header, payload: &[u8]) {
         let [first, second, third] = header.words();
-        let (low, high) = self.range(header.lsn, span(payload.len()) / 8);
-        let mut words = low.iter().chain(high);
-        let visible = words.next().expect("a frame has a header");
-        let mut store = |value: u64| words.next().expect("the span covers it").store(value, Relaxed);
-        store(second);
-        store(third);
+        let word = |n: u64| &self.words[self.index(Lsn(header.lsn.0 + 8 * n))];
+        word(1).store(second, Relaxed);
+        word(2).store(third, Relaxed);
         let (whole, rest) = payload.as_chunks::<8>();
-        for word in whole {
-            store(u64::from_le_bytes(*word));
+        let (low, high) = self.range(Lsn(header.lsn.0 + HEADER as u64), whole.len());
+        let (first_part, second_part) = whole.split_at(low.len());
+        for (cells, chunks) in [(low, first_part), (high, second_part)] {
+            for (cell, chunk) in cells.iter().zip(chunks) {
+                cell.store(u64::from_le_bytes(*chunk), Relaxed);
+            }
         }
         if !rest.is_empty() {
             let mut last = [0; 8];
             last[..rest.len()].copy_from_slice(rest);
-            store(u64::from_le_bytes(last));
+            word(3 + whole.len() as u64).store(u64::from_le_bytes(last), Relaxed);
         }
-        visible.store(first, Release);
+        word(0).store(first, Release);
     }
 
     /// Whether the frame that begins here is whole.
@@ -93,10 +94,14 @@ impl Ring {
 
     /// Copies bytes out; both numbers are multiples of 8.
     pub(super) fn copy_out(&self, at: Lsn, bytes: usize, out: &mut Vec<u8>) {
-        out.clear();
+        out.resize(bytes, 0);
         let (low, high) = self.range(at, bytes / 8);
-        for word in low.iter().chain(high) {
-            out.extend_from_slice(&word.load(Relaxed).to_le_bytes());
+        let (chunks, _) = out.as_chunks_mut::<8>();
+        let (first, second) = chunks.split_at_mut(low.len());
+        for (cells, chunks) in [(low, first), (high, second)] {
+            for (cell, chunk) in cells.iter().zip(chunks) {
+                *chunk = cell.load(Relaxed).to_le_bytes();
+            }
         }
     }
 

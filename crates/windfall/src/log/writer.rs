@@ -22,6 +22,10 @@ use crate::{
 
 /// The most that is written at once, in bytes.
 const CHUNK: u64 = 1 << 20;
+/// The longest that a leader waits for company.
+const MOMENT_MAX: Duration = Duration::from_millis(1);
+/// When waiting for company was in vain again and again, one sync in 64 still tries.
+const RARER_MAX: u64 = 6;
 
 /// What the leader works with.
 #[derive(Debug, Default)]
@@ -63,6 +67,13 @@ impl Log {
     fn advance(&self, lsn: Lsn, sync: bool) -> Result<()> {
         let goal = lsn.min(self.end()).0;
         let reached = || if sync { &self.durable } else { &self.written }.load(SeqCst) >= goal;
+        if reached() {
+            return Ok(());
+        }
+        if sync {
+            self.arrived.fetch_add(1, SeqCst);
+            self.arrival.notify();
+        }
         while !reached() {
             self.health.check()?;
             if self.leading.compare_exchange(false, true, SeqCst, SeqCst).is_ok() {
@@ -82,6 +93,9 @@ impl Log {
 
     fn lead(&self, goal: u64, sync: bool) -> Result<()> {
         let mut writer = self.writer.lock();
+        if sync {
+            self.gather();
+        }
         loop {
             let from = Lsn(self.written.load(SeqCst));
             let upto = self.ring.published(from);
@@ -104,6 +118,23 @@ impl Log {
             self.sync_written(&mut writer).map_err(|error| self.poison(&error))?;
         }
         Ok(())
+    }
+
+    /// Gives those who are about to commit a moment to come along. Without it two halves of the committers take turns,
+    /// each syncing while the other one appends: twice the syncs, and half the commits. Whoever was here when the last
+    /// sync ended is expected back; a moment in vain makes the next ones rarer.
+    /// One thread alone never waits here, so a simulation does not either.
+    fn gather(&self) {
+        let expected = self.served.load(Relaxed) + self.crowd.load(Relaxed);
+        let vain = self.vain.load(Relaxed);
+        let turn = self.turns.fetch_add(1, Relaxed);
+        let before = self.arrived.load(SeqCst);
+        if before < expected && turn.is_multiple_of(1 << vain.min(RARER_MAX)) {
+            let moment = self.last_sync().min(MOMENT_MAX);
+            self.arrival.wait_for(moment, || self.arrived.load(SeqCst) >= expected);
+            let in_vain = self.arrived.load(SeqCst) == before;
+            self.vain.store(if in_vain { vain.saturating_add(1) } else { 0 }, Relaxed);
+        }
     }
 
     fn poison(&self, error: &dyn core::fmt::Display) -> Error {
@@ -145,6 +176,8 @@ impl Log {
         if self.durable.load(SeqCst) >= written {
             return Ok(());
         }
+        // Whoever has arrived by now has appended before: this sync serves it, and perhaps some more.
+        let (served, arrived) = (self.served.load(Relaxed), self.arrived.load(SeqCst));
         for number in &writer.unsynced {
             let before = self.env.now();
             self.disk.sync(FileName::Log(*number))?;
@@ -154,6 +187,9 @@ impl Log {
             self.last_sync_at.store(now.as_nanos() as u64, Relaxed);
         }
         writer.unsynced.clear();
+        // Those who were served are expected back, and those who came meanwhile wait already.
+        self.crowd.store(self.arrived.load(SeqCst) - served, Relaxed);
+        self.served.store(arrived, Relaxed);
         self.durable.store(written, SeqCst);
         Ok(())
     }

@@ -22,9 +22,16 @@
 //! | 24 | 4 | page number |
 //! | 28 | 4 | free for the page type |
 
+pub mod node;
+pub mod node_build;
+mod node_change;
+mod node_check;
 pub mod op;
 mod words;
 
+pub use node::{EntryHeader, Node};
+pub use node_build::NodeList;
+pub use node_check::validate;
 pub use op::PageOp;
 pub use words::Page;
 
@@ -113,11 +120,14 @@ impl Page<'_> {
 
     /// The checksum of the page as it stands.
     pub fn checksum(self) -> u32 {
-        let first = self.u64(0) & !0xffff_ffff;
+        let mut piece = [0; 1024];
         let mut crc = 0;
-        for (n, word) in self.words().iter().enumerate() {
-            let word = word.load(Relaxed);
-            crc = crc32c::crc32c_append(crc, &if n == 0 { first } else { word }.to_le_bytes());
+        let mut at = 4;
+        while at < self.len() {
+            let piece = &mut piece[..(self.len() - at).min(1024)];
+            self.read(at, piece);
+            crc = crc32c::crc32c_append(crc, piece);
+            at += piece.len();
         }
         crc
     }
@@ -151,6 +161,15 @@ impl Page<'_> {
 mod tests {
     use super::*;
     use crate::sync::atomic::AtomicU64;
+
+    #[test]
+    fn the_checksum_is_that_of_the_bytes() {
+        let words: Vec<AtomicU64> = (0..512).map(AtomicU64::new).collect();
+        let page = Page::new(&words);
+        let mut bytes = vec![0; 4096];
+        page.read(0, &mut bytes);
+        assert_eq!(page.checksum(), crc32c::crc32c(&bytes[4..]));
+    }
 
     #[test]
     fn a_flipped_bit_anywhere_is_found() {

@@ -7,9 +7,27 @@
 //! log never panics: an operation that does not fit the page is an error.
 //!
 //! **May touch.** `ids`, the rest of `page`.
+//!
+//! # The logged form, byte by byte
+//!
+//! One byte for the kind, then the fields in this order. Numbers are little-endian. A *string* is 4 bytes length and so
+//! many bytes; a *fence* is 2 bytes length and so many bytes, the length `0xffff` meaning that there is none; a
+//! *version* is the 16 bytes that open a leaf's record (see [`node`](super::node)).
+//!
+//! | kind | operation | fields |
+//! | --- | --- | --- |
+//! | 1 | format | page type (1), level (1) |
+//! | 2 | write | offset (4), string |
+//! | 3 | leaf insert | slot (2), version, suffix string, value string |
+//! | 4 | leaf replace | slot (2), version, value string |
+//! | 5 | leaf header | slot (2), version |
+//! | 6 | inner insert | slot (2), child (4), suffix string |
+//! | 7 | node remove | slot (2) |
+//! | 8 | node keep | first slot kept (2), first slot behind them (2), lower fence, upper fence |
+//! | 9 | node build | level (1), lower fence, upper fence, image string (see [`node_build`](super::node_build)) |
 
-use super::{Page, PageType};
-use crate::ids::PageId;
+use super::{Page, PageType, node::EntryHeader, node_change};
+use crate::ids::{PageId, PageNo};
 
 /// One change of one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,15 +46,144 @@ pub enum PageOp<'a> {
         /// The new bytes.
         bytes: &'a [u8],
     },
+    /// Inserts a record into a leaf.
+    LeafInsert {
+        /// Its slot; those from there on move up.
+        slot: u16,
+        /// Its version.
+        header: EntryHeader,
+        /// The key after the node's common prefix.
+        suffix: &'a [u8],
+        /// The value.
+        value: &'a [u8],
+    },
+    /// Replaces version and value of a leaf's record, in place if the new value takes no more words.
+    LeafReplace {
+        /// Its slot.
+        slot: u16,
+        /// The new version.
+        header: EntryHeader,
+        /// The new value.
+        value: &'a [u8],
+    },
+    /// Replaces the version of a leaf's record: delete mark, transaction, undo position.
+    LeafHeader {
+        /// Its slot.
+        slot: u16,
+        /// The new version.
+        header: EntryHeader,
+    },
+    /// Inserts a child into an inner node.
+    InnerInsert {
+        /// Its slot; those from there on move up.
+        slot: u16,
+        /// The child.
+        child: PageNo,
+        /// The child's lower fence after the node's common prefix.
+        suffix: &'a [u8],
+    },
+    /// Removes a slot of a node.
+    NodeRemove {
+        /// The slot; those behind it move down.
+        slot: u16,
+    },
+    /// Cuts a node down to a range of its slots, with narrower fences.
+    NodeKeep {
+        /// The first slot that stays, and the first behind it that goes.
+        slots: [u16; 2],
+        /// The new lower fence.
+        lower: &'a [u8],
+        /// The new upper fence.
+        upper: Option<&'a [u8]>,
+    },
+    /// Makes the page a node with these records. Whatever the page held before does not matter.
+    NodeBuild {
+        /// Its level in the tree; 0 is a leaf.
+        level: u8,
+        /// The lower fence.
+        lower: &'a [u8],
+        /// The upper fence.
+        upper: Option<&'a [u8]>,
+        /// The records, as [`NodeImage`](super::node_build::NodeImage) tells.
+        image: &'a [u8],
+    },
 }
 
 const FORMAT: u8 = 1;
 const WRITE: u8 = 2;
+const LEAF_INSERT: u8 = 3;
+const LEAF_REPLACE: u8 = 4;
+const LEAF_HEADER: u8 = 5;
+const INNER_INSERT: u8 = 6;
+const NODE_REMOVE: u8 = 7;
+const NODE_KEEP: u8 = 8;
+const NODE_BUILD: u8 = 9;
+
+const SHORT: &str = "a page operation is cut short";
+
+/// In place of a fence's length: there is no fence.
+const NO_FENCE: u16 = u16::MAX;
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+fn put_fence(out: &mut Vec<u8>, fence: Option<&[u8]>) {
+    out.extend_from_slice(&fence.map_or(NO_FENCE, |fence| fence.len() as u16).to_le_bytes());
+    out.extend_from_slice(fence.unwrap_or(&[]));
+}
+
+fn put_header(out: &mut Vec<u8>, header: EntryHeader) {
+    for word in header.words() {
+        out.extend_from_slice(&word.to_le_bytes());
+    }
+}
+
+/// Takes logged fields off the front of bytes.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn chunk<const N: usize>(&mut self) -> Result<[u8; N], &'static str> {
+        let (chunk, rest) = self.0.split_first_chunk().ok_or(SHORT)?;
+        self.0 = rest;
+        Ok(*chunk)
+    }
+
+    fn u16(&mut self) -> Result<u16, &'static str> {
+        self.chunk().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, &'static str> {
+        self.chunk().map(u32::from_le_bytes)
+    }
+
+    fn header(&mut self) -> Result<EntryHeader, &'static str> {
+        let words = [u64::from_le_bytes(self.chunk()?), u64::from_le_bytes(self.chunk()?)];
+        Ok(EntryHeader::from_words(words))
+    }
+
+    fn take(&mut self, len: usize) -> Result<&'a [u8], &'static str> {
+        let (bytes, rest) = self.0.split_at_checked(len).ok_or(SHORT)?;
+        self.0 = rest;
+        Ok(bytes)
+    }
+
+    fn bytes(&mut self) -> Result<&'a [u8], &'static str> {
+        let len = self.u32()?;
+        self.take(len as usize)
+    }
+
+    fn fence(&mut self) -> Result<Option<&'a [u8]>, &'static str> {
+        let len = self.u16()?;
+        if len == NO_FENCE { Ok(None) } else { self.take(len.into()).map(Some) }
+    }
+}
 
 impl<'a> PageOp<'a> {
     /// Whether applying it needs nothing of what the page held before: recovery then need not read the page.
     pub fn makes_page_anew(&self) -> bool {
-        matches!(self, Self::Format { .. })
+        matches!(self, Self::Format { .. } | Self::NodeBuild { .. })
     }
 
     /// Appends the logged form.
@@ -46,8 +193,49 @@ impl<'a> PageOp<'a> {
             Self::Write { at, bytes } => {
                 out.push(WRITE);
                 out.extend_from_slice(&at.to_le_bytes());
-                out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
-                out.extend_from_slice(bytes);
+                put_bytes(out, bytes);
+            }
+            Self::LeafInsert { slot, header, suffix, value } => {
+                out.push(LEAF_INSERT);
+                out.extend_from_slice(&slot.to_le_bytes());
+                put_header(out, header);
+                put_bytes(out, suffix);
+                put_bytes(out, value);
+            }
+            Self::LeafReplace { slot, header, value } => {
+                out.push(LEAF_REPLACE);
+                out.extend_from_slice(&slot.to_le_bytes());
+                put_header(out, header);
+                put_bytes(out, value);
+            }
+            Self::LeafHeader { slot, header } => {
+                out.push(LEAF_HEADER);
+                out.extend_from_slice(&slot.to_le_bytes());
+                put_header(out, header);
+            }
+            Self::InnerInsert { slot, child, suffix } => {
+                out.push(INNER_INSERT);
+                out.extend_from_slice(&slot.to_le_bytes());
+                out.extend_from_slice(&child.0.to_le_bytes());
+                put_bytes(out, suffix);
+            }
+            Self::NodeRemove { slot } => {
+                out.push(NODE_REMOVE);
+                out.extend_from_slice(&slot.to_le_bytes());
+            }
+            Self::NodeKeep { slots, lower, upper } => {
+                out.push(NODE_KEEP);
+                for slot in slots {
+                    out.extend_from_slice(&slot.to_le_bytes());
+                }
+                put_fence(out, Some(lower));
+                put_fence(out, upper);
+            }
+            Self::NodeBuild { level, lower, upper, image } => {
+                out.extend_from_slice(&[NODE_BUILD, level]);
+                put_fence(out, Some(lower));
+                put_fence(out, upper);
+                put_bytes(out, image);
             }
         }
     }
@@ -57,22 +245,47 @@ impl<'a> PageOp<'a> {
     /// # Errors
     /// What is wrong with the bytes.
     pub fn decode(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), &'static str> {
-        const SHORT: &str = "a page operation is cut short";
-        let (&tag, rest) = bytes.split_first().ok_or(SHORT)?;
-        match tag {
+        let mut fields = Fields(bytes);
+        let [tag] = fields.chunk()?;
+        let op = match tag {
             FORMAT => {
-                let ([kind, level], rest) = rest.split_first_chunk().ok_or(SHORT)?;
-                let kind = PageType::from_u8(*kind).ok_or("an unknown page type")?;
-                Ok((Self::Format { kind, level: *level }, rest))
+                let [kind, level] = fields.chunk()?;
+                Self::Format { kind: PageType::from_u8(kind).ok_or("an unknown page type")?, level }
             }
-            WRITE => {
-                let (at, rest) = rest.split_first_chunk().ok_or(SHORT)?;
-                let (len, rest) = rest.split_first_chunk().ok_or(SHORT)?;
-                let (bytes, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize).ok_or(SHORT)?;
-                Ok((Self::Write { at: u32::from_le_bytes(*at), bytes }, rest))
+            WRITE => Self::Write { at: fields.u32()?, bytes: fields.bytes()? },
+            LEAF_INSERT => Self::LeafInsert {
+                slot: fields.u16()?,
+                header: fields.header()?,
+                suffix: fields.bytes()?,
+                value: fields.bytes()?,
+            },
+            LEAF_REPLACE => {
+                Self::LeafReplace { slot: fields.u16()?, header: fields.header()?, value: fields.bytes()? }
             }
-            _ => Err("an unknown page operation"),
-        }
+            LEAF_HEADER => Self::LeafHeader { slot: fields.u16()?, header: fields.header()? },
+            INNER_INSERT => Self::InnerInsert {
+                slot: fields.u16()?,
+                child: PageNo(fields.u32()?),
+                suffix: fields.bytes()?,
+            },
+            NODE_REMOVE => Self::NodeRemove { slot: fields.u16()? },
+            NODE_KEEP => Self::NodeKeep {
+                slots: [fields.u16()?, fields.u16()?],
+                lower: fields.fence()?.ok_or("a node without a lower fence")?,
+                upper: fields.fence()?,
+            },
+            NODE_BUILD => {
+                let [level] = fields.chunk()?;
+                Self::NodeBuild {
+                    level,
+                    lower: fields.fence()?.ok_or("a node without a lower fence")?,
+                    upper: fields.fence()?,
+                    image: fields.bytes()?,
+                }
+            }
+            _ => return Err("an unknown page operation"),
+        };
+        Ok((op, fields.0))
     }
 
     /// Changes the page.
@@ -87,6 +300,23 @@ impl<'a> PageOp<'a> {
                     return Err("a write beyond the end of the page");
                 }
                 page.write(at as usize, bytes);
+            }
+            Self::LeafInsert { slot, header, suffix, value } => {
+                return node_change::leaf_insert(page, slot, header, suffix, value);
+            }
+            Self::LeafReplace { slot, header, value } => {
+                return node_change::leaf_replace(page, slot, header, value);
+            }
+            Self::LeafHeader { slot, header } => return node_change::leaf_header(page, slot, header),
+            Self::InnerInsert { slot, child, suffix } => {
+                return node_change::inner_insert(page, slot, child, suffix);
+            }
+            Self::NodeRemove { slot } => return node_change::remove(page, slot),
+            Self::NodeKeep { slots, lower, upper } => {
+                return node_change::keep(page, id, slots, lower, upper);
+            }
+            Self::NodeBuild { level, lower, upper, image } => {
+                return node_change::build(page, id, level, lower, upper, image);
             }
         }
         Ok(())

@@ -116,16 +116,26 @@ impl<'a> Page<'a> {
 
     /// Copies bytes out; those past the end are zero.
     pub fn read(self, at: usize, out: &mut [u8]) {
+        let words = self.words.get(at / 8..).unwrap_or(&[]);
+        let mut words = words.iter().map(|word| word.load(Relaxed));
+        let mut next = || words.next().unwrap_or(0);
+        let shift = at % 8 * 8;
+        // Each word is loaded once, though it may end one chunk and begin the next.
+        let mut low = if shift == 0 { 0 } else { next() };
+        let mut chunk_at = || {
+            let high = next();
+            let bytes = if shift == 0 { high } else { low >> shift | high << (64 - shift) };
+            low = high;
+            bytes.to_le_bytes()
+        };
         let mut chunks = out.chunks_exact_mut(8);
-        let mut at = at;
         for chunk in &mut chunks {
-            chunk.copy_from_slice(&self.u64(at).to_le_bytes());
-            at += 8;
+            chunk.copy_from_slice(&chunk_at());
         }
         let rest = chunks.into_remainder();
         let n = rest.len();
         if n > 0 {
-            rest.copy_from_slice(&self.u64(at).to_le_bytes()[..n]);
+            rest.copy_from_slice(&chunk_at()[..n]);
         }
     }
 
@@ -150,12 +160,12 @@ impl<'a> Page<'a> {
             }
             bytes = &bytes[n..];
         }
-        let mut chunks = bytes.chunks_exact(8);
-        for chunk in &mut chunks {
-            self.words[at / 8].store(chunk.iter().rev().fold(0, |w, b| w << 8 | u64::from(*b)), Relaxed);
+        let (chunks, rest) = bytes.as_chunks::<8>();
+        for chunk in chunks {
+            self.words[at / 8].store(u64::from_le_bytes(*chunk), Relaxed);
             at += 8;
         }
-        for &byte in chunks.remainder() {
+        for &byte in rest {
             self.set_u8(at, byte);
             at += 1;
         }
@@ -193,18 +203,20 @@ impl<'a> Page<'a> {
     #[inline]
     pub fn compare(self, at: usize, len: usize, other: &[u8]) -> Order {
         let common = len.min(other.len());
-        let mut n = 0;
-        while n + 8 <= common {
-            let mine = self.u64(at + n).swap_bytes();
-            let theirs = other[n..n + 8].iter().fold(0, |w, b| w << 8 | u64::from(*b));
-            match mine.cmp(&theirs) {
-                Order::Equal => n += 8,
+        let (chunks, rest) = other[..common].as_chunks::<8>();
+        let mut at = at;
+        for chunk in chunks {
+            match self.u64(at).swap_bytes().cmp(&u64::from_be_bytes(*chunk)) {
+                Order::Equal => at += 8,
                 different => return different,
             }
         }
-        while n < common {
-            match self.u8(at + n).cmp(&other[n]) {
-                Order::Equal => n += 1,
+        if !rest.is_empty() {
+            // Both sides as numbers of as many bytes as are left.
+            let unused = 64 - 8 * rest.len();
+            let theirs = rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            match (self.u64(at).swap_bytes() >> unused).cmp(&theirs) {
+                Order::Equal => {}
                 different => return different,
             }
         }

@@ -9,7 +9,10 @@
 //!
 //! **May touch.** [`Event`].
 
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst};
+use core::sync::atomic::{
+    AtomicU8, AtomicU64, AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
 
 use crossbeam_utils::CachePadded;
 
@@ -19,6 +22,8 @@ const OPEN: u8 = 0;
 const CLOSED: u8 = 1;
 const CLOSED_FOR_GOOD: u8 = 2;
 const STRIPES: usize = 4;
+/// The stripe of the next thread that asks for one.
+static NEXT_STRIPE: AtomicUsize = AtomicUsize::new(0);
 
 /// The gate.
 #[derive(Debug, Default)]
@@ -59,6 +64,14 @@ impl Gate {
         }
     }
 
+    /// Passes the gate on a stripe of this thread's own. See [`Gate::enter`].
+    pub fn enter_here(&self) -> Option<Inside<'_>> {
+        thread_local! {
+            static STRIPE: usize = NEXT_STRIPE.fetch_add(1, Relaxed);
+        }
+        self.enter(STRIPE.with(|stripe| *stripe))
+    }
+
     /// Whether someone has closed the gate: long work inside looks at it now and then, and leaves.
     pub fn is_closing(&self) -> bool {
         self.state.load(SeqCst) != OPEN
@@ -69,7 +82,8 @@ impl Gate {
         self.state.load(SeqCst) == CLOSED_FOR_GOOD
     }
 
-    /// Closes the gate and waits until nobody is inside. One closer at a time: the caller holds the DDL lock.
+    /// Closes the gate and waits until nobody is inside. One closer at a time: the caller has claimed
+    /// the table.
     pub fn close(&self) {
         self.shut(CLOSED);
     }

@@ -18,11 +18,11 @@ use core::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Work {
-    /// A frame of the catalog or the undo log was looked at.
+    /// A frame of the catalog was looked at.
     CatalogFrame,
     /// Any other frame was looked at.
     Frame,
-    /// A latch on a page of the catalog or the undo log was taken.
+    /// A latch on a page of the catalog was taken.
     CatalogLatch,
     /// A latch on any other page was taken.
     Latch,
@@ -42,8 +42,6 @@ pub enum Work {
     Sync,
     /// Any other file-system call: create, open, truncate, rename, remove.
     FileCall,
-    /// A page that had to be evicted was dirty, and the thread that needed its frame wrote it.
-    DirtyVictim,
     /// A live page was evicted to make room.
     Evicted,
     /// A frame was taken from a dropped tablespace.

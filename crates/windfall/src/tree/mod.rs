@@ -1,9 +1,200 @@
 //! The B+tree, an algorithm over pages.
 //!
-//! **Purpose.** Written against the traits of [`store`].
+//! **Purpose.** Ordered entries of a key, a version header and a value, written against the traits of [`store`]: point
+//! reads ([`Tree::get_into`]), writes in two phases ([`Tree::seek_for_change`]), cursors, long values in overflow
+//! chains, bulk load, an exact check, and a hash index.
 //!
-//! **Invariants.** See [`store`].
+//! **Invariants.**
+//! - The root is page 1 of its tablespace and never moves. A tree without a page is empty; a tree that became empty
+//!   again keeps its root.
+//! - Every page is in the tree, in an overflow chain, or free: a node that leaves the tree is formatted as free before
+//!   its number is given back. Whatever reads a valid leaf of this tablespace thus reads a leaf of this tree.
+//! - There are no sibling links. Each node's fences are the separators beside its link in the parent, so a cursor or
+//!   a hint proves by the fences that it is in the right place.
+//! - Readers hold no latch: a child's version is taken while the parent is still what it was (lock coupling by
+//!   validation), and everything begins anew when it was not.
+//! - A change of structure is one mini-transaction for one level: the parent, one or two nodes, a new or a freed page.
+//!   Latches are taken parent before child, left before right, the allocation map last. Between the
+//!   mini-transactions of a cascade the tree is whole.
 //!
 //! **May touch.** `ids`, `error`, `page`, `sync`.
 
+mod change;
+mod check;
+mod cursor;
+mod descent;
+pub mod hash;
+mod load;
+pub mod overflow;
 pub mod store;
+mod structure;
+#[cfg(any(test, feature = "test-pool"))]
+pub mod testpool;
+#[cfg(test)]
+mod tests;
+
+pub use change::{Beside, Located};
+pub use check::TreeReport;
+pub use cursor::{Cursor, Seek};
+pub use load::BulkLoader;
+pub use overflow::{OverflowReader, OverflowRef, OverflowWriter};
+
+use crate::{
+    error::{CorruptError, Result, UsageError},
+    ids::PageNo,
+    page::{
+        EntryHeader, Node, PageOp, PageType,
+        node::{inline_limit, key_limit},
+    },
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+use descent::Toward;
+use hash::{HashBudget, TreeHash, hash_of};
+use store::{Access, MiniTransaction, PageStore, Reading};
+
+/// A tree: one tablespace of a store.
+#[derive(Debug)]
+pub struct Tree<S: PageStore> {
+    store: Arc<S>,
+    space: S::Space,
+    /// The root exists. It never goes away, so a look at this spares a look at the tablespace.
+    rooted: AtomicBool,
+    hash: TreeHash,
+}
+
+impl<S: PageStore> Tree<S> {
+    /// The tree in this tablespace. Its hash index, which is off, may take memory within `budget`.
+    pub fn new(store: Arc<S>, space: S::Space, budget: Arc<HashBudget>) -> Self {
+        Self { store, space, rooted: AtomicBool::new(false), hash: TreeHash::new(budget) }
+    }
+
+    /// The store that keeps the pages.
+    pub fn store(&self) -> &Arc<S> {
+        &self.store
+    }
+
+    /// The tablespace.
+    pub fn space(&self) -> &S::Space {
+        &self.space
+    }
+
+    /// The hash index.
+    pub fn hash(&self) -> &TreeHash {
+        &self.hash
+    }
+
+    /// The longest key.
+    pub fn key_limit(&self) -> usize {
+        key_limit(self.store.page_size())
+    }
+
+    /// The longest value that an entry keeps; longer ones belong into overflow chains.
+    pub fn inline_limit(&self) -> usize {
+        inline_limit(self.store.page_size())
+    }
+
+    /// Reads the entry of a key: its version header, and its value into `value`, whose old content is lost. Entries
+    /// that are marked as deleted are found too: whether they count is for the caller to say.
+    ///
+    /// # Errors
+    /// Those of [`PageStore::read`].
+    pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<EntryHeader>> {
+        let hash = self.hash.is_on().then(|| hash_of(key));
+        if let Some(hash) = hash
+            && let Some(answer) = self.get_by_hint(hash, key, value)
+        {
+            return Ok(answer);
+        }
+        loop {
+            value.clear();
+            let Some(path) = self.descend(Toward::Key(key), 0, Access::Point)? else { return Ok(None) };
+            let node = Node::new(path.node.page());
+            let (slot, found) = node.find(key);
+            let header = found.then(|| {
+                node.value_into(slot, value);
+                node.header(slot)
+            });
+            let leaf = node.page().id().page;
+            if path.node.is_valid() {
+                // A root that is a leaf is found without a hint.
+                if let Some(hash) = hash.filter(|_| path.parent.is_some()) {
+                    self.hash.note(hash, leaf, slot);
+                }
+                return Ok(header);
+            }
+        }
+    }
+
+    /// Reads an entry from the leaf that the hash index names; the outer `None` when that leaf cannot answer.
+    #[expect(clippy::option_option, reason = "no answer is not the answer that there is no entry")]
+    fn get_by_hint(&self, hash: u64, key: &[u8], value: &mut Vec<u8>) -> Option<Option<EntryHeader>> {
+        let (page, hint) = self.hash.hint(hash)?;
+        // Whatever fails here, the descent finds a better error if there is one.
+        let reading = self.store.read(&self.space, page, Access::Point).ok()?;
+        let node = Node::new(reading.page());
+        if !node.is_leaf() || !node.has_prefix_of(key) {
+            return None;
+        }
+        value.clear();
+        let (slot, found) = if node.is_at(hint, key) { (hint, true) } else { node.find(key) };
+        if found {
+            node.value_into(slot, value);
+            let header = node.header(slot);
+            if !reading.is_valid() {
+                return None;
+            }
+            if slot != hint {
+                self.hash.note(hash, page, slot);
+            }
+            return Some(Some(header));
+        }
+        (node.contains(key) && reading.is_valid()).then_some(None)
+    }
+
+    /// Makes the root if there is none.
+    ///
+    /// # Errors
+    /// Those of [`PageStore::begin`] and [`MiniTransaction::allocate`].
+    pub(crate) fn ensure_root(&self) -> Result<()> {
+        if !self.is_rooted()? {
+            let mut mtr = self.store.begin()?;
+            let root = mtr.allocate(&self.space, PageType::Leaf, 0, PageNo::ROOT)?;
+            let page = mtr.page_no(root);
+            if page != PageNo::ROOT {
+                // Someone else made the root at the same time.
+                mtr.apply(root, &PageOp::Format { kind: PageType::Free, level: 0 });
+                mtr.free(&self.space, page)?;
+            }
+            mtr.commit()?;
+            self.rooted.store(true, Relaxed);
+        }
+        Ok(())
+    }
+
+    fn is_rooted(&self) -> Result<bool> {
+        if self.rooted.load(Relaxed) {
+            return Ok(true);
+        }
+        let rooted = !self.store.is_empty(&self.space)?;
+        self.rooted.store(rooted, Relaxed);
+        Ok(rooted)
+    }
+
+    fn check_key(&self, key: &[u8]) -> Result<()> {
+        let limit = self.key_limit();
+        if key.len() > limit {
+            Err(UsageError::KeyTooLong { length: key.len(), limit }.into())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The error for a structure that contradicts itself.
+    fn damaged(&self, page: PageNo, what: &str) -> crate::error::Error {
+        let space = self.store.space_id(&self.space);
+        CorruptError::Structure { space, what: format!("page {page}: {what}").into() }.into()
+    }
+}

@@ -8,7 +8,7 @@ use super::source::{Source, Token};
 /// `tree::store` is the seam: the tree asks there for what keeps its pages, and what keeps them implements it, so it
 /// lies below both.
 const FLOORS: &[&[&str]] = &[
-    &["sync"],
+    &["sync", "row"],
     &["ids"],
     &["error"],
     &["page"],

@@ -1,0 +1,64 @@
+//! Reading many pages at once.
+//!
+//! **Purpose.** A scan and recovery know which pages they need next; asking for them in one batch keeps the disk busy.
+//!
+//! **Invariants.** As for a single read: a page is latched exclusively from its entry into the page table until its content
+//! is verified. A page whose read fails is taken out again, and whoever needs it reads it itself and is told.
+//!
+//! **May touch.** `disk`, the rest of `buffer`.
+
+use super::{BufferPool, ExclusivePage, FileState, Space, doublewrite::words};
+use crate::{
+    disk::{Action, FileName, IoBuffer, Queue, Request},
+    error::Result,
+    ids::{PageId, PageNo},
+    page::{Access, Page},
+    sync::Arc,
+};
+
+/// The most pages in one batch: a small pool is not flooded.
+pub const PAGES: usize = 64;
+
+impl BufferPool {
+    /// Reads those of the pages that are not in the pool, at most [`PAGES`] and at most an eighth of the pool.
+    ///
+    /// # Errors
+    /// When the database is poisoned, or no frame is to be had. A page that cannot be read is not an error here.
+    pub fn read_ahead(&self, queue: &mut dyn Queue, wanted: &[(Arc<Space>, PageNo)]) -> Result<()> {
+        let most = PAGES.min(self.occupancy().frames / 8);
+        let mut under_way: Vec<Option<(&Arc<Space>, ExclusivePage<'_>)>> = Vec::new();
+        let mut requests = Vec::new();
+        for (space, page) in wanted.iter().take(most) {
+            let id = PageId { space: space.id(), page: *page };
+            let resident = space.pages.get(*page, &crossbeam_epoch::pin()).is_some();
+            if resident || space.is_dropped() || space.file() == FileState::None {
+                continue;
+            }
+            let Some(mut latched) = self.install(space, *page, Access::Scan)? else { continue };
+            latched.changed();
+            requests.push(Request {
+                token: under_way.len() as u64,
+                file: FileName::Data(id.space),
+                offset: self.offset(*page),
+                action: Action::Read,
+                buffer: IoBuffer::new(self.page_size),
+            });
+            under_way.push(Some((space, latched)));
+        }
+        queue.submit(requests);
+        while queue.pending() > 0 {
+            for done in queue.complete(true) {
+                let Some((space, latched)) = under_way[done.token as usize].take() else { continue };
+                let id = latched.id();
+                let bytes = words(done.buffer.bytes());
+                let content = Page::new(&bytes[..self.page_size / 8]);
+                if done.result.is_ok() && self.verify(id, content).is_ok() {
+                    latched.page().copy_from(content);
+                } else {
+                    self.abandon(space, id.page, latched.hand_over());
+                }
+            }
+        }
+        Ok(())
+    }
+}

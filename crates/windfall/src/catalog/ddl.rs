@@ -1,0 +1,474 @@
+//! The statements.
+//!
+//! **Purpose.** Create, drop, truncate, rename, swap; add and drop of secondary trees; each atomic over a crash.
+//!
+//! **Invariants.** Those of the [catalog](super). New tablespaces are known to nobody before their record is committed, as
+//! `flush_log_at_trx_commit` says; old ones are detached after their drop is.
+//!
+//! **May touch.** The rest of `catalog`, and what it may touch.
+
+use super::{
+    names::Names,
+    record::{IndexRecord, KeySpec, TableRecord},
+    table::{Shape, Table},
+};
+use crate::{
+    buffer::{BufferPool, Durability, Space},
+    error::{Result, SchemaError},
+    ids::{Lsn, SpaceId},
+    log::{FlushLog, Record},
+    mtr::Mtr,
+    store::Tree,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+        work::{self, Counts},
+    },
+    system::{Change, SystemTree, TABLE},
+    transaction::Ids,
+    tree::hash::HashBudget,
+};
+
+/// The longest name, in bytes.
+const NAME_LIMIT: usize = 255;
+
+/// What a new table is to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TableDefinition {
+    /// Bytes to keep with the table.
+    pub metadata: Vec<u8>,
+    /// Its secondary trees.
+    pub indexes: Vec<IndexDefinition>,
+}
+
+/// What a new secondary tree is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexDefinition {
+    /// Its name.
+    pub name: String,
+    /// Whether no two rows may have the same key.
+    pub unique: bool,
+    /// How its key is made.
+    pub key: KeySpec,
+}
+
+/// What a drop did.
+#[derive(Clone, Debug, Default)]
+pub struct DropReport {
+    /// How many tablespaces were dropped.
+    pub trees: usize,
+    /// The work of the calling thread from the first look at the catalog to the last push.
+    pub work: Counts,
+    /// Where the log says so.
+    pub lsn: Lsn,
+}
+
+/// The catalog of an open database.
+#[derive(Debug)]
+pub struct Catalog {
+    pub(super) pool: Arc<BufferPool>,
+    pub(super) system: Arc<SystemTree>,
+    ids: Arc<Ids>,
+    names: Names,
+    budget: Arc<HashBudget>,
+    /// Whether new trees get a hash index.
+    hashed: AtomicBool,
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let bad = |what| Err(SchemaError::BadName { name: name.into(), what }.into());
+    match name {
+        "" => bad("it is empty"),
+        _ if name.len() > NAME_LIMIT => bad("it is longer than 255 bytes"),
+        _ if name.contains('\0') => bad("it contains a zero byte"),
+        _ => Ok(()),
+    }
+}
+
+fn no_table(name: &str) -> SchemaError {
+    SchemaError::NoTable(name.into())
+}
+
+fn record_key(name: &str) -> Vec<u8> {
+    [&[TABLE], name.as_bytes()].concat()
+}
+
+impl Catalog {
+    /// The catalog whose records are in the system tree: reads them all. `attach` makes a tablespace known to the pool,
+    /// with what is known of its file.
+    ///
+    /// # Errors
+    /// Damage, I/O.
+    pub fn open(
+        pool: Arc<BufferPool>,
+        system: Arc<SystemTree>,
+        ids: Arc<Ids>,
+        budget: Arc<HashBudget>,
+        hashed: bool,
+        attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>,
+    ) -> Result<Self> {
+        let names = Names::new(pool.ground().env.clone());
+        let catalog = Self { pool, system, ids, names, budget, hashed: AtomicBool::new(hashed) };
+        let mut failure = None;
+        catalog.system.scan(&[TABLE], &mut |key, value| {
+            let entered = catalog.enter(&key[1..], value, attach);
+            failure = entered.err();
+            failure.is_none()
+        })?;
+        failure.map_or(Ok(catalog), Err)
+    }
+
+    fn enter(
+        &self,
+        name: &[u8],
+        value: &[u8],
+        attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>,
+    ) -> Result<()> {
+        let name = core::str::from_utf8(name).ok();
+        let (Some(name), Some(record)) = (name, TableRecord::decode(value)) else {
+            return Err(self.system.damaged("a table's record is damaged"));
+        };
+        let shape = self.shape(record, attach)?;
+        self.names.enter(name, Arc::new(Table::new(shape)));
+        Ok(())
+    }
+
+    fn shape(
+        &self,
+        record: TableRecord,
+        attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>,
+    ) -> Result<Shape> {
+        let mut trees = Vec::with_capacity(1 + record.indexes.len());
+        for space in record.spaces() {
+            trees.push(self.tree(attach(space)?));
+        }
+        let mut trees = trees.into_iter();
+        let clustered = trees.next().expect("every table has a clustered tree");
+        Ok(Shape { record, clustered, secondaries: trees.collect() })
+    }
+
+    pub(super) fn tree(&self, space: Arc<Space>) -> Arc<Tree> {
+        let tree = Tree::new(self.pool.clone(), space, self.budget.clone());
+        if self.hashed.load(Relaxed) {
+            tree.hash().switch(true);
+        }
+        Arc::new(tree)
+    }
+
+    /// Switches the hash indexes of all trees, and of those to come.
+    pub fn set_hash_index(&self, on: bool) {
+        self.hashed.store(on, Relaxed);
+        for (_, table) in self.tables() {
+            table.shape().trees().for_each(|tree| tree.hash().switch(on));
+        }
+    }
+
+    /// How many tables there are.
+    pub fn count(&self) -> usize {
+        self.names.count()
+    }
+
+    pub(super) fn attach_new(&self, space: SpaceId) -> Arc<Space> {
+        self.pool.attach(space, Durability::Logged)
+    }
+
+    /// The table of this name.
+    ///
+    /// # Errors
+    /// [`SchemaError::NoTable`].
+    pub fn table(&self, name: &str) -> Result<Arc<Table>> {
+        self.names.get(name).ok_or_else(|| no_table(name).into())
+    }
+
+    /// All names and tables, in order of name.
+    pub fn tables(&self) -> Vec<(Arc<str>, Arc<Table>)> {
+        self.names.all()
+    }
+
+    fn log_commit(&self, end: Lsn, mode: FlushLog) -> Result<()> {
+        self.pool.ground().log.commit(end, mode)
+    }
+
+    /// Changes records as one group, together with what else the group is to say, and waits for the log.
+    pub(super) fn change(&self, changes: &mut [Change], dropped: &[SpaceId], mode: FlushLog) -> Result<Lsn> {
+        self.pool.ground().log.admit(65_536)?;
+        let mut mtr = Mtr::begin(&self.pool)?;
+        self.system.change(&mut mtr, changes)?;
+        if !dropped.is_empty() {
+            mtr.record(&Record::Drop { spaces: dropped.to_vec() });
+        }
+        let end = mtr.commit()?;
+        self.log_commit(end, mode)?;
+        Ok(end)
+    }
+
+    fn new_record(&self, definition: &TableDefinition) -> Result<TableRecord> {
+        let mut indexes = Vec::with_capacity(definition.indexes.len());
+        for (n, index) in definition.indexes.iter().enumerate() {
+            check_name(&index.name)?;
+            if definition.indexes[..n].iter().any(|other| other.name == index.name) {
+                let (table, index) = ("the new table".into(), index.name.as_str().into());
+                return Err(SchemaError::IndexExists { table, index }.into());
+            }
+            indexes.push(self.new_index(index)?);
+        }
+        let clustered = self.ids.space()?;
+        Ok(TableRecord {
+            id: clustered.0,
+            version: 1,
+            clustered,
+            metadata: definition.metadata.clone(),
+            indexes,
+        })
+    }
+
+    pub(super) fn new_index(&self, index: &IndexDefinition) -> Result<IndexRecord> {
+        Ok(IndexRecord {
+            name: index.name.as_str().into(),
+            space: self.ids.space()?,
+            unique: index.unique,
+            key: index.key.clone(),
+        })
+    }
+
+    /// Creates an empty table. It has no page and no file until it has a row.
+    ///
+    /// # Errors
+    /// [`SchemaError`] for the name; what the log says.
+    pub fn create_table(
+        &self,
+        name: &str,
+        definition: &TableDefinition,
+        mode: FlushLog,
+    ) -> Result<Arc<Table>> {
+        check_name(name)?;
+        let mut claim = self.names.claim(&[name]);
+        if claim.table(name).is_some() {
+            return Err(SchemaError::TableExists(name.into()).into());
+        }
+        let record = self.new_record(definition)?;
+        let mut change = [Change::put(record_key(name), record.encode())];
+        self.change(&mut change, &[], mode)?;
+        let shape = self.shape(record, &mut |space| Ok(self.attach_new(space)))?;
+        let table = Arc::new(Table::new(shape));
+        claim.set(name, Some(table.clone()));
+        Ok(table)
+    }
+
+    /// Drops tables as one step: all of them or, when one does not exist, none.
+    ///
+    /// # Errors
+    /// [`SchemaError::NoTable`]; what the log says.
+    pub fn drop_tables(&self, names: &[&str], mode: FlushLog) -> Result<DropReport> {
+        let (result, work) = work::in_drop(|| self.drop_claimed(names, mode));
+        result.map(|report| DropReport { work, ..report })
+    }
+
+    fn drop_claimed(&self, names: &[&str], mode: FlushLog) -> Result<DropReport> {
+        let mut claim = self.names.claim(names);
+        let mut names = names.to_vec();
+        names.sort_unstable();
+        names.dedup();
+        let mut tables = Vec::with_capacity(names.len());
+        for name in &names {
+            tables.push(claim.table(name).ok_or_else(|| no_table(name))?);
+        }
+        for table in &tables {
+            table.gate().close();
+        }
+        let spaces: Vec<Arc<Space>> = tables.iter().flat_map(|table| spaces_of(&table.shape())).collect();
+        let ids: Vec<SpaceId> = spaces.iter().map(|space| space.id()).collect();
+        let mut changes: Vec<Change> = names.iter().map(|name| Change::remove(record_key(name))).collect();
+        let lsn = match self.change(&mut changes, &ids, mode) {
+            Ok(lsn) => lsn,
+            Err(error) => {
+                // Nothing was changed, or the database is poisoned.
+                for table in &tables {
+                    table.gate().open();
+                }
+                return Err(error);
+            }
+        };
+        for space in &spaces {
+            self.pool.detach(space, lsn);
+        }
+        for (name, table) in names.iter().zip(&tables) {
+            table.gate().close_for_good();
+            claim.set(name, None);
+        }
+        Ok(DropReport { trees: spaces.len(), lsn, ..DropReport::default() })
+    }
+
+    /// Empties a table: it gets new tablespaces, and the old ones are dropped.
+    ///
+    /// # Errors
+    /// [`SchemaError::NoTable`]; what the log says.
+    pub fn truncate_table(&self, name: &str, mode: FlushLog) -> Result<DropReport> {
+        let (result, work) = work::in_drop(|| {
+            self.reshape(name, mode, |record| {
+                record.clustered = self.ids.space()?;
+                for index in &mut record.indexes {
+                    index.space = self.ids.space()?;
+                }
+                Ok(())
+            })
+        });
+        result.map(|report| DropReport { work, ..report })
+    }
+
+    /// Changes a table's record while its gate is closed; trees that it no longer names are dropped, those that it names
+    /// anew are empty.
+    fn reshape(
+        &self,
+        name: &str,
+        mode: FlushLog,
+        change: impl FnOnce(&mut TableRecord) -> Result<()>,
+    ) -> Result<DropReport> {
+        let claim = self.names.claim(&[name]);
+        let table = claim.table(name).ok_or_else(|| no_table(name))?;
+        let old = table.shape();
+        let mut record = old.record.clone();
+        change(&mut record)?;
+        record.version += 1;
+        let dropped: Vec<Arc<Space>> =
+            spaces_of(&old).into_iter().filter(|space| !record.spaces().any(|id| id == space.id())).collect();
+        let ids: Vec<SpaceId> = dropped.iter().map(|space| space.id()).collect();
+        table.gate().close();
+        let changed = self.change(&mut [Change::put(record_key(name), record.encode())], &ids, mode);
+        if let Ok(lsn) = changed {
+            let kept = |id| old.trees().find(|tree| tree.space().id() == id).cloned();
+            let tree = |id| kept(id).unwrap_or_else(|| self.tree(self.attach_new(id)));
+            let clustered = tree(record.clustered);
+            let secondaries = record.indexes.iter().map(|index| tree(index.space)).collect();
+            table.reshape(Shape { record, clustered, secondaries });
+            for space in &dropped {
+                self.pool.detach(space, lsn);
+            }
+        }
+        table.gate().open();
+        Ok(DropReport { trees: dropped.len(), lsn: changed?, ..DropReport::default() })
+    }
+
+    /// Gives a table another name.
+    ///
+    /// # Errors
+    /// [`SchemaError`] for the names; what the log says.
+    pub fn rename_table(&self, from: &str, to: &str, mode: FlushLog) -> Result<()> {
+        check_name(to)?;
+        let mut claim = self.names.claim(&[from, to]);
+        let table = claim.table(from).ok_or_else(|| no_table(from))?;
+        if claim.table(to).is_some() {
+            return Err(SchemaError::TableExists(to.into()).into());
+        }
+        let record = table.shape().record.encode();
+        let mut changes = [Change::remove(record_key(from)), Change::put(record_key(to), record)];
+        self.change(&mut changes, &[], mode)?;
+        claim.set(from, None);
+        claim.set(to, Some(table));
+        Ok(())
+    }
+
+    /// Lets two tables change their names with each other, as one step.
+    ///
+    /// # Errors
+    /// [`SchemaError::NoTable`]; what the log says.
+    pub fn swap_tables(&self, a: &str, b: &str, mode: FlushLog) -> Result<()> {
+        let mut claim = self.names.claim(&[a, b]);
+        let table_a = claim.table(a).ok_or_else(|| no_table(a))?;
+        let table_b = claim.table(b).ok_or_else(|| no_table(b))?;
+        if a == b {
+            return Ok(());
+        }
+        let put = |name: &str, table: &Table| Change::put(record_key(name), table.shape().record.encode());
+        self.change(&mut [put(a, &table_b), put(b, &table_a)], &[], mode)?;
+        claim.set(a, Some(table_b));
+        claim.set(b, Some(table_a));
+        Ok(())
+    }
+
+    /// Adds a secondary tree and fills it from the rows. Calls on this table wait meanwhile.
+    ///
+    /// # Errors
+    /// [`SchemaError`] for the names, and when two rows have one key in a unique tree; what the log says.
+    pub fn create_index(&self, name: &str, index: &IndexDefinition, mode: FlushLog) -> Result<()> {
+        check_name(&index.name)?;
+        let claim = self.names.claim(&[name]);
+        let table = claim.table(name).ok_or_else(|| no_table(name))?;
+        let old = table.shape();
+        if old.record.indexes.iter().any(|other| *other.name == *index.name) {
+            let (table, index) = (name.into(), index.name.as_str().into());
+            return Err(SchemaError::IndexExists { table, index }.into());
+        }
+        let new = self.new_index(index)?;
+        table.gate().close();
+        let built = self.build_index(name, &old, &new).and_then(|tree| {
+            let mut record = old.record.clone();
+            record.version += 1;
+            record.indexes.push(new);
+            let put = Change::put(record_key(name), record.encode());
+            let recorded = self.change(&mut [put], &[], mode);
+            if let Err(error) = recorded {
+                self.discard(&tree)?;
+                return Err(error);
+            }
+            let mut secondaries = old.secondaries.clone();
+            secondaries.push(tree);
+            table.reshape(Shape { record, clustered: old.clustered.clone(), secondaries });
+            Ok(())
+        });
+        table.gate().open();
+        built
+    }
+
+    /// Drops a secondary tree.
+    ///
+    /// # Errors
+    /// [`SchemaError`] for the names; what the log says.
+    pub fn drop_index(&self, name: &str, index: &str, mode: FlushLog) -> Result<DropReport> {
+        let (result, work) = work::in_drop(|| {
+            self.reshape(name, mode, |record| {
+                let place = record.indexes.iter().position(|other| *other.name == *index);
+                let missing = || SchemaError::NoIndex { table: name.into(), index: index.into() };
+                record.indexes.remove(place.ok_or_else(missing)?);
+                Ok(())
+            })
+        });
+        result.map(|report| DropReport { work, ..report })
+    }
+
+    /// Drops a tree that no record ever named.
+    pub(super) fn discard(&self, tree: &Tree) -> Result<()> {
+        let mut mtr = Mtr::begin(&self.pool)?;
+        mtr.record(&Record::Drop { spaces: vec![tree.space().id()] });
+        let end = mtr.commit()?;
+        self.pool.detach(tree.space(), end);
+        Ok(())
+    }
+
+    /// A table that no name and no record leads to, gone with whoever holds it.
+    ///
+    /// # Errors
+    /// [`SchemaError`] for the names of its indexes.
+    pub fn temporary_table(&self, definition: &TableDefinition) -> Result<Arc<Table>> {
+        let record = self.new_record(definition)?;
+        let shape = self.shape(record, &mut |space| Ok(self.pool.attach(space, Durability::Temporary)))?;
+        Ok(Arc::new(Table::new(shape)))
+    }
+
+    /// Drops a temporary table: no record, no log.
+    pub fn drop_temporary(&self, table: &Table) -> DropReport {
+        let (trees, work) = work::in_drop(|| {
+            table.gate().close_for_good();
+            let spaces = spaces_of(&table.shape());
+            for space in &spaces {
+                self.pool.detach(space, Lsn::ZERO);
+            }
+            spaces.len()
+        });
+        DropReport { trees, work, lsn: Lsn::ZERO }
+    }
+}
+
+fn spaces_of(shape: &Shape) -> Vec<Arc<Space>> {
+    shape.trees().map(|tree| tree.space().clone()).collect()
+}

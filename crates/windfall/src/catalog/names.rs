@@ -1,0 +1,160 @@
+//! The names of tables, in memory.
+//!
+//! **Purpose.** Finds a table by its name, and lets one DDL statement at a time decide over a name.
+//!
+//! **Invariants.** A statement claims all names that it touches, in order, before it changes anything, and whoever asks
+//! for a claimed name waits for the outcome. No lock is held while the statement works: a claim is a mark. A shard's
+//! lock is held for the time of a look into a map.
+//!
+//! **May touch.** `table`, `env`, `sync`.
+
+use core::hash::{BuildHasher, BuildHasherDefault};
+use std::{collections::HashMap, hash::DefaultHasher};
+
+use super::table::Table;
+use crate::{
+    env::Env,
+    sync::{Arc, Event, Mutex, Rank},
+};
+
+const SHARDS: usize = 64;
+
+#[derive(Debug)]
+enum Entry {
+    Table(Arc<Table>),
+    /// A statement is deciding over the name.
+    Claimed,
+}
+
+type Shard = Mutex<HashMap<Arc<str>, Entry>>;
+
+/// The names.
+#[derive(Debug)]
+pub struct Names {
+    env: Arc<dyn Env>,
+    shards: Box<[Shard]>,
+    decided: Event,
+}
+
+/// Names that a statement decides over. When it is dropped, what [`Claim::set`] said last is published.
+#[derive(Debug)]
+pub struct Claim<'a> {
+    names: &'a Names,
+    held: Vec<(Arc<str>, Option<Arc<Table>>)>,
+}
+
+impl Names {
+    /// No names.
+    pub fn new(env: Arc<dyn Env>) -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::new(Rank::Names, HashMap::new())).collect();
+        Self { env, shards, decided: Event::new() }
+    }
+
+    fn shard(&self, name: &str) -> &Shard {
+        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(name);
+        &self.shards[hash as usize % SHARDS]
+    }
+
+    /// The table of this name, once nobody is deciding over it.
+    pub fn get(&self, name: &str) -> Option<Arc<Table>> {
+        let mut found = None;
+        let mut look = || match self.shard(name).lock().get(name) {
+            Some(Entry::Claimed) => false,
+            Some(Entry::Table(table)) => {
+                found = Some(table.clone());
+                true
+            }
+            None => true,
+        };
+        if !look() {
+            self.env.wait(&self.decided, &mut look);
+        }
+        found
+    }
+
+    /// Claims names, once nobody else is deciding over any of them. A name that is given twice is claimed once.
+    pub fn claim(&self, names: &[&str]) -> Claim<'_> {
+        let mut sorted: Vec<&str> = names.to_vec();
+        sorted.sort_unstable();
+        sorted.dedup();
+        let mut claim = Claim { names: self, held: Vec::with_capacity(sorted.len()) };
+        for name in sorted {
+            let held = &mut claim.held;
+            let mut take = || {
+                let mut shard = self.shard(name).lock();
+                match shard.get_mut(name) {
+                    Some(Entry::Claimed) => return false,
+                    Some(entry) => {
+                        if let Entry::Table(table) = core::mem::replace(entry, Entry::Claimed) {
+                            held.push((name.into(), Some(table)));
+                        }
+                    }
+                    None => {
+                        let name: Arc<str> = name.into();
+                        shard.insert(name.clone(), Entry::Claimed);
+                        held.push((name, None));
+                    }
+                }
+                true
+            };
+            if !take() {
+                self.env.wait(&self.decided, &mut take);
+            }
+        }
+        claim
+    }
+
+    /// Enters a table whose record was found when the database was opened.
+    pub fn enter(&self, name: &str, table: Arc<Table>) {
+        self.shard(name).lock().insert(name.into(), Entry::Table(table));
+    }
+
+    /// How many names there are, claimed ones included.
+    pub fn count(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
+    /// All names and tables that nobody is deciding over, in order of name.
+    pub fn all(&self) -> Vec<(Arc<str>, Arc<Table>)> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            for (name, entry) in &*shard.lock() {
+                if let Entry::Table(table) = entry {
+                    all.push((name.clone(), table.clone()));
+                }
+            }
+        }
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        all
+    }
+}
+
+impl Claim<'_> {
+    fn place(&self, name: &str) -> usize {
+        self.held.binary_search_by(|(held, _)| (**held).cmp(name)).expect("the name was claimed")
+    }
+
+    /// The table of a claimed name.
+    pub fn table(&self, name: &str) -> Option<Arc<Table>> {
+        self.held[self.place(name)].1.clone()
+    }
+
+    /// Says what the name means from now on.
+    pub fn set(&mut self, name: &str, table: Option<Arc<Table>>) {
+        let place = self.place(name);
+        self.held[place].1 = table;
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        for (name, table) in self.held.drain(..) {
+            let mut shard = self.names.shard(&name).lock();
+            match table {
+                Some(table) => drop(shard.insert(name, Entry::Table(table))),
+                None => drop(shard.remove(&name)),
+            }
+        }
+        self.names.decided.notify();
+    }
+}

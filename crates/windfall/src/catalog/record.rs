@@ -1,0 +1,217 @@
+//! A table's record in the system tree.
+//!
+//! **Purpose.** One record names everything a table is: its trees, each a tablespace, and how their keys are made. Whoever
+//! changes what exists changes one record.
+//!
+//! **Invariants.** Decoding takes anything and panics at nothing. A record of a later format is refused, not guessed at.
+//!
+//! **May touch.** `ids`.
+//!
+//! # Format
+//!
+//! All numbers are little-endian; `bytes` and `text` are a `u32` length and the bytes.
+//!
+//! | field | type |
+//! | --- | --- |
+//! | record format, 1 | `u8` |
+//! | table id: stays over truncation and renaming | `u64` |
+//! | version: grows with every change of the definition | `u64` |
+//! | clustered tree's tablespace | `u64` |
+//! | metadata of the user's | `bytes` |
+//! | number of secondary trees | `u16` |
+//! | each: name `text`, tablespace `u64`, unique `u8`, number of key parts `u16`, each: kind `u8`, two `u32` | |
+
+use crate::{ids::SpaceId, sync::Arc};
+
+const FORMAT: u8 = 1;
+
+/// Where a part of a secondary key comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyPart {
+    /// Bytes of the row's value. What lies past its end is left out.
+    Value {
+        /// The first byte.
+        offset: u32,
+        /// How many.
+        length: u32,
+    },
+    /// A field of a value that was made by [`row::encode`](crate::row::encode).
+    Field {
+        /// Its number, from zero.
+        number: u32,
+    },
+}
+
+/// How the key of a secondary tree is made from a row: its parts, one behind the other.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct KeySpec {
+    /// The parts. Each but the last should have a fixed length, or keys of different rows may look alike.
+    pub parts: Vec<KeyPart>,
+}
+
+/// A secondary tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexRecord {
+    /// Its name, unique within the table.
+    pub name: Arc<str>,
+    /// Its tablespace.
+    pub space: SpaceId,
+    /// Whether no two rows may have the same key.
+    pub unique: bool,
+    /// How its key is made.
+    pub key: KeySpec,
+}
+
+/// A table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableRecord {
+    /// The table: the same over truncation and renaming.
+    pub id: u64,
+    /// Grows with every change of the definition.
+    pub version: u64,
+    /// The clustered tree's tablespace.
+    pub clustered: SpaceId,
+    /// Bytes that the user wants to keep with the table.
+    pub metadata: Vec<u8>,
+    /// The secondary trees.
+    pub indexes: Vec<IndexRecord>,
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (bytes, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*bytes)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn bytes(&mut self) -> Option<&'a [u8]> {
+        let length = self.u32()? as usize;
+        let (bytes, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+impl TableRecord {
+    /// Every tablespace of the table, the clustered one first.
+    pub fn spaces(&self) -> impl Iterator<Item = SpaceId> {
+        core::iter::once(self.clustered).chain(self.indexes.iter().map(|index| index.space))
+    }
+
+    /// The stored form.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![FORMAT];
+        for word in [self.id, self.version, self.clustered.0] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        put_bytes(&mut out, &self.metadata);
+        out.extend_from_slice(&(self.indexes.len() as u16).to_le_bytes());
+        for index in &self.indexes {
+            put_bytes(&mut out, index.name.as_bytes());
+            out.extend_from_slice(&index.space.0.to_le_bytes());
+            out.push(u8::from(index.unique));
+            out.extend_from_slice(&(index.key.parts.len() as u16).to_le_bytes());
+            for part in &index.key.parts {
+                let (kind, a, b) = match *part {
+                    KeyPart::Value { offset, length } => (0, offset, length),
+                    KeyPart::Field { number } => (1, number, 0),
+                };
+                out.push(kind);
+                out.extend_from_slice(&a.to_le_bytes());
+                out.extend_from_slice(&b.to_le_bytes());
+            }
+        }
+        out
+    }
+
+    /// Reads the stored form; `None` when it is damaged or of a later format.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader(bytes);
+        if from.u8()? != FORMAT {
+            return None;
+        }
+        let (id, version, clustered) = (from.u64()?, from.u64()?, SpaceId(from.u64()?));
+        let metadata = from.bytes()?.to_vec();
+        let mut indexes = Vec::new();
+        for _ in 0..from.u16()? {
+            let name = core::str::from_utf8(from.bytes()?).ok()?.into();
+            let (space, unique) = (SpaceId(from.u64()?), from.u8()? != 0);
+            let mut parts = Vec::new();
+            for _ in 0..from.u16()? {
+                let (kind, a, b) = (from.u8()?, from.u32()?, from.u32()?);
+                parts.push(match kind {
+                    0 => KeyPart::Value { offset: a, length: b },
+                    1 => KeyPart::Field { number: a },
+                    _ => return None,
+                });
+            }
+            indexes.push(IndexRecord { name, space, unique, key: KeySpec { parts } });
+        }
+        from.0.is_empty().then_some(Self { id, version, clustered, metadata, indexes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_record_comes_back_and_a_cut_one_does_not() {
+        let index = |n: u64, parts: Vec<KeyPart>| IndexRecord {
+            name: format!("index {n}").into(),
+            space: SpaceId(n),
+            unique: n.is_multiple_of(2),
+            key: KeySpec { parts },
+        };
+        let parts = vec![KeyPart::Value { offset: 3, length: 4 }, KeyPart::Field { number: 9 }];
+        let record = TableRecord {
+            id: 4,
+            version: 7,
+            clustered: SpaceId(90),
+            metadata: b"anything".to_vec(),
+            indexes: vec![index(91, parts), index(92, vec![])],
+        };
+        let bytes = record.encode();
+        assert_eq!(TableRecord::decode(&bytes), Some(record.clone()));
+        assert_eq!(record.spaces().map(|s| s.0).collect::<Vec<_>>(), [90, 91, 92]);
+        for cut in 0..bytes.len() {
+            assert_eq!(TableRecord::decode(&bytes[..cut]), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_refused_without_a_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Some(first) = bytes.first_mut() {
+                *first = FORMAT;
+            }
+            let _ = TableRecord::decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! The database: the face of the library.
+//!
+//! **Purpose.** Opens a database, hands out tables and sessions, runs the statements.
+//!
+//! **Invariants.** A [`Database`] is a handle: clones are cheap, any thread may use any of them, and the database is closed in
+//! good order when it is closed or the last handle of any kind goes. Every call is atomic and, by
+//! [`FlushLog`], durable on its own.
+//!
+//! **May touch.** `engine` and what is below; the rest of the public API.
+
+use core::time::Duration;
+use std::path::Path;
+
+use crate::{
+    buffer::SMALLEST,
+    catalog::{DropReport, IndexDefinition, KeyPart, KeySpec, TableDefinition},
+    check::{self, CheckReport},
+    disk::{Disk, RealDisk, RealDiskOptions},
+    engine::{Engine, EngineOptions, no_database},
+    env::{Env, RealEnv},
+    error::{Result, UsageError},
+    log::{FlushLog, LogOptions},
+    metrics::Metrics,
+    options::Options,
+    recovery::Progress,
+    session::Session,
+    sync::{Arc, atomic::Ordering::Relaxed, work},
+    table::Table,
+};
+
+/// What a new table is to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TableOptions {
+    pub(crate) definition: TableDefinition,
+}
+
+impl TableOptions {
+    /// With a secondary index.
+    #[must_use]
+    pub fn index(mut self, name: &str, options: IndexOptions) -> Self {
+        self.definition.indexes.push(options.definition(name));
+        self
+    }
+
+    /// With bytes of the user's own, kept with the table ([`Table::metadata`]).
+    #[must_use]
+    pub fn metadata(mut self, metadata: Vec<u8>) -> Self {
+        self.definition.metadata = metadata;
+        self
+    }
+}
+
+/// What a new secondary index is to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IndexOptions {
+    unique: bool,
+    parts: Vec<KeyPart>,
+}
+
+impl IndexOptions {
+    /// An index whose key is these bytes of the row's value; what lies past its end is left out.
+    pub fn on_value(bytes: core::ops::Range<u32>) -> Self {
+        Self::default().and_value(bytes)
+    }
+
+    /// An index whose key is this field of a value made by [`row::encode`](crate::row::encode).
+    pub fn on_field(number: u32) -> Self {
+        Self::default().and_field(number)
+    }
+
+    /// With these bytes of the value behind what is there.
+    #[must_use]
+    pub fn and_value(mut self, bytes: core::ops::Range<u32>) -> Self {
+        self.parts
+            .push(KeyPart::Value { offset: bytes.start, length: bytes.end.saturating_sub(bytes.start) });
+        self
+    }
+
+    /// With this field of the value behind what is there.
+    #[must_use]
+    pub fn and_field(mut self, number: u32) -> Self {
+        self.parts.push(KeyPart::Field { number });
+        self
+    }
+
+    /// With no two rows of one key.
+    #[must_use]
+    pub fn unique(mut self) -> Self {
+        self.unique = true;
+        self
+    }
+
+    fn definition(self, name: &str) -> IndexDefinition {
+        IndexDefinition { name: name.to_owned(), unique: self.unique, key: KeySpec { parts: self.parts } }
+    }
+}
+
+/// What is known of a table without reading it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableInfo {
+    /// Its name.
+    pub name: String,
+    /// Its secondary indexes.
+    pub indexes: Vec<String>,
+    /// Pages of it that are in the buffer pool.
+    pub resident_pages: u64,
+    /// Pages of it that have changes to be written.
+    pub dirty_pages: u64,
+    /// Bytes of its data files; a table that was never flushed has none.
+    pub file_bytes: u64,
+}
+
+/// An open database.
+#[derive(Clone, Debug)]
+pub struct Database {
+    engine: Arc<Engine>,
+}
+
+impl Database {
+    /// Opens the database in this folder, or makes one.
+    ///
+    /// # Errors
+    /// What is wrong with the folder, the files or the options, by name and with the cure.
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self> {
+        Self::open_with(path, &options, &|_| {})
+    }
+
+    /// As [`Database::open`], telling how recovery goes.
+    ///
+    /// # Errors
+    /// As [`Database::open`].
+    pub fn open_with(path: impl AsRef<Path>, options: &Options, progress: &dyn Fn(Progress)) -> Result<Self> {
+        options.check()?;
+        let disk_options = RealDiskOptions {
+            open_files: options.open_files,
+            io_threads: options.io_threads,
+            direct: options.direct_io,
+            create: options.create_if_missing,
+        };
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(path, disk_options)?);
+        Self::open_on(disk, Arc::new(RealEnv::default()), options, progress)
+    }
+
+    /// Opens the database on a disk and in a world of the caller's choice: this is how simulations begin.
+    ///
+    /// # Errors
+    /// As [`Database::open`].
+    pub fn open_on(
+        disk: Arc<dyn Disk>,
+        env: Arc<dyn Env>,
+        options: &Options,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Self> {
+        options.check()?;
+        let pool_max = options.buffer_pool_max_size.unwrap_or(options.buffer_pool_size.saturating_mul(4));
+        let engine = EngineOptions {
+            create: options.create_if_missing,
+            page_size: options.page_size,
+            pool_size: options.buffer_pool_size,
+            pool_max,
+            log: LogOptions { size: options.log_size, buffer: options.log_buffer_size },
+            segment_size: options.segment_size(),
+            flush_log: options.flush_log_at_trx_commit,
+            hash_memory: options.hash_index_memory.unwrap_or(options.buffer_pool_size / 100),
+            hash_index: options.hash_index,
+        };
+        let engine = Engine::open(disk, env, &engine, progress).map_err(no_database)?;
+        Ok(Self { engine: Arc::new(engine) })
+    }
+
+    fn mode(&self) -> FlushLog {
+        self.engine.flush_log()
+    }
+
+    /// A session, which can have temporary tables.
+    pub fn session(&self) -> Session {
+        Session::new(self.engine.clone())
+    }
+
+    /// Creates an empty table.
+    ///
+    /// # Errors
+    /// A name that is taken or cannot be used.
+    pub fn create_table(&self, name: &str, options: TableOptions) -> Result<Table> {
+        self.engine.check_open()?;
+        let table = self.engine.catalog.create_table(name, &options.definition, self.mode())?;
+        Ok(Table::new(self.engine.clone(), name, table))
+    }
+
+    /// The table of this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn table(&self, name: &str) -> Result<Table> {
+        self.engine.check_open()?;
+        Ok(Table::new(self.engine.clone(), name, self.engine.catalog.table(name)?))
+    }
+
+    /// All tables, in order of name.
+    ///
+    /// # Errors
+    /// A file that cannot be looked at.
+    pub fn tables(&self) -> Result<Vec<TableInfo>> {
+        self.engine.check_open()?;
+        let mut tables = Vec::new();
+        for (name, table) in self.engine.catalog.tables() {
+            let shape = table.shape();
+            let mut info = TableInfo {
+                name: name.to_string(),
+                indexes: shape.record.indexes.iter().map(|index| index.name.to_string()).collect(),
+                resident_pages: 0,
+                dirty_pages: 0,
+                file_bytes: 0,
+            };
+            for tree in shape.trees() {
+                let space = tree.space();
+                info.resident_pages += u64::from(space.resident());
+                info.dirty_pages += space.dirty_pages() as u64;
+                if space.file() != crate::buffer::FileState::None {
+                    let file = crate::disk::FileName::Data(space.id());
+                    info.file_bytes += self.engine.disk.len(file)?.unwrap_or(0);
+                }
+            }
+            tables.push(info);
+        }
+        Ok(tables)
+    }
+
+    /// Drops a table. Row calls on it that are under way are waited for; handles of it answer
+    /// [`Error::TableDropped`](crate::error::Error::TableDropped) from now on.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn drop_table(&self, name: &str) -> Result<DropReport> {
+        self.drop_tables(&[name])
+    }
+
+    /// Drops tables as one atomic step with one durable commit: all of them or, when one does not exist, none.
+    ///
+    /// # Errors
+    /// One of them does not exist.
+    pub fn drop_tables(&self, names: &[&str]) -> Result<DropReport> {
+        self.engine.check_open()?;
+        self.engine.catalog.drop_tables(names, self.mode())
+    }
+
+    /// Empties a table, at the cost of a drop.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn truncate_table(&self, name: &str) -> Result<DropReport> {
+        self.engine.check_open()?;
+        self.engine.catalog.truncate_table(name, self.mode())
+    }
+
+    /// Gives a table another name.
+    ///
+    /// # Errors
+    /// There is none of this name, or the other name is taken or cannot be used.
+    pub fn rename_table(&self, from: &str, to: &str) -> Result<()> {
+        self.engine.check_open()?;
+        self.engine.catalog.rename_table(from, to, self.mode())
+    }
+
+    /// Lets two tables change their names with each other, as one atomic step.
+    ///
+    /// # Errors
+    /// One of them does not exist.
+    pub fn swap_tables(&self, a: &str, b: &str) -> Result<()> {
+        self.engine.check_open()?;
+        self.engine.catalog.swap_tables(a, b, self.mode())
+    }
+
+    /// Adds a secondary index, filled from the rows. Calls on this table wait meanwhile.
+    ///
+    /// # Errors
+    /// There is no such table, the name is taken, or two rows have one key in a unique index.
+    pub fn create_index(&self, table: &str, name: &str, options: IndexOptions) -> Result<()> {
+        self.engine.check_open()?;
+        self.engine.catalog.create_index(table, &options.definition(name), self.mode())
+    }
+
+    /// Drops a secondary index.
+    ///
+    /// # Errors
+    /// There is no such table or index.
+    pub fn drop_index(&self, table: &str, name: &str) -> Result<DropReport> {
+        self.engine.check_open()?;
+        self.engine.catalog.drop_index(table, name, self.mode())
+    }
+
+    /// When commits are durable.
+    pub fn flush_log_at_trx_commit(&self) -> FlushLog {
+        self.engine.flush_log()
+    }
+
+    /// Changes when commits are durable, from the next one on.
+    pub fn set_flush_log_at_trx_commit(&self, mode: FlushLog) {
+        self.engine.set_flush_log(mode);
+    }
+
+    /// Sets the buffer pool's size. Growing is at once; shrinking goes on in the background, without stopping anyone.
+    ///
+    /// # Errors
+    /// A size below the smallest or above `buffer_pool_max_size`.
+    pub fn set_buffer_pool_size(&self, bytes: u64) -> Result<()> {
+        let frames = bytes / self.engine.pool.page_size() as u64;
+        let frames = usize::try_from(frames).unwrap_or(usize::MAX);
+        if frames < SMALLEST {
+            let what = format!("{bytes} bytes are too few: give it at least {SMALLEST} pages").into();
+            return Err(UsageError::Option { name: "buffer_pool_size", what }.into());
+        }
+        self.engine.pool.resize(frames)
+    }
+
+    /// Switches the adaptive hash indexes of all trees on or off.
+    pub fn set_hash_index(&self, on: bool) {
+        self.engine.catalog.set_hash_index(on);
+    }
+
+    /// Writes all changed pages to the data files and lets the log go below them.
+    ///
+    /// # Errors
+    /// What could not be written.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.engine.check_open()?;
+        self.engine.checkpointer.checkpoint_all(false).map(drop)
+    }
+
+    /// Checks everything: every page of every file, every tree, the allocation maps, the files. Calls on a table wait while
+    /// it is its turn.
+    ///
+    /// # Errors
+    /// When the check itself cannot go on; damage that it finds is in the report.
+    pub fn check(&self) -> Result<CheckReport> {
+        self.engine.check_open()?;
+        check::check(&self.engine)
+    }
+
+    /// What the database has done and how it stands.
+    pub fn metrics(&self) -> Metrics {
+        let engine = &self.engine;
+        let (log, occupancy, deletions) =
+            (engine.log.metrics(), engine.pool.occupancy(), engine.deleter.deletions());
+        let counters = &engine.pool.counters;
+        let micros = |time: Duration| time.as_micros() as u64;
+        let frames = occupancy.frames as u64;
+        let used = (occupancy.free + occupancy.dirty + occupancy.dropped) as u64;
+        Metrics {
+            page_size: engine.pool.page_size() as u64,
+            pool_frames: frames,
+            pool_free: occupancy.free as u64,
+            pool_dirty: occupancy.dirty as u64,
+            pool_dropped: occupancy.dropped as u64,
+            pool_clean: frames.saturating_sub(used),
+            pool_bookkeeping_bytes: frames * engine.pool.bookkeeping_per_frame() as u64,
+            pool_reads: counters.reads.load(Relaxed),
+            pool_writes: counters.writes.load(Relaxed),
+            pool_evictions: counters.evictions.load(Relaxed),
+            pool_reclaimed: counters.reclaimed.load(Relaxed),
+            pool_frame_waits: counters.frame_waits.load(Relaxed),
+            hash_index_bytes: engine.hash_budget.used(),
+            hash_index_limit: engine.hash_budget.limit(),
+            log_writes: log.writes,
+            log_syncs: log.fsyncs,
+            log_bytes: log.bytes,
+            log_groups: log.groups,
+            log_waits: log.waits,
+            log_longest_wait: micros(log.longest_wait),
+            log_last_sync: micros(log.last_sync),
+            log_age: log.age,
+            log_size: log.size,
+            checkpoints: engine.checkpointer.made(),
+            files_created: counters.files_created.load(Relaxed),
+            files_deleted: deletions.files,
+            files_deleted_bytes: deletions.bytes,
+            files_pending: deletions.pending_files,
+            drops_pending: occupancy.dropped_pending as u64,
+            tables: engine.catalog.count() as u64,
+            active_transactions: engine.transactions.active().count() as u64,
+            drop_waits: work::waits_during_drops(),
+        }
+    }
+
+    /// Closes the database: writes everything and marks it as shut down cleanly. Other handles answer
+    /// [`Error::Closed`](crate::error::Error::Closed) from now on. Without this call the last handle that goes closes it.
+    ///
+    /// # Errors
+    /// What could not be written; the log has it then, and the next opening recovers it.
+    pub fn close(self) -> Result<()> {
+        self.engine.close()
+    }
+}

@@ -1,0 +1,165 @@
+//! The assembled engine: what an open database consists of.
+//!
+//! **Purpose.** Puts the floors together in the order in which they can stand, starts the background workers, and takes all of
+//! it down again.
+//!
+//! **Invariants.** Opening is the same after a crash and after a clean shutdown; a crash only leaves more to replay. Nothing
+//! is served before every page is at the end of the log and every unfinished transaction is rolled back. What no record
+//! names is dropped then.
+//!
+//! **May touch.** All floors below.
+
+mod files;
+mod open;
+
+use core::time::Duration;
+
+pub use open::EngineOptions;
+pub(crate) use open::no_database;
+
+use crate::{
+    buffer::BufferPool,
+    catalog::Catalog,
+    checkpoint::Checkpointer,
+    disk::Disk,
+    env::{Env, Kind, Next, Worker},
+    error::Result,
+    log::{FlushLog, Log},
+    sync::{
+        Arc, Event, Mutex,
+        atomic::{AtomicBool, AtomicU8, Ordering::SeqCst},
+    },
+    system::SystemTree,
+    tablespace::Deleter,
+    transaction::Transactions,
+    tree::hash::HashBudget,
+};
+
+/// How often the reclaimer looks for dropped tablespaces; who needs a frame does not wait for it.
+const RECLAIM_PAUSE: Duration = Duration::from_millis(20);
+/// How often the keeper of file records looks.
+const RECORD_PAUSE: Duration = Duration::from_millis(200);
+/// How often purge looks when nobody wakes it.
+const PURGE_PAUSE: Duration = Duration::from_millis(200);
+
+/// An open database.
+#[derive(Debug)]
+pub struct Engine {
+    /// The files.
+    pub disk: Arc<dyn Disk>,
+    /// Time and waiting.
+    pub env: Arc<dyn Env>,
+    /// The redo log.
+    pub log: Arc<Log>,
+    /// The pages.
+    pub pool: Arc<BufferPool>,
+    /// What the database knows of itself.
+    pub system: Arc<SystemTree>,
+    /// Transactions.
+    pub transactions: Arc<Transactions>,
+    /// Tables.
+    pub catalog: Arc<Catalog>,
+    /// Checkpoints.
+    pub checkpointer: Arc<Checkpointer>,
+    /// Files on their way out.
+    pub deleter: Arc<Deleter>,
+    /// The memory of the hash indexes.
+    pub hash_budget: Arc<HashBudget>,
+    flush_log: AtomicU8,
+    closed: AtomicBool,
+    /// Stopped first: the workers that change something.
+    changers: Mutex<Vec<Worker>>,
+    /// Stopped last: those that the others may wait for.
+    servers: Mutex<Vec<Worker>>,
+}
+
+impl Engine {
+    /// When commits are durable.
+    pub fn flush_log(&self) -> FlushLog {
+        FlushLog::try_from(self.flush_log.load(SeqCst)).unwrap_or_default()
+    }
+
+    /// Changes when commits are durable, from the next one on.
+    pub fn set_flush_log(&self, mode: FlushLog) {
+        self.flush_log.store(mode as u8, SeqCst);
+    }
+
+    /// Refuses work on a closed database.
+    ///
+    /// # Errors
+    /// [`Error::Closed`](crate::error::Error::Closed), [`Error::Poisoned`](crate::error::Error::Poisoned).
+    pub fn check_open(&self) -> Result<()> {
+        if self.closed.load(SeqCst) {
+            return Err(crate::error::Error::Closed);
+        }
+        self.pool.ground().health.check()
+    }
+
+    fn spawn_changers(&self) {
+        let mut changers = Vec::new();
+        let (pool, deleter) = (self.pool.clone(), self.deleter.clone());
+        let reclaim = move || {
+            let more = pool.reclaim_step(&mut |space| deleter.push(space));
+            if more { Next::Again } else { Next::Idle(RECLAIM_PAUSE) }
+        };
+        changers.push(self.env.spawn("reclaimer", Kind::Service, Arc::new(Event::new()), Box::new(reclaim)));
+        let deleter = self.deleter.clone();
+        let wake = deleter.wake.clone();
+        changers.push(self.env.spawn("deleter", Kind::Service, wake, Box::new(move || deleter.step())));
+        let mut files = files::FileRecords::new(self.pool.clone(), self.system.clone(), self.deleter.clone());
+        let record = move || match files.step() {
+            Ok(true) => Next::Again,
+            Ok(false) => Next::Idle(RECORD_PAUSE),
+            Err(error) => {
+                tracing::warn!(%error, "the records of data files could not be written yet");
+                Next::Idle(RECORD_PAUSE)
+            }
+        };
+        changers.push(self.env.spawn("records", Kind::Tenant, Arc::new(Event::new()), Box::new(record)));
+        let transactions = self.transactions.clone();
+        let wake = transactions.purge_wake();
+        let purge = move || match transactions.purge_step() {
+            Ok(true) => Next::Again,
+            Ok(false) => Next::Idle(PURGE_PAUSE),
+            Err(error) => {
+                tracing::warn!(%error, "purge could not go on");
+                Next::Idle(PURGE_PAUSE)
+            }
+        };
+        changers.push(self.env.spawn("purge", Kind::Tenant, wake, Box::new(purge)));
+        *self.changers.lock() = changers;
+    }
+
+    /// Writes everything, marks the database as shut down cleanly and stops the workers. Later calls do nothing.
+    ///
+    /// # Errors
+    /// What could not be written; the log has it then.
+    pub fn close(&self) -> Result<()> {
+        if self.closed.swap(true, SeqCst) {
+            return Ok(());
+        }
+        let changers = core::mem::take(&mut *self.changers.lock());
+        drop(changers);
+        let result = self.shut();
+        let servers = core::mem::take(&mut *self.servers.lock());
+        drop(servers);
+        self.disk.release();
+        result
+    }
+
+    fn shut(&self) -> Result<()> {
+        self.pool.ground().health.check()?;
+        self.pool.flush_all()?;
+        self.log.finish()?;
+        self.checkpointer.checkpoint(true)?;
+        Ok(())
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            tracing::warn!(%error, "the database was not shut down cleanly: the next opening recovers it");
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! Opening: making a database, or bringing one back.
+//!
+//! **Purpose.** The order in which recovery goes through the floors.
+//!
+//! **Invariants.** A new database exists once its control file does, which is made last. No page is written before the log
+//! is open, because only then is everything that recovery has read durable.
+//!
+//! **May touch.** All floors below.
+
+use std::collections::HashSet;
+
+use super::{Engine, files};
+use crate::{
+    buffer::{BufferPool, Doublewrite, Durability, Ground, Space},
+    catalog::Catalog,
+    checkpoint::Checkpointer,
+    disk::{Disk, FileName, Folder},
+    env::{Env, Kind},
+    error::{CorruptError, DiskError, Error, Result, UsageError},
+    health::Health,
+    ids::{Lsn, SpaceId, TrxId},
+    log::{Control, ControlFile, FlushLog, Log, LogOptions, Record},
+    mtr::Mtr,
+    page,
+    recovery::{self, Progress, Scan},
+    sync::{
+        Arc, Mutex, Rank,
+        atomic::{AtomicBool, AtomicU8},
+    },
+    system::{Change, FILE, SystemTree},
+    tablespace::Deleter,
+    transaction::{Ids, Transactions},
+    tree::hash::HashBudget,
+};
+
+/// What an engine is opened with. Sizes are in bytes.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Whether a database is made where there is none.
+    pub create: bool,
+    /// The page size of a new database, or what an existing one must have.
+    pub page_size: Option<usize>,
+    /// The buffer pool.
+    pub pool_size: u64,
+    /// How far it may grow.
+    pub pool_max: u64,
+    /// The log.
+    pub log: LogOptions,
+    /// The segment size of a new log.
+    pub segment_size: u64,
+    /// When commits are durable.
+    pub flush_log: FlushLog,
+    /// What all hash indexes may take.
+    pub hash_memory: u64,
+    /// Whether trees get a hash index.
+    pub hash_index: bool,
+}
+
+fn create(
+    disk: &Arc<dyn Disk>,
+    env: &Arc<dyn Env>,
+    health: &Health,
+    options: &EngineOptions,
+) -> Result<ControlFile> {
+    if !options.create {
+        return Err(DiskError::Missing { path: disk.path(FileName::Control) }.into());
+    }
+    if let Some(file) = disk.list(Folder::Data)?.first() {
+        let what = "there are data files and no control file: restore the database from a backup, or choose an empty \
+                    folder for a new one";
+        return Err(CorruptError::File { file: disk.path(*file), what: what.into() }.into());
+    }
+    // Segments of a creation that a crash cut off.
+    for segment in disk.list(Folder::Log)? {
+        disk.remove(segment)?;
+    }
+    disk.sync_folder(Folder::Log)?;
+    let page_size = options.page_size.unwrap_or(page::DEFAULT_SIZE);
+    Doublewrite::create(&**disk, page_size)?;
+    disk.sync_folder(Folder::Root)?;
+    let mut uuid = [0; 16];
+    uuid[..8].copy_from_slice(&env.random().to_le_bytes());
+    uuid[8..].copy_from_slice(&env.random().to_le_bytes());
+    let control = Control {
+        page_size: page_size as u32,
+        uuid,
+        segment_size: options.segment_size,
+        space_ceiling: SpaceId::FIRST.0,
+        trx_ceiling: 1,
+        ..Control::default()
+    };
+    ControlFile::create(disk.clone(), health.clone(), control)
+}
+
+fn check_page_size(disk: &Arc<dyn Disk>, control: &Control, options: &EngineOptions) -> Result<usize> {
+    let page_size = control.page_size as usize;
+    if !page::SIZES.contains(&page_size) {
+        let what =
+            format!("its page size is {page_size}, which no version writes: restore it from a backup").into();
+        return Err(CorruptError::File { file: disk.path(FileName::Control), what }.into());
+    }
+    match options.page_size {
+        Some(asked) if asked != page_size => {
+            let what = format!(
+                "the database has pages of {page_size} bytes: leave the option out, or ask for these"
+            );
+            Err(UsageError::Option { name: "page_size", what: what.into() }.into())
+        }
+        _ => Ok(page_size),
+    }
+}
+
+/// Makes tablespaces known to the pool as records name them.
+struct Attacher<'a> {
+    pool: &'a BufferPool,
+    /// The data files that exist.
+    files: HashSet<SpaceId>,
+    /// Tablespaces whose file was made durably, by their record.
+    made: HashSet<SpaceId>,
+    named: HashSet<SpaceId>,
+}
+
+impl Attacher<'_> {
+    fn attach(&mut self, id: SpaceId) -> Result<Arc<Space>> {
+        self.named.insert(id);
+        let made = self.made.contains(&id).then_some(Lsn::ZERO);
+        let known = self.pool.space(id);
+        if let (Some(_), Some(_), false) = (&known, made, self.files.contains(&id)) {
+            return Err(DiskError::Missing { path: self.pool.ground().disk.path(FileName::Data(id)) }.into());
+        }
+        if let Some(space) = known {
+            return Ok(space);
+        }
+        let space = self.pool.attach(id, Durability::Logged);
+        recovery::attach_file(self.pool, &space, self.files.contains(&id), made)?;
+        Ok(space)
+    }
+}
+
+impl Engine {
+    /// Opens the database on this disk, or makes one.
+    ///
+    /// # Errors
+    /// What is wrong with the files or the options.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        env: Arc<dyn Env>,
+        options: &EngineOptions,
+        progress: &dyn Fn(Progress),
+    ) -> Result<Self> {
+        let health = Health::new();
+        let mut control = match disk.len(FileName::Control)? {
+            None => create(&disk, &env, &health, options)?,
+            Some(_) => ControlFile::open(disk.clone(), health.clone())?,
+        };
+        let page_size = check_page_size(&disk, control.control(), options)?;
+        let scan = recovery::scan(&disk, control.control(), progress)?;
+        let log = Log::open(disk.clone(), env.clone(), health.clone(), options.log, &mut control, scan.end)
+            .map(Arc::new)?;
+        let opened = control.control().clone();
+        let ground = Ground { disk: disk.clone(), log: log.clone(), env: env.clone(), health };
+        let frames = |bytes: u64| usize::try_from(bytes / page_size as u64).unwrap_or(usize::MAX);
+        let pool = BufferPool::new(ground, page_size, frames(options.pool_size), frames(options.pool_max))?;
+        let pool = Arc::new(pool);
+        let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
+        let mut servers = Vec::from(checkpointer.spawn(&*env));
+        let writer = log.clone();
+        servers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || writer.step())));
+
+        recovery::mend_torn_pages(&*disk, page_size)?;
+        pool.set_recovering(true);
+        recovery::replay(&pool, &opened, &scan, progress)?;
+        pool.set_recovering(false);
+
+        let budget = Arc::new(HashBudget::new(options.hash_memory));
+        let deleter = Arc::new(Deleter::new(pool.clone()));
+        let (system, mut attacher) = system_tree(&pool, &budget, &scan)?;
+        let ids = Arc::new(Ids::new(pool.clone(), SpaceId(scan.space_ceiling), TrxId(scan.trx_ceiling)));
+        let transactions =
+            Transactions::open(pool.clone(), system.clone(), ids.clone(), &scan.unfinished, &mut |space| {
+                attacher.attach(space)
+            })?;
+        let transactions = Arc::new(transactions);
+        let catalog = Catalog::open(
+            pool.clone(),
+            system.clone(),
+            ids,
+            budget.clone(),
+            options.hash_index,
+            &mut |space| attacher.attach(space),
+        )?;
+        drop_unnamed(&pool, &system, &deleter, &attacher)?;
+        checkpointer.recovered(transactions.clone());
+        let engine = Self {
+            disk,
+            env,
+            log,
+            pool,
+            system,
+            transactions,
+            catalog: Arc::new(catalog),
+            checkpointer,
+            deleter,
+            hash_budget: budget,
+            flush_log: AtomicU8::new(options.flush_log as u8),
+            closed: AtomicBool::new(false),
+            changers: Mutex::new(Rank::Leaf, Vec::new()),
+            servers: Mutex::new(Rank::Leaf, servers),
+        };
+        engine.transactions.roll_back_unfinished()?;
+        engine.spawn_changers();
+        Ok(engine)
+    }
+}
+
+/// The system tree, and what is known of the data files.
+fn system_tree<'a>(
+    pool: &'a Arc<BufferPool>,
+    budget: &Arc<HashBudget>,
+    scan: &Scan,
+) -> Result<(Arc<SystemTree>, Attacher<'a>)> {
+    let listed = pool.ground().disk.list(Folder::Data)?;
+    let files = listed.into_iter().filter_map(|file| match file {
+        FileName::Data(space) => Some(space),
+        _ => None,
+    });
+    let mut attacher = Attacher {
+        pool,
+        files: files.collect(),
+        made: HashSet::new(),
+        named: HashSet::from([SpaceId::CATALOG]),
+    };
+    if pool.space(SpaceId::CATALOG).is_none() {
+        let space = pool.attach(SpaceId::CATALOG, Durability::Logged);
+        let made = scan.made.get(&SpaceId::CATALOG).copied();
+        recovery::attach_file(pool, &space, attacher.files.contains(&SpaceId::CATALOG), made)?;
+    }
+    let system = Arc::new(SystemTree::new(pool.clone(), budget.clone()));
+    let mut damaged = false;
+    system.scan(&[FILE], &mut |key, _| {
+        match files::space_of_key(key) {
+            Some(space) => drop(attacher.made.insert(space)),
+            None => damaged = true,
+        }
+        !damaged
+    })?;
+    if damaged {
+        return Err(system.damaged("a record of a data file is damaged"));
+    }
+    Ok((system, attacher))
+}
+
+/// Drops what no record names: what a statement had begun, and what a drop had not come to delete.
+fn drop_unnamed(
+    pool: &Arc<BufferPool>,
+    system: &SystemTree,
+    deleter: &Deleter,
+    attacher: &Attacher<'_>,
+) -> Result<()> {
+    let unnamed = |space: &SpaceId| !attacher.named.contains(space);
+    let lost: Vec<_> = pool.spaces().into_iter().filter(|space| unnamed(&space.id())).collect();
+    if !lost.is_empty() {
+        let mut mtr = Mtr::begin(pool)?;
+        mtr.record(&Record::Drop { spaces: lost.iter().map(|space| space.id()).collect() });
+        let end = mtr.commit()?;
+        for space in &lost {
+            pool.detach(space, end);
+        }
+    }
+    let known: HashSet<SpaceId> = lost.iter().map(|space| space.id()).collect();
+    for file in attacher.files.iter().filter(|space| unnamed(space) && !known.contains(space)) {
+        deleter.push_file(*file);
+    }
+    let stale = attacher.made.iter().filter(|space| unnamed(space) && !attacher.files.contains(space));
+    let mut changes: Vec<Change> = stale.map(|space| Change::remove(files::file_key(*space))).collect();
+    for batch in changes.chunks_mut(64) {
+        pool.ground().log.admit(65_536)?;
+        let mut mtr = Mtr::begin(pool)?;
+        system.change(&mut mtr, batch)?;
+        mtr.commit()?;
+    }
+    Ok(())
+}
+
+/// Says what a missing database means.
+pub(crate) fn no_database(error: Error) -> Error {
+    match error {
+        Error::Disk(DiskError::Missing { path }) if path.ends_with(FileName::Control.to_string()) => {
+            let what = format!("there is no database in {}", path.parent().unwrap_or(&path).display());
+            UsageError::Other(what.into()).into()
+        }
+        other => other,
+    }
+}

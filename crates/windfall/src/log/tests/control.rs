@@ -1,0 +1,91 @@
+//! Tests of the control file.
+//!
+//! **Purpose.** A torn write costs nothing but itself, and what is wrong with a file is told with the cure.
+//!
+//! **Invariants.** Every cut and every damage is made by the test.
+//!
+//! **May touch.** All of `log`.
+
+use super::*;
+
+fn what(disk: &Arc<TestDisk>) -> String {
+    ControlFile::open(disk.clone(), Health::new()).unwrap_err().to_string()
+}
+
+#[test]
+fn a_write_torn_at_any_byte_leaves_the_old_or_the_new() {
+    let disk = new_database();
+    let mut file = ControlFile::open(disk.clone(), Health::new()).unwrap();
+    for n in 1..4 {
+        let old = file.control().clone();
+        let mut before = vec![0; 8192];
+        disk.read(FileName::Control, 0, &mut before).unwrap();
+        file.update(|control| control.trx_ceiling = n * 1000).unwrap();
+        let mut after = vec![0; 8192];
+        disk.read(FileName::Control, 0, &mut after).unwrap();
+        for cut in 0..8192 {
+            let torn = disk.crash(0);
+            torn.write(FileName::Control, 0, &[&after[..cut], &before[cut..]].concat()).unwrap();
+            let found = ControlFile::open(torn, Health::new()).unwrap().control().clone();
+            assert!(found == old || found == *file.control(), "torn at byte {cut}");
+        }
+    }
+}
+
+#[test]
+fn every_field_comes_back() {
+    let disk = new_database();
+    let mut file = ControlFile::open(disk.clone(), Health::new()).unwrap();
+    file.update(|control| {
+        *control = Control {
+            page_size: 1,
+            uuid: [2; 16],
+            incarnation: 3,
+            incarnation_start: Lsn(4),
+            segment_size: 5,
+            floor: Lsn(6),
+            checkpoint: Lsn(7),
+            durable: Lsn(8),
+            space_ceiling: 9,
+            trx_ceiling: 10,
+            clean: true,
+        }
+    })
+    .unwrap();
+    let again = ControlFile::open(disk.crash(1), Health::new()).unwrap();
+    assert_eq!(again.control(), file.control());
+    assert!(again.control().clean && again.control().trx_ceiling == 10);
+    // Such positions cannot be.
+    assert!(LogReader::new(disk, again.control(), Lsn::ZERO).is_err());
+}
+
+#[test]
+fn what_is_wrong_is_told_with_the_cure() {
+    let disk = new_database();
+    disk.remove(FileName::Control).unwrap();
+    assert!(what(&disk).contains("missing"));
+    disk.create(FileName::Control).unwrap();
+    assert!(what(&disk).contains("not the control file"));
+    let disk = new_database();
+    disk.flip(FileName::Control, 20, 1);
+    assert!(ControlFile::open(disk.clone(), Health::new()).is_ok(), "the other copy is whole");
+    disk.flip(FileName::Control, 4096 + 20, 1);
+    assert!(what(&disk).contains("both copies"));
+    let disk = new_database();
+    let mut slot = [0; 4096];
+    disk.read(FileName::Control, 0, &mut slot).unwrap();
+    slot[8] = 77;
+    frame::seal(&mut slot);
+    disk.write(FileName::Control, 0, &slot).unwrap();
+    assert!(what(&disk).contains("format version 77"));
+}
+
+#[test]
+fn a_failing_write_poisons() {
+    let disk = new_database();
+    let health = Health::new();
+    let mut file = ControlFile::open(disk.clone(), health.clone()).unwrap();
+    disk.fail_sync();
+    assert!(file.update(|control| control.clean = true).is_err());
+    assert!(health.is_poisoned() && !file.control().clean);
+}

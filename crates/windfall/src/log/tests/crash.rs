@@ -1,0 +1,131 @@
+//! Crash enumeration of the log: a scripted history, cut off at each of its operations on the disk.
+//!
+//! **Purpose.** Whatever operation a crash hits, and whatever survives of what was not synced, recovery finds all that
+//! was acknowledged, nothing that was never appended, and no damage; a crash during recovery changes nothing of that.
+//!
+//! **Invariants.** The history is the same at every run; what survives comes from seeds.
+//!
+//! **May touch.** All of `log`, the simulated disk.
+
+use super::*;
+use crate::disk::simulated::{SimulatedDisk, Survive};
+
+/// What a history has done when it was cut off.
+#[derive(Clone, Default)]
+struct Told {
+    /// Every group that was appended, from the last life's floor on.
+    appended: Vec<Group>,
+    /// All groups that end at or below this were acknowledged as durable.
+    durable: Lsn,
+}
+
+fn recover(disk: &Arc<SimulatedDisk>) -> Result<(ControlFile, Vec<Group>, Lsn, Log)> {
+    let health = Health::new();
+    let mut control = ControlFile::open(disk.clone(), health.clone())?;
+    let mut reader = LogReader::new(disk.clone(), control.control(), control.control().floor)?;
+    let mut groups = Vec::new();
+    while let Some((start, end, payload)) = reader.next_group()? {
+        groups.push((start, end, payload.to_vec()));
+    }
+    let end = reader.end();
+    let log = Log::open(disk.clone(), Arc::new(SimulatedEnv::new(1)), health, OPTIONS, &mut control, end)?;
+    Ok((control, groups, end, log))
+}
+
+/// Two lives: the first makes segments and gives some up, is closed or not; the second uses segments again.
+fn history(disk: &Arc<SimulatedDisk>, told: &mut Told, close: bool) -> Result<()> {
+    for life in 0..2u8 {
+        let (mut control, _, end, log) = recover(disk)?;
+        told.durable = told.durable.max(end);
+        for round in 0..7u8 {
+            for n in 0..24u16 {
+                let len = if n % 6 == 0 { 2500 } else { 40 + usize::from(n) * 13 };
+                let payload = vec![life << 6 ^ round << 2 ^ n as u8; len];
+                // What is appended may reach the disk even if appending ends in an error.
+                let start = log.end();
+                told.appended.push((start, Lsn(start.0 + span(len) as u64), payload.clone()));
+                log.begin_group().append(&payload)?;
+            }
+            if round % 3 == 1 {
+                log.write_to(Lsn::MAX)?;
+            } else {
+                log.sync_to(Lsn::MAX)?;
+            }
+            told.durable = told.durable.max(log.durable());
+            if round % 2 == 1 {
+                let (floor, durable) = (told.appended.iter().rfind(|g| g.1 <= log.durable()), log.durable());
+                let floor = floor.map_or(Lsn::ZERO, |group| group.0);
+                control.update(|control| (control.floor, control.durable) = (floor, durable))?;
+                log.set_floor(floor);
+                while log.step() == Next::Again {}
+            }
+        }
+        if close {
+            let end = log.finish()?;
+            told.durable = end;
+            control.update(|control| (control.durable, control.clean) = (end, true))?;
+        }
+    }
+    Ok(())
+}
+
+fn made() -> Arc<SimulatedDisk> {
+    let disk = Arc::new(SimulatedDisk::new(1));
+    let control = Control { uuid: UUID, segment_size: SEGMENT, page_size: 16384, ..Control::default() };
+    ControlFile::create(disk.clone(), Health::new(), control).unwrap();
+    Arc::new(disk.restart(Survive::Nothing))
+}
+
+fn judge(told: &Told, control: &Control, groups: &[Group], end: Lsn, context: &str) {
+    let from = told.appended.iter().position(|g| g.0 == control.floor).unwrap_or(told.appended.len());
+    let from = if control.floor == Lsn::ZERO { 0 } else { from };
+    let expected = &told.appended[from..];
+    assert!(groups.len() <= expected.len() && groups == &expected[..groups.len()], "{context}: not a prefix");
+    assert!(end >= told.durable, "{context}: the log ends at {end}, acknowledged was {}", told.durable);
+    let kept = expected.iter().filter(|group| group.1 <= told.durable).count();
+    assert!(groups.len() >= kept, "{context}: {} of {kept} acknowledged groups", groups.len());
+}
+
+#[test]
+fn every_operation_may_be_the_last() {
+    for close in [false, true] {
+        let disk = made();
+        history(&disk, &mut Told::default(), close).unwrap();
+        let operations = disk.operations();
+        assert!(operations > 60, "{operations} operations are no history");
+        for at in 1..=operations {
+            let disk = made();
+            let mut told = Told::default();
+            disk.crash_at(at);
+            assert!(history(&disk, &mut told, close).is_err());
+            for survive in [
+                Survive::Nothing,
+                Survive::Everything,
+                Survive::Random(at * 3 + 2),
+                Survive::Random(at * 3 + 3),
+                Survive::Random(at * 3 + 4),
+            ] {
+                let context = format!("operation {at}, {survive:?}");
+                // Recovery itself is cut off now and then, before it is allowed to end.
+                for again in 1..=at % 4 {
+                    let left = Arc::new(disk.restart(survive));
+                    left.crash_at(again * 2);
+                    let _ = recover(&left);
+                    let left = Arc::new(left.restart(Survive::Random(at + again)));
+                    let (control, groups, end, _) = recover(&left).expect(&context);
+                    judge(&told, control.control(), &groups, end, &context);
+                }
+                let left = Arc::new(disk.restart(survive));
+                let (control, groups, end, log) = recover(&left).expect(&context);
+                judge(&told, control.control(), &groups, end, &context);
+                // And the log goes on from there.
+                let (start, _) = log.begin_group().append(b"after the crash").unwrap();
+                assert_eq!(start, end);
+                log.sync_to(Lsn::MAX).unwrap();
+                let left = Arc::new(left.restart(Survive::Nothing));
+                let (_, now, _, _) = recover(&left).expect(&context);
+                assert_eq!((&now[..groups.len()], now.len()), (&groups[..], groups.len() + 1), "{context}");
+            }
+        }
+    }
+}

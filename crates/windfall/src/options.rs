@@ -1,0 +1,143 @@
+//! How a database is opened.
+//!
+//! **Purpose.** The options, their defaults, and what is refused.
+//!
+//! **Invariants.** An option out of its range is an error that names it, before anything is touched.
+//!
+//! **May touch.** `error`, `log`, `page`.
+
+use crate::{
+    error::{Result, UsageError},
+    log::FlushLog,
+    page,
+};
+
+/// Options of a database. Sizes are in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    pub(crate) create_if_missing: bool,
+    pub(crate) buffer_pool_size: u64,
+    pub(crate) buffer_pool_max_size: Option<u64>,
+    pub(crate) page_size: Option<usize>,
+    pub(crate) log_size: u64,
+    pub(crate) log_buffer_size: usize,
+    pub(crate) flush_log_at_trx_commit: FlushLog,
+    pub(crate) hash_index: bool,
+    pub(crate) hash_index_memory: Option<u64>,
+    pub(crate) open_files: usize,
+    pub(crate) io_threads: usize,
+    pub(crate) direct_io: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            create_if_missing: true,
+            buffer_pool_size: 128 << 20,
+            buffer_pool_max_size: None,
+            page_size: None,
+            log_size: 1 << 30,
+            log_buffer_size: 16 << 20,
+            flush_log_at_trx_commit: FlushLog::Sync,
+            hash_index: false,
+            hash_index_memory: None,
+            open_files: 400,
+            io_threads: 8,
+            direct_io: true,
+        }
+    }
+}
+
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident: $kind:ty => $value:expr;)*) => {$(
+        $(#[$doc])*
+        #[must_use]
+        pub fn $name(mut self, $name: $kind) -> Self {
+            self.$name = $value;
+            self
+        }
+    )*};
+}
+
+impl Options {
+    setters! {
+        /// Whether a database is made where there is none. Default: yes.
+        create_if_missing: bool => create_if_missing;
+        /// The buffer pool's size. Default: 128 MiB.
+        buffer_pool_size: u64 => buffer_pool_size;
+        /// How far the pool may grow while the database is open; it costs address space only. Default: four times the size.
+        buffer_pool_max_size: u64 => Some(buffer_pool_max_size);
+        /// The page size of a new database: 4, 8, 16, 32 or 64 KiB. Default: 16 KiB. An existing database has its own;
+        /// asking for another one is an error.
+        page_size: usize => Some(page_size);
+        /// The redo log's size, which bounds how much is written again after a crash. Default: 1 GiB.
+        log_size: u64 => log_size;
+        /// The log's buffer in memory, a power of two. A group of changes is at most a quarter of it. Default: 16 MiB.
+        log_buffer_size: usize => log_buffer_size;
+        /// When commits are durable. Default: at once.
+        flush_log_at_trx_commit: FlushLog => flush_log_at_trx_commit;
+        /// Whether trees get an adaptive hash index. Default: no; it can be switched at run time.
+        hash_index: bool => hash_index;
+        /// What all hash indexes together may take. Default: a hundredth of the buffer pool.
+        hash_index_memory: u64 => Some(hash_index_memory);
+        /// How many data files are kept open. Default: 400.
+        open_files: usize => open_files;
+        /// How many threads read and write pages in the background. Default: 8.
+        io_threads: usize => io_threads;
+        /// Whether data files bypass the system's page cache, where the file system can. Default: yes.
+        direct_io: bool => direct_io;
+    }
+
+    /// Refuses what cannot be.
+    pub(crate) fn check(&self) -> Result<()> {
+        let refuse = |name, what: String| Err(UsageError::Option { name, what: what.into() }.into());
+        if let Some(size) = self.page_size
+            && !page::SIZES.contains(&size)
+        {
+            return refuse("page_size", format!("{size} is none of {:?}", page::SIZES));
+        }
+        if self.buffer_pool_max_size.is_some_and(|most| most < self.buffer_pool_size) {
+            return refuse("buffer_pool_max_size", "it is less than buffer_pool_size".into());
+        }
+        if self.log_size < 1 << 20 {
+            return refuse(
+                "log_size",
+                format!("{} bytes are too few: give it at least 1 MiB", self.log_size),
+            );
+        }
+        if self.open_files < 16 {
+            return refuse("open_files", format!("{} is too few: give it at least 16", self.open_files));
+        }
+        if !(1..=256).contains(&self.io_threads) {
+            return refuse("io_threads", format!("{}: choose 1 to 256", self.io_threads));
+        }
+        Ok(())
+    }
+
+    /// The size of a new log's segments: a sixteenth of the log, within reason.
+    pub(crate) fn segment_size(&self) -> u64 {
+        (self.log_size / 16).next_power_of_two().clamp(64 << 10, 64 << 20)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_is_refused_by_name() {
+        let bad = [
+            (Options::default().page_size(5000), "page_size"),
+            (Options::default().buffer_pool_max_size(1), "buffer_pool_max_size"),
+            (Options::default().log_size(1000), "log_size"),
+            (Options::default().open_files(1), "open_files"),
+            (Options::default().io_threads(0), "io_threads"),
+        ];
+        for (options, name) in bad {
+            assert!(options.check().unwrap_err().to_string().contains(name));
+        }
+        assert!(Options::default().check().is_ok());
+        let smallest = Options::default().log_size(1 << 20);
+        assert!(smallest.segment_size() * 2 <= smallest.log_size);
+    }
+}

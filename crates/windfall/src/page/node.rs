@@ -1,0 +1,517 @@
+//! A node of a tree inside a page: the layout, and how it is read.
+//!
+//! **Purpose.** Slotted pages with fence keys, prefix truncation and key heads, so that a search touches few cache lines
+//! and allocates nothing.
+//!
+//! **Invariants.** Keys are byte strings in memcmp order. A node holds the keys of `[lower fence, upper fence)`, strictly
+//! ascending; each begins with the common prefix of both fences, which only the lower fence stores. Slot 0 of an inner
+//! node has the lower fence as its key, so the child of a key is that of the last slot whose key is not greater.
+//! Reading is by relaxed word access and survives a page that changes meanwhile or is damaged: it never panics and never
+//! loops, it clamps; what was read counts only once the reader has validated.
+//!
+//! **May touch.** `ids`, the rest of `page`.
+//!
+//! # Layout, byte by byte
+//!
+//! All numbers are little-endian. A *word* is 8 bytes; records and fences begin at whole words.
+//!
+//! | offset | size | field |
+//! | --- | --- | --- |
+//! | 0 | 28 | page header; type 2 (leaf) or 3 (inner), level 0 for a leaf; flags (offset 6, 2 bytes): bit 0, the node has an upper fence; bits 8 to 15, the *skip* |
+//! | 28 | 2 | number of slots *n* |
+//! | 30 | 2 | heap: words taken by records, live and dead |
+//! | 32 | 2 | garbage: words of the heap that no slot names |
+//! | 34 | 2 | length of the common prefix in bytes |
+//! | 36 | 2 | length of the lower fence in bytes; an empty lower fence is below every key |
+//! | 38 | 2 | length of the upper fence in bytes; 0 without one, and then every key is below it |
+//! | 40 | | lower fence, padded with zeros to whole words, then the upper fence, padded likewise |
+//! | *s* | 8*n* | slots in key order, right behind the fences |
+//! | … | … | free space |
+//! | *h* | | the heap of records, growing downwards from the page's end |
+//!
+//! A freshly formatted page, whose bytes 28 to 39 are zero, is thus an empty node without fences.
+//!
+//! A **slot** is one word. From the most significant bits: 32 bits *head*, 16 bits offset of the record in words, 16 bits
+//! length of the key after the prefix (its *suffix*). The head is the first four bytes of the suffix behind the skip,
+//! big-endian, padded with zeros; in slot 0 of an inner node, with which no search compares, it is zero.
+//!
+//! The **skip** is a number of bytes with which every suffix begins (that of an inner node's slot 0 left out), so that
+//! heads tell keys apart where fences give no prefix: in the root, and in the first and the last node of each level. It
+//! is found anew when a node is built, when an insert makes the number of slots a power of two, and when a key is
+//! inserted that does not begin so: the common prefix of the first and the last such suffix, at most 255, and 0 if less than
+//! 2. It is 0 in a node without such a slot.
+//!
+//! | record of a leaf: offset | size | field |
+//! | --- | --- | --- |
+//! | 0 | 6 | transaction of the version |
+//! | 6 | 2 | flags: bit 0 deleted, bit 1 the value is a reference to an overflow chain |
+//! | 8 | 8 | undo position of the version |
+//! | 16 | 2 | length of the value *v* |
+//! | 18 | | suffix, then value, then zeros up to a whole word |
+//!
+//! | record of an inner node: offset | size | field |
+//! | --- | --- | --- |
+//! | 0 | 4 | page number of the child |
+//! | 4 | | suffix, then zeros up to a whole word |
+
+use core::cmp::Ordering as Order;
+
+use super::{Page, PageType};
+use crate::{
+    ids::{PageNo, TrxId, UndoPos},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// Bytes before the fences.
+pub const NODE_HEADER: usize = 40;
+/// Bytes of a leaf's record before the suffix.
+pub const LEAF_RECORD: usize = 18;
+/// Bytes of an inner node's record before the suffix.
+pub const INNER_RECORD: usize = 4;
+
+pub(super) const FLAGS: usize = 6;
+pub(super) const HAS_UPPER: u16 = 1;
+pub(super) const SKIP: usize = 7;
+pub(super) const COUNT: usize = 28;
+pub(super) const HEAP: usize = 30;
+pub(super) const GARBAGE: usize = 32;
+pub(super) const PREFIX: usize = 34;
+pub(super) const LOWER_LEN: usize = 36;
+pub(super) const UPPER_LEN: usize = 38;
+
+/// The longest key of a database with this page size.
+pub const fn key_limit(page_size: usize) -> usize {
+    page_size * 3 / 16
+}
+
+/// The longest value that a leaf keeps; longer ones go to overflow pages.
+pub const fn inline_limit(page_size: usize) -> usize {
+    page_size / 4
+}
+
+/// Words that a record with this many bytes takes in the heap.
+pub const fn record_words(fixed: usize, suffix: usize, value: usize) -> usize {
+    (fixed + suffix + value).div_ceil(8)
+}
+
+/// Length of the longest common prefix.
+pub fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+/// The head of a suffix, as slots keep it.
+#[inline]
+pub fn head_of(suffix: &[u8]) -> u32 {
+    if let Some(bytes) = suffix.first_chunk::<4>() {
+        u32::from_be_bytes(*bytes)
+    } else {
+        let mut bytes = [0; 4];
+        bytes[..suffix.len()].copy_from_slice(suffix);
+        u32::from_be_bytes(bytes)
+    }
+}
+
+/// The version header of an index entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct EntryHeader {
+    /// Who made this version; at most [`TrxId::MAX`].
+    pub trx: TrxId,
+    /// [`EntryHeader::DELETED`] and [`EntryHeader::OVERFLOW`].
+    pub flags: u16,
+    /// Where the version before is described.
+    pub undo: UndoPos,
+}
+
+impl EntryHeader {
+    /// The entry is marked as deleted.
+    pub const DELETED: u16 = 1;
+    /// The value is a reference to an overflow chain.
+    pub const OVERFLOW: u16 = 2;
+
+    /// The header of an ordinary version.
+    pub fn new(trx: TrxId, undo: UndoPos) -> Self {
+        Self { trx, flags: 0, undo }
+    }
+
+    /// Whether the entry is marked as deleted.
+    pub fn is_deleted(self) -> bool {
+        self.flags & Self::DELETED != 0
+    }
+
+    /// Whether the value is a reference to an overflow chain.
+    pub fn is_overflow(self) -> bool {
+        self.flags & Self::OVERFLOW != 0
+    }
+
+    pub(super) fn words(self) -> [u64; 2] {
+        [self.trx.0 & TrxId::MAX.0 | u64::from(self.flags) << 48, self.undo.0]
+    }
+
+    pub(super) fn from_words(words: [u64; 2]) -> Self {
+        Self { trx: TrxId(words[0] & TrxId::MAX.0), flags: (words[0] >> 48) as u16, undo: UndoPos(words[1]) }
+    }
+}
+
+/// A slot's fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot(pub u64);
+
+impl Slot {
+    pub fn new(head: u32, record: usize, suffix_len: usize) -> Self {
+        Self(u64::from(head) << 32 | ((record / 8) as u64) << 16 | suffix_len as u64)
+    }
+    #[inline]
+    pub fn head(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+    /// The record's offset in bytes.
+    #[inline]
+    pub fn record(self) -> usize {
+        (self.0 >> 16) as u16 as usize * 8
+    }
+    #[inline]
+    pub fn suffix_len(self) -> usize {
+        self.0 as u16 as usize
+    }
+}
+
+/// The first slot whose head is not below `head`.
+#[inline]
+fn lower_bound(slots: &[AtomicU64], head: u32) -> usize {
+    let is_below = |slot: &AtomicU64| Slot(slot.load(Relaxed)).head() < head;
+    if slots.len() > 256 {
+        return slots.partition_point(is_below);
+    }
+    // A leaf is rarely in the processor's cache. One slot of each 64 bytes, all at once, costs one wait for memory, where
+    // a binary search waits at every step.
+    let below: usize = slots.iter().step_by(8).map(|slot| usize::from(is_below(slot))).sum();
+    let Some(block) = below.checked_sub(1) else { return 0 };
+    let block = block * 8;
+    let rest = slots.get(block + 1..slots.len().min(block + 8)).unwrap_or(&[]);
+    block + 1 + rest.iter().map(|slot| usize::from(is_below(slot))).sum::<usize>()
+}
+
+/// A node, as it was when its header was read.
+#[derive(Clone, Copy, Debug)]
+pub struct Node<'a> {
+    page: Page<'a>,
+    kind: u8,
+    level: u8,
+    flags: u16,
+    count: u16,
+    prefix: u16,
+    lower: u16,
+    upper: u16,
+}
+
+impl<'a> Node<'a> {
+    /// Reads the page as a node. Whether it is one, [`Node::is_leaf`] and [`Node::is_inner`] tell.
+    #[inline]
+    pub fn new(page: Page<'a>) -> Self {
+        // Three loads for the whole header.
+        let (first, counts, lengths) = (page.u64(0), page.u64(24), page.u64(32));
+        Self {
+            page,
+            kind: (first >> 32) as u8,
+            level: (first >> 40) as u8,
+            flags: (first >> 48) as u16,
+            count: (counts >> 32) as u16,
+            prefix: (lengths >> 16) as u16,
+            lower: (lengths >> 32) as u16,
+            upper: (lengths >> 48) as u16,
+        }
+        .clamped()
+    }
+
+    /// With no more slots than the page has words.
+    #[inline]
+    fn clamped(self) -> Self {
+        let room = (self.page.len() / 8).saturating_sub(self.slots_at() / 8);
+        Self { count: self.count.min(room as u16), ..self }
+    }
+
+    /// The page.
+    pub fn page(self) -> Page<'a> {
+        self.page
+    }
+
+    /// Whether the page is a leaf.
+    #[inline]
+    pub fn is_leaf(self) -> bool {
+        self.kind == PageType::Leaf as u8
+    }
+
+    /// Whether the page is an inner node.
+    #[inline]
+    pub fn is_inner(self) -> bool {
+        self.kind == PageType::Inner as u8
+    }
+
+    /// The level; 0 is a leaf.
+    #[inline]
+    pub fn level(self) -> u8 {
+        self.level
+    }
+
+    /// How many slots there are.
+    #[inline]
+    pub fn count(self) -> usize {
+        self.count.into()
+    }
+
+    /// The length of the common prefix.
+    #[inline]
+    pub fn prefix_len(self) -> usize {
+        self.prefix.into()
+    }
+
+    #[inline]
+    fn slots(self) -> &'a [AtomicU64] {
+        let first = self.slots_at() / 8;
+        self.page.words().get(first..first + self.count()).unwrap_or(&[])
+    }
+
+    #[inline]
+    pub(super) fn slot(self, slot: usize) -> Slot {
+        Slot(self.slots().get(slot).map_or(0, |word| word.load(Relaxed)))
+    }
+
+    /// Bytes of a record before its suffix.
+    #[inline]
+    pub(super) fn fixed(self) -> usize {
+        if self.is_leaf() { LEAF_RECORD } else { INNER_RECORD }
+    }
+
+    /// Bytes that all suffixes share.
+    #[inline]
+    pub(super) fn skip(self) -> usize {
+        (self.flags >> 8).into()
+    }
+
+    /// The first slot that searches compare with: that of an inner node's lower fence needs no comparison.
+    #[inline]
+    pub(super) fn first_slot(self) -> usize {
+        usize::from(self.is_inner())
+    }
+
+    /// Where a key is, or would be inserted, and whether it is there. The key must lie within the fences. In an inner node
+    /// the lower fence itself is not found, but placed behind slot 0.
+    #[inline]
+    pub fn find(self, key: &[u8]) -> (usize, bool) {
+        let suffix = key.get(self.prefix_len()..).unwrap_or(&[]);
+        let skip = self.skip();
+        let start = self.first_slot();
+        let mut rest = suffix;
+        if skip > 0 {
+            let (shared, rest_of) = suffix.split_at_checked(skip).unwrap_or((suffix, &[]));
+            let last = self.slot(self.count().saturating_sub(1));
+            match self.page.compare(last.record() + self.fixed(), skip, shared) {
+                Order::Equal => rest = rest_of,
+                Order::Greater => return (start, false),
+                Order::Less => return (self.count(), false),
+            }
+        }
+        let head = head_of(rest);
+        let slots = self.slots().get(start..).unwrap_or(&[]);
+        let first = lower_bound(slots, head);
+        match slots.get(first).map(|slot| Slot(slot.load(Relaxed))) {
+            Some(slot) if slot.head() == head => self.find_among(start + first, suffix, head),
+            _ => (start + first, false),
+        }
+    }
+
+    /// Whether a slot has just this key, which lies within the fences.
+    #[inline]
+    pub fn is_at(self, slot: usize, key: &[u8]) -> bool {
+        let suffix = key.get(self.prefix_len()..).unwrap_or(&[]);
+        let at = self.slot(slot);
+        slot < self.count()
+            && at.head() == head_of(suffix.get(self.skip()..).unwrap_or(&[]))
+            && self.page.compare(at.record() + self.fixed(), at.suffix_len(), suffix) == Order::Equal
+    }
+
+    /// Goes on with [`Node::find`] among the slots from `first` on that share the head.
+    #[inline]
+    fn find_among(self, first: usize, suffix: &[u8], head: u32) -> (usize, bool) {
+        // Nearly always the head is unique: look at one slot before searching for the end of the run.
+        match self.compare(self.slot(first), suffix) {
+            Order::Equal => return (first, true),
+            Order::Greater => return (first, false),
+            Order::Less => {}
+        }
+        let mut low = first + 1;
+        let mut high = low
+            + self
+                .slots()
+                .get(low..)
+                .unwrap_or(&[])
+                .partition_point(|s| Slot(s.load(Relaxed)).head() <= head);
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.compare(self.slot(middle), suffix) {
+                Order::Less => low = middle + 1,
+                Order::Equal => return (middle, true),
+                Order::Greater => high = middle,
+            }
+        }
+        (low, false)
+    }
+
+    /// Compares a slot's suffix, which is known to be equal up to the head's end, with another.
+    #[inline]
+    fn compare(self, slot: Slot, suffix: &[u8]) -> Order {
+        let len = slot.suffix_len();
+        let known = self.skip() + 4;
+        match suffix.get(known..) {
+            Some(rest) if len > known => {
+                self.page.compare(slot.record() + self.fixed() + known, len - known, rest)
+            }
+            // One of them ends within the head: equal heads then differ in trailing zeros only.
+            _ => len.cmp(&suffix.len()),
+        }
+    }
+
+    /// The head that a slot should have with this skip.
+    pub(super) fn head_with(self, n: usize, skip: usize) -> u32 {
+        let slot = self.slot(n);
+        let left = slot.suffix_len().saturating_sub(skip);
+        if n < self.first_slot() || left == 0 {
+            return 0;
+        }
+        let head = self.page.u32(slot.record() + self.fixed() + skip).swap_bytes();
+        if left < 4 { head & !(u32::MAX >> (8 * left)) } else { head }
+    }
+
+    /// The skip that the node would have if it were found anew.
+    pub(super) fn best_skip(self) -> usize {
+        let (first, last) = (self.first_slot(), self.count().saturating_sub(1));
+        if self.count() <= first {
+            return 0;
+        }
+        let (first, last) = (self.slot(first), self.slot(last));
+        let longest = first.suffix_len().min(last.suffix_len()).min(255);
+        let (a, b) = (first.record() + self.fixed(), last.record() + self.fixed());
+        let shared = (0..longest).take_while(|n| self.page.u8(a + n) == self.page.u8(b + n)).count();
+        if shared < 2 { 0 } else { shared }
+    }
+
+    /// The slot of the child that a key belongs to.
+    #[inline]
+    pub fn child_slot(self, key: &[u8]) -> usize {
+        let (slot, found) = self.find(key);
+        if found { slot } else { slot.saturating_sub(1) }
+    }
+
+    /// The slot of the child that the keys just below `key` belong to; the last one without a key.
+    pub fn child_slot_below(self, key: Option<&[u8]>) -> usize {
+        key.map_or(self.count(), |key| self.find(key).0).saturating_sub(1)
+    }
+
+    /// The child in a slot of an inner node.
+    #[inline]
+    pub fn child(self, slot: usize) -> PageNo {
+        PageNo(self.page.u32(self.slot(slot).record()))
+    }
+
+    /// The version header in a slot of a leaf.
+    #[inline]
+    pub fn header(self, slot: usize) -> EntryHeader {
+        let at = self.slot(slot).record();
+        EntryHeader::from_words([self.page.u64(at), self.page.u64(at + 8)])
+    }
+
+    /// Offset in the page and length of the value in a slot of a leaf.
+    #[inline]
+    pub fn value_range(self, slot: usize) -> (usize, usize) {
+        let slot = self.slot(slot);
+        let at = slot.record();
+        (at + LEAF_RECORD + slot.suffix_len(), self.page.u16(at + 16).into())
+    }
+
+    /// Appends the value in a slot of a leaf.
+    #[inline]
+    pub fn value_into(self, slot: usize, out: &mut Vec<u8>) {
+        let (at, len) = self.value_range(slot);
+        self.page.append_to(at, len, out);
+    }
+
+    /// Appends a slot's key after the prefix.
+    pub fn suffix_into(self, slot: usize, out: &mut Vec<u8>) {
+        let slot = self.slot(slot);
+        self.page.append_to(slot.record() + self.fixed(), slot.suffix_len(), out);
+    }
+
+    /// Appends a slot's whole key.
+    pub fn key_into(self, slot: usize, out: &mut Vec<u8>) {
+        self.page.append_to(NODE_HEADER, self.prefix_len(), out);
+        self.suffix_into(slot, out);
+    }
+
+    /// Where the slots begin, behind the fences.
+    #[inline]
+    pub(super) fn slots_at(self) -> usize {
+        NODE_HEADER
+            + usize::from(self.lower).next_multiple_of(8)
+            + usize::from(self.upper).next_multiple_of(8)
+    }
+
+    /// Appends the lower fence.
+    pub fn lower_into(self, out: &mut Vec<u8>) {
+        self.page.append_to(NODE_HEADER, self.lower.into(), out);
+    }
+
+    fn upper_range(self) -> Option<(usize, usize)> {
+        let at = NODE_HEADER + usize::from(self.lower).next_multiple_of(8);
+        self.has_upper().then_some((at, self.upper.into()))
+    }
+
+    /// Appends the upper fence, if there is one.
+    pub fn upper_into(self, out: &mut Vec<u8>) -> bool {
+        let range = self.upper_range();
+        if let Some((at, len)) = range {
+            self.page.append_to(at, len, out);
+        }
+        range.is_some()
+    }
+
+    /// Whether the node has an upper fence: the last of its level has none.
+    pub fn has_upper(self) -> bool {
+        self.flags & HAS_UPPER != 0
+    }
+
+    /// Whether a key lies within the fences.
+    pub fn contains(self, key: &[u8]) -> bool {
+        self.page.compare(NODE_HEADER, self.lower.into(), key) != Order::Greater
+            && self.upper_range().is_none_or(|(at, len)| self.page.compare(at, len, key) == Order::Greater)
+    }
+
+    /// Whether a key begins with the common prefix: enough to trust a slot that was found for it.
+    #[inline]
+    pub fn has_prefix_of(self, key: &[u8]) -> bool {
+        key.get(..self.prefix_len())
+            .is_some_and(|prefix| self.page.compare(NODE_HEADER, prefix.len(), prefix) == Order::Equal)
+    }
+
+    /// Words that the record of a slot takes.
+    pub fn words_of(self, slot: usize) -> usize {
+        let slot = self.slot(slot);
+        let value = if self.is_leaf() { self.page.u16(slot.record() + 16).into() } else { 0 };
+        record_words(self.fixed(), slot.suffix_len(), value)
+    }
+
+    /// Words for slots and records that are not in use, dead records included.
+    pub fn free_words(self) -> usize {
+        let free = self.page.len().saturating_sub(self.slots_at()) / 8 + usize::from(self.page.u16(GARBAGE));
+        free.saturating_sub(self.count() + usize::from(self.page.u16(HEAP)))
+    }
+
+    /// Words that slots and live records take.
+    pub fn live_words(self) -> usize {
+        (self.count() + usize::from(self.page.u16(HEAP))).saturating_sub(self.page.u16(GARBAGE).into())
+    }
+
+    /// Words that a node of this page size has for slots, records and fences.
+    pub fn capacity(self) -> usize {
+        self.page.len().saturating_sub(NODE_HEADER) / 8
+    }
+}

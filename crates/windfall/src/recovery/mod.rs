@@ -1,0 +1,315 @@
+//! What happens between a crash and the first operation.
+//!
+//! **Purpose.** Brings the pages back to the end of the log: finds the end, collects what was dropped, mends torn pages,
+//! replays. What was unfinished is rolled back by the transaction floor afterwards, from the list that is made here.
+//!
+//! **Invariants.** Drops are collected before anything is replayed, so no work goes into a page that is gone, and a file
+//! that a drop has deleted is not missed. A change is replayed if the page's LSN is below the end of its group. A page that
+//! was never written must begin with a change that makes it anew; if it does not, a file or a page is lost, which is
+//! damage. Recovery may be cut at any point and begun again: it writes nothing but what the running engine would write.
+//!
+//! **May touch.** `log`, `buffer`, `disk` and what is below.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::{
+    buffer::{BufferPool, Doublewrite, Durability, FileState, Space},
+    disk::{Action, Disk, FileName, Folder, IoBuffer, Queue, Request},
+    error::{CorruptError, Result},
+    ids::{Lsn, PageId, PageNo, SpaceId, TrxId, UndoPos},
+    log::{Control, GroupReader, LogReader, Record},
+    page::{Page, PageOp},
+    sync::{Arc, atomic::AtomicU64},
+};
+
+/// How many bytes of changes are collected before their pages are visited: each page of a batch is visited once.
+const BATCH: usize = 32 << 20;
+
+/// How far recovery has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// What is being done.
+    pub phase: Phase,
+    /// Bytes of the log done in this phase.
+    pub done: u64,
+    /// Bytes of the log to do; zero while the end is not known.
+    pub total: u64,
+}
+
+/// The phases of recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Looking for the end of the log and for drops.
+    Scan,
+    /// Applying changes to pages.
+    Replay,
+}
+
+/// What the log says from the floor to its end, besides changes of pages.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// The end of the log.
+    pub end: Lsn,
+    /// Tablespaces that were dropped.
+    pub dropped: HashSet<SpaceId>,
+    /// Tablespaces whose file was made durable, with the first group that says so.
+    pub made: HashMap<SpaceId, Lsn>,
+    /// Transactions without an end, with their first undo record.
+    pub unfinished: BTreeMap<TrxId, UndoPos>,
+    /// No tablespace id at or above this was handed out.
+    pub space_ceiling: u64,
+    /// No transaction id at or above this was handed out.
+    pub trx_ceiling: u64,
+}
+
+fn damage(disk: &dyn Disk, control: &Control, lsn: Lsn, what: &str) -> CorruptError {
+    let file = disk.path(FileName::Log(lsn.0 / control.segment_size));
+    CorruptError::Log { file, lsn, what: what.into() }
+}
+
+/// Reads the log from the floor to its end.
+///
+/// # Errors
+/// [`CorruptError::Log`], I/O.
+pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)) -> Result<Scan> {
+    let mut scan =
+        Scan { space_ceiling: control.space_ceiling, trx_ceiling: control.trx_ceiling, ..Scan::default() };
+    let mut ended = HashSet::new();
+    let mut reader = LogReader::new(disk.clone(), control, control.floor)?;
+    let mut told = control.floor.0;
+    while let Some((start, end, group)) = reader.next_group()? {
+        for record in GroupReader::new(group) {
+            match record.map_err(|what| damage(disk.as_ref(), control, start, what))? {
+                Record::Page { .. } => {}
+                Record::Drop { spaces } => scan.dropped.extend(spaces),
+                Record::FileMade { space } => drop(scan.made.entry(space).or_insert(start)),
+                Record::Ceilings { space, trx } => {
+                    scan.space_ceiling = scan.space_ceiling.max(space.0);
+                    scan.trx_ceiling = scan.trx_ceiling.max(trx.0);
+                }
+                // An older table may name transactions whose end lies below the floor.
+                Record::TrxTable { active } if start == control.checkpoint => {
+                    scan.unfinished.extend(active);
+                }
+                Record::TrxTable { active } => {
+                    for (trx, first) in active {
+                        scan.unfinished.entry(trx).or_insert(first);
+                    }
+                }
+                Record::TrxBegin { trx, first } => drop(scan.unfinished.insert(trx, first)),
+                Record::TrxEnd { trx, .. } => drop(ended.insert(trx)),
+            }
+        }
+        if end.0 - told > BATCH as u64 {
+            told = end.0;
+            progress(Progress { phase: Phase::Scan, done: end.0 - control.floor.0, total: 0 });
+        }
+    }
+    scan.end = reader.end();
+    scan.unfinished.retain(|trx, _| !ended.contains(trx));
+    scan.made.retain(|space, _| !scan.dropped.contains(space));
+    Ok(scan)
+}
+
+/// Puts whole copies in the place of torn pages.
+///
+/// # Errors
+/// I/O.
+pub fn mend_torn_pages(disk: &dyn Disk, page_size: usize) -> Result<usize> {
+    let mut queue = disk.queue();
+    let mut mended = HashSet::new();
+    let mut count = 0;
+    for (id, copy) in Doublewrite::copies(disk, page_size)? {
+        let file = FileName::Data(id.space);
+        // A file that is not there was never synced: redo makes its pages anew.
+        if disk.len(file)?.is_none() {
+            continue;
+        }
+        let offset = u64::from(id.page.0) * page_size as u64;
+        let words: Vec<AtomicU64> = (0..page_size / 8).map(|_| AtomicU64::new(0)).collect();
+        disk.read_page(file, offset, Page::new(&words))?;
+        if Page::new(&words).verify(id).is_err() {
+            tracing::warn!(page = %id, "a torn page is mended from its copy");
+            let mut buffer = IoBuffer::new(page_size);
+            buffer.bytes_mut()[..page_size].copy_from_slice(&copy);
+            queue.submit(vec![Request { token: 0, file, offset, action: Action::Write, buffer }]);
+            while queue.pending() > 0 {
+                for done in queue.complete(true) {
+                    done.result?;
+                }
+            }
+            mended.insert(file);
+            count += 1;
+        }
+    }
+    for file in mended {
+        disk.sync(file)?;
+    }
+    Ok(count)
+}
+
+/// The changes of one page in a batch: group start, group end, and where the change lies in the batch's bytes.
+type Changes = Vec<(Lsn, Lsn, core::ops::Range<usize>)>;
+
+struct Replay<'a> {
+    pool: &'a BufferPool,
+    scan: &'a Scan,
+    /// The data files that exist.
+    files: HashSet<SpaceId>,
+    queue: Box<dyn Queue>,
+    bytes: Vec<u8>,
+    pages: BTreeMap<PageId, Changes>,
+}
+
+/// Replays the log into the pool, up to the end that the scan found. The pool is set to recovering by the caller.
+///
+/// # Errors
+/// Damage of the log or of a page, I/O.
+pub fn replay(pool: &BufferPool, control: &Control, scan: &Scan, progress: &dyn Fn(Progress)) -> Result<()> {
+    let disk = &pool.ground().disk;
+    let files = disk.list(Folder::Data)?.into_iter().filter_map(|file| match file {
+        FileName::Data(space) => Some(space),
+        _ => None,
+    });
+    let mut replay = Replay {
+        pool,
+        scan,
+        files: files.collect(),
+        queue: disk.queue(),
+        bytes: Vec::new(),
+        pages: BTreeMap::new(),
+    };
+    for space in scan.made.keys() {
+        replay.space(*space)?;
+    }
+    let mut reader = LogReader::new(disk.clone(), control, control.floor)?;
+    let total = scan.end.0 - control.floor.0;
+    while let Some((start, end, group)) = reader.next_group()? {
+        if start >= scan.end {
+            break;
+        }
+        for record in GroupReader::new(group) {
+            if let Record::Page { id, op } =
+                record.map_err(|what| damage(disk.as_ref(), control, start, what))?
+                && !scan.dropped.contains(&id.space)
+            {
+                replay.collect(id, start, end, &op);
+            }
+        }
+        if replay.bytes.len() >= BATCH {
+            replay.apply()?;
+            progress(Progress { phase: Phase::Replay, done: end.0 - control.floor.0, total });
+        }
+    }
+    replay.apply()?;
+    progress(Progress { phase: Phase::Replay, done: total, total });
+    Ok(())
+}
+
+impl Replay<'_> {
+    fn collect(&mut self, id: PageId, start: Lsn, end: Lsn, op: &PageOp<'_>) {
+        let changes = self.pages.entry(id).or_default();
+        if op.makes_page_anew() {
+            // Whatever the page was before does not matter any more.
+            changes.clear();
+        }
+        let at = self.bytes.len();
+        op.encode(&mut self.bytes);
+        changes.push((start, end, at..self.bytes.len()));
+    }
+
+    /// The tablespace, with what is known of its file.
+    fn space(&self, id: SpaceId) -> Result<Arc<Space>> {
+        if let Some(space) = self.pool.space(id) {
+            return Ok(space);
+        }
+        let space = self.pool.attach(id, Durability::Logged);
+        attach_file(self.pool, &space, self.files.contains(&id), self.scan.made.get(&id).copied())?;
+        Ok(space)
+    }
+
+    /// Visits every page of the batch once.
+    fn apply(&mut self) -> Result<()> {
+        let pages = core::mem::take(&mut self.pages);
+        let bytes = core::mem::take(&mut self.bytes);
+        let decode =
+            |range: &core::ops::Range<usize>| PageOp::decode(&bytes[range.clone()]).map(|(op, _)| op);
+        let mut work = Vec::with_capacity(pages.len());
+        for (id, changes) in pages {
+            let fresh =
+                changes.first().is_some_and(|(_, _, at)| decode(at).is_ok_and(|op| op.makes_page_anew()));
+            work.push((self.space(id.space)?, id, fresh, changes));
+        }
+        for batch in work.chunks(crate::buffer::READ_AHEAD) {
+            let reads: Vec<_> =
+                batch.iter().filter(|w| !w.2).map(|(space, id, ..)| (space.clone(), id.page)).collect();
+            self.pool.read_ahead(&mut *self.queue, &reads)?;
+            for (space, id, fresh, changes) in batch {
+                self.visit(space, *id, *fresh, changes, &decode)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn visit<'b>(
+        &self,
+        space: &Arc<Space>,
+        id: PageId,
+        fresh: bool,
+        changes: &Changes,
+        decode: &dyn Fn(&core::ops::Range<usize>) -> Result<PageOp<'b>, &'static str>,
+    ) -> Result<()> {
+        let mut latched =
+            if fresh { self.pool.fresh(space, id.page)? } else { self.pool.exclusive(space, id.page)? };
+        if id.page == PageNo::HEADER {
+            space.set_has_pages();
+        }
+        // As it was found: a group may change a page several times, and all its changes carry one LSN.
+        let found = if fresh { Lsn::ZERO } else { latched.page().lsn() };
+        for (start, end, at) in changes.iter().filter(|(_, end, _)| *end > found) {
+            let page = latched.page();
+            let damaged = |what: &str| {
+                let file = self.pool.ground().disk.path(FileName::Data(id.space));
+                CorruptError::Page { file, page: id, lsn: page.lsn(), what: what.into() }
+            };
+            let op = decode(at).map_err(damaged)?;
+            if !op.makes_page_anew() && page.is_zero() {
+                return Err(damaged(
+                    "the log changes it and it is not there: the file, or a part of it, is lost",
+                )
+                .into());
+            }
+            op.apply(page, id).map_err(damaged)?;
+            page.set_lsn(*end);
+            latched.mark_dirty(space, *start);
+        }
+        Ok(())
+    }
+}
+
+/// Notes what is known of a tablespace's file. `made` is where the log says that it was made, or zero when a record of
+/// the system tree says so.
+///
+/// # Errors
+/// [`DiskError::Missing`](crate::error::DiskError::Missing) when it was made and is not there.
+pub fn attach_file(pool: &BufferPool, space: &Arc<Space>, exists: bool, made: Option<Lsn>) -> Result<()> {
+    match (exists, made) {
+        (false, Some(_)) => {
+            let path = pool.ground().disk.path(FileName::Data(space.id()));
+            return Err(crate::error::DiskError::Missing { path }.into());
+        }
+        (true, Some(lsn)) => {
+            if lsn > Lsn::ZERO {
+                pool.file_was_made(space.id(), lsn);
+            }
+            space.set_file(FileState::Made);
+        }
+        // It was created, and perhaps not durably: the next flush makes it so and says so.
+        (true, None) => space.set_file(FileState::Created),
+        (false, None) => {}
+    }
+    Ok(())
+}

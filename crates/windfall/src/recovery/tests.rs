@@ -1,0 +1,334 @@
+//! Crash enumeration of the floors up to mini-transactions: pages, groups, drops, checkpoints, eviction.
+
+use std::collections::BTreeMap;
+
+use super::{mend_torn_pages, replay, scan};
+use crate::{
+    buffer::{BufferPool, Doublewrite, Durability, Ground, Space},
+    checkpoint::{Checkpointer, Unfinished},
+    disk::{
+        Disk,
+        simulated::{SimulatedDisk, Survive},
+    },
+    env::{Env, Kind, SimulatedEnv, Worker},
+    error::Result,
+    health::Health,
+    ids::{Lsn, PageNo, SpaceId},
+    log::{Control, ControlFile, GroupWriter, Log, LogOptions, Record},
+    mtr::Mtr,
+    page::{PageOp, PageType},
+    sync::Arc,
+    tablespace,
+};
+
+const PAGE_SIZE: usize = 4096;
+const FRAMES: usize = 64;
+
+struct NoTransactions;
+
+impl Unfinished for NoTransactions {
+    fn note(&self, _group: &mut GroupWriter) -> Lsn {
+        Lsn::MAX
+    }
+
+    fn ceilings(&self) -> (u64, u64) {
+        (100, 0)
+    }
+}
+
+/// The floors under test, running.
+struct Base {
+    env: SimulatedEnv,
+    pool: Arc<BufferPool>,
+    checkpointer: Arc<Checkpointer>,
+    _workers: Vec<Worker>,
+}
+
+impl Base {
+    fn open(disk: &SimulatedDisk, seed: u64) -> Result<Self> {
+        let env = SimulatedEnv::new(seed);
+        let health = Health::new();
+        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+        let is_new = disk.len(crate::disk::FileName::Control)?.is_none();
+        let mut control = if is_new {
+            Doublewrite::create(&*shared, PAGE_SIZE)?;
+            let control = Control {
+                page_size: PAGE_SIZE as u32,
+                uuid: [7; 16],
+                segment_size: 64 << 10,
+                space_ceiling: 100,
+                ..Control::default()
+            };
+            ControlFile::create(shared.clone(), health.clone(), control)?
+        } else {
+            ControlFile::open(shared.clone(), health.clone())?
+        };
+        let before = control.control().clone();
+        let scan = scan(&shared, &before, &|_| {})?;
+        let options = LogOptions { size: 256 << 10, buffer: 64 << 10 };
+        let log = Log::open(
+            shared.clone(),
+            Arc::new(env.clone()),
+            health.clone(),
+            options,
+            &mut control,
+            scan.end,
+        )?;
+        let log = Arc::new(log);
+        let ground = Ground { disk: shared.clone(), log: log.clone(), env: Arc::new(env.clone()), health };
+        let pool = Arc::new(BufferPool::new(ground, PAGE_SIZE, FRAMES, FRAMES)?);
+        let now = control.control().clone();
+        let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
+        let mut workers = Vec::from(checkpointer.spawn(&env));
+        let writer = log.clone();
+        workers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || writer.step())));
+        mend_torn_pages(&*shared, PAGE_SIZE)?;
+        pool.set_recovering(true);
+        replay(&pool, &now, &scan, &|_| {})?;
+        pool.set_recovering(false);
+        checkpointer.recovered(Arc::new(NoTransactions));
+        let base = Self { env, pool, checkpointer, _workers: workers };
+        Ok(base)
+    }
+
+    fn commit(&self, mtr: Mtr<'_>) -> Result<()> {
+        let end = mtr.commit()?;
+        self.pool.ground().log.sync_to(end)
+    }
+}
+
+/// What the pages should hold: by tablespace, by page, a number.
+type Model = BTreeMap<u64, BTreeMap<u32, u64>>;
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Allocates a page in each of two tablespaces, as one group.
+    Allocate(u64, u64),
+    /// Writes a number to several pages of a tablespace, as one group.
+    Write(u64),
+    Free(u64),
+    Drop(u64),
+    Checkpoint,
+    /// Lets background work run.
+    Settle,
+}
+
+fn script(seed: u64, steps: usize) -> Vec<Step> {
+    let chance = SimulatedEnv::new(seed);
+    let mut draw = |n: u64| chance.random() % n;
+    (0..steps)
+        .map(|n| {
+            // A tablespace is dropped for good, so its number grows with time.
+            let space = |draw: &mut dyn FnMut(u64) -> u64| 16 + n as u64 / 40 + draw(3);
+            match draw(20) {
+                0..8 => Step::Allocate(space(&mut draw), space(&mut draw)),
+                8..14 => Step::Write(space(&mut draw)),
+                14..16 => Step::Free(space(&mut draw)),
+                16 => Step::Drop(16 + n as u64 / 40),
+                17 => Step::Checkpoint,
+                _ => Step::Settle,
+            }
+        })
+        .collect()
+}
+
+const AT: usize = 64;
+
+struct Run<'a> {
+    base: &'a Base,
+    spaces: BTreeMap<u64, Arc<Space>>,
+    dropped: Vec<u64>,
+    /// The state that was acknowledged.
+    model: Model,
+    /// The state if the step under way is in effect.
+    next: Model,
+}
+
+impl Run<'_> {
+    fn space(&mut self, id: u64) -> Arc<Space> {
+        let pool = &self.base.pool;
+        self.spaces.entry(id).or_insert_with(|| pool.attach(SpaceId(id), Durability::Logged)).clone()
+    }
+
+    fn write(mtr: &mut Mtr<'_>, space: &Arc<Space>, page: u32, value: u64) -> Result<()> {
+        let slot = mtr.latch(space, PageNo(page))?;
+        mtr.apply(slot, &PageOp::Write { at: AT as u32, bytes: &value.to_le_bytes() });
+        Ok(())
+    }
+
+    fn step(&mut self, n: u64, step: Step) -> Result<()> {
+        let pool = self.base.pool.clone();
+        pool.ground().log.admit(4096)?;
+        self.base.env.breathe();
+        self.next = self.model.clone();
+        match step {
+            Step::Allocate(a, b) => {
+                if self.dropped.contains(&a) || self.dropped.contains(&b) {
+                    return Ok(());
+                }
+                let mut mtr = Mtr::begin(&pool)?;
+                for id in [a.min(b), a.max(b)] {
+                    let space = self.space(id);
+                    let near = PageNo((n % 7) as u32);
+                    let slot = tablespace::allocate(&mut mtr, &space, PageType::Leaf, 0, near)?;
+                    let page = mtr.id(slot).page.0;
+                    Self::write(&mut mtr, &space, page, n)?;
+                    assert!(
+                        self.next.entry(id).or_default().insert(page, n).is_none(),
+                        "page {page} is in use"
+                    );
+                }
+                self.base.commit(mtr)?;
+            }
+            Step::Write(id) => {
+                let pages: Vec<u32> =
+                    self.model.get(&id).map(|p| p.keys().copied().collect()).unwrap_or_default();
+                if pages.is_empty() {
+                    return Ok(());
+                }
+                let space = self.space(id);
+                let mut mtr = Mtr::begin(&pool)?;
+                for page in pages.iter().skip(n as usize % pages.len()).step_by(3).take(4) {
+                    Self::write(&mut mtr, &space, *page, n)?;
+                    self.next.entry(id).or_default().insert(*page, n);
+                }
+                self.base.commit(mtr)?;
+            }
+            Step::Free(id) => {
+                let Some((&page, _)) = self.model.get(&id).and_then(|p| p.last_key_value()) else {
+                    return Ok(());
+                };
+                let space = self.space(id);
+                let mut mtr = Mtr::begin(&pool)?;
+                tablespace::free(&mut mtr, &space, PageNo(page))?;
+                self.next.entry(id).or_default().remove(&page);
+                self.base.commit(mtr)?;
+            }
+            Step::Drop(id) => {
+                if self.dropped.contains(&id) || !self.model.contains_key(&id) {
+                    return Ok(());
+                }
+                let space = self.space(id);
+                self.next.remove(&id);
+                self.dropped.push(id);
+                let mut mtr = Mtr::begin(&pool)?;
+                mtr.record(&Record::Drop { spaces: vec![SpaceId(id)] });
+                let end = mtr.commit()?;
+                pool.ground().log.sync_to(end)?;
+                pool.detach(&space, end);
+                while pool.reclaim_step(&mut drop) {}
+            }
+            Step::Checkpoint => drop(self.base.checkpointer.checkpoint(false)?),
+            Step::Settle => self.base.env.settle(5),
+        }
+        self.model = self.next.clone();
+        Ok(())
+    }
+}
+
+fn observe(base: &Base, model: &Model) -> std::result::Result<(), String> {
+    for (id, pages) in model {
+        let space = base
+            .pool
+            .space(SpaceId(*id))
+            .unwrap_or_else(|| base.pool.attach(SpaceId(*id), Durability::Logged));
+        if pages.is_empty() && !space.has_pages() {
+            continue;
+        }
+        let used = tablespace::pages_in_use(&base.pool, &space).map_err(|e| e.to_string())?;
+        let used: Vec<u32> = used.into_iter().map(|p| p.0).filter(|p| *p != 0).collect();
+        let expected: Vec<u32> = pages.keys().copied().collect();
+        if used != expected {
+            return Err(format!("tablespace {id}: pages {used:?} are in use, not {expected:?}"));
+        }
+        for (page, value) in pages {
+            let shared = base
+                .pool
+                .share(&space, PageNo(*page), crate::page::Access::Point)
+                .map_err(|e| e.to_string())?;
+            let found = shared.page().u64(AT);
+            if found != *value {
+                return Err(format!("tablespace {id} page {page}: {found}, not {value}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Runs the script, crashing at an operation of the disk if told so. Gives the disk, what was acknowledged, and what may
+/// have happened instead.
+fn run(seed: u64, script: &[Step], crash_at: Option<u64>) -> (SimulatedDisk, Model, Model) {
+    let disk = SimulatedDisk::new(seed);
+    if let Some(operation) = crash_at {
+        disk.crash_at(operation);
+    }
+    let Ok(base) = Base::open(&disk, seed) else { return (disk, Model::new(), Model::new()) };
+    let mut run = Run {
+        base: &base,
+        spaces: BTreeMap::new(),
+        dropped: vec![],
+        model: Model::new(),
+        next: Model::new(),
+    };
+    for (n, step) in script.iter().enumerate() {
+        if let Err(error) = run.step(n as u64 + 1, *step) {
+            assert!(disk.is_crashed(), "step {n} {step:?}: {error}");
+            return (disk, run.model, run.next);
+        }
+    }
+    observe(&base, &run.model).unwrap_or_else(|what| panic!("without any crash: {what}"));
+    (disk, run.model, run.next)
+}
+
+fn check(disk: &SimulatedDisk, seed: u64, model: &Model, next: &Model, what: &str) {
+    if disk.len(crate::disk::FileName::Control).is_ok_and(|l| l.is_none()) {
+        // It crashed before there was a database.
+        return assert!(model.is_empty());
+    }
+    let base = match Base::open(disk, seed) {
+        Ok(base) => base,
+        Err(error) if model.is_empty() && next.is_empty() => {
+            assert!(error.to_string().contains("control"), "{what}: {error}");
+            return;
+        }
+        Err(error) => panic!("{what}: {error}"),
+    };
+    if let Err(with) = observe(&base, next)
+        && let Err(without) = observe(&base, model)
+    {
+        panic!("{what}: neither with the last step ({with}) nor without ({without})");
+    }
+}
+
+fn enumerate(seed: u64, steps: usize, every: u64) -> u64 {
+    let script = script(seed, steps);
+    let (disk, ..) = run(seed, &script, None);
+    let total = disk.operations();
+    let mut points = 0;
+    for operation in (1 + seed % every..=total).step_by(every as usize) {
+        let (disk, model, next) = run(seed, &script, Some(operation));
+        for survive in [Survive::Nothing, Survive::Everything, Survive::Random(seed ^ operation)] {
+            let what = format!("seed {seed}, crash at operation {operation} of {total}, {survive:?}");
+            let survivor = disk.restart(survive);
+            // Recovery itself is cut, too.
+            survivor.crash_at(1 + operation % 37);
+            let _ = Base::open(&survivor, seed);
+            let survivor = survivor.restart(survive);
+            check(&survivor, seed, &model, &next, &what);
+            points += 1;
+        }
+    }
+    points
+}
+
+#[test]
+fn every_crash_point_of_short_histories() {
+    let points: u64 = (1..4).map(|seed| enumerate(seed, 40, 1)).sum();
+    assert!(points > 500, "{points} crash points are too few to mean anything");
+}
+
+#[test]
+fn some_crash_points_of_longer_histories() {
+    let points: u64 = (10..14).map(|seed| enumerate(seed, 300, 41)).sum();
+    assert!(points > 100, "{points} crash points are too few to mean anything");
+}

@@ -1,0 +1,74 @@
+//! Rows of several fields in one value.
+//!
+//! **Purpose.** A value is any bytes. Who wants fields can encode them so, and a secondary tree can then take its key from
+//! a field ([`KeyPart::Field`](crate::catalog::KeyPart::Field)).
+//!
+//! **Invariants.** Reading takes anything and panics at nothing. Format: the number of fields (`u16`), the end of each
+//! field counted from the first field's start (`u32` each), the fields; numbers are little-endian.
+//!
+//! **May touch.** Nothing.
+
+/// One value from several fields.
+///
+/// # Panics
+/// With more than 65,535 fields, or more than 4 GiB in all.
+pub fn encode<F: AsRef<[u8]>>(fields: &[F]) -> Vec<u8> {
+    let count = u16::try_from(fields.len()).expect("at most 65,535 fields");
+    let mut value = count.to_le_bytes().to_vec();
+    let mut end = 0u32;
+    for field in fields {
+        let length = u32::try_from(field.as_ref().len()).ok();
+        end = length.and_then(|length| end.checked_add(length)).expect("at most 4 GiB");
+        value.extend_from_slice(&end.to_le_bytes());
+    }
+    for field in fields {
+        value.extend_from_slice(field.as_ref());
+    }
+    value
+}
+
+fn end(value: &[u8], number: usize) -> Option<usize> {
+    let at = 2 + number * 4;
+    let bytes = value.get(at..at + 4)?;
+    Some(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize)
+}
+
+/// How many fields the value says it has.
+pub fn count(value: &[u8]) -> usize {
+    value.first_chunk().map_or(0, |count| usize::from(u16::from_le_bytes(*count)))
+}
+
+/// A field of a value, by its number from zero; `None` when there is none.
+pub fn field(value: &[u8], number: usize) -> Option<&[u8]> {
+    let count = count(value);
+    if number >= count {
+        return None;
+    }
+    let start = if number == 0 { 0 } else { end(value, number - 1)? };
+    let fields = value.get(2 + count * 4..)?;
+    fields.get(start..end(value, number)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn fields_come_back(fields in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..10)) {
+            let value = encode(&fields);
+            prop_assert_eq!(count(&value), fields.len());
+            for (n, expected) in fields.iter().enumerate() {
+                prop_assert_eq!(field(&value, n), Some(&expected[..]));
+            }
+            prop_assert_eq!(field(&value, fields.len()), None);
+        }
+
+        #[test]
+        fn garbage_has_no_fields_that_panic(value in prop::collection::vec(any::<u8>(), 0..40), number in 0..10usize) {
+            let _ = (count(&value), field(&value, number));
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! A session: who works with the database, and the temporary tables of theirs.
+//!
+//! **Purpose.** Temporary tables and scratch trees are tablespaces of their own, known to nobody else, neither logged nor
+//! checkpointed, and dropped at the cost of a drop: each when its user drops it, all of them when the session ends.
+//!
+//! **Invariants.** Nothing of a session outlives it but handles, which answer
+//! [`Error::TableDropped`](crate::error::Error::TableDropped) then.
+//!
+//! **May touch.** `engine`, `table`, `transaction`.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    catalog::DropReport,
+    database::TableOptions,
+    engine::Engine,
+    error::{Result, SchemaError},
+    sync::{Arc, Mutex, Rank},
+    table::Table,
+    transaction::Stream,
+};
+
+/// A session's undo: that of its temporary tables.
+#[derive(Debug)]
+pub(crate) struct SessionUndo {
+    engine: Arc<Engine>,
+    stream: Stream,
+}
+
+impl SessionUndo {
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+}
+
+impl Drop for SessionUndo {
+    fn drop(&mut self) {
+        self.engine.transactions.streams().drop_temporary(&self.stream);
+    }
+}
+
+/// A session. When it goes its temporary tables go.
+#[derive(Debug)]
+pub struct Session {
+    engine: Arc<Engine>,
+    undo: Arc<SessionUndo>,
+    tables: Mutex<BTreeMap<String, Table>>,
+}
+
+impl Session {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        let stream = engine.transactions.streams().temporary();
+        let undo = Arc::new(SessionUndo { engine: engine.clone(), stream });
+        Self { engine, undo, tables: Mutex::new(Rank::Session, BTreeMap::new()) }
+    }
+
+    /// Creates a temporary table, which only this session can find by its name. It hides a table of that name from nobody.
+    ///
+    /// # Errors
+    /// The session has one of that name.
+    pub fn create_temporary_table(&self, name: &str, options: TableOptions) -> Result<Table> {
+        self.engine.check_open()?;
+        let mut tables = self.tables.lock();
+        if tables.contains_key(name) {
+            return Err(SchemaError::TableExists(name.into()).into());
+        }
+        let table = self.engine.catalog.temporary_table(&options.definition)?;
+        let table = Table::temporary(self.engine.clone(), name, table, self.undo.clone());
+        tables.insert(name.to_owned(), table.clone());
+        Ok(table)
+    }
+
+    /// A tree without a name for intermediate results, dropped when what is returned goes.
+    ///
+    /// # Errors
+    /// When the log takes no more: it keeps track of the ids of tablespaces.
+    pub fn scratch(&self) -> Result<Scratch> {
+        self.engine.check_open()?;
+        let table = self.engine.catalog.temporary_table(&TableOptions::default().definition)?;
+        Ok(Scratch { table: Table::temporary(self.engine.clone(), "(scratch)", table, self.undo.clone()) })
+    }
+
+    /// The session's temporary table of this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn temporary_table(&self, name: &str) -> Result<Table> {
+        self.tables.lock().get(name).cloned().ok_or_else(|| SchemaError::NoTable(name.into()).into())
+    }
+
+    /// Drops a temporary table.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn drop_temporary_table(&self, name: &str) -> Result<DropReport> {
+        let table = self.tables.lock().remove(name).ok_or_else(|| SchemaError::NoTable(name.into()))?;
+        Ok(self.engine.catalog.drop_temporary(&table.inner))
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        for table in self.tables.get_mut().values() {
+            self.engine.catalog.drop_temporary(&table.inner);
+        }
+    }
+}
+
+/// A tree for intermediate results.
+#[derive(Debug)]
+pub struct Scratch {
+    table: Table,
+}
+
+impl core::ops::Deref for Scratch {
+    type Target = Table;
+
+    fn deref(&self) -> &Table {
+        &self.table
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        self.table.engine.catalog.drop_temporary(&self.table.inner);
+    }
+}

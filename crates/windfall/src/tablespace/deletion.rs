@@ -1,0 +1,207 @@
+//! Deleting the files of dropped tablespaces, slowly.
+//!
+//! **Purpose.** Freeing the blocks of a large file competes with every fsync of the same file system, whoever does it and
+//! for as long as it lasts. So a file is cut from its end in small pieces, with pauses in between, and the size of the pieces
+//! follows what the log writer feels: its syncs getting slower than they were means less, an idle log means more.
+//!
+//! **Invariants.** No file goes before the drop of its tablespace is durable. A step cuts one piece or removes one name.
+//! What a crash leaves of a file is named by no record, and is deleted after recovery.
+//!
+//! **May touch.** `buffer`, `disk`, `log`, `env`.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use crate::{
+    buffer::{BufferPool, FileState, Space},
+    disk::FileName,
+    env::Next,
+    error::DiskError,
+    ids::SpaceId,
+    sync::{
+        Arc, Event, Mutex, Rank,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+/// The smallest and the largest piece.
+const PIECES: core::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
+/// The pause between pieces under load: with the smallest piece 32 MB and more go in a second.
+const PAUSE: Duration = Duration::from_millis(25);
+/// With nothing to do.
+const IDLE: Duration = Duration::from_millis(500);
+/// A sync that takes longer than this much of the usual time, in percent, is a neighbour that suffers.
+const SUFFERS: u32 = 150;
+
+#[derive(Debug)]
+struct Doomed {
+    space: SpaceId,
+    /// What the pool knows of it; nothing of a file that recovery found without a record.
+    known: Option<Arc<Space>>,
+    /// How much is left, once it was looked at.
+    left: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Pace {
+    piece: u64,
+    /// What a sync of the log takes when nothing is being deleted.
+    usual: Duration,
+    /// How many syncs the log had made at the last step.
+    syncs: u64,
+}
+
+/// Deletes files.
+#[derive(Debug)]
+pub struct Deleter {
+    pool: Arc<BufferPool>,
+    queue: Mutex<VecDeque<Doomed>>,
+    pace: Mutex<Pace>,
+    /// Tablespaces whose file is gone, for whoever keeps records of files.
+    gone: Mutex<Vec<SpaceId>>,
+    deleted_files: AtomicU64,
+    deleted_bytes: AtomicU64,
+    /// Wakes the worker.
+    pub wake: Arc<Event>,
+}
+
+/// What is waiting to be deleted, and what was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deletions {
+    /// Files that wait, some of them perhaps without blocks.
+    pub pending_files: u64,
+    /// Files deleted since the database was opened.
+    pub files: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+}
+
+impl Deleter {
+    /// One that has nothing to do.
+    pub fn new(pool: Arc<BufferPool>) -> Self {
+        let pace = Pace { piece: *PIECES.start(), usual: Duration::ZERO, syncs: 0 };
+        Self {
+            pool,
+            queue: Mutex::new(Rank::Leaf, VecDeque::new()),
+            pace: Mutex::new(Rank::Leaf, pace),
+            gone: Mutex::new(Rank::Leaf, Vec::new()),
+            deleted_files: AtomicU64::new(0),
+            deleted_bytes: AtomicU64::new(0),
+            wake: Arc::new(Event::new()),
+        }
+    }
+
+    /// Takes over a dropped tablespace.
+    pub fn push(&self, space: Arc<Space>) {
+        self.queue.lock().push_back(Doomed { space: space.id(), known: Some(space), left: None });
+        self.wake.notify();
+    }
+
+    /// Takes over a file that no record names.
+    pub fn push_file(&self, space: SpaceId) {
+        self.queue.lock().push_back(Doomed { space, known: None, left: None });
+        self.wake.notify();
+    }
+
+    /// Tablespaces whose file is gone since the last call.
+    pub fn take_gone(&self) -> Vec<SpaceId> {
+        core::mem::take(&mut *self.gone.lock())
+    }
+
+    /// What waits, and what was done.
+    pub fn deletions(&self) -> Deletions {
+        Deletions {
+            pending_files: self.queue.lock().len() as u64,
+            files: self.deleted_files.load(Relaxed),
+            bytes: self.deleted_bytes.load(Relaxed),
+        }
+    }
+
+    /// One step.
+    pub fn step(&self) -> Next {
+        if self.pool.ground().health.is_poisoned() {
+            return Next::Idle(IDLE);
+        }
+        let first = self.queue.lock().pop_front();
+        let Some(mut doomed) = first else {
+            self.rest();
+            return Next::Idle(IDLE);
+        };
+        if let Some(space) = &doomed.known {
+            let log = &self.pool.ground().log;
+            if space.drop_lsn() > log.durable() {
+                // A log under pressure waits for this drop: then it is made durable now.
+                let synced = log.pressure() < 50 || log.sync_to(space.drop_lsn()).is_ok();
+                self.queue.lock().push_back(doomed);
+                return Next::Idle(if synced { PAUSE } else { IDLE });
+            }
+            if self.pool.file_of_dropped(space) == FileState::None {
+                return Next::Again;
+            }
+        }
+        match self.cut(&mut doomed) {
+            Ok(true) => {
+                self.deleted_files.fetch_add(1, Relaxed);
+                self.gone.lock().push(doomed.space);
+                Next::Again
+            }
+            Ok(false) => {
+                self.queue.lock().push_front(doomed);
+                self.pause()
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a dropped tablespace's file could not be deleted yet");
+                self.queue.lock().push_back(doomed);
+                Next::Idle(IDLE)
+            }
+        }
+    }
+
+    /// Cuts a piece off the file, or removes it when little is left. Says whether it is gone.
+    fn cut(&self, doomed: &mut Doomed) -> Result<bool, DiskError> {
+        let disk = &self.pool.ground().disk;
+        let file = FileName::Data(doomed.space);
+        let left = match doomed.left {
+            Some(left) => left,
+            None => match disk.len(file)? {
+                Some(length) => length,
+                None => return Ok(true),
+            },
+        };
+        let piece = self.pace.lock().piece;
+        if left > piece {
+            disk.truncate(file, left - piece)?;
+            self.deleted_bytes.fetch_add(piece, Relaxed);
+            doomed.left = Some(left - piece);
+            return Ok(false);
+        }
+        disk.remove(file)?;
+        self.deleted_bytes.fetch_add(left, Relaxed);
+        Ok(true)
+    }
+
+    /// Chooses the next piece by what the log's syncs took lately.
+    fn pause(&self) -> Next {
+        let metrics = self.pool.ground().log.metrics();
+        let mut pace = self.pace.lock();
+        let quiet = metrics.fsyncs == pace.syncs;
+        pace.syncs = metrics.fsyncs;
+        if quiet {
+            pace.piece = *PIECES.end();
+            return Next::Again;
+        }
+        let suffers = !pace.usual.is_zero() && metrics.last_sync > pace.usual * SUFFERS / 100;
+        let piece = if suffers { pace.piece / 2 } else { pace.piece + pace.piece / 4 };
+        // Under load the pieces stay small: a sync waits for the whole of one.
+        pace.piece = piece.clamp(*PIECES.start(), *PIECES.start() * 4);
+        Next::Idle(PAUSE)
+    }
+
+    /// Nothing is being deleted: learns what a sync usually takes.
+    fn rest(&self) {
+        let last = self.pool.ground().log.metrics().last_sync;
+        let mut pace = self.pace.lock();
+        pace.usual = if pace.usual.is_zero() { last } else { (pace.usual * 7 + last) / 8 };
+        pace.piece = *PIECES.start();
+    }
+}

@@ -1,0 +1,129 @@
+//! Ids of transactions and tablespaces, never used twice.
+//!
+//! **Purpose.** Both are handed out by one addition each. Across restarts a *ceiling* keeps them apart: no id at or above
+//! it was ever handed out.
+//!
+//! **Invariants.** A ceiling is durable in the log before the first id below it is used; a restart begins at the ceiling, and
+//! the ids between are lost. [`Ids::ceilings`] is never below what the log says, so a checkpoint that writes it to the
+//! control file may let the log's word go.
+//!
+//! **May touch.** `buffer`, `log`, `mtr` and what is below.
+
+use crate::{
+    buffer::BufferPool,
+    error::{Result, UsageError},
+    ids::{SpaceId, TrxId},
+    log::Record,
+    mtr::Mtr,
+    sync::{
+        Arc, Mutex, Rank,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+};
+
+/// How far a ceiling rises at once.
+const BLOCK: u64 = 65_536;
+
+#[derive(Debug)]
+struct Counter {
+    next: AtomicU64,
+    /// Ids below this may be used.
+    usable: AtomicU64,
+    /// What the log says, or is about to say.
+    promised: AtomicU64,
+}
+
+impl Counter {
+    fn new(start: u64) -> Self {
+        Self { next: AtomicU64::new(start), usable: AtomicU64::new(start), promised: AtomicU64::new(start) }
+    }
+
+    fn take(&self) -> Option<u64> {
+        let below = self.usable.load(SeqCst);
+        self.next.fetch_update(SeqCst, SeqCst, |next| (next < below).then_some(next + 1)).ok()
+    }
+
+    fn is_short(&self) -> bool {
+        self.next.load(SeqCst) >= self.usable.load(SeqCst)
+    }
+}
+
+/// Hands out ids.
+#[derive(Debug)]
+pub struct Ids {
+    pool: Arc<BufferPool>,
+    spaces: Counter,
+    trxs: Counter,
+    raising: Mutex<()>,
+}
+
+impl Ids {
+    /// Ids from these on: the ceilings that recovery has found, or the first ones of a new database.
+    pub fn new(pool: Arc<BufferPool>, space: SpaceId, trx: TrxId) -> Self {
+        Self {
+            pool,
+            spaces: Counter::new(space.0.max(SpaceId::FIRST.0)),
+            trxs: Counter::new(trx.0.max(1)),
+            raising: Mutex::new(Rank::Transactions, ()),
+        }
+    }
+
+    /// A new tablespace id.
+    ///
+    /// # Errors
+    /// When the log takes no more.
+    pub fn space(&self) -> Result<SpaceId> {
+        loop {
+            if let Some(id) = self.spaces.take() {
+                return Ok(SpaceId(id));
+            }
+            self.raise()?;
+        }
+    }
+
+    /// A new transaction id, unless the ceiling is reached: [`Ids::raise`] then, without any lock, and try again.
+    pub(super) fn try_trx(&self) -> Option<TrxId> {
+        self.trxs.take().map(TrxId)
+    }
+
+    /// The next transaction's id: every transaction so far has a lower one.
+    pub(super) fn next_trx(&self) -> TrxId {
+        TrxId(self.trxs.next.load(SeqCst))
+    }
+
+    /// Raises the ceilings that are reached, durably.
+    ///
+    /// # Errors
+    /// When the log takes no more, or the ids are used up.
+    pub(super) fn raise(&self) -> Result<()> {
+        let _turn = self.raising.lock();
+        let both = [&self.spaces, &self.trxs];
+        if !both.iter().any(|counter| counter.is_short()) {
+            return Ok(());
+        }
+        for counter in both {
+            if counter.is_short() {
+                counter.promised.fetch_add(BLOCK, SeqCst);
+            }
+        }
+        let (space, trx) = self.ceilings();
+        let (space, trx) = (SpaceId(space), TrxId(trx));
+        if trx > TrxId::MAX {
+            let what = "the transaction ids are used up: dump the database and load it anew";
+            return Err(UsageError::Other(what.into()).into());
+        }
+        let mut mtr = Mtr::begin(&self.pool)?;
+        mtr.record(&Record::Ceilings { space, trx });
+        let end = mtr.commit()?;
+        self.pool.ground().log.sync_to(end)?;
+        for counter in both {
+            counter.usable.store(counter.promised.load(SeqCst), SeqCst);
+        }
+        Ok(())
+    }
+
+    /// No tablespace id, and no transaction id, at or above these was handed out.
+    pub fn ceilings(&self) -> (u64, u64) {
+        (self.spaces.promised.load(SeqCst), self.trxs.promised.load(SeqCst))
+    }
+}

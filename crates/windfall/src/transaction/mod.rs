@@ -1,0 +1,180 @@
+//! Transactions: ids, undo, rollback, row locks, purge, and the changes of rows that they are for.
+//!
+//! **Purpose.** A row with all its secondary entries changes whole or not at all, while the process runs and over a crash.
+//!
+//! **Invariants.**
+//! - A change of a row is: the row's lock; one undo record and the clustered entry in one mini-transaction; a
+//!   mini-transaction for each secondary entry; `TrxEnd` in the last of them. Without secondary entries that is one group of
+//!   the log.
+//! - Every entry carries the transaction and the position of the undo record that made its version. Whoever takes back
+//!   or purges touches an entry only if it still does.
+//! - What a change may need is made sure of before its first mini-transaction latches anything: undo slices, lengths of
+//!   keys, uniqueness. Rollback needs nothing new.
+//! - An overflow chain belongs to one version. It is noted in undo before its first page is linked anywhere; rollback
+//!   frees it with its own record, purge frees it with the record that replaced or deleted the value.
+//! - *Recovery.* A transaction is unfinished if it is in the `TrxTable` record that the control file names, or has a
+//!   `TrxBegin` at or above the floor, and has no `TrxEnd` at or above the floor. Its records are found by reading its
+//!   stream from the first one on. The table is read after the rest of the floor is, and holds the floor below the end
+//!   of whoever is in it and about to log that ([`Transactions::note`]). Unfinished transactions are rolled back before
+//!   purge begins.
+//! - *Visibility.* An entry counts unless it is marked as deleted. A reader may see the change of a row that another
+//!   call has under way, and in a secondary tree an entry whose row says otherwise; both only until that call ends. A row's
+//!   clustered entry is read whole, as one version.
+//!
+//! **May touch.** `system`, `store`, `tree`, `mtr`, `buffer`, `log` and what is below.
+//!
+//! The order of locks: a row's lock, the keys of unique indexes, an undo stream, the system tree, pages: a tree's, then undo
+//! pages, then allocation maps.
+
+pub mod active;
+mod chains;
+pub mod ids;
+pub mod lock;
+mod purge;
+pub mod read;
+pub mod row;
+pub mod secondary;
+pub mod stream;
+pub mod streams;
+pub mod trx;
+pub mod undo_record;
+
+#[cfg(test)]
+mod tests;
+
+pub use active::{Active, Horizon, Pin};
+pub use ids::Ids;
+pub use read::{RowReader, full_value, indexed_value};
+pub use row::{Mode, RowTarget, Secondary, Value};
+pub use secondary::{entry_key, index_key_of};
+pub use stream::Stream;
+pub use trx::Trx;
+
+use std::collections::BTreeMap;
+
+use crate::{
+    buffer::{BufferPool, Space},
+    error::Result,
+    ids::{Lsn, SpaceId, TrxId, UndoPos},
+    log::{GroupWriter, Record},
+    sync::{
+        Arc, Event,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    system::SystemTree,
+    tree::hash::HashBudget,
+};
+
+/// The transaction floor of a database.
+#[derive(Debug)]
+pub struct Transactions {
+    ground: Arc<stream::Ground>,
+    ids: Arc<Ids>,
+    active: Arc<Active>,
+    streams: streams::Streams,
+    locks: lock::RowLocks,
+    /// For the trees that rollback and purge look into: they have no hash index.
+    no_hash: Arc<HashBudget>,
+    purge_wake: Arc<Event>,
+    slices_dropped: AtomicU64,
+    #[cfg(test)]
+    failpoint: tests::Failpoint,
+}
+
+impl Transactions {
+    /// The transactions of a database whose pages are recovered: `unfinished` are those that recovery has found, each with
+    /// its first undo record. They count as active from now on. `attach` makes a tablespace known to the pool, with
+    /// what is known of its file.
+    ///
+    /// # Errors
+    /// Damage, I/O.
+    pub fn open(
+        pool: Arc<BufferPool>,
+        system: Arc<SystemTree>,
+        ids: Arc<Ids>,
+        unfinished: &BTreeMap<TrxId, UndoPos>,
+        attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>,
+    ) -> Result<Self> {
+        let env = pool.ground().env.clone();
+        let ground = Arc::new(stream::Ground { pool, system, ids: ids.clone() });
+        let active = Arc::new(Active::default());
+        for (trx, first) in unfinished {
+            active.resume(*trx, *first);
+        }
+        Ok(Self {
+            streams: streams::Streams::open(ground.clone(), attach)?,
+            ground,
+            ids,
+            active,
+            locks: lock::RowLocks::new(env),
+            no_hash: Arc::new(HashBudget::new(0)),
+            purge_wake: Arc::new(Event::new()),
+            slices_dropped: AtomicU64::new(0),
+            #[cfg(test)]
+            failpoint: tests::Failpoint::default(),
+        })
+    }
+
+    /// Rolls back what recovery has found unfinished, before any other change and before purge begins. The pool knows the
+    /// tablespaces of all tables.
+    ///
+    /// # Errors
+    /// Damage, I/O; what is left is rolled back at the next attempt.
+    pub fn roll_back_unfinished(&self) -> Result<()> {
+        for (trx, first) in self.active.snapshot() {
+            let Some(stream) = self.streams.of(first) else {
+                self.active.end(trx);
+                continue;
+            };
+            let mut last = UndoPos::NONE;
+            let mut from = Stream::byte_of(first);
+            while let Some(at) = stream.next_record(from)? {
+                let Some(stored) = stream.record(at)? else {
+                    from = (at / stream.slice_bytes() + 1) * stream.slice_bytes();
+                    continue;
+                };
+                if stream.trx_of(at, &stored)? == trx {
+                    last = stream.undo_pos(at);
+                }
+                from = stored.next;
+            }
+            Trx::resume(self, trx, stream, last).rollback()?;
+        }
+        Ok(())
+    }
+
+    /// What a checkpoint notes: the unfinished transactions. Gives the LSN above which its floor must not be. The rest of
+    /// the floor was read before.
+    pub fn note(&self, group: &mut GroupWriter) -> Lsn {
+        let (active, limit) = self.active.note();
+        if !active.is_empty() {
+            group.push(&Record::TrxTable { active });
+        }
+        limit
+    }
+
+    /// The ids, for whoever makes tablespaces, and for checkpoints.
+    pub fn ids(&self) -> &Arc<Ids> {
+        &self.ids
+    }
+
+    /// The undo streams, for metrics and checks.
+    pub fn streams(&self) -> &streams::Streams {
+        &self.streams
+    }
+
+    /// The row locks.
+    pub fn locks(&self) -> &lock::RowLocks {
+        &self.locks
+    }
+
+    /// Undo slices dropped since the database was opened.
+    pub fn slices_dropped(&self) -> u64 {
+        self.slices_dropped.load(Relaxed)
+    }
+
+    /// The pages.
+    pub fn pool(&self) -> &Arc<BufferPool> {
+        &self.ground.pool
+    }
+}

@@ -1,0 +1,315 @@
+//! Purge: what committed transactions left behind goes for good.
+//!
+//! **Purpose.** Entries that are marked as deleted are removed, overflow chains of replaced and deleted values are freed, and
+//! a slice of undo whose transactions are all done with is dropped whole.
+//!
+//! **Invariants.** A record is purged once its transaction had ended for everybody who may still look
+//! ([`Horizon`]). An entry is removed only if it still carries the record's version, a chain is freed only if it still
+//! has its stamp: so a record may be purged any number of times, and after a restart every record that is still there
+//! is. Records that were taken back are passed over. Purge holds the row's lock while it works on it, so whoever changes
+//! the row finds what it has seen; when the lock is not to be had, the record is deferred. A stream is walked in order; the
+//! records of an active transaction are left behind, and purged by walking that transaction's own records once it has
+//! ended. So it keeps the slices it wrote to, and no others; slices go in any order.
+//!
+//! A change that revives an entry notes the header that the entry had. As long as the reviving transaction is unfinished
+//! the purge of that older version must wait: today the row's lock sees to that, for it is held to the end.
+//!
+//! **May touch.** `system`, `tree` and what is below, the rest of this floor.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crossbeam_queue::SegQueue;
+
+use super::{
+    Transactions,
+    active::Horizon,
+    chains,
+    stream::{Stored, Stream},
+    trx::carries,
+    undo_record::{Body, Done, RowChange, UndoRecord},
+};
+use crate::{
+    error::{Error, Result},
+    ids::{TrxId, UndoPos},
+    mtr::Mtr,
+    page::EntryHeader,
+    store::Tree,
+    sync::{Arc, Event, Mutex, Rank, atomic::Ordering::Relaxed},
+};
+
+/// Records that a step looks at.
+const RECORDS_A_STEP: usize = 256;
+/// Slices that a step drops.
+const SLICES_A_STEP: usize = 64;
+/// Records that wait for a row's lock, for one stream.
+const DEFERRED_MOST: usize = 256;
+/// Log that a step may need.
+const LOG_A_STEP: u64 = 256 << 10;
+
+/// How far purge has come in a stream.
+#[derive(Debug)]
+pub struct StreamPurge {
+    state: Mutex<State>,
+    /// Transactions that were left behind and have ended, each with its last record here.
+    ended: SegQueue<(TrxId, UndoPos)>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Everything before was purged or noted below.
+    at: u64,
+    /// Transactions whose records were passed by, and the slices of these.
+    left: BTreeMap<TrxId, BTreeSet<u64>>,
+    /// Those of them that have ended, each with the next record to purge.
+    walks: Vec<(TrxId, UndoPos)>,
+    /// Records whose row was locked.
+    deferred: Vec<u64>,
+}
+
+/// What became of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Purged,
+    /// Its row is locked.
+    Busy,
+}
+
+impl StreamPurge {
+    pub(super) fn new(at: u64) -> Self {
+        let state = State { at, ..State::default() };
+        Self { state: Mutex::new(Rank::Purge, state), ended: SegQueue::new() }
+    }
+
+    /// A transaction that purge had left behind has ended.
+    pub(super) fn come_back(&self, trx: TrxId, last: UndoPos) {
+        self.ended.push((trx, last));
+    }
+}
+
+impl State {
+    fn pins(&self, stream: &Stream) -> BTreeSet<u64> {
+        let of = |at: &u64| at / stream.slice_bytes();
+        // A deferred record may reach into the next slice.
+        let deferred = self.deferred.iter().flat_map(|at| [of(at), of(at) + 1]);
+        self.left.values().flatten().copied().chain(deferred).collect()
+    }
+}
+
+impl Transactions {
+    /// What purge may take now.
+    pub fn horizon(&self) -> Arc<Horizon> {
+        self.active.horizon(&self.ids)
+    }
+
+    /// The event that brings the purge worker back before its time.
+    pub fn purge_wake(&self) -> Arc<Event> {
+        self.purge_wake.clone()
+    }
+
+    /// One step of the purge worker. Says whether there is more to do at once.
+    ///
+    /// # Errors
+    /// Damage, I/O; the other streams were served.
+    pub fn purge_step(&self) -> Result<bool> {
+        let mut done = Ok(false);
+        for stream in self.streams.all().filter(|stream| stream.wants_purge()) {
+            match (self.purge_stream(stream), &mut done) {
+                (Ok(more), Ok(any)) => *any |= more,
+                (Ok(_), Err(_)) => {}
+                (Err(error), _) => done = Err(error),
+            }
+        }
+        done
+    }
+
+    /// One step in one stream; that of a session's temporary tables is the session's to purge. Says whether there is more
+    /// to do at once.
+    ///
+    /// # Errors
+    /// Damage, I/O.
+    pub fn purge_stream(&self, stream: &Stream) -> Result<bool> {
+        self.ground.pool.ground().log.admit(LOG_A_STEP)?;
+        let horizon = self.horizon();
+        let mut state = stream.purge.state.lock();
+        let state = &mut *state;
+        let mut left = RECORDS_A_STEP;
+        for _ in 0..stream.purge.ended.len() {
+            state.walks.extend(stream.purge.ended.pop());
+        }
+        self.retry_deferred(stream, state)?;
+        let mut walks = core::mem::take(&mut state.walks);
+        let walked =
+            walks.iter_mut().try_for_each(|walk| self.walk(stream, &horizon, state, walk, &mut left));
+        for (trx, _) in walks.extract_if(.., |(_, at)| *at == UndoPos::NONE) {
+            state.left.remove(&trx);
+        }
+        state.walks = walks;
+        walked?;
+        self.pass(stream, &horizon, state, &mut left)?;
+        let dropped = self.drop_slices(stream, state)?;
+        Ok(left == 0 || dropped == SLICES_A_STEP)
+    }
+
+    fn retry_deferred(&self, stream: &Stream, state: &mut State) -> Result<()> {
+        for at in core::mem::take(&mut state.deferred) {
+            let Some(stored) = stream.record(at)? else { continue };
+            if self.purge_record(stream, at, &stored)? == Outcome::Busy {
+                state.deferred.push(at);
+            }
+        }
+        Ok(())
+    }
+
+    /// Purges the records of a transaction that was left behind, from the last to the first.
+    fn walk(
+        &self,
+        stream: &Stream,
+        horizon: &Horizon,
+        state: &mut State,
+        (trx, next): &mut (TrxId, UndoPos),
+        left: &mut usize,
+    ) -> Result<()> {
+        while horizon.covers(*trx) && *next != UndoPos::NONE && *left > 0 {
+            if state.deferred.len() >= DEFERRED_MOST {
+                break;
+            }
+            *left -= 1;
+            let at = Stream::byte_of(*next);
+            let Some(stored) = stream.record(at)? else {
+                *next = UndoPos::NONE;
+                break;
+            };
+            if self.purge_record(stream, at, &stored)? == Outcome::Busy {
+                state.deferred.push(at);
+            }
+            *next = stream.decode(at, &stored)?.previous;
+        }
+        Ok(())
+    }
+
+    /// Walks on along the stream.
+    fn pass(&self, stream: &Stream, horizon: &Horizon, state: &mut State, left: &mut usize) -> Result<()> {
+        while *left > 0 && state.deferred.len() < DEFERRED_MOST {
+            let end = stream.end();
+            let Some(at) = stream.next_record(state.at)? else {
+                state.at = state.at.max(end);
+                break;
+            };
+            *left -= 1;
+            let Some(stored) = stream.record(at)? else {
+                // The slice that it ends in was dropped: it was purged before.
+                state.at = (at / stream.slice_bytes() + 1) * stream.slice_bytes();
+                continue;
+            };
+            let trx = stream.trx_of(at, &stored)?;
+            if horizon.covers(trx) {
+                if self.purge_record(stream, at, &stored)? == Outcome::Busy {
+                    state.deferred.push(at);
+                }
+            } else if state.left.contains_key(&trx) || self.active.leave_behind(trx) {
+                let slices = state.left.entry(trx).or_default();
+                slices.extend([at, stored.next - 1].map(|at| at / stream.slice_bytes()));
+            } else {
+                // It has ended, and someone may still look at what was before.
+                break;
+            }
+            state.at = stored.next;
+        }
+        Ok(())
+    }
+
+    fn drop_slices(&self, stream: &Stream, state: &State) -> Result<usize> {
+        let passed = state.at / stream.slice_bytes();
+        let mut candidates = stream.slices();
+        candidates.retain(|(slice, _)| *slice < passed);
+        // The newest is never dropped.
+        if candidates.is_empty() {
+            return Ok(0);
+        }
+        let pins = state.pins(stream);
+        let mut dropped = 0;
+        for (slice, _) in candidates {
+            if dropped < SLICES_A_STEP && !pins.contains(&slice) && stream.drop_slice(slice)? {
+                dropped += 1;
+                self.slices_dropped.fetch_add(1, Relaxed);
+            }
+        }
+        Ok(dropped)
+    }
+
+    fn purge_record(&self, stream: &Stream, at: u64, stored: &Stored) -> Result<Outcome> {
+        if stored.taken_back {
+            return Ok(Outcome::Purged);
+        }
+        let record = stream.decode(at, stored)?;
+        let UndoRecord { trx, body: Body::Row { space, key, change, touches }, .. } = &record else {
+            return Ok(Outcome::Purged);
+        };
+        let leaves_something = match change {
+            RowChange::Insert => false,
+            RowChange::Update { header, .. } => header.is_overflow(),
+            RowChange::Delete { .. } => true,
+        };
+        let mut marked = touches.iter().filter(|touch| matches!(touch.done, Done::Marked(_))).peekable();
+        if !leaves_something && marked.peek().is_none() {
+            return Ok(Outcome::Purged);
+        }
+        let Some(_row) = self.locks.try_lock(self.locks.name(*space, key)) else { return Ok(Outcome::Busy) };
+        let version = EntryHeader::new(*trx, stream.undo_pos(at));
+        for touch in marked {
+            if let Some(tree) = self.tree(touch.space) {
+                unless_dropped(remove(&tree, version, &touch.key))?;
+            }
+        }
+        if leaves_something && let Some(tree) = self.tree(*space) {
+            unless_dropped(match change {
+                RowChange::Update { header, value } => chains::free_of(&tree, *header, value),
+                RowChange::Insert | RowChange::Delete { .. } => remove(&tree, version, key),
+            })?;
+        }
+        Ok(Outcome::Purged)
+    }
+}
+
+impl Stream {
+    fn wants_purge(&self) -> bool {
+        let state = self.purge.state.lock();
+        state.at < self.end()
+            || !state.walks.is_empty()
+            || !state.deferred.is_empty()
+            || !self.purge.ended.is_empty()
+    }
+
+    /// Bytes that wait for purge.
+    pub fn behind(&self) -> u64 {
+        self.end().saturating_sub(self.purge.state.lock().at)
+    }
+}
+
+fn unless_dropped(done: Result<()>) -> Result<()> {
+    match done {
+        Err(Error::TableDropped) => Ok(()),
+        done => done,
+    }
+}
+
+/// Removes an entry that is marked as deleted by this version, and the chain of its value.
+fn remove(tree: &Tree, version: EntryHeader, key: &[u8]) -> Result<()> {
+    let is_it = |header: Option<EntryHeader>| {
+        header.filter(|header| header.is_deleted() && carries(Some(*header), version))
+    };
+    let mut value = Vec::new();
+    let Some(header) = is_it(tree.get_into(key, &mut value)?) else { return Ok(()) };
+    chains::free_of(tree, header, &value)?;
+    let mut mtr = Mtr::begin(tree.store())?;
+    let located = tree.seek_for_change(&mut mtr, key, None)?;
+    if is_it(located.header()).is_none() {
+        return Ok(());
+    }
+    let small = located.remove(&mut mtr);
+    mtr.commit()?;
+    if small {
+        tree.maintain(key)?;
+    }
+    Ok(())
+}

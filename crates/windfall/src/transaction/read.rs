@@ -1,0 +1,188 @@
+//! Reading rows.
+//!
+//! **Purpose.** A row's value, whole or as a stream, by its key.
+//!
+//! **Invariants.** A value is that of one version. A chain that is gone means that the entry has changed since it was
+//! looked at, so the entry is looked at again; only a chain that is gone from under an entry that is still the same is damage.
+//! A reader of a stream keeps its version from purge, and has seen no change that could still be taken back.
+//!
+//! **May touch.** `tree`, `buffer` and what is below, the rest of this floor.
+
+use super::{
+    Transactions,
+    active::{Active, Pin},
+    row::INDEXED,
+};
+use crate::{
+    error::{CorruptError, Result},
+    page::EntryHeader,
+    store::Tree,
+    sync::Arc,
+    tree::{OverflowRef, overflow::OverflowReader},
+};
+
+/// The value of an entry of a table that nobody changes: `stored` is what the entry holds.
+///
+/// # Errors
+/// Damage, I/O, a dropped table.
+pub fn full_value(tree: &Tree, header: EntryHeader, stored: &[u8]) -> Result<Vec<u8>> {
+    whole_or_window(tree, header, stored, None)
+}
+
+/// As [`full_value`], but no more than the [`INDEXED`] first bytes: what index keys are made of.
+///
+/// # Errors
+/// As [`full_value`].
+pub fn indexed_value(tree: &Tree, header: EntryHeader, stored: &[u8]) -> Result<Vec<u8>> {
+    whole_or_window(tree, header, stored, Some(INDEXED))
+}
+
+fn whole_or_window(
+    tree: &Tree,
+    header: EntryHeader,
+    stored: &[u8],
+    window: Option<usize>,
+) -> Result<Vec<u8>> {
+    if !header.is_overflow() {
+        return Ok(stored.to_vec());
+    }
+    let mut value = Vec::new();
+    read_chain(&mut tree.read_overflow(chain_of(tree, stored)?), &mut value, window)?;
+    Ok(value)
+}
+
+fn chain_of(tree: &Tree, stored: &[u8]) -> Result<OverflowRef> {
+    OverflowRef::from_bytes(stored).ok_or_else(|| {
+        let what = "a reference to an overflow chain makes no sense".into();
+        CorruptError::Structure { space: tree.space().id(), what }.into()
+    })
+}
+
+/// Reads a row's value into `out`, whose old content is lost. `false` when there is no such row.
+///
+/// # Errors
+/// Damage, I/O, a dropped table.
+pub fn get(tree: &Tree, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+    let Some(header) = tree.get_into(key, out)? else { return Ok(false) };
+    if header.is_deleted() || !header.is_overflow() {
+        return Ok(!header.is_deleted());
+    }
+    long_value(tree, key, header, out, None)
+}
+
+/// The value of an entry that a cursor is at, in place of what was stored: `out` holds that, and then the row's value.
+/// `false` when the row has gone meanwhile.
+///
+/// # Errors
+/// As [`get`].
+pub fn resolve(tree: &Tree, key: &[u8], header: EntryHeader, out: &mut Vec<u8>) -> Result<bool> {
+    if header.is_overflow() { long_value(tree, key, header, out, None) } else { Ok(true) }
+}
+
+/// As [`get`], but of a long value no more than the first bytes, for index keys; gives the entry's header.
+pub(super) fn get_indexed(tree: &Tree, key: &[u8], out: &mut Vec<u8>) -> Result<Option<EntryHeader>> {
+    let Some(header) = tree.get_into(key, out)? else { return Ok(None) };
+    if !header.is_deleted() && header.is_overflow() {
+        long_value(tree, key, header, out, Some(INDEXED))?;
+    }
+    Ok(Some(header))
+}
+
+fn long_value(
+    tree: &Tree,
+    key: &[u8],
+    mut header: EntryHeader,
+    out: &mut Vec<u8>,
+    window: Option<usize>,
+) -> Result<bool> {
+    loop {
+        let chain = chain_of(tree, out)?;
+        out.clear();
+        let read = read_chain(&mut tree.read_overflow(chain), out, window);
+        let Err(error) = read else { return Ok(true) };
+        let Some(now) = tree.get_into(key, out)?.filter(|now| !now.is_deleted()) else { return Ok(false) };
+        if now == header {
+            return Err(error);
+        }
+        if !now.is_overflow() {
+            return Ok(true);
+        }
+        header = now;
+    }
+}
+
+fn read_chain(reader: &mut OverflowReader<&Tree>, out: &mut Vec<u8>, window: Option<usize>) -> Result<()> {
+    let Some(window) = window else { return reader.read_to_end(out) };
+    out.resize(window, 0);
+    let mut at = 0;
+    while at < window {
+        match reader.read(&mut out[at..])? {
+            0 => break,
+            n => at += n,
+        }
+    }
+    out.truncate(at);
+    Ok(())
+}
+
+/// A row's value, piece by piece.
+#[derive(Debug)]
+pub struct RowReader {
+    source: Source,
+    /// Its version is not purged before the reader is gone.
+    _pin: Pin,
+}
+
+#[derive(Debug)]
+enum Source {
+    Inline { value: Vec<u8>, at: usize },
+    Chain(OverflowReader<Arc<Tree>>),
+}
+
+impl RowReader {
+    /// Bytes still to come.
+    pub fn left(&self) -> u64 {
+        match &self.source {
+            Source::Inline { value, at } => (value.len() - at) as u64,
+            Source::Chain(reader) => reader.left(),
+        }
+    }
+
+    /// Reads some bytes: 0 only at the end, or when `out` is empty.
+    ///
+    /// # Errors
+    /// Damage, I/O, a dropped table.
+    pub fn read(&mut self, out: &mut [u8]) -> Result<usize> {
+        match &mut self.source {
+            Source::Inline { value, at } => {
+                let n = out.len().min(value.len() - *at);
+                out[..n].copy_from_slice(&value[*at..*at + n]);
+                *at += n;
+                Ok(n)
+            }
+            Source::Chain(reader) => reader.read(out),
+        }
+    }
+}
+
+impl Transactions {
+    /// Opens a row's value for reading piece by piece. `None` when there is no such row.
+    ///
+    /// # Errors
+    /// Damage, I/O, a dropped table.
+    pub fn open_value(&self, tree: &Arc<Tree>, key: &[u8]) -> Result<Option<RowReader>> {
+        // Under the row's lock nobody has a change of it under way that might be taken back.
+        let _row = self.locks.lock(self.locks.name(tree.space().id(), key));
+        let pin = Active::pin(&self.active, &self.ids);
+        let mut value = Vec::new();
+        let Some(header) = tree.get_into(key, &mut value)?.filter(|header| !header.is_deleted()) else {
+            return Ok(None);
+        };
+        let source = if header.is_overflow() {
+            Source::Chain(OverflowReader::new(tree.clone(), chain_of(tree, &value)?))
+        } else {
+            Source::Inline { value, at: 0 }
+        };
+        Ok(Some(RowReader { source, _pin: pin }))
+    }
+}

@@ -1,0 +1,102 @@
+//! The keys of secondary entries.
+//!
+//! **Purpose.** A secondary entry is a key without a value: the index key, then the row's clustered key, so that rows with
+//! equal index keys lie side by side, in the order of their rows.
+//!
+//! **Invariants.** The order of entries is the order of index keys, then of clustered keys. Bytes of the index key are kept as
+//! they are but for zero, which becomes `00 ff`; `00 00` ends it. So no index key's form is the beginning of another's.
+//!
+//! **May touch.** Nothing.
+
+const END: [u8; 2] = [0, 0];
+const ZERO: [u8; 2] = [0, 0xff];
+
+/// What all entries of an index key begin with: its escaped form and its end.
+pub fn prefix_of(index_key: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(index_key.len() + 8);
+    escape(index_key, &mut out);
+    out.extend_from_slice(&END);
+    out
+}
+
+/// Appends the escaped form without its end: what the entries of all index keys with this beginning begin with, but
+/// for a zero at its end.
+pub fn escape(index_key: &[u8], out: &mut Vec<u8>) {
+    for byte in index_key {
+        if *byte == 0 {
+            out.extend_from_slice(&ZERO);
+        } else {
+            out.push(*byte);
+        }
+    }
+}
+
+/// The key of a secondary entry.
+pub fn entry_key(index_key: &[u8], clustered_key: &[u8]) -> Vec<u8> {
+    let mut out = prefix_of(index_key);
+    out.extend_from_slice(clustered_key);
+    out
+}
+
+/// What the entries of this one's index key begin with.
+pub fn index_key_of(entry: &[u8]) -> &[u8] {
+    let mut at = 0;
+    while at + 1 < entry.len() {
+        at += match (entry[at], entry[at + 1]) {
+            (0, 0) => return &entry[..at + 2],
+            (0, _) => 2,
+            _ => 1,
+        };
+    }
+    entry
+}
+
+/// Index key and clustered key of an entry; `None` when it is none.
+pub fn split(entry: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let mut index_key = Vec::with_capacity(entry.len());
+    let mut rest = entry;
+    loop {
+        let (&byte, behind) = rest.split_first()?;
+        rest = behind;
+        if byte != 0 {
+            index_key.push(byte);
+            continue;
+        }
+        let (&second, behind) = rest.split_first()?;
+        rest = behind;
+        match second {
+            0 => return Some((index_key, rest)),
+            0xff => index_key.push(0),
+            _ => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key() -> impl Strategy<Value = Vec<u8>> {
+        let byte = prop_oneof![Just(0u8), Just(0xff), Just(1), any::<u8>()];
+        prop::collection::vec(byte, 0..8)
+    }
+
+    proptest! {
+        #[test]
+        fn entries_are_in_order_and_come_apart_again(a in key(), b in key(), row_a in key(), row_b in key()) {
+            let (one, two) = (entry_key(&a, &row_a), entry_key(&b, &row_b));
+            prop_assert_eq!(one.cmp(&two), (&a, &row_a).cmp(&(&b, &row_b)));
+            prop_assert_eq!(split(&one), Some((a.clone(), &row_a[..])));
+            prop_assert_eq!(index_key_of(&one), prefix_of(&a));
+            prop_assert_eq!(one.starts_with(&prefix_of(&b)), a == b);
+        }
+
+        #[test]
+        fn garbage_is_refused_without_a_panic(bytes in key()) {
+            let _ = split(&bytes);
+            let _ = index_key_of(&bytes);
+        }
+    }
+}

@@ -1,0 +1,493 @@
+//! An undo stream: an endless row of bytes, cut into slices that are tablespaces of their own.
+//!
+//! **Purpose.** Undo records are appended by the mini-transactions that make the changes, read back by rollback and purge,
+//! and go when their slice is dropped whole.
+//!
+//! **Invariants.** A position is never used twice. One appender at a time ([`Stream::lock`]); it takes the stream before any
+//! page, then the leaf, then the undo pages ([`Tail::prepare`], which may fail), and then changes things
+//! ([`Tail::write`], which cannot). Behind the page in use lies one that is formatted and empty, so whoever reads on
+//! finds the end without ever asking for a page that was not made. After a restart, slices are not written any more but
+//! to mark records as taken back: the first append begins a new one. The newest slice is never dropped, as it remembers how far
+//! the stream has come. Slices of a temporary stream are logged nowhere, and gone with the process.
+//!
+//! **May touch.** `system`, `mtr`, `buffer` and what is below.
+//!
+//! # Undo page, byte by byte
+//!
+//! | offset | size | field |
+//! | --- | --- | --- |
+//! | 0 | 28 | page header, type 5 |
+//! | 28 | 2 | bytes of the stream in this page |
+//! | 30 | 2 | where in them the first record begins, plus one; 0 when none begins here |
+//! | 32 | | those bytes |
+//!
+//! Page `n` of slice `s` holds the bytes from `(s * PAGES + n) * (page size - 32)` on. The system tree has a record for
+//! each slice: key `"u"`, the stream (1), the slice (8, big-endian); value: the tablespace (8).
+
+use std::collections::BTreeMap;
+
+use super::{ids::Ids, undo_record::UndoRecord};
+use crate::{
+    buffer::{BufferPool, Durability, Space},
+    error::{CorruptError, Error, Result},
+    ids::{Lsn, PageNo, SpaceId, TrxId, UndoPos},
+    log::Record,
+    mtr::{Mtr, Slot},
+    page::{Access, PageOp, PageType},
+    sync::{
+        Arc, Mutex, MutexGuard, Rank,
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Release},
+        },
+    },
+    system::{Change, SystemTree, UNDO},
+};
+
+/// Pages of a slice.
+pub const PAGES: u64 = 64;
+
+const USED: usize = 28;
+const FIRST: usize = 30;
+const DATA: usize = 32;
+
+/// Where a stream begins: position 0 of stream 0 would be [`UndoPos::NONE`].
+const BEGIN: u64 = 8;
+
+/// Length and state before each record.
+const HEAD: usize = 5;
+/// The state of a record that was taken back.
+const TAKEN_BACK: u8 = 1;
+/// No record is longer: a row's keys and value come to much less.
+const LONGEST: usize = 16 << 20;
+
+/// What streams stand on.
+#[derive(Debug)]
+pub struct Ground {
+    /// The pages.
+    pub pool: Arc<BufferPool>,
+    /// Where slices are registered.
+    pub system: Arc<SystemTree>,
+    /// Where their tablespaces get their ids.
+    pub ids: Arc<Ids>,
+}
+
+/// A stream.
+#[derive(Debug)]
+pub struct Stream {
+    ground: Arc<Ground>,
+    number: u8,
+    durability: Durability,
+    slices: Mutex<BTreeMap<u64, Arc<Space>>>,
+    tail: Mutex<u64>,
+    /// Up to here records are readable, or will be when a latch is released.
+    end: AtomicU64,
+    /// What purge has done here.
+    pub(super) purge: super::purge::StreamPurge,
+}
+
+/// A record as it lies in the stream.
+#[derive(Clone, Debug, Default)]
+pub struct Stored {
+    /// Whether the change was taken back.
+    pub taken_back: bool,
+    /// The record, for [`UndoRecord::decode`].
+    pub bytes: Vec<u8>,
+    /// The position behind it.
+    pub next: u64,
+}
+
+/// The right to append.
+#[derive(Debug)]
+pub struct Tail<'s> {
+    stream: &'s Stream,
+    next: MutexGuard<'s, u64>,
+}
+
+/// Latched room for one record.
+#[derive(Debug)]
+pub struct Place {
+    at: u64,
+    pieces: Vec<Piece>,
+    /// Pages to be formatted.
+    fresh: Vec<Slot>,
+}
+
+#[derive(Debug)]
+struct Piece {
+    slot: Slot,
+    offset: usize,
+    length: usize,
+}
+
+fn key_of(stream: u8, slice: u64) -> Vec<u8> {
+    [&[UNDO, stream][..], &slice.to_be_bytes()].concat()
+}
+
+/// Stream and slice of a system record's key.
+pub(super) fn slice_of(key: &[u8]) -> Option<(u8, u64)> {
+    let [UNDO, stream, slice @ ..] = key else { return None };
+    Some((*stream, u64::from_be_bytes(slice.try_into().ok()?)))
+}
+
+impl Stream {
+    /// A stream with the slices that are there.
+    pub(super) fn new(
+        ground: Arc<Ground>,
+        number: u8,
+        durability: Durability,
+        slices: BTreeMap<u64, Arc<Space>>,
+    ) -> Self {
+        let slice_bytes = PAGES * (ground.pool.page_size() - DATA) as u64;
+        let next = slices.last_key_value().map_or(BEGIN, |(slice, _)| (slice + 1) * slice_bytes);
+        let oldest = slices.first_key_value().map_or(BEGIN, |(slice, _)| slice * slice_bytes);
+        Self {
+            ground,
+            number,
+            durability,
+            slices: Mutex::new(Rank::Leaf, slices),
+            tail: Mutex::new(Rank::Undo, next),
+            end: AtomicU64::new(next),
+            purge: super::purge::StreamPurge::new(oldest),
+        }
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u8 {
+        self.number
+    }
+
+    /// Whether it is logged.
+    pub fn durability(&self) -> Durability {
+        self.durability
+    }
+
+    fn page_bytes(&self) -> u64 {
+        (self.ground.pool.page_size() - DATA) as u64
+    }
+
+    /// Bytes of a slice.
+    pub(super) fn slice_bytes(&self) -> u64 {
+        PAGES * self.page_bytes()
+    }
+
+    /// The undo position of a byte of this stream.
+    pub(super) fn undo_pos(&self, at: u64) -> UndoPos {
+        UndoPos(u64::from(self.number) << 56 | at)
+    }
+
+    /// The byte of an undo position in its stream.
+    pub(super) fn byte_of(pos: UndoPos) -> u64 {
+        pos.0 & (u64::MAX >> 8)
+    }
+
+    /// Where the next record will begin.
+    pub(super) fn end(&self) -> u64 {
+        self.end.load(Acquire)
+    }
+
+    fn space(&self, slice: u64) -> Option<Arc<Space>> {
+        self.slices.lock().get(&slice).cloned()
+    }
+
+    /// The slices, oldest first.
+    pub fn slices(&self) -> Vec<(u64, SpaceId)> {
+        self.slices.lock().iter().map(|(slice, space)| (*slice, space.id())).collect()
+    }
+
+    /// Waits for the right to append. The caller holds no latch.
+    pub fn lock(&self) -> Tail<'_> {
+        Tail { stream: self, next: self.tail.lock() }
+    }
+
+    /// Whether nobody is appending.
+    pub(super) fn is_free(&self) -> bool {
+        self.tail.try_lock().is_some()
+    }
+
+    fn damaged(&self, at: u64, what: &str) -> Error {
+        let what = format!("undo stream {} at byte {at}: {what}", self.number).into();
+        let space = self.space(at / self.slice_bytes()).map_or(SpaceId::NONE, |space| space.id());
+        CorruptError::Structure { space, what }.into()
+    }
+
+    /// Slice, page, and offset in the page's bytes.
+    fn locate(&self, at: u64) -> (u64, PageNo, usize) {
+        let in_slice = at % self.slice_bytes();
+        (
+            at / self.slice_bytes(),
+            PageNo((in_slice / self.page_bytes()) as u32),
+            (in_slice % self.page_bytes()) as usize,
+        )
+    }
+
+    /// Appends bytes of the stream to `out`. `false` when a slice of them is gone.
+    fn read(&self, mut at: u64, length: usize, out: &mut Vec<u8>) -> Result<bool> {
+        let mut left = length;
+        while left > 0 {
+            let (slice, page, offset) = self.locate(at);
+            let Some(space) = self.space(slice) else { return Ok(false) };
+            let shared = self.ground.pool.share(&space, page, Access::Scan)?;
+            let used = shared.page().u16(USED) as usize;
+            let n = left.min(self.page_bytes() as usize - offset);
+            if shared.page().page_type() != PageType::Undo as u8 || offset + n > used {
+                return Err(self.damaged(at, "a record is cut short"));
+            }
+            shared.page().append_to(DATA + offset, n, out);
+            at += n as u64;
+            left -= n;
+        }
+        Ok(true)
+    }
+
+    /// The record at a position. `None` when a slice of it is gone: it was purged.
+    ///
+    /// # Errors
+    /// Damage, I/O.
+    pub(super) fn record(&self, at: u64) -> Result<Option<Stored>> {
+        let mut head = Vec::with_capacity(HEAD);
+        if !self.read(at, HEAD, &mut head)? {
+            return Ok(None);
+        }
+        let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        if !(HEAD..=LONGEST).contains(&length) {
+            return Err(self.damaged(at, "a record has no sensible length"));
+        }
+        let mut bytes = Vec::with_capacity(length - HEAD);
+        if !self.read(at + HEAD as u64, length - HEAD, &mut bytes)? {
+            return Ok(None);
+        }
+        Ok(Some(Stored { taken_back: head[4] == TAKEN_BACK, bytes, next: at + length as u64 }))
+    }
+
+    /// Decodes a record that was read at a position.
+    ///
+    /// # Errors
+    /// Damage.
+    pub(super) fn decode(&self, at: u64, stored: &Stored) -> Result<UndoRecord> {
+        UndoRecord::decode(&stored.bytes).map_err(|what| self.damaged(at, what))
+    }
+
+    /// The transaction of a record that was read at a position.
+    ///
+    /// # Errors
+    /// Damage.
+    pub(super) fn trx_of(&self, at: u64, stored: &Stored) -> Result<TrxId> {
+        UndoRecord::trx_of(&stored.bytes).map_err(|what| self.damaged(at, what))
+    }
+
+    /// The first record at or behind a position, which is where a record ends, or the beginning of a slice. Passes over
+    /// slices that are gone. `None` at the end.
+    ///
+    /// # Errors
+    /// Damage, I/O.
+    pub(super) fn next_record(&self, mut at: u64) -> Result<Option<u64>> {
+        loop {
+            if at >= self.end() {
+                return Ok(None);
+            }
+            let (slice, page, offset) = self.locate(at);
+            let found = self.slices.lock().range(slice..).next().map(|(n, space)| (*n, space.clone()));
+            let Some((existing, space)) = found else { return Ok(None) };
+            let begins = at.is_multiple_of(self.slice_bytes()) || existing != slice;
+            let there = if begins {
+                self.first_record(existing, &space)?
+            } else {
+                let shared = self.ground.pool.share(&space, page, Access::Scan)?;
+                (offset < shared.page().u16(USED) as usize).then_some(at)
+            };
+            match there {
+                Some(at) => return Ok((at < self.end()).then_some(at)),
+                None => at = (existing + 1) * self.slice_bytes(),
+            }
+        }
+    }
+
+    fn first_record(&self, slice: u64, space: &Arc<Space>) -> Result<Option<u64>> {
+        for page in 0..PAGES {
+            let shared = self.ground.pool.share(space, PageNo(page as u32), Access::Scan)?;
+            let (used, first) = (shared.page().u16(USED), shared.page().u16(FIRST));
+            if first > 0 {
+                let base = slice * self.slice_bytes() + page * self.page_bytes();
+                return Ok(Some(base + u64::from(first) - 1));
+            }
+            if used == 0 {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Marks a record as taken back, in the mini-transaction that takes it back. Undo pages are latched after trees.
+    ///
+    /// # Errors
+    /// I/O. The mini-transaction is unchanged then.
+    pub(super) fn latch_mark(&self, mtr: &mut Mtr<'_>, at: u64) -> Result<(Slot, PageOp<'static>)> {
+        let (slice, page, offset) = self.locate(at + 4);
+        let space =
+            self.space(slice).ok_or_else(|| self.damaged(at, "the slice of a record in use is gone"))?;
+        let slot = mtr.latch(&space, page)?;
+        Ok((slot, PageOp::Write { at: (DATA + offset) as u32, bytes: &[TAKEN_BACK] }))
+    }
+
+    /// Drops a slice whole: its record in the system tree and its tablespace, in one group of the log. The newest
+    /// one stays.
+    ///
+    /// # Errors
+    /// I/O; nothing has happened then.
+    pub(super) fn drop_slice(&self, slice: u64) -> Result<bool> {
+        let space = {
+            let slices = self.slices.lock();
+            match slices.get(&slice) {
+                Some(space) if slices.range(slice + 1..).next().is_some() => space.clone(),
+                _ => return Ok(false),
+            }
+        };
+        let mut end = Lsn::ZERO;
+        let mut changes = [Change::remove(key_of(self.number, slice))];
+        if self.durability == Durability::Logged {
+            let mut mtr = Mtr::begin(&self.ground.pool)?;
+            self.ground.system.change(&mut mtr, &mut changes)?;
+            mtr.record(&Record::Drop { spaces: vec![space.id()] });
+            end = mtr.commit()?;
+        }
+        self.slices.lock().remove(&slice);
+        self.ground.pool.detach(&space, end);
+        Ok(true)
+    }
+
+    /// Makes a slice: its first page, then its record in the system tree. Between the two it is a tablespace that
+    /// nothing names, which goes after a crash like any other.
+    fn make_slice(&self, slice: u64) -> Result<()> {
+        let ground = &self.ground;
+        let space = ground.pool.attach(ground.ids.space()?, self.durability);
+        let made = self.format_slice(&space).and_then(|()| match self.durability {
+            Durability::Temporary => Ok(()),
+            Durability::Logged => self.register(slice, &space),
+        });
+        if made.is_err() {
+            let mut end = Lsn::ZERO;
+            if self.durability == Durability::Logged
+                && let Ok(mut mtr) = Mtr::begin(&ground.pool)
+            {
+                mtr.record(&Record::Drop { spaces: vec![space.id()] });
+                end = mtr.commit()?;
+            }
+            ground.pool.detach(&space, end);
+            return made;
+        }
+        self.slices.lock().insert(slice, space);
+        Ok(())
+    }
+
+    fn format_slice(&self, space: &Arc<Space>) -> Result<()> {
+        let mut mtr = Mtr::begin(&self.ground.pool)?;
+        let page = mtr.latch_fresh(space, PageNo::HEADER)?;
+        mtr.apply(page, &PageOp::Format { kind: PageType::Undo, level: 0 });
+        space.set_has_pages();
+        mtr.commit()?;
+        Ok(())
+    }
+
+    fn register(&self, slice: u64, space: &Space) -> Result<()> {
+        let mut mtr = Mtr::begin(&self.ground.pool)?;
+        let record = Change::put(key_of(self.number, slice), space.id().0.to_le_bytes().to_vec());
+        self.ground.system.change(&mut mtr, &mut [record])?;
+        mtr.commit()?;
+        Ok(())
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.durability == Durability::Temporary {
+            for space in self.slices.lock().values() {
+                self.ground.pool.detach(space, Lsn::ZERO);
+            }
+        }
+    }
+}
+
+impl Tail<'_> {
+    /// Where the next record will lie.
+    pub fn position(&self) -> UndoPos {
+        self.stream.undo_pos(*self.next)
+    }
+
+    /// Whether the stream is logged.
+    pub fn durability(&self) -> Durability {
+        self.stream.durability
+    }
+
+    /// Makes sure that a record of up to so many bytes has slices to lie in. The caller holds no latch.
+    ///
+    /// # Errors
+    /// I/O, a full disk; nothing has happened then.
+    pub fn reserve(&mut self, bytes: usize) -> Result<()> {
+        let stream = self.stream;
+        let last = (*self.next + (HEAD + bytes) as u64) / stream.slice_bytes();
+        loop {
+            let newest = stream.slices.lock().last_key_value().map(|(slice, _)| *slice);
+            let first = *self.next / stream.slice_bytes();
+            match newest {
+                Some(newest) if newest >= last => return Ok(()),
+                Some(newest) => stream.make_slice((newest + 1).max(first))?,
+                None => stream.make_slice(first)?,
+            }
+        }
+    }
+
+    /// Latches the pages for a record of so many bytes, which were reserved. The leaf is latched already.
+    ///
+    /// # Errors
+    /// I/O. The mini-transaction is unchanged then.
+    pub fn prepare(&mut self, mtr: &mut Mtr<'_>, bytes: usize) -> Result<Place> {
+        let stream = self.stream;
+        let mut place = Place { at: *self.next, pieces: Vec::with_capacity(1), fresh: Vec::new() };
+        let mut at = *self.next;
+        let mut left = HEAD + bytes;
+        while left > 0 {
+            let (slice, page, offset) = stream.locate(at);
+            let space =
+                stream.space(slice).ok_or_else(|| stream.damaged(at, "its slice was not reserved"))?;
+            let slot = mtr.latch(&space, page)?;
+            if (offset == 0 || at == BEGIN) && u64::from(page.0) + 1 < PAGES {
+                place.fresh.push(mtr.latch_fresh(&space, PageNo(page.0 + 1))?);
+            }
+            let length = left.min(stream.page_bytes() as usize - offset);
+            place.pieces.push(Piece { slot, offset, length });
+            at += length as u64;
+            left -= length;
+        }
+        Ok(place)
+    }
+
+    /// Writes a record into its place. Gives its position.
+    pub fn write(&mut self, mtr: &mut Mtr<'_>, place: Place, record: &[u8]) -> UndoPos {
+        let mut bytes = Vec::with_capacity(HEAD + record.len());
+        bytes.extend_from_slice(&((HEAD + record.len()) as u32).to_le_bytes());
+        bytes.push(0);
+        bytes.extend_from_slice(record);
+        for slot in place.fresh {
+            mtr.apply(slot, &PageOp::Format { kind: PageType::Undo, level: 0 });
+        }
+        let mut rest = &bytes[..];
+        for (n, piece) in place.pieces.iter().enumerate() {
+            let (now, later) = rest.split_at(piece.length);
+            rest = later;
+            let mut first = mtr.page(piece.slot).u16(FIRST);
+            if n == 0 && first == 0 {
+                first = piece.offset as u16 + 1;
+            }
+            let mut head = [0; 4];
+            head[..2].copy_from_slice(&((piece.offset + piece.length) as u16).to_le_bytes());
+            head[2..].copy_from_slice(&first.to_le_bytes());
+            mtr.apply(piece.slot, &PageOp::Write { at: USED as u32, bytes: &head });
+            mtr.apply(piece.slot, &PageOp::Write { at: (DATA + piece.offset) as u32, bytes: now });
+        }
+        debug_assert!(rest.is_empty(), "the place is as long as the record");
+        *self.next = place.at + bytes.len() as u64;
+        self.stream.end.store(*self.next, Release);
+        self.stream.undo_pos(place.at)
+    }
+}

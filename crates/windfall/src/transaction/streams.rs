@@ -1,0 +1,139 @@
+//! The undo streams of a database.
+//!
+//! **Purpose.** Hands a stream to whoever begins to write: one that nobody is appending to, if there is any, so that
+//! committing threads do not wait for each other.
+//!
+//! **Invariants.** There are at most [`MOST`] streams, numbered from zero without gaps, and a stream never goes. Their number
+//! grows when all are busy.
+//!
+//! **May touch.** `system`, `buffer` and what is below, the rest of this floor.
+
+use std::collections::BTreeMap;
+
+use super::stream::{Ground, Stream, slice_of};
+use crate::{
+    buffer::{Durability, Space},
+    error::Result,
+    ids::{Lsn, SpaceId, UndoPos},
+    sync::{
+        Arc, OnceLock,
+        atomic::{
+            AtomicUsize,
+            Ordering::{Acquire, Relaxed, SeqCst},
+        },
+    },
+    system::UNDO,
+};
+
+/// The most streams: their number is a byte of each position.
+pub const MOST: usize = 256;
+/// How many streams are tried before one more is made.
+const TRIES: usize = 8;
+
+/// The streams.
+#[derive(Debug)]
+pub struct Streams {
+    ground: Arc<Ground>,
+    streams: Box<[OnceLock<Stream>]>,
+    count: AtomicUsize,
+    /// Where the next search begins.
+    turn: AtomicUsize,
+}
+
+impl Streams {
+    /// The streams that the system tree knows. `attach` makes a tablespace known to the pool.
+    ///
+    /// # Errors
+    /// Damage, I/O.
+    pub fn open(ground: Arc<Ground>, attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>) -> Result<Self> {
+        let mut found: BTreeMap<u8, BTreeMap<u64, Arc<Space>>> = BTreeMap::new();
+        let mut failure = None;
+        ground.system.scan(&[UNDO], &mut |key, value| {
+            let space = value.try_into().ok().map(|bytes| SpaceId(u64::from_le_bytes(bytes)));
+            let attached = match (slice_of(key), space) {
+                (Some(slice), Some(space)) => attach(space).map(|space| (slice, space)),
+                _ => Err(ground.system.damaged("the record of an undo slice makes no sense")),
+            };
+            match attached {
+                Ok(((stream, slice), space)) => {
+                    // Its first page was made before it got its record.
+                    space.set_has_pages();
+                    found.entry(stream).or_default().insert(slice, space);
+                }
+                Err(error) => failure = Some(error),
+            }
+            failure.is_none()
+        })?;
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        let streams: Box<[OnceLock<Stream>]> = (0..MOST).map(|_| OnceLock::new()).collect();
+        let count = found.last_key_value().map_or(1, |(stream, _)| usize::from(*stream) + 1);
+        for number in 0..count as u8 {
+            let slices = found.remove(&number).unwrap_or_default();
+            let _ = streams[usize::from(number)].set(Stream::new(
+                ground.clone(),
+                number,
+                Durability::Logged,
+                slices,
+            ));
+        }
+        Ok(Self { ground, streams, count: AtomicUsize::new(count), turn: AtomicUsize::new(0) })
+    }
+
+    /// A stream for the temporary tables of a session: logged nowhere.
+    pub fn temporary(&self) -> Stream {
+        Stream::new(self.ground.clone(), 0, Durability::Temporary, BTreeMap::new())
+    }
+
+    /// Drops what a session's stream has left: nobody will look into it again.
+    pub fn drop_temporary(&self, stream: &Stream) {
+        debug_assert!(stream.durability() == Durability::Temporary, "logged undo is dropped by purge");
+        for (_, id) in stream.slices() {
+            if let Some(space) = self.ground.pool.space(id) {
+                self.ground.pool.detach(&space, Lsn::ZERO);
+            }
+        }
+    }
+
+    /// The tablespaces of all slices.
+    pub fn spaces(&self) -> Vec<SpaceId> {
+        self.all().flat_map(Stream::slices).map(|(_, space)| space).collect()
+    }
+
+    /// All streams.
+    pub fn all(&self) -> impl Iterator<Item = &Stream> {
+        self.streams[..self.count.load(Acquire)].iter().filter_map(OnceLock::get)
+    }
+
+    /// The stream of an undo position.
+    pub fn of(&self, pos: UndoPos) -> Option<&Stream> {
+        self.streams[(pos.0 >> 56) as usize].get()
+    }
+
+    /// A stream that nobody is appending to, most likely.
+    pub fn pick(&self) -> &Stream {
+        let count = self.count.load(Acquire);
+        // Mostly the first one is free: a single thread keeps to one stream, and its pages stay in the cache.
+        let first = self.turn.load(Relaxed);
+        for n in 0..count.min(TRIES) {
+            let stream = self.made((first + n) % count);
+            if stream.is_free() {
+                return stream;
+            }
+        }
+        self.turn.store((first + TRIES) % count, Relaxed);
+        if count < MOST && self.count.load(SeqCst) == count {
+            let stream = self.made(count);
+            let _ = self.count.compare_exchange(count, count + 1, SeqCst, SeqCst);
+            return stream;
+        }
+        self.made(first % count)
+    }
+
+    fn made(&self, number: usize) -> &Stream {
+        self.streams[number].get_or_init(|| {
+            Stream::new(self.ground.clone(), number as u8, Durability::Logged, BTreeMap::new())
+        })
+    }
+}

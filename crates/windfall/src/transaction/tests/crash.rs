@@ -1,0 +1,219 @@
+//! Crash enumeration of row histories: afterwards the table is what the model says, with the last operation whole or absent.
+
+use std::collections::BTreeMap;
+
+use super::{super::Trx, Base, Mode, Rows, Setup, Value, keys_of};
+use crate::{
+    disk::{
+        Disk,
+        simulated::{SimulatedDisk, Survive},
+    },
+    env::{Env, SimulatedEnv},
+    error::Result,
+};
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u8, Vec<u8>),
+    Delete(u8),
+    /// Several changes as one transaction, with a pause after each, in which the log may be written and a checkpoint be
+    /// made; then commit or rollback.
+    Many(Vec<(u8, Option<Vec<u8>>)>, bool),
+    Checkpoint,
+    Settle,
+}
+
+fn script(seed: u64, steps: usize, most: usize) -> Vec<Step> {
+    let chance = SimulatedEnv::new(seed);
+    let draw = |n: u64| chance.random() % n;
+    let value = || {
+        let length = match draw(8) {
+            0 => 1025 + draw(most as u64),
+            1 => draw(1024),
+            _ => draw(60),
+        };
+        let mut value = vec![draw(40) as u8, draw(4) as u8, draw(3) as u8];
+        value.resize(length as usize, draw(256) as u8);
+        value
+    };
+    let key = || draw(10) as u8;
+    (0..steps)
+        .map(|_| match draw(20) {
+            0..9 => Step::Put(key(), value()),
+            9..13 => Step::Delete(key()),
+            13..16 => {
+                let changes = (0..=draw(4)).map(|_| (key(), (draw(4) > 0).then(&value))).collect();
+                Step::Many(changes, draw(2) == 0)
+            }
+            16 => Step::Checkpoint,
+            _ => Step::Settle,
+        })
+        .collect()
+}
+
+struct Run {
+    base: Base,
+    env: SimulatedEnv,
+    /// What was acknowledged, and what may be instead.
+    rows: Rows,
+    next: Rows,
+}
+
+fn fits(rows: &Rows, key: u8, value: &[u8]) -> bool {
+    let unique = keys_of(value)[0].clone();
+    unique.is_none() || rows.iter().all(|(other, old)| *other == [key] || keys_of(old)[0] != unique)
+}
+
+impl Run {
+    fn step(&mut self, step: &Step) -> Result<()> {
+        let base = &self.base;
+        self.env.breathe();
+        self.next = self.rows.clone();
+        match step {
+            Step::Put(key, value) => {
+                if fits(&self.rows, *key, value) {
+                    self.next.insert(vec![*key], value.clone());
+                    base.put(&[*key], value, Mode::Put)?;
+                }
+            }
+            Step::Delete(key) => {
+                self.next.remove(&vec![*key]);
+                base.delete(&[*key])?;
+            }
+            Step::Many(changes, commit) => self.many(changes, *commit)?,
+            Step::Checkpoint => drop(base.checkpointer.checkpoint(false)?),
+            Step::Settle => self.env.settle(6),
+        }
+        self.base.sync()?;
+        self.rows = self.next.clone();
+        Ok(())
+    }
+
+    fn many(&mut self, changes: &[(u8, Option<Vec<u8>>)], commit: bool) -> Result<()> {
+        let base = &self.base;
+        let secondaries = base.secondaries();
+        let target = base.target(&secondaries);
+        let mut rows = self.rows.clone();
+        // Purge keeps away from rows that are locked.
+        let names: BTreeMap<u8, _> = changes.iter().map(|(key, _)| (*key, ())).collect();
+        let mut guards: BTreeMap<u8, _> =
+            names.keys().map(|key| (*key, base.transactions.lock_row(&target, &[*key]))).collect();
+        let mut trx = Trx::new(&base.transactions);
+        for (key, value) in changes {
+            if value.as_ref().is_some_and(|value| !fits(&rows, *key, value)) {
+                continue;
+            }
+            // The keys of the unique index are given back at once: there is one thread, and it may want them again.
+            let mut unique =
+                base.transactions.locks().lock(base.transactions.locks().name(super::PLAIN, b""));
+            debug_assert!(guards.contains_key(key));
+            let new = value.as_deref().map(|value| (Value::Bytes(value), Mode::Put));
+            trx.change(&mut unique, &target, &[*key], new, false)?;
+            drop(unique);
+            match value {
+                Some(value) => drop(rows.insert(vec![*key], value.clone())),
+                None => drop(rows.remove(&vec![*key])),
+            }
+            base.sync()?;
+            if self.env.random().is_multiple_of(3) {
+                base.checkpointer.checkpoint(false)?;
+            }
+            self.env.breathe();
+        }
+        if commit {
+            self.next = rows;
+            trx.commit()?;
+        } else {
+            trx.rollback()?;
+        }
+        guards.clear();
+        Ok(())
+    }
+}
+
+/// Runs the script. Gives the disk, what was acknowledged and what may be instead.
+fn run(seed: u64, script: &[Step], crash_at: Option<u64>) -> (SimulatedDisk, Rows, Rows) {
+    let disk = SimulatedDisk::new(seed);
+    if let Some(operation) = crash_at {
+        disk.crash_at(operation);
+    }
+    let env = SimulatedEnv::new(seed);
+    let Ok(base) = Base::open(Setup::simulated(&disk, &env)) else {
+        return (disk, Rows::new(), Rows::new());
+    };
+    let mut run = Run { base, env, rows: Rows::new(), next: Rows::new() };
+    for (n, step) in script.iter().enumerate() {
+        if let Err(error) = run.step(step) {
+            assert!(disk.is_crashed(), "step {n} {step:?}: {error}");
+            return (disk, run.rows.clone(), run.next.clone());
+        }
+    }
+    run.base.compare(&run.rows).unwrap_or_else(|what| panic!("without any crash: {what}"));
+    run.base.compare_purged(&run.rows).unwrap_or_else(|what| panic!("without any crash: {what}"));
+    (disk, run.rows.clone(), run.next.clone())
+}
+
+fn check(disk: &SimulatedDisk, seed: u64, rows: &Rows, next: &Rows, what: &str) {
+    if disk.len(crate::disk::FileName::Control).is_ok_and(|length| length.is_none()) {
+        return assert!(rows.is_empty());
+    }
+    let env = SimulatedEnv::new(seed);
+    let base = match Base::open(Setup::simulated(disk, &env)) {
+        Ok(base) => base,
+        Err(error) if rows.is_empty() && next.is_empty() => {
+            return assert!(error.to_string().contains("control"), "{what}: {error}");
+        }
+        Err(error) => panic!("{what}: {error}"),
+    };
+    let found = match (base.compare(next), base.compare(rows)) {
+        (Ok(()), _) => next,
+        (_, Ok(())) => rows,
+        (Err(with), Err(without)) => {
+            panic!("{what}: neither with the last step ({with}) nor without ({without})")
+        }
+    };
+    base.compare_purged(found).unwrap_or_else(|wrong| panic!("{what}, purged: {wrong}"));
+    // And it works on.
+    let mut after = found.clone();
+    for key in 0..3 {
+        after.insert(vec![key], vec![0, key]);
+        base.put(&[key], &[0, key], Mode::Put).unwrap_or_else(|error| panic!("{what}: {error}"));
+    }
+    base.compare_purged(&after).unwrap_or_else(|wrong| panic!("{what}, worked on: {wrong}"));
+}
+
+fn enumerate(seed: u64, steps: usize, every: u64, most: usize) -> u64 {
+    let script = script(seed, steps, most);
+    let (disk, ..) = run(seed, &script, None);
+    let total = disk.operations();
+    let mut points = 0;
+    for operation in (1 + seed % every..=total).step_by(every as usize) {
+        let (disk, rows, next) = run(seed, &script, Some(operation));
+        for survive in [Survive::Nothing, Survive::Everything, Survive::Random(seed ^ operation)] {
+            let what = format!("seed {seed}, crash at operation {operation} of {total}, {survive:?}");
+            let survivor = disk.restart(survive);
+            // Recovery is cut, too, rollback and purge included.
+            survivor.crash_at(1 + operation % 47);
+            let env = SimulatedEnv::new(seed);
+            if let Ok(base) = Base::open(Setup::simulated(&survivor, &env)) {
+                env.settle(10);
+                let _ = base.checkpointer.checkpoint(false);
+            }
+            check(&survivor.restart(survive), seed, &rows, &next, &what);
+            points += 1;
+        }
+    }
+    points
+}
+
+#[test]
+fn every_crash_point_of_short_histories() {
+    let points: u64 = (1..4).map(|seed| enumerate(seed, 12, 1, 3000)).sum();
+    assert!(points > 300, "{points} crash points are too few to mean anything");
+}
+
+#[test]
+fn some_crash_points_of_longer_histories() {
+    let points: u64 = (10..14).map(|seed| enumerate(seed, 200, 61, 20_000)).sum();
+    assert!(points > 60, "{points} crash points are too few to mean anything");
+}

@@ -1,0 +1,363 @@
+//! Tests of transactions over a real pool, log and disk, the last simulated: a table with two secondary trees.
+
+mod crash;
+mod model;
+mod purge;
+mod threads;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use super::{Ids, Mode, RowTarget, Secondary, Transactions, Value, read, secondary};
+use crate::{
+    buffer::{BufferPool, Doublewrite, Durability, Ground, Space},
+    checkpoint::Checkpointer,
+    disk::{Disk, FileName, Folder, simulated::SimulatedDisk},
+    env::{Env, Kind, Next, SimulatedEnv, Worker},
+    error::{Result, UsageError},
+    health::Health,
+    ids::{Lsn, SpaceId, TrxId},
+    log::{Control, ControlFile, Log, LogOptions, Record},
+    mtr::Mtr,
+    recovery::{attach_file, mend_torn_pages, replay, scan},
+    store::Tree,
+    sync::{
+        Arc, Event, Mutex, Rank,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    system::{Change, FILE, SystemTree},
+    tablespace,
+    tree::hash::HashBudget,
+};
+
+pub const PAGE_SIZE: usize = 4096;
+/// The table's trees: below those of undo.
+const CLUSTERED: SpaceId = SpaceId(2);
+const UNIQUE: SpaceId = SpaceId(3);
+const PLAIN: SpaceId = SpaceId(4);
+
+/// Fails a change after some steps, on command.
+#[derive(Debug, Default)]
+pub struct Failpoint(AtomicU64);
+
+impl Failpoint {
+    /// The change fails at this step, counted from 1; at none for 0.
+    pub fn set(&self, step: u64) {
+        self.0.store(step, Relaxed);
+    }
+
+    pub fn pass(&self) -> Result<()> {
+        let left = self.0.load(Relaxed);
+        if left > 0 {
+            self.0.store(left - 1, Relaxed);
+        }
+        if left == 1 { Err(UsageError::Other("failpoint".into()).into()) } else { Ok(()) }
+    }
+}
+
+/// A database of one table, running.
+pub struct Base {
+    pub pool: Arc<BufferPool>,
+    pub system: Arc<SystemTree>,
+    pub transactions: Arc<Transactions>,
+    pub checkpointer: Arc<Checkpointer>,
+    pub clustered: Arc<Tree>,
+    pub unique: Arc<Tree>,
+    pub plain: Arc<Tree>,
+    workers: Mutex<Vec<Worker>>,
+}
+
+/// What a base is opened with.
+pub struct Setup {
+    pub disk: Arc<dyn Disk>,
+    pub env: Arc<dyn Env>,
+    pub frames: usize,
+    pub log_size: u64,
+    pub purge: bool,
+}
+
+impl Setup {
+    pub fn simulated(disk: &SimulatedDisk, env: &SimulatedEnv) -> Self {
+        Self {
+            disk: Arc::new(disk.clone()),
+            env: Arc::new(env.clone()),
+            frames: 128,
+            log_size: 256 << 10,
+            purge: true,
+        }
+    }
+}
+
+fn record_files(pool: &BufferPool, system: &SystemTree) -> Result<()> {
+    let made = pool.files_to_record(16);
+    if made.is_empty() {
+        return Ok(());
+    }
+    let live = |space: &&SpaceId| pool.space(**space).is_some_and(|space| !space.is_dropped());
+    let key = |space: &SpaceId| [&[FILE][..], &space.0.to_be_bytes()].concat();
+    let mut changes: Vec<Change> =
+        made.iter().filter(live).map(|space| Change::put(key(space), Vec::new())).collect();
+    let mut mtr = Mtr::begin(pool)?;
+    system.change(&mut mtr, &mut changes)?;
+    mtr.commit()?;
+    made.iter().for_each(|space| pool.file_recorded(*space));
+    Ok(())
+}
+
+impl Base {
+    pub fn open(setup: Setup) -> Result<Self> {
+        let Setup { disk, env, frames, log_size, purge } = setup;
+        let health = Health::new();
+        let mut control = if disk.len(FileName::Control)?.is_none() {
+            Doublewrite::create(&*disk, PAGE_SIZE)?;
+            let control = Control {
+                page_size: PAGE_SIZE as u32,
+                uuid: [7; 16],
+                segment_size: 64 << 10,
+                ..Control::default()
+            };
+            ControlFile::create(disk.clone(), health.clone(), control)?
+        } else {
+            ControlFile::open(disk.clone(), health.clone())?
+        };
+        let found = scan(&disk, control.control(), &|_| {})?;
+        let options = LogOptions { size: log_size, buffer: 256 << 10 };
+        let log = Log::open(disk.clone(), env.clone(), health.clone(), options, &mut control, found.end)?;
+        let log = Arc::new(log);
+        let ground = Ground { disk: disk.clone(), log: log.clone(), env: env.clone(), health };
+        let pool = Arc::new(BufferPool::new(ground, PAGE_SIZE, frames, frames)?);
+        let now = control.control().clone();
+        let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
+        let mut workers = Vec::from(checkpointer.spawn(&*env));
+        workers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || log.step())));
+        mend_torn_pages(&*disk, PAGE_SIZE)?;
+        pool.set_recovering(true);
+        replay(&pool, &now, &found, &|_| {})?;
+        pool.set_recovering(false);
+
+        let files: HashSet<SpaceId> = disk
+            .list(Folder::Data)?
+            .into_iter()
+            .filter_map(|file| if let FileName::Data(space) = file { Some(space) } else { None })
+            .collect();
+        let catalog = pool.space(SpaceId::CATALOG);
+        let catalog = match catalog {
+            Some(space) => space,
+            None => {
+                let space = pool.attach(SpaceId::CATALOG, Durability::Logged);
+                let made = found.made.get(&SpaceId::CATALOG).copied();
+                // When the log does not say so any more, a record in this very file does.
+                let made = made.or(files.contains(&SpaceId::CATALOG).then_some(Lsn::ZERO));
+                attach_file(&pool, &space, files.contains(&SpaceId::CATALOG), made)?;
+                space
+            }
+        };
+        let budget = Arc::new(HashBudget::new(0));
+        let system = Arc::new(SystemTree::new(pool.clone(), budget.clone()));
+        let mut made = HashSet::new();
+        system.scan(&[FILE], &mut |key, _| {
+            made.insert(SpaceId(u64::from_be_bytes(key[1..].try_into().unwrap())))
+        })?;
+        let mut named = HashSet::from([catalog.id()]);
+        let mut attach = |id: SpaceId| -> Result<Arc<Space>> {
+            named.insert(id);
+            if let Some(space) = pool.space(id) {
+                return Ok(space);
+            }
+            let space = pool.attach(id, Durability::Logged);
+            attach_file(&pool, &space, files.contains(&id), made.contains(&id).then_some(Lsn::ZERO))?;
+            Ok(space)
+        };
+        let ids = Arc::new(Ids::new(pool.clone(), SpaceId(found.space_ceiling), TrxId(found.trx_ceiling)));
+        let transactions =
+            Transactions::open(pool.clone(), system.clone(), ids, &found.unfinished, &mut attach)?;
+        let transactions = Arc::new(transactions);
+        let mut trees = Vec::new();
+        for id in [CLUSTERED, UNIQUE, PLAIN] {
+            trees.push(Arc::new(Tree::new(pool.clone(), attach(id)?, budget.clone())));
+        }
+        let lost: Vec<_> = pool.spaces().into_iter().filter(|space| !named.contains(&space.id())).collect();
+        if !lost.is_empty() {
+            let mut mtr = Mtr::begin(&pool)?;
+            mtr.record(&Record::Drop { spaces: lost.iter().map(|space| space.id()).collect() });
+            let end = mtr.commit()?;
+            lost.iter().for_each(|space| pool.detach(space, end));
+        }
+        checkpointer.recovered(transactions.clone());
+        transactions.roll_back_unfinished()?;
+        let (pool2, system2) = (pool.clone(), system.clone());
+        let record = move || {
+            let _ = record_files(&pool2, &system2);
+            Next::Idle(core::time::Duration::from_millis(20))
+        };
+        workers.push(env.spawn("records", Kind::Tenant, Arc::new(Event::new()), Box::new(record)));
+        let pool2 = pool.clone();
+        let reclaim = move || {
+            if pool2.reclaim_step(&mut drop) {
+                Next::Again
+            } else {
+                Next::Idle(core::time::Duration::from_millis(20))
+            }
+        };
+        workers.push(env.spawn("reclaimer", Kind::Service, Arc::new(Event::new()), Box::new(reclaim)));
+        if purge {
+            let purging = transactions.clone();
+            let wake = transactions.purge_wake();
+            let step = move || match purging.purge_step() {
+                Ok(true) => Next::Again,
+                _ => Next::Idle(core::time::Duration::from_millis(20)),
+            };
+            workers.push(env.spawn("purge", Kind::Tenant, wake, Box::new(step)));
+        }
+        let mut trees = trees.into_iter();
+        let mut tree = || trees.next().unwrap();
+        Ok(Self {
+            clustered: tree(),
+            unique: tree(),
+            plain: tree(),
+            pool,
+            system,
+            transactions,
+            checkpointer,
+            workers: Mutex::new(Rank::Leaf, workers),
+        })
+    }
+
+    pub fn secondaries(&self) -> [Secondary<'_>; 2] {
+        [
+            Secondary { tree: &self.unique, unique: true, name: "unique" },
+            Secondary { tree: &self.plain, unique: false, name: "plain" },
+        ]
+    }
+
+    pub fn target<'a>(&'a self, secondaries: &'a [Secondary<'a>]) -> RowTarget<'a> {
+        RowTarget {
+            name: "table",
+            clustered: &self.clustered,
+            secondaries,
+            keys_of: &|_, value| Ok(keys_of(value)),
+            temporary: None,
+        }
+    }
+
+    pub fn put(&self, key: &[u8], value: &[u8], mode: Mode) -> Result<Lsn> {
+        self.transactions.write(&self.target(&self.secondaries()), key, Value::Bytes(value), mode)
+    }
+
+    pub fn delete(&self, key: &[u8]) -> Result<Option<Lsn>> {
+        self.transactions.delete(&self.target(&self.secondaries()), key)
+    }
+
+    pub fn sync(&self) -> Result<()> {
+        let log = &self.pool.ground().log;
+        log.sync_to(log.end())
+    }
+
+    pub fn purge_all(&self) {
+        while self.transactions.purge_step().unwrap() {}
+    }
+
+    /// What is wrong, if the table does not hold just these rows.
+    pub fn compare(&self, model: &Rows) -> std::result::Result<(), String> {
+        let text = |error: crate::error::Error| error.to_string();
+        let mut rows = Rows::new();
+        let mut cursor = self.clustered.cursor();
+        while cursor.next().map_err(text)? {
+            let header = cursor.header().unwrap();
+            if !header.is_deleted() {
+                let mut value = cursor.value().to_vec();
+                let there = read::resolve(&self.clustered, cursor.key(), header, &mut value).map_err(text)?;
+                assert!(there, "the row went while nobody changed it");
+                rows.insert(cursor.key().to_vec(), value);
+            }
+        }
+        if rows != *model {
+            let show = |rows: &Rows| {
+                rows.iter()
+                    .map(|(k, v)| format!("{k:?}:{}:{:?} ", v.len(), &v[..v.len().min(3)]))
+                    .collect::<String>()
+            };
+            return Err(format!("rows {} instead of {}", show(&rows), show(model)));
+        }
+        for (n, tree) in [&self.unique, &self.plain].into_iter().enumerate() {
+            let mut found = BTreeSet::new();
+            let mut cursor = tree.cursor();
+            while cursor.next().map_err(text)? {
+                if !cursor.header().unwrap().is_deleted() {
+                    found.insert(cursor.key().to_vec());
+                }
+            }
+            let expected: BTreeSet<_> = model
+                .iter()
+                .filter_map(|(key, value)| Some(secondary::entry_key(&keys_of(value)[n].clone()?, key)))
+                .collect();
+            if found != expected {
+                return Err(format!("secondary tree {n} holds {found:?}, not {expected:?}"));
+            }
+        }
+        for tree in [&self.clustered, &self.unique, &self.plain, self.system.tree()] {
+            tree.check().map_err(text)?;
+        }
+        Ok(())
+    }
+
+    /// Entries and pages that are there, marked as deleted or not: clustered, unique, plain; overflow pages included.
+    pub fn footprint(&self) -> (u64, usize) {
+        let trees = [&self.clustered, &self.unique, &self.plain];
+        let entries = trees.iter().map(|tree| {
+            let mut cursor = tree.cursor();
+            let mut count = 0;
+            while cursor.next().unwrap() {
+                count += 1;
+            }
+            count
+        });
+        let pages = |tree: &&Arc<Tree>| tablespace::pages_in_use(&self.pool, tree.space()).unwrap().len();
+        (entries.sum(), trees.iter().map(pages).sum())
+    }
+
+    /// What is wrong, once everything is purged: entries that nobody needs, pages that belong to nothing.
+    pub fn compare_purged(&self, model: &Rows) -> std::result::Result<(), String> {
+        self.purge_all();
+        self.compare(model)?;
+        let expected: usize = model.values().map(|value| 1 + keys_of(value).iter().flatten().count()).sum();
+        let (entries, _) = self.footprint();
+        if entries != expected as u64 {
+            return Err(format!("{entries} entries where {expected} are needed"));
+        }
+        for tree in [&self.clustered, &self.unique, &self.plain, self.system.tree()] {
+            let mut used =
+                tablespace::pages_in_use(&self.pool, tree.space()).map_err(|error| error.to_string())?;
+            used.retain(|page| page.0 % tablespace::pages_a_map(PAGE_SIZE) != 0);
+            let reached = tree.check().map_err(|error| error.to_string())?.pages;
+            if used != reached {
+                return Err(format!("pages {used:?} are in use, {reached:?} are needed"));
+            }
+        }
+        Ok(())
+    }
+
+    pub fn slices(&self) -> usize {
+        self.transactions.streams().all().map(|stream| stream.slices().len()).sum()
+    }
+
+    /// Stops the workers.
+    pub fn stop(&self) {
+        let workers = core::mem::take(&mut *self.workers.lock());
+        drop(workers);
+    }
+}
+
+impl Drop for Base {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// What the table should hold.
+pub type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// The unique key is the first two bytes, none if the first is zero; the other one the third and its successors.
+pub fn keys_of(value: &[u8]) -> Vec<Option<Vec<u8>>> {
+    let unique = value.get(..2).filter(|key| key[0] != 0).map(<[u8]>::to_vec);
+    vec![unique, value.get(2..).map(|rest| rest[..rest.len().min(2)].to_vec())]
+}

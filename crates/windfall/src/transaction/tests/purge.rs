@@ -1,0 +1,212 @@
+//! Purge shrinks trees and drops slices, and leaves alone what someone needs.
+
+use super::{
+    super::{Active, Trx},
+    Base, Mode, Rows, Setup, Value,
+};
+use crate::{disk::simulated::SimulatedDisk, env::SimulatedEnv};
+
+fn base(disk: &SimulatedDisk) -> Base {
+    let mut setup = Setup::simulated(disk, &SimulatedEnv::new(5));
+    setup.purge = false;
+    setup.log_size = 64 << 20;
+    setup.frames = 1024;
+    Base::open(setup).unwrap()
+}
+
+fn key(n: u32) -> [u8; 4] {
+    n.to_be_bytes()
+}
+
+fn row(n: u32, round: u8) -> Vec<u8> {
+    let mut value = vec![0, 0, round, n as u8];
+    value.resize(300, round);
+    value
+}
+
+/// Writes so much undo that several slices of a stream are full.
+fn churn(base: &Base, model: &mut Rows, rounds: u8) {
+    for round in 0..rounds {
+        for n in 0..300 {
+            base.put(&key(n), &row(n, round), Mode::Put).unwrap();
+            model.insert(key(n).to_vec(), row(n, round));
+        }
+    }
+}
+
+#[test]
+fn slices_are_dropped_whole_and_trees_shrink() {
+    let disk = SimulatedDisk::new(1);
+    let base = base(&disk);
+    let mut model = Rows::new();
+    churn(&base, &mut model, 6);
+    let before = base.slices();
+    assert!(before > 2, "{before} slices");
+    base.compare_purged(&model).unwrap();
+    assert_eq!(base.slices(), 1);
+    assert_eq!(base.transactions.slices_dropped() as usize, before - 1);
+    let (_, pages) = base.footprint();
+    for n in 0..300 {
+        base.delete(&key(n)).unwrap();
+        model.remove(&key(n)[..]);
+    }
+    base.compare_purged(&model).unwrap();
+    assert!(base.footprint().1 < pages / 4);
+    // The system tree has forgotten the slices.
+    let mut records = 0;
+    base.system
+        .scan(&[crate::system::UNDO], &mut |_, _| {
+            records += 1;
+            true
+        })
+        .unwrap();
+    assert_eq!(records, base.slices());
+}
+
+#[test]
+fn an_unfinished_transaction_keeps_its_slices_and_no_others() {
+    let disk = SimulatedDisk::new(1);
+    let base = base(&disk);
+    let mut model = Rows::new();
+    let secondaries = base.secondaries();
+    let target = base.target(&secondaries);
+    let mut row_lock = base.transactions.lock_row(&target, &key(1000));
+    let mut trx = Trx::new(&base.transactions);
+    churn(&base, &mut model, 3);
+    let old = row(1000, 1);
+    let new = Some((Value::Bytes(&old), Mode::Insert));
+    trx.change(&mut row_lock, &target, &key(1000), new, false).unwrap();
+    let before = base.slices();
+    churn(&base, &mut model, 5);
+    assert!(base.slices() > before + 1);
+    base.purge_all();
+    assert!((2..=3).contains(&base.slices()), "{} slices are left", base.slices());
+    assert!(base.slices() <= before);
+    // It is rolled back out of the old slice, which then goes.
+    trx.rollback().unwrap();
+    drop(row_lock);
+    base.compare_purged(&model).unwrap();
+    assert_eq!(base.slices(), 1);
+}
+
+#[test]
+fn a_transaction_left_behind_is_purged_when_it_has_committed() {
+    let disk = SimulatedDisk::new(1);
+    let base = base(&disk);
+    let mut model = Rows::new();
+    churn(&base, &mut model, 1);
+    let secondaries = base.secondaries();
+    let target = base.target(&secondaries);
+    let mut trx = Trx::new(&base.transactions);
+    for n in 0..40 {
+        let mut row_lock = base.transactions.lock_row(&target, &key(n));
+        trx.change(&mut row_lock, &target, &key(n), None, false).unwrap();
+        model.remove(&key(n)[..]);
+    }
+    for round in 0..4 {
+        for n in 100..300 {
+            base.put(&key(n), &row(n, round), Mode::Put).unwrap();
+            model.insert(key(n).to_vec(), row(n, round));
+        }
+        base.purge_all();
+    }
+    let entries = base.footprint().0;
+    trx.commit().unwrap();
+    base.compare_purged(&model).unwrap();
+    assert_eq!(base.slices(), 1);
+    assert!(base.footprint().0 < entries);
+}
+
+#[test]
+fn a_pin_keeps_versions_and_a_reader_its_value() {
+    let disk = SimulatedDisk::new(1);
+    let base = base(&disk);
+    let value = |round: u8| {
+        let mut value = vec![0, 0, round];
+        value.resize(40_000, round);
+        value
+    };
+    let mut model = Rows::from([(key(1).to_vec(), value(2))]);
+    base.put(&key(1), &value(1), Mode::Insert).unwrap();
+    let mut reader = base.transactions.open_value(&base.clustered, &key(1)).unwrap().unwrap();
+    base.put(&key(1), &value(2), Mode::Update).unwrap();
+    churn(&base, &mut model, 1);
+    base.purge_all();
+    let mut read = vec![0; reader.left() as usize];
+    let mut at = 0;
+    while reader.left() > 0 {
+        at += reader.read(&mut read[at..]).unwrap();
+    }
+    assert!(read == value(1));
+    drop(reader);
+    base.compare_purged(&model).unwrap();
+    let pin = Active::pin(&base.transactions.active, base.transactions.ids());
+    base.delete(&key(1)).unwrap();
+    model.remove(&key(1)[..]);
+    base.purge_all();
+    let mut raw = Vec::new();
+    assert!(base.clustered.get_into(&key(1), &mut raw).unwrap().unwrap().is_deleted());
+    drop(pin);
+    base.compare_purged(&model).unwrap();
+}
+
+#[test]
+fn temporary_rows_leave_nothing_in_the_log() {
+    let disk = SimulatedDisk::new(1);
+    let base = base(&disk);
+    let ids = base.transactions.ids();
+    let space = base.pool.attach(ids.space().unwrap(), crate::buffer::Durability::Temporary);
+    let tree = crate::store::Tree::new(base.pool.clone(), space.clone(), base.transactions.no_hash.clone());
+    let stream = base.transactions.streams().temporary();
+    let target = super::RowTarget {
+        name: "temporary",
+        clustered: &tree,
+        secondaries: &[],
+        keys_of: &|_, _| Ok(Vec::new()),
+        temporary: Some(&stream),
+    };
+    base.put(b"x", b"abc", Mode::Put).unwrap();
+    let spaces = ids.ceilings();
+    let log = &base.pool.ground().log;
+    let before = log.end();
+    for round in 0..12 {
+        for n in 0..200 {
+            let value = row(n, round);
+            base.transactions.write(&target, &key(n), Value::Bytes(&value), Mode::Put).unwrap();
+        }
+    }
+    let mut trx = Trx::new(&base.transactions);
+    let mut lock = base.transactions.lock_row(&target, &key(3));
+    trx.change(&mut lock, &target, &key(3), None, false).unwrap();
+    trx.rollback().unwrap();
+    drop(lock);
+    let mut value = Vec::new();
+    assert!(super::read::get(&tree, &key(3), &mut value).unwrap());
+    assert!(value == row(3, 11));
+    assert!(stream.slices().len() > 2);
+    while base.transactions.purge_stream(&stream).unwrap() {}
+    assert_eq!(stream.slices().len(), 1);
+    assert_eq!((log.end(), ids.ceilings()), (before, spaces));
+}
+
+#[test]
+fn rows_of_a_dropped_table_are_passed_over() {
+    let disk = SimulatedDisk::new(1);
+    let base = base(&disk);
+    let secondaries = base.secondaries();
+    let target = base.target(&secondaries);
+    base.put(b"gone", &row(1, 1), Mode::Put).unwrap();
+    base.delete(b"gone").unwrap();
+    let mut trx = Trx::new(&base.transactions);
+    let mut lock = base.transactions.lock_row(&target, b"x");
+    let long = vec![7; 5000];
+    trx.change(&mut lock, &target, b"x", Some((Value::Bytes(&long), Mode::Put)), false).unwrap();
+    for tree in [&base.clustered, &base.unique, &base.plain] {
+        base.pool.detach(tree.space(), base.pool.ground().log.end());
+    }
+    trx.rollback().unwrap();
+    base.purge_all();
+    assert!(base.pool.ground().health.check().is_ok());
+    assert!(base.put(b"y", b"abc", Mode::Put).is_err());
+    assert!(base.pool.ground().health.check().is_ok());
+}

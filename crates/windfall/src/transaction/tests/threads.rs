@@ -1,0 +1,139 @@
+//! Many threads on few keys.
+
+use std::thread;
+
+use super::{super::Trx, Base, Mode, Rows, Setup, Value, keys_of, read};
+use crate::{
+    disk::simulated::SimulatedDisk,
+    env::RealEnv,
+    error::{Error, SchemaError},
+    sync::Arc,
+};
+
+fn base() -> Arc<Base> {
+    let setup = Setup {
+        disk: Arc::new(SimulatedDisk::new(1)),
+        env: Arc::new(RealEnv::default()),
+        frames: 256,
+        log_size: 16 << 20,
+        purge: true,
+    };
+    Arc::new(Base::open(setup).unwrap())
+}
+
+fn chance(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    move |n| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % n
+    }
+}
+
+/// What the table holds, however it came about.
+fn rows(base: &Base) -> Rows {
+    let mut rows = Rows::new();
+    let mut cursor = base.clustered.cursor();
+    while cursor.next().unwrap() {
+        let mut value = Vec::new();
+        if read::get(&base.clustered, cursor.key(), &mut value).unwrap() {
+            rows.insert(cursor.key().to_vec(), value);
+        }
+    }
+    rows
+}
+
+#[test]
+fn rows_and_entries_stay_one_under_contention() {
+    let base = base();
+    let threads: Vec<_> = (0..6u64)
+        .map(|n| {
+            let base = base.clone();
+            thread::spawn(move || {
+                let mut draw = chance(n + 1);
+                let mut refused = 0;
+                for _ in 0..600 {
+                    let key = [draw(8) as u8];
+                    let mut value = vec![1 + draw(6) as u8, 0, draw(2) as u8, n as u8];
+                    let length = if draw(10) == 0 { 3000 } else { draw(60) + 4 };
+                    value.resize(length as usize, n as u8);
+                    let done = match draw(4) {
+                        0 => base.delete(&key).map(drop),
+                        1 => {
+                            // A change that is taken back.
+                            let secondaries = base.secondaries();
+                            let target = base.target(&secondaries);
+                            let mut lock = base.transactions.lock_row(&target, &key);
+                            let mut trx = Trx::new(&base.transactions);
+                            let new = Some((Value::Bytes(&value), Mode::Put));
+                            let done = trx.change(&mut lock, &target, &key, new, false).map(drop);
+                            trx.rollback().unwrap();
+                            done
+                        }
+                        _ => base.put(&key, &value, Mode::Put).map(drop),
+                    };
+                    match done {
+                        Ok(()) => {}
+                        Err(Error::Schema(SchemaError::DuplicateKey(_))) => refused += 1,
+                        Err(error) => panic!("{error}"),
+                    }
+                    let mut read = Vec::new();
+                    if read::get(&base.clustered, &key, &mut read).unwrap() {
+                        // One version: the value's fill is its writer's.
+                        assert!(read[4..].iter().all(|byte| *byte == read[3]), "a torn value");
+                    }
+                }
+                refused
+            })
+        })
+        .collect();
+    let refused: u32 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+    assert!(refused > 0, "no two rows ever competed");
+    let rows = rows(&base);
+    let mut unique: Vec<_> = rows.values().filter_map(|value| keys_of(value)[0].clone()).collect();
+    unique.sort();
+    let count = unique.len();
+    unique.dedup();
+    assert_eq!(unique.len(), count, "two rows have one unique key");
+    base.stop();
+    base.compare_purged(&rows).unwrap();
+}
+
+#[test]
+fn no_increment_is_lost_and_the_log_is_enough() {
+    let base = base();
+    let total = 6 * 400u64;
+    let number = |value: &[u8]| u64::from_le_bytes(value[3..11].try_into().unwrap());
+    let threads: Vec<_> = (0..6u64)
+        .map(|n| {
+            let base = base.clone();
+            thread::spawn(move || {
+                let mut draw = chance(n + 77);
+                for _ in 0..400 {
+                    let key = [draw(3) as u8];
+                    let secondaries = base.secondaries();
+                    let target = base.target(&secondaries);
+                    let mut lock = base.transactions.lock_row(&target, &key);
+                    let mut value = vec![0; 11];
+                    let _ = read::get(&base.clustered, &key, &mut value).unwrap();
+                    value.resize(11, 0);
+                    let next = number(&value) + 1;
+                    value[2] = next as u8;
+                    value[3..].copy_from_slice(&next.to_le_bytes());
+                    let mut trx = Trx::new(&base.transactions);
+                    trx.change(&mut lock, &target, &key, Some((Value::Bytes(&value), Mode::Put)), true)
+                        .unwrap();
+                    trx.committed();
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    let rows = rows(&base);
+    assert_eq!(rows.values().map(|value| number(value)).sum::<u64>(), total);
+    base.stop();
+    base.compare_purged(&rows).unwrap();
+}

@@ -1,0 +1,330 @@
+//! A transaction: its undo, its end, and the way back.
+//!
+//! **Purpose.** Whatever changes rows does it as a transaction: today one call, its records few; the same object carries
+//! many calls. It gets its id when it first writes.
+//!
+//! **Invariants.** `TrxBegin` is logged in the group of the first undo record, `TrxEnd` in the group that makes the last
+//! change, or in one of its own; a commit is no more than that. A transaction that is dropped without an end is rolled
+//! back. The way back reads the records from the last to the first; each is taken back in mini-transactions that change an
+//! entry only if it still carries this transaction and this undo position, and the last of them marks the record. So
+//! it may be cut off and begun again at any point, and dropped tablespaces are passed over. It needs no new undo and no
+//! new place on the disk; when even so it fails, the database is poisoned.
+//!
+//! **May touch.** `buffer`, `mtr`, `log`, `tree` and what is below, the rest of this floor.
+
+use super::{
+    Transactions,
+    active::{Active, Ending},
+    chains,
+    stream::{Place, Stored, Stream, Tail},
+    undo_record::{Body, Done, RowChange, Touch},
+};
+use crate::{
+    buffer::{BufferPool, Durability},
+    error::{Error, Result},
+    ids::{Lsn, SpaceId, TrxId, UndoPos},
+    log::Record,
+    mtr::Mtr,
+    page::EntryHeader,
+    store::Tree,
+};
+
+/// A transaction's records in one stream.
+#[derive(Clone, Copy, Debug)]
+struct Chain<'e> {
+    stream: &'e Stream,
+    /// The last record; none yet.
+    last: UndoPos,
+}
+
+/// A transaction under way.
+#[derive(Debug)]
+pub struct Trx<'e> {
+    floor: &'e Transactions,
+    id: TrxId,
+    logged: Option<Chain<'e>>,
+    temporary: Option<Chain<'e>>,
+    /// Where it announces that it is about to log its end.
+    ending: Option<Ending>,
+    ended: bool,
+}
+
+impl<'e> Trx<'e> {
+    /// A transaction that has written nothing yet.
+    pub fn new(floor: &'e Transactions) -> Self {
+        Self { floor, id: TrxId::NONE, logged: None, temporary: None, ending: None, ended: false }
+    }
+
+    /// One that recovery has found unfinished, with its last record.
+    pub(super) fn resume(floor: &'e Transactions, id: TrxId, stream: &'e Stream, last: UndoPos) -> Self {
+        let ending = floor.active.ending(id);
+        Self { floor, id, logged: Some(Chain { stream, last }), temporary: None, ending, ended: false }
+    }
+
+    pub(super) fn floor(&self) -> &'e Transactions {
+        self.floor
+    }
+
+    /// Its id; [`TrxId::NONE`] before it writes.
+    pub fn id(&self) -> TrxId {
+        self.id
+    }
+
+    /// The right to append undo records: to the stream of temporary tables if one is given, else to a logged one. The
+    /// caller holds no latch.
+    ///
+    /// # Errors
+    /// When the log takes no more.
+    pub fn tail(&mut self, temporary: Option<&'e Stream>) -> Result<Tail<'e>> {
+        let floor = self.floor;
+        let chain = if temporary.is_some() { &mut self.temporary } else { &mut self.logged };
+        let chain = chain.get_or_insert_with(|| {
+            let stream = temporary.unwrap_or_else(|| floor.streams.pick());
+            Chain { stream, last: UndoPos::NONE }
+        });
+        let tail = chain.stream.lock();
+        if chain.last == UndoPos::NONE {
+            let first = if temporary.is_some() { UndoPos::NONE } else { tail.position() };
+            if self.id == TrxId::NONE {
+                let (id, ending) = floor.active.begin(&floor.ids, first)?;
+                (self.id, self.ending) = (id, Some(ending));
+            } else if first != UndoPos::NONE {
+                floor.active.note_first(self.id, first);
+            }
+        }
+        Ok(tail)
+    }
+
+    /// The record before the next one of the stream that [`Trx::tail`] gave.
+    pub fn previous(&self, durability: Durability) -> UndoPos {
+        self.chain(durability).map_or(UndoPos::NONE, |chain| chain.last)
+    }
+
+    fn chain(&self, durability: Durability) -> Option<&Chain<'e>> {
+        match durability {
+            Durability::Logged => self.logged.as_ref(),
+            Durability::Temporary => self.temporary.as_ref(),
+        }
+    }
+
+    /// Writes an undo record into its place, in the mini-transaction that makes the change.
+    pub fn write_undo(&mut self, mtr: &mut Mtr<'_>, tail: &mut Tail<'_>, place: Place, record: &[u8]) {
+        let pos = tail.write(mtr, place, record);
+        let chain = match tail.durability() {
+            Durability::Logged => &mut self.logged,
+            Durability::Temporary => &mut self.temporary,
+        };
+        let chain = chain.as_mut().expect("the tail was given by this transaction");
+        if chain.last == UndoPos::NONE && tail.durability() == Durability::Logged {
+            mtr.record(&Record::TrxBegin { trx: self.id, first: pos });
+        }
+        chain.last = pos;
+    }
+
+    /// Logs the end in the mini-transaction that makes the last change. [`Trx::committed`] follows its commit.
+    pub fn log_end(&self, mtr: &mut Mtr<'_>) {
+        if let Some(chain) = self.logged.filter(|chain| chain.last != UndoPos::NONE) {
+            if let Some(ending) = &self.ending {
+                ending.announce(self.floor.ground.pool.ground().log.end());
+            }
+            mtr.record(&Record::TrxEnd { trx: self.id, stream: chain.stream.number() });
+        }
+    }
+
+    /// The mini-transaction with the logged end was committed.
+    pub fn committed(mut self) {
+        self.end();
+    }
+
+    /// Commits. Gives the LSN to wait for; [`Lsn::ZERO`] when nothing was logged.
+    ///
+    /// # Errors
+    /// When the log takes no more; the database is poisoned then.
+    pub fn commit(mut self) -> Result<Lsn> {
+        let end = self.end_on_its_own()?;
+        self.end();
+        Ok(end)
+    }
+
+    fn end_on_its_own(&self) -> Result<Lsn> {
+        if self.logged.is_none_or(|chain| chain.last == UndoPos::NONE) {
+            return Ok(Lsn::ZERO);
+        }
+        let mut mtr = Mtr::begin(&self.floor.ground.pool)?;
+        self.log_end(&mut mtr);
+        mtr.commit()
+    }
+
+    fn end(&mut self) {
+        self.ended = true;
+        if self.id == TrxId::NONE {
+            return;
+        }
+        if self.floor.active.end(self.id) {
+            for chain in [self.logged, self.temporary].into_iter().flatten() {
+                chain.stream.purge.come_back(self.id, chain.last);
+            }
+        }
+        self.floor.purge_wake.notify();
+    }
+
+    /// Takes everything back. Gives the LSN behind it.
+    ///
+    /// # Errors
+    /// What keeps it from that; the database is poisoned then.
+    pub fn rollback(mut self) -> Result<Lsn> {
+        self.take_back()
+    }
+
+    fn take_back(&mut self) -> Result<Lsn> {
+        let done = self.try_take_back().map_err(|error| match error {
+            Error::Poisoned(_) => error,
+            error => {
+                let what = format!("transaction {} could not be rolled back: {error}", self.id);
+                self.floor.ground.pool.ground().health.poison(&what)
+            }
+        });
+        self.end();
+        done
+    }
+
+    fn try_take_back(&mut self) -> Result<Lsn> {
+        for chain in [self.temporary, self.logged].into_iter().flatten() {
+            let mut pos = chain.last;
+            while pos != UndoPos::NONE {
+                let at = Stream::byte_of(pos);
+                let Some(stored) = chain.stream.record(at)? else { break };
+                pos = take_back(self.floor, chain.stream, at, &stored)?;
+            }
+        }
+        self.end_on_its_own()
+    }
+}
+
+impl Drop for Trx<'_> {
+    fn drop(&mut self) {
+        if !self.ended && self.take_back().is_err() {
+            // The database is poisoned, and everybody will be told.
+            self.ended = true;
+        }
+    }
+}
+
+/// Takes one record back. Gives the transaction's record before it.
+fn take_back(floor: &Transactions, stream: &Stream, at: u64, stored: &Stored) -> Result<UndoPos> {
+    let record = stream.decode(at, stored)?;
+    if stored.taken_back {
+        return Ok(record.previous);
+    }
+    let version = EntryHeader::new(record.trx, stream.undo_pos(at));
+    let pool = &floor.ground.pool;
+    match &record.body {
+        Body::Row { space, key, change, touches } => {
+            for touch in touches.iter().rev() {
+                if let Some(tree) = floor.tree(touch.space) {
+                    unless_dropped(take_back_touch(&tree, version, touch))?;
+                }
+            }
+            let done = match floor.tree(*space) {
+                Some(tree) => unless_dropped(take_back_row(&tree, version, key, change, stream, at))?,
+                None => false,
+            };
+            if !done {
+                mark(pool, stream, at)?;
+            }
+        }
+        Body::Overflow { space, first } => {
+            if let Some(tree) = floor.tree(*space) {
+                unless_dropped(chains::free(&tree, *first, version.undo.0).map(|()| true))?;
+            }
+            mark(pool, stream, at)?;
+        }
+    }
+    Ok(record.previous)
+}
+
+/// A tablespace that was dropped meanwhile needs nothing taken back.
+fn unless_dropped(done: Result<bool>) -> Result<bool> {
+    match done {
+        Err(Error::TableDropped) => Ok(false),
+        done => done,
+    }
+}
+
+fn mark(pool: &BufferPool, stream: &Stream, at: u64) -> Result<()> {
+    let mut mtr = Mtr::begin(pool)?;
+    let (slot, op) = stream.latch_mark(&mut mtr, at)?;
+    mtr.apply(slot, &op);
+    mtr.commit()?;
+    Ok(())
+}
+
+/// Whether an entry still carries the version.
+pub(super) fn carries(header: Option<EntryHeader>, version: EntryHeader) -> bool {
+    header.is_some_and(|header| header.trx == version.trx && header.undo == version.undo)
+}
+
+fn take_back_touch(tree: &Tree, version: EntryHeader, touch: &Touch) -> Result<bool> {
+    let mut mtr = Mtr::begin(tree.store())?;
+    let mut located = tree.seek_for_change(&mut mtr, &touch.key, None)?;
+    if !carries(located.header(), version) {
+        return Ok(true);
+    }
+    let small = match touch.done {
+        Done::Inserted => located.remove(&mut mtr),
+        Done::Revived(before) | Done::Marked(before) => {
+            located.set_header(&mut mtr, before);
+            false
+        }
+    };
+    mtr.commit()?;
+    if small {
+        tree.maintain(&touch.key)?;
+    }
+    Ok(true)
+}
+
+/// Takes the clustered entry back and marks the record, in one mini-transaction.
+fn take_back_row(
+    tree: &Tree,
+    version: EntryHeader,
+    key: &[u8],
+    change: &RowChange,
+    stream: &Stream,
+    at: u64,
+) -> Result<bool> {
+    let room = match change {
+        RowChange::Update { value, .. } => Some(value.len()),
+        RowChange::Insert | RowChange::Delete { .. } => None,
+    };
+    let mut mtr = Mtr::begin(tree.store())?;
+    let mut located = tree.seek_for_change(&mut mtr, key, room)?;
+    let (slot, op) = stream.latch_mark(&mut mtr, at)?;
+    let mut small = false;
+    if carries(located.header(), version) {
+        match change {
+            RowChange::Insert => small = located.remove(&mut mtr),
+            RowChange::Update { header, value } => located.replace(&mut mtr, *header, value),
+            RowChange::Delete { header } => located.set_header(&mut mtr, *header),
+        }
+    }
+    mtr.apply(slot, &op);
+    mtr.commit()?;
+    if small {
+        tree.maintain(key)?;
+    }
+    Ok(true)
+}
+
+impl Transactions {
+    /// The tree in a tablespace, unless it was dropped.
+    pub(super) fn tree(&self, space: SpaceId) -> Option<Tree> {
+        let space = self.ground.pool.space(space).filter(|space| !space.is_dropped())?;
+        Some(Tree::new(self.ground.pool.clone(), space, self.no_hash.clone()))
+    }
+
+    /// The transactions that have begun and not ended.
+    pub fn active(&self) -> &Active {
+        &self.active
+    }
+}

@@ -1,0 +1,348 @@
+//! Undo records: what one row change did, so that it can be taken back, and what it left to purge.
+//!
+//! **Purpose.** One record covers the clustered entry of a row and every secondary entry that the change touches.
+//!
+//! **Invariants.** The decoder takes anything and panics at nothing.
+//!
+//! **May touch.** `ids`, `page`.
+//!
+//! # Layout, byte by byte
+//!
+//! In the stream each record begins with its length in bytes (4, all of it) and its state (1: 0 in force, 1 taken back). What
+//! follows is encoded here:
+//!
+//! | size | field |
+//! | --- | --- |
+//! | 1 | kind: 1 insert, 2 update, 3 delete, 4 overflow chain |
+//! | 8 | transaction |
+//! | 8 | its undo record before this one; 0 is none |
+//! | 8 | tablespace: of the clustered tree, or of the chain |
+//! | 4 | overflow chain: its first page, and the record ends |
+//! | 4 + n | clustered key |
+//! | 16 | update, delete: the version header before |
+//! | 4 + n | update: the value before, as it was stored |
+//! | 4 | number of secondary entries, then each: |
+//! | 8 | its tablespace |
+//! | 4 + n | its key |
+//! | 1 | what was done: 1 inserted, 2 revived, 3 marked as deleted |
+//! | 16 | revived, marked: the version header before |
+
+use crate::{
+    ids::{PageNo, SpaceId, TrxId, UndoPos},
+    page::EntryHeader,
+};
+
+/// What was done to a secondary entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// There was none.
+    Inserted,
+    /// There was one, marked as deleted, with this header.
+    Revived(EntryHeader),
+    /// It was live, with this header, and is marked as deleted.
+    Marked(EntryHeader),
+}
+
+/// A secondary entry that a row change touched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Touch {
+    /// The secondary tree.
+    pub space: SpaceId,
+    /// The entry's key.
+    pub key: Vec<u8>,
+    /// What was done to it.
+    pub done: Done,
+}
+
+/// What was done to the clustered entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RowChange {
+    /// There was none.
+    Insert,
+    /// It had this header and value; it may have been marked as deleted.
+    Update {
+        /// The header before.
+        header: EntryHeader,
+        /// The value before, as it was stored: maybe a reference to an overflow chain.
+        value: Vec<u8>,
+    },
+    /// It had this header, and its value stays until purge.
+    Delete {
+        /// The header before.
+        header: EntryHeader,
+    },
+}
+
+/// What a record is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// A row changed.
+    Row {
+        /// The clustered tree.
+        space: SpaceId,
+        /// The row's key.
+        key: Vec<u8>,
+        /// What was done to the clustered entry.
+        change: RowChange,
+        /// What was done to secondary entries.
+        touches: Vec<Touch>,
+    },
+    /// An overflow chain was begun; its stamp is the position of this record.
+    Overflow {
+        /// The tree.
+        space: SpaceId,
+        /// The chain's first page.
+        first: PageNo,
+    },
+}
+
+/// An undo record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UndoRecord {
+    /// Whose change it was.
+    pub trx: TrxId,
+    /// The transaction's record before this one.
+    pub previous: UndoPos,
+    /// What it is about.
+    pub body: Body,
+}
+
+const INSERT: u8 = 1;
+const UPDATE: u8 = 2;
+const DELETE: u8 = 3;
+const OVERFLOW: u8 = 4;
+
+const INSERTED: u8 = 1;
+const REVIVED: u8 = 2;
+const MARKED: u8 = 3;
+
+const SHORT: &str = "an undo record is cut short";
+
+/// Bytes before the clustered key.
+const FIXED: usize = 1 + 8 + 8 + 8;
+/// Bytes of a header as it is encoded.
+const HEADER: usize = 16;
+
+fn put(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+fn put_header(out: &mut Vec<u8>, header: EntryHeader) {
+    out.extend_from_slice(&(header.trx.0 & TrxId::MAX.0 | u64::from(header.flags) << 48).to_le_bytes());
+    out.extend_from_slice(&header.undo.0.to_le_bytes());
+}
+
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn chunk<const N: usize>(&mut self) -> Result<[u8; N], &'static str> {
+        let (chunk, rest) = self.0.split_first_chunk().ok_or(SHORT)?;
+        self.0 = rest;
+        Ok(*chunk)
+    }
+
+    fn u8(&mut self) -> Result<u8, &'static str> {
+        self.chunk().map(|[byte]| byte)
+    }
+
+    fn u32(&mut self) -> Result<u32, &'static str> {
+        self.chunk().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, &'static str> {
+        self.chunk().map(u64::from_le_bytes)
+    }
+
+    fn bytes(&mut self) -> Result<Vec<u8>, &'static str> {
+        let length = self.u32()?;
+        let (bytes, rest) = self.0.split_at_checked(length as usize).ok_or(SHORT)?;
+        self.0 = rest;
+        Ok(bytes.to_vec())
+    }
+
+    fn header(&mut self) -> Result<EntryHeader, &'static str> {
+        let word = self.u64()?;
+        Ok(EntryHeader {
+            trx: TrxId(word & TrxId::MAX.0),
+            flags: (word >> 48) as u16,
+            undo: UndoPos(self.u64()?),
+        })
+    }
+
+    fn touch(&mut self) -> Result<Touch, &'static str> {
+        let space = SpaceId(self.u64()?);
+        let key = self.bytes()?;
+        let done = match self.u8()? {
+            INSERTED => Done::Inserted,
+            REVIVED => Done::Revived(self.header()?),
+            MARKED => Done::Marked(self.header()?),
+            _ => return Err("an unknown change of a secondary entry"),
+        };
+        Ok(Touch { space, key, done })
+    }
+}
+
+impl UndoRecord {
+    /// The longest that the record of a row change gets, in bytes.
+    pub fn row_bound(key: usize, value: usize, touches: &[Touch]) -> usize {
+        let touched: usize = touches.iter().map(|touch| 8 + 4 + touch.key.len() + 1 + HEADER).sum();
+        FIXED + 4 + key + HEADER + 4 + value + 4 + touched
+    }
+
+    /// Bytes of the record of an overflow chain.
+    pub const OVERFLOW_LENGTH: usize = FIXED + 4;
+
+    /// Appends the stored form, without length and state.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let (kind, space) = match &self.body {
+            Body::Row { change: RowChange::Insert, space, .. } => (INSERT, space),
+            Body::Row { change: RowChange::Update { .. }, space, .. } => (UPDATE, space),
+            Body::Row { change: RowChange::Delete { .. }, space, .. } => (DELETE, space),
+            Body::Overflow { space, .. } => (OVERFLOW, space),
+        };
+        out.push(kind);
+        for word in [self.trx.0, self.previous.0, space.0] {
+            out.extend_from_slice(&word.to_le_bytes());
+        }
+        match &self.body {
+            Body::Overflow { first, .. } => out.extend_from_slice(&first.0.to_le_bytes()),
+            Body::Row { key, change, touches, .. } => {
+                put(out, key);
+                match change {
+                    RowChange::Insert => {}
+                    RowChange::Update { header, value } => {
+                        put_header(out, *header);
+                        put(out, value);
+                    }
+                    RowChange::Delete { header } => put_header(out, *header),
+                }
+                out.extend_from_slice(&(touches.len() as u32).to_le_bytes());
+                for touch in touches {
+                    out.extend_from_slice(&touch.space.0.to_le_bytes());
+                    put(out, &touch.key);
+                    let (done, header) = match touch.done {
+                        Done::Inserted => (INSERTED, None),
+                        Done::Revived(header) => (REVIVED, Some(header)),
+                        Done::Marked(header) => (MARKED, Some(header)),
+                    };
+                    out.push(done);
+                    if let Some(header) = header {
+                        put_header(out, header);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads the stored form, without length and state.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
+        let mut fields = Fields(bytes);
+        let kind = fields.u8()?;
+        let trx = TrxId(fields.u64()?);
+        let previous = UndoPos(fields.u64()?);
+        let space = SpaceId(fields.u64()?);
+        let body = if kind == OVERFLOW {
+            Body::Overflow { space, first: PageNo(fields.u32()?) }
+        } else {
+            let key = fields.bytes()?;
+            let change = match kind {
+                INSERT => RowChange::Insert,
+                UPDATE => RowChange::Update { header: fields.header()?, value: fields.bytes()? },
+                DELETE => RowChange::Delete { header: fields.header()? },
+                _ => return Err("an unknown kind of undo record"),
+            };
+            let count = fields.u32()?;
+            let touches = (0..count).map(|_| fields.touch()).collect::<Result<_, _>>()?;
+            Body::Row { space, key, change, touches }
+        };
+        if fields.0.is_empty() { Ok(Self { trx, previous, body }) } else { Err("an undo record is too long") }
+    }
+
+    /// The transaction of a stored record, without decoding the rest.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes.
+    pub fn trx_of(bytes: &[u8]) -> Result<TrxId, &'static str> {
+        let mut fields = Fields(bytes);
+        fields.u8()?;
+        fields.u64().map(TrxId)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn header() -> impl Strategy<Value = EntryHeader> {
+        (0..1u64 << 48, any::<u16>(), any::<u64>()).prop_map(|(trx, flags, undo)| EntryHeader {
+            trx: TrxId(trx),
+            flags,
+            undo: UndoPos(undo),
+        })
+    }
+
+    fn bytes() -> impl Strategy<Value = Vec<u8>> {
+        prop::collection::vec(any::<u8>(), 0..40)
+    }
+
+    fn touch() -> impl Strategy<Value = Touch> {
+        let done = prop_oneof![
+            Just(Done::Inserted),
+            header().prop_map(Done::Revived),
+            header().prop_map(Done::Marked)
+        ];
+        (any::<u64>(), bytes(), done).prop_map(|(space, key, done)| Touch {
+            space: SpaceId(space),
+            key,
+            done,
+        })
+    }
+
+    fn body() -> impl Strategy<Value = Body> {
+        let change = prop_oneof![
+            Just(RowChange::Insert),
+            (header(), bytes()).prop_map(|(header, value)| RowChange::Update { header, value }),
+            header().prop_map(|header| RowChange::Delete { header })
+        ];
+        prop_oneof![
+            (any::<u64>(), bytes(), change, prop::collection::vec(touch(), 0..4)).prop_map(
+                |(space, key, change, touches)| Body::Row { space: SpaceId(space), key, change, touches }
+            ),
+            (any::<u64>(), any::<u32>())
+                .prop_map(|(space, page)| Body::Overflow { space: SpaceId(space), first: PageNo(page) })
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn records_come_back(trx in any::<u64>(), previous in any::<u64>(), body in body()) {
+            let record = UndoRecord { trx: TrxId(trx), previous: UndoPos(previous), body };
+            let mut bytes = Vec::new();
+            record.encode(&mut bytes);
+            let bound = match &record.body {
+                Body::Overflow { .. } => UndoRecord::OVERFLOW_LENGTH,
+                Body::Row { key, touches, .. } => UndoRecord::row_bound(key.len(), 40, touches),
+            };
+            prop_assert!(bytes.len() <= bound);
+            prop_assert_eq!(UndoRecord::trx_of(&bytes), Ok(record.trx));
+            prop_assert_eq!(UndoRecord::decode(&bytes), Ok(record));
+            for cut in 0..bytes.len() {
+                prop_assert!(UndoRecord::decode(&bytes[..cut]).is_err());
+            }
+        }
+
+        #[test]
+        fn garbage_is_refused_without_a_panic(kind in 0..6u8, mut bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Some(first) = bytes.first_mut() {
+                *first = kind;
+            }
+            let _ = UndoRecord::decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Writes in two phases: locate, then change.
+//!
+//! **Purpose.** Between the two the caller, who now knows what is there, appends undo in the same mini-transaction.
+//!
+//! **Invariants.** A [`Located`] is a promise: the leaf is latched, and an entry whose value is at most as long as was
+//! asked for fits, so the second phase cannot fail. Whatever has to be split for that is split in mini-transactions of
+//! its own before the leaf is latched for good.
+//!
+//! **What fails, and when.** [`Tree::seek_for_change`] fails with `KeyTooLong` or `ValueTooLong` before anything
+//! happened; with the store's errors when a page cannot be read or allocated, and then the caller's mini-transaction
+//! holds no latch more than before and is unchanged, though nodes may have been split, which changes no entry. The
+//! second phase has no errors.
+//!
+//! **May touch.** What `tree` may touch.
+
+use core::marker::PhantomData;
+
+use super::{
+    Tree,
+    descent::Toward,
+    store::{Access, Latched, MiniTransaction, PageStore},
+    structure::{Need, is_underfull},
+};
+use crate::{
+    error::{Result, UsageError},
+    ids::PageNo,
+    page::{EntryHeader, Node, PageOp},
+};
+
+/// A key's place in a leaf that is latched in a mini-transaction.
+#[derive(Debug)]
+pub struct Located<'k, S: PageStore> {
+    key: &'k [u8],
+    leaf: Latched,
+    slot: usize,
+    found: Option<EntryHeader>,
+    room: Option<usize>,
+    store: PhantomData<fn(&S)>,
+}
+
+impl<S: PageStore> Tree<S> {
+    /// Finds the place of a key and latches its leaf in `mtr`. With `room`, an entry of this key with a value of up
+    /// to that many bytes is going to fit, be it inserted or put in place of the one that is there; without, only the
+    /// header may be changed or the entry removed.
+    ///
+    /// `mtr` must not hold a page of this tree, nor a page that is latched after trees (undo, allocation maps):
+    /// the descent and the splits would wait for it for ever.
+    ///
+    /// # Errors
+    /// See the module.
+    pub fn seek_for_change<'k>(
+        &self,
+        mtr: &mut S::MiniTransaction<'_>,
+        key: &'k [u8],
+        room: Option<usize>,
+    ) -> Result<Located<'k, S>> {
+        self.check_key(key)?;
+        let limit = self.inline_limit();
+        if let Some(length) = room.filter(|room| *room > limit) {
+            return Err(UsageError::ValueTooLong { length: length as u64, limit: limit as u64 }.into());
+        }
+        self.ensure_root()?;
+        loop {
+            let Some(path) = self.descend(Toward::Key(key), 0, Access::Point)? else {
+                return Err(self.damaged(PageNo::ROOT, "the root has vanished"));
+            };
+            let Some(leaf) = mtr.upgrade(&self.space, &path.node)? else { continue };
+            let node = Node::new(mtr.page(leaf));
+            let (slot, found) = node.find(key);
+            if let Some(value) = room {
+                let need = Need::leaf(key, value);
+                if !need.fits(node) {
+                    mtr.unlatch(leaf);
+                    self.split(&need, 0)?;
+                    continue;
+                }
+            }
+            let found = found.then(|| node.header(slot));
+            return Ok(Located { key, leaf, slot, found, room, store: PhantomData });
+        }
+    }
+}
+
+/// Where a key is, seen from a leaf that is latched already.
+#[derive(Debug)]
+pub enum Beside<'k, S: PageStore> {
+    /// In the same leaf.
+    Place(Located<'k, S>),
+    /// In the same leaf, which has no room for it.
+    NoRoom,
+}
+
+impl<S: PageStore> Tree<S> {
+    /// Finds the place of another key in the leaf of `other`, which `mtr` holds; `None` when it belongs elsewhere. What is
+    /// changed at one place moves the others behind it in the leaf.
+    pub fn seek_beside<'k>(
+        &self,
+        mtr: &S::MiniTransaction<'_>,
+        other: &Located<'_, S>,
+        key: &'k [u8],
+        room: Option<usize>,
+    ) -> Option<Beside<'k, S>> {
+        let node = Node::new(mtr.page(other.leaf));
+        if !node.contains(key) {
+            return None;
+        }
+        if room.is_some_and(|value| !Need::leaf(key, value).fits(node)) {
+            return Some(Beside::NoRoom);
+        }
+        let (slot, found) = node.find(key);
+        let found = found.then(|| node.header(slot));
+        Some(Beside::Place(Located { key, leaf: other.leaf, slot, found, room, store: PhantomData }))
+    }
+}
+
+impl<S: PageStore> Located<'_, S> {
+    /// The entry's version header; `None` when the key has no entry. An entry that is marked as deleted is there.
+    pub fn header(&self) -> Option<EntryHeader> {
+        self.found
+    }
+
+    /// Copies the entry's value, in place of what `value` held.
+    pub fn value_into(&self, mtr: &S::MiniTransaction<'_>, value: &mut Vec<u8>) {
+        value.clear();
+        if self.found.is_some() {
+            Node::new(mtr.page(self.leaf)).value_into(self.slot, value);
+        }
+    }
+
+    /// Lets go of the leaf, unchanged.
+    pub fn release(self, mtr: &mut S::MiniTransaction<'_>) {
+        mtr.unlatch(self.leaf);
+    }
+
+    /// Inserts the entry. There must be none, and the value must be within the room asked for.
+    pub fn insert(&mut self, mtr: &mut S::MiniTransaction<'_>, header: EntryHeader, value: &[u8]) {
+        assert!(self.found.is_none(), "an entry is inserted where one is");
+        self.assert_room(value);
+        let prefix = Node::new(mtr.page(self.leaf)).prefix_len();
+        let slot = self.slot as u16;
+        mtr.apply(self.leaf, &PageOp::LeafInsert { slot, header, suffix: &self.key[prefix..], value });
+        self.found = Some(header);
+    }
+
+    /// Replaces header and value of the entry, which must be there. The value must be within the room asked for.
+    pub fn replace(&mut self, mtr: &mut S::MiniTransaction<'_>, header: EntryHeader, value: &[u8]) {
+        assert!(self.found.is_some(), "an entry is replaced where none is");
+        self.assert_room(value);
+        mtr.apply(self.leaf, &PageOp::LeafReplace { slot: self.slot as u16, header, value });
+        self.found = Some(header);
+    }
+
+    /// Replaces the version header of the entry, which must be there.
+    pub fn set_header(&mut self, mtr: &mut S::MiniTransaction<'_>, header: EntryHeader) {
+        assert!(self.found.is_some(), "an entry is marked where none is");
+        mtr.apply(self.leaf, &PageOp::LeafHeader { slot: self.slot as u16, header });
+        self.found = Some(header);
+    }
+
+    /// Removes the entry, which must be there. Says whether the leaf holds so little now that [`Tree::maintain`]
+    /// should be called once the mini-transaction is committed.
+    pub fn remove(self, mtr: &mut S::MiniTransaction<'_>) -> bool {
+        assert!(self.found.is_some(), "an entry is removed where none is");
+        mtr.apply(self.leaf, &PageOp::NodeRemove { slot: self.slot as u16 });
+        let node = Node::new(mtr.page(self.leaf));
+        // A root has no neighbour, and a merge that was in vain is not tried again at every step.
+        mtr.page_no(self.leaf) != PageNo::ROOT
+            && is_underfull(node)
+            && (node.count() < 8 || node.count().is_multiple_of(8))
+    }
+
+    fn assert_room(&self, value: &[u8]) {
+        assert!(
+            self.room.is_some_and(|room| value.len() <= room),
+            "a value of {} bytes was not announced when its place was located",
+            value.len()
+        );
+    }
+}

@@ -1,0 +1,289 @@
+//! Cursors: entries in key order, both ways.
+//!
+//! **Purpose.** A cursor copies a batch of entries out of one leaf, validates the copy, and then gives them out one by
+//! one without looking at a page. The first batch after a seek is small, since most seeks want few entries; each
+//! further one is larger, up to a whole leaf.
+//!
+//! **Invariants.** A batch is what the tree held in a key range at one moment: all entries in `[low, high)`, the
+//! bounds being the leaf's fences or the key at which the copy was cut short. The next batch begins exactly at a bound, so
+//! whatever splits, merges and deletes happen between batches, a key that is present throughout is given exactly once, in
+//! order, and no key is given twice. No latch is held between calls, and none within them. An entry may be older
+//! than a change that was committed since its batch was copied.
+//!
+//! Leaves after the first are read as [`Access::Scan`]: a short range is a look-up, a long one passes by.
+//!
+//! **May touch.** What `tree` may touch.
+
+use core::ops::Deref;
+
+use super::{
+    Tree,
+    descent::Toward,
+    store::{Access, PageStore, Reading},
+};
+use crate::{
+    error::Result,
+    page::{EntryHeader, Node},
+};
+
+/// Where a cursor is to go.
+#[derive(Clone, Copy, Debug)]
+pub enum Seek<'k> {
+    /// To the first entry.
+    First,
+    /// To the last entry.
+    Last,
+    /// To the first entry at or above the key.
+    AtLeast(&'k [u8]),
+    /// To the first entry above the key.
+    Above(&'k [u8]),
+    /// To the last entry at or below the key.
+    AtMost(&'k [u8]),
+    /// To the last entry below the key.
+    Below(&'k [u8]),
+}
+
+/// Entries of the first batch after a seek; each further batch takes four times as many.
+const FIRST_BATCH: usize = 8;
+/// A batch ends when it has copied so many bytes: keys with a long common prefix are much longer than their leaf.
+const BATCH_BYTES: usize = 256 << 10;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    key: (u32, u32),
+    value: (u32, u32),
+    header: EntryHeader,
+}
+
+/// Entries copied from a leaf, in key order, and the range that they are all of.
+#[derive(Debug, Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
+    low: Vec<u8>,
+    /// `None` is above every key.
+    high: Option<Vec<u8>>,
+}
+
+/// A position in a tree, between calls held by nothing but the keys it has seen. After an error it must be sought anew.
+/// `T` is a reference to the tree, borrowed or counted.
+#[derive(Debug)]
+pub struct Cursor<T> {
+    tree: T,
+    batch: Batch,
+    /// The current entry of the batch, plus one; 0 is before the first, `entries.len() + 1` behind the last.
+    at: usize,
+    limit: usize,
+    sought: bool,
+}
+
+impl Batch {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.entries.clear();
+    }
+
+    fn copy(&mut self, node: Node<'_>, slot: usize) {
+        let start = self.bytes.len() as u32;
+        node.key_into(slot, &mut self.bytes);
+        let middle = self.bytes.len() as u32;
+        node.value_into(slot, &mut self.bytes);
+        let end = self.bytes.len() as u32;
+        self.entries.push(Entry { key: (start, middle), value: (middle, end), header: node.header(slot) });
+    }
+
+    fn bytes(&self, (start, end): (u32, u32)) -> &[u8] {
+        &self.bytes[start as usize..end as usize]
+    }
+
+    /// Copies what lies at or above `low` from its leaf. Says whether the copy counts.
+    fn fill_up(&mut self, node: Node<'_>, limit: usize, is_valid: impl Fn() -> bool) -> bool {
+        self.clear();
+        let (first, _) = node.find(&self.low);
+        let mut end = first;
+        while end < node.count() && end - first < limit && self.bytes.len() < BATCH_BYTES {
+            self.copy(node, end);
+            end += 1;
+        }
+        let mut high = self.high.take().unwrap_or_default();
+        high.clear();
+        let bounded = if end < node.count() {
+            node.key_into(end, &mut high);
+            true
+        } else {
+            node.upper_into(&mut high)
+        };
+        self.high = bounded.then_some(high);
+        is_valid()
+    }
+
+    /// Copies what lies below `high` from its leaf. Says whether the copy counts.
+    fn fill_down(&mut self, node: Node<'_>, limit: usize, is_valid: impl Fn() -> bool) -> bool {
+        self.clear();
+        // At most the leaf's upper fence, which begins with the prefix like every key of the leaf.
+        let end = self.high.as_ref().map_or(node.count(), |high| node.find(high).0);
+        let mut first = end;
+        while first > 0 && end - first < limit && self.bytes.len() < BATCH_BYTES {
+            first -= 1;
+            self.copy(node, first);
+        }
+        self.entries.reverse();
+        self.low.clear();
+        if first > 0 {
+            node.key_into(first, &mut self.low);
+        } else {
+            node.lower_into(&mut self.low);
+        }
+        is_valid()
+    }
+}
+
+impl<S: PageStore> Tree<S> {
+    /// A cursor that is nowhere yet: [`Cursor::next`] goes to the first entry, [`Cursor::prev`] to the last.
+    pub fn cursor(&self) -> Cursor<&Self> {
+        Cursor::new(self)
+    }
+}
+
+impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
+    /// A cursor that is nowhere yet.
+    pub fn new(tree: T) -> Self {
+        Self { tree, batch: Batch::default(), at: 0, limit: FIRST_BATCH, sought: false }
+    }
+
+    /// Goes there. Says whether there is such an entry; if not, the cursor is beyond that end.
+    ///
+    /// # Errors
+    /// Those of [`PageStore::read`].
+    pub fn seek(&mut self, to: Seek<'_>) -> Result<bool> {
+        let successor = |key: &[u8]| [key, &[0]].concat();
+        self.batch.clear();
+        self.limit = FIRST_BATCH;
+        self.sought = true;
+        self.at = 0;
+        match to {
+            Seek::First => self.batch.high = Some(Vec::new()),
+            Seek::AtLeast(key) => self.batch.high = Some(key.to_vec()),
+            Seek::Above(key) => self.batch.high = Some(successor(key)),
+            Seek::Last => return self.down(None),
+            Seek::AtMost(key) => return self.down(Some(successor(key))),
+            Seek::Below(key) => return self.down(Some(key.to_vec())),
+        }
+        self.next()
+    }
+
+    /// Goes to the next entry. Says whether there is one; if not, the cursor is behind the last.
+    ///
+    /// # Errors
+    /// Those of [`PageStore::read`].
+    #[expect(clippy::should_implement_trait, reason = "a cursor goes both ways and lends what it is at")]
+    pub fn next(&mut self) -> Result<bool> {
+        if !self.sought {
+            return self.seek(Seek::First);
+        }
+        if self.at < self.batch.entries.len() {
+            self.at += 1;
+            return Ok(true);
+        }
+        loop {
+            // The range behind the last batch begins where that one ended.
+            let Some(high) = self.batch.high.take() else {
+                self.at = self.batch.entries.len() + 1;
+                return Ok(false);
+            };
+            self.batch.low = high;
+            if !self.fill(true)? {
+                self.batch.clear();
+                self.at = 1;
+                return Ok(false);
+            }
+            if !self.batch.entries.is_empty() {
+                self.at = 1;
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Goes to the entry before. Says whether there is one; if not, the cursor is before the first.
+    ///
+    /// # Errors
+    /// Those of [`PageStore::read`].
+    pub fn prev(&mut self) -> Result<bool> {
+        if !self.sought {
+            return self.seek(Seek::Last);
+        }
+        if self.at > 1 {
+            self.at -= 1;
+            return Ok(true);
+        }
+        self.at = 0;
+        if self.batch.low.is_empty() {
+            return Ok(false);
+        }
+        let high = core::mem::take(&mut self.batch.low);
+        self.down(Some(high))
+    }
+
+    /// Goes to the last entry below a key.
+    fn down(&mut self, mut high: Option<Vec<u8>>) -> Result<bool> {
+        loop {
+            self.batch.high = high;
+            if !self.fill(false)? {
+                self.batch.low.clear();
+                self.batch.clear();
+                self.at = 0;
+                return Ok(false);
+            }
+            self.at = self.batch.entries.len();
+            if self.at > 0 {
+                return Ok(true);
+            }
+            if self.batch.low.is_empty() {
+                return Ok(false);
+            }
+            high = Some(core::mem::take(&mut self.batch.low));
+        }
+    }
+
+    /// Fills the batch from its lower bound upwards or from its upper bound downwards. `false`: the tree has no page.
+    fn fill(&mut self, up: bool) -> Result<bool> {
+        let access = if self.limit == FIRST_BATCH { Access::Point } else { Access::Scan };
+        // A copy that did not count has overwritten the other bound only.
+        loop {
+            let batch = &mut self.batch;
+            let toward = if up { Toward::Key(&batch.low) } else { Toward::Below(batch.high.as_deref()) };
+            let Some(path) = self.tree.descend(toward, 0, access)? else { return Ok(false) };
+            let node = Node::new(path.node.page());
+            let is_valid = || path.node.is_valid();
+            let counts = if up {
+                batch.fill_up(node, self.limit, is_valid)
+            } else {
+                batch.fill_down(node, self.limit, is_valid)
+            };
+            if counts {
+                self.limit = self.limit.saturating_mul(4);
+                return Ok(true);
+            }
+        }
+    }
+
+    fn entry(&self) -> Option<&Entry> {
+        self.batch.entries.get(self.at.wrapping_sub(1))
+    }
+
+    /// The current entry's key; empty when the cursor is at none.
+    pub fn key(&self) -> &[u8] {
+        self.entry().map_or(&[], |entry| self.batch.bytes(entry.key))
+    }
+
+    /// The current entry's value; empty when the cursor is at none.
+    pub fn value(&self) -> &[u8] {
+        self.entry().map_or(&[], |entry| self.batch.bytes(entry.value))
+    }
+
+    /// The current entry's version header; `None` when the cursor is at none. Entries that are marked as deleted are
+    /// given like others.
+    pub fn header(&self) -> Option<EntryHeader> {
+        self.entry().map(|entry| entry.header)
+    }
+}

@@ -1,0 +1,96 @@
+//! The way from the root to a node, without latches.
+//!
+//! **Purpose.** One descent for all: readers, writers, cursors and changes of structure.
+//!
+//! **Invariants.** A child's version is taken before its parent is validated for the last time, so at that moment it
+//! was the parent's child, and reading on from that version is safe. Levels fall by one at each step: a descent ends,
+//! whatever the pages hold.
+//!
+//! **May touch.** What `tree` may touch.
+
+use super::{
+    Tree,
+    store::{Access, PageStore, Reading},
+};
+use crate::{error::Result, ids::PageNo, page::Node};
+
+/// Where to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Toward<'k> {
+    /// To the node whose fences hold this key.
+    Key(&'k [u8]),
+    /// To the node that holds the keys just below this one, or the last one of its level.
+    Below(Option<&'k [u8]>),
+}
+
+/// Where a descent has ended.
+pub(super) struct Path<'a, S: PageStore + 'a> {
+    /// The node's parent, unless the node is the root. It was valid when the node's version was taken.
+    pub parent: Option<S::Reading<'a>>,
+    /// The node.
+    pub node: S::Reading<'a>,
+}
+
+impl<S: PageStore> Tree<S> {
+    /// Descends to a level. `None` when the tree is not that high, or has no page.
+    #[inline]
+    pub(super) fn descend(
+        &self,
+        toward: Toward<'_>,
+        level: u8,
+        access: Access,
+    ) -> Result<Option<Path<'_, S>>> {
+        if !self.is_rooted()? {
+            return Ok(None);
+        }
+        loop {
+            if let Some(path) = self.try_descend(toward, level, access)? {
+                return Ok(path);
+            }
+        }
+    }
+
+    /// One attempt; the outer `None` when something changed on the way.
+    #[inline]
+    #[expect(clippy::option_option, reason = "an attempt that failed is not a tree that is too low")]
+    fn try_descend(
+        &self,
+        toward: Toward<'_>,
+        level: u8,
+        access: Access,
+    ) -> Result<Option<Option<Path<'_, S>>>> {
+        let at_level = |level| if level == 0 { access } else { Access::Point };
+        let mut parent = None;
+        let mut page = PageNo::ROOT;
+        let mut node = self.store.read(&self.space, page, Access::Point)?;
+        let mut expected = None;
+        loop {
+            let view = Node::new(node.page());
+            let at = view.level();
+            let fits = if at == 0 { view.is_leaf() } else { view.is_inner() };
+            if !fits || expected.is_some_and(|expected| expected != at) {
+                if node.is_valid() {
+                    return Err(self.damaged(page, "it is not a node of the level that its parent tells"));
+                }
+                return Ok(None);
+            }
+            if at <= level {
+                return Ok(node.is_valid().then(|| (at == level).then_some(Path { parent, node })));
+            }
+            page = view.child(match toward {
+                Toward::Key(key) => view.child_slot(key),
+                Toward::Below(key) => view.child_slot_below(key),
+            });
+            // Before a page number from a torn read could send the store to the disk.
+            if !node.is_valid() {
+                return Ok(None);
+            }
+            let child = self.store.read(&self.space, page, at_level(at - 1));
+            if !node.is_valid() {
+                return Ok(None);
+            }
+            expected = Some(at - 1);
+            parent = Some(core::mem::replace(&mut node, child?));
+        }
+    }
+}

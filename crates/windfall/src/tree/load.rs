@@ -1,0 +1,201 @@
+//! Bulk load: a whole tree from sorted input, bottom up.
+//!
+//! **Purpose.** Loads at sequential speed: pages in ascending order, each written once, by one operation, in one
+//! mini-transaction.
+//!
+//! **Invariants.** Until [`BulkLoader::finish`] the tree stays empty, since its root is built last; a load that is given up
+//! leaves pages that nobody reaches, so its tablespace is then to be dropped. Nobody else may change the tree meanwhile.
+//! Of the entries gathered for a node, all but the last always fit a page together with the fences they then have:
+//! that is checked as each entry comes, because a node's prefix, and so its size, depends on the key behind it.
+//!
+//! **May touch.** What `tree` may touch.
+
+use super::{
+    Tree,
+    store::{Access, MiniTransaction, PageStore, Reading},
+    structure::separator,
+};
+use crate::{
+    error::{Result, UsageError},
+    ids::{Lsn, PageNo},
+    page::{
+        EntryHeader, Node, NodeList, PageOp, PageType,
+        node_build::{fence_words, prefix_of},
+    },
+};
+
+/// The node that is being gathered on one level.
+#[derive(Debug, Default)]
+struct Level {
+    lower: Vec<u8>,
+    list: NodeList,
+    /// Words of all records with the prefix cut to `prefix`.
+    words: usize,
+    prefix: usize,
+    /// Whether a node of this level was written.
+    written: bool,
+}
+
+/// Loads a tree from sorted input.
+#[derive(Debug)]
+pub struct BulkLoader<'t, S: PageStore> {
+    tree: &'t Tree<S>,
+    levels: Vec<Level>,
+    fill_percent: usize,
+    last_page: PageNo,
+    lsn: Lsn,
+}
+
+impl<S: PageStore> Tree<S> {
+    /// Begins to load the tree, which must be empty. Pages are filled to `fill_percent` (1 to 100).
+    ///
+    /// # Errors
+    /// [`UsageError::Other`] when the tree is not empty; those of the store.
+    pub fn bulk_load(&self, fill_percent: usize) -> Result<BulkLoader<'_, S>> {
+        self.ensure_root()?;
+        let root = loop {
+            let root = self.store.read(&self.space, PageNo::ROOT, Access::Point)?;
+            let node = Node::new(root.page());
+            let empty = node.is_leaf() && node.count() == 0;
+            if root.is_valid() {
+                break empty;
+            }
+        };
+        if !root {
+            return Err(not_empty());
+        }
+        Ok(BulkLoader {
+            tree: self,
+            levels: vec![Level::default()],
+            fill_percent: fill_percent.clamp(1, 100),
+            last_page: PageNo::ROOT,
+            lsn: Lsn::ZERO,
+        })
+    }
+}
+
+fn not_empty() -> crate::error::Error {
+    UsageError::Other("only an empty tree can be loaded in bulk".into()).into()
+}
+
+impl<S: PageStore> BulkLoader<'_, S> {
+    /// Appends an entry. Its key must be above all before; a long value must be an overflow reference already.
+    ///
+    /// # Errors
+    /// `KeyTooLong`, `ValueTooLong`, [`UsageError::Other`] for a key that is not above the last; those of the store.
+    pub fn push(&mut self, key: &[u8], header: EntryHeader, value: &[u8]) -> Result<()> {
+        self.tree.check_key(key)?;
+        let limit = self.tree.inline_limit();
+        if value.len() > limit {
+            return Err(UsageError::ValueTooLong { length: value.len() as u64, limit: limit as u64 }.into());
+        }
+        let list = &self.levels[0].list;
+        if !list.is_empty() && list.key(list.len() - 1) >= key {
+            return Err(UsageError::Other("the keys of a bulk load must ascend".into()).into());
+        }
+        self.make_way(0, key)?;
+        let level = &mut self.levels[0];
+        level.list.push_leaf(key, header, value);
+        level.words += level.list.words_of(true, level.prefix, level.list.len() - 1);
+        Ok(())
+    }
+
+    /// Sees to it that an entry with this key can be appended on a level.
+    fn make_way(&mut self, level: usize, key: &[u8]) -> Result<()> {
+        let leaf = level == 0;
+        let node = &mut self.levels[level];
+        if node.list.is_empty() {
+            return Ok(());
+        }
+        let last = node.list.key(node.list.len() - 1);
+        let upper = if leaf { separator(last, key) } else { key };
+        // If the node were closed here, its prefix would be this; it shrinks as keys ascend.
+        let prefix = prefix_of(&node.lower, Some(upper));
+        if prefix != node.prefix {
+            node.prefix = prefix;
+            node.words = node.list.words(leaf, prefix);
+        }
+        let words = node.words + fence_words(&node.lower, Some(upper));
+        let room =
+            (self.tree.store.page_size() - crate::page::node::NODE_HEADER) / 8 * self.fill_percent / 100;
+        if node.list.len() > 1 && words > room { self.close_before_last(level) } else { Ok(()) }
+    }
+
+    /// Writes the node without its last entry, which begins the next node.
+    fn close_before_last(&mut self, level: usize) -> Result<()> {
+        let node = &mut self.levels[level];
+        let mut rest = NodeList::default();
+        let count = node.list.len();
+        let upper = if level == 0 {
+            separator(node.list.key(count - 2), node.list.key(count - 1)).to_vec()
+        } else {
+            node.list.key(count - 1).to_vec()
+        };
+        node.list.move_last(&mut rest);
+        let full = core::mem::replace(&mut node.list, rest);
+        let lower = core::mem::replace(&mut node.lower, upper.clone());
+        node.prefix = 0;
+        node.words = node.list.words(level == 0, 0);
+        node.written = true;
+        self.write(level, &lower, Some(&upper), &full)
+    }
+
+    /// Writes a node and links it one level above.
+    fn write(&mut self, level: usize, lower: &[u8], upper: Option<&[u8]>, list: &NodeList) -> Result<()> {
+        let kind = if level == 0 { PageType::Leaf } else { PageType::Inner };
+        let mut mtr = self.tree.store.begin()?;
+        let near = PageNo(self.last_page.0 + 1);
+        let page = mtr.allocate(&self.tree.space, kind, level as u8, near)?;
+        let image = list.image(lower, upper);
+        mtr.apply(page, &PageOp::NodeBuild { level: level as u8, lower, upper, image: &image });
+        let child = mtr.page_no(page);
+        self.lsn = mtr.commit()?;
+        self.last_page = child;
+        if self.levels.len() == level + 1 {
+            self.levels.push(Level::default());
+        }
+        self.make_way(level + 1, lower)?;
+        let above = &mut self.levels[level + 1];
+        above.list.push_inner(lower, child);
+        above.words += above.list.words_of(false, above.prefix, above.list.len() - 1);
+        Ok(())
+    }
+
+    /// Writes what is left, the root last. Gives the LSN behind it.
+    ///
+    /// # Errors
+    /// [`UsageError::Other`] when somebody has put entries into the tree meanwhile; those of the store.
+    pub fn finish(mut self) -> Result<Lsn> {
+        let room = (self.tree.store.page_size() - crate::page::node::NODE_HEADER) / 8;
+        let mut level = 0;
+        loop {
+            let leaf = level == 0;
+            let node = &self.levels[level];
+            // Without an upper fence there is no prefix to cut off.
+            if node.list.len() > 1 && node.list.words(leaf, 0) + fence_words(&node.lower, None) > room {
+                self.close_before_last(level)?;
+            }
+            let node = core::mem::take(&mut self.levels[level]);
+            if !node.written {
+                return self.build_root(level as u8, &node.list);
+            }
+            self.write(level, &node.lower, None, &node.list)?;
+            level += 1;
+        }
+    }
+
+    fn build_root(self, level: u8, list: &NodeList) -> Result<Lsn> {
+        if list.is_empty() {
+            return Ok(self.lsn);
+        }
+        let mut mtr = self.tree.store.begin()?;
+        let root = mtr.latch(&self.tree.space, PageNo::ROOT)?;
+        let node = Node::new(mtr.page(root));
+        if !node.is_leaf() || node.count() > 0 {
+            return Err(not_empty());
+        }
+        let image = list.image(&[], None);
+        mtr.apply(root, &PageOp::NodeBuild { level, lower: &[], upper: None, image: &image });
+        mtr.commit()
+    }
+}

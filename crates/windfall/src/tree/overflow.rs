@@ -1,0 +1,395 @@
+//! Long values: chains of overflow pages in the tree's own tablespace.
+//!
+//! **Purpose.** Values beyond [`Tree::inline_limit`], up to 4 GiB, are written and read as streams, a few pages at a
+//! time. The entry then holds an [`OverflowRef`] in place of the value, and says so in its flags.
+//!
+//! **Invariants.** A page is linked in the mini-transaction that allocates it, so a chain can be walked from its
+//! first page at any time, however little of it is written yet. A chain is freed from its second page on, in bounded steps,
+//! and its first page last: a walk from the first page finds the rest after a crash at any point, so whoever logged the
+//! first page (in undo) can free the whole chain, and no page is freed twice. Each page carries the chain's stamp and
+//! its place in the chain, so that a reader whose chain was freed, and the pages used again, gets an error and not
+//! another value's bytes.
+//!
+//! A chain belongs to the version of an entry. Whoever frees it must know that no reader may still want that version;
+//! a reader that nevertheless meets a chain that is gone should look at the entry again.
+//!
+//! **May touch.** What `tree` may touch.
+//!
+//! # Layout of an overflow page, byte by byte
+//!
+//! | offset | size | field |
+//! | --- | --- | --- |
+//! | 0 | 28 | page header, type 4 |
+//! | 28 | 4 | the next page of the chain; `0xffff_ffff` in the last |
+//! | 32 | 8 | stamp of the chain |
+//! | 40 | 4 | place in the chain; 0 in the first page |
+//! | 44 | 4 | bytes of the value in this page |
+//! | 48 | | those bytes |
+//!
+//! # An overflow reference, in an entry's value
+//!
+//! | offset | size | field |
+//! | --- | --- | --- |
+//! | 0 | 8 | total length in bytes |
+//! | 8 | 8 | stamp of the chain |
+//! | 16 | 4 | first page |
+
+use core::ops::Deref;
+
+use super::{
+    Tree,
+    store::{Access, Latched, MiniTransaction, PageStore, Reading, Shared},
+};
+use crate::{
+    error::{Result, UsageError},
+    ids::{Lsn, PageNo},
+    page::{Page, PageOp, PageType},
+};
+
+const NEXT: usize = 28;
+const STAMP: usize = 32;
+const PLACE: usize = 40;
+const LEN: usize = 44;
+const DATA: usize = 48;
+
+/// Pages that one mini-transaction writes.
+const PAGES_AT_ONCE: usize = 4;
+
+/// The longest value.
+pub const VALUE_LIMIT: u64 = 4 << 30;
+
+/// What an entry holds in place of a long value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OverflowRef {
+    /// Its length in bytes.
+    pub length: u64,
+    /// The chain's stamp: whatever its writer chose; unlike that of any chain that had the same first page before.
+    pub stamp: u64,
+    /// The first page of the chain.
+    pub first: PageNo,
+}
+
+impl OverflowRef {
+    /// Bytes of the stored form.
+    pub const SIZE: usize = 20;
+
+    /// The stored form.
+    pub fn to_bytes(self) -> [u8; Self::SIZE] {
+        let mut bytes = [0; Self::SIZE];
+        bytes[..8].copy_from_slice(&self.length.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.stamp.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.first.0.to_le_bytes());
+        bytes
+    }
+
+    /// Reads the stored form; `None` when the bytes are not one.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (length, rest) = bytes.split_first_chunk()?;
+        let (stamp, rest) = rest.split_first_chunk()?;
+        Some(Self {
+            length: u64::from_le_bytes(*length),
+            stamp: u64::from_le_bytes(*stamp),
+            first: PageNo(u32::from_le_bytes(rest.try_into().ok()?)),
+        })
+    }
+}
+
+/// The header fields of an overflow page.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Link {
+    pub next: PageNo,
+    stamp: u64,
+    place: u32,
+    pub len: usize,
+}
+
+impl Link {
+    /// The fields, if the page is this place of this chain and its fields make sense.
+    pub fn of(page: Page<'_>, stamp: u64, place: u32) -> Option<Self> {
+        let link = Self {
+            next: PageNo(page.u32(NEXT)),
+            stamp: page.u64(STAMP),
+            place: page.u32(PLACE),
+            len: page.u32(LEN) as usize,
+        };
+        let fits = page.page_type() == PageType::Overflow as u8
+            && link.stamp == stamp
+            && link.place == place
+            && link.len <= capacity(page.len());
+        fits.then_some(link)
+    }
+
+    fn to_bytes(self) -> [u8; DATA - NEXT] {
+        let mut bytes = [0; DATA - NEXT];
+        bytes[..4].copy_from_slice(&self.next.0.to_le_bytes());
+        bytes[4..12].copy_from_slice(&self.stamp.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.place.to_le_bytes());
+        bytes[16..].copy_from_slice(&(self.len as u32).to_le_bytes());
+        bytes
+    }
+}
+
+/// Bytes of a value that a page holds.
+pub(super) const fn capacity(page_size: usize) -> usize {
+    page_size - DATA
+}
+
+/// Writes a long value chunk by chunk.
+#[derive(Debug)]
+pub struct OverflowWriter<'t, S: PageStore> {
+    tree: &'t Tree<S>,
+    stamp: u64,
+    first: PageNo,
+    last: PageNo,
+    /// The place of the last page.
+    place: u32,
+    length: u64,
+    /// What is not written to a page yet.
+    pending: Vec<u8>,
+}
+
+impl<S: PageStore> Tree<S> {
+    /// Begins a chain: allocates its first page, empty, in the caller's mini-transaction, so that the caller can note
+    /// the page in undo in the same group. `mtr` must hold no allocation map and, when the tree has no root yet, nothing
+    /// at all of this tablespace. The writer is used after that mini-transaction is committed.
+    ///
+    /// # Errors
+    /// Those of [`MiniTransaction::allocate`].
+    pub fn begin_overflow(
+        &self,
+        mtr: &mut S::MiniTransaction<'_>,
+        stamp: u64,
+    ) -> Result<OverflowWriter<'_, S>> {
+        self.ensure_root()?;
+        let page = mtr.allocate(&self.space, PageType::Overflow, 0, PageNo::ROOT)?;
+        let link = Link { next: PageNo::NONE, stamp, place: 0, len: 0 };
+        mtr.apply(page, &PageOp::Write { at: NEXT as u32, bytes: &link.to_bytes() });
+        let first = mtr.page_no(page);
+        Ok(OverflowWriter { tree: self, stamp, first, last: first, place: 0, length: 0, pending: Vec::new() })
+    }
+
+    /// Reads a long value from its beginning.
+    pub fn read_overflow(&self, value: OverflowRef) -> OverflowReader<&Self> {
+        OverflowReader::new(self, value)
+    }
+
+    /// Whether this page is still the first of the chain with this stamp: whoever frees a chain twice finds out here.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn has_overflow(&self, first: PageNo, stamp: u64) -> Result<bool> {
+        let page = self.store.share(&self.space, first, Access::Scan)?;
+        Ok(Link::of(page.page(), stamp, 0).is_some())
+    }
+
+    /// Frees up to `at_most` pages of a chain behind its first, in one mini-transaction of its own. Says whether there are
+    /// more; when not, [`Tree::free_overflow`] may follow. A chain can be shortened again after a crash.
+    ///
+    /// # Errors
+    /// Those of the store; damage when the page is not the first of such a chain.
+    pub fn shorten_overflow(&self, first: PageNo, stamp: u64, at_most: usize) -> Result<bool> {
+        let mut mtr = self.store.begin()?;
+        let anchor = mtr.latch(&self.space, first)?;
+        let mut link = self.link(mtr.page(anchor), first, stamp, 0)?;
+        // A step may have freed the pages of the places before: the second page tells its place itself.
+        let mut expected = None;
+        let mut gone = Vec::new();
+        while gone.len() < at_most && link.next != PageNo::NONE {
+            let no = link.next;
+            let page = mtr.latch(&self.space, no)?;
+            let place = expected.unwrap_or_else(|| mtr.page(page).u32(PLACE));
+            link = self.link(mtr.page(page), no, stamp, place)?;
+            expected = Some(place + 1);
+            gone.push(page);
+        }
+        if gone.is_empty() {
+            return Ok(false);
+        }
+        mtr.apply(anchor, &PageOp::Write { at: NEXT as u32, bytes: &link.next.0.to_le_bytes() });
+        // Every page is marked before the first is freed: the allocation map is latched last.
+        for page in &gone {
+            mtr.apply(*page, &PageOp::Format { kind: PageType::Free, level: 0 });
+        }
+        // And they are freed in rising order, because allocation maps are latched so.
+        let mut numbers: Vec<PageNo> = gone.iter().map(|page| mtr.page_no(*page)).collect();
+        numbers.sort_unstable();
+        for no in numbers {
+            mtr.free(&self.space, no)?;
+        }
+        mtr.commit()?;
+        Ok(link.next != PageNo::NONE)
+    }
+
+    /// Frees the first and only page of a chain that was shortened to it, in the caller's mini-transaction, together with
+    /// whatever the caller knows the chain by.
+    ///
+    /// # Errors
+    /// Those of the store; damage when the page is not the first of such a chain, or not the only one.
+    pub fn free_overflow(&self, mtr: &mut S::MiniTransaction<'_>, first: PageNo, stamp: u64) -> Result<()> {
+        let page = mtr.latch(&self.space, first)?;
+        let link = self.link(mtr.page(page), first, stamp, 0)?;
+        if link.next != PageNo::NONE {
+            return Err(self.damaged(first, "an overflow chain is freed before it was shortened"));
+        }
+        self.give_back(mtr, page)
+    }
+
+    fn link(&self, page: Page<'_>, no: PageNo, stamp: u64, place: u32) -> Result<Link> {
+        Link::of(page, stamp, place).ok_or_else(|| self.damaged(no, NOT_THE_CHAIN))
+    }
+}
+
+const NOT_THE_CHAIN: &str = "it is not the page of the overflow chain that was expected";
+
+impl<S: PageStore> OverflowWriter<'_, S> {
+    /// The first page of the chain.
+    pub fn first(&self) -> PageNo {
+        self.first
+    }
+
+    /// Appends a chunk. Whenever a few pages are full, they are written in a mini-transaction of their own.
+    ///
+    /// # Errors
+    /// Those of the store; [`UsageError::ValueTooLong`].
+    pub fn write(&mut self, mut chunk: &[u8]) -> Result<()> {
+        let whole = capacity(self.tree.store.page_size()) * PAGES_AT_ONCE;
+        let length = self.length + chunk.len() as u64;
+        if length > VALUE_LIMIT {
+            return Err(UsageError::ValueTooLong { length, limit: VALUE_LIMIT }.into());
+        }
+        self.length = length;
+        while !chunk.is_empty() {
+            let (now, later) = chunk.split_at(chunk.len().min(whole - self.pending.len()));
+            self.pending.extend_from_slice(now);
+            chunk = later;
+            if self.pending.len() == whole {
+                self.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what is left, and gives the reference and the LSN behind the last group.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn finish(mut self) -> Result<(OverflowRef, Lsn)> {
+        let lsn = if self.pending.is_empty() { Lsn::ZERO } else { self.flush()? };
+        Ok((OverflowRef { length: self.length, stamp: self.stamp, first: self.first }, lsn))
+    }
+
+    fn flush(&mut self) -> Result<Lsn> {
+        let tree = self.tree;
+        let capacity = capacity(tree.store.page_size());
+        let mut mtr = tree.store.begin()?;
+        let mut page = mtr.latch(&tree.space, self.last)?;
+        let mut chunks = self.pending.chunks(capacity);
+        // The first page was made empty; every later last page is full.
+        if self.place == 0 && tree.link(mtr.page(page), self.last, self.stamp, 0)?.len == 0 {
+            let chunk = chunks.next().unwrap_or(&[]);
+            let link = Link { next: PageNo::NONE, stamp: self.stamp, place: 0, len: chunk.len() };
+            write_page::<S>(&mut mtr, page, link, chunk);
+        }
+        for chunk in chunks {
+            let near = PageNo(mtr.page_no(page).0 + 1);
+            let next = mtr.allocate(&tree.space, PageType::Overflow, 0, near)?;
+            self.place += 1;
+            let link = Link { next: PageNo::NONE, stamp: self.stamp, place: self.place, len: chunk.len() };
+            write_page::<S>(&mut mtr, next, link, chunk);
+            let no = mtr.page_no(next);
+            mtr.apply(page, &PageOp::Write { at: NEXT as u32, bytes: &no.0.to_le_bytes() });
+            page = next;
+        }
+        self.last = mtr.page_no(page);
+        self.pending.clear();
+        mtr.commit()
+    }
+}
+
+fn write_page<S: PageStore>(mtr: &mut S::MiniTransaction<'_>, page: Latched, link: Link, chunk: &[u8]) {
+    mtr.apply(page, &PageOp::Write { at: NEXT as u32, bytes: &link.to_bytes() });
+    mtr.apply(page, &PageOp::Write { at: DATA as u32, bytes: chunk });
+}
+
+/// Reads a long value piece by piece. `T` is a reference to the tree, borrowed or counted.
+#[derive(Debug)]
+pub struct OverflowReader<T> {
+    tree: T,
+    stamp: u64,
+    page: PageNo,
+    place: u32,
+    /// Where in the page to go on.
+    at: usize,
+    left: u64,
+}
+
+impl<S: PageStore, T: Deref<Target = Tree<S>>> OverflowReader<T> {
+    /// Reads from the value's beginning.
+    pub fn new(tree: T, value: OverflowRef) -> Self {
+        Self { tree, stamp: value.stamp, page: value.first, place: 0, at: 0, left: value.length }
+    }
+
+    /// Bytes still to come.
+    pub fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// Reads some bytes: 0 only at the end of the value, or when `out` is empty.
+    ///
+    /// # Errors
+    /// Those of [`PageStore::read`]; damage when the chain ends early or is not the one expected, which after a
+    /// concurrent change means that the entry should be read again.
+    pub fn read(&mut self, out: &mut [u8]) -> Result<usize> {
+        if self.left == 0 || out.is_empty() {
+            return Ok(0);
+        }
+        loop {
+            if self.page == PageNo::NONE {
+                return Err(self.tree.damaged(self.page, "an overflow chain ends before its value"));
+            }
+            let reading = self.tree.store.read(&self.tree.space, self.page, Access::Scan)?;
+            let Some(link) = Link::of(reading.page(), self.stamp, self.place) else {
+                if reading.is_valid() {
+                    return Err(self.tree.damaged(self.page, NOT_THE_CHAIN));
+                }
+                continue;
+            };
+            let left = usize::try_from(self.left).unwrap_or(usize::MAX);
+            let n = link.len.saturating_sub(self.at).min(out.len()).min(left);
+            reading.page().read(DATA + self.at, &mut out[..n]);
+            if !reading.is_valid() {
+                continue;
+            }
+            self.at += n;
+            self.left -= n as u64;
+            if self.at >= link.len {
+                self.page = link.next;
+                self.place += 1;
+                self.at = 0;
+            }
+            if n > 0 {
+                return Ok(n);
+            }
+        }
+    }
+
+    /// Reads the rest, appending to `out`.
+    ///
+    /// # Errors
+    /// As [`OverflowReader::read`].
+    pub fn read_to_end(&mut self, out: &mut Vec<u8>) -> Result<()> {
+        let piece = capacity(self.tree.store.page_size());
+        while self.left > 0 {
+            let start = out.len();
+            out.resize(start + piece.min(usize::try_from(self.left).unwrap_or(piece)), 0);
+            match self.read(&mut out[start..]) {
+                Ok(n) => out.truncate(start + n),
+                Err(error) => {
+                    out.truncate(start);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+}

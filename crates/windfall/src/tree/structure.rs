@@ -1,0 +1,358 @@
+//! Splits, merges, and the growing and shrinking of the root.
+//!
+//! **Purpose.** Make room where an entry needs it, and give pages back when entries are gone.
+//!
+//! **Invariants.** Each change is one mini-transaction that latches the parent, then the node (and its right
+//! neighbour), then allocates or frees; if the parent has no room for a separator, the parent is split first, in a
+//! mini-transaction of its own, and the descent begins anew. The root is split in place: its content moves to a new
+//! child, which is then split like any other. A node that falls under a third is merged with a neighbour if
+//! both fit one page with a reserve of an eighth, so that neighbours never both stay small and a merge is not undone by
+//! the next insert; entries are not shifted between nodes.
+//!
+//! Why a split always finds its place: a record takes at most 7/16 of a page and a fence at most 3/16, so between
+//! "the left part with its fences just fits" and "the right part just fits" lies at least one boundary of
+//! records. When the record to come is too large to fit either half at once, the node is split without it,
+//! and again, with fewer records each time.
+//!
+//! **May touch.** What `tree` may touch.
+
+use super::{
+    Tree,
+    descent::Toward,
+    store::{Access, Latched, MiniTransaction, PageStore, Reading},
+};
+use crate::{
+    error::Result,
+    ids::PageNo,
+    page::{
+        Node, NodeList, PageOp, PageType,
+        node::{INNER_RECORD, LEAF_RECORD, common_prefix, record_words},
+        node_build::{fence_words, prefix_of},
+    },
+};
+
+/// An entry that is going to be put into a node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Need<'k> {
+    key: &'k [u8],
+    fixed: usize,
+    value: usize,
+}
+
+impl<'k> Need<'k> {
+    /// An entry of a leaf with a value of this length.
+    pub fn leaf(key: &'k [u8], value: usize) -> Self {
+        Self { key, fixed: LEAF_RECORD, value }
+    }
+
+    fn inner(key: &'k [u8]) -> Self {
+        Self { key, fixed: INNER_RECORD, value: 0 }
+    }
+
+    /// Words of slot and record.
+    fn words(&self, node: Node<'_>) -> usize {
+        1 + record_words(self.fixed, self.key.len().saturating_sub(node.prefix_len()), self.value)
+    }
+
+    /// Whether the node has room for it, an entry of the same key giving way.
+    pub fn fits(&self, node: Node<'_>) -> bool {
+        let words = self.words(node);
+        let free = node.free_words();
+        words <= free || {
+            let (slot, found) = node.find(self.key);
+            found && words <= free + 1 + node.words_of(slot)
+        }
+    }
+}
+
+/// Whether a node should be merged with a neighbour.
+pub(super) fn is_underfull(node: Node<'_>) -> bool {
+    node.live_words() < node.capacity() / 3 || node.count() < if node.is_leaf() { 1 } else { 2 }
+}
+
+/// The shortest key that is above `a` and not above `b`.
+pub(super) fn separator<'b>(a: &[u8], b: &'b [u8]) -> &'b [u8] {
+    &b[..(common_prefix(a, b) + 1).min(b.len())]
+}
+
+/// A record, present or to come, when a node is to be split.
+struct Item {
+    slot: Option<usize>,
+    words: usize,
+    /// Words without the record to come.
+    words_now: usize,
+}
+
+/// Where to split a node so that `need` fits one of the parts, or at least so that it will sooner or later: the first
+/// slot of the right part, and the separator.
+fn plan_split(node: Node<'_>, need: &Need<'_>) -> Option<(usize, Vec<u8>)> {
+    let (place, found) = node.find(need.key);
+    let coming = |slot, words_now| Item { slot, words: need.words(node), words_now };
+    let mut items = Vec::with_capacity(node.count() + 1);
+    for n in 0..node.count() {
+        let words = 1 + node.words_of(n);
+        if n == place && found {
+            items.push(coming(Some(n), words));
+            continue;
+        }
+        if n == place {
+            items.push(coming(None, 0));
+        }
+        items.push(Item { slot: Some(n), words, words_now: words });
+    }
+    if place >= node.count() {
+        items.push(coming(None, 0));
+    }
+    let mut fence = Vec::new();
+    node.lower_into(&mut fence);
+    let lower = fence.len().div_ceil(8);
+    fence.clear();
+    let upper = if node.upper_into(&mut fence) { fence.len().div_ceil(8) } else { 0 };
+    // Keys that come in ascending order leave full nodes behind.
+    let appending = !node.has_upper() && items.last().is_some_and(|item| item.slot.is_none());
+
+    let key_of = |item: &Item, key: &mut Vec<u8>| {
+        key.clear();
+        match item.slot {
+            Some(slot) => node.key_into(slot, key),
+            None => key.extend_from_slice(need.key),
+        }
+    };
+    let mut before = Vec::new();
+    let mut behind = Vec::new();
+    for with_need in [true, false] {
+        let words = |item: &Item| if with_need { item.words } else { item.words_now };
+        let total: usize = items.iter().map(words).sum();
+        let mut left = 0;
+        let mut best: Option<(usize, usize, Vec<u8>)> = None;
+        for n in 1..items.len() {
+            left += words(&items[n - 1]);
+            // An inner node's separator must be the key of a child that is there.
+            if node.is_inner() && items[n].slot.is_none() {
+                continue;
+            }
+            let cost = if appending { items.len() - n } else { left.abs_diff(total - left) };
+            if best.as_ref().is_some_and(|best| best.0 <= cost) {
+                continue;
+            }
+            key_of(&items[n - 1], &mut before);
+            key_of(&items[n], &mut behind);
+            let between = if node.is_leaf() { separator(&before, &behind) } else { &behind };
+            let fence = between.len().div_ceil(8);
+            if left + lower + fence <= node.capacity() && total - left + upper + fence <= node.capacity() {
+                let first = items[n..].iter().find_map(|item| item.slot).unwrap_or(node.count());
+                best = Some((cost, first, between.to_vec()));
+            }
+        }
+        if let Some((_, first, between)) = best {
+            return Some((first, between));
+        }
+    }
+    None
+}
+
+impl<S: PageStore> Tree<S> {
+    /// Splits the node of `need`'s key on this level until `need` fits.
+    pub(super) fn split(&self, need: &Need<'_>, level: u8) -> Result<()> {
+        loop {
+            let Some(path) = self.descend(Toward::Key(need.key), level, Access::Point)? else {
+                return Ok(());
+            };
+            let Some(parent) = &path.parent else {
+                self.grow(&path.node)?;
+                continue;
+            };
+            let mut mtr = self.store.begin()?;
+            let Some(parent) = mtr.upgrade(&self.space, parent)? else { continue };
+            let Some(child) = mtr.upgrade(&self.space, &path.node)? else { continue };
+            let node = Node::new(mtr.page(child));
+            if need.fits(node) {
+                return Ok(());
+            }
+            let Some((at, between)) = plan_split(node, need) else {
+                return Err(self.damaged(mtr.page_no(child), "its records leave no place for a split"));
+            };
+            let need_above = Need::inner(&between);
+            if !need_above.fits(Node::new(mtr.page(parent))) {
+                drop(mtr);
+                self.split(&need_above, level + 1)?;
+                continue;
+            }
+            self.split_node(mtr, parent, child, at, &between)?;
+        }
+    }
+
+    /// Moves the slots from `at` on to a new right neighbour.
+    fn split_node(
+        &self,
+        mut mtr: S::MiniTransaction<'_>,
+        parent: Latched,
+        child: Latched,
+        at: usize,
+        between: &[u8],
+    ) -> Result<()> {
+        let node = Node::new(mtr.page(child));
+        let level = node.level();
+        let (mut lower, mut upper) = (Vec::new(), Vec::new());
+        node.lower_into(&mut lower);
+        let upper = node.upper_into(&mut upper).then_some(&upper[..]);
+        let mut list = NodeList::default();
+        list.push_node(node, at, node.count());
+        let above = Node::new(mtr.page(parent));
+        let (slot, _) = above.find(between);
+        let suffix = &between[above.prefix_len()..];
+
+        let kind = if level == 0 { PageType::Leaf } else { PageType::Inner };
+        let near = PageNo(mtr.page_no(child).0 + 1);
+        let right = mtr.allocate(&self.space, kind, level, near)?;
+        let image = list.image(between, upper);
+        mtr.apply(right, &PageOp::NodeBuild { level, lower: between, upper, image: &image });
+        mtr.apply(child, &PageOp::NodeKeep { slots: [0, at as u16], lower: &lower, upper: Some(between) });
+        let link = mtr.page_no(right);
+        mtr.apply(parent, &PageOp::InnerInsert { slot: slot as u16, child: link, suffix });
+        mtr.commit()?;
+        Ok(())
+    }
+
+    /// Moves the root's content to a new child, one level below. Nothing happens if the root has changed.
+    fn grow(&self, root: &S::Reading<'_>) -> Result<()> {
+        let mut mtr = self.store.begin()?;
+        let Some(root) = mtr.upgrade(&self.space, root)? else { return Ok(()) };
+        let node = Node::new(mtr.page(root));
+        let level = node.level();
+        let mut list = NodeList::default();
+        list.push_node(node, 0, node.count());
+        let kind = if level == 0 { PageType::Leaf } else { PageType::Inner };
+        let child = mtr.allocate(&self.space, kind, level, PageNo(PageNo::ROOT.0 + 1))?;
+        let image = list.image(&[], None);
+        mtr.apply(child, &PageOp::NodeBuild { level, lower: &[], upper: None, image: &image });
+        list.clear();
+        list.push_inner(&[], mtr.page_no(child));
+        let image = list.image(&[], None);
+        mtr.apply(root, &PageOp::NodeBuild { level: level + 1, lower: &[], upper: None, image: &image });
+        mtr.commit()?;
+        Ok(())
+    }
+
+    /// Merges the leaf of a key with a neighbour if it holds little, and so on upwards. To be called after entries
+    /// were removed, in no mini-transaction that holds pages of this tree. Whether it is called, and when, changes how
+    /// much space the tree takes, never what it holds.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn maintain(&self, key: &[u8]) -> Result<()> {
+        let mut level = 0;
+        while self.merge_at(key, level)? {
+            level += 1;
+        }
+        Ok(())
+    }
+
+    /// Merges the node of a key on this level. Says whether the level above may want the same now.
+    fn merge_at(&self, key: &[u8], level: u8) -> Result<bool> {
+        loop {
+            let Some(path) = self.descend(Toward::Key(key), level, Access::Point)? else { return Ok(false) };
+            let node = Node::new(path.node.page());
+            let small = is_underfull(node);
+            let only_child = node.is_inner() && node.count() == 1;
+            if !path.node.is_valid() {
+                continue;
+            }
+            if !small {
+                return Ok(false);
+            }
+            let Some(parent) = path.parent else {
+                while only_child && self.collapse()? {}
+                return Ok(false);
+            };
+            let mut mtr = self.store.begin()?;
+            let Some(parent) = mtr.upgrade(&self.space, &parent)? else { continue };
+            let above = Node::new(mtr.page(parent));
+            let slot = above.child_slot(key);
+            if above.count() == 1 {
+                return Ok(true);
+            }
+            for right in [slot + 1, slot] {
+                let above = Node::new(mtr.page(parent));
+                if right == 0 || right >= above.count() {
+                    continue;
+                }
+                let links = [above.child(right - 1), above.child(right)];
+                let left = mtr.latch(&self.space, links[0])?;
+                let gone = mtr.latch(&self.space, links[1])?;
+                let nodes = [Node::new(mtr.page(left)), Node::new(mtr.page(gone))];
+                if let Some(merged) = Merged::of(nodes) {
+                    let Merged { level, lower, upper, image } = &merged;
+                    let upper = upper.as_deref();
+                    mtr.apply(left, &PageOp::NodeBuild { level: *level, lower, upper, image });
+                    mtr.apply(parent, &PageOp::NodeRemove { slot: right as u16 });
+                    self.give_back(&mut mtr, gone)?;
+                    mtr.commit()?;
+                    return Ok(true);
+                }
+                mtr.unlatch(gone);
+                mtr.unlatch(left);
+            }
+            return Ok(false);
+        }
+    }
+
+    /// Takes the content of the root's only child into the root. Says whether there was one.
+    fn collapse(&self) -> Result<bool> {
+        let mut mtr = self.store.begin()?;
+        let root = mtr.latch(&self.space, PageNo::ROOT)?;
+        let node = Node::new(mtr.page(root));
+        if !node.is_inner() || node.count() != 1 {
+            return Ok(false);
+        }
+        let link = node.child(0);
+        let child = mtr.latch(&self.space, link)?;
+        let node = Node::new(mtr.page(child));
+        let level = node.level();
+        let mut list = NodeList::default();
+        list.push_node(node, 0, node.count());
+        let image = list.image(&[], None);
+        mtr.apply(root, &PageOp::NodeBuild { level, lower: &[], upper: None, image: &image });
+        self.give_back(&mut mtr, child)?;
+        mtr.commit()?;
+        Ok(true)
+    }
+
+    /// Frees a latched page, which nobody may take for what it was any more.
+    pub(super) fn give_back(&self, mtr: &mut S::MiniTransaction<'_>, page: Latched) -> Result<()> {
+        mtr.apply(page, &PageOp::Format { kind: PageType::Free, level: 0 });
+        let page = mtr.page_no(page);
+        mtr.free(&self.space, page)
+    }
+}
+
+/// Two neighbours as one node.
+struct Merged {
+    level: u8,
+    lower: Vec<u8>,
+    upper: Option<Vec<u8>>,
+    image: Vec<u8>,
+}
+
+impl Merged {
+    /// `None` when they do not fit one page with a reserve.
+    fn of([left, right]: [Node<'_>; 2]) -> Option<Self> {
+        if left.live_words() + right.live_words() > left.capacity() {
+            return None;
+        }
+        let (mut lower, mut upper) = (Vec::new(), Vec::new());
+        left.lower_into(&mut lower);
+        let upper = right.upper_into(&mut upper).then_some(upper);
+        let mut list = NodeList::default();
+        list.push_node(left, 0, left.count());
+        list.push_node(right, 0, right.count());
+        let prefix = prefix_of(&lower, upper.as_deref());
+        let words = list.words(left.is_leaf(), prefix) + fence_words(&lower, upper.as_deref());
+        let reserve = if left.count() == 0 || right.count() == 0 { 0 } else { left.capacity() / 8 };
+        if words + reserve > left.capacity() {
+            return None;
+        }
+        let image = list.image(&lower, upper.as_deref());
+        Some(Self { level: left.level(), lower, upper, image })
+    }
+}

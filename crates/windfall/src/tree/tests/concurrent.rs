@@ -1,0 +1,133 @@
+//! Many threads on one tree.
+//!
+//! **Purpose.** Readers and cursors beside writers that split and merge.
+//!
+//! **Invariants.** Keys that nobody removes are always found, with a value that was put whole, and every cursor sees each of
+//! them once, in order.
+//!
+//! **May touch.** What `tree` may touch.
+
+use std::time::{Duration, Instant};
+
+use super::{confirm, get, header, put, remove, tree};
+use crate::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    tree::{Tree, testpool::TestPool},
+};
+
+const STAYING: u64 = 500;
+
+fn key(n: u64) -> Vec<u8> {
+    [b"a common prefix ", &n.to_be_bytes()[..]].concat()
+}
+
+/// A value that tells when it is torn: its first byte repeated, and a length that follows from it.
+fn value(seed: u64) -> Vec<u8> {
+    vec![seed as u8; 8 + seed as u8 as usize]
+}
+
+fn check_value(value: &[u8]) {
+    let first = value[0];
+    assert!(
+        value.len() == 8 + first as usize && value.iter().all(|byte| *byte == first),
+        "a torn value: {value:?}"
+    );
+}
+
+fn number(key: &[u8]) -> u64 {
+    u64::from_be_bytes(key[16..].try_into().unwrap())
+}
+
+/// Each writer has keys of its own between those that stay.
+fn write(tree: &Tree<TestPool>, writer: u64, stop: &AtomicBool) {
+    let mut random = writer + 1;
+    while !stop.load(Relaxed) {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let base = (random >> 33) % STAYING * 1000;
+        put(tree, &key(base), header(random >> 20 & 0xffff), &value(random >> 40));
+        for n in 1..30 {
+            put(tree, &key(base + n * 10 + writer), header(1), &value(n));
+        }
+        for n in 1..30 {
+            assert!(remove(tree, &key(base + n * 10 + writer)));
+        }
+    }
+}
+
+fn scan(tree: &Tree<TestPool>, up: bool, stop: &AtomicBool) -> u64 {
+    let mut scans = 0;
+    while !stop.load(Relaxed) {
+        let mut cursor = tree.cursor();
+        let mut last = None;
+        let mut staying = 0;
+        while if up { cursor.next() } else { cursor.prev() }.unwrap() {
+            check_value(cursor.value());
+            let n = number(cursor.key());
+            assert!(last.is_none_or(|last| if up { last < n } else { last > n }), "{n} after {last:?}");
+            last = Some(n);
+            if n.is_multiple_of(1000) {
+                assert_eq!(n / 1000, if up { staying } else { STAYING - 1 - staying }, "a key was left out");
+                staying += 1;
+            }
+        }
+        assert_eq!(staying, STAYING);
+        scans += 1;
+    }
+    scans
+}
+
+fn read(tree: &Tree<TestPool>, stop: &AtomicBool) -> u64 {
+    let mut reads = 0;
+    while !stop.load(Relaxed) {
+        let n = reads * 7919 % STAYING;
+        check_value(&get(tree, &key(n * 1000)).expect("the key stays").1);
+        assert_eq!(get(tree, &key(n * 1000 + 999)), None);
+        reads += 1;
+        if reads % 5000 == 0 {
+            tree.hash().switch(!tree.hash().is_on());
+        }
+    }
+    reads
+}
+
+#[test]
+fn readers_and_cursors_beside_splits_and_merges() {
+    let tree = tree(4096);
+    for n in 0..STAYING {
+        put(&tree, &key(n * 1000), header(n), &value(n));
+    }
+    tree.hash().switch(true);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let (tree, stop) = (&tree, &stop);
+        for writer in 0..3 {
+            threads.spawn(move || write(tree, writer, stop));
+        }
+        let scans = [true, false].map(|up| threads.spawn(move || scan(tree, up, stop)));
+        let reads = threads.spawn(move || read(tree, stop));
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(3) && !reads.is_finished() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        stop.store(true, Relaxed);
+        assert!(reads.join().unwrap() > 0);
+        for scan in scans {
+            assert!(scan.join().unwrap() > 0);
+        }
+    });
+    assert_eq!(confirm(&tree).entries, STAYING);
+}
+
+#[test]
+fn the_root_is_made_once() {
+    for _ in 0..50 {
+        let tree = tree(4096);
+        std::thread::scope(|threads| {
+            for n in 0..4 {
+                let tree = &tree;
+                threads.spawn(move || put(tree, &key(n), header(n), &value(n)));
+            }
+        });
+        assert_eq!(confirm(&tree).entries, 4);
+    }
+}

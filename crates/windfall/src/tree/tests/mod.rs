@@ -1,0 +1,76 @@
+//! Tests of the tree on the test pool.
+//!
+//! **Purpose.** What the tree promises, against a model, under concurrent change, and over a replay of its log.
+//!
+//! **Invariants.** After every test the pages are what a replay of the log makes of nothing.
+//!
+//! **May touch.** What `tree` may touch.
+
+mod concurrent;
+mod damage;
+mod model;
+mod scans;
+mod values;
+
+use super::{
+    Tree, TreeReport,
+    hash::HashBudget,
+    store::{MiniTransaction, PageStore},
+    testpool::TestPool,
+};
+use crate::{
+    ids::{SpaceId, TrxId, UndoPos},
+    page::EntryHeader,
+    sync::Arc,
+};
+
+/// A tree on a pool of its own that keeps its log.
+fn tree(page_size: usize) -> Tree<TestPool> {
+    tree_on(&Arc::new(TestPool::new(page_size, true)))
+}
+
+fn tree_on(pool: &Arc<TestPool>) -> Tree<TestPool> {
+    Tree::new(pool.clone(), SpaceId(77), Arc::new(HashBudget::new(1 << 20)))
+}
+
+fn header(n: u64) -> EntryHeader {
+    EntryHeader::new(TrxId(n), UndoPos(n << 7))
+}
+
+/// Inserts or replaces.
+fn put(tree: &Tree<TestPool>, key: &[u8], header: EntryHeader, value: &[u8]) {
+    let mut mtr = tree.store().begin().unwrap();
+    let mut place = tree.seek_for_change(&mut mtr, key, Some(value.len())).unwrap();
+    if place.header().is_some() {
+        place.replace(&mut mtr, header, value);
+    } else {
+        place.insert(&mut mtr, header, value);
+    }
+    mtr.commit().unwrap();
+}
+
+/// Removes, and gives space back.
+fn remove(tree: &Tree<TestPool>, key: &[u8]) -> bool {
+    let mut mtr = tree.store().begin().unwrap();
+    let place = tree.seek_for_change(&mut mtr, key, None).unwrap();
+    let found = place.header().is_some();
+    let small = found && place.remove(&mut mtr);
+    mtr.commit().unwrap();
+    if small {
+        tree.maintain(key).unwrap();
+    }
+    found
+}
+
+fn get(tree: &Tree<TestPool>, key: &[u8]) -> Option<(EntryHeader, Vec<u8>)> {
+    let mut value = Vec::new();
+    tree.get_into(key, &mut value).unwrap().map(|header| (header, value))
+}
+
+/// Checks the tree, and that its pages are those allocated, and that a replay of the log gives the same pages.
+fn confirm(tree: &Tree<TestPool>) -> TreeReport {
+    let report = tree.check().unwrap();
+    assert_eq!(report.pages, tree.store().allocated(*tree.space()));
+    tree.store().replay().unwrap();
+    report
+}

@@ -1,0 +1,240 @@
+//! The tree against a `BTreeMap`.
+//!
+//! **Purpose.** Random histories over nasty keys, every page size.
+//!
+//! **Invariants.** Tree and model agree after every step that is looked at.
+//!
+//! **May touch.** What `tree` may touch.
+
+use std::{
+    collections::BTreeMap,
+    ops::Bound::{Excluded, Unbounded},
+};
+
+use proptest::prelude::*;
+
+use super::{confirm, get, header, put, remove, tree, tree_on};
+use crate::{
+    page::node::{inline_limit, key_limit},
+    sync::Arc,
+    tree::{Cursor, Seek, Tree, testpool::TestPool},
+};
+
+type Model = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
+
+/// One step of a history.
+#[derive(Clone, Debug)]
+enum Step {
+    Put(Vec<u8>, usize),
+    Mark(Vec<u8>),
+    Remove(Vec<u8>),
+    /// Removes so many of the keys that come first at or after one.
+    RemoveRun(Vec<u8>, usize),
+}
+
+/// Keys that hurt: short ones, long common prefixes, zeros at the end, the longest possible.
+fn key(limit: usize) -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        4 => prop::collection::vec(prop::sample::select(vec![0u8, 1, b'a', 255]), 0..6),
+        4 => (0u64..400).prop_map(|n| n.to_be_bytes().to_vec()),
+        3 => (0u32..200, 0usize..3).prop_map(|(n, zeros)| {
+            let mut key = b"a prefix that many keys have in common/".to_vec();
+            key.extend_from_slice(&n.to_be_bytes());
+            key.resize(key.len() + zeros, 0);
+            key
+        }),
+        2 => (0u8..8, 0u8..30).prop_map(move |(a, b)| {
+            let mut key = vec![a; limit];
+            key[limit - 1] = b;
+            key
+        }),
+        1 => (0u8..8, 0usize..=limit).prop_map(|(a, len)| vec![a; len]),
+    ]
+}
+
+fn steps(page_size: usize) -> impl Strategy<Value = Vec<Step>> {
+    let key = || key(key_limit(page_size));
+    let limit = inline_limit(page_size);
+    let len = prop_oneof![4 => 0..40usize, 2 => 0..limit / 4, 1 => 0..=limit, 1 => Just(limit)];
+    let step = prop_oneof![
+        8 => (key(), len).prop_map(|(key, len)| Step::Put(key, len)),
+        1 => key().prop_map(Step::Mark),
+        2 => key().prop_map(Step::Remove),
+        1 => (key(), 0usize..60).prop_map(|(key, n)| Step::RemoveRun(key, n)),
+    ];
+    prop::collection::vec(step, 1..400)
+}
+
+fn value(n: u64, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (n as usize * 31 + at) as u8).collect()
+}
+
+fn run(tree: &Tree<TestPool>, model: &mut Model, step: &Step, n: u64) {
+    use crate::tree::store::{MiniTransaction, PageStore};
+    match step {
+        Step::Put(key, len) => {
+            put(tree, key, header(n), &value(n, *len));
+            model.insert(key.clone(), (n, value(n, *len)));
+        }
+        Step::Mark(key) => {
+            let mut mtr = tree.store().begin().unwrap();
+            let mut place = tree.seek_for_change(&mut mtr, key, None).unwrap();
+            assert_eq!(place.header(), model.get(key).map(|(n, _)| header(*n)));
+            if place.header().is_some() {
+                let mut value = Vec::new();
+                place.value_into(&mtr, &mut value);
+                assert_eq!(value, model[key].1);
+                place.set_header(&mut mtr, header(n));
+                model.get_mut(key).unwrap().0 = n;
+            }
+            mtr.commit().unwrap();
+        }
+        Step::Remove(key) => assert_eq!(remove(tree, key), model.remove(key).is_some()),
+        Step::RemoveRun(from, n) => {
+            let keys: Vec<_> = model.range(from.clone()..).take(*n).map(|(key, _)| key.clone()).collect();
+            for key in keys {
+                assert!(remove(tree, &key));
+                model.remove(&key);
+            }
+        }
+    }
+}
+
+fn compare(tree: &Tree<TestPool>, model: &Model) {
+    for (key, (n, value)) in model {
+        assert_eq!(get(tree, key), Some((header(*n), value.clone())), "{key:?}");
+    }
+    let entry = |cursor: &Cursor<&Tree<TestPool>>| {
+        (cursor.key().to_vec(), (cursor.header(), cursor.value().to_vec()))
+    };
+    let expected =
+        |(key, (n, value)): (&Vec<u8>, &(u64, Vec<u8>))| (key.clone(), (Some(header(*n)), value.clone()));
+    let mut cursor = tree.cursor();
+    for row in model {
+        assert!(cursor.next().unwrap());
+        assert_eq!(entry(&cursor), expected(row));
+    }
+    assert!(!cursor.next().unwrap());
+    for row in model.iter().rev() {
+        assert!(cursor.prev().unwrap());
+        assert_eq!(entry(&cursor), expected(row));
+    }
+    assert!(!cursor.prev().unwrap());
+}
+
+/// Every way to seek, from a key that may or may not be there.
+fn compare_seeks(tree: &Tree<TestPool>, model: &Model, key: &Vec<u8>) {
+    let mut cursor = tree.cursor();
+    let (below, above) = ((Unbounded, Excluded(key)), (Excluded(key), Unbounded));
+    for (seek, expected) in [
+        (Seek::AtLeast(key), model.range(key.clone()..).next()),
+        (Seek::Above(key), model.range::<Vec<u8>, _>(above).next()),
+        (Seek::AtMost(key), model.range(..=key.clone()).next_back()),
+        (Seek::Below(key), model.range::<Vec<u8>, _>(below).next_back()),
+        (Seek::First, model.iter().next()),
+        (Seek::Last, model.iter().next_back()),
+    ] {
+        assert_eq!(cursor.seek(seek).unwrap(), expected.is_some(), "{seek:?}");
+        assert_eq!(cursor.key(), expected.map_or(&[][..], |(key, _)| &key[..]), "{seek:?}");
+        // And on to its neighbours, both ways round.
+        let Some((at, _)) = expected else { continue };
+        let mut after = model.range::<Vec<u8>, _>((Excluded(at), Unbounded)).map(|(key, _)| key);
+        for _ in 0..20 {
+            let expected = after.next();
+            assert_eq!(cursor.next().unwrap(), expected.is_some());
+            assert_eq!(cursor.key(), expected.map_or(&[][..], |key| &key[..]));
+        }
+        assert!(cursor.seek(Seek::AtMost(at)).unwrap());
+        let mut before = model.range(..at.clone()).rev().map(|(key, _)| key);
+        for _ in 0..20 {
+            let expected = before.next();
+            assert_eq!(cursor.prev().unwrap(), expected.is_some());
+            assert_eq!(cursor.key(), expected.map_or(&[][..], |key| &key[..]));
+        }
+    }
+}
+
+fn history(page_size: usize, steps: &[Step]) {
+    let tree = tree(page_size);
+    let mut model = Model::new();
+    for (n, step) in (1..).zip(steps) {
+        run(&tree, &mut model, step, n);
+        if let Step::Put(key, _) | Step::Remove(key) | Step::Mark(key) = step {
+            let expected = model.get(key).map(|(n, value)| (header(*n), value.clone()));
+            assert_eq!(get(&tree, key), expected);
+        }
+        if n % 50 == 0 {
+            if let Step::Put(key, _) | Step::Remove(key) | Step::RemoveRun(key, _) = step {
+                compare_seeks(&tree, &model, key);
+            }
+            tree.hash().switch(n % 100 == 0);
+        }
+    }
+    compare(&tree, &model);
+    assert_eq!(confirm(&tree).entries, model.len() as u64);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn behaves_as_a_map_4k(steps in steps(4096)) {
+        history(4096, &steps);
+    }
+
+    #[test]
+    fn behaves_as_a_map_16k(steps in steps(16_384)) {
+        history(16_384, &steps);
+    }
+
+    #[test]
+    fn a_crash_between_any_two_groups_leaves_a_whole_tree(steps in steps(4096)) {
+        let tree = tree(4096);
+        let mut model = Model::new();
+        for (n, step) in (1..).zip(&steps) {
+            run(&tree, &mut model, step, n);
+        }
+        let all = tree.store().log().len();
+        // Every group of short histories, a hundred of long ones.
+        for groups in (0..=all).step_by(all / 100 + 1) {
+            let crashed = tree_on(&Arc::new(tree.store().after(groups).unwrap()));
+            let report = crashed.check().unwrap();
+            prop_assert_eq!(report.pages, crashed.store().allocated(*crashed.space()), "pages leak");
+        }
+    }
+
+    #[test]
+    fn behaves_as_a_map_64k(steps in steps(65_536)) {
+        history(65_536, &steps);
+    }
+}
+
+#[test]
+fn many_rows_come_and_go() {
+    let tree = tree(4096);
+    let order = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+    for n in 0..20_000 {
+        put(&tree, &order(n).to_be_bytes(), header(n), &value(n, 50));
+    }
+    for n in 0..20_000 {
+        assert_eq!(get(&tree, &order(n).to_be_bytes()), Some((header(n), value(n, 50))));
+    }
+    let before = tree.store().allocated(*tree.space()).len();
+    for n in 0..20_000 {
+        assert!(remove(&tree, &order(n).to_be_bytes()));
+    }
+    let after = tree.store().allocated(*tree.space()).len();
+    assert!(before > 400 && after == 1, "{before} pages became {after}");
+    confirm(&tree);
+}
+
+#[test]
+fn ascending_keys_fill_their_pages() {
+    let tree = tree(4096);
+    for n in 0..20_000u64 {
+        put(&tree, &n.to_be_bytes(), header(n), &value(n, 50));
+    }
+    // 88 bytes a row with its slot: 46 rows fill a page.
+    let pages = tree.store().allocated(*tree.space()).len();
+    assert!(pages < 20_000 / 44, "{pages} pages");
+}

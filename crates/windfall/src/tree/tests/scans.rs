@@ -1,0 +1,152 @@
+//! Cursors beside changes, and bulk load.
+//!
+//! **Purpose.** What a cursor promises when the tree changes between its calls; trees that were loaded in bulk.
+//!
+//! **Invariants.** Keys that are present throughout are seen once, in order.
+//!
+//! **May touch.** What `tree` may touch.
+
+use proptest::prelude::*;
+
+use super::{confirm, get, header, put, remove, tree};
+use crate::{page::node::key_limit, tree::Seek};
+
+/// Keys that stay, with others between them that come and go.
+fn staying(n: u64) -> Vec<u8> {
+    (n * 1000).to_be_bytes().to_vec()
+}
+
+#[test]
+fn a_cursor_survives_what_happens_between_its_calls() {
+    for up in [true, false] {
+        let tree = tree(4096);
+        for n in 0..600 {
+            put(&tree, &staying(n), header(n), &[7; 60]);
+        }
+        let mut cursor = tree.cursor();
+        let mut seen = Vec::new();
+        let mut round = 0u64;
+        while if up { cursor.next() } else { cursor.prev() }.unwrap() {
+            if u64::from_be_bytes(cursor.key().try_into().unwrap()).is_multiple_of(1000) {
+                seen.push(cursor.key().to_vec());
+            }
+            // Leaves split and merge all around.
+            let base = round.wrapping_mul(7919) % 600 * 1000 + 1;
+            for n in 0..20 {
+                put(&tree, &(base + n).to_be_bytes(), header(1), &[1; 200]);
+            }
+            if round % 2 == 1 {
+                let old = (round - 1).wrapping_mul(7919) % 600 * 1000 + 1;
+                for n in (base..base + 20).chain(old..old + 20) {
+                    remove(&tree, &n.to_be_bytes());
+                }
+            }
+            round += 1;
+        }
+        let mut expected: Vec<_> = (0..600).map(staying).collect();
+        if !up {
+            expected.reverse();
+        }
+        assert_eq!(seen, expected, "upwards: {up}");
+        confirm(&tree);
+    }
+}
+
+#[test]
+fn a_cursor_on_an_empty_tree_is_nowhere() {
+    let tree = tree(4096);
+    let mut cursor = tree.cursor();
+    assert!(!cursor.next().unwrap() && !cursor.prev().unwrap() && !cursor.seek(Seek::AtLeast(b"a")).unwrap());
+    assert_eq!((cursor.key(), cursor.header()), (&[][..], None));
+    put(&tree, b"", header(1), b"the empty key is a key");
+    assert!(cursor.seek(Seek::First).unwrap());
+    assert_eq!((cursor.key(), cursor.value()), (&b""[..], &b"the empty key is a key"[..]));
+    assert!(
+        !cursor.next().unwrap()
+            && cursor.prev().unwrap()
+            && !cursor.prev().unwrap()
+            && cursor.next().unwrap()
+    );
+    remove(&tree, b"");
+    assert!(!cursor.seek(Seek::Last).unwrap() && !cursor.prev().unwrap());
+}
+
+fn loaded(page_size: usize, fill: usize, keys: &[Vec<u8>], value: impl Fn(usize) -> Vec<u8>) {
+    let tree = tree(page_size);
+    let mut load = tree.bulk_load(fill).unwrap();
+    for (n, key) in keys.iter().enumerate() {
+        load.push(key, header(n as u64), &value(n)).unwrap();
+    }
+    load.finish().unwrap();
+    assert_eq!(confirm(&tree).entries, keys.len() as u64);
+    for (n, key) in keys.iter().enumerate() {
+        assert_eq!(get(&tree, key), Some((header(n as u64), value(n))));
+    }
+    // It is a tree like any other.
+    for key in keys.iter().step_by(3) {
+        put(&tree, key, header(1), &[9; 300]);
+    }
+    for key in keys.iter().skip(1).step_by(3) {
+        assert!(remove(&tree, key));
+    }
+    confirm(&tree);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn bulk_load_takes_any_sorted_keys(
+        keys in prop::collection::btree_set(prop_oneof![
+            3 => prop::collection::vec(prop::sample::select(vec![0u8, 1, 255]), 0..8),
+            3 => (0u32..5000).prop_map(|n| n.to_be_bytes().to_vec()),
+            2 => (0u8..4, any::<u16>()).prop_map(|(a, n)| {
+                let mut key = vec![a; key_limit(4096) - 2];
+                key.extend_from_slice(&n.to_be_bytes());
+                key
+            }),
+            1 => (0u8..4, 0usize..=key_limit(4096)).prop_map(|(a, len)| vec![a; len]),
+        ], 0..600),
+        fill in 1usize..=100, lens in prop::collection::vec(0usize..=1024, 1..20),
+    ) {
+        let keys: Vec<_> = keys.into_iter().collect();
+        loaded(4096, fill, &keys, |n| vec![n as u8; lens[n % lens.len()]]);
+    }
+}
+
+#[test]
+fn bulk_load_fills_pages_and_logs_each_once() {
+    let tree = tree(4096);
+    let mut load = tree.bulk_load(100).unwrap();
+    for n in 0..50_000u64 {
+        load.push(&n.to_be_bytes(), header(n), &[3; 50]).unwrap();
+    }
+    load.finish().unwrap();
+    let report = confirm(&tree);
+    assert!(report.leaves <= 50_000 / 46 + 1, "{} leaves", report.leaves);
+    // The root's making and its building, and once every other page.
+    assert_eq!(tree.store().log().len(), report.pages.len() + 1);
+    let mut cursor = tree.cursor();
+    let mut n = 0u64;
+    while cursor.next().unwrap() {
+        assert_eq!(cursor.key(), n.to_be_bytes());
+        n += 1;
+    }
+    assert_eq!(n, 50_000);
+}
+
+#[test]
+fn bulk_load_refuses_what_it_cannot_take() {
+    let tree = tree(4096);
+    let mut load = tree.bulk_load(90).unwrap();
+    load.push(b"b", header(1), b"").unwrap();
+    assert!(load.push(b"a", header(1), b"").is_err());
+    assert!(load.push(b"b", header(1), b"").is_err());
+    assert!(load.push(&[1; 769], header(1), b"").is_err());
+    assert!(load.push(b"c", header(1), &[1; 1025]).is_err());
+    load.push(b"c", header(1), b"").unwrap();
+    load.finish().unwrap();
+    assert!(tree.bulk_load(90).is_err(), "the tree is not empty");
+    assert_eq!(confirm(&tree).entries, 2);
+    tree.bulk_load(90).err().unwrap();
+}

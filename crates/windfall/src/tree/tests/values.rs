@@ -1,0 +1,164 @@
+//! Long values, limits, and the hash index.
+//!
+//! **Purpose.** Overflow chains are written, read, shortened and freed; the hash index finds and never lies.
+//!
+//! **Invariants.** Every page is accounted for after every step.
+//!
+//! **May touch.** What `tree` may touch.
+
+use proptest::prelude::*;
+
+use super::{confirm, get, header, put, remove, tree, tree_on};
+use crate::{
+    error::{Error, UsageError},
+    ids::{PageNo, SpaceId},
+    page::EntryHeader,
+    sync::Arc,
+    tree::{
+        OverflowRef, Tree,
+        hash::HashBudget,
+        store::{MiniTransaction, PageStore},
+        testpool::TestPool,
+    },
+};
+
+fn bytes(n: usize) -> Vec<u8> {
+    (0..n).map(|at| (at * 7 + at / 251) as u8).collect()
+}
+
+fn write(tree: &Tree<TestPool>, stamp: u64, value: &[u8], chunk: usize) -> OverflowRef {
+    let mut mtr = tree.store().begin().unwrap();
+    let mut writer = tree.begin_overflow(&mut mtr, stamp).unwrap();
+    mtr.commit().unwrap();
+    for chunk in value.chunks(chunk.max(1)) {
+        writer.write(chunk).unwrap();
+    }
+    writer.finish().unwrap().0
+}
+
+fn read(tree: &Tree<TestPool>, value: OverflowRef) -> Result<Vec<u8>, Error> {
+    let mut out = Vec::new();
+    tree.read_overflow(value).read_to_end(&mut out).map(|()| out)
+}
+
+fn free(tree: &Tree<TestPool>, value: OverflowRef, at_once: usize) {
+    while tree.shorten_overflow(value.first, value.stamp, at_once).unwrap() {}
+    let mut mtr = tree.store().begin().unwrap();
+    tree.free_overflow(&mut mtr, value.first, value.stamp).unwrap();
+    mtr.commit().unwrap();
+}
+
+fn refer(tree: &Tree<TestPool>, key: &[u8], value: OverflowRef) {
+    put(tree, key, EntryHeader { flags: EntryHeader::OVERFLOW, ..header(1) }, &value.to_bytes());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn long_values_come_back(len in 0usize..100_000, chunk in 1usize..40_000, at_once in 1usize..9) {
+        let tree = tree(4096);
+        let value = bytes(len);
+        let reference = write(&tree, 5, &value, chunk);
+        prop_assert_eq!(OverflowRef::from_bytes(&reference.to_bytes()), Some(reference));
+        refer(&tree, b"long", reference);
+        prop_assert_eq!(read(&tree, reference).unwrap(), value);
+        let report = confirm(&tree);
+        prop_assert_eq!(report.overflow as usize, len.div_ceil(4096 - 48).max(1));
+        remove(&tree, b"long");
+        free(&tree, reference, at_once);
+        prop_assert_eq!(confirm(&tree).pages, vec![PageNo::ROOT]);
+        prop_assert_eq!(read(&tree, reference).is_err(), len > 0, "the chain is gone");
+    }
+}
+
+#[test]
+fn a_chain_can_be_walked_and_freed_however_far_it_was_written() {
+    let tree = tree(4096);
+    let mut mtr = tree.store().begin().unwrap();
+    let mut writer = tree.begin_overflow(&mut mtr, 9).unwrap();
+    mtr.commit().unwrap();
+    writer.write(&bytes(50_000)).unwrap();
+    let first = writer.first();
+    drop(writer);
+    assert!(tree.store().allocated(*tree.space()).len() > 10);
+    // Some steps, then a crash, then again from the same first page.
+    assert!(tree.shorten_overflow(first, 9, 3).unwrap());
+    assert!(tree.shorten_overflow(first, 9, 3).unwrap());
+    assert!(tree.shorten_overflow(first, 8, 3).is_err(), "another chain's stamp");
+    free(&tree, OverflowRef { length: 0, stamp: 9, first }, 2);
+    assert_eq!(confirm(&tree).pages, [PageNo::ROOT]);
+}
+
+#[test]
+fn a_reader_never_takes_another_value_for_its_own() {
+    let tree = tree(4096);
+    let old = write(&tree, 1, &bytes(30_000), 1000);
+    let mut reader = tree.read_overflow(old);
+    reader.read(&mut [0; 6000]).unwrap();
+    free(&tree, old, 100);
+    let new = write(&tree, 2, &vec![9; 30_000], 1000);
+    assert_eq!(new.first, old.first);
+    let mut rest = Vec::new();
+    let error = reader.read_to_end(&mut rest).unwrap_err();
+    assert!(error.to_string().contains("overflow chain"), "{error}");
+    assert_eq!(read(&tree, new).unwrap(), vec![9; 30_000]);
+}
+
+#[test]
+fn limits_are_told() {
+    let tree = tree(4096);
+    let mut mtr = tree.store().begin().unwrap();
+    let error = tree.seek_for_change(&mut mtr, &[1; 769], None).unwrap_err();
+    assert!(matches!(error, Error::Usage(UsageError::KeyTooLong { length: 769, limit: 768 })));
+    let error = tree.seek_for_change(&mut mtr, b"a", Some(1025)).unwrap_err();
+    assert!(matches!(error, Error::Usage(UsageError::ValueTooLong { length: 1025, limit: 1024 })));
+    assert!(tree.store().is_empty(tree.space()).unwrap(), "nothing was made for a call that failed");
+    assert_eq!(tree.check().unwrap(), crate::tree::TreeReport::default());
+    assert_eq!(get(&tree, &[1; 5000]), None);
+}
+
+#[test]
+fn the_hash_index_finds_and_never_lies() {
+    let pool = Arc::new(TestPool::new(4096, false));
+    let budget = Arc::new(HashBudget::new(100_000));
+    let tree = Tree::new(pool.clone(), SpaceId(77), budget.clone());
+    tree.hash().switch(true);
+    let key = |n: u64| (n * 10).to_be_bytes();
+    for n in 0..5000 {
+        put(&tree, &key(n), header(n), &n.to_le_bytes());
+    }
+    assert_eq!(budget.used(), 0, "nothing was read yet");
+    for round in 0..6 {
+        for n in 0..5000 {
+            // Each round before has removed one residue class.
+            let expected = (n % 7 >= round).then(|| (header(n), n.to_le_bytes().to_vec()));
+            assert_eq!(get(&tree, &key(n)), expected);
+            assert_eq!(get(&tree, &(n * 10 + 1).to_be_bytes()), None);
+        }
+        for n in (round..5000).step_by(7) {
+            remove(&tree, &key(n));
+        }
+    }
+    let used = tree.hash().bytes();
+    assert!(used > 8192 && used <= 100_000, "{used} bytes");
+    // The budget is one for all: a second tree gets what is left.
+    let second = Tree::new(pool.clone(), SpaceId(78), budget.clone());
+    second.hash().switch(true);
+    for n in 0..50_000 {
+        second.hash().note(crate::tree::hash::hash_of(&key(n)), PageNo(7), 0);
+    }
+    assert!(budget.used() <= 100_000);
+    tree.hash().switch(false);
+    drop(second);
+    assert_eq!(tree.hash().bytes(), 0);
+    // Memory comes back when the epochs have moved on.
+    for _ in 0..100_000 {
+        if budget.used() == 0 {
+            break;
+        }
+        crossbeam_epoch::pin().flush();
+    }
+    assert_eq!(budget.used(), 0);
+    drop(tree_on(&pool));
+}

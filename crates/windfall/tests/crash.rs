@@ -1,0 +1,280 @@
+//! Crash enumeration of the whole engine: scripted histories of DDL and rows on the simulated disk, cut at its operations,
+//! recovery cut again. A model decides what must be there.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use windfall::{
+    Database, IndexOptions, Options, Result, TableOptions,
+    disk::{
+        Disk, FileName,
+        simulated::{SimulatedDisk, Survive},
+    },
+    env::{Env, SimulatedEnv},
+};
+
+fn options() -> Options {
+    Options::default()
+        .page_size(4096)
+        .buffer_pool_size(96 * 4096)
+        .log_size(1 << 20)
+        .log_buffer_size(256 << 10)
+}
+
+fn open(disk: &SimulatedDisk, seed: u64) -> Result<(Database, SimulatedEnv)> {
+    let env = SimulatedEnv::new(seed);
+    let db = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options(), &|_| {})?;
+    Ok((db, env))
+}
+
+type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// What should be there: tables by name, their rows, and whether they have an index.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Model(BTreeMap<String, (bool, Rows)>);
+
+#[derive(Clone, Debug)]
+enum Step {
+    Create(String, bool),
+    Drop(Vec<String>),
+    Truncate(String),
+    Rename(String, String),
+    Swap(String, String),
+    CreateIndex(String),
+    DropIndex(String),
+    Put(String, Vec<u8>, Vec<u8>),
+    Delete(String, Vec<u8>),
+    Checkpoint,
+    Settle,
+}
+
+fn script(seed: u64, steps: usize) -> Vec<Step> {
+    let chance = SimulatedEnv::new(seed ^ 0x5eed);
+    let mut draw = |n: u64| chance.random() % n;
+    let name = |draw: &mut dyn FnMut(u64) -> u64| format!("t{}", draw(4));
+    let mut script = vec![Step::Create("t0".into(), true), Step::Create("t1".into(), false)];
+    for _ in 0..steps {
+        let table = name(&mut draw);
+        let key = format!("key {:03}", draw(60)).into_bytes();
+        let step = match draw(40) {
+            0 | 1 => Step::Create(table, draw(2) == 0),
+            2 => Step::Drop(vec![table]),
+            3 => Step::Drop(vec![table, name(&mut draw)]),
+            4 => Step::Truncate(table),
+            5 => Step::Rename(table, name(&mut draw)),
+            6 => Step::Swap(table, name(&mut draw)),
+            7 => Step::CreateIndex(table),
+            8 => Step::DropIndex(table),
+            9 => Step::Checkpoint,
+            10..13 => Step::Settle,
+            13..20 => Step::Delete(table, key),
+            _ => {
+                // Now and then a value that needs an overflow chain.
+                let length = if draw(12) == 0 { 3000 + draw(9000) } else { draw(300) };
+                let value = (0..length).map(|n| (n ^ draw(3)) as u8).collect();
+                Step::Put(table, key, value)
+            }
+        };
+        script.push(step);
+    }
+    script
+}
+
+impl Model {
+    /// The model after a step; `None` when the step must be refused.
+    fn after(&self, step: &Step) -> Option<Self> {
+        let mut next = self.clone();
+        let tables = &mut next.0;
+        match step {
+            Step::Create(t, indexed) => {
+                if tables.insert(t.clone(), (*indexed, Rows::new())).is_some() {
+                    return None;
+                }
+            }
+            Step::Drop(names) => {
+                if !names.iter().all(|t| tables.contains_key(t)) {
+                    return None;
+                }
+                for t in names {
+                    tables.remove(t);
+                }
+            }
+            Step::Truncate(t) => tables.get_mut(t)?.1.clear(),
+            Step::Rename(a, b) => {
+                if tables.contains_key(b) {
+                    return None;
+                }
+                let table = tables.remove(a)?;
+                tables.insert(b.clone(), table);
+            }
+            Step::Swap(a, b) => {
+                let (one, two) = (tables.get(a)?.clone(), tables.get(b)?.clone());
+                tables.insert(a.clone(), two);
+                tables.insert(b.clone(), one);
+            }
+            Step::CreateIndex(t) => {
+                if core::mem::replace(&mut tables.get_mut(t)?.0, true) {
+                    return None;
+                }
+            }
+            Step::DropIndex(t) => {
+                if !core::mem::replace(&mut tables.get_mut(t)?.0, false) {
+                    return None;
+                }
+            }
+            Step::Put(t, key, value) => drop(tables.get_mut(t)?.1.insert(key.clone(), value.clone())),
+            Step::Delete(t, key) => drop(tables.get_mut(t)?.1.remove(key)),
+            Step::Checkpoint | Step::Settle => {}
+        }
+        Some(next)
+    }
+}
+
+fn index() -> IndexOptions {
+    IndexOptions::on_value(0..8)
+}
+
+fn apply(db: &Database, env: &SimulatedEnv, step: &Step) -> Result<()> {
+    match step {
+        Step::Create(t, indexed) => {
+            let options = TableOptions::default();
+            let options = if *indexed { options.index("i", index()) } else { options };
+            db.create_table(t, options).map(drop)
+        }
+        Step::Drop(names) => db.drop_tables(&names.iter().map(String::as_str).collect::<Vec<_>>()).map(drop),
+        Step::Truncate(t) => db.truncate_table(t).map(drop),
+        Step::Rename(a, b) => db.rename_table(a, b),
+        Step::Swap(a, b) => db.swap_tables(a, b),
+        Step::CreateIndex(t) => db.create_index(t, "i", index()),
+        Step::DropIndex(t) => db.drop_index(t, "i").map(drop),
+        Step::Put(t, key, value) => db.table(t)?.put(key, value),
+        Step::Delete(t, key) => db.table(t)?.delete(key).map(drop),
+        Step::Checkpoint => db.checkpoint(),
+        Step::Settle => {
+            env.settle(20);
+            Ok(())
+        }
+    }
+}
+
+/// What is there.
+fn observe(db: &Database) -> Result<Model> {
+    let mut model = Model::default();
+    for info in db.tables()? {
+        let table = db.table(&info.name)?;
+        let rows = table.rows()?.collect::<Result<Rows>>()?;
+        let indexed = !info.indexes.is_empty();
+        if indexed {
+            let by_index = table.index("i")?.range::<&[u8]>(..)?;
+            let by_index: Rows = by_index.map(|row| row.map(|r| (r.key, r.value))).collect::<Result<_>>()?;
+            assert_eq!(by_index, rows, "the index of {} disagrees", info.name);
+        }
+        model.0.insert(info.name, (indexed, rows));
+    }
+    Ok(model)
+}
+
+/// Runs the script, the `whole` of it or up to a crash. Gives what was acknowledged and what may be there instead.
+fn run(disk: &SimulatedDisk, seed: u64, script: &[Step], whole: bool) -> (Model, Model) {
+    let (mut model, mut next) = (Model::default(), Model::default());
+    let Ok((db, env)) = open(disk, seed) else { return (model, next) };
+    for step in script {
+        match model.after(step) {
+            None => {
+                let refused = apply(&db, &env, step);
+                assert!(refused.is_err(), "{step:?} should have been refused");
+                if disk.is_crashed() {
+                    return (model.clone(), model);
+                }
+            }
+            Some(after) => {
+                next = after;
+                match apply(&db, &env, step) {
+                    Ok(()) => model = next.clone(),
+                    Err(error) => {
+                        assert!(disk.is_crashed(), "{step:?}: {error}");
+                        return (model, next);
+                    }
+                }
+            }
+        }
+    }
+    if whole {
+        let seen = observe(&db).unwrap();
+        assert!(seen == model, "without any crash: {seen:?} is not {model:?}");
+        assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "without any crash");
+    }
+    (model, next)
+}
+
+fn verify(disk: &SimulatedDisk, seed: u64, model: &Model, next: &Model, what: &str) {
+    if disk.len(FileName::Control).unwrap().is_none() {
+        assert_eq!(model, &Model::default(), "{what}: the database is gone");
+        return;
+    }
+    let (db, env) = match open(disk, seed) {
+        Ok(opened) => opened,
+        // It crashed while the database was being made.
+        Err(error) if model.0.is_empty() && error.to_string().contains("control") => return,
+        Err(error) => panic!("{what}: {error}"),
+    };
+    let seen = observe(&db).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert!(seen == *next || seen == *model, "{what}:\nseen  {seen:?}\nmodel {model:?}\nnext  {next:?}");
+    env.settle(100);
+    let report = db.check().unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_eq!(report.findings, Vec::<String>::new(), "{what}");
+    let table = db.create_table("afterwards", TableOptions::default()).unwrap();
+    table.put(b"the database", b"works").unwrap();
+}
+
+/// Cuts a history at every so many operations of the disk. Gives the number of crash points.
+fn enumerate(seed: u64, steps: usize, every: u64) -> u64 {
+    let script = script(seed, steps);
+    let disk = SimulatedDisk::new(seed);
+    run(&disk, seed, &script, true);
+    let total = disk.operations();
+    let mut points = 0;
+    for operation in (1 + seed % every..=total).step_by(every as usize) {
+        let disk = SimulatedDisk::new(seed);
+        disk.crash_at(operation);
+        let (model, next) = run(&disk, seed, &script, false);
+        let survive = [Survive::Nothing, Survive::Everything, Survive::Random(operation)]
+            [(operation / every % 3) as usize];
+        let what =
+            format!("seed {seed}, {steps} steps, crash at operation {operation} of {total}, {survive:?}");
+        let mut survivor = disk.restart(survive);
+        if operation.is_multiple_of(2) {
+            // Recovery is cut, too.
+            survivor.crash_at(1 + operation % 61);
+            drop(open(&survivor, seed));
+            survivor = survivor.restart(survive);
+        }
+        verify(&survivor, seed, &model, &next, &what);
+        points += 1;
+    }
+    points
+}
+
+#[test]
+fn a_short_history_is_cut_at_every_operation() {
+    let points: u64 = (1..3).map(|seed| enumerate(seed, 60, 1)).sum();
+    assert!(points > 200, "{points} crash points are too few to mean anything");
+}
+
+#[test]
+fn longer_histories_are_cut_here_and_there() {
+    let points: u64 = (10..16).map(|seed| enumerate(seed, 500, 13)).sum();
+    assert!(points > 250, "{points} crash points are too few to mean anything");
+}
+
+/// As many histories as asked for: `CRASH_SEEDS=100..200 cargo test --test crash -- --ignored`.
+#[test]
+#[ignore = "takes as long as it is told to"]
+fn as_many_histories_as_asked_for() {
+    let range = std::env::var("CRASH_SEEDS").unwrap_or_else(|_| "1000..1020".into());
+    let (from, to) = range.split_once("..").expect("CRASH_SEEDS is FROM..TO");
+    let mut points = 0;
+    for seed in from.parse::<u64>().unwrap()..to.parse().unwrap() {
+        points += enumerate(seed, 100 + (seed % 7) as usize * 100, 1 + seed % 5);
+    }
+    println!("{points} crash points");
+}

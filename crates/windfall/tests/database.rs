@@ -1,0 +1,146 @@
+//! The library as its users see it, on a real disk.
+
+use windfall::{Database, Error, IndexOptions, Options, Result, TableOptions, error::SchemaError};
+
+fn options() -> Options {
+    Options::default().buffer_pool_size(8 << 20).log_size(16 << 20)
+}
+
+fn key(n: u32) -> [u8; 4] {
+    n.to_be_bytes()
+}
+
+#[test]
+fn rows_come_and_go_and_survive() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Database::open(folder.path(), options())?;
+    let table =
+        db.create_table("t", TableOptions::default().index("by_start", IndexOptions::on_value(0..4)))?;
+    for n in 0..2000u32 {
+        table.insert(&key(n), format!("{:04} is the value of row {n}", n % 100).as_bytes())?;
+    }
+    assert!(matches!(table.insert(&key(7), b""), Err(Error::Schema(SchemaError::DuplicateKey(_)))));
+    assert!(table.delete(&key(3))? && !table.delete(&key(3))?);
+    table.update(&key(4), b"0099 changed")?;
+    table.put(&key(5), &vec![b'x'; 100_000])?;
+    assert_eq!(table.get(&key(5))?.map(|v| v.len()), Some(100_000));
+    assert!(table.insert(&vec![0; 4000], b"").unwrap_err().to_string().contains("3072"));
+    db.close()?;
+
+    let db = Database::open(folder.path(), options())?;
+    let table = db.table("t")?;
+    assert_eq!(table.get(&key(3))?, None);
+    assert_eq!(table.get(&key(4))?.as_deref(), Some(&b"0099 changed"[..]));
+    assert_eq!(table.rows()?.count(), 1999);
+    assert_eq!(table.rows()?.rev().count(), 1999);
+    let keys: Vec<_> = table.range(key(10)..key(13))?.map(|row| row.map(|r| r.0)).collect::<Result<_>>()?;
+    assert_eq!(keys, [key(10), key(11), key(12)]);
+    let found: Vec<_> =
+        table.index("by_start")?.get(b"0099")?.map(|row| row.map(|r| r.key)).collect::<Result<_>>()?;
+    assert_eq!(found.len(), 21);
+    assert_eq!(found[0], key(4));
+    let report = db.check()?;
+    assert_eq!(report.findings, Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn ddl_is_what_it_says() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Database::open(folder.path(), options())?;
+    for name in ["a", "b", "c"] {
+        db.create_table(name, TableOptions::default())?.insert(b"name", name.as_bytes())?;
+    }
+    let name = |table: &str| db.table(table)?.get(b"name");
+    db.rename_table("a", "d")?;
+    db.swap_tables("d", "b")?;
+    assert_eq!((name("d")?, name("b")?), (Some(b"b".to_vec()), Some(b"a".to_vec())));
+    assert!(matches!(db.table("a"), Err(Error::Schema(SchemaError::NoTable(_)))));
+    let old = db.table("b")?;
+    let mut rows = old.rows()?;
+    let report = db.truncate_table("b")?;
+    assert_eq!(report.trees, 1);
+    assert!(matches!(rows.next(), Some(Err(Error::TableDropped))));
+    assert_eq!(old.get(b"name")?, None);
+    old.insert(b"name", b"new")?;
+    // One that does not exist: then none is dropped.
+    assert!(db.drop_tables(&["b", "nothing"]).is_err());
+    assert_eq!(old.get(b"name")?, Some(b"new".to_vec()));
+    db.drop_tables(&["b", "c"])?;
+    assert!(matches!(old.get(b"name"), Err(Error::TableDropped)));
+    assert!(matches!(old.insert(b"x", b"y"), Err(Error::TableDropped)));
+    db.create_table("b", TableOptions::default())?;
+    assert_eq!(db.table("b")?.get(b"name")?, None);
+    assert_eq!(db.tables()?.into_iter().map(|t| t.name).collect::<Vec<_>>(), ["b", "d"]);
+    Ok(())
+}
+
+#[test]
+fn indexes_come_and_go() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Database::open(folder.path(), options())?;
+    let table = db.create_table("t", TableOptions::default())?;
+    for n in 0..500u32 {
+        table.insert(&key(n), &key(n / 2))?;
+    }
+    let error = db.create_index("t", "unique", IndexOptions::on_value(0..4).unique()).unwrap_err();
+    assert!(matches!(error, Error::Schema(SchemaError::DuplicateKey(_))), "{error}");
+    db.create_index("t", "half", IndexOptions::on_value(0..4))?;
+    table.insert(&key(1000), &key(7))?;
+    let keys: Vec<_> =
+        table.index("half")?.get(&key(7))?.map(|row| row.map(|r| r.key)).collect::<Result<_>>()?;
+    assert_eq!(keys, [key(14), key(15), key(1000)]);
+    assert_eq!(db.check()?.findings, Vec::<String>::new());
+    db.drop_index("t", "half")?;
+    assert!(table.index("half").is_err());
+    table.insert(&key(1001), &key(7))?;
+    Ok(())
+}
+
+#[test]
+fn temporary_tables_end_with_their_session() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Database::open(folder.path(), options())?;
+    let session = db.session();
+    let table = session.create_temporary_table("t", TableOptions::default())?;
+    for n in 0..3000u32 {
+        table.put(&key(n % 500), &[7; 3000])?;
+    }
+    assert!(db.table("t").is_err());
+    assert_eq!(table.rows()?.count(), 500);
+    let scratch = session.scratch()?;
+    scratch.insert(b"a", b"b")?;
+    let kept = scratch.clone();
+    drop(scratch);
+    assert!(matches!(kept.get(b"a"), Err(Error::TableDropped)));
+    drop(session);
+    assert!(matches!(table.get(&key(1)), Err(Error::TableDropped)));
+    Ok(())
+}
+
+#[test]
+fn many_threads_on_one_table() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Database::open(folder.path(), options())?;
+    let table = db.create_table("t", TableOptions::default().index("i", IndexOptions::on_value(0..4)))?;
+    std::thread::scope(|scope| {
+        for t in 0..4u32 {
+            let table = table.clone();
+            scope.spawn(move || {
+                for n in 0..500u32 {
+                    let k = key(n * 4 + t);
+                    table.insert(&k, &key(n)).unwrap();
+                    if n % 3 == 0 {
+                        table.update(&k, &key(n + 1)).unwrap();
+                    }
+                    if n % 5 == 0 {
+                        assert!(table.delete(&k).unwrap());
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(table.rows()?.count(), 1600);
+    assert_eq!(db.check()?.findings, Vec::<String>::new());
+    Ok(())
+}
