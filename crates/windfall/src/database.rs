@@ -356,6 +356,7 @@ impl Database {
             pool_bookkeeping_bytes: frames * engine.pool.bookkeeping_per_frame() as u64,
             pool_reads: counters.reads.load(Relaxed),
             pool_writes: counters.writes.load(Relaxed),
+            pool_foreground_writes: counters.foreground_writes.load(Relaxed),
             pool_evictions: counters.evictions.load(Relaxed),
             pool_reclaimed: counters.reclaimed.load(Relaxed),
             pool_frame_waits: counters.frame_waits.load(Relaxed),

@@ -42,6 +42,7 @@ metrics! {
     pool_bookkeeping_bytes gauge "What the pool's own bookkeeping takes at most.",
     pool_reads counter "Pages read from data files.",
     pool_writes counter "Pages written to data files.",
+    pool_foreground_writes counter "Pages that no background worker wrote: checkpoints that were asked for, closing.",
     pool_evictions counter "Pages of live tables evicted.",
     pool_reclaimed counter "Frames taken from dropped tables.",
     pool_frame_waits counter "How often an operation waited for a frame.",

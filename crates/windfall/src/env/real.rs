@@ -17,7 +17,7 @@ use std::{
 };
 
 use super::{Env, Kind, Next, Step, Worker};
-use crate::sync::{Arc, Event};
+use crate::sync::{Arc, Event, work::in_background};
 
 /// The environment of the product.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Env for RealEnv {
         let (told, woken) = (stop.clone(), wake.clone());
         let thread = thread::Builder::new().name(format!("windfall-{name}")).spawn(move || {
             while !told.load(SeqCst) {
-                match step() {
+                match in_background(&mut step) {
                     Next::Again => {}
                     Next::Done => break,
                     Next::Idle(time) => woken.nap(time),

@@ -72,6 +72,7 @@ impl core::ops::Sub for Counts {
 thread_local! {
     static COUNTS: [Cell<u64>; KINDS] = const { [const { Cell::new(0) }; KINDS] };
     static SCOPE: Cell<bool> = const { Cell::new(false) };
+    static BACKGROUND: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Threads that are inside a drop right now, and how often anyone waited for a lock meanwhile.
@@ -91,6 +92,19 @@ pub fn add(kind: Work, n: u64) {
         let cell = &counts[kind as usize];
         cell.set(cell.get() + n);
     });
+}
+
+/// Runs a step of a background worker, so that its work is not taken for the foreground's.
+pub fn in_background<T>(run: impl FnOnce() -> T) -> T {
+    let before = BACKGROUND.replace(true);
+    let result = run();
+    BACKGROUND.set(before);
+    result
+}
+
+/// Whether this thread runs a step of a background worker.
+pub fn is_background() -> bool {
+    BACKGROUND.get()
 }
 
 /// Notes that this thread is about to wait for a lock or latch.
