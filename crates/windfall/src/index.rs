@@ -49,7 +49,7 @@ impl Index {
         self.table.engine.check_open()?;
         let bounds = entry_bounds(Bounds::of(&range));
         Ok(IndexRange {
-            entries: Range::new(self.table.table.clone(), self.tree.clone(), bounds),
+            entries: Range::new(self.table.inner.clone(), self.tree.clone(), bounds),
             table: self.table.clone(),
         })
     }
@@ -100,7 +100,7 @@ impl IndexRange {
             let what = "an entry of a secondary index makes no sense".into();
             CorruptError::Structure { space: self.entries.space(), what }
         })?;
-        let call = self.table.table.enter()?;
+        let call = self.table.inner.enter()?;
         let mut value = Vec::new();
         if !read::get(&call.shape.clustered, key, &mut value)? {
             return Ok(None);

@@ -109,6 +109,11 @@ impl<'a> Mtr<'a> {
         assert!(!memo.is_some_and(|m| m.page.is_changed()), "a changed page is latched to the commit");
     }
 
+    /// Whether a latched page was changed.
+    pub fn is_changed(&self, slot: Slot) -> bool {
+        self.memo(slot).page.is_changed()
+    }
+
     /// Lets go of all pages; none was changed.
     pub fn unlatch_all(&mut self) {
         (0..self.pages.len()).for_each(|slot| self.unlatch(Slot(slot)));

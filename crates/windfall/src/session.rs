@@ -51,7 +51,7 @@ impl Session {
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
         let stream = engine.transactions.streams().temporary();
         let undo = Arc::new(SessionUndo { engine: engine.clone(), stream });
-        Self { engine, undo, tables: Mutex::new(Rank::Ddl, BTreeMap::new()) }
+        Self { engine, undo, tables: Mutex::new(Rank::Session, BTreeMap::new()) }
     }
 
     /// Creates a temporary table, which only this session can find by its name. It hides a table of that name from nobody.
@@ -94,14 +94,14 @@ impl Session {
     /// There is none of this name.
     pub fn drop_temporary_table(&self, name: &str) -> Result<DropReport> {
         let table = self.tables.lock().remove(name).ok_or_else(|| SchemaError::NoTable(name.into()))?;
-        Ok(self.engine.catalog.drop_temporary(&table.table))
+        Ok(self.engine.catalog.drop_temporary(&table.inner))
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
         for table in self.tables.get_mut().values() {
-            self.engine.catalog.drop_temporary(&table.table);
+            self.engine.catalog.drop_temporary(&table.inner);
         }
     }
 }
@@ -122,6 +122,6 @@ impl core::ops::Deref for Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        self.table.engine.catalog.drop_temporary(&self.table.table);
+        self.table.engine.catalog.drop_temporary(&self.table.inner);
     }
 }

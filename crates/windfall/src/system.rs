@@ -17,6 +17,8 @@
 //! | `u` | stream (1 byte), slice (8 bytes, big-endian) | the slice's tablespace, 8 bytes |
 //! | `f` | tablespace (8 bytes, big-endian) | empty: its file was made |
 
+use crossbeam_queue::SegQueue;
+
 use crate::{
     buffer::BufferPool,
     error::{CorruptError, Error, Result},
@@ -65,8 +67,10 @@ impl Change {
 #[derive(Debug)]
 pub struct SystemTree {
     tree: Tree,
-    /// The turn of the writers.
+    /// The turn of the writers: merging leaves must not meet a change that has some of them latched.
     writing: Mutex<()>,
+    /// Keys whose leaves hold little since they were removed: whoever removes does not stop to merge.
+    sparse: SegQueue<Vec<u8>>,
 }
 
 impl SystemTree {
@@ -74,7 +78,11 @@ impl SystemTree {
     pub fn new(pool: Arc<BufferPool>, budget: Arc<HashBudget>) -> Self {
         let space =
             pool.space(SpaceId::CATALOG).expect("the pool knows the system tablespace before anything else");
-        Self { tree: Tree::new(pool, space, budget), writing: Mutex::new(Rank::Tree, ()) }
+        Self {
+            tree: Tree::new(pool, space, budget),
+            writing: Mutex::new(Rank::System, ()),
+            sparse: SegQueue::new(),
+        }
     }
 
     /// The tree, for checks.
@@ -131,7 +139,11 @@ impl SystemTree {
             match (&change.value, place.header()) {
                 (Some(value), Some(_)) => place.replace(mtr, HEADER, value),
                 (Some(value), None) => place.insert(mtr, HEADER, value),
-                (None, Some(_)) => drop(place.remove(mtr)),
+                (None, Some(_)) => {
+                    if place.remove(mtr) {
+                        self.sparse.push(change.key.clone());
+                    }
+                }
                 (None, None) => {}
             }
         }
@@ -162,15 +174,16 @@ impl SystemTree {
         Ok(Some(places))
     }
 
-    /// Gives back the space of records that were removed. To be called when their mini-transaction is committed.
+    /// Merges leaves that removals have left nearly empty, a few of them. Says whether there may be more.
     ///
     /// # Errors
     /// Damage, I/O.
-    pub fn maintain(&self, changes: &[Change]) -> Result<()> {
-        let _turn = self.writing.lock();
-        changes
-            .iter()
-            .filter(|change| change.value.is_none())
-            .try_for_each(|change| self.tree.maintain(&change.key))
+    pub fn tidy_step(&self) -> Result<bool> {
+        for _ in 0..16 {
+            let Some(key) = self.sparse.pop() else { return Ok(false) };
+            let _turn = self.writing.lock();
+            self.tree.maintain(&key)?;
+        }
+        Ok(true)
     }
 }

@@ -28,14 +28,14 @@ use crate::{
 pub struct Table {
     pub(crate) engine: Arc<Engine>,
     pub(crate) name: Arc<str>,
-    pub(crate) table: Arc<catalog::Table>,
+    pub(crate) inner: Arc<catalog::Table>,
     /// Where a temporary table's undo goes.
     undo: Option<Arc<SessionUndo>>,
 }
 
 impl Table {
     pub(crate) fn new(engine: Arc<Engine>, name: &str, table: Arc<catalog::Table>) -> Self {
-        Self { engine, name: name.into(), table, undo: None }
+        Self { engine, name: name.into(), inner: table, undo: None }
     }
 
     pub(crate) fn temporary(
@@ -44,7 +44,7 @@ impl Table {
         table: Arc<catalog::Table>,
         undo: Arc<SessionUndo>,
     ) -> Self {
-        Self { engine, name: name.into(), table, undo: Some(undo) }
+        Self { engine, name: name.into(), inner: table, undo: Some(undo) }
     }
 
     /// The name that the table had when this handle was made.
@@ -54,18 +54,18 @@ impl Table {
 
     /// The bytes that were given at the table's creation.
     pub fn metadata(&self) -> Vec<u8> {
-        self.table.shape().record.metadata.clone()
+        self.inner.shape().record.metadata.clone()
     }
 
     /// The longest key, in bytes.
     pub fn key_limit(&self) -> usize {
-        self.table.shape().clustered.key_limit()
+        self.inner.shape().clustered.key_limit()
     }
 
     /// Runs a change of rows, then waits for the log outside the gate.
     fn change<T>(&self, run: impl FnOnce(&RowTarget<'_>) -> Result<(T, Lsn)>) -> Result<T> {
         self.engine.check_open()?;
-        let call = self.table.enter()?;
+        let call = self.inner.enter()?;
         let shape: &Shape = &call.shape;
         let indexes = shape.secondaries.iter().zip(&shape.record.indexes);
         let secondaries: Vec<Secondary<'_>> = indexes
@@ -164,7 +164,7 @@ impl Table {
     /// As [`Table::get`].
     pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         self.engine.check_open()?;
-        let call = self.table.enter()?;
+        let call = self.inner.enter()?;
         read::get(&call.shape.clustered, key, value)
     }
 
@@ -174,7 +174,7 @@ impl Table {
     /// As [`Table::get`].
     pub fn contains(&self, key: &[u8]) -> Result<bool> {
         self.engine.check_open()?;
-        let call = self.table.enter()?;
+        let call = self.inner.enter()?;
         let header = call.shape.clustered.get_into(key, &mut Vec::new())?;
         Ok(header.is_some_and(|header| !header.is_deleted()))
     }
@@ -185,14 +185,14 @@ impl Table {
     /// As [`Table::get`]; an `out` that fails.
     pub fn read_stream(&self, key: &[u8], out: &mut dyn io::Write) -> Result<Option<u64>> {
         self.engine.check_open()?;
-        let call = self.table.enter()?;
+        let call = self.inner.enter()?;
         let Some(mut reader) = self.engine.transactions.open_value(&call.shape.clustered, key)? else {
             return Ok(None);
         };
         let length = reader.left();
         let mut piece = vec![0; 64 << 10];
         while reader.left() > 0 {
-            if self.table.gate().is_closing() {
+            if self.inner.gate().is_closing() {
                 return Err(Error::TableDropped);
             }
             let n = reader.read(&mut piece)?;
@@ -212,15 +212,15 @@ impl Table {
     /// A dropped table.
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Range> {
         self.engine.check_open()?;
-        let call = self.table.enter()?;
-        Ok(Range::new(self.table.clone(), call.shape.clustered.clone(), Bounds::of(&range)))
+        let call = self.inner.enter()?;
+        Ok(Range::new(self.inner.clone(), call.shape.clustered.clone(), Bounds::of(&range)))
     }
 
     /// All rows, in order.
     ///
     /// # Errors
     /// A dropped table.
-    pub fn iter(&self) -> Result<Range> {
+    pub fn rows(&self) -> Result<Range> {
         self.range::<&[u8]>(..)
     }
 
@@ -229,7 +229,7 @@ impl Table {
     /// # Errors
     /// There is none of this name.
     pub fn index(&self, name: &str) -> Result<Index> {
-        let shape = self.table.shape();
+        let shape = self.inner.shape();
         let place = shape.record.indexes.iter().position(|index| *index.name == *name);
         let place =
             place.ok_or_else(|| SchemaError::NoIndex { table: self.name.clone(), index: name.into() })?;
@@ -238,7 +238,7 @@ impl Table {
 
     /// Switches the adaptive hash index of this table's trees on or off.
     pub fn set_hash_index(&self, on: bool) {
-        for tree in self.table.shape().trees() {
+        for tree in self.inner.shape().trees() {
             tree.hash().switch(on);
         }
     }

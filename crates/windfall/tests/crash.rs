@@ -1,6 +1,8 @@
 //! Crash enumeration of the whole engine: scripted histories of DDL and rows on the simulated disk, cut at its operations,
 //! recovery cut again. A model decides what must be there.
 
+#![allow(clippy::unwrap_used, reason = "a test panics")]
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use windfall::{
@@ -94,7 +96,9 @@ impl Model {
                 if !names.iter().all(|t| tables.contains_key(t)) {
                     return None;
                 }
-                names.iter().for_each(|t| drop(tables.remove(t)));
+                for t in names {
+                    tables.remove(t);
+                }
             }
             Step::Truncate(t) => tables.get_mut(t)?.1.clear(),
             Step::Rename(a, b) => {
@@ -159,7 +163,7 @@ fn observe(db: &Database) -> Result<Model> {
     let mut model = Model::default();
     for info in db.tables()? {
         let table = db.table(&info.name)?;
-        let rows = table.iter()?.collect::<Result<Rows>>()?;
+        let rows = table.rows()?.collect::<Result<Rows>>()?;
         let indexed = !info.indexes.is_empty();
         if indexed {
             let by_index = table.index("i")?.range::<&[u8]>(..)?;

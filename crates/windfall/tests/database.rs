@@ -31,8 +31,8 @@ fn rows_come_and_go_and_survive() -> Result<()> {
     let table = db.table("t")?;
     assert_eq!(table.get(&key(3))?, None);
     assert_eq!(table.get(&key(4))?.as_deref(), Some(&b"0099 changed"[..]));
-    assert_eq!(table.iter()?.count(), 1999);
-    assert_eq!(table.iter()?.rev().count(), 1999);
+    assert_eq!(table.rows()?.count(), 1999);
+    assert_eq!(table.rows()?.rev().count(), 1999);
     let keys: Vec<_> = table.range(key(10)..key(13))?.map(|row| row.map(|r| r.0)).collect::<Result<_>>()?;
     assert_eq!(keys, [key(10), key(11), key(12)]);
     let found: Vec<_> =
@@ -57,7 +57,7 @@ fn ddl_is_what_it_says() -> Result<()> {
     assert_eq!((name("d")?, name("b")?), (Some(b"b".to_vec()), Some(b"a".to_vec())));
     assert!(matches!(db.table("a"), Err(Error::Schema(SchemaError::NoTable(_)))));
     let old = db.table("b")?;
-    let mut rows = old.iter()?;
+    let mut rows = old.rows()?;
     let report = db.truncate_table("b")?;
     assert_eq!(report.trees, 1);
     assert!(matches!(rows.next(), Some(Err(Error::TableDropped))));
@@ -107,7 +107,7 @@ fn temporary_tables_end_with_their_session() -> Result<()> {
         table.put(&key(n % 500), &[7; 3000])?;
     }
     assert!(db.table("t").is_err());
-    assert_eq!(table.iter()?.count(), 500);
+    assert_eq!(table.rows()?.count(), 500);
     let scratch = session.scratch()?;
     scratch.insert(b"a", b"b")?;
     let kept = scratch.clone();
@@ -140,7 +140,7 @@ fn many_threads_on_one_table() -> Result<()> {
             });
         }
     });
-    assert_eq!(table.iter()?.count(), 1600);
+    assert_eq!(table.rows()?.count(), 1600);
     assert_eq!(db.check()?.findings, Vec::<String>::new());
     Ok(())
 }

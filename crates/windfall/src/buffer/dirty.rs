@@ -7,11 +7,14 @@
 //! `writing` from the moment a copy of it was taken until that copy is durable in the data file. It may be in both, when
 //! it changed again meanwhile. The oldest LSN counts both.
 //!
-//! **May touch.** `ids`.
+//! **May touch.** `ids`, `sync`.
 
 use std::collections::BTreeSet;
 
-use crate::ids::{Lsn, PageNo};
+use crate::{
+    ids::{Lsn, PageNo},
+    sync::work::{self, Work},
+};
 
 /// The dirty set.
 #[derive(Debug, Default)]
@@ -55,7 +58,10 @@ impl DirtySet {
 
     /// The pages that wait to be written, oldest first, up to this LSN and at most so many.
     pub fn oldest_waiting(&self, up_to: Lsn, most: usize) -> Vec<(Lsn, PageNo)> {
-        self.waiting.iter().take_while(|(lsn, _)| *lsn <= up_to).take(most).copied().collect()
+        let oldest: Vec<_> =
+            self.waiting.iter().take_while(|(lsn, _)| *lsn <= up_to).take(most).copied().collect();
+        work::add(Work::ListEntry, oldest.len() as u64);
+        oldest
     }
 
     /// How many pages wait.

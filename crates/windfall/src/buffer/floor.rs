@@ -5,7 +5,8 @@
 //!
 //! **Invariants.** A tablespace with a dirty page is in the inbox or in the heap. Its key in the heap is at most its
 //! oldest LSN, which only grows while it stays dirty; so the top of the heap, once its key is up to date, is the
-//! minimum. A dropped tablespace counts until its drop is durable.
+//! minimum. A dropped tablespace counts until its drop is durable, or until the reclaimer has taken its dirty set: the
+//! control file names no floor before the log is durable beyond everything that was appended before.
 //!
 //! **May touch.** `space`.
 
@@ -20,6 +21,7 @@ use crate::{
     sync::{
         Arc, Mutex, Rank,
         atomic::Ordering::{AcqRel, Release},
+        work::{self, Work},
     },
 };
 
@@ -48,6 +50,7 @@ impl Heap {
     }
 
     fn pop(&mut self) -> Option<(Lsn, Arc<Space>)> {
+        work::count(Work::ListEntry);
         let (Reverse(lsn), place) = self.order.pop()?;
         self.unused.push(place);
         Some((lsn, self.spaces[place].take().expect("every place in the order is taken")))

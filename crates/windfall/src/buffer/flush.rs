@@ -29,6 +29,7 @@ use crate::{
     sync::{
         Arc,
         atomic::Ordering::{Relaxed, Release},
+        work,
     },
 };
 
@@ -185,6 +186,9 @@ impl BufferPool {
             copy.space.dirty.lock().written(copy.page, copy.since);
         }
         self.counters.writes.fetch_add(written as u64, Relaxed);
+        if !work::is_background() {
+            self.counters.foreground_writes.fetch_add(written as u64, Relaxed);
+        }
         *self.flush_error.lock() = None;
         Ok(written)
     }

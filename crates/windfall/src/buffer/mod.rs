@@ -112,6 +112,8 @@ pub struct Counters {
     pub reads: AtomicU64,
     /// Pages written to data files.
     pub writes: AtomicU64,
+    /// Those of them that no background worker wrote.
+    pub foreground_writes: AtomicU64,
     /// Live pages evicted.
     pub evictions: AtomicU64,
     /// Frames taken from dropped tablespaces.

@@ -22,6 +22,7 @@ use crate::{
             AtomicU32,
             Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
         },
+        work::{self, Work},
     },
 };
 
@@ -273,6 +274,7 @@ impl PageTable {
                 return Some(PageNo(at as u32));
             }
             looked += 1;
+            work::count(Work::ListEntry);
             let n = at as usize;
             if n < INLINE {
                 at += 1;

@@ -98,6 +98,7 @@ impl BufferPool {
         // Three rounds bring every counter to zero; more would find nothing new.
         for _ in 0..reach.min(limit as usize * 3 + 1) {
             let frame = FrameNo((self.hand.fetch_add(1, AcqRel) % limit) as u32);
+            work::count(Work::ListEntry);
             let descriptor = self.arena.frame(frame);
             if descriptor.tag().space == SpaceId::NONE || !descriptor.tick() {
                 continue;

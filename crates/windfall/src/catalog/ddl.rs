@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** Create, drop, truncate, rename, swap; add and drop of secondary trees; each atomic over a crash.
 //!
-//! **Invariants.** Those of the [catalog](super). New tablespaces are known to nobody before their record is durable; old ones
-//! are detached after their drop is.
+//! **Invariants.** Those of the [catalog](super). New tablespaces are known to nobody before their record is committed, as
+//! `flush_log_at_trx_commit` says; old ones are detached after their drop is.
 //!
 //! **May touch.** The rest of `catalog`, and what it may touch.
 

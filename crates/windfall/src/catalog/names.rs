@@ -26,11 +26,13 @@ enum Entry {
     Claimed,
 }
 
+type Shard = Mutex<HashMap<Arc<str>, Entry>>;
+
 /// The names.
 #[derive(Debug)]
 pub struct Names {
     env: Arc<dyn Env>,
-    shards: Box<[Mutex<HashMap<Arc<str>, Entry>>]>,
+    shards: Box<[Shard]>,
     decided: Event,
 }
 
@@ -48,7 +50,7 @@ impl Names {
         Self { env, shards, decided: Event::new() }
     }
 
-    fn shard(&self, name: &str) -> &Mutex<HashMap<Arc<str>, Entry>> {
+    fn shard(&self, name: &str) -> &Shard {
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(name);
         &self.shards[hash as usize % SHARDS]
     }

@@ -4,7 +4,7 @@
 //! floor passes; and it goes when the file has gone.
 //!
 //! **Invariants.** A live tablespace whose file was made has a record, or the log says so at or above the floor. A record whose
-//! tablespace nobody names is of no consequence.
+//! tablespace nobody names is of no consequence. The same worker tidies the system tree.
 //!
 //! **May touch.** `system`, `buffer`, `tablespace`, `mtr`.
 
@@ -68,12 +68,12 @@ impl FileRecords {
             let mut mtr = Mtr::begin(&self.pool)?;
             self.system.change(&mut mtr, &mut changes)?;
             mtr.commit()?;
-            self.system.maintain(&changes)?;
         }
         for space in &made {
             self.pool.file_recorded(*space);
         }
         self.gone.truncate(self.gone.len() - gone.len());
-        Ok(made.len() == BATCH || gone.len() == BATCH)
+        let untidy = self.system.tidy_step()?;
+        Ok(untidy || made.len() == BATCH || gone.len() == BATCH)
     }
 }

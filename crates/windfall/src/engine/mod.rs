@@ -67,9 +67,10 @@ pub struct Engine {
     pub hash_budget: Arc<HashBudget>,
     flush_log: AtomicU8,
     closed: AtomicBool,
-    /// Stopped in this order: first those that use the engine as its clients do, then those that serve.
-    tenants: Mutex<Vec<Worker>>,
-    services: Mutex<Vec<Worker>>,
+    /// Stopped first: the workers that change something.
+    changers: Mutex<Vec<Worker>>,
+    /// Stopped last: those that the others may wait for.
+    servers: Mutex<Vec<Worker>>,
 }
 
 impl Engine {
@@ -94,17 +95,17 @@ impl Engine {
         self.pool.ground().health.check()
     }
 
-    fn spawn_tenants(&self) {
-        let mut tenants = Vec::new();
+    fn spawn_changers(&self) {
+        let mut changers = Vec::new();
         let (pool, deleter) = (self.pool.clone(), self.deleter.clone());
-        let reclaim = move || match pool.reclaim_step(&mut |space| deleter.push(space)) {
-            true => Next::Again,
-            false => Next::Idle(RECLAIM_PAUSE),
+        let reclaim = move || {
+            let more = pool.reclaim_step(&mut |space| deleter.push(space));
+            if more { Next::Again } else { Next::Idle(RECLAIM_PAUSE) }
         };
-        tenants.push(self.env.spawn("reclaimer", Kind::Service, Arc::new(Event::new()), Box::new(reclaim)));
+        changers.push(self.env.spawn("reclaimer", Kind::Service, Arc::new(Event::new()), Box::new(reclaim)));
         let deleter = self.deleter.clone();
         let wake = deleter.wake.clone();
-        tenants.push(self.env.spawn("deleter", Kind::Service, wake, Box::new(move || deleter.step())));
+        changers.push(self.env.spawn("deleter", Kind::Service, wake, Box::new(move || deleter.step())));
         let mut files = files::FileRecords::new(self.pool.clone(), self.system.clone(), self.deleter.clone());
         let record = move || match files.step() {
             Ok(true) => Next::Again,
@@ -114,7 +115,7 @@ impl Engine {
                 Next::Idle(RECORD_PAUSE)
             }
         };
-        tenants.push(self.env.spawn("records", Kind::Tenant, Arc::new(Event::new()), Box::new(record)));
+        changers.push(self.env.spawn("records", Kind::Tenant, Arc::new(Event::new()), Box::new(record)));
         let transactions = self.transactions.clone();
         let wake = transactions.purge_wake();
         let purge = move || match transactions.purge_step() {
@@ -125,8 +126,8 @@ impl Engine {
                 Next::Idle(PURGE_PAUSE)
             }
         };
-        tenants.push(self.env.spawn("purge", Kind::Tenant, wake, Box::new(purge)));
-        *self.tenants.lock() = tenants;
+        changers.push(self.env.spawn("purge", Kind::Tenant, wake, Box::new(purge)));
+        *self.changers.lock() = changers;
     }
 
     /// Writes everything, marks the database as shut down cleanly and stops the workers. Later calls do nothing.
@@ -137,11 +138,11 @@ impl Engine {
         if self.closed.swap(true, SeqCst) {
             return Ok(());
         }
-        let tenants = core::mem::take(&mut *self.tenants.lock());
-        drop(tenants);
+        let changers = core::mem::take(&mut *self.changers.lock());
+        drop(changers);
         let result = self.shut();
-        let services = core::mem::take(&mut *self.services.lock());
-        drop(services);
+        let servers = core::mem::take(&mut *self.servers.lock());
+        drop(servers);
         self.disk.release();
         result
     }

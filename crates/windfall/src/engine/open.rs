@@ -163,9 +163,9 @@ impl Engine {
         let pool = BufferPool::new(ground, page_size, frames(options.pool_size), frames(options.pool_max))?;
         let pool = Arc::new(pool);
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
-        let mut services = Vec::from(checkpointer.spawn(&*env));
+        let mut servers = Vec::from(checkpointer.spawn(&*env));
         let writer = log.clone();
-        services.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || writer.step())));
+        servers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || writer.step())));
 
         recovery::mend_torn_pages(&*disk, page_size)?;
         pool.set_recovering(true);
@@ -204,11 +204,11 @@ impl Engine {
             hash_budget: budget,
             flush_log: AtomicU8::new(options.flush_log as u8),
             closed: AtomicBool::new(false),
-            tenants: Mutex::new(Rank::Leaf, Vec::new()),
-            services: Mutex::new(Rank::Leaf, services),
+            changers: Mutex::new(Rank::Leaf, Vec::new()),
+            servers: Mutex::new(Rank::Leaf, servers),
         };
         engine.transactions.roll_back_unfinished()?;
-        engine.spawn_tenants();
+        engine.spawn_changers();
         Ok(engine)
     }
 }

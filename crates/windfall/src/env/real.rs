@@ -17,7 +17,7 @@ use std::{
 };
 
 use super::{Env, Kind, Next, Step, Worker};
-use crate::sync::{Arc, Event};
+use crate::sync::{Arc, Event, work::in_background};
 
 /// The environment of the product.
 #[derive(Debug)]
@@ -47,14 +47,10 @@ impl Env for RealEnv {
         let (told, woken) = (stop.clone(), wake.clone());
         let thread = thread::Builder::new().name(format!("windfall-{name}")).spawn(move || {
             while !told.load(SeqCst) {
-                match step() {
+                match in_background(&mut step) {
                     Next::Again => {}
                     Next::Done => break,
-                    Next::Idle(time) => {
-                        // A notification ends the wait whatever it was for: the step finds out.
-                        let mut looked = false;
-                        woken.wait_for(time, || told.load(SeqCst) || core::mem::replace(&mut looked, true));
-                    }
+                    Next::Idle(time) => woken.nap(time),
                 }
             }
         });

@@ -12,7 +12,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use super::{Env, Kind, Next, Step, Worker};
-use crate::sync::{Arc, Event, Mutex, Rank, as_another_thread};
+use crate::sync::{Arc, Event, Mutex, Rank, as_another_thread, work::in_background};
 
 /// The simulated environment. Clones share one world.
 #[derive(Clone)]
@@ -87,7 +87,7 @@ impl SimulatedEnv {
                 .expect("chosen among those with a step");
             (id, step)
         };
-        let next = as_another_thread(&mut step);
+        let next = as_another_thread(|| in_background(&mut step));
         let mut world = self.world.lock();
         world.now += Duration::from_micros(10);
         let pause = match next {

@@ -9,7 +9,11 @@
 //! **May touch.** Nothing.
 
 use core::{
-    sync::atomic::{AtomicU32, Ordering::SeqCst, fence},
+    sync::atomic::{
+        AtomicBool, AtomicU32,
+        Ordering::{Relaxed, SeqCst},
+        fence,
+    },
     time::Duration,
 };
 
@@ -17,6 +21,8 @@ use core::{
 #[derive(Debug, Default)]
 pub struct Event {
     waiters: AtomicU32,
+    /// Whether there was a notification since the last nap.
+    rung: AtomicBool,
     mutex: parking_lot::Mutex<u64>,
     condvar: parking_lot::Condvar,
 }
@@ -26,6 +32,7 @@ impl Event {
     pub const fn new() -> Self {
         Self {
             waiters: AtomicU32::new(0),
+            rung: AtomicBool::new(false),
             mutex: parking_lot::const_mutex(0),
             condvar: parking_lot::Condvar::new(),
         }
@@ -33,6 +40,9 @@ impl Event {
 
     /// Wakes every waiter, which then looks at its condition again.
     pub fn notify(&self) {
+        if !self.rung.load(Relaxed) {
+            self.rung.store(true, Relaxed);
+        }
         fence(SeqCst);
         if self.waiters.load(SeqCst) > 0 {
             *self.mutex.lock() += 1;
@@ -48,6 +58,13 @@ impl Event {
     /// Waits until `ready` says so, or until the time has passed. Says whether it was ready.
     pub fn wait_for(&self, at_most: Duration, mut ready: impl FnMut() -> bool) -> bool {
         self.wait_some(Some(at_most), &mut ready)
+    }
+
+    /// Waits for the next notification, or until the time has passed. One since the last nap ends it at once. For one
+    /// napper at a time.
+    pub fn nap(&self, at_most: Duration) {
+        self.wait_for(at_most, || self.rung.load(SeqCst));
+        self.rung.store(false, SeqCst);
     }
 
     fn wait_some(&self, at_most: Option<Duration>, ready: &mut dyn FnMut() -> bool) -> bool {
@@ -92,6 +109,16 @@ mod tests {
             shared.0.notify();
             thread.join().unwrap();
         }
+    }
+
+    #[test]
+    fn a_nap_is_a_nap() {
+        let event = Event::new();
+        let start = std::time::Instant::now();
+        event.nap(Duration::from_millis(30));
+        assert!(start.elapsed() >= Duration::from_millis(29), "it did not wait");
+        event.notify();
+        event.nap(Duration::from_mins(1));
     }
 
     #[test]

@@ -82,7 +82,8 @@ impl Gate {
         self.state.load(SeqCst) == CLOSED_FOR_GOOD
     }
 
-    /// Closes the gate and waits until nobody is inside. One closer at a time: the caller holds the DDL lock.
+    /// Closes the gate and waits until nobody is inside. One closer at a time: the caller has claimed
+    /// the table.
     pub fn close(&self) {
         self.shut(CLOSED);
     }

@@ -16,8 +16,8 @@ use super::work::{self, Work};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Rank {
-    /// One DDL statement at a time decides over names.
-    Ddl,
+    /// A session's temporary tables.
+    Session,
     /// The names of open tables.
     Names,
     /// A row's lock.
@@ -30,8 +30,8 @@ pub enum Rank {
     Cleaner,
     /// An undo stream.
     Undo,
-    /// A structure change of a tree.
-    Tree,
+    /// A change of the system tree.
+    System,
     /// The table of active transactions.
     Transactions,
     /// The making of a tablespace's file.
@@ -39,7 +39,7 @@ pub enum Rank {
     /// A latch on a page. Pages have an order of their own: parent before child, left before right, the
     /// tree before the undo page, the allocation map last.
     Page,
-    /// The resizing of the pool, the reclaimer's queue.
+    /// The reclaimer's queue, the floor's heap.
     Pool,
     /// A tablespace's dirty set.
     Dirty,
@@ -231,14 +231,22 @@ impl<T> RwLock<T> {
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         let held = Held::take(self.rank);
         work::count(Work::Lock);
-        RwLockReadGuard { inner: self.inner.read(), _held: held }
+        let inner = self.inner.try_read().unwrap_or_else(|| {
+            work::waited();
+            self.inner.read()
+        });
+        RwLockReadGuard { inner, _held: held }
     }
 
     /// Waits for exclusive access.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         let held = Held::take(self.rank);
         work::count(Work::Lock);
-        RwLockWriteGuard { inner: self.inner.write(), _held: held }
+        let inner = self.inner.try_write().unwrap_or_else(|| {
+            work::waited();
+            self.inner.write()
+        });
+        RwLockWriteGuard { inner, _held: held }
     }
 }
 
@@ -268,7 +276,7 @@ mod tests {
 
     #[test]
     fn rising_ranks_are_fine() {
-        let a = Mutex::new(Rank::Ddl, 1);
+        let a = Mutex::new(Rank::Session, 1);
         let b = RwLock::new(Rank::Leaf, 2);
         let a = a.lock();
         let b = b.read();
@@ -277,9 +285,9 @@ mod tests {
 
     #[test]
     #[cfg(debug_assertions)]
-    #[should_panic(expected = "Ddl taken while Leaf is held")]
+    #[should_panic(expected = "Session taken while Leaf is held")]
     fn falling_ranks_panic() {
-        let a = Mutex::new(Rank::Ddl, 1);
+        let a = Mutex::new(Rank::Session, 1);
         let b = Mutex::new(Rank::Leaf, 2);
         let _b = b.lock();
         let _a = a.lock();
@@ -287,7 +295,7 @@ mod tests {
 
     #[test]
     fn trying_out_of_order_is_allowed_because_it_cannot_wait() {
-        let a = Mutex::new(Rank::Ddl, 1);
+        let a = Mutex::new(Rank::Session, 1);
         let b = Mutex::new(Rank::Leaf, 2);
         let _b = b.lock();
         assert!(a.try_lock().is_some());

@@ -18,11 +18,11 @@ use core::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Work {
-    /// A frame of the catalog or the undo log was looked at.
+    /// A frame of the catalog was looked at.
     CatalogFrame,
     /// Any other frame was looked at.
     Frame,
-    /// A latch on a page of the catalog or the undo log was taken.
+    /// A latch on a page of the catalog was taken.
     CatalogLatch,
     /// A latch on any other page was taken.
     Latch,
@@ -42,8 +42,6 @@ pub enum Work {
     Sync,
     /// Any other file-system call: create, open, truncate, rename, remove.
     FileCall,
-    /// A page that had to be evicted was dirty, and the thread that needed its frame wrote it.
-    DirtyVictim,
     /// A live page was evicted to make room.
     Evicted,
     /// A frame was taken from a dropped tablespace.
@@ -74,6 +72,7 @@ impl core::ops::Sub for Counts {
 thread_local! {
     static COUNTS: [Cell<u64>; KINDS] = const { [const { Cell::new(0) }; KINDS] };
     static SCOPE: Cell<bool> = const { Cell::new(false) };
+    static BACKGROUND: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Threads that are inside a drop right now, and how often anyone waited for a lock meanwhile.
@@ -93,6 +92,19 @@ pub fn add(kind: Work, n: u64) {
         let cell = &counts[kind as usize];
         cell.set(cell.get() + n);
     });
+}
+
+/// Runs a step of a background worker, so that its work is not taken for the foreground's.
+pub fn in_background<T>(run: impl FnOnce() -> T) -> T {
+    let before = BACKGROUND.replace(true);
+    let result = run();
+    BACKGROUND.set(before);
+    result
+}
+
+/// Whether this thread runs a step of a background worker.
+pub fn is_background() -> bool {
+    BACKGROUND.get()
 }
 
 /// Notes that this thread is about to wait for a lock or latch.

@@ -119,23 +119,21 @@ impl Deleter {
 
     /// One step.
     pub fn step(&self) -> Next {
+        if self.pool.ground().health.is_poisoned() {
+            return Next::Idle(IDLE);
+        }
         let first = self.queue.lock().pop_front();
         let Some(mut doomed) = first else {
             self.rest();
             return Next::Idle(IDLE);
         };
-        if self.pool.ground().health.is_poisoned() {
-            return Next::Idle(IDLE);
-        }
         if let Some(space) = &doomed.known {
             let log = &self.pool.ground().log;
             if space.drop_lsn() > log.durable() {
                 // A log under pressure waits for this drop: then it is made durable now.
-                if log.pressure() >= 50 && log.sync_to(space.drop_lsn()).is_err() {
-                    return Next::Idle(IDLE);
-                }
+                let synced = log.pressure() < 50 || log.sync_to(space.drop_lsn()).is_ok();
                 self.queue.lock().push_back(doomed);
-                return Next::Idle(PAUSE);
+                return Next::Idle(if synced { PAUSE } else { IDLE });
             }
             if self.pool.file_of_dropped(space) == FileState::None {
                 return Next::Again;

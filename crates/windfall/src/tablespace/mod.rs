@@ -3,8 +3,9 @@
 //! **Purpose.** Allocates and frees pages of a tablespace, within the mini-transaction that needs them.
 //!
 //! **Invariants.** A tablespace without pages has no header; the first allocation makes page 0, and the page it gives is
-//! page 1. A bit is set while its page is in use; map pages have their own bits set. The latch on a map page is the last
-//! that a mini-transaction takes: whoever holds one asks for no other page but the one just allocated. A freed page
+//! page 1. A bit is set while its page is in use; map pages have their own bits set. The latches on map pages are the last
+//! that a mini-transaction takes, in rising order: whoever holds one asks for no other page but the one just allocated.
+//! So several pages are freed in rising order, too. A freed page
 //! is formatted as free, so that whatever still points at it sees that it is nobody's.
 //!
 //! **May touch.** `mtr`, `buffer` and what is below.
@@ -128,12 +129,24 @@ pub fn allocate(
     let span = pages_a_map(mtr.pool().page_size());
     let hint = space.free_hint();
     let near_group = near.0 / span;
-    for group in core::iter::once(near_group).chain(hint / span..u32::MAX / span) {
+    let mut lowest = hint / span;
+    for group in core::iter::once(near_group).chain(0..u32::MAX / span) {
+        // After the group of `near`: from the hint on, but never below a map that stays latched.
+        if group != near_group && group < lowest {
+            continue;
+        }
         let first = group * span;
         let map = latch_map(mtr, space, group)?;
         let page = mtr.page(map);
         let from = if group == near_group { near.0 - first } else { 0 };
-        let Some(bit) = first_free(page, from).or_else(|| first_free(page, 0)) else { continue };
+        let Some(bit) = first_free(page, from).or_else(|| first_free(page, 0)) else {
+            if mtr.is_changed(map) {
+                lowest = lowest.max(group);
+            } else {
+                mtr.unlatch(map);
+            }
+            continue;
+        };
         set_bit(mtr, map, bit, true);
         if hint / span == group {
             let next = first_free(mtr.page(map), 0).unwrap_or(span);
@@ -147,7 +160,7 @@ pub fn allocate(
     Err(UsageError::Other(what.into()).into())
 }
 
-/// Frees a page. The page stays latched to the commit.
+/// Frees a page; of several in one mini-transaction the lowest first. The page stays latched to the commit.
 ///
 /// # Errors
 /// When the tablespace is dropped, or the page is not in use.

@@ -365,9 +365,6 @@ impl Stream {
         }
         self.slices.lock().remove(&slice);
         self.ground.pool.detach(&space, end);
-        if self.durability == Durability::Logged {
-            self.ground.system.maintain(&changes)?;
-        }
         Ok(true)
     }
 

@@ -210,8 +210,10 @@ impl<S: PageStore> Tree<S> {
         for page in &gone {
             mtr.apply(*page, &PageOp::Format { kind: PageType::Free, level: 0 });
         }
-        for page in gone {
-            let no = mtr.page_no(page);
+        // And they are freed in rising order, because allocation maps are latched so.
+        let mut numbers: Vec<PageNo> = gone.iter().map(|page| mtr.page_no(*page)).collect();
+        numbers.sort_unstable();
+        for no in numbers {
             mtr.free(&self.space, no)?;
         }
         mtr.commit()?;

@@ -1,0 +1,303 @@
+//! The command line.
+//!
+//! **Purpose.** Every command with its options, as `clap` reads them; `--help` is written here.
+//!
+//! **Invariants.** What is given wrongly is refused here, before anything is opened.
+//!
+//! **May touch.** Nothing.
+
+use std::path::PathBuf;
+
+use clap::{Args as Group, Parser, Subcommand, ValueEnum};
+
+/// Windfall: a storage engine in which dropping a table costs the same whatever the buffer pool holds.
+#[derive(Debug, Parser)]
+#[command(name = "windfall", version, arg_required_else_help = true)]
+pub struct Args {
+    /// The folder of the database.
+    #[arg(long, global = true, value_name = "PATH", default_value = "windfall-data")]
+    pub db: PathBuf,
+
+    /// Answer in JSON, for programs.
+    #[arg(long, global = true)]
+    pub json: bool,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Drop tables under load and watch: a table on the terminal, and report.html.
+    Demo(DemoArgs),
+    /// Measure what the project claims.
+    Bench(BenchArgs),
+    /// Make an empty table (and the database, if there is none).
+    Create(CreateArgs),
+    /// Load a CSV or TSV file with a header; makes the table if there is none.
+    Load(LoadArgs),
+    /// Print the row with a key.
+    Get(GetArgs),
+    /// Print rows in the order of their keys.
+    Scan(ScanArgs),
+    /// Drop one table, or several in one atomic step.
+    Drop {
+        /// The tables.
+        #[arg(required = true, value_name = "TABLE")]
+        tables: Vec<String>,
+    },
+    /// Empty a table.
+    Truncate {
+        /// The table.
+        table: String,
+    },
+    /// List the tables.
+    Tables,
+    /// Check every page, tree and file of a database that no process has open.
+    Check,
+}
+
+/// Options of `create`.
+#[derive(Debug, Group)]
+pub struct CreateArgs {
+    /// The name of the table.
+    pub table: String,
+    /// The names of its columns, separated by commas.
+    #[arg(long, required = true, value_delimiter = ',', value_name = "NAME,...")]
+    pub columns: Vec<String>,
+    /// The column that is the key [default: the first].
+    #[arg(long, value_name = "COLUMN")]
+    pub key: Option<String>,
+}
+
+/// Options of `load`.
+#[derive(Debug, Group)]
+pub struct LoadArgs {
+    /// The table to load into.
+    pub table: String,
+    /// The file; `-` or nothing is standard input.
+    pub file: Option<PathBuf>,
+    /// The column that is the key [default: the first]. Keys are ordered by their bytes.
+    #[arg(long, value_name = "COLUMN")]
+    pub key: Option<String>,
+    /// What separates the fields, as one character or `tab` [default: tab for *.tsv, else a comma].
+    #[arg(long, value_name = "CHAR", value_parser = delimiter)]
+    pub delimiter: Option<u8>,
+    /// Leave out bad lines and count them, instead of stopping at the first.
+    #[arg(long)]
+    pub skip_bad: bool,
+    /// Replace the row when its key exists already, instead of calling the line bad.
+    #[arg(long)]
+    pub replace: bool,
+}
+
+/// Options of `get`.
+#[derive(Debug, Group)]
+pub struct GetArgs {
+    /// The table.
+    pub table: String,
+    /// The key.
+    pub key: String,
+}
+
+/// Options of `scan`.
+#[derive(Debug, Group)]
+pub struct ScanArgs {
+    /// The table.
+    pub table: String,
+    /// The first key (included).
+    #[arg(long, value_name = "KEY")]
+    pub from: Option<String>,
+    /// The last key (excluded).
+    #[arg(long, value_name = "KEY")]
+    pub to: Option<String>,
+    /// At most so many rows.
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// From the highest key down.
+    #[arg(long)]
+    pub reverse: bool,
+}
+
+/// When a commit is durable, with the numbers that `MariaDB` users know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Commit {
+    /// Written and synced about once a second.
+    #[value(name = "0")]
+    Lazy,
+    /// Synced at every commit.
+    #[value(name = "1")]
+    Sync,
+    /// Written at every commit, synced about once a second.
+    #[value(name = "2")]
+    Write,
+}
+
+impl Commit {
+    /// The number.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Lazy => 0,
+            Self::Sync => 1,
+            Self::Write => 2,
+        }
+    }
+}
+
+/// Options of `demo`.
+#[derive(Clone, Debug, Group)]
+pub struct DemoArgs {
+    /// How long to measure: half of it without drops, half of it with.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(2..=86_400))]
+    pub seconds: u64,
+    /// Where the report goes, and the database while the demo runs.
+    #[arg(long, value_name = "DIR", default_value = "windfall-demo")]
+    pub out: PathBuf,
+    /// Client threads.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: u32,
+    /// Rows of the table that the clients work on.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1_000..=100_000_000))]
+    pub rows: u32,
+    /// The buffer pool, such as 512m or 4g [default: 3g, or half of the memory if that is less].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub pool: Option<u64>,
+    /// The one big table among those that are dropped [default: 1g, or a third of the pool if that is less].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub big_table: Option<u64>,
+    /// Seconds between two drops.
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
+    pub drop_every: f64,
+    /// Rows of each small table that is dropped.
+    #[arg(long, default_value_t = 1_000, value_name = "ROWS")]
+    pub small_rows: u32,
+    /// When a commit is durable.
+    #[arg(long, value_enum, default_value = "1", value_name = "0|1|2")]
+    pub flush_log_at_trx_commit: Commit,
+    /// Where the random numbers begin: the same seed gives the same rows and the same sequence of calls.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Keep the database of the demo.
+    #[arg(long)]
+    pub keep: bool,
+}
+
+/// Options of `bench`.
+#[derive(Clone, Debug, Group)]
+pub struct BenchArgs {
+    /// What to measure.
+    #[arg(value_enum)]
+    pub name: BenchName,
+    /// Small sizes and short times: shows that the benchmark runs, proves nothing.
+    #[arg(long)]
+    pub quick: bool,
+    /// Where the databases go while it runs [default: a folder below the current one].
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Where the random numbers begin.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// `foreground`: hold up every client for so long at each drop, to see that the harness finds it.
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 0)]
+    pub plant_hold_us: u64,
+    /// The part that a child process of a benchmark plays.
+    #[arg(long, hide = true, value_name = "PART")]
+    pub child: Option<String>,
+}
+
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchName {
+    /// The counted work and the time of a drop.
+    Drop,
+    /// Many tables that come and go.
+    CreateDrop,
+    /// What the others notice of a drop.
+    Foreground,
+    /// What the others notice while a big file is deleted.
+    BigFile,
+    /// The memory of a dropped table, used again.
+    MemoryBack,
+    /// Point reads of a cached table, beside other engines.
+    Read,
+    /// A database several times larger than the pool.
+    LargerThanMemory,
+    /// The time from a kill to the next open database.
+    Recovery,
+    /// The memory that the bookkeeping takes.
+    Footprint,
+}
+
+impl BenchName {
+    /// The name as it is given.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Drop => "drop",
+            Self::CreateDrop => "create-drop",
+            Self::Foreground => "foreground",
+            Self::BigFile => "big-file",
+            Self::MemoryBack => "memory-back",
+            Self::Read => "read",
+            Self::LargerThanMemory => "larger-than-memory",
+            Self::Recovery => "recovery",
+            Self::Footprint => "footprint",
+        }
+    }
+}
+
+/// Reads a size such as `4096`, `512k`, `64m` or `8g`.
+pub fn size(text: &str) -> Result<u64, String> {
+    let lower = text.trim().to_ascii_lowercase();
+    let number = lower.trim_end_matches("ib").trim_end_matches('b');
+    let (digits, shift) = match number.as_bytes().last() {
+        Some(b'k') => (&number[..number.len() - 1], 10),
+        Some(b'm') => (&number[..number.len() - 1], 20),
+        Some(b'g') => (&number[..number.len() - 1], 30),
+        Some(b't') => (&number[..number.len() - 1], 40),
+        _ => (number, 0),
+    };
+    let bytes = digits.trim().parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
+    bytes.ok_or_else(|| "give a number of bytes, such as 4096, 512k, 64m or 8g".into())
+}
+
+/// Reads a delimiter.
+fn delimiter(text: &str) -> Result<u8, String> {
+    match text.as_bytes() {
+        b"tab" | b"\\t" => Ok(b'\t'),
+        [one] if one.is_ascii() && !matches!(one, b'"' | b'\n' | b'\r') => Ok(*one),
+        _ => Err("give one ASCII character, or `tab`".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory as _;
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_are_read() {
+        assert_eq!(size("0"), Ok(0));
+        assert_eq!(size("64m"), Ok(64 << 20));
+        assert_eq!(size("8G"), Ok(8 << 30));
+        assert_eq!(size("16KiB"), Ok(16 << 10));
+        for bad in ["", "m", "-1", "1.5g", "12q", "99999999999t"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn delimiters_are_read() {
+        assert_eq!(delimiter("tab"), Ok(b'\t'));
+        assert_eq!(delimiter(";"), Ok(b';'));
+        for bad in ["", "ab", "\"", "é"] {
+            assert!(delimiter(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! `bench create-drop`: many tables that come and go.
+//!
+//! **Purpose.** A small table that no checkpoint saw costs log writes and nothing else; a hundred thousand tables cost
+//! little memory, open fast, and make nobody wait for log space.
+//!
+//! **Invariants.** The bare loop writes the same number of times and the same number of bytes as the engine did, to a
+//! file in the same folder.
+//!
+//! **May touch.** `engine`, `measure`, the file system.
+
+use std::{
+    fs::{self, File},
+    io::Write as _,
+    time::Instant,
+};
+
+use super::{
+    fixture,
+    harness::{Bench, Bound},
+};
+use crate::{
+    args::Commit,
+    engine::{self, Setup},
+    failure::Result,
+    measure::{Latency, resident_bytes},
+};
+
+const MB: u64 = 1 << 20;
+
+/// Measures.
+pub fn run(bench: &mut Bench) -> Result<()> {
+    no_file(bench)?;
+    rate(bench)?;
+    many_empty(bench)?;
+    many_small(bench)
+}
+
+/// Small tables make no data file.
+fn no_file(bench: &mut Bench) -> Result<()> {
+    let db = Setup::with_pool(256 * MB).commit(Commit::Write).open(&bench.database("no-file"))?;
+    let before = engine::meters(&db).files_created;
+    let count = bench.size(1_000, 50);
+    for n in 0..count {
+        let name = format!("t_{n}");
+        fixture::used(&db, &name, 100)?;
+        db.drop_table(&name)?;
+    }
+    let made = engine::meters(&db).files_created - before;
+    bench.claim("files-of-small-tables", made as f64, Bound::AtMost(0.0));
+    fixture::close(db)
+}
+
+/// Creating and dropping, beside a loop that only writes what the log wrote.
+fn rate(bench: &mut Bench) -> Result<()> {
+    bench.say("create and drop in a loop");
+    let count = bench.size(20_000, 200);
+    let db = Setup::with_pool(256 * MB).commit(Commit::Write).open(&bench.database("loop"))?;
+    let before = engine::meters(&db);
+    let start = Instant::now();
+    for _ in 0..count {
+        fixture::table(&db, "t")?;
+        db.drop_table("t")?;
+    }
+    let engine_rate = f64::from(count) / start.elapsed().as_secs_f64();
+    let after = engine::meters(&db);
+    fixture::close(db)?;
+    let writes = (after.log_writes - before.log_writes).max(1);
+    let bytes = (after.log_bytes - before.log_bytes).div_ceil(writes) as usize;
+
+    let path = bench.database("bare.log");
+    let mut file = File::create(&path)?;
+    let buffer = vec![7; bytes];
+    let start = Instant::now();
+    for _ in 0..writes {
+        file.write_all(&buffer)?;
+    }
+    let bare_rate = f64::from(count) / start.elapsed().as_secs_f64();
+    fs::remove_file(&path)?;
+    bench.fact("create and drop, pairs per second", engine_rate);
+    bench.fact("the same log writes alone, pairs per second", bare_rate);
+    bench.fact("log writes per pair", writes as f64 / f64::from(count));
+    bench.fact("bytes per log write", bytes as u64);
+    bench.claim("create-drop-over-bare-loop", engine_rate / bare_rate, Bound::AtLeast(0.3));
+    Ok(())
+}
+
+/// Live empty tables: their memory, and the time to open the database.
+fn many_empty(bench: &mut Bench) -> Result<()> {
+    let count = bench.size(100_000, 500);
+    bench.say(&format!("{count} empty tables"));
+    let path = bench.database("empty");
+    let setup = Setup::with_pool(512 * MB).commit(Commit::Lazy);
+    let db = setup.open(&path)?;
+    let before = resident_bytes();
+    for n in 0..count {
+        fixture::table(&db, &format!("t_{n}"))?;
+    }
+    let grown = resident_bytes().saturating_sub(before);
+    bench.claim("megabytes-of-empty-tables", grown as f64 / 1e6, Bound::AtMost(300.0));
+    fixture::close(db)?;
+    let start = Instant::now();
+    let db = setup.open(&path)?;
+    let seconds = start.elapsed().as_secs_f64();
+    std::hint::black_box(db.table(&format!("t_{}", count - 1))?.get(b"k")?);
+    bench.claim("seconds-to-open", seconds, Bound::AtMost(5.0));
+    fixture::close(db)?;
+    Ok(fs::remove_dir_all(&path)?)
+}
+
+/// Tables of ten rows with a log that is small beside them: checkpoints have to make files, and nobody waits for that.
+fn many_small(bench: &mut Bench) -> Result<()> {
+    let count = bench.size(100_000, 500);
+    bench.say(&format!("{count} tables of 10 rows with a small log"));
+    let setup = Setup::with_pool(2048 * MB).commit(Commit::Write).log(32 * MB);
+    let db = setup.open(&bench.database("small"))?;
+    let mut times = Latency::default();
+    let mut timed = |call: &mut dyn FnMut() -> Result<()>| -> Result<()> {
+        let start = Instant::now();
+        call()?;
+        times.record(start.elapsed().as_nanos() as u64);
+        Ok(())
+    };
+    for n in 0..count {
+        let mut table = None;
+        timed(&mut || {
+            table = Some(fixture::table(&db, &format!("t_{n}"))?);
+            Ok(())
+        })?;
+        let table = table.expect("made just before");
+        for id in 0..10_u32 {
+            timed(&mut || Ok(table.insert(&id.to_be_bytes(), &[7; 100])?))?;
+        }
+    }
+    bench.fact("calls, p99.9 µs", times.percentile(99.9) as f64 / 1e3);
+    bench.fact("files made", engine::meters(&db).files_created);
+    bench.claim("longest-call-ms", times.max() as f64 / 1e6, Bound::AtMost(100.0));
+    fixture::close(db)
+}

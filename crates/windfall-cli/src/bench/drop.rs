@@ -1,0 +1,230 @@
+//! `bench drop`: what a drop does.
+//!
+//! **Purpose.** The counted work of a drop, its system calls and its instructions, whatever the pool holds.
+//!
+//! **Invariants.** Work is counted by the engine where it happens; system calls by `strace`, instructions by
+//! `callgrind`, each of a child process that marks where a drop begins and ends.
+//!
+//! **May touch.** `engine`, child processes.
+
+use std::{
+    env, fs, hint,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use super::{
+    drop_latency, fixture,
+    harness::{Bench, Bound},
+};
+use crate::{
+    args::{BenchArgs, Commit},
+    engine::{self, Database, DropWork, Setup},
+    failure::{Failure, Result},
+};
+
+const GB: u64 = 1 << 30;
+const MB: u64 = 1 << 20;
+
+/// Rows of a small table.
+const SMALL: u32 = 1_000;
+/// Drops whose instructions are counted.
+const DROPS: u32 = 20;
+/// What a child looks for, so that its system calls show where a drop begins and ends.
+const BEGIN: &str = "windfall-drop-begins";
+const END: &str = "windfall-drop-ends";
+
+/// Measures.
+pub fn run(bench: &mut Bench) -> Result<()> {
+    counted(bench)?;
+    system_calls(bench)?;
+    instructions(bench)?;
+    drop_latency::run(bench)
+}
+
+/// The counted work with the pool empty, part full and full; dirty and clean; with the hash index and without.
+fn counted(bench: &mut Bench) -> Result<()> {
+    let fills = bench.size([0, GB, 8 * GB], [0, 4 * MB, 16 * MB]);
+    let (mut most, mut height) = (DropWork::default(), 0);
+    for hash in [false, true] {
+        let path = bench.database(&format!("counted-{hash}"));
+        let pool = fills[2] + fills[2] / 4 + 64 * MB;
+        let db = Setup {
+            hash: Some(hash),
+            ..Setup::with_pool(pool).commit(Commit::Write).log(4 * fills[1].max(64 * MB))
+        }
+        .open(&path)?;
+        let ballast = fixture::table(&db, "ballast")?;
+        let mut filled = 0;
+        for fill in fills {
+            bench.say(&format!("counting, {} MB in the pool, hash index {hash}", fill / MB));
+            fixture::rows(&ballast, filled / fixture::ROW, fill / fixture::ROW)?;
+            filled = fill;
+            for clean in [false, true] {
+                if clean {
+                    db.checkpoint()?;
+                }
+                for n in 0..10 {
+                    let name = format!("small_{n}");
+                    fixture::used(&db, &name, SMALL)?;
+                    most.raise_to(&engine::drop_counted(&db, &[&name])?);
+                }
+            }
+        }
+        height = height.max(engine::catalog_height(&db)?);
+        fixture::close(db)?;
+        fs::remove_dir_all(&path)?;
+    }
+    bench.fact("counted-drops", most.drops);
+    for (name, count) in most.fields() {
+        bench.fact(format!("most of one drop: {name}"), count);
+    }
+    bench.claim("frames-outside-catalog", most.frames as f64, Bound::AtMost(0.0));
+    bench.claim("latches-outside-catalog", most.latches as f64, Bound::AtMost(0.0));
+    bench.claim("list-entries", most.list_entries as f64, Bound::AtMost(0.0));
+    bench.claim("catalog-pages", most.catalog_frames as f64, Bound::AtMost((height + 2) as f64));
+    bench.claim("file-system-calls-but-log", most.calls_but_log() as f64, Bound::AtMost(0.0));
+    Ok(())
+}
+
+/// What a child process does: `calls` or `instructions:BYTES OF THE POOL`.
+pub fn child(part: &str, options: &BenchArgs) -> Result<()> {
+    let dir = options.dir.as_deref().ok_or_else(|| Failure::said("a child needs --dir"))?;
+    let pool = part.strip_prefix("instructions:").and_then(|n| n.parse().ok());
+    let db = Setup::with_pool(pool.unwrap_or(64 * MB)).commit(Commit::Write).open(dir)?;
+    for n in 0..DROPS {
+        fixture::used(&db, &format!("small_{n}"), 10)?;
+    }
+    for n in 0..DROPS {
+        let name = format!("small_{n}");
+        if pool.is_some() {
+            measured_drop(&db, &name)?;
+        } else {
+            // A look at a file that is not there is a system call that stands out.
+            let _ = fs::symlink_metadata(BEGIN);
+            let dropped = db.drop_table(&name);
+            let _ = fs::symlink_metadata(END);
+            dropped?;
+        }
+    }
+    fixture::close(db)
+}
+
+/// The drop that `callgrind` finds by its name.
+#[inline(never)]
+fn measured_drop(db: &Database, name: &str) -> Result<()> {
+    hint::black_box(db.drop_table(name))?;
+    Ok(())
+}
+
+/// Runs a child under a tool. `None` if the tool is not installed.
+fn under(tool: &str, arguments: &[&str], part: &str, dir: &Path) -> Result<Option<()>> {
+    let me = env::current_exe()?;
+    let mut command = Command::new(tool);
+    command.args(arguments).arg(me).args(["bench", "drop", "--child", part, "--dir"]).arg(dir);
+    let done = match command.stdout(Stdio::null()).stderr(Stdio::piped()).output() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        done => done?,
+    };
+    if done.status.success() {
+        return Ok(Some(()));
+    }
+    let said = String::from_utf8_lossy(&done.stderr);
+    let last = said.lines().last().unwrap_or_default();
+    Err(Failure::said(format!("the benchmark failed under {tool} ({}): {last}", done.status)))
+}
+
+/// The system calls of drops, seen by `strace`.
+fn system_calls(bench: &mut Bench) -> Result<()> {
+    bench.say("system calls of a drop, by strace");
+    let (trace, dir) = (bench.database("strace.txt"), bench.database("strace"));
+    let output = trace.display().to_string();
+    if under("strace", &["-f", "-qq", "-o", &output], "calls", &dir)?.is_none() {
+        bench.missing("system-calls-but-log", "strace is not installed: apt-get install strace");
+        return Ok(());
+    }
+    let calls = calls_between(&fs::read_to_string(&trace)?);
+    let drops = calls.len();
+    if drops != DROPS as usize {
+        return Err(Failure::said(format!("strace shows {drops} drops instead of {DROPS}")));
+    }
+    let most = calls.iter().map(|c| c.iter().filter(|c| !is_log_write(c)).count()).max().unwrap_or(0);
+    let mut kinds: Vec<&str> = calls.iter().flatten().map(|c| c.split('(').next().unwrap_or(c)).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    bench.fact("system calls within drops, by strace", kinds.join(", "));
+    bench.claim("system-calls-but-log", most as f64, Bound::AtMost(0.0));
+    Ok(())
+}
+
+/// Whether a system call writes or syncs an open file; a drop has none open but the log.
+fn is_log_write(call: &str) -> bool {
+    ["write(", "pwrite64(", "writev(", "pwritev(", "pwritev2(", "fdatasync("]
+        .iter()
+        .any(|c| call.starts_with(c))
+}
+
+/// The system calls of the marking thread between its marks.
+fn calls_between(trace: &str) -> Vec<Vec<String>> {
+    let mut drops: Vec<Vec<String>> = Vec::new();
+    let mut inside: Option<&str> = None;
+    for line in trace.lines() {
+        let Some((thread, call)) = line.split_once(' ') else { continue };
+        let call = call.trim_start();
+        if call.contains(BEGIN) {
+            inside = Some(thread);
+            drops.push(Vec::new());
+        } else if call.contains(END) {
+            inside = None;
+        } else if inside == Some(thread) && !call.starts_with("<...") {
+            drops.last_mut().expect("pushed when the drop began").push(call.to_owned());
+        }
+    }
+    drops
+}
+
+/// The instructions of a drop over pools of very different sizes, which are reserved and not touched.
+fn instructions(bench: &mut Bench) -> Result<()> {
+    let pools = bench.size(&[64 * MB, 8 * GB, 450 * GB][..], &[16 * MB, 64 * MB]);
+    let mut counts = Vec::new();
+    for &pool in pools {
+        bench.say(&format!("instructions of a drop, by callgrind, pool of {} MB", pool / MB));
+        let (out, dir) = (bench.database("callgrind.out"), bench.database("callgrind"));
+        let file = format!("--callgrind-out-file={}", out.display());
+        let tool = ["--tool=callgrind", "--collect-atstart=no", "--toggle-collect=*measured_drop*", &file];
+        if under("valgrind", &tool, &format!("instructions:{pool}"), &dir)?.is_none() {
+            bench.missing("instructions-flat", "valgrind is not installed: apt-get install valgrind");
+            return Ok(());
+        }
+        let profile = fs::read_to_string(&out)?;
+        let total = profile
+            .lines()
+            .find_map(|l| l.strip_prefix("totals: "))
+            .and_then(|n| n.trim().parse::<f64>().ok());
+        let total = total.filter(|n| *n > 0.0);
+        let total =
+            total.ok_or_else(|| Failure::said("callgrind has seen no drop: is the program stripped?"))?;
+        bench.fact(format!("instructions of a drop, pool of {} MB", pool / MB), total / f64::from(DROPS));
+        counts.push(total);
+        fs::remove_dir_all(&dir)?;
+    }
+    let (least, most) =
+        (counts.iter().copied().fold(f64::MAX, f64::min), counts.iter().copied().fold(0.0, f64::max));
+    bench.claim("instructions-flat", most / least, Bound::AtMost(1.05));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_taken_from_the_thread_that_marks() {
+        let trace = format!(
+            "7 statx(\"{BEGIN}\") = -1\n8 read(3) = 1\n7 pwrite64(4, ..) = 9\n7 <... futex resumed>\n7 openat(..) = 5\n\
+             7 statx(\"{END}\") = -1\n7 close(5) = 0\n"
+        );
+        assert_eq!(calls_between(&trace), [["pwrite64(4, ..) = 9", "openat(..) = 5"]]);
+        assert!(is_log_write("pwrite64(4, ..) = 9") && !is_log_write("openat(..) = 5"));
+    }
+}

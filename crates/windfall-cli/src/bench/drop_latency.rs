@@ -1,0 +1,152 @@
+//! `bench drop`, second part: how long a drop takes.
+//!
+//! **Purpose.** The time of a drop in a nearly empty pool and in a full one, of an empty table and of a big one, of
+//! many tables at once and of many threads at once.
+//!
+//! **Invariants.** What is compared is measured in turns, so that whatever disturbs the machine disturbs both.
+//!
+//! **May touch.** `engine`, `measure`.
+
+use std::time::Instant;
+
+use super::{
+    fixture,
+    harness::{Bench, Bound},
+};
+use crate::{
+    args::Commit,
+    engine::{self, Database, Setup},
+    failure::Result,
+    measure::{median, quantile},
+};
+
+const GB: u64 = 1 << 30;
+const MB: u64 = 1 << 20;
+
+/// Measures.
+pub fn run(bench: &mut Bench) -> Result<()> {
+    fills(bench)?;
+    big_table(bench)?;
+    group(bench)?;
+    together(bench)
+}
+
+/// Drops a table; how long that took, in nanoseconds.
+fn timed(db: &Database, name: &str) -> Result<f64> {
+    let start = Instant::now();
+    db.drop_table(name)?;
+    Ok(start.elapsed().as_nanos() as f64)
+}
+
+/// Drops in turns in a pool with little in it and in one with much.
+fn fills(bench: &mut Bench) -> Result<()> {
+    let sizes = bench.size([64 * MB, 8 * GB], [2 * MB, 32 * MB]);
+    let drops = bench.size(200, 16);
+    let mut open = Vec::new();
+    for size in sizes {
+        bench.say(&format!("filling a pool with {} MB", size / MB));
+        let setup = Setup::with_pool(size + size / 4 + 64 * MB).commit(Commit::Write).log(2 * GB);
+        let db = setup.open(&bench.database(&format!("fill-{size}")))?;
+        fixture::big(&db, "ballast", size)?;
+        open.push(db);
+    }
+    for threads in [1, 8] {
+        bench.say(&format!("{drops} drops in turns, {threads} threads"));
+        let each = drops / threads;
+        let mut times = [Vec::new(), Vec::new()];
+        for db in &open {
+            for n in 0..each * threads {
+                fixture::used(db, &format!("small_{n}"), 1_000)?;
+            }
+        }
+        for part in fixture::threads(threads, |t| {
+            let mut times = [Vec::new(), Vec::new()];
+            for n in t * each..(t + 1) * each {
+                for (db, times) in open.iter().zip(&mut times) {
+                    times.push(timed(db, &format!("small_{n}"))?);
+                }
+            }
+            Ok(times)
+        })? {
+            for (all, part) in times.iter_mut().zip(part) {
+                all.extend(part);
+            }
+        }
+        for (size, times) in sizes.iter().zip(&times) {
+            let name = format!("drop with {} MB in the pool, {threads} threads", size / MB);
+            bench.fact(format!("{name}, median µs"), median(times) / 1e3);
+            bench.fact(format!("{name}, p99 µs"), quantile(times, 0.99) / 1e3);
+        }
+        let ratio = median(&times[1]) / median(&times[0]);
+        bench.claim(format!("full-over-empty-pool-{threads}-threads"), ratio, Bound::AtMost(1.2));
+    }
+    for db in open {
+        fixture::close(db)?;
+    }
+    Ok(())
+}
+
+/// A big table that is all in the pool, in turns with an empty one.
+fn big_table(bench: &mut Bench) -> Result<()> {
+    let size = bench.size(4 * GB, 8 * MB);
+    let times = bench.size(5, 3);
+    let setup = Setup::with_pool(size + size / 4 + 64 * MB).commit(Commit::Write).log(2 * GB);
+    let db = setup.open(&bench.database("big-table"))?;
+    let (mut big, mut empty) = (Vec::new(), Vec::new());
+    for n in 1..=times {
+        bench.say(&format!("a table of {} MB, {n} of {times}", size / MB));
+        fixture::big(&db, "big", size)?;
+        fixture::table(&db, "empty")?;
+        for (name, into) in [("big", &mut big), ("empty", &mut empty)] {
+            // Each is preceded by the same work, so that both find the processor's caches alike.
+            for _ in 0..10 {
+                fixture::used(&db, "before", 100)?;
+                db.drop_table("before")?;
+            }
+            into.push(timed(&db, name)?);
+        }
+    }
+    bench.fact(format!("drop of a table of {} MB, median µs", size / MB), median(&big) / 1e3);
+    bench.fact("drop of an empty table, median µs", median(&empty) / 1e3);
+    bench.claim("big-over-empty-table", median(&big) / median(&empty), Bound::AtMost(1.2));
+    fixture::close(db)
+}
+
+/// Many tables in one atomic step.
+fn group(bench: &mut Bench) -> Result<()> {
+    let count = bench.size(1_000, 50);
+    bench.say(&format!("{count} tables in one step"));
+    let db = Setup::with_pool(256 * MB).commit(Commit::Lazy).open(&bench.database("group"))?;
+    let names: Vec<String> = (0..count).map(|n| format!("t_{n}")).collect();
+    for name in &names {
+        fixture::used(&db, name, 10)?;
+    }
+    engine::set_commit(&db, Commit::Sync);
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let before = engine::meters(&db).log_syncs;
+    let start = Instant::now();
+    db.drop_tables(&names)?;
+    bench.fact(format!("drop of {count} tables in one step, ms"), start.elapsed().as_secs_f64() * 1e3);
+    let syncs = engine::meters(&db).log_syncs - before;
+    bench.claim("syncs-of-a-group-drop", syncs as f64, Bound::AtMost(1.0));
+    fixture::close(db)
+}
+
+/// Eight threads that drop durably share their syncs.
+fn together(bench: &mut Bench) -> Result<()> {
+    let each = bench.size(200, 10);
+    bench.say("eight threads drop durably");
+    let db = Setup::with_pool(256 * MB).commit(Commit::Lazy).open(&bench.database("together"))?;
+    for n in 0..8 * each {
+        fixture::used(&db, &format!("t_{n}"), 10)?;
+    }
+    engine::set_commit(&db, Commit::Sync);
+    let before = engine::meters(&db).log_syncs;
+    fixture::threads(8, |t| {
+        (t * each..(t + 1) * each)
+            .try_for_each(|n| db.drop_table(&format!("t_{n}")).map(drop).map_err(Into::into))
+    })?;
+    let syncs = engine::meters(&db).log_syncs - before;
+    bench.claim("syncs-per-drop-8-threads", syncs as f64 / (8 * each) as f64, Bound::AtMost(0.25));
+    fixture::close(db)
+}

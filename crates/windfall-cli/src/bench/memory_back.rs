@@ -1,0 +1,85 @@
+//! `bench memory-back`: the memory of a dropped table, used again.
+//!
+//! **Purpose.** With a dropped table in a full pool, loading another evicts nothing that lives, and a miss that is
+//! served from a dropped frame takes no longer than one that is served from the free list.
+//!
+//! **Invariants.** Both loads read one row of each page of a table of the same size from disk.
+//!
+//! **May touch.** `engine`, `measure`.
+
+use std::time::Instant;
+
+use super::{
+    fixture,
+    harness::{Bench, Bound},
+};
+use crate::{
+    args::Commit,
+    engine::{self, Setup, Table},
+    failure::Result,
+    measure::Latency,
+};
+
+const MB: u64 = 1 << 20;
+
+/// Measures.
+pub fn run(bench: &mut Bench) -> Result<()> {
+    let size = bench.size(4096 * MB, 16 * MB);
+    let path = bench.database("memory-back");
+    bench.say("making three tables");
+    let db = Setup::with_pool(size).commit(Commit::Lazy).log(1024 * MB).open(&path)?;
+    let mut rows = 0;
+    for name in ["first", "second", "live"] {
+        rows = fixture::big(&db, name, size)?.1;
+    }
+    db.checkpoint()?;
+    fixture::close(db)?;
+
+    // Room for two tables; the third one has to find its frames elsewhere.
+    let db = Setup::with_pool(2 * size + size / 16).commit(Commit::Write).open(&path)?;
+    let per_page = engine::meters(&db).page_size / fixture::ROW;
+    bench.say("reading into free frames");
+    let from_free = read(&db.table("first")?, rows, per_page)?;
+    bench.say("filling the pool");
+    read(&db.table("live")?, rows, per_page)?;
+    let filler = fixture::table(&db, "filler")?;
+    // The pool is full when the first page had to go.
+    let evictions = engine::meters(&db).evictions;
+    let mut id = 0;
+    while engine::meters(&db).evictions == evictions && id < rows {
+        fixture::rows(&filler, id, id + 100)?;
+        id += 100;
+    }
+    db.checkpoint()?;
+    bench.say("reading the first table again, so that all of it is in the pool");
+    read(&db.table("first")?, rows, per_page)?;
+    let before = engine::meters(&db);
+    bench.fact("free frames before the drop, share", before.free as f64 / before.frames as f64);
+    db.drop_table("first")?;
+    bench.say("reading into dropped frames");
+    // A few pages less than were given back: the inner pages and maps of the table want frames, too.
+    let from_dropped = read(&db.table("second")?, rows - rows / 32, per_page)?;
+    let after = engine::meters(&db);
+    for (name, times) in [("free list", &from_free), ("dropped frames", &from_dropped)] {
+        bench.fact(format!("{name}: reads"), times.count());
+        bench.fact(format!("{name}: p50 µs"), times.percentile(50.0) as f64 / 1e3);
+        bench.fact(format!("{name}: p99.9 µs"), times.percentile(99.9) as f64 / 1e3);
+    }
+    bench.fact("frames taken from the dropped table", after.reclaimed - before.reclaimed);
+    bench.fact("waits for a frame", after.frame_waits - before.frame_waits);
+    bench.claim("live-pages-evicted", (after.evictions - before.evictions) as f64, Bound::AtMost(0.0));
+    let ratio = from_dropped.percentile(99.9) as f64 / from_free.percentile(99.9) as f64;
+    bench.claim("miss-p99.9-over-free-list", ratio, Bound::AtMost(1.2));
+    fixture::close(db)
+}
+
+/// Reads a row of every page.
+fn read(table: &Table, rows: u64, per_page: u64) -> Result<Latency> {
+    let mut times = Latency::default();
+    for id in (0..rows).step_by(per_page.max(1) as usize) {
+        let start = Instant::now();
+        std::hint::black_box(table.get(&id.to_be_bytes())?);
+        times.record(start.elapsed().as_nanos() as u64);
+    }
+    Ok(times)
+}

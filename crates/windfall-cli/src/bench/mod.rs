@@ -1,0 +1,57 @@
+//! The benchmarks that the project's claims rest on.
+//!
+//! **Purpose.** `windfall bench NAME`: measures, compares with the bounds that the project has set itself, and says
+//! which hold.
+//!
+//! **Invariants.** A bound is written where it is compared, and no result is. Rates depend on the machine and are
+//! reported as facts; a claim is a count or a ratio within one run. With `--quick` sizes and times are too small to
+//! prove anything, and the answer says so.
+//!
+//! **May touch.** `engine`, `measure`, `output`, `demo` for its rows, the file system, child processes.
+
+mod big_file;
+mod create_drop;
+mod drop;
+mod drop_latency;
+mod fixture;
+mod footprint;
+mod foreground;
+mod harness;
+mod larger_than_memory;
+mod memory_back;
+#[cfg(feature = "peers")]
+mod peers;
+mod read;
+mod recovery;
+
+use std::process::ExitCode;
+
+use crate::{
+    args::{BenchArgs, BenchName},
+    failure::Result,
+};
+use harness::Bench;
+
+/// Runs a benchmark, or the part of one that is played by a child process.
+pub fn run(options: &BenchArgs, json: bool) -> Result<ExitCode> {
+    if let Some(part) = &options.child {
+        match options.name {
+            BenchName::Drop => drop::child(part, options)?,
+            _ => recovery::child(part, options)?,
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut bench = Bench::begin(options)?;
+    match options.name {
+        BenchName::Drop => drop::run(&mut bench)?,
+        BenchName::CreateDrop => create_drop::run(&mut bench)?,
+        BenchName::Foreground => foreground::run(&mut bench)?,
+        BenchName::BigFile => big_file::run(&mut bench)?,
+        BenchName::MemoryBack => memory_back::run(&mut bench)?,
+        BenchName::Read => read::run(&mut bench)?,
+        BenchName::LargerThanMemory => larger_than_memory::run(&mut bench)?,
+        BenchName::Recovery => recovery::run(&mut bench)?,
+        BenchName::Footprint => footprint::run(&mut bench)?,
+    }
+    bench.end(json)
+}

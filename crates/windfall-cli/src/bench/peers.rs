@@ -1,0 +1,125 @@
+//! Other engines, to compare with.
+//!
+//! **Purpose.** LMDB and redb with the rows of `bench read`, each used as its documents advise.
+//!
+//! **Invariants.** Each has the same rows as we; reads go through one read transaction, which is the fastest way that
+//! both offer.
+//!
+//! **May touch.** The crates `heed` and `redb`.
+
+use std::{fs, path::Path};
+
+use heed::{
+    EnvFlags, EnvOpenOptions,
+    types::{Bytes, U64},
+};
+use redb::{Durability, ReadableDatabase as _, TableDefinition};
+
+use super::{
+    larger_than_memory::Store,
+    read::{Read, row, sum},
+};
+use crate::failure::{Failure, Result};
+
+fn failed(name: &'static str) -> impl Fn(&dyn std::fmt::Display) -> Failure {
+    move |e| Failure::said(format!("{name}: {e}"))
+}
+
+/// Any failure of LMDB.
+macro_rules! lmdb {
+    ($call:expr) => {
+        $call.map_err(|e| failed("lmdb")(&e))
+    };
+}
+
+/// Any failure of redb.
+macro_rules! redb {
+    ($call:expr) => {
+        $call.map_err(|e| failed("redb")(&e))
+    };
+}
+
+type Keys = U64<heed::byteorder::BigEndian>;
+
+/// LMDB, by `heed`.
+pub struct Lmdb {
+    env: heed::Env,
+    rows: heed::Database<Keys, Bytes>,
+}
+
+impl Lmdb {
+    /// Makes and fills it.
+    pub fn load(path: &Path, count: u64) -> Result<Self> {
+        fs::create_dir_all(path)?;
+        let mut options = EnvOpenOptions::new();
+        options.map_size(((count * 320) as usize + (64 << 20)).next_multiple_of(4096));
+        // SAFETY: nobody else opens or changes the files of this folder, which was made just above; without the
+        // flag for syncs a crash may lose rows, which a benchmark makes anew.
+        let env = unsafe { lmdb!(options.flags(EnvFlags::NO_SYNC).open(path))? };
+        let mut write = lmdb!(env.write_txn())?;
+        let rows = lmdb!(env.create_database(&mut write, None))?;
+        let this = Self { env: env.clone(), rows };
+        for id in 0..count {
+            lmdb!(this.rows.put(&mut write, &id, &row(id).1))?;
+        }
+        lmdb!(write.commit())?;
+        Ok(this)
+    }
+
+    /// Reads by key.
+    pub fn reads(&self) -> Result<Read<'_>> {
+        let transaction = lmdb!(self.env.clone().static_read_txn())?;
+        let rows = self.rows;
+        Ok(Box::new(move |key| Ok(lmdb!(rows.get(&transaction, &u64::from_be_bytes(key)))?.map(sum))))
+    }
+}
+
+/// redb.
+pub struct Redb(redb::Database);
+
+const ROWS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("rows");
+
+impl Redb {
+    /// Makes and fills it, with a cache of so many bytes.
+    pub fn load(path: &Path, count: u64, cache: u64) -> Result<Self> {
+        let db = redb!(redb::Builder::new().set_cache_size(cache as usize).create(path))?;
+        for from in (0..count).step_by(1_000_000) {
+            let write = redb!(db.begin_write())?;
+            {
+                let mut rows = redb!(write.open_table(ROWS))?;
+                for id in from..count.min(from + 1_000_000) {
+                    redb!(rows.insert(id, &row(id).1[..]))?;
+                }
+            }
+            redb!(write.commit())?;
+        }
+        Ok(Self(db))
+    }
+
+    /// Reads by key.
+    pub fn reads(&self) -> Result<Read<'_>> {
+        let rows = redb!(redb!(self.0.begin_read())?.open_table(ROWS))?;
+        Ok(Box::new(move |key| {
+            let value = redb!(redb::ReadableTable::get(&rows, u64::from_be_bytes(key)))?;
+            Ok(value.map(|value| sum(value.value())))
+        }))
+    }
+}
+
+impl Store for Redb {
+    fn read(&self, key: [u8; 8]) -> Result<Option<u64>> {
+        let rows = redb!(redb!(self.0.begin_read())?.open_table(ROWS))?;
+        let value = redb!(redb::ReadableTable::get(&rows, u64::from_be_bytes(key)))?;
+        Ok(value.map(|value| sum(value.value())))
+    }
+
+    fn update(&self, key: [u8; 8], value: &[u8]) -> Result<()> {
+        let mut write = redb!(self.0.begin_write())?;
+        redb!(write.set_durability(Durability::None))?;
+        {
+            let mut rows = redb!(write.open_table(ROWS))?;
+            redb!(rows.insert(u64::from_be_bytes(key), value))?;
+        }
+        redb!(write.commit())
+    }
+}

@@ -1,0 +1,141 @@
+//! `bench recovery`: the time from a kill to the next open database.
+//!
+//! **Purpose.** A process under full write load is killed; the database is opened again, and what had been
+//! acknowledged is there.
+//!
+//! **Invariants.** The child says over its output how far each of its threads was acknowledged; what was said before
+//! the kill has to be found after it.
+//!
+//! **May touch.** `engine`, child processes.
+
+use std::{
+    env,
+    io::{BufRead as _, BufReader, Write as _},
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    fixture,
+    harness::{Bench, Bound},
+};
+use crate::{
+    args::{BenchArgs, Commit},
+    engine::{self, Setup},
+    failure::{Failure, Result},
+    measure::Random,
+};
+
+const MB: u64 = 1 << 20;
+/// Threads that write.
+const WRITERS: usize = 8;
+/// Rows that each updates besides what it inserts.
+const ROWS: u64 = 200_000;
+
+fn setup(quick: bool) -> Setup {
+    Setup::with_pool(if quick { 64 * MB } else { 8192 * MB })
+}
+
+/// A child process that is killed when nobody waits for it any more.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It may have ended by itself; then there is nothing to kill.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Measures.
+pub fn run(bench: &mut Bench) -> Result<()> {
+    let path = bench.database("recovery");
+    let time = bench.seconds(60.0, 1.5);
+    bench.say(&format!("a process writes for {} s, then it is killed", time.as_secs_f64()));
+    let mut command = Command::new(env::current_exe()?);
+    command.args(["bench", "recovery", "--child", "write", "--dir"]).arg(&path);
+    if bench.options.quick {
+        command.arg("--quick");
+    }
+    let mut child = Killed(command.stdout(Stdio::piped()).spawn()?);
+    let said = child.0.stdout.take().ok_or_else(|| Failure::said("the child has no output"))?;
+    let reader = thread::spawn(move || {
+        let lines = BufReader::new(said).lines().map_while(std::io::Result::ok);
+        lines.fold(vec![0; WRITERS], |last: Vec<u64>, line| {
+            let counts: Vec<u64> = line.split(' ').filter_map(|n| n.parse().ok()).collect();
+            if counts.len() == WRITERS { counts } else { last }
+        })
+    });
+    thread::sleep(time);
+    if let Some(status) = child.0.try_wait()? {
+        return Err(Failure::said(format!("the writing process ended by itself: {status}")));
+    }
+    drop(child);
+    let acknowledged = reader.join().map_err(|_| Failure::said("the reading thread panicked"))?;
+
+    bench.say("opening");
+    let start = Instant::now();
+    let db = setup(bench.options.quick).open(&path)?;
+    let table = db.table("rows")?;
+    table.put(&u64::MAX.to_be_bytes(), b"open for work")?;
+    let seconds = start.elapsed().as_secs_f64();
+    let mut lost = 0_u64;
+    for (thread, &count) in acknowledged.iter().enumerate() {
+        let there = |n: u64| table.get(&inserted(thread, n)).map(|row| row.is_some());
+        for n in count.saturating_sub(10_000)..count {
+            lost += u64::from(!there(n)?);
+        }
+    }
+    bench.fact("inserts acknowledged before the kill", acknowledged.iter().sum::<u64>());
+    bench.claim("acknowledged-rows-lost", lost as f64, Bound::AtMost(0.0));
+    bench.claim("seconds-until-open", seconds, Bound::AtMost(30.0));
+    fixture::close(db)
+}
+
+/// The key of the `n`th row that a thread inserts.
+fn inserted(thread: usize, n: u64) -> [u8; 8] {
+    (((thread as u64 + 1) << 40) + n).to_be_bytes()
+}
+
+/// The process that is killed: every thread inserts and updates as fast as it can.
+pub fn child(_part: &str, options: &BenchArgs) -> Result<()> {
+    let dir = options.dir.as_deref().ok_or_else(|| Failure::said("a child needs --dir"))?;
+    let db = setup(options.quick).commit(Commit::Lazy).open(dir)?;
+    let table = fixture::table(&db, "rows")?;
+    let rows = if options.quick { ROWS / 100 } else { ROWS };
+    for id in 0..rows {
+        table.insert(&id.to_be_bytes(), &[7; 100])?;
+    }
+    db.checkpoint()?;
+    engine::set_commit(&db, Commit::Sync);
+    let done: Vec<AtomicU64> = (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
+    let done = &done;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            loop {
+                let counts: Vec<String> = done.iter().map(|n| n.load(Relaxed).to_string()).collect();
+                let mut out = std::io::stdout();
+                // Nobody reads any more: the parent has gone, and so shall we.
+                if writeln!(out, "{}", counts.join(" ")).and_then(|()| out.flush()).is_err() {
+                    std::process::exit(1);
+                }
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        fixture::threads(WRITERS, |thread| -> Result<()> {
+            let mut random = Random::new(options.seed, thread as u64);
+            let mut n = 0;
+            loop {
+                table.insert(&inserted(thread, n), &[7; 100])?;
+                n += 1;
+                done[thread].store(n, Relaxed);
+                for _ in 0..3 {
+                    table.update(&random.below(rows).to_be_bytes(), &[random.bits() as u8; 100])?;
+                }
+            }
+        })
+        .map(|_: Vec<()>| ())
+    })
+}

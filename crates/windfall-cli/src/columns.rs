@@ -1,0 +1,100 @@
+//! The columns of a table: their names in its metadata, their bytes in its values.
+//!
+//! **Purpose.** What `load` writes and `get` and `scan` read: key and value by the names of the header.
+//!
+//! **Invariants.** Names and values are rows of [`windfall::row`], so that a program can index and read the columns. What
+//! does not follow that form to the last byte is shown as raw bytes rather than guessed at.
+//!
+//! **May touch.** `windfall::row`.
+
+use windfall::row;
+
+use crate::failure::{Failure, Result};
+
+/// The first bytes of the metadata of a table whose values are rows.
+const MARK: &[u8] = b"rows\x01";
+
+/// The most columns besides the key: what a row can have fields.
+const MOST: usize = u16::MAX as usize;
+
+/// The most bytes of a row.
+const LONGEST: usize = u32::MAX as usize;
+
+/// The fields of a row, or `None` if the bytes are none.
+pub fn fields(value: &[u8]) -> Option<Vec<&[u8]>> {
+    let fields: Vec<&[u8]> = (0..row::count(value)).map(|n| row::field(value, n)).collect::<Option<_>>()?;
+    // The form has no room for bytes that belong to no field.
+    let length = 2 + 4 * fields.len() + fields.iter().map(|f| f.len()).sum::<usize>();
+    (length == value.len()).then_some(fields)
+}
+
+/// One value of several fields; `None` if they are more than a row can have.
+pub fn encode(fields: &[&[u8]]) -> Option<Vec<u8>> {
+    let fits = fields.len() <= MOST && fields.iter().map(|f| f.len()).sum::<usize>() <= LONGEST;
+    fits.then(|| row::encode(fields))
+}
+
+/// The names of a table's columns, and which of them is the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Columns {
+    /// The column whose bytes are the key.
+    pub key: String,
+    /// The columns of the value, in their order.
+    pub others: Vec<String>,
+}
+
+impl Columns {
+    /// Reads them from the metadata of a table; `None` if its values are not rows.
+    pub fn from_metadata(metadata: &[u8]) -> Option<Self> {
+        let fields = fields(metadata.strip_prefix(MARK)?)?;
+        let mut names = fields.into_iter().map(|f| String::from_utf8_lossy(f).into_owned());
+        Some(Self { key: names.next()?, others: names.collect() })
+    }
+
+    /// The metadata that keeps them.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn to_metadata(&self) -> Result<Vec<u8>> {
+        let names: Vec<&[u8]> = self.names().map(str::as_bytes).collect();
+        let names = encode(&names)
+            .ok_or_else(|| Failure::said(format!("{} columns are too many: at most {MOST}", names.len())))?;
+        Ok([MARK, &names].concat())
+    }
+
+    /// Every name, the key's first.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&self.key).chain(&self.others).map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_come_back_as_they_went() {
+        for row in [vec![], vec![&b""[..]], vec![&b"a"[..], b"", b"\0\xff", b"last"]] {
+            assert_eq!(fields(&encode(&row).unwrap()), Some(row));
+        }
+    }
+
+    #[test]
+    fn what_is_no_row_is_refused() {
+        let row = encode(&[b"one", b"two"]).unwrap();
+        for cut in 0..row.len() {
+            assert_eq!(fields(&row[..cut]), None, "cut at {cut}");
+        }
+        assert_eq!(fields(&[&row[..], b"more"].concat()), None);
+        assert_eq!(fields(&[0xff; 16]), None);
+        assert_eq!(encode(&vec![&b""[..]; MOST + 1]), None);
+    }
+
+    #[test]
+    fn columns_live_in_the_metadata() {
+        let columns = Columns { key: "id".into(), others: vec!["name".into(), "city".into()] };
+        assert_eq!(Columns::from_metadata(&columns.to_metadata().unwrap()), Some(columns));
+        assert_eq!(Columns::from_metadata(b""), None);
+        assert_eq!(Columns::from_metadata(b"something else"), None);
+    }
+}

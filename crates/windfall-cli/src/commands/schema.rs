@@ -1,0 +1,131 @@
+//! Tables as such: make, list, empty, drop.
+//!
+//! **Purpose.** `create`, `tables`, `truncate`, `drop`.
+//!
+//! **Invariants.** Several tables named in one `drop` are dropped in one atomic step: all of them or none.
+//!
+//! **May touch.** `engine`, `output`, `columns`.
+
+use std::{collections::HashSet, path::Path, process::ExitCode};
+
+use serde_json::json;
+
+use super::with_database;
+use crate::{
+    args::{Commit, CreateArgs},
+    columns::Columns,
+    engine,
+    failure::{Failure, Result},
+    output::{self, Grid},
+};
+
+/// The columns of a table, with the key's name taken out of the list: the first, unless another is named.
+pub fn columns(names: &[String], key: Option<&str>) -> Result<Columns> {
+    let mut seen = HashSet::new();
+    for name in names {
+        if name.is_empty() {
+            return Err(Failure::said("a column has no name: give every column one"));
+        }
+        if !seen.insert(name) {
+            return Err(Failure::said(format!("two columns are named {name}: rename one of them")));
+        }
+    }
+    let at = match key {
+        None => 0,
+        Some(key) => names.iter().position(|n| n == key).ok_or_else(|| {
+            Failure::said(format!(
+                "there is no column {key} to be the key: the columns are {}",
+                names.join(", ")
+            ))
+        })?,
+    };
+    let mut others = names.to_vec();
+    if others.is_empty() {
+        return Err(Failure::said("there are no columns: give at least the key's"));
+    }
+    Ok(Columns { key: others.remove(at), others })
+}
+
+/// Makes a table.
+pub fn create(db: &Path, json: bool, options: &CreateArgs) -> Result<ExitCode> {
+    let columns = columns(&options.columns, options.key.as_deref())?;
+    with_database(db, true, Commit::Sync, |db| {
+        db.create_table(&options.table, engine::with_metadata(columns.to_metadata()?))?;
+        Ok(())
+    })?;
+    if json {
+        output::print_json(
+            &json!({ "created": options.table, "key": columns.key, "columns": columns.others }),
+        )?;
+    } else {
+        println!("created {} (key: {})", options.table, columns.key);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Lists the tables.
+pub fn tables(db: &Path, json: bool) -> Result<ExitCode> {
+    let lines = with_database(db, false, Commit::Sync, |db| {
+        let mut lines = Vec::new();
+        for info in db.tables()? {
+            let columns = Columns::from_metadata(&db.table(&info.name)?.metadata());
+            lines.push((info, columns));
+        }
+        Ok(lines)
+    })?;
+    if json {
+        let list: Vec<_> = lines
+            .iter()
+            .map(|(info, columns)| {
+                json!({
+                    "name": info.name,
+                    "indexes": info.indexes,
+                    "resident_pages": info.resident_pages,
+                    "dirty_pages": info.dirty_pages,
+                    "file_bytes": info.file_bytes,
+                    "key": columns.as_ref().map(|c| &c.key),
+                    "columns": columns.as_ref().map(|c| &c.others),
+                })
+            })
+            .collect();
+        output::print_json(&json!({ "tables": list }))?;
+    } else if lines.is_empty() {
+        println!("no tables");
+    } else {
+        let mut grid = Grid::new(["table", ">file", "indexes", "key", "columns"]);
+        for (info, columns) in lines {
+            let (key, others) = columns.map_or_else(Default::default, |c| (c.key, c.others.join(", ")));
+            let dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+            let file = output::bytes(info.file_bytes as f64);
+            grid.line([info.name, file, dash(info.indexes.join(", ")), dash(key), dash(others)]);
+        }
+        print!("{}", grid.text(0));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Empties a table.
+pub fn truncate(db: &Path, json: bool, table: &str) -> Result<ExitCode> {
+    with_database(db, false, Commit::Sync, |db| Ok(db.truncate_table(table)?))?;
+    if json {
+        output::print_json(&json!({ "truncated": table }))?;
+    } else {
+        println!("truncated {table}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Drops tables, all or none.
+pub fn drop(db: &Path, json: bool, tables: &[String]) -> Result<ExitCode> {
+    let names: Vec<&str> = tables.iter().map(String::as_str).collect();
+    if let Some(twice) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
+        return Err(Failure::said(format!("{} is named twice: name each table once", twice.1)));
+    }
+    let work = with_database(db, false, Commit::Sync, |db| engine::drop_counted(db, &names))?;
+    if json {
+        output::print_json(&json!({ "dropped": names, "work": work }))?;
+    } else {
+        println!("dropped {}", names.join(", "));
+    }
+    Ok(ExitCode::SUCCESS)
+}

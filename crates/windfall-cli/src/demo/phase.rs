@@ -1,0 +1,236 @@
+//! One measured run: clients, drops, samples of the pool.
+//!
+//! **Purpose.** The same run with drops and without: without, the windows open at the same times, and nothing is
+//! dropped in them.
+//!
+//! **Invariants.** A window opens just before its drop is called. The pool is looked at ten times a second, by a thread
+//! that is no client.
+//!
+//! **May touch.** `engine`, `measure`.
+
+use std::{
+    sync::atomic::Ordering::Relaxed,
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+
+use super::clients::{Client, Record, Shared};
+use crate::{
+    engine::{self, Database, DropWork, Table},
+    failure::{Failure, Result},
+    measure::{Latency, Random},
+};
+
+/// How often the pool is looked at.
+pub const SAMPLE: Duration = Duration::from_millis(100);
+
+/// A table to drop.
+#[derive(Clone, Debug)]
+pub struct Victim {
+    /// Its name.
+    pub name: String,
+    /// Whether it is the big one.
+    pub big: bool,
+}
+
+/// What to run.
+pub struct Plan<'a> {
+    /// The database.
+    pub db: &'a Database,
+    /// The table of the clients.
+    pub table: &'a Table,
+    /// Its highest id.
+    pub rows: u32,
+    /// How many clients.
+    pub threads: u32,
+    /// How long.
+    pub length: Duration,
+    /// Where the random numbers begin.
+    pub seed: u64,
+    /// When windows open.
+    pub marks: &'a [Duration],
+    /// What is dropped in each window; nothing if this is empty.
+    pub victims: &'a [Victim],
+}
+
+/// A drop.
+#[derive(Clone, Debug, Serialize)]
+pub struct Dropped {
+    /// The table.
+    pub table: String,
+    /// Whether it was the big one.
+    pub big: bool,
+    /// When, in nanoseconds of the run.
+    pub at_ns: u64,
+    /// How long the call took.
+    pub took_ns: u64,
+    /// What it did.
+    pub work: DropWork,
+    /// Dirty frames of the pool just before.
+    pub dirty_before: u64,
+}
+
+/// What the pool held.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Sample {
+    /// When, in nanoseconds of the run.
+    pub at_ns: u64,
+    /// Frames that held nothing.
+    pub free: u64,
+    /// Frames of clean pages.
+    pub clean: u64,
+    /// Frames of changed pages.
+    pub dirty: u64,
+    /// Frames of dropped tables.
+    pub dropped: u64,
+}
+
+/// What a run has shown.
+#[derive(Debug)]
+pub struct Phase {
+    /// How long it was.
+    pub length: Duration,
+    /// What the clients recorded, together.
+    pub record: Record,
+    /// When the windows opened, in nanoseconds.
+    pub windows: Vec<u64>,
+    /// The drops.
+    pub drops: Vec<Dropped>,
+    /// The pool over time.
+    pub pool: Vec<Sample>,
+    /// Waits on a lock or latch by others while a drop was under way.
+    pub waits: u64,
+}
+
+impl Phase {
+    /// Times of all calls inside drop windows.
+    pub fn inside(&self) -> Latency {
+        together(&self.record.inside)
+    }
+
+    /// Times of all calls outside drop windows.
+    pub fn outside(&self) -> Latency {
+        together(&self.record.outside)
+    }
+
+    /// Calls per second over the whole run.
+    pub fn rate(&self) -> f64 {
+        self.record.timeline.count() as f64 / self.length.as_secs_f64()
+    }
+
+    /// The longest time within windows in which no client finished a call, in nanoseconds.
+    pub fn longest_in_windows(&self) -> u64 {
+        let window = super::clients::WINDOW.as_nanos() as u64;
+        let longest = |&w: &u64| self.record.timeline.longest_gap_within(w, w + window).length_ns;
+        self.windows.iter().map(longest).max().unwrap_or(0)
+    }
+
+    /// Calls per second inside windows.
+    pub fn rate_inside(&self) -> f64 {
+        let window = super::clients::WINDOW.as_nanos() as u64;
+        let count: u64 = self.windows.iter().map(|&w| self.record.timeline.count_within(w, w + window)).sum();
+        count as f64 / (self.windows.len().max(1) as f64 * super::clients::WINDOW.as_secs_f64())
+    }
+}
+
+fn together(times: &[Latency]) -> Latency {
+    times.iter().fold(Latency::default(), |mut all, part| {
+        all.add(part);
+        all
+    })
+}
+
+/// Runs it. `tick` is called about ten times a second with the time of the run.
+pub fn run(plan: &Plan<'_>, tick: &dyn Fn(Duration)) -> Result<Phase> {
+    let waits_before = engine::meters(plan.db).waits_during_drops;
+    let shared = Shared::new();
+    let shared = &shared;
+    let mut pool = Vec::new();
+    let (record, dropped) = thread::scope(|scope| {
+        let clients: Vec<_> = (0..plan.threads)
+            .map(|n| {
+                let random = Random::new(plan.seed, 100 + u64::from(n));
+                let client = Client::new(plan.table, plan.rows, random, shared, plan.length);
+                scope.spawn(move || {
+                    let result = client.run();
+                    // A client that fails ends the run: the others would measure something else.
+                    if result.is_err() {
+                        shared.stop.store(true, Relaxed);
+                    }
+                    result
+                })
+            })
+            .collect();
+        let dropper = scope.spawn(move || drops(plan, shared));
+        while !shared.stop.load(Relaxed) {
+            let now = shared.start.elapsed();
+            if now >= plan.length {
+                shared.stop.store(true, Relaxed);
+                break;
+            }
+            pool.push(sample(plan.db, now));
+            tick(now);
+            thread::sleep(SAMPLE.min(plan.length.saturating_sub(now)));
+        }
+        let mut record = Record::new(plan.length);
+        let mut failure = None;
+        for client in clients {
+            match client.join().map_err(|_| Failure::said("a client of the demo panicked")).flatten() {
+                Ok(part) => record.add(&part),
+                Err(e) => failure = Some(e),
+            }
+        }
+        let dropped = dropper.join().map_err(|_| Failure::said("the dropping thread panicked")).flatten();
+        failure.map_or(Ok((record, dropped)), Err)
+    })?;
+    let (windows, drops) = dropped?;
+    let waits = engine::meters(plan.db).waits_during_drops - waits_before;
+    Ok(Phase { length: plan.length, record, windows, drops, pool, waits })
+}
+
+fn sample(db: &Database, now: Duration) -> Sample {
+    let meters = engine::meters(db);
+    Sample {
+        at_ns: now.as_nanos() as u64,
+        free: meters.free,
+        clean: meters.clean,
+        dirty: meters.dirty,
+        dropped: meters.dropped,
+    }
+}
+
+/// Opens the windows, and drops in each what is to be dropped.
+fn drops(plan: &Plan<'_>, shared: &Shared) -> Result<(Vec<u64>, Vec<Dropped>)> {
+    let (mut windows, mut dropped) = (Vec::new(), Vec::new());
+    for (n, &mark) in plan.marks.iter().enumerate() {
+        if !wait_until(shared, mark) {
+            break;
+        }
+        let dirty_before = engine::meters(plan.db).dirty;
+        let at_ns = shared.now();
+        shared.window.store(at_ns, Relaxed);
+        windows.push(at_ns);
+        if let Some(victim) = plan.victims.get(n) {
+            let start = Instant::now();
+            let work = engine::drop_counted(plan.db, &[&victim.name])?;
+            let took_ns = start.elapsed().as_nanos() as u64;
+            let Victim { name, big } = victim.clone();
+            dropped.push(Dropped { table: name, big, at_ns, took_ns, work, dirty_before });
+        }
+    }
+    Ok((windows, dropped))
+}
+
+/// Waits for a time of the run; `false` if the run ends before.
+fn wait_until(shared: &Shared, mark: Duration) -> bool {
+    while !shared.stop.load(Relaxed) {
+        let left = mark.saturating_sub(shared.start.elapsed());
+        if left.is_zero() {
+            return true;
+        }
+        thread::sleep(left.min(Duration::from_millis(20)));
+    }
+    false
+}

@@ -1,0 +1,56 @@
+//! How far the demo is.
+//!
+//! **Purpose.** One bar with the name of the phase; on a stream that is no terminal, one line a phase.
+//!
+//! **Invariants.** Nothing of it goes to standard output.
+//!
+//! **May touch.** Standard error.
+
+use std::{
+    io::{self, IsTerminal as _},
+    time::Duration,
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// A bar with the name of a phase.
+#[derive(Debug)]
+pub struct Progress {
+    bar: ProgressBar,
+    terminal: bool,
+}
+
+impl Progress {
+    /// A bar that nothing has been told yet.
+    pub fn new() -> Self {
+        let terminal = io::stderr().is_terminal();
+        Self { bar: if terminal { ProgressBar::new(0) } else { ProgressBar::hidden() }, terminal }
+    }
+
+    /// A phase begins, with so many steps; 0 if nobody knows.
+    pub fn phase(&self, name: &str, steps: u64) {
+        let template =
+            if steps == 0 { "{spinner} {msg}" } else { "{spinner} {msg:28} {wide_bar} {percent:>3} %" };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            self.bar.set_style(style);
+        }
+        self.bar.set_length(steps);
+        self.bar.set_position(0);
+        self.bar.set_message(name.to_owned());
+        if self.terminal {
+            self.bar.enable_steady_tick(Duration::from_millis(100));
+        } else {
+            eprintln!("{name}");
+        }
+    }
+
+    /// So many steps are done.
+    pub fn at(&self, step: u64) {
+        self.bar.set_position(step);
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,170 @@
+//! The table of sysbench, and the rows of the tables that are dropped.
+//!
+//! **Purpose.** Rows as sysbench and bug report 56332 define them, encoded so that keys sort and `k` can be indexed.
+//!
+//! **Invariants.** Numbers are big-endian, so that their bytes sort as they do. The value of an `sbtest` row is `k`
+//! (4 bytes), `c` (120 characters), `pad` (60 characters).
+//!
+//! **May touch.** `engine`, `measure`.
+
+use core::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::{
+    engine::{self, Database, Table},
+    failure::Result,
+    measure::Random,
+};
+
+/// The table that the clients work on.
+pub const SBTEST: &str = "sbtest1";
+/// The one big table among those that are dropped.
+pub const BIG: &str = "big";
+/// The bytes of a row of the big table.
+pub const BIG_ROW: u64 = 1_000;
+
+/// Where `k` is in a value.
+const K: Range<usize> = 0..4;
+/// Where `c` is in a value.
+pub const C: Range<usize> = 4..124;
+/// The length of a value.
+const VALUE: usize = 184;
+
+/// The key of a row.
+pub fn key(id: u32) -> [u8; 4] {
+    id.to_be_bytes()
+}
+
+/// The number `k` of a row.
+pub fn k(value: &[u8]) -> u32 {
+    value.first_chunk::<4>().map_or(0, |k| u32::from_be_bytes(*k))
+}
+
+/// Changes `k`.
+pub fn set_k(value: &mut [u8], k: u32) {
+    value[K].copy_from_slice(&k.to_be_bytes());
+}
+
+/// Fills a `CHAR` column as sysbench does: groups of eleven digits with dashes between, blanks at the end.
+pub fn fill(column: &mut [u8], random: &mut Random) {
+    let length = column.len() - 1;
+    let (mut bits, mut left) = (0, 0);
+    for (at, byte) in column.iter_mut().enumerate() {
+        *byte = match at {
+            _ if at >= length => b' ',
+            _ if at % 12 == 11 => b'-',
+            _ => {
+                if left == 0 {
+                    (bits, left) = (random.bits(), 16);
+                }
+                let digit = b'0' + (bits % 10) as u8;
+                bits /= 10;
+                left -= 1;
+                digit
+            }
+        };
+    }
+}
+
+/// A row as sysbench makes them.
+pub fn value(rows: u32, random: &mut Random) -> [u8; VALUE] {
+    let mut value = [b' '; VALUE];
+    set_k(&mut value, random.below(u64::from(rows)) as u32 + 1);
+    let (c, pad) = value[C.start..].split_at_mut(C.len());
+    fill(c, random);
+    fill(pad, random);
+    value
+}
+
+/// Makes the table with its index on `k` and loads rows 1 to `rows`, counting them.
+pub fn load(db: &Database, rows: u32, seed: u64, done: &AtomicU64) -> Result<Table> {
+    let table = db.create_table(SBTEST, engine::indexed_by_value("k_1", 0..4))?;
+    let mut random = Random::new(seed, 0);
+    for id in 1..=rows {
+        table.insert(&key(id), &value(rows, &mut random))?;
+        done.fetch_add(1, Relaxed);
+    }
+    Ok(table)
+}
+
+/// Makes the big table and loads rows of 1,000 bytes, counting them.
+pub fn load_big(db: &Database, rows: u64, seed: u64, done: &AtomicU64) -> Result<Table> {
+    let table = db.create_table(BIG, engine::with_metadata(Vec::new()))?;
+    let mut random = Random::new(seed, 1);
+    let mut value = vec![0; BIG_ROW as usize];
+    for id in 0..rows {
+        fill_bytes(&mut value, &mut random);
+        table.insert(&id.to_be_bytes(), &value)?;
+        done.fetch_add(1, Relaxed);
+    }
+    Ok(table)
+}
+
+fn fill_bytes(bytes: &mut [u8], random: &mut Random) {
+    for eight in bytes.chunks_mut(8) {
+        eight.copy_from_slice(&random.bits().to_le_bytes()[..eight.len()]);
+    }
+}
+
+/// Changes a row of (about) every page of the big table, so that every page of it is dirty.
+pub fn dirty_big(table: &Table, rows: u64, page_size: u64) -> Result<()> {
+    let per_page = (page_size / (BIG_ROW + 64)).max(2) as usize - 1;
+    let value = vec![b'.'; BIG_ROW as usize];
+    for id in (0..rows).step_by(per_page) {
+        table.update(&id.to_be_bytes(), &value)?;
+    }
+    Ok(())
+}
+
+/// The name of a small table.
+pub fn small_name(n: usize) -> String {
+    format!("ts_{n}")
+}
+
+/// Makes a small table as in bug report 56332 (primary key `metric_id, agent_id, begin_time, agent_run_id`), fills it
+/// and reads every row once.
+pub fn make_small(db: &Database, n: usize, rows: u32, seed: u64) -> Result<()> {
+    let table = db.create_table(&small_name(n), engine::with_metadata(Vec::new()))?;
+    let mut random = Random::new(seed, 1_000 + n as u64);
+    let key = |row: u32| -> [u8; 16] {
+        let mut key = [0; 16];
+        for (at, part) in [row % 50, row / 50, 1_283_000_000 + row, 7].into_iter().enumerate() {
+            key[4 * at..][..4].copy_from_slice(&part.to_be_bytes());
+        }
+        key
+    };
+    for row in 0..rows {
+        // end_time, call_count, total_call_time, sum_of_squares, min_call_time, max_call_time, total_exclusive_time
+        let mut value = [0; 28];
+        fill_bytes(&mut value, &mut random);
+        table.insert(&key(row), &value)?;
+    }
+    for row in 0..rows {
+        std::hint::black_box(table.get(&key(row))?);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_look_like_those_of_sysbench() {
+        let value = value(1_000, &mut Random::new(1, 0));
+        let c = std::str::from_utf8(&value[C]).unwrap();
+        let groups: Vec<&str> = c.trim_end().split('-').collect();
+        assert_eq!((c.len(), groups.len()), (120, 10));
+        assert!(groups.iter().all(|g| g.len() == 11 && g.bytes().all(|b| b.is_ascii_digit())), "{c}");
+        let pad = std::str::from_utf8(&value[C.end..]).unwrap();
+        assert_eq!((pad.len(), pad.trim_end().split('-').count()), (60, 5));
+        assert!((1..=1_000).contains(&k(&value)));
+    }
+
+    #[test]
+    fn k_can_be_changed() {
+        let mut value = value(10, &mut Random::new(1, 0));
+        set_k(&mut value, 77);
+        assert_eq!(k(&value), 77);
+    }
+}

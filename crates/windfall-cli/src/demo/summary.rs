@@ -1,0 +1,185 @@
+//! What a demo has shown.
+//!
+//! **Purpose.** The results of both runs, as JSON and as tables on the terminal.
+//!
+//! **Invariants.** Every figure of the report can be found in the JSON.
+//!
+//! **May touch.** `measure`, `output`.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::{
+    Prepared, Sizes,
+    clients::{KINDS, WINDOW},
+    phase::{Phase, SAMPLE},
+};
+use crate::{
+    args::DemoArgs,
+    engine::DropWork,
+    measure::{Latency, Machine, PERCENTILES, median},
+    output::{self, Grid, count, short, time},
+};
+
+/// What a demo has shown.
+#[derive(Debug)]
+pub struct Summary {
+    /// How it was called.
+    pub options: DemoArgs,
+    /// How much of everything.
+    pub sizes: Sizes,
+    /// Bytes of a page.
+    pub page_size: u64,
+    /// Where it ran.
+    pub machine: Machine,
+    /// How long the preparations took.
+    pub prepared: Prepared,
+    /// The run without drops.
+    pub baseline: Phase,
+    /// The run with drops.
+    pub drops: Phase,
+}
+
+impl Summary {
+    /// The command that makes the same demo.
+    pub fn command(&self) -> String {
+        let o = &self.options;
+        format!(
+            "windfall demo --seconds {} --threads {} --rows {} --pool {} --big-table {} --drop-every {} --small-rows {} \
+             --flush-log-at-trx-commit {} --seed {}",
+            o.seconds,
+            o.threads,
+            o.rows,
+            self.sizes.pool,
+            self.sizes.big,
+            o.drop_every,
+            o.small_rows,
+            o.flush_log_at_trx_commit.number(),
+            o.seed
+        )
+    }
+
+    /// The counted work of all drops: the sum, and the most of one.
+    pub fn work(&self) -> (DropWork, DropWork) {
+        let (mut sum, mut most) = (DropWork::default(), DropWork::default());
+        for drop in &self.drops.drops {
+            sum.add(&drop.work);
+            most.raise_to(&drop.work);
+        }
+        (sum, most)
+    }
+
+    /// Times of the drops of small tables in nanoseconds, and of the big one.
+    pub fn drop_times(&self) -> (Vec<f64>, Option<f64>) {
+        let (big, small): (Vec<_>, Vec<_>) = self.drops.drops.iter().partition(|d| d.big);
+        let ns = |d: &&super::phase::Dropped| d.took_ns as f64;
+        (small.iter().map(ns).collect(), big.iter().map(ns).next())
+    }
+
+    /// Everything, for programs.
+    pub fn json(&self) -> Value {
+        let (sum, most) = self.work();
+        json!({
+            "command": self.command(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "machine": self.machine,
+            "page_size": self.page_size,
+            "sizes": self.sizes,
+            "prepared": self.prepared,
+            "window_ms": WINDOW.as_millis() as u64,
+            "sample_ms": SAMPLE.as_millis() as u64,
+            "with_drops": phase_json(&self.drops),
+            "without_drops": phase_json(&self.baseline),
+            "drop_work": { "sum": sum, "most_of_one": most },
+        })
+    }
+
+    /// Tables for the terminal.
+    pub fn text(&self) -> String {
+        let mut text = format!("\n{}\n\n", self.machine.line());
+        let mut grid = Grid::new(["", ">with drops", ">without"]);
+        let runs = [&self.drops, &self.baseline];
+        let mut line = |name: &str, of: &dyn Fn(&Phase) -> String| {
+            grid.line([name.to_owned(), of(runs[0]), of(runs[1])]);
+        };
+        line("calls per second", &|p| short(p.rate()));
+        line("  in the 100 ms windows", &|p| short(p.rate_inside()));
+        line("longest time without a finished call", &|p| {
+            time(p.record.timeline.longest_gap().length_ns as f64)
+        });
+        line("  in the windows", &|p| time(p.longest_in_windows() as f64));
+        line("waits of others during drops", &|p| count(p.waits));
+        let _ = writeln!(text, "{}", grid.text(0));
+
+        let headings = ["latency"].into_iter().chain(PERCENTILES.iter().map(|_| ">"));
+        let mut grid = Grid::new(headings);
+        grid.line(std::iter::once("").chain(PERCENTILES.iter().map(|p| p.0)));
+        for (name, times) in self.latencies() {
+            grid.line(std::iter::once(name).chain(percentiles(&times)));
+        }
+        let _ = writeln!(text, "{}", grid.text(0));
+
+        let (small, big) = self.drop_times();
+        let drops = self.drops.drops.len();
+        let _ = writeln!(text, "{drops} drops, of small tables: median {}", time(median(&small)));
+        if let Some(big) = big {
+            let _ = writeln!(
+                text,
+                "the {} table, in the pool and dirty: {}",
+                output::bytes(self.sizes.big as f64),
+                time(big)
+            );
+        }
+        let (sum, most) = self.work();
+        let mut grid = Grid::new(["counted work of the drops", ">most of one", ">all"]);
+        for ((name, most), (_, sum)) in most.fields().into_iter().zip(sum.fields()) {
+            grid.line([name.to_owned(), count(most), count(sum)]);
+        }
+        let _ = write!(text, "\n{}", grid.text(0));
+        text
+    }
+
+    /// The four distributions that are compared, with their names.
+    pub fn latencies(&self) -> [(String, Latency); 4] {
+        [
+            ("with drops, in windows".into(), self.drops.inside()),
+            ("with drops, outside".into(), self.drops.outside()),
+            ("without, same windows".into(), self.baseline.inside()),
+            ("without, outside".into(), self.baseline.outside()),
+        ]
+    }
+}
+
+/// The percentiles, for people.
+pub fn percentiles(times: &Latency) -> impl Iterator<Item = String> {
+    PERCENTILES.iter().map(|&(_, p)| time(times.percentile(p) as f64))
+}
+
+fn phase_json(phase: &Phase) -> Value {
+    let timeline = &phase.record.timeline;
+    let kinds: Vec<Value> = KINDS
+        .iter()
+        .enumerate()
+        .map(|(n, kind)| {
+            json!({ "kind": kind, "inside": phase.record.inside[n].json(), "outside": phase.record.outside[n].json() })
+        })
+        .collect();
+    json!({
+        "seconds": phase.length.as_secs_f64(),
+        "calls": timeline.count(),
+        "calls_per_second": phase.rate(),
+        "calls_per_second_in_windows": phase.rate_inside(),
+        "calls_per_second_each_100_ms": timeline.rates(crate::report::STRETCH),
+        "longest_gap_ms_each_100_ms":
+            timeline.gap_per(crate::report::STRETCH).iter().map(|ns| ns / 1e6).collect::<Vec<_>>(),
+        "longest_gap": timeline.longest_gap(),
+        "longest_gap_in_windows_ns": phase.longest_in_windows(),
+        "windows_ns": phase.windows,
+        "latency": { "inside": phase.inside().json(), "outside": phase.outside().json(), "by_kind": kinds },
+        "drops": phase.drops,
+        "waits_of_others_during_drops": phase.waits,
+        "calls_that_met_a_missing_or_new_row": phase.record.met,
+        "pool": phase.pool,
+    })
+}

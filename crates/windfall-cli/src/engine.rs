@@ -1,0 +1,295 @@
+//! The library as this crate uses it.
+//!
+//! **Purpose.** The one place where options, metrics and counted work of the library are put into the words that the
+//! commands, the demo and the benchmarks share.
+//!
+//! **Invariants.** Nothing is estimated here: a number comes from the library as it is.
+//!
+//! **May touch.** The public API of `windfall`.
+
+use std::path::Path;
+
+use serde::Serialize;
+pub use windfall::{Database, Table};
+use windfall::{
+    FlushLog, IndexOptions, Options, TableOptions,
+    sync::work::{Counts, Work},
+};
+
+use crate::{args::Commit, failure::Result};
+
+/// How to open a database.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Make it if there is none.
+    pub create: bool,
+    /// The buffer pool in bytes.
+    pub pool: u64,
+    /// The redo log in bytes.
+    pub log: Option<u64>,
+    /// When a commit is durable.
+    pub commit: Commit,
+    /// The adaptive hash index; the library's default if not given.
+    pub hash: Option<bool>,
+}
+
+impl Setup {
+    /// A database with this pool, made if it is not there.
+    pub fn with_pool(pool: u64) -> Self {
+        Self { create: true, pool, log: None, commit: Commit::Sync, hash: None }
+    }
+
+    /// With this durability of commits.
+    pub fn commit(self, commit: Commit) -> Self {
+        Self { commit, ..self }
+    }
+
+    /// With a log of this size.
+    pub fn log(self, bytes: u64) -> Self {
+        Self { log: Some(bytes), ..self }
+    }
+
+    /// Opens it.
+    pub fn open(&self, path: &Path) -> Result<Database> {
+        let mut options = Options::default()
+            .create_if_missing(self.create)
+            .buffer_pool_size(self.pool)
+            .buffer_pool_max_size(self.pool)
+            .flush_log_at_trx_commit(flush_log(self.commit));
+        if let Some(bytes) = self.log {
+            options = options.log_size(bytes);
+        }
+        if let Some(hash) = self.hash {
+            options = options.hash_index(hash);
+        }
+        Ok(Database::open(path, options)?)
+    }
+}
+
+fn flush_log(commit: Commit) -> FlushLog {
+    match commit {
+        Commit::Lazy => FlushLog::Lazy,
+        Commit::Sync => FlushLog::Sync,
+        Commit::Write => FlushLog::Write,
+    }
+}
+
+/// Changes when a commit is durable, from the next one on.
+pub fn set_commit(db: &Database, commit: Commit) {
+    db.set_flush_log_at_trx_commit(flush_log(commit));
+}
+
+/// Options of a table that keeps these bytes beside its definition.
+pub fn with_metadata(metadata: Vec<u8>) -> TableOptions {
+    TableOptions::default().metadata(metadata)
+}
+
+/// Options of a table with a secondary index on some bytes of its values.
+pub fn indexed_by_value(name: &str, bytes: core::ops::Range<u32>) -> TableOptions {
+    TableOptions::default().index(name, IndexOptions::on_value(bytes))
+}
+
+/// The rows from a key on.
+pub fn rows_from(
+    table: &Table,
+    from: &[u8],
+) -> windfall::error::Result<impl Iterator<Item = windfall::error::Result<(Vec<u8>, Vec<u8>)>>> {
+    table.range(from..)
+}
+
+/// What the library has counted, at one moment.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Meters {
+    /// Bytes of a page.
+    pub page_size: u64,
+    /// Frames of the pool.
+    pub frames: u64,
+    /// Frames that hold nothing.
+    pub free: u64,
+    /// Frames that hold a page as it is on disk.
+    pub clean: u64,
+    /// Frames that hold a changed page.
+    pub dirty: u64,
+    /// Frames that still hold pages of dropped tables.
+    pub dropped: u64,
+    /// Writes of the log.
+    pub log_writes: u64,
+    /// Syncs of the log.
+    pub log_syncs: u64,
+    /// Bytes written to the log.
+    pub log_bytes: u64,
+    /// Data files made.
+    pub files_created: u64,
+    /// Data files of dropped tables deleted.
+    pub files_deleted: u64,
+    /// Live pages evicted.
+    pub evictions: u64,
+    /// How often a thread waited for a frame.
+    pub frame_waits: u64,
+    /// Dirty pages that a thread had to write to get a frame.
+    pub foreground_writes: u64,
+    /// Frames taken from dropped tables.
+    pub reclaimed: u64,
+    /// Waits of other threads on a lock or latch while a drop was under way.
+    pub waits_during_drops: u64,
+    /// Bytes that the bookkeeping of the pool takes.
+    pub bookkeeping: u64,
+    /// Bytes that the hash indexes take.
+    pub hash_bytes: u64,
+    /// Bytes that the hash indexes may take.
+    pub hash_limit: u64,
+}
+
+/// Reads the meters.
+pub fn meters(db: &Database) -> Meters {
+    let m = db.metrics();
+    Meters {
+        page_size: m.page_size,
+        frames: m.pool_frames,
+        free: m.pool_free,
+        clean: m.pool_clean,
+        dirty: m.pool_dirty,
+        dropped: m.pool_dropped,
+        log_writes: m.log_writes,
+        log_syncs: m.log_syncs,
+        log_bytes: m.log_bytes,
+        files_created: m.files_created,
+        files_deleted: m.files_deleted,
+        evictions: m.pool_evictions,
+        frame_waits: m.pool_frame_waits,
+        foreground_writes: m.pool_foreground_writes,
+        reclaimed: m.pool_reclaimed,
+        waits_during_drops: m.drop_waits,
+        bookkeeping: m.pool_bookkeeping_bytes,
+        hash_bytes: m.hash_index_bytes,
+        hash_limit: m.hash_index_limit,
+    }
+}
+
+/// The counted work of drops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DropWork {
+    /// How many drops.
+    pub drops: u64,
+    /// Frames of the catalog that were looked at.
+    pub catalog_frames: u64,
+    /// Latches on pages of the catalog.
+    pub catalog_latches: u64,
+    /// Other frames that were looked at.
+    pub frames: u64,
+    /// Latches on other pages.
+    pub latches: u64,
+    /// Entries of lists, sets and page tables that were walked.
+    pub list_entries: u64,
+    /// Mutexes and read-write locks taken.
+    pub locks: u64,
+    /// Writes of the log.
+    pub log_writes: u64,
+    /// Syncs of the log.
+    pub log_syncs: u64,
+    /// Reads of data files.
+    pub reads: u64,
+    /// Writes of data files.
+    pub writes: u64,
+    /// Syncs of files other than the log.
+    pub syncs: u64,
+    /// Any other call to the file system.
+    pub file_calls: u64,
+}
+
+impl DropWork {
+    fn of(counts: Counts) -> Self {
+        Self {
+            drops: 1,
+            catalog_frames: counts.of(Work::CatalogFrame),
+            catalog_latches: counts.of(Work::CatalogLatch),
+            frames: counts.of(Work::Frame),
+            latches: counts.of(Work::Latch),
+            list_entries: counts.of(Work::ListEntry),
+            locks: counts.of(Work::Lock),
+            log_writes: counts.of(Work::LogWrite),
+            log_syncs: counts.of(Work::LogSync),
+            reads: counts.of(Work::Read),
+            writes: counts.of(Work::Write),
+            syncs: counts.of(Work::Sync),
+            file_calls: counts.of(Work::FileCall),
+        }
+    }
+
+    /// Adds the work of others.
+    pub fn add(&mut self, other: &Self) {
+        self.drops += other.drops;
+        for (mine, theirs) in self.fields_mut().into_iter().zip(other.fields()) {
+            *mine.1 += theirs.1;
+        }
+    }
+
+    /// The larger of each kind.
+    pub fn raise_to(&mut self, other: &Self) {
+        self.drops += other.drops;
+        for (mine, theirs) in self.fields_mut().into_iter().zip(other.fields()) {
+            *mine.1 = (*mine.1).max(theirs.1);
+        }
+    }
+
+    /// Each kind of work with its count.
+    pub fn fields(&self) -> [(&'static str, u64); 12] {
+        let mut copy = *self;
+        copy.fields_mut().map(|(name, count)| (name, *count))
+    }
+
+    fn fields_mut(&mut self) -> [(&'static str, &mut u64); 12] {
+        [
+            ("frames outside the catalog", &mut self.frames),
+            ("latches outside the catalog", &mut self.latches),
+            ("list entries walked", &mut self.list_entries),
+            ("catalog frames", &mut self.catalog_frames),
+            ("catalog latches", &mut self.catalog_latches),
+            ("locks", &mut self.locks),
+            ("log writes", &mut self.log_writes),
+            ("log syncs", &mut self.log_syncs),
+            ("data file reads", &mut self.reads),
+            ("data file writes", &mut self.writes),
+            ("other syncs", &mut self.syncs),
+            ("other file-system calls", &mut self.file_calls),
+        ]
+    }
+
+    /// Frames, latches and list entries outside the catalog, which a drop is to leave alone.
+    pub fn outside_catalog(&self) -> u64 {
+        self.frames + self.latches + self.list_entries
+    }
+
+    /// Calls to the file system other than writing and syncing the log.
+    pub fn calls_but_log(&self) -> u64 {
+        self.reads + self.writes + self.syncs + self.file_calls
+    }
+}
+
+/// Drops tables in one atomic step, and says what this thread did for it.
+pub fn drop_counted(db: &Database, tables: &[&str]) -> Result<DropWork> {
+    Ok(DropWork::of(db.drop_tables(tables)?.work))
+}
+
+/// What an offline check has found.
+#[derive(Clone, Debug, Default)]
+pub struct Checked {
+    /// What was looked at, with how many of each.
+    pub counted: Vec<(&'static str, u64)>,
+    /// What is wrong, a line each.
+    pub findings: Vec<String>,
+}
+
+/// Checks everything.
+pub fn check(db: &Database) -> Result<Checked> {
+    let report = db.check()?;
+    let entries = report.trees.iter().map(|tree| tree.entries).sum();
+    let counted = vec![("pages", report.pages), ("trees", report.trees.len() as u64), ("entries", entries)];
+    Ok(Checked { counted, findings: report.findings })
+}
+
+/// The height of the tree that holds the catalog: the one that belongs to no table.
+pub fn catalog_height(db: &Database) -> Result<u64> {
+    let trees = db.check()?.trees;
+    Ok(trees.iter().filter(|tree| tree.table.is_empty()).map(|tree| tree.height.into()).max().unwrap_or(0))
+}

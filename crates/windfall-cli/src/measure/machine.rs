@@ -1,0 +1,96 @@
+//! The machine that a number was measured on.
+//!
+//! **Purpose.** Processor, memory, kernel and file system, for every report: a number without them says little.
+//!
+//! **Invariants.** What cannot be found out is "unknown". Nothing that names the machine or its user is read.
+//!
+//! **May touch.** `/proc`.
+
+use std::{fs, path::Path, thread};
+
+use serde::Serialize;
+
+/// A machine.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    /// The processor, as it calls itself.
+    pub processor: String,
+    /// How many threads can run at once.
+    pub cores: usize,
+    /// The memory in bytes.
+    pub memory: u64,
+    /// The kernel.
+    pub kernel: String,
+    /// The file system of the database, with its mount options.
+    pub file_system: String,
+    /// Whether the program was built with optimisation.
+    pub optimised: bool,
+}
+
+impl Machine {
+    /// This machine, with the file system of a folder.
+    pub fn of(folder: &Path) -> Self {
+        Self {
+            processor: field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown processor".into()),
+            cores: thread::available_parallelism().map_or(1, usize::from),
+            memory: kib("/proc/meminfo", "MemTotal"),
+            kernel: fs::read_to_string("/proc/sys/kernel/osrelease")
+                .map_or_else(|_| "unknown kernel".into(), |k| format!("Linux {}", k.trim())),
+            file_system: file_system(folder).unwrap_or_else(|| "unknown file system".into()),
+            optimised: !cfg!(debug_assertions),
+        }
+    }
+
+    /// One line for people.
+    pub fn line(&self) -> String {
+        let memory = crate::output::bytes(self.memory as f64);
+        let build = if self.optimised { "" } else { ", NOT an optimised build" };
+        let plural = if self.cores == 1 { "" } else { "s" };
+        format!(
+            "{}, {} core{plural}, {memory} of memory, {}, {}{build}",
+            self.processor, self.cores, self.kernel, self.file_system
+        )
+    }
+}
+
+/// The memory that this process has resident, in bytes.
+pub fn resident_bytes() -> u64 {
+    kib("/proc/self/status", "VmRSS")
+}
+
+/// The value of the first line `name : value` of a file.
+fn field(path: &str, name: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let mut lines = text.lines().filter_map(|l| l.split_once(':'));
+    lines.find(|(n, _)| n.trim() == name).map(|(_, value)| value.trim().to_owned())
+}
+
+fn kib(path: &str, name: &str) -> u64 {
+    let value = field(path, name).unwrap_or_default();
+    value.split(' ').next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+/// The type and options of the mount that a folder is on: the last of the longest mount points that contain it.
+fn file_system(folder: &Path) -> Option<String> {
+    let folder = folder.canonicalize().ok()?;
+    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+    let mounts = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>()).filter(|m| m.len() > 3);
+    let above = mounts.filter(|m| folder.starts_with(m[1]));
+    above.max_by_key(|m| m[1].len()).map(|m| format!("{} ({})", m[2], m[3]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_is_known() {
+        let machine = Machine::of(Path::new("."));
+        assert!(machine.cores > 0 && machine.memory > 0 && resident_bytes() > 0);
+        assert!(
+            machine.kernel.starts_with("Linux ") && machine.file_system.contains('('),
+            "{}",
+            machine.line()
+        );
+    }
+}

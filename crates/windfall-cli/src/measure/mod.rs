@@ -1,0 +1,46 @@
+//! Instruments that the demo and the benchmarks share.
+//!
+//! **Purpose.** Latencies, the time line of finished operations with its longest gap, random numbers, the machine.
+//!
+//! **Invariants.** A thread records into instruments of its own, so that measuring adds no contention; they are merged
+//! when the threads have ended.
+//!
+//! **May touch.** The clock.
+
+mod compare;
+mod latency;
+mod machine;
+mod random;
+mod timeline;
+
+pub use compare::chance_of_larger;
+pub use latency::{Latency, PERCENTILES};
+pub use machine::{Machine, resident_bytes};
+pub use random::Random;
+pub use timeline::Timeline;
+
+/// The median of some numbers; 0 of none.
+pub fn median(numbers: &[f64]) -> f64 {
+    quantile(numbers, 0.5)
+}
+
+/// The value below which a share of the numbers lies; 0 of none.
+pub fn quantile(numbers: &[f64], share: f64) -> f64 {
+    let mut sorted = numbers.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = (share * sorted.len() as f64).ceil().max(1.0) as usize - 1;
+    sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_members() {
+        assert_eq!(median(&[]), 0.0);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(quantile(&[1.0, 2.0, 3.0, 4.0], 0.99), 4.0);
+        assert_eq!(quantile(&[1.0, 2.0, 3.0, 4.0], 0.0), 1.0);
+    }
+}

@@ -1,0 +1,165 @@
+//! When operations finished.
+//!
+//! **Purpose.** Operations per second over time, and the longest time in which no client finished one.
+//!
+//! **Invariants.** Time is cut into cells; a cell keeps how many operations finished in it, and when the first and the
+//! last of them did. Cells of several threads merge without loss, so a gap longer than a cell is known to the
+//! nanosecond.
+//!
+//! **May touch.** Nothing.
+
+use std::time::Duration;
+
+/// The length of a cell.
+const CELL_NS: u64 = 250_000;
+
+/// What finished within a cell.
+#[derive(Clone, Copy, Debug)]
+struct Cell {
+    count: u32,
+    first: u32,
+    last: u32,
+}
+
+const EMPTY: Cell = Cell { count: 0, first: u32::MAX, last: 0 };
+
+/// When operations finished.
+#[derive(Clone, Debug)]
+pub struct Timeline {
+    cells: Vec<Cell>,
+    length_ns: u64,
+}
+
+/// A time in which nothing finished.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Gap {
+    /// When it began, in nanoseconds of the run.
+    pub from_ns: u64,
+    /// How long it was.
+    pub length_ns: u64,
+}
+
+impl Timeline {
+    /// An empty time line of this length.
+    pub fn new(length: Duration) -> Self {
+        let length_ns = length.as_nanos() as u64;
+        Self { cells: vec![EMPTY; length_ns.div_ceil(CELL_NS) as usize], length_ns }
+    }
+
+    /// An operation finished now. What finishes after the end is not part of the run.
+    #[inline]
+    pub fn finished(&mut self, now_ns: u64) {
+        if let Some(cell) =
+            self.cells.get_mut((now_ns / CELL_NS) as usize).filter(|_| now_ns < self.length_ns)
+        {
+            let within = (now_ns % CELL_NS) as u32;
+            cell.count += 1;
+            cell.first = cell.first.min(within);
+            cell.last = cell.last.max(within);
+        }
+    }
+
+    /// Adds what others finished.
+    pub fn add(&mut self, other: &Self) {
+        for (mine, theirs) in self.cells.iter_mut().zip(&other.cells) {
+            mine.count += theirs.count;
+            mine.first = mine.first.min(theirs.first);
+            mine.last = mine.last.max(theirs.last);
+        }
+    }
+
+    /// How many operations finished.
+    pub fn count(&self) -> u64 {
+        self.cells.iter().map(|c| u64::from(c.count)).sum()
+    }
+
+    /// How many finished from one time to another, to the cell.
+    pub fn count_within(&self, from_ns: u64, to_ns: u64) -> u64 {
+        let cell = |ns: u64| ((ns / CELL_NS) as usize).min(self.cells.len());
+        self.cells[cell(from_ns)..cell(to_ns).max(cell(from_ns))].iter().map(|c| u64::from(c.count)).sum()
+    }
+
+    /// Operations per second in each stretch of time.
+    pub fn rates(&self, stretch: Duration) -> Vec<f64> {
+        let cells = (stretch.as_nanos() as u64 / CELL_NS).max(1) as usize;
+        let per_second = |part: &[Cell]| {
+            let seconds = (part.len() as u64 * CELL_NS) as f64 / 1e9;
+            part.iter().map(|c| f64::from(c.count)).sum::<f64>() / seconds
+        };
+        self.cells.chunks(cells).map(per_second).collect()
+    }
+
+    /// Every time in which nothing finished, from the begin of the run to its end.
+    fn gaps(&self) -> impl Iterator<Item = Gap> {
+        let mut last = 0;
+        let ends = self.cells.iter().enumerate().filter(|(_, c)| c.count > 0).map(|(at, c)| {
+            let start = at as u64 * CELL_NS;
+            (start + u64::from(c.first), start + u64::from(c.last))
+        });
+        ends.chain([(self.length_ns, self.length_ns)]).map(move |(first, next)| {
+            let gap = Gap { from_ns: last, length_ns: first.saturating_sub(last) };
+            last = next;
+            gap
+        })
+    }
+
+    /// The longest gap.
+    pub fn longest_gap(&self) -> Gap {
+        self.gaps().max_by_key(|g| g.length_ns).unwrap_or_default()
+    }
+
+    /// The longest gap that overlaps a time.
+    pub fn longest_gap_within(&self, from_ns: u64, to_ns: u64) -> Gap {
+        let overlaps = |g: &Gap| g.from_ns < to_ns && g.from_ns + g.length_ns > from_ns;
+        self.gaps().filter(overlaps).max_by_key(|g| g.length_ns).unwrap_or_default()
+    }
+
+    /// The longest gap that begins in each stretch of time, in nanoseconds.
+    pub fn gap_per(&self, stretch: Duration) -> Vec<f64> {
+        let stretch_ns = stretch.as_nanos() as u64;
+        let mut longest = vec![0.0; self.length_ns.div_ceil(stretch_ns) as usize];
+        for gap in self.gaps() {
+            if let Some(at) = longest.get_mut((gap.from_ns / stretch_ns) as usize) {
+                *at = f64::max(*at, gap.length_ns as f64);
+            }
+        }
+        longest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn a_gap_is_where_no_thread_finished() {
+        let mut one = Timeline::new(Duration::from_millis(100));
+        let mut two = one.clone();
+        (0..100).filter(|ms| !(20..40).contains(ms)).for_each(|ms| one.finished(ms * MS));
+        (0..100).filter(|ms| !(30..50).contains(ms)).for_each(|ms| two.finished(ms * MS + 7));
+        one.add(&two);
+        assert_eq!(one.count(), 160);
+        assert_eq!(one.longest_gap(), Gap { from_ns: 29 * MS + 7, length_ns: 11 * MS - 7 });
+        assert_eq!(one.longest_gap_within(50 * MS, 60 * MS).length_ns, MS - 7);
+        assert_eq!(one.count_within(30 * MS, 40 * MS), 0);
+    }
+
+    #[test]
+    fn the_ends_count_as_gaps() {
+        let mut line = Timeline::new(Duration::from_millis(10));
+        assert_eq!(line.longest_gap(), Gap { from_ns: 0, length_ns: 10 * MS });
+        line.finished(4 * MS);
+        line.finished(11 * MS);
+        assert_eq!(line.longest_gap(), Gap { from_ns: 4 * MS, length_ns: 6 * MS });
+        assert_eq!(line.gap_per(Duration::from_millis(5)), [6e6, 0.0]);
+    }
+
+    #[test]
+    fn rates_are_per_second() {
+        let mut line = Timeline::new(Duration::from_millis(200));
+        (0..100).for_each(|ms| line.finished(ms * MS));
+        assert_eq!(line.rates(Duration::from_millis(100)), [1000.0, 0.0]);
+    }
+}

@@ -1,0 +1,180 @@
+//! What commands print.
+//!
+//! **Purpose.** Aligned tables for people, JSON for programs, and bytes in both.
+//!
+//! **Invariants.** Bytes that are text stay text; others are shown escaped to people, and as `{"hex": ".."}` to
+//! programs, so that nothing is lost.
+//!
+//! **May touch.** Standard output.
+
+use std::{
+    fmt::Write as _,
+    io::{self, BufWriter, StdoutLock, Write},
+    str,
+};
+
+use serde_json::{Value, json};
+
+use crate::failure::Result;
+
+/// Where a command's answer goes.
+pub type Out = BufWriter<StdoutLock<'static>>;
+
+/// Standard output.
+pub fn out() -> Out {
+    BufWriter::new(io::stdout().lock())
+}
+
+/// Prints a value as JSON, and a line break.
+pub fn print_json(value: &Value) -> Result<()> {
+    let mut out = out();
+    serde_json::to_writer_pretty(&mut out, value)?;
+    writeln!(out)?;
+    Ok(out.flush()?)
+}
+
+/// Bytes for people.
+pub fn text(bytes: &[u8]) -> String {
+    match str::from_utf8(bytes) {
+        Ok(text) if !text.contains(char::is_control) => text.to_owned(),
+        Ok(text) => text
+            .chars()
+            .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.into() })
+            .collect(),
+        Err(_) => bytes.escape_ascii().to_string(),
+    }
+}
+
+/// Bytes for programs.
+pub fn value(bytes: &[u8]) -> Value {
+    str::from_utf8(bytes).map_or_else(|_| json!({ "hex": hex(bytes) }), Into::into)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+/// Lines with aligned columns.
+#[derive(Debug)]
+pub struct Grid {
+    right: Vec<bool>,
+    lines: Vec<Vec<String>>,
+}
+
+impl Grid {
+    /// A grid with these headings. One that begins with `>` is of a column of numbers, aligned to the right.
+    pub fn new<'a>(headings: impl IntoIterator<Item = &'a str>) -> Self {
+        let (mut right, mut first) = (Vec::new(), Vec::new());
+        for heading in headings {
+            right.push(heading.starts_with('>'));
+            first.push(heading.trim_start_matches('>').to_owned());
+        }
+        Self { right, lines: vec![first] }
+    }
+
+    /// Adds a line.
+    pub fn line(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
+        self.lines.push(cells.into_iter().map(Into::into).collect());
+    }
+
+    /// The text, each line indented by so many spaces.
+    pub fn text(&self, indent: usize) -> String {
+        let width = |column: usize| {
+            self.lines.iter().filter_map(|l| l.get(column)).map(|c| c.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.right.len()).map(width).collect();
+        let mut text = String::new();
+        for line in &self.lines {
+            let mut row = " ".repeat(indent);
+            for ((cell, &width), &right) in line.iter().zip(&widths).zip(&self.right) {
+                let gap = " ".repeat(width - cell.chars().count());
+                let _ = if right { write!(row, "{gap}{cell}  ") } else { write!(row, "{cell}{gap}  ") };
+            }
+            let _ = writeln!(text, "{}", row.trim_end());
+        }
+        text
+    }
+}
+
+/// A count with a narrow gap between thousands.
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A number with about three significant digits.
+pub fn short(x: f64) -> String {
+    let size = x.abs();
+    match size {
+        _ if x == 0.0 => "0".into(),
+        _ if size >= 1000.0 => count(x.round().max(0.0) as u64),
+        _ if size >= 100.0 => format!("{x:.0}"),
+        _ if size >= 10.0 => format!("{x:.1}"),
+        _ if size >= 1.0 => format!("{x:.2}"),
+        _ => format!("{x:.3}"),
+    }
+}
+
+/// A time in nanoseconds, in the unit that suits it.
+pub fn time(ns: f64) -> String {
+    match ns {
+        _ if ns < 1e3 => format!("{ns:.0} ns"),
+        _ if ns < 1e6 => format!("{} µs", short(ns / 1e3)),
+        _ if ns < 1e9 => format!("{} ms", short(ns / 1e6)),
+        _ => format!("{} s", short(ns / 1e9)),
+    }
+}
+
+/// A size in bytes, in the unit that suits it.
+pub fn bytes(n: f64) -> String {
+    match n {
+        _ if n < 1024.0 => format!("{n:.0} B"),
+        _ if n < 1_048_576.0 => format!("{} KiB", short(n / 1024.0)),
+        _ if n < 1_073_741_824.0 => format!("{} MiB", short(n / 1_048_576.0)),
+        _ => format!("{} GiB", short(n / 1_073_741_824.0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned() {
+        let mut grid = Grid::new(["name", ">rows"]);
+        grid.line(["a", "1000"]);
+        grid.line(["é", "2"]);
+        assert_eq!(grid.text(1), " name  rows\n a     1000\n é        2\n");
+    }
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!(
+            [count(0), count(999), count(1_000), count(12_345_678)],
+            ["0", "999", "1,000", "12,345,678"]
+        );
+        assert_eq!([short(0.0), short(0.25), short(12.34), short(4321.0)], ["0", "0.250", "12.3", "4,321"]);
+        assert_eq!(
+            [time(999.0), time(1500.0), time(2.5e7), time(3e9)],
+            ["999 ns", "1.50 µs", "25.0 ms", "3.00 s"]
+        );
+    }
+
+    #[test]
+    fn bytes_are_told_from_text() {
+        assert_eq!(text(b"a\tb"), "a\\tb");
+        assert_eq!(text(b"\xff"), "\\xff");
+        assert_eq!(value(b"\xff\x01"), json!({ "hex": "ff01" }));
+        assert_eq!(value("é".as_bytes()), json!("é"));
+    }
+}

@@ -1,0 +1,283 @@
+//! Drawing: scales, axes, lines and areas as SVG text.
+//!
+//! **Purpose.** What the graphs of the report are made of.
+//!
+//! **Invariants.** Colours come from CSS classes alone, so that light and dark are one drawing. Every axis has its unit.
+//!
+//! **May touch.** Nothing.
+
+use std::fmt::Write as _;
+
+/// A width to draw for: the text keeps its size, so that narrow screens can read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// Desks.
+    Wide,
+    /// Telephones.
+    Narrow,
+}
+
+impl Width {
+    /// In units of the drawing.
+    pub fn units(self) -> f64 {
+        match self {
+            Self::Wide => 880.0,
+            Self::Narrow => 360.0,
+        }
+    }
+
+    /// About how many labels fit along the bottom.
+    fn ticks(self) -> usize {
+        match self {
+            Self::Wide => 12,
+            Self::Narrow => 5,
+        }
+    }
+}
+
+/// From values to places.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    from: f64,
+    to: f64,
+    log: bool,
+    start: f64,
+    end: f64,
+}
+
+impl Scale {
+    /// Even steps from one value to another.
+    pub fn linear(from: f64, to: f64) -> Self {
+        Self { from, to: if to > from { to } else { from + 1.0 }, log: false, start: 0.0, end: 1.0 }
+    }
+
+    /// Even factors, from a power of ten below the least value to one above the greatest.
+    pub fn decades(least: f64, greatest: f64) -> Self {
+        let from = least.max(1e-3).log10().floor();
+        let to = greatest.max(1e-3).log10().ceil().max(from + 1.0);
+        Self { from: 10_f64.powf(from), to: 10_f64.powf(to), log: true, start: 0.0, end: 1.0 }
+    }
+
+    fn onto(self, start: f64, end: f64) -> Self {
+        Self { start, end, ..self }
+    }
+
+    /// The place of a value; what lies outside is put on the edge.
+    pub fn at(&self, value: f64) -> f64 {
+        let share = if self.log {
+            (value.max(self.from) / self.from).log10() / (self.to / self.from).log10()
+        } else {
+            (value - self.from) / (self.to - self.from)
+        };
+        self.start + share.clamp(0.0, 1.0) * (self.end - self.start)
+    }
+
+    /// Round values along the scale.
+    fn ticks(&self, about: usize) -> Vec<f64> {
+        if self.log {
+            let decades = (self.to / self.from).log10().round() as i32;
+            return (0..=decades).map(|n| self.from * 10_f64.powi(n)).collect();
+        }
+        let step = nice_step((self.to - self.from) / about.max(1) as f64);
+        let first = (self.from / step).ceil() as i64;
+        let last = (self.to / step + 1e-9).floor() as i64;
+        (first..=last).map(|n| n as f64 * step).collect()
+    }
+}
+
+/// The next of 1, 2, 5 times a power of ten.
+fn nice_step(step: f64) -> f64 {
+    let power = 10_f64.powf(step.log10().floor());
+    let head = step / power;
+    power * [1.0, 2.0, 5.0, 10.0].into_iter().find(|&n| head <= n + 1e-9).unwrap_or(10.0)
+}
+
+/// The least round value that is not below.
+pub fn round_up(value: f64) -> f64 {
+    let step = nice_step(value.max(1e-9) / 5.0);
+    (value / step).ceil() * step
+}
+
+/// Text that is safe between tags and in attributes.
+pub fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// A panel with two axes that things are drawn into.
+#[derive(Debug)]
+pub struct Panel {
+    /// The bottom scale.
+    pub x: Scale,
+    /// The left scale.
+    pub y: Scale,
+    width: Width,
+    top: f64,
+    bottom: f64,
+    body: String,
+}
+
+/// What is left free around a panel.
+const LEFT: f64 = 62.0;
+const RIGHT: f64 = 14.0;
+
+impl Panel {
+    /// A panel from `top`, `height` high.
+    pub fn new(width: Width, top: f64, height: f64, x: Scale, y: Scale) -> Self {
+        let bottom = top + height;
+        let x = x.onto(LEFT, width.units() - RIGHT);
+        Self { x, y: y.onto(bottom, top), width, top, bottom, body: String::new() }
+    }
+
+    /// Where it ends.
+    pub fn bottom(&self) -> f64 {
+        self.bottom
+    }
+
+    /// Text at a place of the drawing. `anchor` is `start`, `middle` or `end`.
+    pub fn text(&mut self, x: f64, y: f64, anchor: &str, class: &str, text: &str) {
+        let text = escape(text);
+        let _ = writeln!(
+            self.body,
+            r#"<text class="{class}" x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{text}</text>"#
+        );
+    }
+
+    /// A heading above the panel.
+    pub fn heading(&mut self, text: &str) {
+        self.text(LEFT, self.top - 8.0, "start", "head", text);
+    }
+
+    /// The left axis with lines across.
+    pub fn left_axis(&mut self, label: impl Fn(f64) -> String) {
+        let (from, to) = (self.x.start, self.x.end);
+        for value in self.y.ticks(5) {
+            let y = self.y.at(value);
+            let _ = writeln!(
+                self.body,
+                r#"<line class="grid" x1="{from:.1}" x2="{to:.1}" y1="{y:.1}" y2="{y:.1}"/>"#
+            );
+            self.text(from - 6.0, y + 4.0, "end", "tick", &label(value));
+        }
+    }
+
+    /// The bottom axis, with the unit at its end.
+    pub fn bottom_axis(&mut self, unit: &str, label: impl Fn(f64) -> String) {
+        let (from, to, y) = (self.x.start, self.x.end, self.bottom);
+        let _ = writeln!(
+            self.body,
+            r#"<line class="axis" x1="{from:.1}" x2="{to:.1}" y1="{y:.1}" y2="{y:.1}"/>"#
+        );
+        for value in self.x.ticks(self.width.ticks()) {
+            self.text(self.x.at(value), y + 16.0, "middle", "tick", &label(value));
+        }
+        self.text(to, y + 32.0, "end", "tick", unit);
+    }
+
+    /// A line through points.
+    pub fn line(&mut self, class: &str, points: impl IntoIterator<Item = (f64, f64)>) {
+        let path = self.path(points);
+        let _ = writeln!(self.body, r#"<path class="{class}" d="{path}"/>"#);
+    }
+
+    fn path(&self, points: impl IntoIterator<Item = (f64, f64)>) -> String {
+        let mut path = String::new();
+        for (x, y) in points {
+            let step = if path.is_empty() { 'M' } else { 'L' };
+            let _ = write!(path, "{step}{:.1} {:.1}", self.x.at(x), self.y.at(y));
+        }
+        path
+    }
+
+    /// An area between a lower and an upper line.
+    pub fn area(&mut self, class: &str, points: &[(f64, f64, f64)]) {
+        let upper = points.iter().map(|&(x, _, high)| (x, high));
+        let lower = points.iter().rev().map(|&(x, low, _)| (x, low));
+        let path = self.path(upper.chain(lower));
+        let _ = writeln!(self.body, r#"<path class="{class}" d="{path}Z"/>"#);
+    }
+
+    /// A line from top to bottom, with a text that shows when one points at it.
+    pub fn vertical(&mut self, class: &str, x: f64, hint: &str) {
+        let (x, top, bottom, hint) = (self.x.at(x), self.top, self.bottom, escape(hint));
+        let _ = writeln!(
+            self.body,
+            r#"<line class="{class}" x1="{x:.1}" x2="{x:.1}" y1="{top:.1}" y2="{bottom:.1}"><title>{hint}</title></line>"#
+        );
+    }
+
+    /// A mark at a point: circle, square or triangle.
+    pub fn mark(&mut self, shape: Shape, class: &str, (x, y): (f64, f64), hint: &str) {
+        let (x, y, hint) = (self.x.at(x), self.y.at(y), escape(hint));
+        let path = match shape {
+            Shape::Circle => format!("M{:.1} {y:.1}a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z", x - 4.0),
+            Shape::Square => format!("M{:.1} {:.1}h7v7h-7Z", x - 3.5, y - 3.5),
+            Shape::Triangle => format!("M{x:.1} {:.1}l4.5 8h-9Z", y - 5.0),
+            Shape::Arrow => format!("M{x:.1} {:.1}l5 -9h-10Z", y - 1.0),
+        };
+        let _ = writeln!(self.body, r#"<path class="{class}" d="{path}"><title>{hint}</title></path>"#);
+    }
+
+    /// Text beside a point, on the side where there is room.
+    pub fn label(&mut self, (x, y): (f64, f64), class: &str, text: &str) {
+        let (x, y) = (self.x.at(x), self.y.at(y));
+        let (anchor, x) =
+            if x > f64::midpoint(self.x.start, self.x.end) { ("end", x - 9.0) } else { ("start", x + 9.0) };
+        self.text(x, (y - 6.0).max(self.top + 11.0), anchor, class, text);
+    }
+
+    /// What was drawn.
+    pub fn finish(self) -> String {
+        self.body
+    }
+}
+
+/// The shape of a mark.
+#[derive(Clone, Copy, Debug)]
+pub enum Shape {
+    /// A circle.
+    Circle,
+    /// A square.
+    Square,
+    /// A triangle.
+    Triangle,
+    /// A triangle that points down at the place.
+    Arrow,
+}
+
+/// A whole drawing.
+pub fn drawing(width: Width, height: f64, about: &str, panels: impl IntoIterator<Item = Panel>) -> String {
+    let units = width.units();
+    let class = match width {
+        Width::Wide => "wide",
+        Width::Narrow => "narrow",
+    };
+    let body: String = panels.into_iter().map(Panel::finish).collect();
+    format!(
+        "<svg class=\"{class}\" viewBox=\"0 0 {units:.0} {height:.0}\" role=\"img\" aria-label=\"{}\">\n{body}</svg>\n",
+        escape(about)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round() {
+        assert_eq!(Scale::linear(0.0, 30.0).ticks(6), [0.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0]);
+        assert_eq!(Scale::decades(3.0, 700.0).ticks(0), [1.0, 10.0, 100.0, 1000.0]);
+        assert!((round_up(0.37) - 0.4).abs() < 1e-9);
+        assert!((round_up(43_210.0) - 50_000.0).abs() < 1e-6, "{}", round_up(43_210.0));
+    }
+
+    #[test]
+    fn values_outside_are_put_on_the_edge() {
+        let scale = Scale::linear(0.0, 10.0).onto(100.0, 200.0);
+        assert_eq!([scale.at(-5.0), scale.at(5.0), scale.at(50.0)], [100.0, 150.0, 200.0]);
+    }
+
+    #[test]
+    fn text_cannot_become_markup() {
+        assert_eq!(escape("<a & \"b\">"), "&lt;a &amp; &quot;b&quot;&gt;");
+    }
+}

@@ -1,0 +1,149 @@
+//! Tables and rows: what goes in comes out.
+
+use serde_json::json;
+
+use crate::Place;
+
+const CITIES: &str = "id,city,people\n1,Oslo,709000\n2,\"Brno, CZ\",400000\n3,Ύδρα,1900\n";
+
+fn cities() -> Place {
+    let place = Place::new();
+    place.file("cities.csv", CITIES);
+    place.call(&["load", "cities", "cities.csv"]).served();
+    place
+}
+
+#[test]
+fn rows_of_a_file_can_be_read_back() {
+    let place = Place::new();
+    place.file("cities.csv", CITIES);
+    let told = place.call(&["load", "cities", "cities.csv"]).served();
+    assert_eq!(told.out, "loaded 3 rows into cities (key: id)\n");
+    let told = place.call(&["get", "cities", "2"]).served();
+    assert_eq!(told.out, "column  value\nid      2\ncity    Brno, CZ\npeople  400000\n");
+    let told = place.call(&["--json", "get", "cities", "3"]).served();
+    assert_eq!(told.json(), json!({ "id": "3", "city": "Ύδρα", "people": "1900" }));
+    assert_eq!(place.call(&["scan", "cities"]).served().out, CITIES);
+}
+
+#[test]
+fn a_scan_has_ends_a_limit_and_two_directions() {
+    let place = cities();
+    let ids = |arguments: &[&str]| -> Vec<String> {
+        let told = place.call(&[&["--json", "scan", "cities"], arguments].concat()).served();
+        told.json().as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(ids(&[]), ["1", "2", "3"]);
+    assert_eq!(ids(&["--from", "2"]), ["2", "3"]);
+    assert_eq!(ids(&["--to", "3"]), ["1", "2"]);
+    assert_eq!(ids(&["--reverse", "--limit", "2"]), ["3", "2"]);
+    assert_eq!(ids(&["--from", "1", "--to", "3", "--reverse"]), ["2", "1"]);
+    assert!(ids(&["--from", "3", "--to", "1"]).is_empty());
+    assert!(ids(&["--limit", "0"]).is_empty());
+    assert!(ids(&["--from", "9"]).is_empty());
+}
+
+#[test]
+fn any_column_can_be_the_key_and_lines_can_come_over_a_pipe() {
+    let place = Place::new();
+    let told =
+        place.feed(&["--json", "load", "t", "-", "--key", "b", "--delimiter", "tab"], "a\tb\nx\t2\ny\t1\n");
+    assert_eq!(
+        told.served().json(),
+        json!({ "table": "t", "key": "b", "columns": ["a"], "rows": 2, "skipped": 0 })
+    );
+    assert_eq!(place.call(&["scan", "t"]).served().out, "b,a\n1,y\n2,x\n");
+    place.file("more.tsv", "a\tb\nz\t3\n");
+    place.call(&["load", "t", "more.tsv", "--key", "b"]).served();
+    assert_eq!(place.call(&["scan", "t", "--from", "3"]).served().out, "b,a\n3,z\n");
+}
+
+#[test]
+fn a_table_lives_from_create_to_drop() {
+    let place = Place::new();
+    place.call(&["create", "t", "--columns", "a,b,c", "--key", "b"]).served();
+    place.call(&["create", "u", "--columns", "x"]).served();
+    let told = place.call(&["tables"]).served();
+    assert_eq!(
+        told.out,
+        "table  file  indexes  key  columns\nt       0 B  -        b    a, c\nu       0 B  -        x    -\n"
+    );
+    place.feed(&["load", "t", "--key", "b"], "a,b,c\n1,2,3\n").served();
+    place.call(&["truncate", "t"]).served();
+    assert_eq!(place.call(&["scan", "t"]).served().out, "b,a,c\n");
+    let told = place.call(&["--json", "drop", "t", "u"]).served();
+    assert_eq!(told.json()["dropped"], json!(["t", "u"]));
+    assert_eq!(place.call(&["tables"]).served().out, "no tables\n");
+    assert_eq!(place.call(&["--json", "tables"]).served().json(), json!({ "tables": [] }));
+}
+
+#[test]
+fn a_group_is_dropped_wholly_or_not_at_all() {
+    let place = cities();
+    place.call(&["drop", "cities", "nowhere"]).refused(&["nowhere"]);
+    assert_eq!(place.call(&["scan", "cities"]).served().out, CITIES);
+}
+
+#[test]
+fn a_bad_line_is_named_by_its_number() {
+    let place = Place::new();
+    let bad = "id,name\n1,one\n2\n3,three\n1,again\n,none\n";
+    let told = place.feed(&["load", "t"], bad);
+    told.refused(&["line 3", "1 fields", "header has 2", "nothing was loaded"]);
+    place.call(&["get", "t", "1"]).refused(&["no table t"]);
+
+    let told = place.feed(&["load", "t", "--skip-bad"], bad).served();
+    assert_eq!(told.out, "loaded 2 rows into t (key: id), left out 3 bad lines\n");
+    for what in
+        ["line 3: it has 1 fields", "line 5: the key 1 is there already", "line 6: its key (id) is empty"]
+    {
+        assert!(told.err.contains(what), "{what}: {}", told.err);
+    }
+    assert_eq!(place.call(&["scan", "t"]).served().out, "id,name\n1,one\n3,three\n");
+
+    // The table was there before: the rows above the bad line stay.
+    let told = place.feed(&["load", "t"], "id,name\n4,four\n3,other\n");
+    told.refused(&["line 3", "the key 3 is there already", "1 rows before it are loaded"]);
+    assert_eq!(place.call(&["get", "t", "4", "--json"]).served().json()["name"], "four");
+    place.feed(&["load", "t", "--replace"], "id,name\n3,other\n").served();
+    assert_eq!(place.call(&["get", "t", "3", "--json"]).served().json()["name"], "other");
+}
+
+#[test]
+fn line_numbers_count_the_lines_within_quotes() {
+    let place = Place::new();
+    let told = place.feed(&["load", "t"], "id,text\n1,\"two\nlines\"\n2,a,b\n");
+    told.refused(&["line 4", "3 fields"]);
+    place.feed(&["load", "t"], "id,text\n1,\"two\nlines\"\n").served();
+    assert_eq!(
+        place.call(&["get", "t", "1"]).served().out,
+        "column  value\nid      1\ntext    two\\nlines\n"
+    );
+}
+
+#[test]
+fn bytes_that_are_no_text_survive() {
+    let place = Place::new();
+    place.file("bytes.csv", b"id,raw\n1,\xff\xfe\n");
+    place.call(&["load", "t", "bytes.csv"]).served();
+    assert_eq!(place.call(&["--json", "get", "t", "1"]).served().json()["raw"], json!({ "hex": "fffe" }));
+    assert!(place.call(&["get", "t", "1"]).served().out.contains("\\xff\\xfe"));
+}
+
+#[test]
+fn long_values_survive() {
+    let place = Place::new();
+    let long = "x".repeat(3_000_000);
+    place.feed(&["load", "t"], &format!("id,text\n1,{long}\n")).served();
+    assert_eq!(place.call(&["--json", "get", "t", "1"]).served().json()["text"], json!(long));
+}
+
+#[test]
+fn a_sound_database_is_called_sound() {
+    let place = cities();
+    let told = place.call(&["check"]).served();
+    assert!(told.out.starts_with("sound: "), "{}", told.out);
+    let told = place.call(&["--json", "check"]).served();
+    assert_eq!(told.json()["sound"], true);
+    assert_eq!(told.json()["findings"], json!([]));
+}

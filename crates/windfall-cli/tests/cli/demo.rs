@@ -1,0 +1,81 @@
+//! The demo runs and leaves a report; the numbers in it hang together.
+
+use std::fs;
+
+use crate::Place;
+
+const SMALL: [&str; 17] = [
+    "demo",
+    "--seconds",
+    "4",
+    "--rows",
+    "20000",
+    "--pool",
+    "64m",
+    "--big-table",
+    "8m",
+    "--drop-every",
+    "0.5",
+    "--small-rows",
+    "100",
+    "--threads",
+    "4",
+    "--out",
+    "out",
+];
+
+#[test]
+fn a_demo_leaves_a_report() {
+    let place = Place::new();
+    let told = place.call(&SMALL).served();
+    for words in
+        ["longest time without a finished call", "with drops", "counted work of the drops", "report.html"]
+    {
+        assert!(told.out.contains(words), "{words}: {}", told.out);
+    }
+    let left: Vec<_> =
+        fs::read_dir(place.path().join("out")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 2, "the report and its numbers, nothing else: {left:?}");
+
+    let page = fs::read_to_string(place.path().join("out/report.html")).unwrap();
+    assert_eq!(page.matches("<svg class=\"wide\"").count(), 5);
+    assert_eq!(page.matches("<svg class=\"narrow\"").count(), 5);
+    assert_eq!(page.matches("<figcaption>").count(), 5);
+    assert!(page.contains("prefers-color-scheme: dark"));
+    for outside in ["http://", "https://", "<script", "<link", "@import", "url("] {
+        assert!(!page.contains(outside), "the page asks for {outside}");
+    }
+    assert!(!page.contains("NaN") && !page.contains("inf"), "a graph has a place that is no number");
+    assert_eq!(page.matches('<').count(), page.matches('>').count());
+}
+
+#[test]
+fn the_numbers_of_a_demo_hang_together() {
+    let place = Place::new();
+    let told = place.call(&[&SMALL[..], &["--json"]].concat()).served();
+    let json = told.json();
+    let (with, without) = (&json["with_drops"], &json["without_drops"]);
+    let drops = with["drops"].as_array().unwrap();
+    assert_eq!(drops.len(), 3, "one each half second of two, none at the end");
+    assert_eq!(drops.iter().filter(|d| d["big"] == true).count(), 1);
+    assert!(without["drops"].as_array().unwrap().is_empty());
+    assert_eq!(without["windows_ns"].as_array().unwrap().len(), 3, "the same windows without drops");
+    for run in [with, without] {
+        let calls = run["calls"].as_u64().unwrap();
+        let latency = |part: &str| run["latency"][part]["count"].as_u64().unwrap();
+        let recorded = latency("inside") + latency("outside");
+        // Calls that were under way at the end have a latency, and are not part of the time line.
+        assert!(calls > 0 && recorded >= calls && recorded - calls < 1_000, "{calls} {recorded}");
+        assert!(!run["pool"].as_array().unwrap().is_empty());
+        for sample in run["pool"].as_array().unwrap() {
+            let part = |name: &str| sample[name].as_u64().unwrap();
+            let frames = part("free") + part("clean") + part("dirty") + part("dropped");
+            assert!(frames <= (64 << 20) / json["page_size"].as_u64().unwrap(), "{sample}");
+        }
+    }
+    let work = &json["drop_work"]["sum"];
+    assert_eq!(work["drops"], 3);
+    for nothing in ["frames", "latches", "list_entries", "reads", "writes", "syncs", "file_calls"] {
+        assert_eq!(work[nothing], 0, "{nothing} outside the catalog: {work}");
+    }
+}

@@ -1,0 +1,92 @@
+//! The command through its real binary: what it answers, what it refuses, and with which exit code.
+#![allow(clippy::unwrap_used, reason = "a test that unwraps fails where it should")]
+
+mod bench;
+mod data;
+mod demo;
+mod refusals;
+
+use std::{
+    io::Write as _,
+    path::Path,
+    process::{Command, Output, Stdio},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// What a call has given.
+struct Told {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Told {
+    /// Asserts that it was served.
+    #[track_caller]
+    fn served(self) -> Self {
+        assert_eq!(self.code, 0, "out: {}\nerr: {}", self.out, self.err);
+        self
+    }
+
+    /// Asserts that it was refused with one line that contains these words.
+    #[track_caller]
+    fn refused(self, words: &[&str]) -> Self {
+        assert_eq!(self.code, 2, "out: {}\nerr: {}", self.out, self.err);
+        assert_eq!(self.err.lines().count(), 1, "one line: {}", self.err);
+        assert!(self.err.starts_with("windfall: "), "{}", self.err);
+        for word in words {
+            assert!(self.err.contains(word), "{word:?} is not in: {}", self.err);
+        }
+        assert_eq!(self.out, "", "a refusal answers nothing");
+        self
+    }
+
+    #[track_caller]
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|e| panic!("{e}: {}", self.out))
+    }
+}
+
+/// A folder with a database in it, or not yet.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Writes a file.
+    fn file(&self, name: &str, text: impl AsRef<[u8]>) {
+        std::fs::write(self.path().join(name), text).unwrap();
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_windfall"));
+        command.current_dir(self.path()).args(["--db", "db"]).args(arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Calls the command in this folder.
+    fn call(&self, arguments: &[&str]) -> Told {
+        told(&self.command(arguments).output().unwrap())
+    }
+
+    /// Calls it with something on standard input.
+    fn feed(&self, arguments: &[&str], input: &str) -> Told {
+        let mut child = self.command(arguments).stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        told(&child.wait_with_output().unwrap())
+    }
+}
+
+fn told(output: &Output) -> Told {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    Told { code: output.status.code().unwrap(), out: text(&output.stdout), err: text(&output.stderr) }
+}
