@@ -15,7 +15,7 @@ use crate::{
     store::Tree,
     sync::Arc,
     table::Table,
-    transaction::{read, secondary},
+    transaction::{read, row::INDEXED, secondary},
 };
 
 /// A secondary index of a table.
@@ -105,7 +105,7 @@ impl IndexRange {
         if !read::get(&call.shape.clustered, key, &mut value)? {
             return Ok(None);
         }
-        let window = &value[..value.len().min(call.shape.clustered.inline_limit())];
+        let window = &value[..value.len().min(INDEXED)];
         let place = call.shape.secondaries.iter().position(|tree| tree.space().id() == self.entries.space());
         let still = place.is_some_and(|n| call.shape.record.indexes[n].key.key_of(window) == index_key);
         Ok(still.then(|| IndexRow { index_key, key: key.to_vec(), value }))

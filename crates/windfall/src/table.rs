@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** A call passes the table's gate and works on the shape that it finds inside. It is atomic over all trees of
 //! the table, and when it returns it is as durable as `flush_log_at_trx_commit` says. A handle that outlives its table answers
-//! [`Error::TableDropped`](crate::error::Error::TableDropped), and keeps no page of it alive.
+//! [`Error::TableDropped`], and keeps no page of it alive.
 //!
 //! **May touch.** `engine`, `catalog`, `transaction`.
 

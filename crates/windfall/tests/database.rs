@@ -91,6 +91,12 @@ fn indexes_come_and_go() -> Result<()> {
         table.index("half")?.get(&key(7))?.map(|row| row.map(|r| r.key)).collect::<Result<_>>()?;
     assert_eq!(keys, [key(14), key(15), key(1000)]);
     assert_eq!(db.check()?.findings, Vec::<String>::new());
+    // The key of a long value's index may lie in its overflow pages.
+    let long: Vec<u8> = (0..20_000u32).map(|n| (n / 100) as u8).collect();
+    table.insert(&key(2000), &long)?;
+    db.create_index("t", "far", IndexOptions::on_value(15_000..15_004))?;
+    table.insert(&key(2001), &long)?;
+    assert_eq!(table.index("far")?.get(&[150; 4])?.count(), 2);
     db.drop_index("t", "half")?;
     assert!(table.index("half").is_err());
     table.insert(&key(1001), &key(7))?;

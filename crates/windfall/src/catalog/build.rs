@@ -20,8 +20,11 @@ use crate::{
     row,
     store::Tree,
     sync::Arc,
-    transaction::secondary::{entry_key, split},
-    tree::{OverflowRef, Seek},
+    transaction::{
+        indexed_value,
+        secondary::{entry_key, split},
+    },
+    tree::Seek,
 };
 
 /// How many bytes of entries are sorted in memory at a time.
@@ -65,12 +68,11 @@ impl Catalog {
         let mut entries: Vec<Vec<u8>> = Vec::new();
         let mut bytes = 0;
         let mut whole = true;
-        let mut start = Vec::new();
         let mut cursor = shape.clustered.cursor();
         let mut more = cursor.seek(Seek::First)?;
         while more {
             if let Some(header) = cursor.header().filter(|header| !header.is_deleted()) {
-                start_of_value(&shape.clustered, header, cursor.value(), &mut start)?;
+                let start = indexed_value(&shape.clustered, header, cursor.value())?;
                 let entry = entry_key(&index.key.key_of(&start), cursor.key());
                 check_length(tree, &entry)?;
                 bytes += entry.len() + size_of::<Vec<u8>>();
@@ -127,27 +129,6 @@ impl Catalog {
         }
         Ok(())
     }
-}
-
-/// The first bytes of a row's value, of which index keys are made.
-fn start_of_value(tree: &Tree, header: EntryHeader, stored: &[u8], out: &mut Vec<u8>) -> Result<()> {
-    out.clear();
-    let chain = if header.is_overflow() { OverflowRef::from_bytes(stored) } else { None };
-    let Some(chain) = chain else {
-        out.extend_from_slice(stored);
-        return Ok(());
-    };
-    out.resize(tree.inline_limit(), 0);
-    let mut reader = tree.read_overflow(chain);
-    let mut at = 0;
-    while at < out.len() {
-        match reader.read(&mut out[at..])? {
-            0 => break,
-            n => at += n,
-        }
-    }
-    out.truncate(at);
-    Ok(())
 }
 
 /// How much of an entry is the index key's part.
