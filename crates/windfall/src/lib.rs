@@ -6,6 +6,8 @@
 //! **Invariants.** ARCHITECTURE.md lists them, each with the tests that hold it.
 //!
 //! **May touch.** Everything: this is the whole house.
+//!
+//! The example of README.md is a test of this crate.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod buffer;
@@ -48,3 +50,8 @@ pub use options::Options;
 pub use range::Range;
 pub use session::{Scratch, Session};
 pub use table::Table;
+
+/// The examples of README.md.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -1,6 +1,8 @@
 //! Crash enumeration of the whole engine: scripted histories of DDL and rows on the simulated disk, cut at its operations,
 //! recovery cut again. A model decides what must be there.
 
+#![allow(clippy::unwrap_used, reason = "a test panics")]
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use windfall::{

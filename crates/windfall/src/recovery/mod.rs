@@ -83,7 +83,6 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
     while let Some((start, end, group)) = reader.next_group()? {
         for record in GroupReader::new(group) {
             match record.map_err(|what| damage(disk.as_ref(), control, start, what))? {
-                Record::Page { .. } => {}
                 Record::Drop { spaces } => scan.dropped.extend(spaces),
                 Record::FileMade { space } => drop(scan.made.entry(space).or_insert(start)),
                 Record::Ceilings { space, trx } => {
@@ -94,11 +93,7 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
                 Record::TrxTable { active } if start == control.checkpoint => {
                     scan.unfinished.extend(active);
                 }
-                Record::TrxTable { active } => {
-                    for (trx, first) in active {
-                        scan.unfinished.entry(trx).or_insert(first);
-                    }
-                }
+                Record::Page { .. } | Record::TrxTable { .. } => {}
                 Record::TrxBegin { trx, first } => drop(scan.unfinished.insert(trx, first)),
                 Record::TrxEnd { trx, .. } => drop(ended.insert(trx)),
             }

@@ -75,7 +75,6 @@ pub struct Transactions {
     locks: lock::RowLocks,
     /// For the trees that rollback and purge look into: they have no hash index.
     no_hash: Arc<HashBudget>,
-    purge_wake: Arc<Event>,
     slices_dropped: AtomicU64,
     #[cfg(test)]
     failpoint: tests::Failpoint,
@@ -96,7 +95,8 @@ impl Transactions {
         attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>,
     ) -> Result<Self> {
         let env = pool.ground().env.clone();
-        let ground = Arc::new(stream::Ground { pool, system, ids: ids.clone() });
+        let purge_wake = Arc::new(Event::new());
+        let ground = Arc::new(stream::Ground { pool, system, ids: ids.clone(), purge_wake });
         let active = Arc::new(Active::default());
         for (trx, first) in unfinished {
             active.resume(*trx, *first);
@@ -108,7 +108,6 @@ impl Transactions {
             active,
             locks: lock::RowLocks::new(env),
             no_hash: Arc::new(HashBudget::new(0)),
-            purge_wake: Arc::new(Event::new()),
             slices_dropped: AtomicU64::new(0),
             #[cfg(test)]
             failpoint: tests::Failpoint::default(),

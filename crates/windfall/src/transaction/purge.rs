@@ -103,7 +103,7 @@ impl Transactions {
 
     /// The event that brings the purge worker back before its time.
     pub fn purge_wake(&self) -> Arc<Event> {
-        self.purge_wake.clone()
+        self.ground.purge_wake.clone()
     }
 
     /// One step of the purge worker. Says whether there is more to do at once.

@@ -35,7 +35,7 @@ use crate::{
     mtr::{Mtr, Slot},
     page::{Access, PageOp, PageType},
     sync::{
-        Arc, Mutex, MutexGuard, Rank,
+        Arc, Event, Mutex, MutexGuard, Rank,
         atomic::{
             AtomicU64,
             Ordering::{Acquire, Release},
@@ -70,6 +70,8 @@ pub struct Ground {
     pub system: Arc<SystemTree>,
     /// Where their tablespaces get their ids.
     pub ids: Arc<Ids>,
+    /// Wakes the purge worker.
+    pub purge_wake: Arc<Event>,
 }
 
 /// A stream.
@@ -79,11 +81,20 @@ pub struct Stream {
     number: u8,
     durability: Durability,
     slices: Mutex<BTreeMap<u64, Arc<Space>>>,
-    tail: Mutex<u64>,
+    tail: Mutex<End>,
     /// Up to here records are readable, or will be when a latch is released.
     end: AtomicU64,
     /// What purge has done here.
     pub(super) purge: super::purge::StreamPurge,
+}
+
+/// Where a stream ends.
+#[derive(Debug)]
+struct End {
+    /// Where the next record will begin.
+    next: u64,
+    /// The newest slice.
+    newest: Option<(u64, Arc<Space>)>,
 }
 
 /// A record as it lies in the stream.
@@ -101,7 +112,7 @@ pub struct Stored {
 #[derive(Debug)]
 pub struct Tail<'s> {
     stream: &'s Stream,
-    next: MutexGuard<'s, u64>,
+    end: MutexGuard<'s, End>,
 }
 
 /// Latched room for one record.
@@ -140,13 +151,14 @@ impl Stream {
     ) -> Self {
         let slice_bytes = PAGES * (ground.pool.page_size() - DATA) as u64;
         let next = slices.last_key_value().map_or(BEGIN, |(slice, _)| (slice + 1) * slice_bytes);
+        let newest = slices.last_key_value().map(|(slice, space)| (*slice, space.clone()));
         let oldest = slices.first_key_value().map_or(BEGIN, |(slice, _)| slice * slice_bytes);
         Self {
             ground,
             number,
             durability,
             slices: Mutex::new(Rank::Leaf, slices),
-            tail: Mutex::new(Rank::Undo, next),
+            tail: Mutex::new(Rank::Undo, End { next, newest }),
             end: AtomicU64::new(next),
             purge: super::purge::StreamPurge::new(oldest),
         }
@@ -197,7 +209,7 @@ impl Stream {
 
     /// Waits for the right to append. The caller holds no latch.
     pub fn lock(&self) -> Tail<'_> {
-        Tail { stream: self, next: self.tail.lock() }
+        Tail { stream: self, end: self.tail.lock() }
     }
 
     /// Whether nobody is appending.
@@ -358,7 +370,7 @@ impl Stream {
 
     /// Makes a slice: its first page, then its record in the system tree. Between the two it is a tablespace that
     /// nothing names, which goes after a crash like any other.
-    fn make_slice(&self, slice: u64) -> Result<()> {
+    fn make_slice(&self, slice: u64) -> Result<Arc<Space>> {
         let ground = &self.ground;
         let space = ground.pool.attach(ground.ids.space()?, self.durability);
         let made = self.format_slice(&space).and_then(|()| match self.durability {
@@ -374,10 +386,12 @@ impl Stream {
                 end = mtr.commit()?;
             }
             ground.pool.detach(&space, end);
-            return made;
         }
-        self.slices.lock().insert(slice, space);
-        Ok(())
+        made?;
+        self.slices.lock().insert(slice, space.clone());
+        // There is a slice's worth to do.
+        ground.purge_wake.notify();
+        Ok(space)
     }
 
     fn format_slice(&self, space: &Arc<Space>) -> Result<()> {
@@ -411,7 +425,7 @@ impl Drop for Stream {
 impl Tail<'_> {
     /// Where the next record will lie.
     pub fn position(&self) -> UndoPos {
-        self.stream.undo_pos(*self.next)
+        self.stream.undo_pos(self.end.next)
     }
 
     /// Whether the stream is logged.
@@ -425,16 +439,16 @@ impl Tail<'_> {
     /// I/O, a full disk; nothing has happened then.
     pub fn reserve(&mut self, bytes: usize) -> Result<()> {
         let stream = self.stream;
-        let last = (*self.next + (HEAD + bytes) as u64) / stream.slice_bytes();
-        loop {
-            let newest = stream.slices.lock().last_key_value().map(|(slice, _)| *slice);
-            let first = *self.next / stream.slice_bytes();
-            match newest {
-                Some(newest) if newest >= last => return Ok(()),
-                Some(newest) => stream.make_slice((newest + 1).max(first))?,
-                None => stream.make_slice(first)?,
-            }
+        let last = (self.end.next + (HEAD + bytes) as u64) / stream.slice_bytes();
+        let mut slice = match &self.end.newest {
+            Some((newest, _)) => newest + 1,
+            None => self.end.next / stream.slice_bytes(),
+        };
+        while slice <= last {
+            self.end.newest = Some((slice, stream.make_slice(slice)?));
+            slice += 1;
         }
+        Ok(())
     }
 
     /// Latches the pages for a record of so many bytes, which were reserved. The leaf is latched already.
@@ -443,8 +457,8 @@ impl Tail<'_> {
     /// I/O. The mini-transaction is unchanged then.
     pub fn prepare(&mut self, mtr: &mut Mtr<'_>, bytes: usize) -> Result<Place> {
         let stream = self.stream;
-        let mut place = Place { at: *self.next, pieces: Vec::with_capacity(1), fresh: Vec::new() };
-        let mut at = *self.next;
+        let mut place = Place { at: self.end.next, pieces: Vec::with_capacity(1), fresh: Vec::new() };
+        let mut at = self.end.next;
         let mut left = HEAD + bytes;
         while left > 0 {
             let (slice, page, offset) = stream.locate(at);
@@ -486,8 +500,8 @@ impl Tail<'_> {
             mtr.apply(piece.slot, &PageOp::Write { at: (DATA + piece.offset) as u32, bytes: now });
         }
         debug_assert!(rest.is_empty(), "the place is as long as the record");
-        *self.next = place.at + bytes.len() as u64;
-        self.stream.end.store(*self.next, Release);
+        self.end.next = place.at + bytes.len() as u64;
+        self.stream.end.store(self.end.next, Release);
         self.stream.undo_pos(place.at)
     }
 }

@@ -34,7 +34,7 @@ const TRIES: usize = 8;
 #[derive(Debug)]
 pub struct Streams {
     ground: Arc<Ground>,
-    streams: Box<[OnceLock<Stream>]>,
+    made: Box<[OnceLock<Stream>]>,
     count: AtomicUsize,
     /// Where the next search begins.
     turn: AtomicUsize,
@@ -78,7 +78,7 @@ impl Streams {
                 slices,
             ));
         }
-        Ok(Self { ground, streams, count: AtomicUsize::new(count), turn: AtomicUsize::new(0) })
+        Ok(Self { ground, made: streams, count: AtomicUsize::new(count), turn: AtomicUsize::new(0) })
     }
 
     /// A stream for the temporary tables of a session: logged nowhere.
@@ -103,12 +103,12 @@ impl Streams {
 
     /// All streams.
     pub fn all(&self) -> impl Iterator<Item = &Stream> {
-        self.streams[..self.count.load(Acquire)].iter().filter_map(OnceLock::get)
+        self.made[..self.count.load(Acquire)].iter().filter_map(OnceLock::get)
     }
 
     /// The stream of an undo position.
     pub fn of(&self, pos: UndoPos) -> Option<&Stream> {
-        self.streams[(pos.0 >> 56) as usize].get()
+        self.made[(pos.0 >> 56) as usize].get()
     }
 
     /// A stream that nobody is appending to, most likely.
@@ -117,22 +117,22 @@ impl Streams {
         // Mostly the first one is free: a single thread keeps to one stream, and its pages stay in the cache.
         let first = self.turn.load(Relaxed);
         for n in 0..count.min(TRIES) {
-            let stream = self.made((first + n) % count);
+            let stream = self.get((first + n) % count);
             if stream.is_free() {
                 return stream;
             }
         }
         self.turn.store((first + TRIES) % count, Relaxed);
         if count < MOST && self.count.load(SeqCst) == count {
-            let stream = self.made(count);
+            let stream = self.get(count);
             let _ = self.count.compare_exchange(count, count + 1, SeqCst, SeqCst);
             return stream;
         }
-        self.made(first % count)
+        self.get(first % count)
     }
 
-    fn made(&self, number: usize) -> &Stream {
-        self.streams[number].get_or_init(|| {
+    fn get(&self, number: usize) -> &Stream {
+        self.made[number].get_or_init(|| {
             Stream::new(self.ground.clone(), number as u8, Durability::Logged, BTreeMap::new())
         })
     }

@@ -164,8 +164,8 @@ impl<'e> Trx<'e> {
             for chain in [self.logged, self.temporary].into_iter().flatten() {
                 chain.stream.purge.come_back(self.id, chain.last);
             }
+            self.floor.ground.purge_wake.notify();
         }
-        self.floor.purge_wake.notify();
     }
 
     /// Takes everything back. Gives the LSN behind it.

@@ -135,7 +135,7 @@ fn put_header(out: &mut Vec<u8>, header: EntryHeader) {
 
 struct Fields<'a>(&'a [u8]);
 
-impl<'a> Fields<'a> {
+impl Fields<'_> {
     fn chunk<const N: usize>(&mut self) -> Result<[u8; N], &'static str> {
         let (chunk, rest) = self.0.split_first_chunk().ok_or(SHORT)?;
         self.0 = rest;

@@ -1,6 +1,6 @@
 //! Crash enumeration of row histories: afterwards the table is what the model says, with the last operation whole or absent.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use super::{super::Trx, Base, Mode, Rows, Setup, Value, keys_of};
 use crate::{
@@ -95,9 +95,9 @@ impl Run {
         let target = base.target(&secondaries);
         let mut rows = self.rows.clone();
         // Purge keeps away from rows that are locked.
-        let names: BTreeMap<u8, _> = changes.iter().map(|(key, _)| (*key, ())).collect();
-        let mut guards: BTreeMap<u8, _> =
-            names.keys().map(|key| (*key, base.transactions.lock_row(&target, &[*key]))).collect();
+        let keys: BTreeSet<u8> = changes.iter().map(|(key, _)| *key).collect();
+        let mut guards: Vec<_> =
+            keys.iter().map(|key| base.transactions.lock_row(&target, &[*key])).collect();
         let mut trx = Trx::new(&base.transactions);
         for (key, value) in changes {
             if value.as_ref().is_some_and(|value| !fits(&rows, *key, value)) {
@@ -106,7 +106,6 @@ impl Run {
             // The keys of the unique index are given back at once: there is one thread, and it may want them again.
             let mut unique =
                 base.transactions.locks().lock(base.transactions.locks().name(super::PLAIN, b""));
-            debug_assert!(guards.contains_key(key));
             let new = value.as_deref().map(|value| (Value::Bytes(value), Mode::Put));
             trx.change(&mut unique, &target, &[*key], new, false)?;
             drop(unique);
@@ -115,8 +114,10 @@ impl Run {
                 None => drop(rows.remove(&vec![*key])),
             }
             base.sync()?;
+            // Far enough that the log forgets the transaction's beginning.
             if self.env.random().is_multiple_of(3) {
-                base.checkpointer.checkpoint(false)?;
+                self.env.settle(3);
+                base.checkpointer.checkpoint_all(false)?;
             }
             self.env.breathe();
         }

@@ -99,7 +99,9 @@ fn record_files(pool: &BufferPool, system: &SystemTree) -> Result<()> {
     let mut mtr = Mtr::begin(pool)?;
     system.change(&mut mtr, &mut changes)?;
     mtr.commit()?;
-    made.iter().for_each(|space| pool.file_recorded(*space));
+    for space in &made {
+        pool.file_recorded(*space);
+    }
     Ok(())
 }
 
@@ -139,25 +141,19 @@ impl Base {
             .into_iter()
             .filter_map(|file| if let FileName::Data(space) = file { Some(space) } else { None })
             .collect();
-        let catalog = pool.space(SpaceId::CATALOG);
-        let catalog = match catalog {
-            Some(space) => space,
-            None => {
-                let space = pool.attach(SpaceId::CATALOG, Durability::Logged);
-                let made = found.made.get(&SpaceId::CATALOG).copied();
-                // When the log does not say so any more, a record in this very file does.
-                let made = made.or(files.contains(&SpaceId::CATALOG).then_some(Lsn::ZERO));
-                attach_file(&pool, &space, files.contains(&SpaceId::CATALOG), made)?;
-                space
-            }
-        };
+        if pool.space(SpaceId::CATALOG).is_none() {
+            let space = pool.attach(SpaceId::CATALOG, Durability::Logged);
+            // The log does not say any more that its file was made: a record in this very file does.
+            let exists = files.contains(&SpaceId::CATALOG);
+            attach_file(&pool, &space, exists, exists.then_some(Lsn::ZERO))?;
+        }
         let budget = Arc::new(HashBudget::new(0));
         let system = Arc::new(SystemTree::new(pool.clone(), budget.clone()));
         let mut made = HashSet::new();
         system.scan(&[FILE], &mut |key, _| {
             made.insert(SpaceId(u64::from_be_bytes(key[1..].try_into().unwrap())))
         })?;
-        let mut named = HashSet::from([catalog.id()]);
+        let mut named = HashSet::from([SpaceId::CATALOG]);
         let mut attach = |id: SpaceId| -> Result<Arc<Space>> {
             named.insert(id);
             if let Some(space) = pool.space(id) {
@@ -180,7 +176,9 @@ impl Base {
             let mut mtr = Mtr::begin(&pool)?;
             mtr.record(&Record::Drop { spaces: lost.iter().map(|space| space.id()).collect() });
             let end = mtr.commit()?;
-            lost.iter().for_each(|space| pool.detach(space, end));
+            for space in &lost {
+                pool.detach(space, end);
+            }
         }
         checkpointer.recovered(transactions.clone());
         transactions.roll_back_unfinished()?;
@@ -271,12 +269,10 @@ impl Base {
             }
         }
         if rows != *model {
-            let show = |rows: &Rows| {
-                rows.iter()
-                    .map(|(k, v)| format!("{k:?}:{}:{:?} ", v.len(), &v[..v.len().min(3)]))
-                    .collect::<String>()
+            let show = |rows: &Rows| -> Vec<String> {
+                rows.iter().map(|(k, v)| format!("{k:?}:{}:{:?}", v.len(), &v[..v.len().min(3)])).collect()
             };
-            return Err(format!("rows {} instead of {}", show(&rows), show(model)));
+            return Err(format!("rows {:?} instead of {:?}", show(&rows), show(model)));
         }
         for (n, tree) in [&self.unique, &self.plain].into_iter().enumerate() {
             let mut found = BTreeSet::new();

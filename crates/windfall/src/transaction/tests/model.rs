@@ -149,7 +149,7 @@ impl Run {
     fn step(&mut self, op: Op) {
         match op {
             Op::Write { key, value, mode, stream, fail_at } => {
-                self.write(&[key], &value, mode, stream, fail_at)
+                self.write(&[key], &value, mode, stream, fail_at);
             }
             Op::Delete { key, fail_at } => {
                 let base = self.base();
