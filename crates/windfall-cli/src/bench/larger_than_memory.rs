@@ -82,7 +82,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     bench.fact("what redb has besides its cache", "the page cache of the kernel");
 
     let (turns, time) = bench.size((5, Duration::from_secs(10)), (2, Duration::from_millis(100)));
-    let victims = engine::meters(&db).foreground_writes;
+    let victims = engine::data_writes_of_this_thread();
     for (id, updates) in [("reads", 0), ("mix", 50)] {
         let mut rates = vec![Vec::new(); stores.len()];
         for turn in 0..turns {
@@ -100,7 +100,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
             None => bench.missing(&claim, "built without the feature `peers`"),
         }
     }
-    let victims = engine::meters(&db).foreground_writes - victims;
+    let victims = engine::data_writes_of_this_thread() - victims;
     bench.claim("dirty-pages-written-by-clients", victims as f64, Bound::AtMost(0.0));
     drop(table);
     fixture::close(db)
