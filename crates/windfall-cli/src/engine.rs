@@ -31,12 +31,14 @@ pub struct Setup {
     pub commit: Commit,
     /// The adaptive hash index; the library's default if not given.
     pub hash: Option<bool>,
+    /// Whether data files bypass the page cache of the kernel; the library's default if not given.
+    pub direct: Option<bool>,
 }
 
 impl Setup {
     /// A database with this pool, made if it is not there.
     pub fn with_pool(pool: u64) -> Self {
-        Self { create: true, pool, log: None, commit: Commit::Sync, hash: None }
+        Self { create: true, pool, log: None, commit: Commit::Sync, hash: None, direct: None }
     }
 
     /// With this durability of commits.
@@ -61,6 +63,9 @@ impl Setup {
         }
         if let Some(hash) = self.hash {
             options = options.hash_index(hash);
+        }
+        if let Some(direct) = self.direct {
+            options = options.direct_io(direct);
         }
         Ok(Database::open(path, options)?)
     }
