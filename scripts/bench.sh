@@ -12,7 +12,7 @@ need_rust
 need valgrind valgrind
 need strace strace
 say "building"
-cargo build --release -p windfall-cli
+cargo build --release -p windfall-cli --features peers
 
 failed=()
 for bench in ${BENCH:-$all}; do

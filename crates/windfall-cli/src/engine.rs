@@ -13,7 +13,7 @@ use serde::Serialize;
 pub use windfall::{Database, Table};
 use windfall::{
     FlushLog, IndexOptions, Options, TableOptions,
-    sync::work::{Counts, Work},
+    sync::work::{self, Counts, Work},
 };
 
 use crate::{args::Commit, failure::Result};
@@ -31,12 +31,14 @@ pub struct Setup {
     pub commit: Commit,
     /// The adaptive hash index; the library's default if not given.
     pub hash: Option<bool>,
+    /// Whether data files bypass the page cache of the kernel; the library's default if not given.
+    pub direct: Option<bool>,
 }
 
 impl Setup {
     /// A database with this pool, made if it is not there.
     pub fn with_pool(pool: u64) -> Self {
-        Self { create: true, pool, log: None, commit: Commit::Sync, hash: None }
+        Self { create: true, pool, log: None, commit: Commit::Sync, hash: None, direct: None }
     }
 
     /// With this durability of commits.
@@ -61,6 +63,9 @@ impl Setup {
         }
         if let Some(hash) = self.hash {
             options = options.hash_index(hash);
+        }
+        if let Some(direct) = self.direct {
+            options = options.direct_io(direct);
         }
         Ok(Database::open(path, options)?)
     }
@@ -126,8 +131,6 @@ pub struct Meters {
     pub evictions: u64,
     /// How often a thread waited for a frame.
     pub frame_waits: u64,
-    /// Dirty pages that a thread had to write to get a frame.
-    pub foreground_writes: u64,
     /// Frames taken from dropped tables.
     pub reclaimed: u64,
     /// Waits of other threads on a lock or latch while a drop was under way.
@@ -157,13 +160,17 @@ pub fn meters(db: &Database) -> Meters {
         files_deleted: m.files_deleted,
         evictions: m.pool_evictions,
         frame_waits: m.pool_frame_waits,
-        foreground_writes: m.pool_foreground_writes,
         reclaimed: m.pool_reclaimed,
         waits_during_drops: m.drop_waits,
         bookkeeping: m.pool_bookkeeping_bytes,
         hash_bytes: m.hash_index_bytes,
         hash_limit: m.hash_index_limit,
     }
+}
+
+/// How often this thread itself has written to data files; in a client's thread, each is a page that was in its way.
+pub fn data_writes_of_this_thread() -> u64 {
+    work::so_far().of(Work::Write)
 }
 
 /// The counted work of drops.

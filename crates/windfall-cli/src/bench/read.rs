@@ -58,7 +58,8 @@ pub fn reads(read: &mut Read<'_>, rows: u64, time: Duration, seed: u64) -> Resul
 
 /// Reads of a table of ours.
 pub fn ours(table: &Table) -> Read<'_> {
-    Box::new(|key| Ok(table.get(&key)?.map(|value| sum(&value))))
+    let mut value = Vec::new();
+    Box::new(move |key| Ok(table.get_into(&key, &mut value)?.then(|| sum(&value))))
 }
 
 fn load(bench: &Bench, rows: u64, hash: bool) -> Result<(Database, Table)> {

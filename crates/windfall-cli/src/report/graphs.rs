@@ -25,6 +25,8 @@ const HEIGHT: f64 = 150.0;
 const ABOVE: f64 = 30.0;
 /// What an axis needs below.
 const BELOW: f64 = 40.0;
+const MB: f64 = 1_048_576.0;
+const GB: f64 = 1_073_741_824.0;
 /// The most points of a line.
 const POINTS: u64 = 1_500;
 
@@ -126,6 +128,7 @@ fn rate(summary: &Summary) -> Graph {
         let at = gap.from_ns as f64 / 1e9;
         let top = values.get((at / stretch.as_secs_f64()) as usize).copied().unwrap_or(0.0);
         let text = format!("longest stall {}", time(gap.length_ns as f64));
+        panel.vertical("stall-line", at, &text);
         panel.mark(Shape::Arrow, "stall", (at, top), &format!("{text}, from {at:.2} s"));
         panel.label((at, f64::MAX), "note", &text);
     });
@@ -319,13 +322,12 @@ fn drop_times(summary: &Summary) -> Graph {
 type Part = fn(&Sample) -> u64;
 
 fn pool(summary: &Summary) -> Graph {
-    let page = summary.page_size as f64 / f64::from(1 << 20);
-    let total = summary.sizes.pool as f64 / f64::from(1 << 20);
+    let (unit, name) = if summary.sizes.pool >= 2 << 30 { (GB, "GiB") } else { (MB, "MiB") };
+    let page = summary.page_size as f64 / unit;
+    let total = summary.sizes.pool as f64 / unit;
     let y = Scale::linear(0.0, total);
     let drawings = above_each_other("What the buffer pool held over time", summary, y, |panel, phase, _| {
-        panel.left_axis(|v| {
-            if total >= 2048.0 { format!("{} GiB", short_number(v / 1024.0)) } else { format!("{v:.0} MiB") }
-        });
+        panel.left_axis(|v| format!("{} {name}", short_number(v)));
         let mut below = vec![0.0; phase.pool.len()];
         let layers: [(&str, Part); 4] = [
             ("fill dirty", |s| s.dirty),
@@ -350,7 +352,7 @@ fn pool(summary: &Summary) -> Graph {
     });
     let before_big = summary.drops.drops.iter().find(|d| d.big).map_or(0, |d| d.at_ns);
     let at = |from: u64| summary.drops.pool.iter().find(|s| s.at_ns >= from);
-    let usable = |s: &Sample| (s.free + s.dropped) as f64 * page * f64::from(1 << 20);
+    let usable = |s: &Sample| (s.free + s.dropped) as f64 * summary.page_size as f64;
     let before = summary.drops.pool.iter().rev().find(|s| s.at_ns < before_big).map_or(0.0, usable);
     let after = at(before_big).map_or(0.0, usable);
     Graph {

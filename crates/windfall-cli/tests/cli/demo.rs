@@ -67,10 +67,12 @@ fn the_numbers_of_a_demo_hang_together() {
         // Calls that were under way at the end have a latency, and are not part of the time line.
         assert!(calls > 0 && recorded >= calls && recorded - calls < 1_000, "{calls} {recorded}");
         assert!(!run["pool"].as_array().unwrap().is_empty());
+        let total = (64 << 20) / json["page_size"].as_u64().unwrap();
         for sample in run["pool"].as_array().unwrap() {
             let part = |name: &str| sample[name].as_u64().unwrap();
-            let frames = part("free") + part("clean") + part("dirty") + part("dropped");
-            assert!(frames <= (64 << 20) / json["page_size"].as_u64().unwrap(), "{sample}");
+            // A dirty page of a dropped table counts as both until its frame is used again.
+            assert!(part("free") + part("clean") + part("dirty") <= total, "{sample}");
+            assert!(part("dropped") <= total, "{sample}");
         }
     }
     let work = &json["drop_work"]["sum"];
