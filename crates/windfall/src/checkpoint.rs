@@ -31,6 +31,8 @@ const OLD_PERCENT: u64 = 40;
 const STEP_PERCENT: u64 = 5;
 /// An idle cleaner looks again after this time.
 const PAUSE: Duration = Duration::from_millis(100);
+/// A checkpoint worker that operations are about to wait for looks again after this time.
+const HURRY: Duration = Duration::from_millis(2);
 /// What changed longer ago than this is written even when the log is young, so that a quiet database is soon clean.
 const QUIET: Duration = Duration::from_secs(30);
 /// In a quiet database, fewer bytes of log than this are not worth a checkpoint.
@@ -194,14 +196,21 @@ impl Checkpointer {
             self.pool.cleaner_wake.notify();
         }
         let rise = self.floor().min(log.end()).0.saturating_sub(log.floor().0);
-        let due = rise >= log.size() / 100 * STEP_PERCENT || (log.pressure() >= 100 && rise > 0);
+        // The fuller the log, the smaller the steps: operations then wait often and shortly instead of seldom and long.
+        let step = match log.pressure() {
+            0..80 => STEP_PERCENT,
+            80..95 => 1,
+            _ => 0,
+        };
+        let pause = if step == STEP_PERCENT { PAUSE } else { HURRY };
+        let due = rise > 0 && rise >= log.size() / 100 * step;
         if !due && !self.is_quiet() {
-            return Next::Idle(PAUSE);
+            return Next::Idle(pause);
         }
         if let Err(error) = self.checkpoint(false) {
             tracing::error!(%error, "the checkpoint failed");
         }
-        Next::Idle(PAUSE)
+        Next::Idle(pause)
     }
 
     /// Starts the page cleaner and the checkpoint worker.

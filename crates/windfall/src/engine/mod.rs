@@ -37,8 +37,8 @@ use crate::{
 
 /// How often the reclaimer looks for dropped tablespaces; who needs a frame does not wait for it.
 const RECLAIM_PAUSE: Duration = Duration::from_millis(20);
-/// How often the keeper of file records looks.
-const RECORD_PAUSE: Duration = Duration::from_millis(200);
+/// How often the keeper of file records looks: the log's floor waits for it.
+const RECORD_PAUSE: Duration = Duration::from_millis(10);
 /// How often purge looks when nobody wakes it.
 const PURGE_PAUSE: Duration = Duration::from_millis(200);
 
