@@ -140,9 +140,9 @@ impl BufferPool {
 
     /// Pages that changed at or before `up_to`, of the tablespaces with the oldest changes.
     fn old_pages(&self, up_to: Lsn) -> Vec<(Arc<Space>, PageNo)> {
-        let durable = self.ground.log.durable();
+        let (registered, durable) = (self.registered(), self.ground.log.durable());
         let mut pages: Vec<(Lsn, Arc<Space>, PageNo)> = Vec::new();
-        for space in self.floor.oldest_spaces(up_to, SPACES_A_ROUND, durable) {
+        for space in self.floor.oldest_spaces(up_to, SPACES_A_ROUND, durable, registered) {
             let oldest = space.dirty.lock().oldest_waiting(up_to, PAGES);
             pages.extend(oldest.into_iter().map(|(since, page)| (since, space.clone(), page)));
         }

@@ -525,9 +525,16 @@ impl BufferPool {
         u64::from(page.0) * self.page_size as u64
     }
 
-    /// The oldest change of a page that only the log knows.
+    /// The oldest change of a page that only the log knows, or a little below it.
     pub fn oldest_dirty(&self) -> Lsn {
-        self.floor.oldest(self.ground.log.durable())
+        let registered = self.registered();
+        self.floor.oldest(self.ground.log.durable(), registered)
+    }
+
+    /// Below this every change of a page is in a dirty set. Recovery goes through the log page by page, not in its order.
+    fn registered(&self) -> Lsn {
+        let log = &self.ground.log;
+        if self.recovering.load(Acquire) { log.floor() } else { log.append_floor() }
     }
 
     /// How full the pool is, and with what. Looks at the queue of dropped tablespaces, not at frames.
