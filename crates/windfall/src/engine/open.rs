@@ -115,7 +115,7 @@ struct Attacher<'a> {
     pool: &'a BufferPool,
     /// The data files that exist.
     files: HashSet<SpaceId>,
-    /// Tablespaces whose file was made durably, by their record.
+    /// Tablespaces whose file was made durably, by their record or by the log.
     made: HashSet<SpaceId>,
     named: HashSet<SpaceId>,
 }
@@ -227,7 +227,7 @@ fn system_tree<'a>(
     let mut attacher = Attacher {
         pool,
         files: files.collect(),
-        made: HashSet::new(),
+        made: scan.made.keys().copied().collect(),
         named: HashSet::from([SpaceId::CATALOG]),
     };
     if pool.space(SpaceId::CATALOG).is_none() {
