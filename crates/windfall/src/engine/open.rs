@@ -174,7 +174,7 @@ impl Engine {
 
         let budget = Arc::new(HashBudget::new(options.hash_memory));
         let deleter = Arc::new(Deleter::new(pool.clone()));
-        let (system, mut attacher) = system_tree(&pool, &budget, &scan)?;
+        let (system, mut attacher) = system_tree(&pool, &budget, &scan, opened.system_made)?;
         let ids = Arc::new(Ids::new(pool.clone(), SpaceId(scan.space_ceiling), TrxId(scan.trx_ceiling)));
         let transactions =
             Transactions::open(pool.clone(), system.clone(), ids.clone(), &scan.unfinished, &mut |space| {
@@ -218,6 +218,7 @@ fn system_tree<'a>(
     pool: &'a Arc<BufferPool>,
     budget: &Arc<HashBudget>,
     scan: &Scan,
+    made_before: bool,
 ) -> Result<(Arc<SystemTree>, Attacher<'a>)> {
     let listed = pool.ground().disk.list(Folder::Data)?;
     let files = listed.into_iter().filter_map(|file| match file {
@@ -230,11 +231,10 @@ fn system_tree<'a>(
         made: scan.made.keys().copied().collect(),
         named: HashSet::from([SpaceId::CATALOG]),
     };
-    if pool.space(SpaceId::CATALOG).is_none() {
-        let space = pool.attach(SpaceId::CATALOG, Durability::Logged);
-        let made = scan.made.get(&SpaceId::CATALOG).copied();
-        recovery::attach_file(pool, &space, attacher.files.contains(&SpaceId::CATALOG), made)?;
+    if made_before {
+        attacher.made.insert(SpaceId::CATALOG);
     }
+    attacher.attach(SpaceId::CATALOG)?;
     let system = Arc::new(SystemTree::new(pool.clone(), budget.clone()));
     let mut damaged = false;
     system.scan(&[FILE], &mut |key, _| {
