@@ -189,8 +189,9 @@ impl Engine {
             options.hash_index,
             &mut |space| attacher.attach(space),
         )?;
-        drop_unnamed(&pool, &system, &deleter, &attacher)?;
+        // From here on there is work that asks for room in the log, which may be full.
         checkpointer.recovered(transactions.clone());
+        drop_unnamed(&pool, &system, &deleter, &attacher)?;
         let engine = Self {
             disk,
             env,
