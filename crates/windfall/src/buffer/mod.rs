@@ -491,6 +491,11 @@ impl BufferPool {
         } else {
             self.free.push(&self.arena, frame);
         }
+        self.tell_freed();
+    }
+
+    /// Lets those who wait for a frame look again.
+    pub(crate) fn tell_freed(&self) {
         self.frames_freed.fetch_add(1, Release);
         self.frame_freed.notify();
     }
