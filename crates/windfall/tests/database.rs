@@ -174,3 +174,27 @@ fn a_lost_file_is_told_as_lost_and_nothing_is_deleted() -> Result<()> {
     assert_eq!(Database::open(folder.path(), options())?.table("t")?.rows()?.count(), 100);
     Ok(())
 }
+
+#[test]
+fn the_first_rows_of_a_table_may_come_at_the_same_time() -> Result<()> {
+    const THREADS: u32 = 4;
+    let folder = tempfile::tempdir().unwrap();
+    let db = Database::open(folder.path(), options())?;
+    db.set_flush_log_at_trx_commit(windfall::FlushLog::Lazy);
+    for round in 0..300 {
+        let table = db.create_table(&format!("t{round}"), TableOptions::default())?;
+        let start = std::sync::Barrier::new(THREADS as usize);
+        std::thread::scope(|scope| {
+            for n in 0..THREADS {
+                let (table, start) = (&table, &start);
+                scope.spawn(move || {
+                    start.wait();
+                    table.insert(&key(n), b"a row").unwrap();
+                    assert!(table.contains(&key(n)).unwrap(), "row {n} of round {round} is lost");
+                });
+            }
+        });
+        assert_eq!(table.rows()?.count(), THREADS as usize, "round {round}");
+    }
+    Ok(())
+}

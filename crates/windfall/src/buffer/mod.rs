@@ -419,6 +419,23 @@ impl BufferPool {
         }
     }
 
+    /// Latches the header page of a tablespace without pages, to be formatted; `None` when it has pages by now.
+    ///
+    /// # Errors
+    /// As [`BufferPool::read`].
+    pub fn first(&self, space: &Arc<Space>) -> Result<Option<ExclusivePage<'_>>> {
+        let latched = self.fresh(space, PageNo::HEADER)?;
+        // Who makes the header notes it under this latch.
+        if !space.has_pages() {
+            return Ok(Some(latched));
+        }
+        // It was made, and may even have been written and evicted: then this frame is not what is in the file.
+        if latched.page().is_zero() {
+            self.abandon(space, PageNo::HEADER, latched.hand_over());
+        }
+        Ok(None)
+    }
+
     #[inline]
     fn find(&self, space: &Arc<Space>, page: PageNo, hint: Access) -> Result<FrameNo> {
         loop {
