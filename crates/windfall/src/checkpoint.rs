@@ -13,10 +13,10 @@
 use core::time::Duration;
 
 use crate::{
-    buffer::BufferPool,
+    buffer::{BufferPool, FileState},
     env::{Env, Kind, Next, Worker},
     error::Result,
-    ids::Lsn,
+    ids::{Lsn, SpaceId},
     log::{ControlFile, GroupWriter},
     sync::{
         Arc, Event, Mutex, OnceLock, Rank,
@@ -115,6 +115,8 @@ impl Checkpointer {
         let log = &self.pool.ground().log;
         let Some(unfinished) = self.unfinished.get() else { return Ok(log.floor()) };
         let floor = self.floor();
+        let system = self.pool.space(SpaceId::CATALOG);
+        let system_made = system.is_some_and(|space| space.file() == FileState::Made);
         let mut group = GroupWriter::default();
         let floor = floor.min(unfinished.note(&mut group));
         let (start, end) = log.begin_group().append(group.bytes())?;
@@ -127,6 +129,8 @@ impl Checkpointer {
             control.space_ceiling = space_ceiling;
             control.trx_ceiling = trx_ceiling;
             control.clean = clean;
+            // The log's word for it may be cut from now on.
+            control.system_made |= system_made;
         })?;
         log.set_floor(floor);
         *self.last.lock() = (self.pool.ground().env.now(), end);

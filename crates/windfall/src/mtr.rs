@@ -96,6 +96,17 @@ impl<'a> Mtr<'a> {
         Ok(self.keep(space, id, latched))
     }
 
+    /// Latches the header page of a tablespace without pages, to be formatted; `None` when it has pages by now.
+    ///
+    /// # Errors
+    /// As [`Mtr::latch`].
+    pub fn latch_first(&mut self, space: &Arc<Space>) -> Result<Option<Slot>> {
+        let id = PageId { space: space.id(), page: PageNo::HEADER };
+        debug_assert!(self.find(id).is_none(), "the header of a tablespace without pages is latched");
+        let latched = self.pool.first(space)?;
+        Ok(latched.map(|page| self.keep(space, id, page)))
+    }
+
     /// Latches the page that was read, if it is unchanged.
     pub fn upgrade(&mut self, space: &Arc<Space>, reading: &Reading<'_>) -> Option<Slot> {
         let latched = self.pool.upgrade(reading)?;

@@ -150,3 +150,57 @@ fn many_threads_on_one_table() -> Result<()> {
     assert_eq!(db.check()?.findings, Vec::<String>::new());
     Ok(())
 }
+
+#[test]
+fn a_lost_file_is_told_as_lost_and_nothing_is_deleted() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Database::open(folder.path(), options())?;
+    let table = db.create_table("t", TableOptions::default())?;
+    for n in 0..100u32 {
+        table.insert(&key(n), b"value")?;
+    }
+    drop(table);
+    db.close()?;
+    let files = || {
+        let mut files: Vec<_> =
+            std::fs::read_dir(folder.path().join("data")).unwrap().map(|file| file.unwrap().path()).collect();
+        files.sort();
+        files
+    };
+    let all = files();
+    assert!(all.len() > 1, "the system tablespace and the table have files: {all:?}");
+    for lost in &all {
+        let aside = folder.path().join("aside");
+        std::fs::rename(lost, &aside).unwrap();
+        let error = Database::open(folder.path(), options()).unwrap_err().to_string();
+        assert!(error.contains(lost.file_name().unwrap().to_str().unwrap()), "{error}");
+        std::fs::rename(&aside, lost).unwrap();
+        assert_eq!(files(), all);
+    }
+    assert_eq!(Database::open(folder.path(), options())?.table("t")?.rows()?.count(), 100);
+    Ok(())
+}
+
+#[test]
+fn the_first_rows_of_a_table_may_come_at_the_same_time() -> Result<()> {
+    const THREADS: u32 = 4;
+    let folder = tempfile::tempdir().unwrap();
+    let db = Database::open(folder.path(), options())?;
+    db.set_flush_log_at_trx_commit(windfall::FlushLog::Lazy);
+    for round in 0..300 {
+        let table = db.create_table(&format!("t{round}"), TableOptions::default())?;
+        let start = std::sync::Barrier::new(THREADS as usize);
+        std::thread::scope(|scope| {
+            for n in 0..THREADS {
+                let (table, start) = (&table, &start);
+                scope.spawn(move || {
+                    start.wait();
+                    table.insert(&key(n), b"a row").unwrap();
+                    assert!(table.contains(&key(n)).unwrap(), "row {n} of round {round} is lost");
+                });
+            }
+        });
+        assert_eq!(table.rows()?.count(), THREADS as usize, "round {round}");
+    }
+    Ok(())
+}

@@ -4,8 +4,9 @@
 //! change of a page or a drop would take.
 //!
 //! **Invariants.** A tablespace with a dirty page is in the inbox or in the heap. Its key in the heap is at most its
-//! oldest LSN, which only grows while it stays dirty; so the top of the heap, once its key is up to date, is the
-//! minimum. A dropped tablespace counts until its drop is durable, or until the reclaimer has taken its dirty set: the
+//! oldest LSN, now and later, so the top of the heap, once its key is up to date, is the minimum. Groups register their
+//! pages in any order: an older change may come after a younger one. So a key never rises above the LSN below which
+//! everything is registered, which is read before the dirty set is looked at. A dropped tablespace counts until its drop is durable, or until the reclaimer has taken its dirty set: the
 //! control file names no floor before the log is durable beyond everything that was appended before.
 //!
 //! **May touch.** `space`.
@@ -74,16 +75,17 @@ impl Floor {
         }
     }
 
-    /// The oldest change of a page that is not durable in its data file; [`Lsn::MAX`] when there is none. `durable` is
-    /// up to where the log is.
-    pub fn oldest(&self, durable: Lsn) -> Lsn {
+    /// The oldest change of a page that is not durable in its data file, or `registered` if that is lower; [`Lsn::MAX`]
+    /// when there is none. `durable` is up to where the log is, and every change below `registered` was registered before
+    /// the call.
+    pub fn oldest(&self, durable: Lsn, registered: Lsn) -> Lsn {
         let mut heap = self.heap.lock();
         self.empty_inbox(&mut heap);
         while let Some((key, space)) = heap.pop() {
-            let oldest = Self::oldest_of(&space, durable);
+            let oldest = Self::oldest_of(&space, durable).map(|lsn| lsn.min(registered));
             match oldest {
                 None => {}
-                Some(lsn) if lsn == key => {
+                Some(lsn) if lsn <= key => {
                     heap.push(key, space);
                     return key;
                 }
@@ -115,7 +117,8 @@ impl Floor {
     }
 
     /// Live tablespaces with old dirty pages, oldest first: at most `most` whose oldest change is at or before `up_to`.
-    pub fn oldest_spaces(&self, up_to: Lsn, most: usize, durable: Lsn) -> Vec<Arc<Space>> {
+    /// `durable` and `registered` are as for [`Floor::oldest`].
+    pub fn oldest_spaces(&self, up_to: Lsn, most: usize, durable: Lsn, registered: Lsn) -> Vec<Arc<Space>> {
         let mut heap = self.heap.lock();
         self.empty_inbox(&mut heap);
         let mut found = Vec::new();
@@ -123,7 +126,7 @@ impl Floor {
         while found.len() < most
             && let Some((key, space)) = heap.pop()
         {
-            match Self::oldest_of(&space, durable) {
+            match Self::oldest_of(&space, durable).map(|lsn| lsn.min(registered)) {
                 None => {}
                 Some(lsn) if lsn > key => heap.push(lsn, space),
                 Some(_) if key > up_to => {
@@ -155,35 +158,51 @@ mod tests {
         let floor = Floor::default();
         let spaces: Vec<_> =
             (0..4).map(|n| Arc::new(Space::new(SpaceId(20 + n), Durability::Logged))).collect();
-        assert_eq!(floor.oldest(Lsn(0)), Lsn::MAX);
+        assert_eq!(floor.oldest(Lsn(0), Lsn::MAX), Lsn::MAX);
         for (n, space) in spaces.iter().enumerate() {
             floor.page_dirtied(space, PageNo(1), Lsn(100 + n as u64));
             floor.page_dirtied(space, PageNo(2), Lsn(200 + n as u64));
         }
-        assert_eq!(floor.oldest(Lsn(0)), Lsn(100));
+        assert_eq!(floor.oldest(Lsn(0), Lsn::MAX), Lsn(100));
         let write = |space: &Space, page, lsn| {
             space.dirty.lock().start_writing(page, lsn);
             space.dirty.lock().written(page, lsn);
         };
         write(&spaces[0], PageNo(1), Lsn(100));
-        assert_eq!(floor.oldest(Lsn(0)), Lsn(101));
+        assert_eq!(floor.oldest(Lsn(0), Lsn::MAX), Lsn(101));
         // A drop counts once it is durable.
         spaces[1].mark_dropped(Lsn(500));
-        assert_eq!(floor.oldest(Lsn(499)), Lsn(101));
-        assert_eq!(floor.oldest(Lsn(500)), Lsn(102));
+        assert_eq!(floor.oldest(Lsn(499), Lsn::MAX), Lsn(101));
+        assert_eq!(floor.oldest(Lsn(500), Lsn::MAX), Lsn(102));
         assert_eq!(
-            floor.oldest_spaces(Lsn(150), 9, Lsn(500)).iter().map(|s| s.id().0).collect::<Vec<_>>(),
+            floor
+                .oldest_spaces(Lsn(150), 9, Lsn(500), Lsn::MAX)
+                .iter().map(|s| s.id().0).collect::<Vec<_>>(),
             [22, 23]
         );
-        assert_eq!(floor.oldest_spaces(Lsn(250), 2, Lsn(500)).len(), 2);
+        assert_eq!(floor.oldest_spaces(Lsn(250), 2, Lsn(500), Lsn::MAX).len(), 2);
         for (n, space) in spaces.iter().enumerate().skip(2) {
             write(space, PageNo(1), Lsn(100 + n as u64));
             write(space, PageNo(2), Lsn(200 + n as u64));
         }
-        assert_eq!(floor.oldest(Lsn(500)), Lsn(200));
+        assert_eq!(floor.oldest(Lsn(500), Lsn::MAX), Lsn(200));
         write(&spaces[0], PageNo(2), Lsn(200));
-        assert_eq!(floor.oldest(Lsn(500)), Lsn::MAX);
+        assert_eq!(floor.oldest(Lsn(500), Lsn::MAX), Lsn::MAX);
         floor.page_dirtied(&spaces[2], PageNo(1), Lsn(900));
-        assert_eq!(floor.oldest(Lsn(500)), Lsn(900));
+        assert_eq!(floor.oldest(Lsn(500), Lsn::MAX), Lsn(900));
+    }
+
+    #[test]
+    fn an_older_change_may_be_registered_after_a_younger_one() {
+        let floor = Floor::default();
+        let space = |n| Arc::new(Space::new(SpaceId(n), Durability::Logged));
+        let (late, other) = (space(20), space(21));
+        // The group at 100 is slow: the one at 200 registers its page first, and someone looks in between.
+        floor.page_dirtied(&late, PageNo(2), Lsn(200));
+        assert_eq!(floor.oldest(Lsn(0), Lsn(100)), Lsn(100));
+        assert_eq!(floor.oldest_spaces(Lsn(300), 9, Lsn(0), Lsn(100)).len(), 1);
+        floor.page_dirtied(&late, PageNo(1), Lsn(100));
+        floor.page_dirtied(&other, PageNo(1), Lsn(150));
+        assert_eq!(floor.oldest(Lsn(0), Lsn(300)), Lsn(100));
     }
 }

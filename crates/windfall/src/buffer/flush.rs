@@ -5,8 +5,9 @@
 //! a page while it is on its way to the disk.
 //!
 //! **Invariants.** Write-ahead: the log is durable up to the youngest copy before any copy is written. A page on its way is
-//! not copied a second time, so two writes of a page never race. What could not be written is dirty again, since when
-//! it was. A tablespace's file is made at the first flush; it counts as made when its name, its content and the
+//! not copied a second time, so two writes of a page never race; and it keeps its frame until the whole batch is durable,
+//! so what could not be written, or not be synced for the failure of a neighbour, is dirty again, since when it was. The
+//! next batch, which takes over the doublewrite file, begins only when the last one's writes are synced. A tablespace's file is made at the first flush; it counts as made when its name, its content and the
 //! log's word for it are durable. Whether a tablespace gets a file, and whether a dropped one loses it, is decided under
 //! one lock, so a file is never made behind the deleter's back.
 //!
@@ -141,9 +142,9 @@ impl BufferPool {
 
     /// Pages that changed at or before `up_to`, of the tablespaces with the oldest changes.
     fn old_pages(&self, up_to: Lsn) -> Vec<(Arc<Space>, PageNo)> {
-        let durable = self.ground.log.durable();
+        let (registered, durable) = (self.registered(), self.ground.log.durable());
         let mut pages: Vec<(Lsn, Arc<Space>, PageNo)> = Vec::new();
-        for space in self.floor.oldest_spaces(up_to, SPACES_A_ROUND, durable) {
+        for space in self.floor.oldest_spaces(up_to, SPACES_A_ROUND, durable, registered) {
             let oldest = space.dirty.lock().oldest_waiting(up_to, PAGES);
             pages.extend(oldest.into_iter().map(|(since, page)| (since, space.clone(), page)));
         }
@@ -288,18 +289,23 @@ impl BufferPool {
         flusher.queue.submit(requests.collect());
         let mut failure = None;
         flusher.wait(|token, result| {
-            let copy = &copies[token as usize];
-            match result {
-                Ok(()) => drop(self.arena.frame(copy.frame).clear(WRITING)),
-                // The file of a dropped tablespace may be gone: nobody misses it.
-                Err(_) if copy.space.is_dropped() => {}
-                Err(error) => failure = Some(error),
+            // The file of a dropped tablespace may be gone: nobody misses it.
+            if let Err(error) = result
+                && !copies[token as usize].space.is_dropped()
+            {
+                failure = Some(error);
             }
         });
+        // After a failure, too: what did reach its place may be torn there while only the doublewrite file has it whole.
+        self.sync_files(&spaces)?;
         if let Some(error) = failure {
             return Err(error.into());
         }
-        self.sync_files(&spaces)
+        // A frame that was taken from a dropped tablespace meanwhile is not on its way: there is one batch at a time.
+        for copy in copies {
+            self.arena.frame(copy.frame).clear(WRITING);
+        }
+        Ok(())
     }
 
     /// A failure of the doublewrite file's sync leaves its content unknown; other failures leave nothing behind.

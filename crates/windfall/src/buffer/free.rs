@@ -52,6 +52,19 @@ impl FreeList {
         }
     }
 
+    /// Takes every frame that is here now.
+    pub fn take_all(&self, arena: &Arena, take: &mut dyn FnMut(FrameNo)) {
+        let empty = |head: u64| Some((head >> 32).wrapping_add(1) << 32);
+        let (Ok(mut next) | Err(mut next)) =
+            self.head.fetch_update(AcqRel, Acquire, empty).map(|head| head as u32).map_err(|head| head as u32);
+        while let Some(frame) = next.checked_sub(1).map(FrameNo) {
+            // Before it is taken: its link is the taker's then.
+            next = arena.frame(frame).next_free.load(Relaxed);
+            self.count.fetch_sub(1, Relaxed);
+            take(frame);
+        }
+    }
+
     /// How many there are; for a moment it may be off by the calls under way.
     pub fn len(&self) -> usize {
         // A pop may count before the push that it follows.
@@ -86,6 +99,14 @@ mod tests {
                 });
             }
         });
+        assert_eq!(list.len(), 64);
+        let mut taken = Vec::new();
+        list.take_all(&arena, &mut |frame| {
+            taken.push(frame.0);
+            list.push(&arena, frame);
+        });
+        taken.sort_unstable();
+        assert!(taken.into_iter().eq(0..64));
         assert_eq!(list.len(), 64);
         assert_eq!(core::iter::from_fn(|| list.pop(&arena)).count(), 64);
     }

@@ -421,6 +421,23 @@ impl BufferPool {
         }
     }
 
+    /// Latches the header page of a tablespace without pages, to be formatted; `None` when it has pages by now.
+    ///
+    /// # Errors
+    /// As [`BufferPool::read`].
+    pub fn first(&self, space: &Arc<Space>) -> Result<Option<ExclusivePage<'_>>> {
+        let latched = self.fresh(space, PageNo::HEADER)?;
+        // Who makes the header notes it under this latch.
+        if !space.has_pages() {
+            return Ok(Some(latched));
+        }
+        // It was made, and may even have been written and evicted: then this frame is not what is in the file.
+        if latched.page().is_zero() {
+            self.abandon(space, PageNo::HEADER, latched.hand_over());
+        }
+        Ok(None)
+    }
+
     #[inline]
     fn find(&self, space: &Arc<Space>, page: PageNo, hint: Access) -> Result<FrameNo> {
         loop {
@@ -493,6 +510,11 @@ impl BufferPool {
         } else {
             self.free.push(&self.arena, frame);
         }
+        self.tell_freed();
+    }
+
+    /// Lets those who wait for a frame look again.
+    pub(crate) fn tell_freed(&self) {
         self.frames_freed.fetch_add(1, Release);
         self.frame_freed.notify();
     }
@@ -527,9 +549,16 @@ impl BufferPool {
         u64::from(page.0) * self.page_size as u64
     }
 
-    /// The oldest change of a page that only the log knows.
+    /// The oldest change of a page that only the log knows, or a little below it.
     pub fn oldest_dirty(&self) -> Lsn {
-        self.floor.oldest(self.ground.log.durable())
+        let registered = self.registered();
+        self.floor.oldest(self.ground.log.durable(), registered)
+    }
+
+    /// Below this every change of a page is in a dirty set. Recovery goes through the log page by page, not in its order.
+    fn registered(&self) -> Lsn {
+        let log = &self.ground.log;
+        if self.recovering.load(Acquire) { log.floor() } else { log.append_floor() }
     }
 
     /// How full the pool is, and with what. Looks at the queue of dropped tablespaces, not at frames.

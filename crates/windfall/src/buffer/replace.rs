@@ -32,6 +32,8 @@ impl BufferPool {
     /// Gives a frame that holds nothing and is in no list.
     pub(super) fn allocate(&self) -> Result<FrameNo> {
         loop {
+            // Before the first look: a frame that comes free behind a look ends the wait.
+            let freed = self.frames_freed.load(Acquire);
             if let Some(frame) = self.free.pop(&self.arena) {
                 if frame.0 >= self.limit.load(Acquire) {
                     self.retire(frame);
@@ -50,7 +52,7 @@ impl BufferPool {
             if let Some(frame) = self.clock(FOREGROUND_REACH, &mut |_| {}) {
                 return Ok(frame);
             }
-            self.wait_for_frame()?;
+            self.wait_for_frame(freed)?;
         }
     }
 
@@ -65,9 +67,9 @@ impl BufferPool {
         self.free.len() + self.unused_count()
     }
 
-    fn wait_for_frame(&self) -> Result<()> {
+    /// Waits until more frames have come free than `freed`.
+    fn wait_for_frame(&self, freed: u64) -> Result<()> {
         self.counters.frame_waits.fetch_add(1, Relaxed);
-        let freed = self.frames_freed.load(Acquire);
         let rounds = self.fruitless_rounds.load(Acquire);
         let given_up = || self.fruitless_rounds.load(Acquire) > rounds + PATIENCE;
         self.cleaner_wake.notify();

@@ -36,7 +36,11 @@ impl BufferPool {
         for frame in (old..frames.min(self.used.load(Acquire))).map(FrameNo) {
             self.bring_back(frame);
         }
-        self.shrinking.store(frames < self.used.load(Acquire), SeqCst);
+        if self.limit.load(SeqCst) < self.used.load(Acquire) {
+            self.shrinking.store(true, SeqCst);
+        }
+        // Frames that were never used are to be had now, too.
+        self.tell_freed();
         self.cleaner_wake.notify();
         Ok(())
     }
@@ -70,13 +74,12 @@ impl BufferPool {
     /// Frees frames beyond the pool's size. Dirty ones are told to `dirty`, to be written first. Says whether some are
     /// still in use.
     pub(super) fn shrink(&self, dirty: &mut dyn FnMut(FrameNo)) -> bool {
-        if !self.shrinking.load(Acquire) {
+        // Whoever makes the pool smaller meanwhile says so again.
+        if !self.shrinking.swap(false, SeqCst) {
             return false;
         }
-        for _ in 0..self.free.len() {
-            let Some(frame) = self.free.pop(&self.arena) else { break };
-            self.give(frame);
-        }
+        // All of them at once: what is given back comes on top, and the others lie below.
+        self.free.take_all(&self.arena, &mut |frame| self.give(frame));
         let mut left = false;
         for frame in (self.limit.load(Acquire)..self.used.load(Acquire)).map(FrameNo) {
             let descriptor = self.arena.frame(frame);
@@ -92,7 +95,9 @@ impl BufferPool {
                 left = true;
             }
         }
-        self.shrinking.store(left, SeqCst);
+        if left {
+            self.shrinking.store(true, SeqCst);
+        }
         left
     }
 

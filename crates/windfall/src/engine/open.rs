@@ -115,7 +115,7 @@ struct Attacher<'a> {
     pool: &'a BufferPool,
     /// The data files that exist.
     files: HashSet<SpaceId>,
-    /// Tablespaces whose file was made durably, by their record.
+    /// Tablespaces whose file was made durably, by their record or by the log.
     made: HashSet<SpaceId>,
     named: HashSet<SpaceId>,
 }
@@ -174,7 +174,7 @@ impl Engine {
 
         let budget = Arc::new(HashBudget::new(options.hash_memory));
         let deleter = Arc::new(Deleter::new(pool.clone()));
-        let (system, mut attacher) = system_tree(&pool, &budget, &scan)?;
+        let (system, mut attacher) = system_tree(&pool, &budget, &scan, opened.system_made)?;
         let ids = Arc::new(Ids::new(pool.clone(), SpaceId(scan.space_ceiling), TrxId(scan.trx_ceiling)));
         let transactions =
             Transactions::open(pool.clone(), system.clone(), ids.clone(), &scan.unfinished, &mut |space| {
@@ -189,8 +189,9 @@ impl Engine {
             options.hash_index,
             &mut |space| attacher.attach(space),
         )?;
-        drop_unnamed(&pool, &system, &deleter, &attacher)?;
+        // From here on there is work that asks for room in the log, which may be full.
         checkpointer.recovered(transactions.clone());
+        drop_unnamed(&pool, &system, &deleter, &attacher)?;
         let engine = Self {
             disk,
             env,
@@ -218,6 +219,7 @@ fn system_tree<'a>(
     pool: &'a Arc<BufferPool>,
     budget: &Arc<HashBudget>,
     scan: &Scan,
+    made_before: bool,
 ) -> Result<(Arc<SystemTree>, Attacher<'a>)> {
     let listed = pool.ground().disk.list(Folder::Data)?;
     let files = listed.into_iter().filter_map(|file| match file {
@@ -227,14 +229,13 @@ fn system_tree<'a>(
     let mut attacher = Attacher {
         pool,
         files: files.collect(),
-        made: HashSet::new(),
+        made: scan.made.keys().copied().collect(),
         named: HashSet::from([SpaceId::CATALOG]),
     };
-    if pool.space(SpaceId::CATALOG).is_none() {
-        let space = pool.attach(SpaceId::CATALOG, Durability::Logged);
-        let made = scan.made.get(&SpaceId::CATALOG).copied();
-        recovery::attach_file(pool, &space, attacher.files.contains(&SpaceId::CATALOG), made)?;
+    if made_before {
+        attacher.made.insert(SpaceId::CATALOG);
     }
+    attacher.attach(SpaceId::CATALOG)?;
     let system = Arc::new(SystemTree::new(pool.clone(), budget.clone()));
     let mut damaged = false;
     system.scan(&[FILE], &mut |key, _| {

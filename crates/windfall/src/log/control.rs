@@ -66,6 +66,8 @@ pub struct Control {
     pub trx_ceiling: u64,
     /// Whether the database was shut down cleanly and has not been opened since.
     pub clean: bool,
+    /// Whether the file of the system tablespace was made: nothing else could say that it is lost.
+    pub system_made: bool,
 }
 
 impl Control {
@@ -78,7 +80,7 @@ impl Control {
         put(16, &self.uuid);
         put(32, &sequence.to_le_bytes());
         put(40, &self.incarnation.to_le_bytes());
-        put(44, &u32::from(self.clean).to_le_bytes());
+        put(44, &(u32::from(self.clean) | u32::from(self.system_made) << 1).to_le_bytes());
         let longs = [
             self.incarnation_start.0,
             self.segment_size,
@@ -113,6 +115,7 @@ impl Control {
             uuid: core::array::from_fn(|n| slot[16 + n]),
             incarnation: int(40),
             clean: int(44) & 1 == 1,
+            system_made: int(44) & 2 == 2,
             incarnation_start: Lsn(long(48)),
             segment_size: long(56),
             floor: Lsn(long(64)),

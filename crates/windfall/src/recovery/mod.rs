@@ -177,7 +177,9 @@ pub fn replay(pool: &BufferPool, control: &Control, scan: &Scan, progress: &dyn 
         bytes: Vec::new(),
         pages: BTreeMap::new(),
     };
-    for space in scan.made.keys() {
+    // One that is missing may have been dropped below the floor while its last pages were being written: then nothing
+    // names it any more. If something does, the file is missed when its tablespace is attached or changed.
+    for space in scan.made.keys().filter(|space| replay.files.contains(space)) {
         replay.space(*space)?;
     }
     let mut reader = LogReader::new(disk.clone(), control, control.floor)?;

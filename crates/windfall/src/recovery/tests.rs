@@ -322,6 +322,19 @@ fn enumerate(seed: u64, steps: usize, every: u64) -> u64 {
 }
 
 #[test]
+fn a_file_that_was_made_behind_its_drop_is_not_missed() {
+    let disk = SimulatedDisk::new(1);
+    {
+        let base = Base::open(&disk, 1).unwrap();
+        // The drop lies below the floor, the file is deleted, and the log still says that it was made.
+        let mut mtr = Mtr::begin(&base.pool).unwrap();
+        mtr.record(&Record::FileMade { space: SpaceId(77) });
+        base.commit(mtr).unwrap();
+    }
+    Base::open(&disk.restart(Survive::Nothing), 1).unwrap();
+}
+
+#[test]
 fn every_crash_point_of_short_histories() {
     let points: u64 = (1..4).map(|seed| enumerate(seed, 40, 1)).sum();
     assert!(points > 500, "{points} crash points are too few to mean anything");

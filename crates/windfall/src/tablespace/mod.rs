@@ -78,13 +78,20 @@ fn set_bit(mtr: &mut Mtr<'_>, map: Slot, bit: u32, used: bool) {
 
 /// Makes a map page, with its own bit set.
 fn make_map(mtr: &mut Mtr<'_>, space: &Arc<Space>, page: PageNo) -> Result<Slot> {
-    let map = mtr.latch_fresh(space, page)?;
+    let map = if page == PageNo::HEADER {
+        match mtr.latch_first(space)? {
+            Some(map) => map,
+            // Someone else made it while this waited for the latch.
+            None => return mtr.latch(space, page),
+        }
+    } else {
+        mtr.latch_fresh(space, page)?
+    };
     mtr.apply(map, &PageOp::Format { kind: PageType::Map, level: 0 });
     if page == PageNo::HEADER {
         let page_size = mtr.page(map).len() as u32;
         mtr.apply(map, &PageOp::Write { at: MAGIC_AT as u32, bytes: &MAGIC.to_le_bytes() });
         mtr.apply(map, &PageOp::Write { at: PAGE_SIZE_AT as u32, bytes: &page_size.to_le_bytes() });
-        space.set_has_pages();
     }
     set_bit(mtr, map, 0, true);
     Ok(map)
@@ -147,13 +154,18 @@ pub fn allocate(
             }
             continue;
         };
+        // Before anything is changed: there may be no frame to be had.
+        let slot = mtr.latch_fresh(space, PageNo(first + bit))?;
         set_bit(mtr, map, bit, true);
         if hint / span == group {
             let next = first_free(mtr.page(map), 0).unwrap_or(span);
             space.raise_free_hint(hint, first + next);
         }
-        let slot = mtr.latch_fresh(space, PageNo(first + bit))?;
         mtr.apply(slot, &PageOp::Format { kind, level });
+        // Whoever reads the first page because of this waits for its latch.
+        if !space.has_pages() {
+            space.set_has_pages();
+        }
         return Ok(slot);
     }
     let what = format!("tablespace {} is full: it has all the pages that 32 bits can number", space.id());

@@ -49,6 +49,7 @@ fn every_field_comes_back() {
             space_ceiling: 9,
             trx_ceiling: 10,
             clean: true,
+            system_made: true,
         }
     })
     .unwrap();
