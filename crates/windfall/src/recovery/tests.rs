@@ -84,7 +84,9 @@ impl Base {
         workers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || writer.step())));
         mend_torn_pages(&*shared, PAGE_SIZE)?;
         pool.set_recovering(true);
-        replay(&pool, &now, &scan, &|_| {})?;
+        if let Some(error) = replay(&pool, &now, &scan, &|_| {})?.into_values().next() {
+            return Err(error);
+        }
         pool.set_recovering(false);
         checkpointer.recovered(Arc::new(NoTransactions));
         let base = Self { env, pool, checkpointer, _workers: workers };
