@@ -198,3 +198,25 @@ fn the_first_rows_of_a_table_may_come_at_the_same_time() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn many_new_files_at_once_do_not_hold_up_the_log() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options::default().page_size(4096).buffer_pool_size(8 << 20).log_size(4 << 20);
+    let db = Database::open(folder.path(), options)?;
+    db.set_flush_log_at_trx_commit(windfall::FlushLog::Lazy);
+    for n in 0..100 {
+        db.create_table(&format!("t{n}"), TableOptions::default())?.insert(b"key", b"value")?;
+    }
+    db.checkpoint()?;
+    let start = std::time::Instant::now();
+    loop {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        db.checkpoint()?;
+        let age = db.metrics().log_age;
+        if age < 2048 {
+            return Ok(());
+        }
+        assert!(start.elapsed().as_secs() < 20, "{age} bytes of log are held up");
+    }
+}
