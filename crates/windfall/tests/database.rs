@@ -233,7 +233,9 @@ fn closing_ends_what_is_under_way() -> Result<()> {
                 .map(|t| {
                     let table = &table;
                     scope.spawn(move || {
-                        (0..).find_map(|n| table.insert(&key(n * 2 + t), &[7; 500]).err().map(|error| (n, error)))
+                        (0..).find_map(|n| {
+                            table.insert(&key(n * 2 + t), &[7; 500]).err().map(|error| (n, error))
+                        })
                     })
                 })
                 .collect();

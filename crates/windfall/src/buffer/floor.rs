@@ -175,9 +175,7 @@ mod tests {
         assert_eq!(floor.oldest(Lsn(499), Lsn::MAX), Lsn(101));
         assert_eq!(floor.oldest(Lsn(500), Lsn::MAX), Lsn(102));
         assert_eq!(
-            floor
-                .oldest_spaces(Lsn(150), 9, Lsn(500), Lsn::MAX)
-                .iter().map(|s| s.id().0).collect::<Vec<_>>(),
+            floor.oldest_spaces(Lsn(150), 9, Lsn(500), Lsn::MAX).iter().map(|s| s.id().0).collect::<Vec<_>>(),
             [22, 23]
         );
         assert_eq!(floor.oldest_spaces(Lsn(250), 2, Lsn(500), Lsn::MAX).len(), 2);
