@@ -209,6 +209,8 @@ impl Catalog {
             mtr.record(&Record::Drop { spaces: dropped.to_vec() });
         }
         let end = mtr.commit()?;
+        // Logged and not durable: what must wait for that is found out here, if anywhere.
+        self.pool.ground().env.breathe();
         self.log_commit(end, mode)?;
         Ok(end)
     }
