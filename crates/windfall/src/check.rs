@@ -3,8 +3,8 @@
 //! **Purpose.** Every page of every data file by its checksum, every tree by its order, every page by the allocation map, every
 //! file by the records: what is wrong is listed, by file and page.
 //!
-//! **Invariants.** Nothing is changed but that dirty pages are written. While a table's trees are read its gate is closed, so
-//! that no change under way looks like damage. What is found never ends the check.
+//! **Invariants.** Nothing is changed but that dirty pages are written. While a table's trees are read its name is claimed and
+//! its gate is closed, so that no change under way looks like damage and no statement finds its gate opened. What is found never ends the check.
 //!
 //! **May touch.** `engine` and what is below.
 
@@ -70,14 +70,11 @@ pub(crate) fn check(engine: &Engine) -> Result<CheckReport> {
     engine.checkpointer.checkpoint_all(false)?;
     let mut named = BTreeSet::from([SpaceId::CATALOG]);
     check_tree(engine, &mut report, "", None, engine.system.tree());
-    for (name, table) in engine.catalog.tables() {
-        table.gate().close();
-        let shape = table.shape();
-        if !table.gate().is_gone() {
+    for (name, _) in engine.catalog.tables() {
+        engine.catalog.alone(&name, |shape| {
             named.extend(shape.record.spaces());
-            check_table(engine, &mut report, &name, &shape);
-        }
-        table.gate().open();
+            check_table(engine, &mut report, &name, shape);
+        });
     }
     named.extend(engine.transactions.streams().spaces());
     check_files(engine, &mut report, &named)?;

@@ -175,6 +175,7 @@ impl Checkpointer {
     /// One step of the page cleaner.
     pub fn clean_step(&self) -> Next {
         if self.pool.ground().health.is_poisoned() {
+            self.pool.tell_freed();
             return Next::Idle(PAUSE);
         }
         match self.pool.clean_step(self.old_up_to()) {
@@ -194,6 +195,7 @@ impl Checkpointer {
     pub fn step(&self) -> Next {
         let log = &self.pool.ground().log;
         if self.pool.ground().health.is_poisoned() {
+            log.tell_stopped();
             return Next::Idle(PAUSE);
         }
         if log.pressure() >= OLD_PERCENT {

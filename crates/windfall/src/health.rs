@@ -1,7 +1,7 @@
 //! Whether the database may still write and acknowledge.
 //!
 //! **Purpose.** After a failed fsync nobody knows what is on disk, and after a panic inside a mini-transaction nobody
-//! knows what is in memory. From then on nothing further may be written or acknowledged.
+//! knows what is in memory. From then on nothing further may be written or acknowledged; nor after the database is closed.
 //!
 //! **Invariants.** The first failure sticks; it is what everyone is told.
 //!
@@ -22,6 +22,7 @@ pub struct Health(Arc<State>);
 #[derive(Debug, Default)]
 struct State {
     failed: AtomicBool,
+    closed: AtomicBool,
     reason: OnceLock<Arc<str>>,
 }
 
@@ -46,14 +47,23 @@ impl Health {
 
     /// Stops the database for this reason, unless an earlier one stopped it, and gives the error to return.
     pub fn poison(&self, reason: &str) -> Error {
-        if self.0.reason.set(reason.into()).is_ok() {
+        if self.0.reason.set(reason.into()).is_ok() && !self.0.closed.load(SeqCst) {
             tracing::error!(reason, "the database stops");
         }
         self.0.failed.store(true, SeqCst);
         self.error()
     }
 
+    /// The database is closed: nothing further is written or acknowledged, in good order.
+    pub fn close(&self) {
+        self.0.closed.store(true, SeqCst);
+        self.0.failed.store(true, SeqCst);
+    }
+
     fn error(&self) -> Error {
+        if self.0.closed.load(SeqCst) {
+            return Error::Closed;
+        }
         Error::Poisoned(self.0.reason.get().cloned().unwrap_or_else(|| "unknown".into()))
     }
 }
@@ -69,5 +79,8 @@ mod tests {
         health.poison("fsync failed");
         health.poison("later");
         assert!(health.clone().check().unwrap_err().to_string().contains("fsync failed"));
+        let health = Health::new();
+        health.close();
+        assert!(matches!(health.check(), Err(Error::Closed)));
     }
 }

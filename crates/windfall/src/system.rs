@@ -117,6 +117,11 @@ impl SystemTree {
         Ok(())
     }
 
+    /// How many records with keys and values of this length together may be put at once.
+    pub fn most_puts(&self, length: usize) -> usize {
+        self.tree.inline_limit() / (length + ENTRY)
+    }
+
     /// Changes records within `mtr`, which holds no page yet. The changes are put in order; no key may be named twice.
     ///
     /// # Errors

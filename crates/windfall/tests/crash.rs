@@ -1,12 +1,12 @@
 //! Crash enumeration of the whole engine: scripted histories of DDL and rows on the simulated disk, cut at its operations,
-//! recovery cut again. A model decides what must be there.
+//! recovery cut again. A model decides what must be there; when commits are lazy, what may be there.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use windfall::{
-    Database, IndexOptions, Options, Result, TableOptions,
+    Database, FlushLog, IndexOptions, Options, Result, TableOptions,
     disk::{
         Disk, FileName,
         simulated::{SimulatedDisk, Survive},
@@ -175,28 +175,33 @@ fn observe(db: &Database) -> Result<Model> {
     Ok(model)
 }
 
-/// Runs the script, the `whole` of it or up to a crash. Gives what was acknowledged and what may be there instead.
-fn run(disk: &SimulatedDisk, seed: u64, script: &[Step], whole: bool) -> (Model, Model) {
-    let (mut model, mut next) = (Model::default(), Model::default());
-    let Ok((db, env)) = open(disk, seed) else { return (model, next) };
+/// Runs the script, the `whole` of it or up to a crash. Gives what may be there afterwards: what was acknowledged as durable
+/// first, then what each step since has made of it, and at last what the step under way would have.
+fn run(disk: &SimulatedDisk, seed: u64, script: &[Step], mode: FlushLog, whole: bool) -> Vec<Model> {
+    let mut model = Model::default();
+    let mut may = vec![model.clone()];
+    let Ok((db, env)) = open(disk, seed) else { return may };
+    db.set_flush_log_at_trx_commit(mode);
     for step in script {
         match model.after(step) {
             None => {
                 let refused = apply(&db, &env, step);
                 assert!(refused.is_err(), "{step:?} should have been refused");
                 if disk.is_crashed() {
-                    return (model.clone(), model);
+                    return may;
                 }
             }
             Some(after) => {
-                next = after;
-                match apply(&db, &env, step) {
-                    Ok(()) => model = next.clone(),
-                    Err(error) => {
-                        assert!(disk.is_crashed(), "{step:?}: {error}");
-                        return (model, next);
-                    }
+                let done = apply(&db, &env, step);
+                if done.is_ok() && (mode == FlushLog::Sync || matches!(step, Step::Checkpoint)) {
+                    may.clear();
                 }
+                may.push(after.clone());
+                if let Err(error) = done {
+                    assert!(disk.is_crashed(), "{step:?}: {error}");
+                    return may;
+                }
+                model = after;
             }
         }
     }
@@ -205,22 +210,26 @@ fn run(disk: &SimulatedDisk, seed: u64, script: &[Step], whole: bool) -> (Model,
         assert!(seen == model, "without any crash: {seen:?} is not {model:?}");
         assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "without any crash");
     }
-    (model, next)
+    may
 }
 
-fn verify(disk: &SimulatedDisk, seed: u64, model: &Model, next: &Model, what: &str) {
+fn verify(disk: &SimulatedDisk, seed: u64, may: &[Model], what: &str) {
     if disk.len(FileName::Control).unwrap().is_none() {
-        assert_eq!(model, &Model::default(), "{what}: the database is gone");
+        assert!(may[0].0.is_empty(), "{what}: the database is gone");
         return;
     }
     let (db, env) = match open(disk, seed) {
         Ok(opened) => opened,
         // It crashed while the database was being made.
-        Err(error) if model.0.is_empty() && error.to_string().contains("control") => return,
+        Err(error) if may[0].0.is_empty() && error.to_string().contains("control") => return,
         Err(error) => panic!("{what}: {error}"),
     };
     let seen = observe(&db).unwrap_or_else(|error| panic!("{what}: {error}"));
-    assert!(seen == *next || seen == *model, "{what}:\nseen  {seen:?}\nmodel {model:?}\nnext  {next:?}");
+    // From the newest on: mostly it is that.
+    if !may.iter().rev().any(|model| seen == *model) {
+        let (first, last) = (may.first(), may.last());
+        panic!("{what}:\nseen  {seen:?}\nis none of {} states from {first:?}\nto    {last:?}", may.len());
+    }
     env.settle(100);
     let report = db.check().unwrap_or_else(|error| panic!("{what}: {error}"));
     assert_eq!(report.findings, Vec::<String>::new(), "{what}");
@@ -229,20 +238,21 @@ fn verify(disk: &SimulatedDisk, seed: u64, model: &Model, next: &Model, what: &s
 }
 
 /// Cuts a history at every so many operations of the disk. Gives the number of crash points.
-fn enumerate(seed: u64, steps: usize, every: u64) -> u64 {
+fn enumerate(seed: u64, steps: usize, every: u64, mode: FlushLog) -> u64 {
     let script = script(seed, steps);
     let disk = SimulatedDisk::new(seed);
-    run(&disk, seed, &script, true);
+    run(&disk, seed, &script, mode, true);
     let total = disk.operations();
     let mut points = 0;
     for operation in (1 + seed % every..=total).step_by(every as usize) {
         let disk = SimulatedDisk::new(seed);
         disk.crash_at(operation);
-        let (model, next) = run(&disk, seed, &script, false);
+        let may = run(&disk, seed, &script, mode, false);
         let survive = [Survive::Nothing, Survive::Everything, Survive::Random(operation)]
             [(operation / every % 3) as usize];
-        let what =
-            format!("seed {seed}, {steps} steps, crash at operation {operation} of {total}, {survive:?}");
+        let what = format!(
+            "seed {seed}, {steps} steps, {mode:?}, crash at operation {operation} of {total}, {survive:?}"
+        );
         let mut survivor = disk.restart(survive);
         if operation.is_multiple_of(2) {
             // Recovery is cut, too.
@@ -250,7 +260,7 @@ fn enumerate(seed: u64, steps: usize, every: u64) -> u64 {
             drop(open(&survivor, seed));
             survivor = survivor.restart(survive);
         }
-        verify(&survivor, seed, &model, &next, &what);
+        verify(&survivor, seed, &may, &what);
         points += 1;
     }
     points
@@ -258,13 +268,21 @@ fn enumerate(seed: u64, steps: usize, every: u64) -> u64 {
 
 #[test]
 fn a_short_history_is_cut_at_every_operation() {
-    let points: u64 = (1..3).map(|seed| enumerate(seed, 60, 1)).sum();
+    let points: u64 = (1..3).map(|seed| enumerate(seed, 60, 1, FlushLog::Sync)).sum();
     assert!(points > 200, "{points} crash points are too few to mean anything");
 }
 
 #[test]
 fn longer_histories_are_cut_here_and_there() {
-    let points: u64 = (10..16).map(|seed| enumerate(seed, 500, 13)).sum();
+    let points: u64 = (10..16).map(|seed| enumerate(seed, 500, 13, FlushLog::Sync)).sum();
+    assert!(points > 250, "{points} crash points are too few to mean anything");
+}
+
+/// What was not durable may be lost, but only from its end on: what is there is what was there at one time.
+#[test]
+fn lazy_commits_are_lost_from_the_end_on() {
+    let modes = [FlushLog::Lazy, FlushLog::Write];
+    let points: u64 = (20..26).map(|seed| enumerate(seed, 400, 3, modes[seed as usize % 2])).sum();
     assert!(points > 250, "{points} crash points are too few to mean anything");
 }
 
@@ -276,7 +294,8 @@ fn as_many_histories_as_asked_for() {
     let (from, to) = range.split_once("..").expect("CRASH_SEEDS is FROM..TO");
     let mut points = 0;
     for seed in from.parse::<u64>().unwrap()..to.parse().unwrap() {
-        points += enumerate(seed, 100 + (seed % 7) as usize * 100, 1 + seed % 5);
+        let mode = [FlushLog::Sync, FlushLog::Write, FlushLog::Lazy][seed as usize / 7 % 3];
+        points += enumerate(seed, 100 + (seed % 7) as usize * 100, 1 + seed % 5, mode);
     }
     println!("{points} crash points");
 }

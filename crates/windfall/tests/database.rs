@@ -204,3 +204,59 @@ fn the_first_rows_of_a_table_may_come_at_the_same_time() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn many_new_files_at_once_do_not_hold_up_the_log() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options::default().page_size(4096).buffer_pool_size(8 << 20).log_size(4 << 20);
+    let db = Database::open(folder.path(), options)?;
+    db.set_flush_log_at_trx_commit(windfall::FlushLog::Lazy);
+    for n in 0..100 {
+        db.create_table(&format!("t{n}"), TableOptions::default())?.insert(b"key", b"value")?;
+    }
+    db.checkpoint()?;
+    let start = std::time::Instant::now();
+    loop {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        db.checkpoint()?;
+        let age = db.metrics().log_age;
+        if age < 2048 {
+            return Ok(());
+        }
+        assert!(start.elapsed().as_secs() < 20, "{age} bytes of log are held up");
+    }
+}
+
+#[test]
+fn closing_ends_what_is_under_way() -> Result<()> {
+    for _ in 0..10 {
+        let folder = tempfile::tempdir().unwrap();
+        let db = Database::open(folder.path(), options())?;
+        db.set_flush_log_at_trx_commit(windfall::FlushLog::Write);
+        let table = db.create_table("t", TableOptions::default())?;
+        let written = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..2u32)
+                .map(|t| {
+                    let table = &table;
+                    scope.spawn(move || {
+                        (0..).find_map(|n| {
+                            table.insert(&key(n * 2 + t), &[7; 500]).err().map(|error| (n, error))
+                        })
+                    })
+                })
+                .collect();
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            db.close().unwrap();
+            writers.into_iter().map(|writer| writer.join().unwrap().unwrap()).collect::<Vec<_>>()
+        });
+        // While the old handle lives.
+        let db = Database::open(folder.path(), options())?;
+        for (t, (written, error)) in (0u32..).zip(written) {
+            assert!(matches!(error, Error::Closed), "{error}");
+            for n in 0..written {
+                assert!(db.table("t")?.contains(&key(n * 2 + t))?, "row {n} of {written} is lost");
+            }
+        }
+    }
+    Ok(())
+}

@@ -194,6 +194,12 @@ impl BufferPool {
         Ok(written)
     }
 
+    /// Waits until nobody is writing pages, after the database was closed: nobody will again.
+    pub fn quiesce(&self) {
+        self.tell_freed();
+        drop(self.flusher.lock());
+    }
+
     /// Lets those who wait for a frame know that none may come.
     fn flush_failed(&self, error: &Error) {
         if matches!(error, Error::Disk(DiskError::Crashed)) {

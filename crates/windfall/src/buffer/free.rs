@@ -55,11 +55,7 @@ impl FreeList {
     /// Takes every frame that is here now.
     pub fn take_all(&self, arena: &Arena, take: &mut dyn FnMut(FrameNo)) {
         let empty = |head: u64| Some((head >> 32).wrapping_add(1) << 32);
-        let (Ok(mut next) | Err(mut next)) = self
-            .head
-            .fetch_update(AcqRel, Acquire, empty)
-            .map(|head| head as u32)
-            .map_err(|head| head as u32);
+        let mut next = self.head.fetch_update(AcqRel, Acquire, empty).unwrap_or_else(|head| head) as u32;
         while let Some(frame) = next.checked_sub(1).map(FrameNo) {
             // Before it is taken: its link is the taker's then.
             next = arena.frame(frame).next_free.load(Relaxed);

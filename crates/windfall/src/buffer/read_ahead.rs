@@ -13,7 +13,7 @@ use crate::{
     error::Result,
     ids::{PageId, PageNo},
     page::{Access, Page},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
 };
 
 /// The most pages in one batch: a small pool is not flooded.
@@ -25,7 +25,7 @@ impl BufferPool {
     /// # Errors
     /// When the database is poisoned, or no frame is to be had. A page that cannot be read is not an error here.
     pub fn read_ahead(&self, queue: &mut dyn Queue, wanted: &[(Arc<Space>, PageNo)]) -> Result<()> {
-        let most = PAGES.min(self.occupancy().frames / 8);
+        let most = PAGES.min(self.limit.load(Relaxed) as usize / 8);
         let mut under_way: Vec<Option<(&Arc<Space>, ExclusivePage<'_>)>> = Vec::new();
         let mut requests = Vec::new();
         for (space, page) in wanted.iter().take(most) {

@@ -26,6 +26,8 @@ use crate::{
 
 /// How many places of a dropped page table one call looks at.
 const PLACES_A_CALL: usize = 512;
+/// How many steps without a frame one call takes: among many empty tablespaces it leaves the rest to the background.
+const ROUNDS_A_CALL: usize = 1024;
 /// How many frames one call takes.
 const FRAMES_A_CALL: usize = 64;
 
@@ -96,11 +98,19 @@ impl BufferPool {
         let mut queue = reclaimer.queue.lock();
         reclaimer.empty_inbox(&mut queue);
         // Every round either moves on in a table, ends one, or finds one whose last frames are all latched.
-        let mut busy = 0;
+        let (mut busy, mut rounds) = (0, 0);
         while busy < queue.len()
+            && rounds < ROUNDS_A_CALL
             && let Some(mut dropped) = queue.pop_front()
         {
-            let freed = self.drain(&mut dropped);
+            rounds += 1;
+            // The mark came first: a page that comes now is taken out by whoever brings it.
+            let freed = if dropped.space.resident() == 0 {
+                (dropped.at, dropped.latecomers) = (None, Vec::new());
+                0
+            } else {
+                self.drain(&mut dropped)
+            };
             if dropped.at.is_some() {
                 queue.push_front(dropped);
             } else if dropped.latecomers.is_empty() {

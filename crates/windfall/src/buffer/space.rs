@@ -179,12 +179,12 @@ impl Space {
 
     /// How many of its pages are in the pool.
     pub fn resident(&self) -> u32 {
-        self.resident.load(Relaxed)
+        self.resident.load(SeqCst)
     }
 
     /// A page has come.
     pub(super) fn page_came(&self) {
-        self.resident.fetch_add(1, Relaxed);
+        self.resident.fetch_add(1, SeqCst);
     }
 
     /// A page has gone.

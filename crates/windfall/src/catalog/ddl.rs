@@ -185,6 +185,17 @@ impl Catalog {
         self.names.all()
     }
 
+    /// Runs something on a table while no statement and no row call is under way on it. `None` when there is no table of
+    /// this name.
+    pub fn alone<T>(&self, name: &str, run: impl FnOnce(&Shape) -> T) -> Option<T> {
+        let claim = self.names.claim(&[name]);
+        let table = claim.table(name)?;
+        table.gate().close();
+        let result = run(&table.shape());
+        table.gate().open();
+        Some(result)
+    }
+
     fn log_commit(&self, end: Lsn, mode: FlushLog) -> Result<()> {
         self.pool.ground().log.commit(end, mode)
     }
@@ -198,6 +209,8 @@ impl Catalog {
             mtr.record(&Record::Drop { spaces: dropped.to_vec() });
         }
         let end = mtr.commit()?;
+        // Logged and not durable: what must wait for that is found out here, if anywhere.
+        self.pool.ground().env.breathe();
         self.log_commit(end, mode)?;
         Ok(end)
     }

@@ -20,6 +20,8 @@ use crate::{
 
 /// How many records one group changes.
 const BATCH: usize = 64;
+/// The length of a record: its key.
+const KEY: usize = 1 + size_of::<SpaceId>();
 
 /// Keeps the records.
 #[derive(Debug)]
@@ -54,7 +56,9 @@ impl FileRecords {
     /// What the log or the system tree says.
     pub fn step(&mut self) -> Result<bool> {
         self.gone.extend(self.deleter.take_gone());
-        let made = self.pool.files_to_record(BATCH);
+        // With small pages one leaf has no room for so many.
+        let most = BATCH.min(self.system.most_puts(KEY));
+        let made = self.pool.files_to_record(most);
         let gone: Vec<SpaceId> = self.gone.iter().rev().take(BATCH).copied().collect();
         let is_live = |space: &SpaceId| self.pool.space(*space).is_some_and(|space| !space.is_dropped());
         let mut changes: Vec<Change> = made
@@ -74,6 +78,6 @@ impl FileRecords {
         }
         self.gone.truncate(self.gone.len() - gone.len());
         let untidy = self.system.tidy_step()?;
-        Ok(untidy || made.len() == BATCH || gone.len() == BATCH)
+        Ok(untidy || made.len() == most || gone.len() == BATCH)
     }
 }

@@ -143,6 +143,10 @@ impl Engine {
         let result = self.shut();
         let servers = core::mem::take(&mut *self.servers.lock());
         drop(servers);
+        // Calls that are still under way end here: another process may open the database now.
+        self.pool.ground().health.close();
+        self.pool.quiesce();
+        self.log.quiesce();
         self.disk.release();
         result
     }

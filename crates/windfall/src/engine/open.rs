@@ -22,7 +22,7 @@ use crate::{
     log::{Control, ControlFile, FlushLog, Log, LogOptions, Record},
     mtr::Mtr,
     page,
-    recovery::{self, Progress, Scan},
+    recovery::{self, Lost, Progress, Scan},
     sync::{
         Arc, Mutex, Rank,
         atomic::{AtomicBool, AtomicU8},
@@ -118,11 +118,15 @@ struct Attacher<'a> {
     /// Tablespaces whose file was made durably, by their record or by the log.
     made: HashSet<SpaceId>,
     named: HashSet<SpaceId>,
+    lost: Lost,
 }
 
 impl Attacher<'_> {
     fn attach(&mut self, id: SpaceId) -> Result<Arc<Space>> {
         self.named.insert(id);
+        if let Some(error) = self.lost.remove(&id) {
+            return Err(error);
+        }
         let made = self.made.contains(&id).then_some(Lsn::ZERO);
         let known = self.pool.space(id);
         if let (Some(_), Some(_), false) = (&known, made, self.files.contains(&id)) {
@@ -169,12 +173,12 @@ impl Engine {
 
         recovery::mend_torn_pages(&*disk, page_size)?;
         pool.set_recovering(true);
-        recovery::replay(&pool, &opened, &scan, progress)?;
+        let lost = recovery::replay(&pool, &opened, &scan, progress)?;
         pool.set_recovering(false);
 
         let budget = Arc::new(HashBudget::new(options.hash_memory));
         let deleter = Arc::new(Deleter::new(pool.clone()));
-        let (system, mut attacher) = system_tree(&pool, &budget, &scan, opened.system_made)?;
+        let (system, mut attacher) = system_tree(&pool, &budget, &scan, lost, opened.system_made)?;
         let ids = Arc::new(Ids::new(pool.clone(), SpaceId(scan.space_ceiling), TrxId(scan.trx_ceiling)));
         let transactions =
             Transactions::open(pool.clone(), system.clone(), ids.clone(), &scan.unfinished, &mut |space| {
@@ -219,6 +223,7 @@ fn system_tree<'a>(
     pool: &'a Arc<BufferPool>,
     budget: &Arc<HashBudget>,
     scan: &Scan,
+    lost: Lost,
     made_before: bool,
 ) -> Result<(Arc<SystemTree>, Attacher<'a>)> {
     let listed = pool.ground().disk.list(Folder::Data)?;
@@ -230,7 +235,8 @@ fn system_tree<'a>(
         pool,
         files: files.collect(),
         made: scan.made.keys().copied().collect(),
-        named: HashSet::from([SpaceId::CATALOG]),
+        named: HashSet::new(),
+        lost,
     };
     if made_before {
         attacher.made.insert(SpaceId::CATALOG);

@@ -93,6 +93,8 @@ impl Log {
 
     fn lead(&self, goal: u64, sync: bool) -> Result<()> {
         let mut writer = self.writer.lock();
+        // It may have been closed while this waited.
+        self.health.check()?;
         if sync {
             self.gather();
         }
@@ -140,9 +142,21 @@ impl Log {
     fn poison(&self, error: &dyn core::fmt::Display) -> Error {
         let error = self.health.poison(&error.to_string());
         // Those who wait for something else of the log than its progress are told here.
+        self.tell_stopped();
+        error
+    }
+
+    /// Lets everybody who waits for the log see that the database has stopped.
+    pub fn tell_stopped(&self) {
         self.published.notify();
         self.room.notify();
-        error
+        self.progress.notify();
+    }
+
+    /// Waits until nobody is writing, after the database was closed: nobody will again.
+    pub fn quiesce(&self) {
+        self.tell_stopped();
+        drop(self.writer.lock());
     }
 
     fn write_out(&self, writer: &mut Writer, from: Lsn, upto: Lsn) -> Result<()> {

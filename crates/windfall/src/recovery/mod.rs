@@ -6,7 +6,7 @@
 //! **Invariants.** Drops are collected before anything is replayed, so no work goes into a page that is gone, and a file
 //! that a drop has deleted is not missed. A change is replayed if the page's LSN is below the end of its group. A page that
 //! was never written must begin with a change that makes it anew; if it does not, a file or a page is lost, which is
-//! damage. Recovery may be cut at any point and begun again: it writes nothing but what the running engine would write.
+//! damage, if a record names the tablespace. Recovery may be cut at any point and begun again: it writes nothing but what the running engine would write.
 //!
 //! **May touch.** `log`, `buffer`, `disk` and what is below.
 
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use crate::{
     buffer::{BufferPool, Doublewrite, Durability, FileState, Space},
     disk::{Action, Disk, FileName, Folder, IoBuffer, Queue, Request},
-    error::{CorruptError, Result},
+    error::{CorruptError, DiskError, Error, Result},
     ids::{Lsn, PageId, PageNo, SpaceId, TrxId, UndoPos},
     log::{Control, GroupReader, LogReader, Record},
     page::{Page, PageOp},
@@ -149,9 +149,14 @@ pub fn mend_torn_pages(disk: &dyn Disk, page_size: usize) -> Result<usize> {
 /// The changes of one page in a batch: group start, group end, and where the change lies in the batch's bytes.
 type Changes = Vec<(Lsn, Lsn, core::ops::Range<usize>)>;
 
+/// Tablespaces that could not be brought to the end of the log, and what is wrong: damage, if anything names them.
+/// Nothing names one whose drop lies below the floor while purge still had its hands in it when the drop was logged.
+pub type Lost = BTreeMap<SpaceId, Error>;
+
 struct Replay<'a> {
     pool: &'a BufferPool,
     scan: &'a Scan,
+    lost: Lost,
     /// The data files that exist.
     files: HashSet<SpaceId>,
     queue: Box<dyn Queue>,
@@ -162,8 +167,13 @@ struct Replay<'a> {
 /// Replays the log into the pool, up to the end that the scan found. The pool is set to recovering by the caller.
 ///
 /// # Errors
-/// Damage of the log or of a page, I/O.
-pub fn replay(pool: &BufferPool, control: &Control, scan: &Scan, progress: &dyn Fn(Progress)) -> Result<()> {
+/// Damage of the log, I/O. Damage of a page, or a missing file, makes its tablespace a lost one.
+pub fn replay(
+    pool: &BufferPool,
+    control: &Control,
+    scan: &Scan,
+    progress: &dyn Fn(Progress),
+) -> Result<Lost> {
     let disk = &pool.ground().disk;
     let files = disk.list(Folder::Data)?.into_iter().filter_map(|file| match file {
         FileName::Data(space) => Some(space),
@@ -172,6 +182,7 @@ pub fn replay(pool: &BufferPool, control: &Control, scan: &Scan, progress: &dyn 
     let mut replay = Replay {
         pool,
         scan,
+        lost: Lost::new(),
         files: files.collect(),
         queue: disk.queue(),
         bytes: Vec::new(),
@@ -203,7 +214,7 @@ pub fn replay(pool: &BufferPool, control: &Control, scan: &Scan, progress: &dyn 
     }
     replay.apply()?;
     progress(Progress { phase: Phase::Replay, done: total, total });
-    Ok(())
+    Ok(replay.lost)
 }
 
 impl Replay<'_> {
@@ -238,17 +249,33 @@ impl Replay<'_> {
         for (id, changes) in pages {
             let fresh =
                 changes.first().is_some_and(|(_, _, at)| decode(at).is_ok_and(|op| op.makes_page_anew()));
-            work.push((self.space(id.space)?, id, fresh, changes));
+            match self.space(id.space) {
+                Ok(space) => work.push((space, id, fresh, changes)),
+                Err(error) => self.lose(id.space, error)?,
+            }
         }
         for batch in work.chunks(crate::buffer::READ_AHEAD) {
             let reads: Vec<_> =
                 batch.iter().filter(|w| !w.2).map(|(space, id, ..)| (space.clone(), id.page)).collect();
             self.pool.read_ahead(&mut *self.queue, &reads)?;
             for (space, id, fresh, changes) in batch {
-                self.visit(space, *id, *fresh, changes, &decode)?;
+                if let Err(error) = self.visit(space, *id, *fresh, changes, &decode) {
+                    self.lose(id.space, error)?;
+                }
             }
         }
         Ok(())
+    }
+
+    /// Notes damage of a tablespace: whether it matters is known when the records are read.
+    fn lose(&mut self, space: SpaceId, error: Error) -> Result<()> {
+        match error {
+            Error::Corrupt(_) | Error::Disk(DiskError::Missing { .. }) => {
+                self.lost.entry(space).or_insert(error);
+                Ok(())
+            }
+            error => Err(error),
+        }
     }
 
     fn visit<'b>(
@@ -291,12 +318,12 @@ impl Replay<'_> {
 /// the system tree says so.
 ///
 /// # Errors
-/// [`DiskError::Missing`](crate::error::DiskError::Missing) when it was made and is not there.
+/// [`DiskError::Missing`] when it was made and is not there.
 pub fn attach_file(pool: &BufferPool, space: &Arc<Space>, exists: bool, made: Option<Lsn>) -> Result<()> {
     match (exists, made) {
         (false, Some(_)) => {
             let path = pool.ground().disk.path(FileName::Data(space.id()));
-            return Err(crate::error::DiskError::Missing { path }.into());
+            return Err(DiskError::Missing { path }.into());
         }
         (true, Some(lsn)) => {
             if lsn > Lsn::ZERO {

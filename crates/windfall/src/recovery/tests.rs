@@ -84,7 +84,9 @@ impl Base {
         workers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || writer.step())));
         mend_torn_pages(&*shared, PAGE_SIZE)?;
         pool.set_recovering(true);
-        replay(&pool, &now, &scan, &|_| {})?;
+        if let Some(error) = replay(&pool, &now, &scan, &|_| {})?.into_values().next() {
+            return Err(error);
+        }
         pool.set_recovering(false);
         checkpointer.recovered(Arc::new(NoTransactions));
         let base = Self { env, pool, checkpointer, _workers: workers };
@@ -319,6 +321,31 @@ fn enumerate(seed: u64, steps: usize, every: u64) -> u64 {
         }
     }
     points
+}
+
+#[test]
+fn a_drop_under_the_hands_of_purge_does_not_stop_the_database() {
+    let disk = SimulatedDisk::new(1);
+    let base = Base::open(&disk, 1).unwrap();
+    let space = base.pool.attach(SpaceId(30), Durability::Logged);
+    let mut mtr = Mtr::begin(&base.pool).unwrap();
+    for _ in 0..2 {
+        tablespace::allocate(&mut mtr, &space, PageType::Overflow, 0, PageNo::ROOT).unwrap();
+    }
+    base.commit(mtr).unwrap();
+    // Purge frees page after page, and the table is dropped between two of them.
+    let mut mtr = Mtr::begin(&base.pool).unwrap();
+    tablespace::free(&mut mtr, &space, PageNo(1)).unwrap();
+    base.pool.detach(&space, Lsn::ZERO);
+    assert!(tablespace::free(&mut mtr, &space, PageNo(2)).is_err());
+    drop(mtr);
+    assert!(base.pool.ground().health.check().is_ok());
+    // A change of a live tablespace is not forgiven.
+    let live = base.pool.attach(SpaceId(31), Durability::Logged);
+    let mut mtr = Mtr::begin(&base.pool).unwrap();
+    tablespace::allocate(&mut mtr, &live, PageType::Leaf, 0, PageNo::ROOT).unwrap();
+    drop(mtr);
+    assert!(base.pool.ground().health.check().is_err());
 }
 
 #[test]

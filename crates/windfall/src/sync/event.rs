@@ -40,10 +40,12 @@ impl Event {
 
     /// Wakes every waiter, which then looks at its condition again.
     pub fn notify(&self) {
+        // The change of the condition comes before the look: who takes the ring back sees it.
+        fence(SeqCst);
         if !self.rung.load(Relaxed) {
             self.rung.store(true, Relaxed);
+            fence(SeqCst);
         }
-        fence(SeqCst);
         if self.waiters.load(SeqCst) > 0 {
             *self.mutex.lock() += 1;
             self.condvar.notify_all();
