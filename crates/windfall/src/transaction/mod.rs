@@ -76,6 +76,8 @@ pub struct Transactions {
     /// For the trees that rollback and purge look into: they have no hash index.
     no_hash: Arc<HashBudget>,
     purge_wake: Arc<Event>,
+    /// How many want the purge worker to stand still.
+    purge_pauses: AtomicU64,
     slices_dropped: AtomicU64,
     #[cfg(test)]
     failpoint: tests::Failpoint,
@@ -109,6 +111,7 @@ impl Transactions {
             locks: lock::RowLocks::new(env),
             no_hash: Arc::new(HashBudget::new(0)),
             purge_wake: Arc::new(Event::new()),
+            purge_pauses: AtomicU64::new(0),
             slices_dropped: AtomicU64::new(0),
             #[cfg(test)]
             failpoint: tests::Failpoint::default(),
