@@ -6,7 +6,7 @@
 //! **Invariants.** All latches are held to the commit, so nobody sees a part of the change. The pages are registered dirty
 //! before the log's floor may pass the group ([`Log::begin_group`](crate::log::Log::begin_group)). What was applied must
 //! be committed: a mini-transaction that is dropped after it has changed something, by a panic or an error on
-//! its way, poisons the database, because memory and log disagree from then on. Changes of temporary tablespaces are
+//! its way, poisons the database, because memory and log disagree from then on; unless all that it has changed was dropped. Changes of temporary tablespaces are
 //! applied and not recorded.
 //!
 //! **May touch.** `buffer`, `log` and what is below.
@@ -40,6 +40,8 @@ pub struct Mtr<'a> {
     group: GroupWriter,
     /// Whether a page was changed, logged or not.
     applied: bool,
+    /// Whether something was recorded beside changes of pages.
+    recorded: bool,
 }
 
 impl<'a> Mtr<'a> {
@@ -49,7 +51,8 @@ impl<'a> Mtr<'a> {
     /// When the database is poisoned.
     pub fn begin(pool: &'a BufferPool) -> Result<Self> {
         pool.ground().health.check()?;
-        Ok(Self { pool, pages: Vec::with_capacity(8), group: GroupWriter::default(), applied: false })
+        let (pages, group) = (Vec::with_capacity(8), GroupWriter::default());
+        Ok(Self { pool, pages, group, applied: false, recorded: false })
     }
 
     /// The pool it works in.
@@ -148,6 +151,7 @@ impl<'a> Mtr<'a> {
     /// Records something beside the changes of pages.
     pub fn record(&mut self, record: &Record<'_>) {
         self.applied = true;
+        self.recorded = true;
         self.group.push(record);
     }
 
@@ -180,7 +184,10 @@ impl<'a> Mtr<'a> {
 
 impl Drop for Mtr<'_> {
     fn drop(&mut self) {
-        if self.applied {
+        // What a dropped tablespace holds is looked at by nobody: whoever is told of the drop amid a change, as purge may
+        // be, leaves it as it is.
+        let changed = || self.pages.iter().flatten().filter(|memo| memo.page.is_changed());
+        if self.applied && (self.recorded || !changed().all(|memo| memo.space.is_dropped())) {
             self.pool.ground().health.poison("a change of several pages was left unfinished");
         }
     }
