@@ -22,7 +22,7 @@ use crate::{
     log::{Control, ControlFile, FlushLog, Log, LogOptions, Record},
     mtr::Mtr,
     page,
-    recovery::{self, Progress, Scan},
+    recovery::{self, Lost, Progress, Scan},
     sync::{
         Arc, Mutex, Rank,
         atomic::{AtomicBool, AtomicU8},
@@ -113,6 +113,8 @@ fn check_page_size(disk: &Arc<dyn Disk>, control: &Control, options: &EngineOpti
 /// Makes tablespaces known to the pool as records name them.
 struct Attacher<'a> {
     pool: &'a BufferPool,
+    /// What replay could not bring to the end of the log.
+    lost: Lost,
     /// The data files that exist.
     files: HashSet<SpaceId>,
     /// Tablespaces whose file was made durably, by their record.
@@ -123,6 +125,9 @@ struct Attacher<'a> {
 impl Attacher<'_> {
     fn attach(&mut self, id: SpaceId) -> Result<Arc<Space>> {
         self.named.insert(id);
+        if let Some(error) = self.lost.remove(&id) {
+            return Err(error);
+        }
         let made = self.made.contains(&id).then_some(Lsn::ZERO);
         let known = self.pool.space(id);
         if let (Some(_), Some(_), false) = (&known, made, self.files.contains(&id)) {
@@ -169,12 +174,12 @@ impl Engine {
 
         recovery::mend_torn_pages(&*disk, page_size)?;
         pool.set_recovering(true);
-        recovery::replay(&pool, &opened, &scan, progress)?;
+        let lost = recovery::replay(&pool, &opened, &scan, progress)?;
         pool.set_recovering(false);
 
         let budget = Arc::new(HashBudget::new(options.hash_memory));
         let deleter = Arc::new(Deleter::new(pool.clone()));
-        let (system, mut attacher) = system_tree(&pool, &budget, &scan)?;
+        let (system, mut attacher) = system_tree(&pool, &budget, &scan, lost)?;
         let ids = Arc::new(Ids::new(pool.clone(), SpaceId(scan.space_ceiling), TrxId(scan.trx_ceiling)));
         let transactions =
             Transactions::open(pool.clone(), system.clone(), ids.clone(), &scan.unfinished, &mut |space| {
@@ -218,6 +223,7 @@ fn system_tree<'a>(
     pool: &'a Arc<BufferPool>,
     budget: &Arc<HashBudget>,
     scan: &Scan,
+    lost: Lost,
 ) -> Result<(Arc<SystemTree>, Attacher<'a>)> {
     let listed = pool.ground().disk.list(Folder::Data)?;
     let files = listed.into_iter().filter_map(|file| match file {
@@ -226,6 +232,7 @@ fn system_tree<'a>(
     });
     let mut attacher = Attacher {
         pool,
+        lost,
         files: files.collect(),
         made: HashSet::new(),
         named: HashSet::from([SpaceId::CATALOG]),

@@ -6,7 +6,7 @@
 //! **Invariants.** Drops are collected before anything is replayed, so no work goes into a page that is gone, and a file
 //! that a drop has deleted is not missed. A change is replayed if the page's LSN is below the end of its group. A page that
 //! was never written must begin with a change that makes it anew; if it does not, a file or a page is lost, which is
-//! damage. Recovery may be cut at any point and begun again: it writes nothing but what the running engine would write.
+//! damage if a record names the tablespace, and of no consequence if none does. Recovery may be cut at any point and begun again: it writes nothing but what the running engine would write.
 //!
 //! **May touch.** `log`, `buffer`, `disk` and what is below.
 
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use crate::{
     buffer::{BufferPool, Doublewrite, Durability, FileState, Space},
     disk::{Action, Disk, FileName, Folder, IoBuffer, Queue, Request},
-    error::{CorruptError, Result},
+    error::{CorruptError, DiskError, Error, Result},
     ids::{Lsn, PageId, PageNo, SpaceId, TrxId, UndoPos},
     log::{Control, GroupReader, LogReader, Record},
     page::{Page, PageOp},
@@ -151,6 +151,11 @@ pub fn mend_torn_pages(disk: &dyn Disk, page_size: usize) -> Result<usize> {
     Ok(count)
 }
 
+/// Tablespaces that could not be brought to the end of the log, and why. A dropped one may be among them: the log's floor
+/// has passed its drop, and a change or a file that was on its way at that moment came behind. One that is named by a
+/// record is damaged.
+pub type Lost = HashMap<SpaceId, Error>;
+
 /// The changes of one page in a batch: group start, group end, and where the change lies in the batch's bytes.
 type Changes = Vec<(Lsn, Lsn, core::ops::Range<usize>)>;
 
@@ -162,13 +167,19 @@ struct Replay<'a> {
     queue: Box<dyn Queue>,
     bytes: Vec<u8>,
     pages: BTreeMap<PageId, Changes>,
+    lost: Lost,
 }
 
 /// Replays the log into the pool, up to the end that the scan found. The pool is set to recovering by the caller.
 ///
 /// # Errors
-/// Damage of the log or of a page, I/O.
-pub fn replay(pool: &BufferPool, control: &Control, scan: &Scan, progress: &dyn Fn(Progress)) -> Result<()> {
+/// Damage of the log, of a page of the system tree; I/O.
+pub fn replay(
+    pool: &BufferPool,
+    control: &Control,
+    scan: &Scan,
+    progress: &dyn Fn(Progress),
+) -> Result<Lost> {
     let disk = &pool.ground().disk;
     let files = disk.list(Folder::Data)?.into_iter().filter_map(|file| match file {
         FileName::Data(space) => Some(space),
@@ -181,6 +192,7 @@ pub fn replay(pool: &BufferPool, control: &Control, scan: &Scan, progress: &dyn 
         queue: disk.queue(),
         bytes: Vec::new(),
         pages: BTreeMap::new(),
+        lost: Lost::new(),
     };
     for space in scan.made.keys() {
         replay.space(*space)?;
@@ -206,7 +218,7 @@ pub fn replay(pool: &BufferPool, control: &Control, scan: &Scan, progress: &dyn 
     }
     replay.apply()?;
     progress(Progress { phase: Phase::Replay, done: total, total });
-    Ok(())
+    Ok(replay.lost)
 }
 
 impl Replay<'_> {
@@ -222,13 +234,29 @@ impl Replay<'_> {
     }
 
     /// The tablespace, with what is known of its file.
-    fn space(&self, id: SpaceId) -> Result<Arc<Space>> {
+    fn space(&mut self, id: SpaceId) -> Result<Arc<Space>> {
         if let Some(space) = self.pool.space(id) {
             return Ok(space);
         }
         let space = self.pool.attach(id, Durability::Logged);
-        attach_file(self.pool, &space, self.files.contains(&id), self.scan.made.get(&id).copied())?;
+        let made = self.scan.made.get(&id).copied();
+        let attached = attach_file(self.pool, &space, self.files.contains(&id), made);
+        self.unless_lost(id, attached)?;
         Ok(space)
+    }
+
+    /// Notes a tablespace that is not what the log says. The system tree has no record that would tell whether it was
+    /// dropped.
+    fn unless_lost(&mut self, id: SpaceId, done: Result<()>) -> Result<()> {
+        match done {
+            Err(error @ (Error::Corrupt(_) | Error::Disk(DiskError::Missing { .. })))
+                if id != SpaceId::CATALOG =>
+            {
+                self.lost.entry(id).or_insert(error);
+                Ok(())
+            }
+            done => done,
+        }
     }
 
     /// Visits every page of the batch once.
@@ -244,11 +272,17 @@ impl Replay<'_> {
             work.push((self.space(id.space)?, id, fresh, changes));
         }
         for batch in work.chunks(crate::buffer::READ_AHEAD) {
-            let reads: Vec<_> =
-                batch.iter().filter(|w| !w.2).map(|(space, id, ..)| (space.clone(), id.page)).collect();
+            let reads: Vec<_> = batch
+                .iter()
+                .filter(|w| !w.2 && !self.lost.contains_key(&w.1.space))
+                .map(|(space, id, ..)| (space.clone(), id.page))
+                .collect();
             self.pool.read_ahead(&mut *self.queue, &reads)?;
             for (space, id, fresh, changes) in batch {
-                self.visit(space, *id, *fresh, changes, &decode)?;
+                if !self.lost.contains_key(&id.space) {
+                    let visited = self.visit(space, *id, *fresh, changes, &decode);
+                    self.unless_lost(id.space, visited)?;
+                }
             }
         }
         Ok(())
@@ -299,7 +333,7 @@ pub fn attach_file(pool: &BufferPool, space: &Arc<Space>, exists: bool, made: Op
     match (exists, made) {
         (false, Some(_)) => {
             let path = pool.ground().disk.path(FileName::Data(space.id()));
-            return Err(crate::error::DiskError::Missing { path }.into());
+            return Err(DiskError::Missing { path }.into());
         }
         (true, Some(lsn)) => {
             if lsn > Lsn::ZERO {
