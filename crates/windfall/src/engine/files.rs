@@ -31,6 +31,9 @@ pub struct FileRecords {
     gone: Vec<SpaceId>,
 }
 
+/// From this pressure on the log is left to others, in percent.
+const CROWDED: u64 = 90;
+
 /// The key of a tablespace's file record.
 pub fn file_key(space: SpaceId) -> Vec<u8> {
     [&[FILE][..], &space.0.to_be_bytes()].concat()
@@ -55,7 +58,9 @@ impl FileRecords {
     pub fn step(&mut self) -> Result<bool> {
         self.gone.extend(self.deleter.take_gone());
         let made = self.pool.files_to_record(BATCH);
-        let gone: Vec<SpaceId> = self.gone.iter().rev().take(BATCH).copied().collect();
+        // These nobody waits for.
+        let most = if self.pool.ground().log.pressure() < CROWDED { BATCH } else { 0 };
+        let gone: Vec<SpaceId> = self.gone.iter().rev().take(most).copied().collect();
         let is_live = |space: &SpaceId| self.pool.space(*space).is_some_and(|space| !space.is_dropped());
         let mut changes: Vec<Change> = made
             .iter()

@@ -27,7 +27,7 @@ use crate::{
         Arc, Mutex, Rank,
         atomic::{AtomicBool, AtomicU8},
     },
-    system::{Change, FILE, SystemTree},
+    system::{FILE, SystemTree},
     tablespace::Deleter,
     transaction::{Ids, Transactions},
     tree::hash::HashBudget,
@@ -194,7 +194,7 @@ impl Engine {
             options.hash_index,
             &mut |space| attacher.attach(space),
         )?;
-        drop_unnamed(&pool, &system, &deleter, &attacher)?;
+        drop_unnamed(&pool, &deleter, &attacher)?;
         checkpointer.recovered(transactions.clone());
         let engine = Self {
             disk,
@@ -258,12 +258,7 @@ fn system_tree<'a>(
 }
 
 /// Drops what no record names: what a statement had begun, and what a drop had not come to delete.
-fn drop_unnamed(
-    pool: &Arc<BufferPool>,
-    system: &SystemTree,
-    deleter: &Deleter,
-    attacher: &Attacher<'_>,
-) -> Result<()> {
+fn drop_unnamed(pool: &Arc<BufferPool>, deleter: &Deleter, attacher: &Attacher<'_>) -> Result<()> {
     let unnamed = |space: &SpaceId| !attacher.named.contains(space);
     let lost: Vec<_> = pool.spaces().into_iter().filter(|space| unnamed(&space.id())).collect();
     if !lost.is_empty() {
@@ -278,14 +273,9 @@ fn drop_unnamed(
     for file in attacher.files.iter().filter(|space| unnamed(space) && !known.contains(space)) {
         deleter.push_file(*file);
     }
+    // Their records go in the background: the floor of the log cannot rise yet, so nobody may wait for it here.
     let stale = attacher.made.iter().filter(|space| unnamed(space) && !attacher.files.contains(space));
-    let mut changes: Vec<Change> = stale.map(|space| Change::remove(files::file_key(*space))).collect();
-    for batch in changes.chunks_mut(64) {
-        pool.ground().log.admit(65_536)?;
-        let mut mtr = Mtr::begin(pool)?;
-        system.change(&mut mtr, batch)?;
-        mtr.commit()?;
-    }
+    deleter.note_gone(stale.copied());
     Ok(())
 }
 
