@@ -49,7 +49,12 @@ impl Index {
         self.table.engine.check_open()?;
         let bounds = entry_bounds(Bounds::of(&range));
         Ok(IndexRange {
-            entries: Range::new(self.table.inner.clone(), self.tree.clone(), bounds),
+            entries: Range::new(
+                self.table.engine.clone(),
+                self.table.inner.clone(),
+                self.tree.clone(),
+                bounds,
+            ),
             table: self.table.clone(),
         })
     }

@@ -6,12 +6,13 @@
 //! dropped, by a drop or a truncation, it ends with [`Error::TableDropped`](crate::error::Error::TableDropped),
 //! whatever the table has become.
 //!
-//! **May touch.** `catalog`, `transaction`, `tree`.
+//! **May touch.** `engine`, `catalog`, `transaction`, `tree`.
 
 use core::ops::{Bound, RangeBounds};
 
 use crate::{
     catalog::Table,
+    engine::Engine,
     error::Result,
     ids::SpaceId,
     store::Tree,
@@ -69,6 +70,7 @@ type TreeCursor = Cursor<Arc<Tree>>;
 /// Rows of a table in the order of their keys: pairs of key and value.
 #[derive(Debug)]
 pub struct Range {
+    engine: Arc<Engine>,
     table: Arc<Table>,
     tree: Arc<Tree>,
     bounds: Bounds,
@@ -85,8 +87,8 @@ enum End {
 }
 
 impl Range {
-    pub(crate) fn new(table: Arc<Table>, tree: Arc<Tree>, bounds: Bounds) -> Self {
-        Self { table, tree, bounds, front: None, back: None, done: false }
+    pub(crate) fn new(engine: Arc<Engine>, table: Arc<Table>, tree: Arc<Tree>, bounds: Bounds) -> Self {
+        Self { engine, table, tree, bounds, front: None, back: None, done: false }
     }
 
     pub(crate) fn space(&self) -> SpaceId {
@@ -95,6 +97,7 @@ impl Range {
 
     /// Moves one end to its next live entry in the range.
     fn step(&mut self, end: End) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        self.engine.check_open()?;
         // While this call lasts nobody reshapes the table; that it was reshaped before shows in the tablespace.
         let _call = self.table.enter()?;
         self.tree.space().check_live()?;

@@ -179,6 +179,12 @@ impl SystemTree {
         Ok(Some(places))
     }
 
+    /// Runs something while nobody changes the tree.
+    pub fn at_rest<T>(&self, run: impl FnOnce(&Tree) -> T) -> T {
+        let _turn = self.writing.lock();
+        run(&self.tree)
+    }
+
     /// Merges leaves that removals have left nearly empty, a few of them. Says whether there may be more.
     ///
     /// # Errors

@@ -213,7 +213,12 @@ impl Table {
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Range> {
         self.engine.check_open()?;
         let call = self.inner.enter()?;
-        Ok(Range::new(self.inner.clone(), call.shape.clustered.clone(), Bounds::of(&range)))
+        Ok(Range::new(
+            self.engine.clone(),
+            self.inner.clone(),
+            call.shape.clustered.clone(),
+            Bounds::of(&range),
+        ))
     }
 
     /// All rows, in order.
@@ -227,9 +232,11 @@ impl Table {
     /// A secondary index.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// There is none of this name; a dropped table.
     pub fn index(&self, name: &str) -> Result<Index> {
-        let shape = self.inner.shape();
+        self.engine.check_open()?;
+        let call = self.inner.enter()?;
+        let shape = &call.shape;
         let place = shape.record.indexes.iter().position(|index| *index.name == *name);
         let place =
             place.ok_or_else(|| SchemaError::NoIndex { table: self.name.clone(), index: name.into() })?;

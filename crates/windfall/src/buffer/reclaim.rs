@@ -19,7 +19,10 @@ use crate::{
     ids::{PageId, PageNo},
     sync::{
         Arc, Mutex, Rank,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{
+            AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
         work::{self, Work},
     },
 };
@@ -38,6 +41,8 @@ pub struct Reclaimer {
     queue: Mutex<VecDeque<Dropped>>,
     /// Dropped tablespaces under way, to be asked without a lock.
     pending: AtomicUsize,
+    /// Dropped tablespaces that nobody has taken over yet for their files.
+    unfinished: AtomicUsize,
     /// Those whose frames are all back; their memory is freed in the background.
     finished: SegQueue<Arc<Space>>,
 }
@@ -56,6 +61,7 @@ impl Default for Reclaimer {
             inbox: SegQueue::new(),
             queue: Mutex::new(Rank::Pool, VecDeque::new()),
             pending: AtomicUsize::new(0),
+            unfinished: AtomicUsize::new(0),
             finished: SegQueue::new(),
         }
     }
@@ -65,6 +71,7 @@ impl Reclaimer {
     /// Takes over a tablespace that was marked dropped. All that a drop does to the pool is this; it does not even wake the
     /// background step, which looks by itself now and then.
     pub fn push(&self, space: Arc<Space>) {
+        self.unfinished.fetch_add(1, SeqCst);
         self.pending.fetch_add(1, Relaxed);
         self.inbox.push(space);
     }
@@ -74,11 +81,11 @@ impl Reclaimer {
         self.pending.load(Relaxed)
     }
 
-    /// How many there are, and how many frames they still hold.
+    /// How many are not handed over yet, and how many frames they still hold.
     pub fn pending_frames(&self) -> (usize, usize) {
         let mut queue = self.queue.lock();
         self.empty_inbox(&mut queue);
-        (queue.len(), queue.iter().map(|dropped| dropped.space.resident() as usize).sum())
+        (self.unfinished.load(SeqCst), queue.iter().map(|dropped| dropped.space.resident() as usize).sum())
     }
 
     fn empty_inbox(&self, queue: &mut VecDeque<Dropped>) {
@@ -183,6 +190,7 @@ impl BufferPool {
             let dirty = core::mem::take(&mut *space.dirty.lock());
             drop(dirty);
             finished(space);
+            self.reclaimer.unfinished.fetch_sub(1, SeqCst);
             return true;
         }
         freed > 0

@@ -185,13 +185,12 @@ impl Catalog {
         self.names.all()
     }
 
-    /// Runs something on a table while no statement and no row call is under way on it. `None` when there is no table of
-    /// this name.
-    pub fn alone<T>(&self, name: &str, run: impl FnOnce(&Shape) -> T) -> Option<T> {
+    /// Runs something on a table while no statement and no row call is at it. `None` when there is no table of this name.
+    pub fn alone<T>(&self, name: &str, run: impl FnOnce(&Table) -> T) -> Option<T> {
         let claim = self.names.claim(&[name]);
         let table = claim.table(name)?;
         table.gate().close();
-        let result = run(&table.shape());
+        let result = run(&table);
         table.gate().open();
         Some(result)
     }

@@ -22,8 +22,8 @@ const SHARDS: usize = 64;
 #[derive(Debug)]
 enum Entry {
     Table(Arc<Table>),
-    /// A statement is deciding over the name.
-    Claimed,
+    /// A statement is deciding over the name, which meant this before.
+    Claimed(Option<Arc<Table>>),
 }
 
 type Shard = Mutex<HashMap<Arc<str>, Entry>>;
@@ -59,7 +59,7 @@ impl Names {
     pub fn get(&self, name: &str) -> Option<Arc<Table>> {
         let mut found = None;
         let mut look = || match self.shard(name).lock().get(name) {
-            Some(Entry::Claimed) => false,
+            Some(Entry::Claimed(_)) => false,
             Some(Entry::Table(table)) => {
                 found = Some(table.clone());
                 true
@@ -82,18 +82,15 @@ impl Names {
             let held = &mut claim.held;
             let mut take = || {
                 let mut shard = self.shard(name).lock();
-                match shard.get_mut(name) {
-                    Some(Entry::Claimed) => return false,
-                    Some(entry) => {
-                        if let Entry::Table(table) = core::mem::replace(entry, Entry::Claimed) {
-                            held.push((name.into(), Some(table)));
-                        }
-                    }
-                    None => {
-                        let name: Arc<str> = name.into();
-                        shard.insert(name.clone(), Entry::Claimed);
-                        held.push((name, None));
-                    }
+                if let Some(entry) = shard.get_mut(name) {
+                    let Entry::Table(table) = entry else { return false };
+                    let table = table.clone();
+                    *entry = Entry::Claimed(Some(table.clone()));
+                    held.push((name.into(), Some(table)));
+                } else {
+                    let name: Arc<str> = name.into();
+                    shard.insert(name.clone(), Entry::Claimed(None));
+                    held.push((name, None));
                 }
                 true
             };
@@ -114,12 +111,12 @@ impl Names {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
-    /// All names and tables that nobody is deciding over, in order of name.
+    /// All names and tables, in order of name. A name that a statement is deciding over is what it was before.
     pub fn all(&self) -> Vec<(Arc<str>, Arc<Table>)> {
         let mut all = Vec::new();
         for shard in &self.shards {
             for (name, entry) in &*shard.lock() {
-                if let Entry::Table(table) = entry {
+                if let Entry::Table(table) | Entry::Claimed(Some(table)) = entry {
                     all.push((name.clone(), table.clone()));
                 }
             }

@@ -33,6 +33,9 @@ pub struct FileRecords {
     gone: Vec<SpaceId>,
 }
 
+/// From this pressure on the log is left to others, in percent.
+const CROWDED: u64 = 90;
+
 /// The key of a tablespace's file record.
 pub fn file_key(space: SpaceId) -> Vec<u8> {
     [&[FILE][..], &space.0.to_be_bytes()].concat()
@@ -59,7 +62,9 @@ impl FileRecords {
         // With small pages one leaf has no room for so many.
         let most = BATCH.min(self.system.most_puts(KEY));
         let made = self.pool.files_to_record(most);
-        let gone: Vec<SpaceId> = self.gone.iter().rev().take(BATCH).copied().collect();
+        // These nobody waits for.
+        let most = if self.pool.ground().log.pressure() < CROWDED { BATCH } else { 0 };
+        let gone: Vec<SpaceId> = self.gone.iter().rev().take(most).copied().collect();
         let is_live = |space: &SpaceId| self.pool.space(*space).is_some_and(|space| !space.is_dropped());
         let mut changes: Vec<Change> = made
             .iter()
@@ -68,7 +73,8 @@ impl FileRecords {
             .collect();
         changes.extend(gone.iter().map(|space| Change::remove(file_key(*space))));
         if !changes.is_empty() {
-            self.pool.ground().log.admit(65_536)?;
+            // The floor waits for these records: whoever waits for the floor here would wait for itself.
+            self.pool.ground().log.admit_now()?;
             let mut mtr = Mtr::begin(&self.pool)?;
             self.system.change(&mut mtr, &mut changes)?;
             mtr.commit()?;

@@ -79,6 +79,14 @@ impl Log {
             let took = self.env.now().saturating_sub(before).as_nanos() as u64;
             self.counts.longest_wait.fetch_max(took, Relaxed);
         }
+        self.admit_now()
+    }
+
+    /// As [`Log::admit`], but without a wait for the floor: for small work that the floor waits for.
+    ///
+    /// # Errors
+    /// As [`Log::admit`].
+    pub fn admit_now(&self) -> Result<()> {
         self.health.check()?;
         if self.starved.load(SeqCst) {
             let error = self.starved_by.lock().clone();

@@ -77,11 +77,6 @@ impl Gate {
         self.state.load(SeqCst) != OPEN
     }
 
-    /// Whether the gate is closed for good.
-    pub fn is_gone(&self) -> bool {
-        self.state.load(SeqCst) == CLOSED_FOR_GOOD
-    }
-
     /// Closes the gate and waits until nobody is inside. One closer at a time: the caller has claimed
     /// the table.
     pub fn close(&self) {

@@ -20,7 +20,10 @@ use crate::{
     ids::SpaceId,
     sync::{
         Arc, Event, Mutex, Rank,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{
+            AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
 };
 
@@ -56,6 +59,8 @@ struct Pace {
 pub struct Deleter {
     pool: Arc<BufferPool>,
     queue: Mutex<VecDeque<Doomed>>,
+    /// How many files wait or are being cut.
+    pending: AtomicU64,
     pace: Mutex<Pace>,
     /// Tablespaces whose file is gone, for whoever keeps records of files.
     gone: Mutex<Vec<SpaceId>>,
@@ -83,6 +88,7 @@ impl Deleter {
         Self {
             pool,
             queue: Mutex::new(Rank::Leaf, VecDeque::new()),
+            pending: AtomicU64::new(0),
             pace: Mutex::new(Rank::Leaf, pace),
             gone: Mutex::new(Rank::Leaf, Vec::new()),
             deleted_files: AtomicU64::new(0),
@@ -93,14 +99,21 @@ impl Deleter {
 
     /// Takes over a dropped tablespace.
     pub fn push(&self, space: Arc<Space>) {
+        self.pending.fetch_add(1, SeqCst);
         self.queue.lock().push_back(Doomed { space: space.id(), known: Some(space), left: None });
         self.wake.notify();
     }
 
     /// Takes over a file that no record names.
     pub fn push_file(&self, space: SpaceId) {
+        self.pending.fetch_add(1, SeqCst);
         self.queue.lock().push_back(Doomed { space, known: None, left: None });
         self.wake.notify();
+    }
+
+    /// Notes tablespaces whose file had gone before the database was opened, and whose record may still be there.
+    pub fn note_gone(&self, spaces: impl Iterator<Item = SpaceId>) {
+        self.gone.lock().extend(spaces);
     }
 
     /// Tablespaces whose file is gone since the last call.
@@ -111,7 +124,7 @@ impl Deleter {
     /// What waits, and what was done.
     pub fn deletions(&self) -> Deletions {
         Deletions {
-            pending_files: self.queue.lock().len() as u64,
+            pending_files: self.pending.load(SeqCst),
             files: self.deleted_files.load(Relaxed),
             bytes: self.deleted_bytes.load(Relaxed),
         }
@@ -136,6 +149,7 @@ impl Deleter {
                 return Next::Idle(if synced { PAUSE } else { IDLE });
             }
             if self.pool.file_of_dropped(space) == FileState::None {
+                self.pending.fetch_sub(1, SeqCst);
                 return Next::Again;
             }
         }
@@ -143,6 +157,7 @@ impl Deleter {
             Ok(true) => {
                 self.deleted_files.fetch_add(1, Relaxed);
                 self.gone.lock().push(doomed.space);
+                self.pending.fetch_sub(1, SeqCst);
                 Next::Again
             }
             Ok(false) => {

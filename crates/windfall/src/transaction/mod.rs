@@ -75,6 +75,8 @@ pub struct Transactions {
     locks: lock::RowLocks,
     /// For the trees that rollback and purge look into: they have no hash index.
     no_hash: Arc<HashBudget>,
+    /// How many want the purge worker to stand still.
+    purge_pauses: AtomicU64,
     slices_dropped: AtomicU64,
     #[cfg(test)]
     failpoint: tests::Failpoint,
@@ -108,6 +110,7 @@ impl Transactions {
             active,
             locks: lock::RowLocks::new(env),
             no_hash: Arc::new(HashBudget::new(0)),
+            purge_pauses: AtomicU64::new(0),
             slices_dropped: AtomicU64::new(0),
             #[cfg(test)]
             failpoint: tests::Failpoint::default(),

@@ -34,7 +34,10 @@ use crate::{
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
-    sync::{Arc, Event, Mutex, Rank, atomic::Ordering::Relaxed},
+    sync::{
+        Arc, Event, Mutex, Rank,
+        atomic::Ordering::{Relaxed, SeqCst},
+    },
 };
 
 /// Records that a step looks at.
@@ -43,6 +46,8 @@ const RECORDS_A_STEP: usize = 256;
 const SLICES_A_STEP: usize = 64;
 /// Records that wait for a row's lock, for one stream.
 const DEFERRED_MOST: usize = 256;
+/// Rounds without progress after which what is left is in somebody's hands.
+const FRUITLESS_MOST: usize = 20;
 /// Log that a step may need.
 const LOG_A_STEP: u64 = 256 << 10;
 
@@ -106,6 +111,47 @@ impl Transactions {
         self.ground.purge_wake.clone()
     }
 
+    /// Purges what was done with when this was called, then runs something while the purge worker stands still: what it
+    /// looks at has no versions left behind, as far as nobody changes it. Damage that purge meets it leaves in place.
+    pub fn with_purge_at_rest<T>(&self, run: impl FnOnce() -> T) -> T {
+        struct Pause<'a>(&'a Transactions);
+        impl Drop for Pause<'_> {
+            fn drop(&mut self) {
+                self.0.purge_pauses.fetch_sub(1, SeqCst);
+                self.0.ground.purge_wake.notify();
+            }
+        }
+        self.purge_pauses.fetch_add(1, SeqCst);
+        let _pause = Pause(self);
+        for stream in self.streams.all() {
+            if let Err(error) = self.catch_up(stream) {
+                tracing::warn!(%error, "purge could not go on");
+            }
+        }
+        run()
+    }
+
+    /// Purges a stream up to its present end, as far as nobody is in the way.
+    fn catch_up(&self, stream: &Stream) -> Result<()> {
+        let goal = stream.end();
+        let mut idle = 0;
+        let mut before = None;
+        while idle < FRUITLESS_MOST {
+            self.ground.pool.ground().log.admit(LOG_A_STEP)?;
+            let mut state = stream.purge.state.lock();
+            self.purge_locked(stream, &mut state)?;
+            if state.at >= goal && state.walks.is_empty() && state.deferred.is_empty() {
+                break;
+            }
+            let now = Some((state.at, state.walks.clone(), state.deferred.len()));
+            idle = if now == before { idle + 1 } else { 0 };
+            before = now;
+            drop(state);
+            self.ground.pool.ground().env.breathe();
+        }
+        Ok(())
+    }
+
     /// One step of the purge worker. Says whether there is more to do at once.
     ///
     /// # Errors
@@ -129,9 +175,15 @@ impl Transactions {
     /// Damage, I/O.
     pub fn purge_stream(&self, stream: &Stream) -> Result<bool> {
         self.ground.pool.ground().log.admit(LOG_A_STEP)?;
-        let horizon = self.horizon();
         let mut state = stream.purge.state.lock();
-        let state = &mut *state;
+        if self.purge_pauses.load(SeqCst) > 0 {
+            return Ok(false);
+        }
+        self.purge_locked(stream, &mut state)
+    }
+
+    fn purge_locked(&self, stream: &Stream, state: &mut State) -> Result<bool> {
+        let horizon = self.horizon();
         let mut left = RECORDS_A_STEP;
         for _ in 0..stream.purge.ended.len() {
             state.walks.extend(stream.purge.ended.pop());

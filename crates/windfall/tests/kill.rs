@@ -1,0 +1,308 @@
+//! The process is killed under load, again and again on the same database. It says over a pipe what it is about to do, and
+//! after the call has returned that it is done: all of that must be there when the database is opened, and of what was
+//! under way all or nothing.
+//!
+//! More rounds than usual: `KILL_ROUNDS=200 cargo test --test kill`; `KILL_SEED` repeats the choices.
+
+#![allow(clippy::unwrap_used, reason = "a test panics")]
+
+use std::{
+    collections::BTreeMap,
+    io::{BufRead, BufReader, Write},
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use windfall::{Database, FlushLog, IndexOptions, Options, Result, TableOptions};
+
+const FOLDER: &str = "WINDFALL_KILL_FOLDER";
+const ROUND: &str = "WINDFALL_KILL_ROUND";
+const CHILD_SEED: &str = "WINDFALL_KILL_CHILD_SEED";
+const THREADS: usize = 4;
+const KEYS: u32 = 150;
+
+fn options(round: u64) -> Options {
+    // A process that dies takes nothing along that was written.
+    let mode = if round.is_multiple_of(2) { FlushLog::Write } else { FlushLog::Sync };
+    Options::default()
+        .page_size(4096)
+        .buffer_pool_size(300 * 4096)
+        .log_size(2 << 20)
+        .log_buffer_size(256 << 10)
+        .flush_log_at_trx_commit(mode)
+}
+
+/// A thread's tables: versions by key.
+type Tables = BTreeMap<String, BTreeMap<u32, u64>>;
+
+/// What a thread does, one line each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    Create(String),
+    Drop(Vec<String>),
+    Truncate(String),
+    Rename(String, String),
+    Swap(String, String),
+    Put(String, u32, u64),
+    Delete(String, u32),
+}
+
+impl Step {
+    fn line(&self) -> String {
+        match self {
+            Self::Create(t) => format!("create {t}"),
+            Self::Drop(names) => format!("drop {}", names.join(" ")),
+            Self::Truncate(t) => format!("truncate {t}"),
+            Self::Rename(a, b) => format!("rename {a} {b}"),
+            Self::Swap(a, b) => format!("swap {a} {b}"),
+            Self::Put(t, key, version) => format!("put {t} {key} {version}"),
+            Self::Delete(t, key) => format!("delete {t} {key}"),
+        }
+    }
+
+    fn parse(line: &str) -> Self {
+        let words: Vec<&str> = line.split(' ').collect();
+        let name = |n: usize| words[n].to_owned();
+        match words[0] {
+            "create" => Self::Create(name(1)),
+            "drop" => Self::Drop(words[1..].iter().map(|&name| name.to_owned()).collect()),
+            "truncate" => Self::Truncate(name(1)),
+            "rename" => Self::Rename(name(1), name(2)),
+            "swap" => Self::Swap(name(1), name(2)),
+            "put" => Self::Put(name(1), words[2].parse().unwrap(), words[3].parse().unwrap()),
+            "delete" => Self::Delete(name(1), words[2].parse().unwrap()),
+            other => panic!("{other}"),
+        }
+    }
+
+    fn apply(&self, tables: &mut Tables) {
+        match self {
+            Self::Create(t) => drop(tables.insert(t.clone(), BTreeMap::new())),
+            Self::Drop(names) => names.iter().for_each(|name| drop(tables.remove(name))),
+            Self::Truncate(t) => tables.get_mut(t).expect("a table").clear(),
+            Self::Rename(a, b) => {
+                let table = tables.remove(a).expect("a table");
+                tables.insert(b.clone(), table);
+            }
+            Self::Swap(a, b) => {
+                let (one, two) = (tables[a].clone(), tables[b].clone());
+                tables.extend([(a.clone(), two), (b.clone(), one)]);
+            }
+            Self::Put(t, key, version) => drop(tables.get_mut(t).expect("a table").insert(*key, *version)),
+            Self::Delete(t, key) => drop(tables.get_mut(t).expect("a table").remove(key)),
+        }
+    }
+
+    fn run(&self, db: &Database) -> Result<()> {
+        match self {
+            Self::Create(t) => {
+                let options = TableOptions::default();
+                // Half of the tables have an index.
+                let version = IndexOptions::on_value(0..8);
+                let indexed = t.ends_with(['0', '2', '4']);
+                db.create_table(t, if indexed { options.index("version", version) } else { options })
+                    .map(drop)
+            }
+            Self::Drop(names) => {
+                db.drop_tables(&names.iter().map(String::as_str).collect::<Vec<_>>()).map(drop)
+            }
+            Self::Truncate(t) => db.truncate_table(t).map(drop),
+            Self::Rename(a, b) => db.rename_table(a, b),
+            Self::Swap(a, b) => db.swap_tables(a, b),
+            Self::Put(t, key, version) => db.table(t)?.put(&key.to_be_bytes(), &value(*key, *version)),
+            Self::Delete(t, key) => db.table(t)?.delete(&key.to_be_bytes()).map(drop),
+        }
+    }
+
+    fn draw(chance: &mut StdRng, thread: usize, tables: &Tables, version: u64) -> Self {
+        let name = |chance: &mut StdRng| format!("w{thread}.{}", chance.random_range(0..5));
+        let (a, b) = (name(chance), name(chance));
+        if !tables.contains_key(&a) {
+            return Self::Create(a);
+        }
+        let key = chance.random_range(0..KEYS);
+        match chance.random_range(0..60) {
+            0 => Self::Drop(vec![a]),
+            1 if tables.contains_key(&b) && a != b => Self::Drop(vec![a, b]),
+            2 => Self::Truncate(a),
+            3 if !tables.contains_key(&b) => Self::Rename(a, b),
+            4 if tables.contains_key(&b) && a != b => Self::Swap(a, b),
+            5..20 => Self::Delete(a, key),
+            _ => Self::Put(a, key, version),
+        }
+    }
+}
+
+/// Now and then the value takes pages of its own.
+fn value(key: u32, version: u64) -> Vec<u8> {
+    let mixed = (version ^ u64::from(key) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let length = if mixed >> 60 == 0 { 4000 + (mixed >> 20) % 9000 } else { (mixed >> 20) % 600 };
+    let mut value = version.to_be_bytes().to_vec();
+    value.extend((0..length).map(|n| (mixed >> (n % 8 * 8)) as u8 ^ n as u8));
+    value
+}
+
+/// A thread's tables as they are in the database.
+fn observe(db: &Database, thread: usize) -> Result<Tables> {
+    let mut tables = Tables::new();
+    for info in db.tables()?.into_iter().filter(|info| info.name.starts_with(&format!("w{thread}."))) {
+        let table = db.table(&info.name)?;
+        let mut rows = BTreeMap::new();
+        for row in table.rows()? {
+            let (key, read) = row?;
+            let key = u32::from_be_bytes(key.try_into().expect("four bytes"));
+            let version = u64::from_be_bytes(read[..8].try_into().expect("eight bytes"));
+            assert!(read == value(key, version), "key {key} of {} has a wrong value", info.name);
+            rows.insert(key, version);
+        }
+        if !info.indexes.is_empty() {
+            let entries = table.index("version")?.range::<&[u8]>(..)?;
+            assert_eq!(entries.map(|row| row.map(drop)).collect::<Result<Vec<_>>>()?.len(), rows.len());
+        }
+        tables.insert(info.name, rows);
+    }
+    Ok(tables)
+}
+
+fn say(line: &str) {
+    // Past the test's capture, and whole: other threads speak, too.
+    let _ = std::io::stdout().lock().write_all(format!("{line}\n").as_bytes());
+}
+
+/// The process that is killed.
+#[test]
+#[ignore = "run, and killed, by the other tests"]
+fn child() -> Result<()> {
+    let (Ok(folder), Ok(round), Ok(seed)) =
+        (std::env::var(FOLDER), std::env::var(ROUND), std::env::var(CHILD_SEED))
+    else {
+        return Ok(());
+    };
+    let (round, seed): (u64, u64) = (round.parse().unwrap(), seed.parse().unwrap());
+    let db = Database::open(folder, options(round))?;
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let db = &db;
+            scope.spawn(move || {
+                let mut chance = StdRng::seed_from_u64(seed ^ (thread as u64) << 32);
+                let mut tables = observe(db, thread).expect("the tables");
+                for n in 0.. {
+                    let version = round << 32 | n;
+                    let step = Step::draw(&mut chance, thread, &tables, version);
+                    say(&format!("begin {thread} {}", step.line()));
+                    step.run(db).unwrap_or_else(|error| panic!("{step:?}: {error}"));
+                    say(&format!("done {thread}"));
+                    step.apply(&mut tables);
+                }
+            });
+        }
+    });
+    Ok(())
+}
+
+/// What the killed process has said: for each thread what is done, and what was under way.
+struct Heard {
+    done: Vec<Tables>,
+    under_way: Vec<Option<Step>>,
+    steps: u64,
+}
+
+/// Runs a process for this long and kills it.
+fn run_and_kill(folder: &Path, round: u64, seed: u64, life: Duration, before: &[Tables]) -> Heard {
+    let mut child = Command::new(std::env::current_exe().expect("the name of the test"))
+        .args(["--exact", "child", "--ignored", "--nocapture"])
+        .env(FOLDER, folder)
+        .env(ROUND, round.to_string())
+        .env(CHILD_SEED, seed.to_string())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("another process");
+    let (output, mut errors) = (child.stdout.take().expect("a pipe"), child.stderr.take().expect("a pipe"));
+    let listener = std::thread::spawn(move || {
+        // The last line may be cut.
+        let lines = BufReader::new(output).split(b'\n').map_while(Result::<_, std::io::Error>::ok);
+        lines.map(|line| String::from_utf8_lossy(&line).into_owned()).collect::<Vec<_>>()
+    });
+    std::thread::sleep(life);
+    let ended = child.try_wait().expect("a process");
+    child.kill().expect("a process to kill");
+    child.wait().expect("a process");
+    let mut complaint = String::new();
+    let _ = std::io::Read::read_to_string(&mut errors, &mut complaint);
+    assert!(ended.is_none(), "round {round}: the process ended by itself: {complaint}");
+
+    let mut heard = Heard { done: before.to_vec(), under_way: vec![None; THREADS], steps: 0 };
+    for line in listener.join().expect("a listener") {
+        if let Some(thread) = line.strip_prefix("done ").and_then(|n| n.parse::<usize>().ok()) {
+            heard.under_way[thread].take().expect("a step").apply(&mut heard.done[thread]);
+            heard.steps += 1;
+        } else if let Some((thread, step)) = line.strip_prefix("begin ").and_then(|rest| rest.split_once(' '))
+        {
+            heard.under_way[thread.parse::<usize>().unwrap()] = Some(Step::parse(step));
+        }
+    }
+    heard
+}
+
+fn differences(seen: &Tables, wanted: &Tables) -> String {
+    let mut text = String::new();
+    for name in seen.keys().chain(wanted.keys()).collect::<std::collections::BTreeSet<_>>() {
+        match (seen.get(name), wanted.get(name)) {
+            (Some(_), None) => text += &format!("{name} came back; "),
+            (None, Some(_)) => text += &format!("{name} is lost; "),
+            (Some(seen), Some(wanted)) => {
+                for key in (0..KEYS).filter(|key| seen.get(key) != wanted.get(key)) {
+                    text += &format!("{name} {key}: {:x?} for {:x?}; ", seen.get(&key), wanted.get(&key));
+                }
+            }
+            (None, None) => {}
+        }
+    }
+    text
+}
+
+#[test]
+fn what_was_acknowledged_survives_kills() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let rounds = number("KILL_ROUNDS").unwrap_or(12);
+    let seed = number("KILL_SEED").unwrap_or_else(rand::random);
+    println!("KILL_SEED={seed}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut chance = StdRng::seed_from_u64(seed);
+    let mut tables = vec![Tables::new(); THREADS];
+    let mut steps = 0;
+    for round in 0..rounds {
+        // Some are killed while they open the database.
+        let life = if round % 4 == 3 { chance.random_range(1..60) } else { chance.random_range(150..700) };
+        let heard = run_and_kill(folder.path(), round, chance.random(), Duration::from_millis(life), &tables);
+        steps += heard.steps;
+        // The next process finds what this one leaves; every third is not looked at in between.
+        let db = Database::open(folder.path(), options(round))
+            .unwrap_or_else(|error| panic!("round {round}: {error}"));
+        for thread in 0..THREADS {
+            let seen = observe(&db, thread).unwrap_or_else(|error| panic!("round {round}: {error}"));
+            let mut after = heard.done[thread].clone();
+            if let Some(step) = &heard.under_way[thread] {
+                step.apply(&mut after);
+            }
+            assert!(
+                seen == heard.done[thread] || seen == after,
+                "round {round}, thread {thread}, killed after {life} ms, under way {:?}:\nof what was done: {}\nof what would be next: {}",
+                heard.under_way[thread],
+                differences(&seen, &heard.done[thread]),
+                differences(&seen, &after)
+            );
+            tables[thread] = seen;
+        }
+        let report = db.check().expect("a check");
+        assert_eq!(report.findings, Vec::<String>::new(), "round {round}");
+        if round % 3 == 0 {
+            db.close().expect("a clean end");
+        }
+    }
+    println!("{rounds} kills, {steps} steps acknowledged");
+    assert!(steps > rounds * 20, "{steps} steps in {rounds} rounds");
+}
