@@ -115,8 +115,11 @@ impl Run {
                 None => drop(rows.remove(&vec![*key])),
             }
             base.sync()?;
-            if self.env.random().is_multiple_of(3) {
-                base.checkpointer.checkpoint(false)?;
+            match self.env.random() % 6 {
+                0 => drop(base.checkpointer.checkpoint(false)?),
+                // Now only the checkpoint's own record knows the transaction.
+                1 => drop(base.checkpointer.checkpoint_all(false)?),
+                _ => {}
             }
             self.env.breathe();
         }
