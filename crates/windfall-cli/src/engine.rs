@@ -133,8 +133,8 @@ pub struct Meters {
     pub frame_waits: u64,
     /// Frames taken from dropped tables.
     pub reclaimed: u64,
-    /// Waits of other threads on a lock or latch while a drop was under way.
-    pub waits_during_drops: u64,
+    /// Waits of other threads on a lock or latch that a dropping thread held.
+    pub waits_on_drops: u64,
     /// Bytes that the bookkeeping of the pool takes.
     pub bookkeeping: u64,
     /// Bytes that the hash indexes take.
@@ -161,7 +161,7 @@ pub fn meters(db: &Database) -> Meters {
         evictions: m.pool_evictions,
         frame_waits: m.pool_frame_waits,
         reclaimed: m.pool_reclaimed,
-        waits_during_drops: m.drop_waits,
+        waits_on_drops: m.drop_waits,
         bookkeeping: m.pool_bookkeeping_bytes,
         hash_bytes: m.hash_index_bytes,
         hash_limit: m.hash_index_limit,

@@ -379,7 +379,7 @@ impl Database {
             drops_pending: occupancy.dropped_pending as u64,
             tables: engine.catalog.count() as u64,
             active_transactions: engine.transactions.active().count() as u64,
-            drop_waits: work::waits_during_drops(),
+            drop_waits: work::waits_on_drops(),
         }
     }
 

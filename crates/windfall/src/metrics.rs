@@ -65,7 +65,7 @@ metrics! {
     drops_pending gauge "Dropped trees whose frames are not all given back.",
     tables gauge "Tables.",
     active_transactions gauge "Transactions under way.",
-    drop_waits counter "How often a thread waited for a lock or latch while some drop was under way.",
+    drop_waits counter "How often a thread waited for a lock or latch that a dropping thread held.",
 }
 
 #[cfg(test)]

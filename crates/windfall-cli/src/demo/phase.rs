@@ -144,7 +144,7 @@ fn together(times: &[Latency]) -> Latency {
 
 /// Runs it. `tick` is called about ten times a second with the time of the run.
 pub fn run(plan: &Plan<'_>, tick: &dyn Fn(Duration)) -> Result<Phase> {
-    let waits_before = engine::meters(plan.db).waits_during_drops;
+    let waits_before = engine::meters(plan.db).waits_on_drops;
     let shared = Shared::new();
     let shared = &shared;
     let mut pool = Vec::new();
@@ -186,7 +186,7 @@ pub fn run(plan: &Plan<'_>, tick: &dyn Fn(Duration)) -> Result<Phase> {
         failure.map_or(Ok((record, dropped)), Err)
     })?;
     let (windows, drops) = dropped?;
-    let waits = engine::meters(plan.db).waits_during_drops - waits_before;
+    let waits = engine::meters(plan.db).waits_on_drops - waits_before;
     Ok(Phase { length: plan.length, record, windows, drops, pool, waits })
 }
 

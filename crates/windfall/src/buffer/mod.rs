@@ -565,8 +565,9 @@ impl BufferPool {
     pub fn occupancy(&self) -> Occupancy {
         let frames = self.limit.load(Relaxed) as usize;
         let free = self.free_frames();
-        let (dropped_pending, dropped) = self.reclaimer.pending_frames();
-        let dirty = (self.counters.dirty.load(Relaxed) as usize).min(frames - free.min(frames));
+        let (dropped_pending, dropped, dropped_dirty) = self.reclaimer.pending_frames();
+        let dirty = (self.counters.dirty.load(Relaxed) as usize).saturating_sub(dropped_dirty);
+        let dirty = dirty.min(frames.saturating_sub(free + dropped));
         Occupancy { frames, free, dirty, dropped, dropped_pending }
     }
 
@@ -584,7 +585,7 @@ pub struct Occupancy {
     pub frames: usize,
     /// Frames that hold nothing.
     pub free: usize,
-    /// Frames with a page that has changes to be written.
+    /// Frames with a page of a live tablespace that has changes to be written.
     pub dirty: usize,
     /// Frames that still hold pages of dropped tablespaces: the next to be used.
     pub dropped: usize,

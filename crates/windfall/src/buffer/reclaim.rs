@@ -81,11 +81,17 @@ impl Reclaimer {
         self.pending.load(Relaxed)
     }
 
-    /// How many are not handed over yet, and how many frames they still hold.
-    pub fn pending_frames(&self) -> (usize, usize) {
+    /// How many are not handed over yet, how many frames they still hold, and how many of these were dirty, at most.
+    pub fn pending_frames(&self) -> (usize, usize, usize) {
         let mut queue = self.queue.lock();
         self.empty_inbox(&mut queue);
-        (self.unfinished.load(SeqCst), queue.iter().map(|dropped| dropped.space.resident() as usize).sum())
+        let frames = |dropped: &Dropped| {
+            let resident = dropped.space.resident() as usize;
+            (resident, dropped.space.dirty_pages().min(resident))
+        };
+        let sum = |(all, dirty): (usize, usize), (a, d)| (all + a, dirty + d);
+        let (all, dirty) = queue.iter().map(frames).fold((0, 0), sum);
+        (self.unfinished.load(SeqCst), all, dirty)
     }
 
     fn empty_inbox(&self, queue: &mut VecDeque<Dropped>) {

@@ -18,7 +18,7 @@ use core::sync::atomic::{
     fence,
 };
 
-use super::work;
+use super::work::DropMark;
 
 const EXCLUSIVE: u64 = 1 << 63;
 const PARKED: u64 = 1 << 62;
@@ -30,7 +30,7 @@ const SPINS: u32 = 60;
 
 /// The latch. Zeroed memory is an open latch of version 0.
 #[derive(Debug, Default)]
-pub struct Latch(AtomicU64);
+pub struct Latch(AtomicU64, DropMark);
 
 /// The version that an optimistic reader noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +68,7 @@ impl Latch {
         if taken {
             // Whoever sees one of our changes sees the latch taken.
             fence(Release);
+            self.1.taken();
         }
         taken
     }
@@ -107,6 +108,7 @@ impl Latch {
 
     /// Releases the exclusive latch after a change: the version grows.
     pub fn release_changed(&self) {
+        self.1.given_in_drop();
         let word = self.0.fetch_add(1u64.wrapping_sub(EXCLUSIVE), Release);
         debug_assert!(word & EXCLUSIVE != 0, "released a latch that was not held");
         if word & PARKED != 0 {
@@ -116,6 +118,7 @@ impl Latch {
 
     /// Releases the exclusive latch when nothing was changed: readers under way go on.
     pub fn release_unchanged(&self) {
+        self.1.given_in_drop();
         let word = self.0.fetch_and(!EXCLUSIVE, Release);
         debug_assert!(word & EXCLUSIVE != 0, "released a latch that was not held");
         if word & PARKED != 0 {
@@ -161,7 +164,7 @@ impl Latch {
             }
             core::hint::spin_loop();
         }
-        work::waited();
+        self.1.waited();
         let word = self.0.load(Relaxed);
         if word & bits == 0 || self.0.compare_exchange(word, word | PARKED, Relaxed, Relaxed).is_err() {
             return;

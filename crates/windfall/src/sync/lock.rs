@@ -10,7 +10,7 @@
 
 use core::ops::{Deref, DerefMut};
 
-use super::work::{self, Work};
+use super::work::{self, DropMark, Work};
 
 /// The order in which locks may be taken: a later one while an earlier one is held, never the other way round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -143,16 +143,37 @@ pub fn as_another_thread<T>(run: impl FnOnce() -> T) -> T {
     result
 }
 
+/// That a lock is held from inside a drop, as long as it is.
+#[derive(Debug)]
+struct Marked<'a>(Option<&'a DropMark>);
+
+impl<'a> Marked<'a> {
+    fn new(mark: &'a DropMark) -> Self {
+        Self(mark.taken().then_some(mark))
+    }
+}
+
+impl Drop for Marked<'_> {
+    fn drop(&mut self) {
+        if let Some(mark) = self.0 {
+            mark.given();
+        }
+    }
+}
+
 /// A mutex with a rank. A panic while it is held does not poison it: the engine's own poison is stickier.
 #[derive(Debug)]
 pub struct Mutex<T> {
     rank: Rank,
+    mark: DropMark,
     inner: parking_lot::Mutex<T>,
 }
 
 /// What [`Mutex::lock`] gives.
 #[derive(Debug)]
 pub struct MutexGuard<'a, T> {
+    /// Given back before the mutex is.
+    _marked: Marked<'a>,
     inner: parking_lot::MutexGuard<'a, T>,
     _held: Held,
 }
@@ -160,7 +181,7 @@ pub struct MutexGuard<'a, T> {
 impl<T> Mutex<T> {
     /// A mutex of this rank.
     pub const fn new(rank: Rank, value: T) -> Self {
-        Self { rank, inner: parking_lot::const_mutex(value) }
+        Self { rank, mark: DropMark::new(), inner: parking_lot::const_mutex(value) }
     }
 
     /// Waits for the mutex.
@@ -168,17 +189,17 @@ impl<T> Mutex<T> {
         let held = Held::take(self.rank);
         work::count(Work::Lock);
         let inner = self.inner.try_lock().unwrap_or_else(|| {
-            work::waited();
+            self.mark.waited();
             self.inner.lock()
         });
-        MutexGuard { inner, _held: held }
+        MutexGuard { _marked: Marked::new(&self.mark), inner, _held: held }
     }
 
     /// Takes the mutex if nobody holds it.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let inner = self.inner.try_lock()?;
         work::count(Work::Lock);
-        Some(MutexGuard { inner, _held: Held::tried(self.rank) })
+        Some(MutexGuard { _marked: Marked::new(&self.mark), inner, _held: Held::tried(self.rank) })
     }
 
     /// The value, when nobody else can hold the mutex.
@@ -204,12 +225,14 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 #[derive(Debug)]
 pub struct RwLock<T> {
     rank: Rank,
+    mark: DropMark,
     inner: parking_lot::RwLock<T>,
 }
 
 /// What [`RwLock::read`] gives.
 #[derive(Debug)]
 pub struct RwLockReadGuard<'a, T> {
+    _marked: Marked<'a>,
     inner: parking_lot::RwLockReadGuard<'a, T>,
     _held: Held,
 }
@@ -217,6 +240,7 @@ pub struct RwLockReadGuard<'a, T> {
 /// What [`RwLock::write`] gives.
 #[derive(Debug)]
 pub struct RwLockWriteGuard<'a, T> {
+    _marked: Marked<'a>,
     inner: parking_lot::RwLockWriteGuard<'a, T>,
     _held: Held,
 }
@@ -224,7 +248,7 @@ pub struct RwLockWriteGuard<'a, T> {
 impl<T> RwLock<T> {
     /// A read-write lock of this rank.
     pub const fn new(rank: Rank, value: T) -> Self {
-        Self { rank, inner: parking_lot::const_rwlock(value) }
+        Self { rank, mark: DropMark::new(), inner: parking_lot::const_rwlock(value) }
     }
 
     /// Waits for shared access.
@@ -232,10 +256,10 @@ impl<T> RwLock<T> {
         let held = Held::take(self.rank);
         work::count(Work::Lock);
         let inner = self.inner.try_read().unwrap_or_else(|| {
-            work::waited();
+            self.mark.waited();
             self.inner.read()
         });
-        RwLockReadGuard { inner, _held: held }
+        RwLockReadGuard { _marked: Marked::new(&self.mark), inner, _held: held }
     }
 
     /// Waits for exclusive access.
@@ -243,10 +267,10 @@ impl<T> RwLock<T> {
         let held = Held::take(self.rank);
         work::count(Work::Lock);
         let inner = self.inner.try_write().unwrap_or_else(|| {
-            work::waited();
+            self.mark.waited();
             self.inner.write()
         });
-        RwLockWriteGuard { inner, _held: held }
+        RwLockWriteGuard { _marked: Marked::new(&self.mark), inner, _held: held }
     }
 }
 

@@ -11,7 +11,7 @@
 
 use core::{
     cell::Cell,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
 };
 
 /// The kinds of work.
@@ -75,9 +75,51 @@ thread_local! {
     static BACKGROUND: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Threads that are inside a drop right now, and how often anyone waited for a lock meanwhile.
-static DROPPING: AtomicU64 = AtomicU64::new(0);
-static WAITS_DURING_DROPS: AtomicU64 = AtomicU64::new(0);
+/// How often anyone waited for what a dropping thread held.
+static WAITS_ON_DROPS: AtomicU64 = AtomicU64::new(0);
+
+/// How many threads hold a lock or latch from inside a drop: beside each lock and latch, so that whoever has to wait can
+/// tell whether a drop is the reason.
+#[derive(Debug, Default)]
+pub struct DropMark(AtomicU32);
+
+impl DropMark {
+    /// Held by no dropping thread.
+    pub const fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// This thread has taken what the mark stands beside. Says whether that was noted, and is to be taken back.
+    #[inline]
+    pub fn taken(&self) -> bool {
+        let dropping = SCOPE.get();
+        if dropping {
+            self.0.fetch_add(1, Relaxed);
+        }
+        dropping
+    }
+
+    /// This thread is about to give back what it noted as taken.
+    #[inline]
+    pub fn given(&self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+
+    /// As [`DropMark::given`], when what is taken in a drop is given back in it.
+    #[inline]
+    pub fn given_in_drop(&self) {
+        if SCOPE.get() {
+            self.given();
+        }
+    }
+
+    /// This thread is about to wait.
+    pub fn waited(&self) {
+        if self.0.load(Relaxed) > 0 && !SCOPE.get() {
+            WAITS_ON_DROPS.fetch_add(1, Relaxed);
+        }
+    }
+}
 
 /// Counts one piece of work of this thread.
 #[inline]
@@ -107,17 +149,10 @@ pub fn is_background() -> bool {
     BACKGROUND.get()
 }
 
-/// Notes that this thread is about to wait for a lock or latch.
-pub fn waited() {
-    if DROPPING.load(Relaxed) > 0 && !SCOPE.get() {
-        WAITS_DURING_DROPS.fetch_add(1, Relaxed);
-    }
-}
-
-/// How often a thread outside any drop waited for a lock or latch while some drop was under way: an upper bound of
-/// the waits that drops caused.
-pub fn waits_during_drops() -> u64 {
-    WAITS_DURING_DROPS.load(Relaxed)
+/// How often a thread outside any drop waited for a lock or latch that a dropping thread held. Waiting for the log is not
+/// meant: whoever commits waits for it, and one sync serves all.
+pub fn waits_on_drops() -> u64 {
+    WAITS_ON_DROPS.load(Relaxed)
 }
 
 /// What this thread has done since it began.
@@ -131,11 +166,9 @@ pub fn in_drop<T>(run: impl FnOnce() -> T) -> (T, Counts) {
     impl Drop for Scope {
         fn drop(&mut self) {
             SCOPE.set(false);
-            DROPPING.fetch_sub(1, Relaxed);
         }
     }
     let before = so_far();
-    DROPPING.fetch_add(1, Relaxed);
     SCOPE.set(true);
     let scope = Scope;
     let result = run();

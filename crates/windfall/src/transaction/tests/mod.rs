@@ -133,7 +133,9 @@ impl Base {
         workers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || log.step())));
         mend_torn_pages(&*disk, PAGE_SIZE)?;
         pool.set_recovering(true);
-        replay(&pool, &now, &found, &|_| {})?;
+        if let Some(error) = replay(&pool, &now, &found, &|_| {})?.into_values().next() {
+            return Err(error);
+        }
         pool.set_recovering(false);
 
         let files: HashSet<SpaceId> = disk
