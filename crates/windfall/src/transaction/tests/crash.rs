@@ -114,18 +114,13 @@ impl Run {
                 None => drop(rows.remove(&vec![*key])),
             }
             base.sync()?;
-<<<<<<< HEAD
-            // Far enough that the log forgets the transaction's beginning.
-            if self.env.random().is_multiple_of(3) {
-                self.env.settle(3);
-                base.checkpointer.checkpoint_all(false)?;
-=======
+            // Far enough, now and then, that the log forgets the transaction's beginning.
+            self.env.settle(3);
             match self.env.random() % 6 {
                 0 => drop(base.checkpointer.checkpoint(false)?),
                 // Now only the checkpoint's own record knows the transaction.
                 1 => drop(base.checkpointer.checkpoint_all(false)?),
                 _ => {}
->>>>>>> review
             }
             self.env.breathe();
         }
