@@ -2,6 +2,8 @@
 //! with a pool and a log so small that pages come and go all the time. Every value says which table, key and version it
 //! is of, so whatever is read shows whether it belongs there.
 
+#![allow(clippy::unwrap_used, reason = "a test panics")]
+
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{
@@ -349,7 +351,9 @@ impl World {
 
     fn drop_group(&self, mine: &mut BTreeMap<String, (Arc<Known>, Table, bool)>, names: &[&str]) {
         let gone: Vec<_> = names.iter().map(|name| mine.remove(*name).expect("a table")).collect();
-        gone.iter().for_each(|(known, ..)| known.drop_begun.store(true, SeqCst));
+        for (known, ..) in &gone {
+            known.drop_begun.store(true, SeqCst);
+        }
         self.db.drop_tables(names).expect("a drop");
         for (known, table, indexed) in gone {
             known.dropped.store(true, SeqCst);

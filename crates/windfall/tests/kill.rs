@@ -248,20 +248,20 @@ fn run_and_kill(folder: &Path, round: u64, seed: u64, life: Duration, before: &[
 }
 
 fn differences(seen: &Tables, wanted: &Tables) -> String {
-    let mut text = String::new();
+    let mut found = Vec::new();
     for name in seen.keys().chain(wanted.keys()).collect::<std::collections::BTreeSet<_>>() {
         match (seen.get(name), wanted.get(name)) {
-            (Some(_), None) => text += &format!("{name} came back; "),
-            (None, Some(_)) => text += &format!("{name} is lost; "),
+            (Some(_), None) => found.push(format!("{name} came back")),
+            (None, Some(_)) => found.push(format!("{name} is lost")),
             (Some(seen), Some(wanted)) => {
                 for key in (0..KEYS).filter(|key| seen.get(key) != wanted.get(key)) {
-                    text += &format!("{name} {key}: {:x?} for {:x?}; ", seen.get(&key), wanted.get(&key));
+                    found.push(format!("{name} {key}: {:x?} for {:x?}", seen.get(&key), wanted.get(&key)));
                 }
             }
             (None, None) => {}
         }
     }
-    text
+    found.join("; ")
 }
 
 #[test]
