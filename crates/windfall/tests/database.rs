@@ -215,12 +215,16 @@ fn many_new_files_at_once_do_not_hold_up_the_log() -> Result<()> {
         db.create_table(&format!("t{n}"), TableOptions::default())?.insert(b"key", b"value")?;
     }
     db.checkpoint()?;
+    let table = db.table("t0")?;
+    for n in 0..1000u32 {
+        table.insert(&key(n), &[1; 100])?;
+    }
     let start = std::time::Instant::now();
     loop {
         std::thread::sleep(std::time::Duration::from_millis(100));
         db.checkpoint()?;
         let age = db.metrics().log_age;
-        if age < 2048 {
+        if age < 20_000 {
             return Ok(());
         }
         assert!(start.elapsed().as_secs() < 20, "{age} bytes of log are held up");

@@ -118,7 +118,9 @@ impl<S: PageStore> BulkLoader<'_, S> {
         let words = node.words + fence_words(&node.lower, Some(upper));
         let room =
             (self.tree.store.page_size() - crate::page::node::NODE_HEADER) / 8 * self.fill_percent / 100;
-        if node.list.len() > 1 && words > room { self.close_before_last(level) } else { Ok(()) }
+        // However sparse the nodes are to be: with one child each, every entry would add a level.
+        let fewest = if leaf { 1 } else { 2 };
+        if node.list.len() > fewest && words > room { self.close_before_last(level) } else { Ok(()) }
     }
 
     /// Writes the node without its last entry, which begins the next node.

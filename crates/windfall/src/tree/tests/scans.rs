@@ -115,6 +115,18 @@ proptest! {
 }
 
 #[test]
+fn bulk_load_of_sparse_pages_with_long_keys_stays_low() {
+    let keys: Vec<Vec<u8>> = (0u16..400)
+        .map(|n| {
+            let mut key = vec![1; key_limit(4096) - 2];
+            key.extend_from_slice(&n.to_be_bytes());
+            key
+        })
+        .collect();
+    loaded(4096, 1, &keys, |_| Vec::new());
+}
+
+#[test]
 fn bulk_load_fills_pages_and_logs_each_once() {
     let tree = tree(4096);
     let mut load = tree.bulk_load(100).unwrap();
