@@ -4,7 +4,7 @@
 //!
 //! More rounds than usual: `KILL_ROUNDS=200 cargo test --test kill`; `KILL_SEED` repeats the choices.
 
-#![allow(clippy::unwrap_used, reason = "a test panics")]
+#![allow(clippy::unwrap_used, clippy::needless_range_loop, reason = "a test panics, and counts its threads")]
 
 use std::{
     collections::BTreeMap,
