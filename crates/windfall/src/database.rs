@@ -137,7 +137,8 @@ impl Database {
             direct: options.direct_io,
             create: options.create_if_missing,
         };
-        let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(path, disk_options)?);
+        let disk: Arc<dyn Disk> =
+            Arc::new(RealDisk::open(path, disk_options).map_err(|error| no_database(error.into()))?);
         Self::open_on(disk, Arc::new(RealEnv::default()), options, progress)
     }
 

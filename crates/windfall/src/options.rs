@@ -105,6 +105,9 @@ impl Options {
                 format!("{} bytes are too few: give it at least 1 MiB", self.log_size),
             );
         }
+        if !self.log_buffer_size.is_power_of_two() || !(64 << 10..=1 << 30).contains(&self.log_buffer_size) {
+            return refuse("log_buffer_size", "a power of two from 64 KiB to 1 GiB is needed".into());
+        }
         if self.open_files < 16 {
             return refuse("open_files", format!("{} is too few: give it at least 16", self.open_files));
         }

@@ -243,12 +243,11 @@ fn count_access(space: SpaceId, latch: bool) {
 }
 
 impl BufferPool {
-    /// A pool of `frames` frames that may grow to `most`.
+    /// Refuses a size that cannot be.
     ///
     /// # Errors
-    /// When it is too small, or the address space is not to be had.
-    pub fn new(ground: Ground, page_size: usize, frames: usize, most: usize) -> Result<Self> {
-        let most = most.max(frames);
+    /// [`UsageError::Option`].
+    pub fn check_frames(frames: usize, most: usize, page_size: usize) -> Result<()> {
         if frames < SMALLEST {
             let what =
                 format!("{frames} pages are too few: give it at least {SMALLEST} pages of {page_size} bytes");
@@ -258,6 +257,16 @@ impl BufferPool {
             let what = "more than 2^32 pages cannot be addressed".into();
             return Err(UsageError::Option { name: "buffer_pool_size", what }.into());
         }
+        Ok(())
+    }
+
+    /// A pool of `frames` frames that may grow to `most`.
+    ///
+    /// # Errors
+    /// When it is too small, or the address space is not to be had.
+    pub fn new(ground: Ground, page_size: usize, frames: usize, most: usize) -> Result<Self> {
+        let most = most.max(frames);
+        Self::check_frames(frames, most, page_size)?;
         let arena = Arena::new(most, page_size)?;
         let flusher = flush::Flusher::new(&*ground.disk);
         Ok(Self {

@@ -85,11 +85,14 @@ impl RealDisk {
     ///
     /// # Errors
     /// [`DiskError::Locked`] when another process, or this one, has it open; [`DiskError::Missing`] when there is no
-    /// such folder and none is to be created; other failures of the system.
+    /// such database and none is to be created; other failures of the system.
     pub fn open(path: impl AsRef<Path>, options: RealDiskOptions) -> Result<Self, DiskError> {
         let root = path.as_ref();
         if options.create {
             create_folders(root)?;
+        } else if !root.join(FileName::Control.to_string()).exists() {
+            // A folder of something else stays as it is.
+            return Err(DiskError::Missing { path: root.join(FileName::Control.to_string()) });
         }
         let lock = lock(root)?;
         for (_, name) in &FOLDERS[1..] {

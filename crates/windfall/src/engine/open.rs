@@ -76,6 +76,7 @@ fn create(
     }
     disk.sync_folder(Folder::Log)?;
     let page_size = options.page_size.unwrap_or(page::DEFAULT_SIZE);
+    check_frames(options, page_size)?;
     Doublewrite::create(&**disk, page_size)?;
     disk.sync_folder(Folder::Root)?;
     let mut uuid = [0; 16];
@@ -90,6 +91,20 @@ fn create(
         ..Control::default()
     };
     ControlFile::create(disk.clone(), health.clone(), control)
+}
+
+/// A number of frames.
+fn frames(bytes: u64, page_size: usize) -> usize {
+    usize::try_from(bytes / page_size as u64).unwrap_or(usize::MAX)
+}
+
+/// Refuses a pool that cannot be, before anything is made.
+fn check_frames(options: &EngineOptions, page_size: usize) -> Result<()> {
+    BufferPool::check_frames(
+        frames(options.pool_size, page_size),
+        frames(options.pool_max, page_size),
+        page_size,
+    )
 }
 
 fn check_page_size(disk: &Arc<dyn Disk>, control: &Control, options: &EngineOptions) -> Result<usize> {
@@ -158,13 +173,14 @@ impl Engine {
             Some(_) => ControlFile::open(disk.clone(), health.clone())?,
         };
         let page_size = check_page_size(&disk, control.control(), options)?;
+        check_frames(options, page_size)?;
         let scan = recovery::scan(&disk, control.control(), progress)?;
         let log = Log::open(disk.clone(), env.clone(), health.clone(), options.log, &mut control, scan.end)
             .map(Arc::new)?;
         let opened = control.control().clone();
         let ground = Ground { disk: disk.clone(), log: log.clone(), env: env.clone(), health };
-        let frames = |bytes: u64| usize::try_from(bytes / page_size as u64).unwrap_or(usize::MAX);
-        let pool = BufferPool::new(ground, page_size, frames(options.pool_size), frames(options.pool_max))?;
+        let (size, most) = (frames(options.pool_size, page_size), frames(options.pool_max, page_size));
+        let pool = BufferPool::new(ground, page_size, size, most)?;
         let pool = Arc::new(pool);
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
         let mut servers = Vec::from(checkpointer.spawn(&*env));
