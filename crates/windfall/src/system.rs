@@ -40,6 +40,8 @@ pub const FILE: u8 = b'f';
 /// The header of records: every reader sees them.
 const HEADER: EntryHeader = EntryHeader { trx: TrxId::NONE, flags: 0, undo: UndoPos::NONE };
 
+/// What the change of a record takes in the log at most, besides its key and value.
+const CHANGE: usize = 48;
 /// What a record takes in a leaf beside its key and value, and a little more.
 const ENTRY: usize = 48;
 
@@ -55,6 +57,11 @@ impl Change {
     /// Writes a record, whether there is one or not.
     pub fn put(key: Vec<u8>, value: Vec<u8>) -> Self {
         Self { key, value: Some(value) }
+    }
+
+    /// What the change takes in the log at most, in bytes.
+    pub fn log_bytes(&self) -> usize {
+        self.value.as_ref().map_or(CHANGE, |value| CHANGE + self.key.len() + value.len())
     }
 
     /// Removes a record, if there is one.

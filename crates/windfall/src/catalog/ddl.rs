@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     buffer::{BufferPool, Durability, Space},
-    error::{Result, SchemaError},
+    error::{Result, SchemaError, UsageError},
     ids::{Lsn, SpaceId},
     log::{FlushLog, Record},
     mtr::Mtr,
@@ -201,7 +201,20 @@ impl Catalog {
 
     /// Changes records as one group, together with what else the group is to say, and waits for the log.
     pub(super) fn change(&self, changes: &mut [Change], dropped: &[SpaceId], mode: FlushLog) -> Result<Lsn> {
-        self.pool.ground().log.admit(65_536)?;
+        let log = &self.pool.ground().log;
+        // All of it is one group: whether that fits has to be known before the first page is changed.
+        let dropping = size_of_val(dropped) + size_of::<Lsn>();
+        let bytes = changes.iter().map(Change::log_bytes).sum::<usize>() + dropping;
+        if bytes > log.max_group() {
+            let what = format!(
+                "a statement on {} tables takes up to {bytes} bytes of the log at once, and log_buffer_size allows {}: \
+                 enlarge it, or name fewer tables at a time",
+                changes.len(),
+                log.max_group()
+            );
+            return Err(UsageError::Other(what.into()).into());
+        }
+        log.admit(65_536.max(bytes as u64))?;
         let mut mtr = Mtr::begin(&self.pool)?;
         self.system.change(&mut mtr, changes)?;
         if !dropped.is_empty() {

@@ -161,6 +161,11 @@ impl Segments {
         self.geometry
     }
 
+    /// Whether a segment can be written at once.
+    pub(super) fn is_ready(&self, number: u64) -> bool {
+        self.prepared.load(SeqCst) > number
+    }
+
     /// Makes sure that a segment can be written.
     pub(super) fn ready(&self, number: u64) -> Result<()> {
         while self.prepared.load(SeqCst) <= number {

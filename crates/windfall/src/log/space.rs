@@ -79,20 +79,23 @@ impl Log {
             let took = self.env.now().saturating_sub(before).as_nanos() as u64;
             self.counts.longest_wait.fetch_max(took, Relaxed);
         }
-        self.admit_now()
+        self.admit_now(bytes)
     }
 
     /// As [`Log::admit`], but without a wait for the floor: for small work that the floor waits for.
     ///
     /// # Errors
     /// As [`Log::admit`].
-    pub fn admit_now(&self) -> Result<()> {
+    pub fn admit_now(&self, bytes: u64) -> Result<()> {
         self.health.check()?;
         if self.starved.load(SeqCst) {
             let error = self.starved_by.lock().clone();
             return error.map_or(Ok(()), Err);
         }
-        Ok(())
+        // The worker prepares segments ahead. Where it is late a full disk is found here, before anything is changed, and not
+        // by who leads the log, for whom it would be too late.
+        let last = self.segments.geometry().number(Lsn(self.end().0 + bytes));
+        if self.segments.is_ready(last) { Ok(()) } else { self.segments.ready(last) }
     }
 
     /// Raises the floor: nothing below it will be read again. The control file has named it durably.
