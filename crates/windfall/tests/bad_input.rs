@@ -1,0 +1,481 @@
+//! What users and disks do wrong: each is refused or told with the thing and the cure, nothing panics, and nothing that
+//! was acknowledged is lost.
+
+use std::{
+    fs,
+    io::{Read, Seek, SeekFrom, Write},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use windfall::{
+    Database, Error, FlushLog, IndexOptions, Options, Result, TableOptions,
+    disk::simulated::{SimulatedDisk, Survive},
+    env::SimulatedEnv,
+    error::{CorruptError, DiskError, SchemaError, UsageError},
+};
+
+const PAGE: u64 = 4096;
+
+fn options() -> Options {
+    Options::default()
+        .page_size(PAGE as usize)
+        .buffer_pool_size(300 * PAGE)
+        .log_size(1 << 20)
+        .log_buffer_size(256 << 10)
+}
+
+/// An error, which says each of these words.
+#[track_caller]
+fn told<T>(result: Result<T>, words: &[&str]) -> Error {
+    let Err(error) = result else { panic!("it was accepted: {words:?}") };
+    let text = error.to_string();
+    assert!(words.iter().all(|word| text.contains(word)), "{text:?} does not say {words:?}");
+    error
+}
+
+fn key(n: u32) -> [u8; 4] {
+    n.to_be_bytes()
+}
+
+/// A closed database with two tables of many pages.
+fn made() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("db");
+    let db = Database::open(&path, options()).expect("a database");
+    for name in ["good", "bad"] {
+        let table = db.create_table(name, TableOptions::default()).expect("a table");
+        for n in 0..600 {
+            table.insert(&key(n), &[n as u8; 500]).expect("a row");
+        }
+    }
+    db.close().expect("a clean end");
+    (folder, path)
+}
+
+/// The data file of a table: the check names its tablespace.
+fn file_of(path: &Path, table: &str) -> PathBuf {
+    let db = Database::open(path, options()).expect("the database");
+    let report = db.check().expect("a check");
+    assert_eq!(report.findings, Vec::<String>::new());
+    let space = report.trees.iter().find(|tree| tree.table == table).expect("the table").space;
+    db.close().expect("a clean end");
+    path.join(format!("data/{space:016x}.tree"))
+}
+
+fn flip(file: &Path, at: u64) {
+    let mut file = fs::File::options().read(true).write(true).open(file).expect("the file");
+    let mut byte = [0];
+    file.seek(SeekFrom::Start(at)).expect("a place");
+    file.read_exact(&mut byte).expect("a byte");
+    file.seek(SeekFrom::Start(at)).expect("a place");
+    file.write_all(&[byte[0] ^ 0x10]).expect("another byte");
+}
+
+#[test]
+fn a_database_that_is_not_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let missing = folder.path().join("nothing/here");
+    told(
+        Database::open(&missing, options().create_if_missing(false)),
+        &["no database", &missing.display().to_string()],
+    );
+    assert!(!missing.exists() && !folder.path().join("nothing").exists());
+    // A folder of something else stays as it is.
+    fs::write(folder.path().join("letter.txt"), "Dear").expect("a file");
+    told(Database::open(folder.path(), options().create_if_missing(false)), &["no database"]);
+    assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
+    // A file where the folder should be.
+    told(Database::open(folder.path().join("letter.txt"), options()), &["letter.txt"]);
+    // A database without its control file is not made anew.
+    let (_folder, path) = made();
+    fs::remove_file(path.join("windfall.control")).expect("a file less");
+    told(Database::open(&path, options()), &["data", "no control file", "restore"]);
+}
+
+#[test]
+fn a_control_file_that_is_none() {
+    let (_folder, path) = made();
+    let control = path.join("windfall.control");
+    let good = fs::read(&control).expect("the file");
+    let opened = |bytes: &[u8], words: &[&str]| {
+        fs::write(&control, bytes).expect("another file");
+        told(Database::open(&path, options()), &[&["windfall.control"], words].concat());
+    };
+    opened(&[], &["not the control file", "check the path"]);
+    opened(&good[..100], &["damaged", "restore"]);
+    opened(b"#!/bin/sh\necho this is something else entirely\n", &["not the control file"]);
+    let mut flipped = good.clone();
+    flipped[70] ^= 1;
+    flipped[4096 + 70] ^= 1;
+    opened(&flipped, &["both copies", "damaged", "restore"]);
+    // Of another version, with a checksum that is right.
+    let mut newer = good.clone();
+    for slot in newer.chunks_exact_mut(4096) {
+        slot[8..12].copy_from_slice(&99u32.to_le_bytes());
+        let crc = crc32c::crc32c(&slot[..4092]);
+        slot[4092..].copy_from_slice(&crc.to_le_bytes());
+    }
+    opened(&newer, &["version 99", "knows version 1", "open it with"]);
+    // The older copy may be damaged: it is what a torn write leaves. Without the newer one the log may be cut already.
+    let mut opened = 0;
+    for at in [70, 4096 + 70] {
+        let mut flipped = good.clone();
+        flipped[at] ^= 1;
+        fs::write(&control, &flipped).expect("another file");
+        match Database::open(&path, options()) {
+            Ok(db) => {
+                opened += 1;
+                assert_eq!(db.table("good").expect("a table").rows().expect("rows").count(), 600);
+                assert_eq!(db.check().expect("a check").findings, Vec::<String>::new());
+            }
+            Err(error) => drop(told::<()>(Err(error), &["log/", "LSN", "restore"])),
+        }
+    }
+    assert!(opened > 0);
+}
+
+#[test]
+fn a_log_with_a_damaged_middle() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("db");
+    let db = Database::open(&path, options().log_size(16 << 20)).expect("a database");
+    let table = db.create_table("t", TableOptions::default()).expect("a table");
+    for n in 0..200 {
+        table.insert(&key(n), &[n as u8; 200]).expect("a row");
+    }
+    // As a killed process leaves it.
+    let copy = folder.path().join("copy");
+    for name in ["", "log", "data"] {
+        fs::create_dir_all(copy.join(name)).expect("a folder");
+        for entry in fs::read_dir(path.join(name)).expect("a folder").flatten().filter(|e| e.path().is_file())
+        {
+            fs::copy(entry.path(), copy.join(name).join(entry.file_name())).expect("a copy");
+        }
+    }
+    drop((db, table));
+    let log = copy.join("log/0000000000000000.log");
+    let good = fs::read(&log).expect("the log");
+    let used = good.iter().rposition(|byte| *byte != 0).expect("something") as u64;
+    for at in [used / 3, used / 2] {
+        flip(&log, at);
+        let error =
+            told(Database::open(&copy, options().log_size(16 << 20)), &["log", "LSN", "damaged", "restore"]);
+        assert!(matches!(error, Error::Corrupt(CorruptError::Log { .. })), "{error:?}");
+        fs::write(&log, &good).expect("the log");
+    }
+    // Nothing was made worse by looking.
+    let db = Database::open(&copy, options().log_size(16 << 20)).expect("the database");
+    assert_eq!(db.table("t").expect("a table").rows().expect("rows").count(), 200);
+    drop(db);
+    // A segment that is gone.
+    let (_folder, path) = made();
+    for entry in fs::read_dir(path.join("log")).expect("the log").flatten() {
+        fs::remove_file(entry.path()).expect("a file less");
+    }
+    told(Database::open(&path, options()), &["log/"]);
+}
+
+#[test]
+fn a_damaged_page_is_one_tables_trouble() {
+    let (_folder, path) = made();
+    let file = file_of(&path, "bad");
+    for page in 1..40 {
+        flip(&file, page * PAGE + 1000);
+    }
+    let name = file.file_name().expect("a name").to_string_lossy().into_owned();
+    let db = Database::open(&path, options()).expect("the database");
+    let (good, bad) = (db.table("good").expect("a table"), db.table("bad").expect("a table"));
+    let words = [&name[..], "page 1 ", "damaged", "checksum"];
+    let error = told(bad.get(&key(300)), &words);
+    assert!(matches!(error, Error::Corrupt(CorruptError::Page { .. })), "{error:?}");
+    told(bad.put(&key(300), b"new"), &words);
+    told(bad.delete(&key(300)), &words);
+    told(bad.rows().expect("a range").collect::<Result<Vec<_>>>(), &words);
+    told(bad.rows().expect("a range").rev().collect::<Result<Vec<_>>>(), &words);
+    for n in 0..600 {
+        assert_eq!(good.get(&key(n)).expect("a row"), Some(vec![n as u8; 500]));
+        good.put(&key(n), b"as good as ever").expect("a row");
+    }
+    db.checkpoint().expect("a checkpoint");
+    let findings = db.check().expect("a check goes on").findings;
+    assert!(findings.iter().any(|finding| finding.contains(&name)), "{findings:?}");
+    assert!(
+        findings.iter().all(|finding| finding.contains(&name) || finding.contains("bad")),
+        "{findings:?}"
+    );
+    // The way out: a new table in its place.
+    db.truncate_table("bad").expect("a truncation");
+    bad.insert(&key(1), b"from the backup").expect("a row");
+    db.close().expect("a clean end");
+    let db = Database::open(&path, options()).expect("the database");
+    assert_eq!(db.check().expect("a check").findings, Vec::<String>::new());
+}
+
+#[test]
+fn a_file_that_is_gone() {
+    let (_folder, path) = made();
+    let file = file_of(&path, "bad");
+    fs::remove_file(&file).expect("a file less");
+    let name = file.file_name().expect("a name").to_string_lossy().into_owned();
+    let error = told(Database::open(&path, options()), &[&name, "missing", "restore"]);
+    assert!(matches!(error, Error::Disk(DiskError::Missing { .. })), "{error:?}");
+}
+
+#[test]
+fn a_folder_without_rights() {
+    let (_folder, path) = made();
+    let set = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("other rights");
+    set(0o555);
+    if fs::write(path.join("probe"), "").is_ok() {
+        println!("SKIPPED: rights do not bind this user");
+        return set(0o755);
+    }
+    let lock = path.join("windfall.lock");
+    fs::set_permissions(&lock, fs::Permissions::from_mode(0o000)).expect("other rights");
+    told(Database::open(&path, options()), &["windfall.lock", "denied"]);
+    set(0o755);
+    fs::set_permissions(&lock, fs::Permissions::from_mode(0o644)).expect("other rights");
+    Database::open(&path, options()).expect("the database");
+}
+
+/// Counts what it is given, which is nines.
+struct Count<'a>(&'a mut u64);
+impl Write for Count<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        assert!(bytes.iter().all(|byte| *byte == 9));
+        *self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn names_keys_and_values_that_cannot_be() -> Result<()> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let db = Database::open(folder.path(), options())?;
+    let table = db.create_table("t", TableOptions::default())?;
+    for name in ["", "with\0zero", &"x".repeat(256)] {
+        told(db.create_table(name, TableOptions::default()), &["cannot be used"]);
+        told(db.rename_table("t", name), &["cannot be used"]);
+        told(db.create_index("t", name, IndexOptions::on_value(0..1)), &["cannot be used"]);
+        let options = TableOptions::default().index(name, IndexOptions::on_value(0..1));
+        told(db.create_table("other", options), &["cannot be used"]);
+    }
+    let longest = "ü".repeat(127);
+    db.create_table(&longest, TableOptions::default())?;
+    db.create_table("../../etc/passwd", TableOptions::default())?.insert(b"a", b"b")?;
+    db.checkpoint()?;
+    told(db.create_table("t", TableOptions::default()), &["table t exists"]);
+    told(db.rename_table("t", &longest), &["exists"]);
+    for name in ["none", ""] {
+        told(db.table(name), &["no table"]);
+        told(db.drop_table(name), &["no table"]);
+        told(db.truncate_table(name), &["no table"]);
+        told(db.rename_table(name, "new"), &["no table"]);
+        told(db.swap_tables("t", name), &["no table"]);
+    }
+    told(db.drop_index("t", "none"), &["t has no index none"]);
+    told(table.index("none"), &["t has no index none"]);
+    // A group of nothing is nothing.
+    assert_eq!(db.drop_tables(&[])?.trees, 0);
+
+    let limit = table.key_limit();
+    table.put(&vec![7; limit], b"longest")?;
+    for result in [
+        table.put(&vec![7; limit + 1], b""),
+        table.insert(&vec![7; 1 << 20], b""),
+        table.get(&vec![7; limit + 1]).map(drop),
+        table.delete(&vec![7; limit + 1]).map(drop),
+    ] {
+        // To look for what cannot be there is no error of the engine's making either way.
+        if let Err(error) = result {
+            assert!(matches!(error, Error::Usage(UsageError::KeyTooLong { .. })), "{error:?}");
+            assert!(error.to_string().contains(&limit.to_string()));
+        }
+    }
+    told(table.put(&vec![7; limit + 1], b""), &["key has", &limit.to_string()]);
+    let endless = std::io::repeat(1);
+    told(table.insert_stream(b"k", (4 << 30) + 1, &mut endless.take(u64::MAX)), &["value has", "4294967296"]);
+    told(table.insert_stream(b"k", 1000, &mut &[1u8; 10][..]), &["source"]);
+    told(table.insert_stream(b"k", 100_000, &mut &vec![1u8; 70_000][..]), &["source"]);
+    assert_eq!(table.get(b"k")?, None);
+    // A value that is longer than the whole log, and than the pool.
+    table.insert_stream(b"long", 8 << 20, &mut std::io::repeat(9).take(8 << 20))?;
+    let mut length = 0;
+    assert_eq!(table.read_stream(b"long", &mut Count(&mut length))?, Some(8 << 20));
+    assert_eq!(length, 8 << 20);
+    told(table.update(b"none", b""), &["no row"]);
+    told(table.insert(b"long", b""), &["exists"]);
+    assert_eq!(db.check()?.findings, Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn a_group_that_does_not_fit_the_log_buffer_is_refused_whole() -> Result<()> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = options().log_buffer_size(64 << 10).flush_log_at_trx_commit(FlushLog::Lazy);
+    let db = Database::open(folder.path(), options)?;
+    let names: Vec<String> = (0..3000).map(|n| format!("a table with a rather long name {n:06}")).collect();
+    for name in &names {
+        db.create_table(name, TableOptions::default())?;
+    }
+    let all: Vec<&str> = names.iter().map(String::as_str).collect();
+    match db.drop_tables(&all) {
+        Ok(report) => assert_eq!(report.trees, 3000),
+        Err(error) => {
+            println!("a group of 3000: {error}");
+            let text = error.to_string();
+            assert!(text.contains("log_buffer_size") || text.contains("buffer pool"), "{text}");
+            assert_eq!(db.tables()?.len(), 3000);
+            db.table(&names[7])?.insert(b"key", b"value")?;
+            for some in all.chunks(100) {
+                db.drop_tables(some)?;
+            }
+        }
+    }
+    assert_eq!(db.tables()?, []);
+    assert_eq!(db.check()?.findings, Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn options_that_cannot_be() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("db");
+    for (options, words) in [
+        (options().page_size(5000), &["page_size", "5000", "16384"][..]),
+        (options().buffer_pool_size(10 * PAGE), &["buffer_pool_size", "10 pages", "64"]),
+        (options().buffer_pool_size(0), &["buffer_pool_size", "64"]),
+        (options().buffer_pool_size(u64::MAX), &["buffer_pool_size"]),
+        (options().buffer_pool_max_size(PAGE), &["buffer_pool_max_size", "buffer_pool_size"]),
+        (options().log_size(1000), &["log_size", "1000", "1 MiB"]),
+        (options().log_buffer_size(100_000), &["log_buffer_size", "power of two"]),
+        (options().log_buffer_size(1 << 10), &["log_buffer_size", "64 KiB"]),
+        (options().open_files(3), &["open_files", "3", "16"]),
+        (options().io_threads(0), &["io_threads", "1 to 256"]),
+    ] {
+        told(Database::open(&path, options), words);
+        assert!(!path.join("windfall.control").exists(), "{words:?}: a database was made nevertheless");
+    }
+    let db = Database::open(&path, options()).expect("a database");
+    told(db.set_buffer_pool_size(3 * PAGE), &["buffer_pool_size", "64"]);
+    told(db.set_buffer_pool_size(u64::MAX), &["buffer_pool_size"]);
+    // Two at a time, of one process and by another path.
+    let error = told(Database::open(&path, options()), &["in use", "close it"]);
+    assert!(matches!(error, Error::Disk(DiskError::Locked { .. })));
+    told(Database::open(path.join("../db"), options()), &["in use"]);
+    db.close().expect("a clean end");
+    told(Database::open(&path, options().page_size(8192)), &["page_size", "4096"]);
+    Database::open(&path, options()).expect("the database");
+}
+
+#[test]
+fn nothing_works_after_the_end() -> Result<()> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let db = Database::open(folder.path(), options())?;
+    let table = db.create_table("t", TableOptions::default().index("i", IndexOptions::on_value(0..1)))?;
+    for n in 0..100 {
+        table.insert(&key(n), &[n as u8])?;
+    }
+    let (session, other) = (db.session(), db.clone());
+    let temporary = session.create_temporary_table("x", TableOptions::default())?;
+    let (mut rows, index) = (table.rows()?, table.index("i")?);
+    assert!(rows.next().is_some());
+    let mut entries = index.range::<&[u8]>(..)?;
+    db.close()?;
+    let closed = |result: Result<()>| assert!(matches!(result, Err(Error::Closed)), "{result:?}");
+    closed(table.get(b"k").map(drop));
+    closed(table.contains(b"k").map(drop));
+    closed(table.put(b"k", b""));
+    closed(table.delete(b"k").map(drop));
+    closed(table.rows().map(drop));
+    closed(table.index("i").map(drop));
+    closed(index.range::<&[u8]>(..).map(drop));
+    closed(rows.next().expect("an error").map(drop));
+    closed(entries.next().expect("an error").map(drop));
+    closed(temporary.put(b"k", b""));
+    closed(session.scratch().map(drop));
+    closed(session.create_temporary_table("y", TableOptions::default()).map(drop));
+    closed(other.table("t").map(drop));
+    closed(other.create_table("u", TableOptions::default()).map(drop));
+    closed(other.drop_table("t").map(drop));
+    closed(other.truncate_table("t").map(drop));
+    closed(other.swap_tables("t", "u"));
+    closed(other.check().map(drop));
+    closed(other.checkpoint());
+    closed(other.tables().map(drop));
+    other.metrics();
+    // The folder is free although handles live, and they do no harm to who has it now.
+    let again = Database::open(folder.path(), options())?;
+    again.table("t")?.put(b"k", b"v")?;
+    drop((rows, entries, index, temporary, session, table));
+    other.close()?;
+    assert_eq!(again.table("t")?.rows()?.count(), 101);
+    assert_eq!(again.check()?.findings, Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn a_full_disk_loses_nothing_and_work_goes_on() {
+    for seed in 0..6u64 {
+        let disk = SimulatedDisk::new(seed);
+        let open = |disk: &SimulatedDisk| {
+            let env = SimulatedEnv::new(seed);
+            let db = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options(), &|_| {});
+            db.map(|db| (db, env))
+        };
+        let (db, env) = open(&disk).expect("a database");
+        let ballast = db.create_table("ballast", TableOptions::default()).expect("a table");
+        for n in 0..600 {
+            ballast.put(&key(n), &[n as u8; 900]).expect("a row");
+        }
+        db.checkpoint().expect("a checkpoint");
+        let table = db.create_table("t", TableOptions::default()).expect("a table");
+        disk.set_capacity(Some(disk.used() + (seed + 1) * 100_000));
+        let mut written = 0;
+        let full = loop {
+            match table.put(&key(written), &[written as u8; 700]) {
+                Ok(()) => written += 1,
+                Err(error) => break error,
+            }
+            assert!(written < 100_000, "the disk never fills");
+            if written % 64 == 0 {
+                env.settle(2);
+            }
+        };
+        let what = format!("seed {seed}, full after {written} rows ({full})");
+        assert!(matches!(full, Error::Disk(DiskError::Full { .. })), "{what}: {full:?}");
+        told::<()>(Err(full), &["full", "free some space"]);
+        // Reads go on, and a drop is how space is made.
+        for n in 0..written {
+            assert_eq!(table.get(&key(n)).expect(&what), Some(vec![n as u8; 700]), "{what}");
+        }
+        if seed % 2 == 0 {
+            // More room from elsewhere.
+            disk.set_capacity(None);
+        } else {
+            disk.set_capacity(Some(disk.used() + (4 << 20)));
+        }
+        env.settle(50);
+        for n in written..written + 500 {
+            table.put(&key(n), &[n as u8; 700]).unwrap_or_else(|error| panic!("{what}, then {n}: {error}"));
+            if n % 64 == 0 {
+                env.settle(2);
+            }
+        }
+        db.drop_table("ballast").expect(&what);
+        env.settle(50);
+        assert_eq!(db.check().expect(&what).findings, Vec::<String>::new(), "{what}");
+        drop((db, table, ballast, env));
+        let (db, _env) = open(&disk.restart(Survive::Nothing)).expect(&what);
+        let table = db.table("t").expect(&what);
+        for n in 0..written + 500 {
+            assert_eq!(table.get(&key(n)).expect(&what), Some(vec![n as u8; 700]), "{what}");
+        }
+        assert!(matches!(db.table("ballast"), Err(Error::Schema(SchemaError::NoTable(_)))), "{what}");
+    }
+}
