@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    catalog::DropReport,
+    catalog::{self, DropReport},
     database::TableOptions,
     engine::Engine,
     error::{Result, SchemaError},
@@ -20,22 +20,18 @@ use crate::{
     transaction::Stream,
 };
 
-/// A session's undo: that of its temporary tables.
+/// What the tables of a session share.
 #[derive(Debug)]
 pub(crate) struct SessionUndo {
-    engine: Arc<Engine>,
     stream: Stream,
+    /// Trees without a name that are in use, by the number of their table.
+    scratches: Mutex<BTreeMap<u64, Arc<catalog::Table>>>,
 }
 
 impl SessionUndo {
+    /// The undo of its temporary tables.
     pub fn stream(&self) -> &Stream {
         &self.stream
-    }
-}
-
-impl Drop for SessionUndo {
-    fn drop(&mut self) {
-        self.engine.transactions.streams().drop_temporary(&self.stream);
     }
 }
 
@@ -50,7 +46,7 @@ pub struct Session {
 impl Session {
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
         let stream = engine.transactions.streams().temporary();
-        let undo = Arc::new(SessionUndo { engine: engine.clone(), stream });
+        let undo = Arc::new(SessionUndo { stream, scratches: Mutex::new(Rank::Session, BTreeMap::new()) });
         Self { engine, undo, tables: Mutex::new(Rank::Session, BTreeMap::new()) }
     }
 
@@ -70,14 +66,19 @@ impl Session {
         Ok(table)
     }
 
-    /// A tree without a name for intermediate results, dropped when what is returned goes.
+    /// A tree without a name for intermediate results, dropped when what is returned goes, or the session.
     ///
     /// # Errors
     /// When the log takes no more: it keeps track of the ids of tablespaces.
     pub fn scratch(&self) -> Result<Scratch> {
         self.engine.check_open()?;
         let table = self.engine.catalog.temporary_table(&TableOptions::default().definition)?;
-        Ok(Scratch { table: Table::temporary(self.engine.clone(), "(scratch)", table, self.undo.clone()) })
+        self.undo.scratches.lock().insert(table.shape().record.id, table.clone());
+        let undo = self.undo.clone();
+        Ok(Scratch {
+            undo: undo.clone(),
+            table: Table::temporary(self.engine.clone(), "(scratch)", table, undo),
+        })
     }
 
     /// The session's temporary table of this name.
@@ -103,12 +104,18 @@ impl Drop for Session {
         for table in self.tables.get_mut().values() {
             self.engine.catalog.drop_temporary(&table.inner);
         }
+        for table in core::mem::take(&mut *self.undo.scratches.lock()).values() {
+            self.engine.catalog.drop_temporary(table);
+        }
+        // Nobody is inside a table of this session any more, and handles that are left keep nothing alive.
+        self.engine.transactions.streams().drop_temporary(&self.undo.stream);
     }
 }
 
 /// A tree for intermediate results.
 #[derive(Debug)]
 pub struct Scratch {
+    undo: Arc<SessionUndo>,
     table: Table,
 }
 
@@ -122,6 +129,7 @@ impl core::ops::Deref for Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        self.undo.scratches.lock().remove(&self.table.inner.shape().record.id);
         self.table.engine.catalog.drop_temporary(&self.table.inner);
     }
 }

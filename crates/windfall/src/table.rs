@@ -82,10 +82,11 @@ impl Table {
             temporary: self.undo.as_ref().map(|undo| undo.stream()),
         };
         let (result, end) = run(&target)?;
-        drop(call);
         if let Some(undo) = &self.undo {
+            // The session's end waits for those inside, and then drops this stream.
             self.engine.transactions.purge_stream(undo.stream())?;
         }
+        drop(call);
         if end > Lsn::ZERO {
             self.engine.log.commit(end, self.engine.flush_log())?;
         }
