@@ -80,6 +80,8 @@ documentation() {
 
 rust_parts=(fmt clippy)
 need_rust
+# One test watches the system calls of a drop.
+need strace strace
 start_deny_build
 run "format" cargo fmt --all --check
 run "lints" cargo clippy --workspace --all-targets -- -D warnings
