@@ -100,10 +100,4 @@ impl BufferPool {
         }
         left
     }
-
-    /// How many frames beyond the pool's size are not given back yet.
-    pub fn frames_to_retire(&self) -> usize {
-        let beyond = (self.limit.load(Acquire)..self.used.load(Acquire)).map(FrameNo);
-        beyond.filter(|frame| !self.arena.frame(*frame).is(RETIRED)).count()
-    }
 }

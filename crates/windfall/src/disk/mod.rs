@@ -29,6 +29,7 @@ use crate::{
     error::{DiskError, Result},
     ids::SpaceId,
     page::Page,
+    sync::work::{self, Work},
 };
 
 /// What a file is, which is also its name.
@@ -112,6 +113,17 @@ pub struct Request {
     pub action: Action,
     /// The bytes to write, or room for the bytes to read: the whole buffer is transferred.
     pub buffer: IoBuffer,
+}
+
+impl Request {
+    /// Counts the request as work of the thread that submits it: what every disk does first with it.
+    fn count(&self) {
+        debug_assert!(self.offset.is_multiple_of(BLOCK as u64), "a request at offset {}", self.offset);
+        work::count(match self.action {
+            Action::Read => Work::Read,
+            Action::Write => Work::Write,
+        });
+    }
 }
 
 /// What a request does.

@@ -9,12 +9,8 @@
 
 use std::collections::VecDeque;
 
-use super::{Action, Completion, Queue, Request, handles::Handles, real::Inner, system::File};
-use crate::sync::{
-    Arc, Event, Mutex, Rank,
-    thread::Thread,
-    work::{self, Work},
-};
+use super::{Completion, Queue, Request, handles::Handles, real::Inner, system::File};
+use crate::sync::{Arc, Event, Mutex, Rank, thread::Thread};
 
 /// The threads that carry out requests.
 #[derive(Debug)]
@@ -154,15 +150,7 @@ impl RealQueue {
 impl Queue for RealQueue {
     fn submit(&mut self, batch: Vec<Request>) {
         for request in batch {
-            debug_assert!(
-                request.offset % super::BLOCK as u64 == 0,
-                "a request at offset {}",
-                request.offset
-            );
-            work::count(match request.action {
-                Action::Read => Work::Read,
-                Action::Write => Work::Write,
-            });
+            request.count();
             self.pending += 1;
             let inbox = self.inbox.clone();
             match self.handles().get_for_queue(request.file) {

@@ -111,11 +111,6 @@ impl Deleter {
         self.wake.notify();
     }
 
-    /// Notes tablespaces whose file had gone before the database was opened, and whose record may still be there.
-    pub fn note_gone(&self, spaces: impl Iterator<Item = SpaceId>) {
-        self.gone.lock().extend(spaces);
-    }
-
     /// Tablespaces whose file is gone since the last call.
     pub fn take_gone(&self) -> Vec<SpaceId> {
         core::mem::take(&mut *self.gone.lock())

@@ -12,11 +12,7 @@ use super::{
     Kind, SimulatedDisk,
     names::InodeId,
 };
-use crate::{
-    env::Env,
-    error::DiskError,
-    sync::work::{self, Work},
-};
+use crate::{env::Env, error::DiskError};
 
 #[derive(Debug)]
 enum Entry {
@@ -77,15 +73,7 @@ impl SimulatedQueue {
 impl Queue for SimulatedQueue {
     fn submit(&mut self, batch: Vec<Request>) {
         for request in batch {
-            debug_assert!(
-                request.offset % super::BLOCK as u64 == 0,
-                "a request at offset {}",
-                request.offset
-            );
-            work::count(match request.action {
-                Action::Read => Work::Read,
-                Action::Write => Work::Write,
-            });
+            request.count();
             let entry = match self.accept(request.file) {
                 Ok(id) if self.draw(2) == 0 => Entry::Done(self.carry_out(request, id)),
                 Ok(id) => Entry::Waiting(request, id),
