@@ -9,10 +9,11 @@
 //! **May touch.** `error`, `sync`, the machine.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     path::{Path, PathBuf},
 };
 
+use rustc_hash::FxHashMap;
 use rustix::{
     fs::{Mode, OFlags},
     io::{Errno, retry_on_intr},
@@ -44,7 +45,7 @@ pub struct Handles {
 
 #[derive(Debug, Default)]
 struct Cache {
-    files: HashMap<FileName, Entry>,
+    files: FxHashMap<FileName, Entry>,
     /// Data files by the time of their last use.
     by_use: BTreeMap<u64, FileName>,
     clock: u64,
