@@ -15,7 +15,7 @@ use std::{
 
 use rustc_hash::FxHashMap;
 use rustix::{
-    fs::{Mode, OFlags},
+    fs::{Advice, Mode, OFlags},
     io::{Errno, retry_on_intr},
 };
 
@@ -186,6 +186,11 @@ impl Handles {
             direct = false;
         }
         let fd = fd.map_err(|error| failed(action, &path, error.into()))?;
+        if matches!(name, FileName::Log(_)) {
+            // Read-ahead would put large folios into the page cache: a small write to one then goes through all its
+            // blocks. The log's reader reads in large pieces anyway.
+            let _ = rustix::fs::fadvise(&fd, 0, None, Advice::Random);
+        }
         let open = matches!(name, FileName::Data(_)).then(|| self.open.clone());
         Ok(File::new(fd, path, direct, open))
     }
