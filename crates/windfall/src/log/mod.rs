@@ -207,6 +207,8 @@ pub struct Log {
     starved_by: Mutex<Option<Error>>,
     last_sync_at: AtomicU64,
     last_sync_took: AtomicU64,
+    /// The longest sync since somebody asked for it.
+    longest_sync: AtomicU64,
     counts: Counts,
 }
 
@@ -297,6 +299,7 @@ impl Log {
             starved_by: Mutex::new(Rank::Leaf, None),
             last_sync_at: AtomicU64::new(now),
             last_sync_took: AtomicU64::new(0),
+            longest_sync: AtomicU64::new(0),
             counts: Counts::default(),
             disk,
             env,

@@ -197,7 +197,9 @@ impl Log {
             self.disk.sync(FileName::Log(*number))?;
             let now = self.env.now();
             self.counts.fsyncs.fetch_add(1, Relaxed);
-            self.last_sync_took.store((now.saturating_sub(before)).as_nanos() as u64, Relaxed);
+            let took = now.saturating_sub(before).as_nanos() as u64;
+            self.last_sync_took.store(took, Relaxed);
+            self.longest_sync.fetch_max(took, Relaxed);
             self.last_sync_at.store(now.as_nanos() as u64, Relaxed);
         }
         writer.unsynced.clear();
@@ -208,8 +210,14 @@ impl Log {
         Ok(())
     }
 
-    /// How long the last sync of the log took: what a worker that loads the device adapts its pace to.
+    /// How long the last sync of the log took.
     pub fn last_sync(&self) -> Duration {
         Duration::from_nanos(self.last_sync_took.load(Relaxed))
+    }
+
+    /// How long the longest sync since the last call took, zero if there was none: what the worker that loads the device
+    /// adapts its pace to. For one caller.
+    pub fn take_longest_sync(&self) -> Duration {
+        Duration::from_nanos(self.longest_sync.swap(0, Relaxed))
     }
 }
