@@ -6,14 +6,15 @@
 //!
 //! **May touch.** All of `disk`.
 
-use core::sync::atomic::AtomicU64;
-
 use super::{Action, Completion, Disk, FileName, Folder, IoBuffer, Request};
 use crate::{
     error::DiskError,
     ids::SpaceId,
     page::Page,
-    sync::work::{self, Work},
+    sync::{
+        atomic::AtomicU64,
+        work::{self, Work},
+    },
 };
 
 const LOG: FileName = FileName::Log(3);

@@ -260,7 +260,7 @@ impl Disk for RealDisk {
 
 #[cfg(test)]
 mod tests {
-    use core::sync::atomic::AtomicU64;
+    use crate::sync::atomic::AtomicU64;
 
     use super::*;
     use crate::{
@@ -402,7 +402,7 @@ mod tests {
             .map(|_| {
                 let (disk, stop) = (disk.clone(), stop.clone());
                 std::thread::spawn(move || {
-                    while stop.load(core::sync::atomic::Ordering::SeqCst) == 0 {
+                    while stop.load(crate::sync::atomic::Ordering::SeqCst) == 0 {
                         for n in 0..4 {
                             let _ = disk.read(data(n), 0, &mut [0; 16]);
                         }
@@ -414,7 +414,7 @@ mod tests {
             disk.create(data(round % 4)).unwrap();
             disk.remove(data(round % 4)).unwrap();
         }
-        stop.store(1, core::sync::atomic::Ordering::SeqCst);
+        stop.store(1, crate::sync::atomic::Ordering::SeqCst);
         for reader in readers {
             reader.join().unwrap();
         }

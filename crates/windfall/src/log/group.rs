@@ -19,23 +19,20 @@ use super::{
 use crate::{
     error::{Result, UsageError},
     ids::Lsn,
-    sync::atomic::{
-        AtomicUsize,
-        Ordering::{Relaxed, SeqCst},
+    sync::{
+        atomic::Ordering::{Relaxed, SeqCst},
+        thread, thread_local,
     },
 };
 
-/// How many may append at the same time; more wait for a slot.
-pub(super) const SLOTS: usize = 128;
+/// How many may append at the same time; more wait for a slot. A model has few, so that somebody does wait.
+pub(super) const SLOTS: usize = if cfg!(all(test, feature = "model")) { 2 } else { 128 };
 /// A slot that nobody holds.
 pub(super) const FREE: u64 = u64::MAX;
 
 thread_local! {
     /// The slot that this thread had last: most likely free, and in its cache.
-    static LAST: Cell<usize> = Cell::new({
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        NEXT.fetch_add(1, Relaxed)
-    });
+    static LAST: Cell<usize> = Cell::new(thread::number());
 }
 
 /// Someone who appends. Dropping it says that what was appended is registered dirty.

@@ -8,13 +8,16 @@
 //!
 //! **May touch.** Nothing.
 
-use core::{
-    sync::atomic::{
+use core::time::Duration;
+
+use super::machine::{
+    Condvar, Mutex,
+    atomic::{
         AtomicBool, AtomicU32,
         Ordering::{Relaxed, SeqCst},
         fence,
     },
-    time::Duration,
+    const_mutex,
 };
 
 /// An event to wait for. The condition lives elsewhere, in atomics or behind a lock of its own.
@@ -23,8 +26,8 @@ pub struct Event {
     waiters: AtomicU32,
     /// Whether there was a notification since the last nap.
     rung: AtomicBool,
-    mutex: parking_lot::Mutex<u64>,
-    condvar: parking_lot::Condvar,
+    mutex: Mutex<u64>,
+    condvar: Condvar,
 }
 
 impl Event {
@@ -33,8 +36,8 @@ impl Event {
         Self {
             waiters: AtomicU32::new(0),
             rung: AtomicBool::new(false),
-            mutex: parking_lot::const_mutex(0),
-            condvar: parking_lot::Condvar::new(),
+            mutex: const_mutex(0),
+            condvar: Condvar::new(),
         }
     }
 
@@ -97,7 +100,7 @@ impl Event {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, atomic::AtomicBool};
+    use std::sync::Arc;
 
     use super::*;
 

@@ -9,19 +9,18 @@
 //!
 //! **May touch.** [`Event`].
 
-use core::sync::atomic::{
-    AtomicU8, AtomicU64, AtomicUsize,
-    Ordering::{Relaxed, SeqCst},
+use super::{
+    Event,
+    machine::{
+        self,
+        atomic::{AtomicU8, AtomicU64, Ordering::SeqCst},
+    },
 };
-
-use super::Event;
 
 const OPEN: u8 = 0;
 const CLOSED: u8 = 1;
 const CLOSED_FOR_GOOD: u8 = 2;
 const STRIPES: usize = 4;
-/// The stripe of the next thread that asks for one.
-static NEXT_STRIPE: AtomicUsize = AtomicUsize::new(0);
 
 /// How many are inside by one stripe. Counters that lie a cache line apart never share one, wherever the gate itself
 /// begins; to align it would make every table larger and its allocation slower.
@@ -73,10 +72,7 @@ impl Gate {
 
     /// Passes the gate on a stripe of this thread's own. See [`Gate::enter`].
     pub fn enter_here(&self) -> Option<Inside<'_>> {
-        thread_local! {
-            static STRIPE: usize = NEXT_STRIPE.fetch_add(1, Relaxed);
-        }
-        self.enter(STRIPE.with(|stripe| *stripe))
+        self.enter(machine::thread_number())
     }
 
     /// Whether someone has closed the gate: long work inside looks at it now and then, and leaves.

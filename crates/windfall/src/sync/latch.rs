@@ -8,25 +8,27 @@
 //! the frame gets another page, not when the pool shrinks. A version says nothing about *which* page the frame holds:
 //! the tag is to be read under the version that is validated.
 //!
-//! **May touch.** `work`, to count waits. One of the few places with `unsafe`.
+//! **May touch.** `work`, to count waits.
 //!
 //! The word: bit 63 exclusive, bit 62 someone is parked, bits 48 to 61 how many share, bits 0 to 47 the version.
 
-use core::sync::atomic::{
-    AtomicU64,
-    Ordering::{Acquire, Relaxed, Release},
-    fence,
+use super::{
+    machine::{
+        self, SPINS,
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Relaxed, Release},
+            fence,
+        },
+    },
+    work::DropMark,
 };
-
-use super::work::DropMark;
 
 const EXCLUSIVE: u64 = 1 << 63;
 const PARKED: u64 = 1 << 62;
 const SHARE: u64 = 1 << 48;
 const SHARERS: u64 = PARKED - SHARE;
 const VERSION: u64 = SHARE - 1;
-/// How often a waiter looks again before it parks: a page latch is held for a microsecond, or for an I/O.
-const SPINS: u32 = 60;
 
 /// The latch. Zeroed memory is an open latch of version 0.
 #[derive(Debug, Default)]
@@ -162,7 +164,7 @@ impl Latch {
             if self.0.load(Relaxed) & bits == 0 {
                 return;
             }
-            core::hint::spin_loop();
+            machine::spin_loop();
         }
         self.1.waited();
         let word = self.0.load(Relaxed);
@@ -173,24 +175,12 @@ impl Latch {
             let word = self.0.load(Relaxed);
             word & bits != 0 && word & PARKED != 0
         };
-        // SAFETY: the key is the address of this latch, which nobody else parks on; the closures neither panic nor call
-        // into the parking lot.
-        unsafe {
-            parking_lot_core::park(
-                self.key(),
-                validate,
-                || {},
-                |_, _| {},
-                parking_lot_core::DEFAULT_PARK_TOKEN,
-                None,
-            );
-        }
+        machine::park(self.key(), validate);
     }
 
     fn wake(&self) {
         self.0.fetch_and(!PARKED, Relaxed);
-        // SAFETY: as for parking: the key is this latch's own.
-        unsafe { parking_lot_core::unpark_all(self.key(), parking_lot_core::DEFAULT_UNPARK_TOKEN) };
+        machine::unpark_all(self.key());
     }
 
     fn key(&self) -> usize {

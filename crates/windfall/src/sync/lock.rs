@@ -10,7 +10,10 @@
 
 use core::ops::{Deref, DerefMut};
 
-use super::work::{self, DropMark, Work};
+use super::{
+    machine,
+    work::{self, DropMark, Work},
+};
 
 /// The order in which locks may be taken: a later one while an earlier one is held, never the other way round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,7 +62,7 @@ pub enum Rank {
 mod order {
     use std::cell::RefCell;
 
-    use super::Rank;
+    use super::{super::machine::thread_local, Rank};
 
     thread_local! {
         static HELD: RefCell<Vec<Rank>> = const { RefCell::new(Vec::new()) };
@@ -166,7 +169,7 @@ impl Drop for Marked<'_> {
 pub struct Mutex<T> {
     rank: Rank,
     mark: DropMark,
-    inner: parking_lot::Mutex<T>,
+    inner: machine::Mutex<T>,
 }
 
 /// What [`Mutex::lock`] gives.
@@ -174,14 +177,14 @@ pub struct Mutex<T> {
 pub struct MutexGuard<'a, T> {
     /// Given back before the mutex is.
     _marked: Marked<'a>,
-    inner: parking_lot::MutexGuard<'a, T>,
+    inner: machine::MutexGuard<'a, T>,
     _held: Held,
 }
 
 impl<T> Mutex<T> {
     /// A mutex of this rank.
     pub const fn new(rank: Rank, value: T) -> Self {
-        Self { rank, mark: DropMark::new(), inner: parking_lot::const_mutex(value) }
+        Self { rank, mark: DropMark::new(), inner: machine::const_mutex(value) }
     }
 
     /// Waits for the mutex.
@@ -226,14 +229,14 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 pub struct RwLock<T> {
     rank: Rank,
     mark: DropMark,
-    inner: parking_lot::RwLock<T>,
+    inner: machine::RwLock<T>,
 }
 
 /// What [`RwLock::read`] gives.
 #[derive(Debug)]
 pub struct RwLockReadGuard<'a, T> {
     _marked: Marked<'a>,
-    inner: parking_lot::RwLockReadGuard<'a, T>,
+    inner: machine::RwLockReadGuard<'a, T>,
     _held: Held,
 }
 
@@ -241,14 +244,14 @@ pub struct RwLockReadGuard<'a, T> {
 #[derive(Debug)]
 pub struct RwLockWriteGuard<'a, T> {
     _marked: Marked<'a>,
-    inner: parking_lot::RwLockWriteGuard<'a, T>,
+    inner: machine::RwLockWriteGuard<'a, T>,
     _held: Held,
 }
 
 impl<T> RwLock<T> {
     /// A read-write lock of this rank.
     pub const fn new(rank: Rank, value: T) -> Self {
-        Self { rank, mark: DropMark::new(), inner: parking_lot::const_rwlock(value) }
+        Self { rank, mark: DropMark::new(), inner: machine::const_rwlock(value) }
     }
 
     /// Waits for shared access.

@@ -1,7 +1,7 @@
 //! Locks, events, atomics and counted work: the only door to the machine's primitives.
 //!
 //! **Purpose.** Everything that makes threads wait or see each other comes from here, so that a model checker can
-//! take its place, the order of locks can be asserted, and what an operation did can be counted.
+//! take its place (`model`), the order of locks can be asserted, and what an operation did can be counted.
 //!
 //! **Invariants.** Locks are taken in the order of [`Rank`]; debug builds assert it at every acquisition. A wait is
 //! by event, never by sleep.
@@ -12,12 +12,22 @@ mod event;
 mod gate;
 pub mod latch;
 mod lock;
+#[cfg(not(all(test, feature = "model")))]
+mod machine;
+#[cfg(all(test, feature = "model"))]
+pub mod model;
 pub mod thread;
 pub mod work;
 
-pub use core::sync::atomic;
+#[cfg(all(test, feature = "model"))]
+mod interleavings;
+
 pub use std::sync::{Arc, OnceLock, Weak};
 
 pub use event::Event;
 pub use gate::{Gate, Inside};
 pub use lock::{Held, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, as_another_thread};
+pub use machine::atomic;
+pub(crate) use machine::thread_local;
+#[cfg(all(test, feature = "model"))]
+use model as machine;

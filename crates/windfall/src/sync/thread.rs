@@ -1,12 +1,14 @@
 //! Threads that are not workers of an environment: those that carry blocking system calls for others.
 //!
-//! **Purpose.** The one place besides `env` where a thread is started, so that a model checker can take its place.
+//! **Purpose.** The one place besides `env` where a thread is started, and where threads are told apart.
 //!
 //! **Invariants.** A thread is joined before its handle is gone.
 //!
 //! **May touch.** Nothing.
 
 use std::{io, thread};
+
+pub use super::machine::thread_number as number;
 
 /// A running thread. Dropping it waits for its end: whoever drops it has told it to end.
 #[derive(Debug)]

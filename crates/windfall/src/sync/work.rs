@@ -9,9 +9,11 @@
 //!
 //! **May touch.** Nothing.
 
-use core::{
-    cell::Cell,
-    sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+use core::cell::Cell;
+
+use super::machine::{
+    atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    thread_local,
 };
 
 /// The kinds of work.

@@ -1,0 +1,162 @@
+//! Latch, event and gate in many orders. What each scenario was seen to catch stands with it.
+
+use core::time::Duration;
+
+use super::{
+    Arc, Event, Gate,
+    atomic::{
+        AtomicBool, AtomicU64,
+        Ordering::{Relaxed, SeqCst},
+    },
+    latch::Latch,
+    model::{explore, spawn},
+};
+
+/// A nap that only a notification ends.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Two words under a latch that are always equal, with a word between them so that they are no walk.
+#[derive(Default)]
+struct Pair {
+    latch: Latch,
+    words: [AtomicU64; 3],
+}
+
+impl Pair {
+    fn read(&self) -> (u64, u64) {
+        (self.words[0].load(Relaxed), self.words[2].load(Relaxed))
+    }
+
+    /// Adds one to both, from what they were.
+    fn change(&self, (a, b): (u64, u64)) {
+        assert_eq!(a, b, "half a change is seen");
+        self.words[0].store(a + 1, Relaxed);
+        self.words[2].store(b + 1, Relaxed);
+        self.latch.release_changed();
+    }
+}
+
+/// Catches: a release that keeps the version; an exclusive latch taken beside a shared one; a shared one beside an
+/// exclusive; an upgrade that does not compare the version; a release or the last sharer that wakes nobody; a waiter
+/// who parks without looking again.
+#[test]
+fn a_latch_shows_no_half_change_and_loses_no_wakeup() {
+    explore(12_000, || {
+        let pair = Arc::new(Pair::default());
+        let run = |role: fn(&Pair)| {
+            let pair = pair.clone();
+            spawn(move || role(&pair))
+        };
+        let threads = [
+            run(|pair| {
+                pair.latch.exclusive();
+                pair.change(pair.read());
+            }),
+            run(|pair| {
+                let version = pair.latch.wait_version();
+                let mut seen = pair.read();
+                if !pair.latch.try_exclusive_at(version) {
+                    pair.latch.exclusive();
+                    seen = pair.read();
+                }
+                pair.change(seen);
+            }),
+            run(|pair| {
+                pair.latch.share();
+                let (a, b) = pair.read();
+                assert_eq!(a, b, "a sharer is disturbed");
+                pair.latch.unshare();
+            }),
+            run(|pair| {
+                for _ in 0..2 {
+                    let version = pair.latch.wait_version();
+                    let (a, b) = pair.read();
+                    assert!(!pair.latch.is(version) || a == b, "half a change is valid");
+                }
+            }),
+        ];
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(pair.read(), (2, 2), "a change is lost");
+    });
+}
+
+/// Catches: a waiter who does not look again after it has announced itself; a notifier who looks for waiters before
+/// its change (by its caller), or who passes by the mutex.
+#[test]
+fn an_event_loses_no_notification() {
+    explore(12_000, || {
+        let shared = Arc::new((Event::new(), AtomicU64::new(0)));
+        let waiters = [1, 2, 2].map(|wanted| {
+            let shared = shared.clone();
+            spawn(move || shared.0.wait(|| shared.1.load(SeqCst) >= wanted))
+        });
+        let notifiers = [0; 2].map(|_| {
+            let shared = shared.clone();
+            spawn(move || {
+                shared.1.fetch_add(1, SeqCst);
+                shared.0.notify();
+            })
+        });
+        for thread in waiters.into_iter().chain(notifiers) {
+            thread.join().unwrap();
+        }
+    });
+}
+
+/// Catches: a nap that forgets an earlier notification when it begins; a notification that does not ring.
+#[test]
+fn a_nap_misses_no_work() {
+    explore(12_000, || {
+        let shared = Arc::new((Event::new(), AtomicU64::new(0)));
+        let given = [1, 10].map(|work| {
+            let shared = shared.clone();
+            spawn(move || {
+                shared.1.fetch_add(work, SeqCst);
+                shared.0.notify();
+            })
+        });
+        let mut done = 0;
+        while done < 11 {
+            done += shared.1.swap(0, SeqCst);
+            if done < 11 {
+                shared.0.nap(LONG);
+            }
+        }
+        for thread in given {
+            thread.join().unwrap();
+        }
+    });
+}
+
+/// Catches: a passer who looks before it counts itself, or who stays counted where it waits; a closer who sums before it
+/// closes; one who leaves and tells nobody; a gate that opens again after it was closed for good.
+#[test]
+fn nobody_is_inside_a_closed_gate() {
+    explore(8_000, || {
+        let shared = Arc::new((Gate::new(), AtomicBool::new(false)));
+        let passers = [0, 1].map(|stripe| {
+            let shared = shared.clone();
+            spawn(move || {
+                for _ in 0..3 {
+                    let Some(_inside) = shared.0.enter(stripe) else { return };
+                    assert!(!shared.1.load(SeqCst), "inside while the gate is closed");
+                    // Work, which takes its time.
+                    assert!(!shared.1.load(SeqCst), "closed while someone is inside");
+                }
+            })
+        });
+        shared.0.close();
+        shared.1.store(true, SeqCst);
+        shared.1.store(false, SeqCst);
+        shared.0.open();
+        shared.0.close_for_good();
+        shared.1.store(true, SeqCst);
+        shared.0.open();
+        assert!(shared.0.enter(0).is_none(), "closed for good is for good");
+        for thread in passers {
+            thread.join().unwrap();
+        }
+    });
+}

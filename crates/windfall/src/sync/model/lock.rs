@@ -1,0 +1,283 @@
+//! The locks of a model, and its parking lot.
+//!
+//! **Purpose.** Whoever has to wait leaves the scheduler's list until somebody wakes it.
+//!
+//! **Invariants.** The locks are the machine's, taken by trying only; so within a scenario the machine never waits. A
+//! waiter sits down in the step in which it saw that it has to wait.
+//!
+//! **May touch.** The scheduler.
+
+use core::{
+    cell::RefCell,
+    ops::{Deref, DerefMut},
+    time::Duration,
+};
+use std::{collections::HashMap, rc::Rc};
+
+use shuttle::{
+    future::batch_semaphore::{BatchSemaphore, Fairness},
+    rand::{Rng, thread_rng},
+};
+
+use super::{current, point, still};
+
+/// A timed wait of this length does not end by itself.
+const FOREVER: Duration = Duration::from_secs(3600);
+/// How many turns a shorter one lasts at most.
+const TURNS: usize = 4;
+
+/// Where a waiter waits for its one wake-up.
+type Seat = Rc<BatchSemaphore>;
+
+std::thread_local! {
+    static LOT: RefCell<HashMap<usize, Vec<Seat>>> = RefCell::default();
+}
+
+fn sit_down(key: usize) -> Seat {
+    let seat = Rc::new(BatchSemaphore::new(0, Fairness::Unfair));
+    LOT.with_borrow_mut(|lot| lot.entry(key).or_default().push(seat.clone()));
+    seat
+}
+
+fn wait(seat: &BatchSemaphore) {
+    seat.acquire_blocking(1).expect("a seat is never closed");
+}
+
+/// Forgets who was waiting in a run that was cut off.
+pub(super) fn forget_waiters() {
+    // Whoever waited may lie on a stack that is gone: its seat is not to be touched any more.
+    LOT.with_borrow_mut(|lot| lot.drain().for_each(|(_, seats)| core::mem::forget(seats)));
+}
+
+/// Waits for a wake-up, if `blocked` says so.
+pub fn park(key: usize, blocked: impl FnOnce() -> bool) {
+    point();
+    if current().is_none() {
+        std::thread::yield_now();
+    } else if still(blocked) {
+        wait(&sit_down(key));
+    }
+}
+
+/// Wakes everybody who is parked under this key.
+pub fn unpark_all(key: usize) {
+    let seats = LOT.with_borrow_mut(|lot| lot.remove(&key));
+    for seat in seats.into_iter().flatten() {
+        seat.release(1);
+    }
+}
+
+/// Takes a lock: by trying in a scenario, by waiting outside.
+fn take<G>(key: usize, mut attempt: impl FnMut() -> Option<G>, wait: impl FnOnce() -> G) -> Guard<G> {
+    if current().is_none() {
+        return Guard { key, inner: Some(wait()) };
+    }
+    loop {
+        let mut taken = None;
+        park(key, || {
+            taken = attempt();
+            taken.is_none()
+        });
+        if taken.is_some() {
+            return Guard { key, inner: taken };
+        }
+    }
+}
+
+/// Holds a lock.
+#[derive(Debug)]
+pub struct Guard<G> {
+    key: usize,
+    inner: Option<G>,
+}
+
+impl<G> Guard<G> {
+    fn held(&mut self) -> &mut G {
+        self.inner.as_mut().expect("the lock is held")
+    }
+}
+
+impl<G: Deref> Deref for Guard<G> {
+    type Target = G::Target;
+    fn deref(&self) -> &G::Target {
+        self.inner.as_ref().expect("the lock is held")
+    }
+}
+
+impl<G: DerefMut> DerefMut for Guard<G> {
+    fn deref_mut(&mut self) -> &mut G::Target {
+        self.held()
+    }
+}
+
+impl<G> Drop for Guard<G> {
+    fn drop(&mut self) {
+        self.inner = None;
+        unpark_all(self.key);
+    }
+}
+
+/// A mutex.
+#[derive(Debug, Default)]
+pub struct Mutex<T>(parking_lot::Mutex<T>);
+
+/// What [`Mutex::lock`] gives.
+pub type MutexGuard<'a, T> = Guard<parking_lot::MutexGuard<'a, T>>;
+
+/// A mutex with this value.
+pub const fn const_mutex<T>(value: T) -> Mutex<T> {
+    Mutex(parking_lot::const_mutex(value))
+}
+
+impl<T> Mutex<T> {
+    fn key(&self) -> usize {
+        core::ptr::from_ref(self).addr()
+    }
+
+    /// Waits for the mutex.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        take(self.key(), || self.0.try_lock(), || self.0.lock())
+    }
+
+    /// Takes the mutex if nobody holds it.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        point();
+        self.0.try_lock().map(|guard| Guard { key: self.key(), inner: Some(guard) })
+    }
+
+    /// The value, when nobody else can hold the mutex.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut()
+    }
+}
+
+/// A read-write lock.
+#[derive(Debug, Default)]
+pub struct RwLock<T>(parking_lot::RwLock<T>);
+
+/// What [`RwLock::read`] gives.
+pub type RwLockReadGuard<'a, T> = Guard<parking_lot::RwLockReadGuard<'a, T>>;
+
+/// What [`RwLock::write`] gives.
+pub type RwLockWriteGuard<'a, T> = Guard<parking_lot::RwLockWriteGuard<'a, T>>;
+
+/// A read-write lock with this value.
+pub const fn const_rwlock<T>(value: T) -> RwLock<T> {
+    RwLock(parking_lot::const_rwlock(value))
+}
+
+impl<T> RwLock<T> {
+    fn key(&self) -> usize {
+        core::ptr::from_ref(self).addr()
+    }
+
+    /// Waits for shared access.
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        take(self.key(), || self.0.try_read(), || self.0.read())
+    }
+
+    /// Shared access if nobody writes.
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        point();
+        self.0.try_read().map(|guard| Guard { key: self.key(), inner: Some(guard) })
+    }
+
+    /// Waits for exclusive access.
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        take(self.key(), || self.0.try_write(), || self.0.write())
+    }
+
+    /// Exclusive access if nobody has any.
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        point();
+        self.0.try_write().map(|guard| Guard { key: self.key(), inner: Some(guard) })
+    }
+}
+
+/// A condition variable.
+#[derive(Debug, Default)]
+pub struct Condvar(parking_lot::Condvar);
+
+/// Whether a wait ended with its time.
+#[derive(Clone, Copy, Debug)]
+pub struct WaitTimeoutResult(bool);
+
+impl WaitTimeoutResult {
+    /// Whether it did.
+    pub fn timed_out(self) -> bool {
+        self.0
+    }
+}
+
+impl Condvar {
+    /// One that nobody waits for.
+    pub const fn new() -> Self {
+        Self(parking_lot::Condvar::new())
+    }
+
+    fn key(&self) -> usize {
+        core::ptr::from_ref(self).addr()
+    }
+
+    /// Wakes everybody who waits now.
+    pub fn notify_all(&self) {
+        point();
+        if current().is_some() {
+            unpark_all(self.key());
+        } else {
+            self.0.notify_all();
+        }
+    }
+
+    /// Gives the mutex back, waits, and takes it again.
+    pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        if current().is_some() {
+            self.wait_outside(guard, |seat| {
+                wait(seat);
+                false
+            });
+        } else {
+            self.0.wait(guard.held());
+        }
+    }
+
+    /// The same, for some time at most.
+    pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, at_most: Duration) -> WaitTimeoutResult {
+        if current().is_none() {
+            return WaitTimeoutResult(self.0.wait_for(guard.held(), at_most).timed_out());
+        }
+        if at_most >= FOREVER {
+            self.wait(guard);
+            return WaitTimeoutResult(false);
+        }
+        let turns = thread_rng().gen_range(0..TURNS);
+        let expired = self.wait_outside(guard, |seat| {
+            let woken = |_| {
+                shuttle::thread::yield_now();
+                seat.available_permits() > 0
+            };
+            !(0..turns).any(woken)
+        });
+        WaitTimeoutResult(expired)
+    }
+
+    /// Sits down, gives the mutex back for the time of the wait, and gets up.
+    fn wait_outside<T>(&self, guard: &mut MutexGuard<'_, T>, wait: impl FnOnce(&Seat) -> bool) -> bool {
+        point();
+        // The seat comes first: from here on a notification finds this thread.
+        let seat = sit_down(self.key());
+        let mutex = parking_lot::MutexGuard::mutex(guard.held());
+        guard.inner = None;
+        unpark_all(guard.key);
+        let expired = wait(&seat);
+        LOT.with_borrow_mut(|lot| {
+            if let Some(seats) = lot.get_mut(&self.key()) {
+                seats.retain(|other| !Rc::ptr_eq(other, &seat));
+            }
+        });
+        let mut again = take(guard.key, || mutex.try_lock(), || mutex.lock());
+        guard.inner = again.inner.take();
+        core::mem::forget(again);
+        expired
+    }
+}

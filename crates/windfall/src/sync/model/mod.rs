@@ -1,0 +1,184 @@
+//! The primitives of a model: the same names as in `machine`, but a scheduler decides at each of them who goes on.
+//!
+//! **Purpose.** A test runs a scenario of a few threads many times ([`explore`]), each time in another order, and a
+//! failure is replayed by its schedule. The scheduler is that of the crate `shuttle`; the threads of a scenario are its
+//! tasks, on one thread of the machine.
+//!
+//! **Invariants.** Only test builds with the feature `model` contain this. Outside a scenario everything here behaves as
+//! the machine does, so other tests run in such a build, too.
+//!
+//! **May touch.** `shuttle`.
+//!
+//! The mechanism is one call, [`point`], before each access to an atomic: the scheduler may let somebody else go on
+//! there. The atomics themselves are the machine's, as large as they are in the product; so frames, pages and the log's
+//! ring are explored where they lie, in mapped memory. Locks, events and latches that have to wait do so in a small
+//! parking lot ([`park`]), from which nobody comes back by chance: a wake-up that is lost is a deadlock, and that is
+//! reported. A timed wait lasts for a few turns that chance decides; one of an hour or more never ends by itself.
+//!
+//! What this covers: every order in which the accesses of a scenario to our own atomics, locks and events may come. What
+//! it does not cover:
+//!
+//! - Weak memory. All accesses are sequentially consistent here, whatever order they ask for, and fences do nothing.
+//!   A `Relaxed` that ought to be `Release` is not found. Miri and the machine itself are left for that.
+//! - `crossbeam-epoch`, `crossbeam-queue`, `Arc` and `OnceLock` run as they are: one of their calls is one step. All
+//!   threads of a scenario are one thread to the epochs, so a pin of any of them holds back what all of them free;
+//!   a missing pin is not found.
+//! - The inside of a walk over neighbouring words, as when a page is copied: there is a point every [`WALK`] words.
+//! - Threads that the engine starts itself: a scenario calls the workers' steps from threads of its own.
+
+pub mod atomic;
+mod explore;
+mod lock;
+
+use core::{
+    any::Any,
+    cell::{Cell, RefCell},
+    time::Duration,
+};
+use std::{collections::HashMap, rc::Rc};
+
+pub use explore::{explore, spawn};
+pub use lock::{
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, const_mutex, const_rwlock,
+};
+pub(super) use lock::{park, unpark_all};
+
+/// In a model a second look in a row shows nothing new.
+pub(super) const SPINS: u32 = 1;
+/// How many neighbouring words are read or written in a row as one step.
+const WALK: usize = 32;
+
+std::thread_local! {
+    /// Whether the present look is to be one step.
+    static STILL: Cell<bool> = const { Cell::new(false) };
+    /// The last word of the walk under way, and its length.
+    static LAST_WORD: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+    /// The thread-local values of the scenario's threads, by variable and thread.
+    static LOCALS: RefCell<HashMap<(usize, Option<usize>), Rc<dyn Any>>> = RefCell::default();
+}
+
+/// Which thread of the scenario this is; none outside of one.
+fn current() -> Option<usize> {
+    shuttle::current::try_get_current_task().map(usize::from)
+}
+
+/// Here the scheduler may let another thread go on.
+fn point() {
+    if !STILL.get() && current().is_some() {
+        // The scheduler knows no time: this is a chance to switch, and nothing else.
+        shuttle::thread::sleep(Duration::ZERO);
+    }
+}
+
+/// The point before an access to an atomic. A walk over neighbouring words has few of them.
+fn access<T>(atomic: &T) {
+    let address = core::ptr::from_ref(atomic) as usize;
+    let (last, length) = LAST_WORD.get();
+    if size_of::<T>() == 8 && address == last + 8 && length < WALK {
+        LAST_WORD.set((address, length + 1));
+    } else {
+        point();
+        LAST_WORD.set((address, 0));
+    }
+}
+
+/// Runs something as one step.
+fn still<T>(run: impl FnOnce() -> T) -> T {
+    let before = STILL.replace(true);
+    let result = run();
+    STILL.set(before);
+    result
+}
+
+/// Forgets what an earlier run has left: each run begins alike, or it could not be replayed.
+fn begin() {
+    lock::forget_waiters();
+    LAST_WORD.set((0, 0));
+    STILL.set(false);
+    LOCALS.with_borrow_mut(|locals| locals.retain(|(_, thread), _| thread.is_none()));
+}
+
+/// Lets others go on first.
+pub(super) fn spin_loop() {
+    if current().is_some() {
+        shuttle::thread::yield_now();
+    } else {
+        core::hint::spin_loop();
+    }
+}
+
+/// A number of this thread's own, the same in every run.
+pub fn thread_number() -> usize {
+    current().unwrap_or(0)
+}
+
+/// A variable of which each thread of a scenario has one of its own.
+#[derive(Debug)]
+pub struct Local<T: 'static>(fn() -> T);
+
+impl<T: 'static> Local<T> {
+    /// A variable that begins so in each thread.
+    pub const fn new(init: fn() -> T) -> Self {
+        Self(init)
+    }
+
+    /// Looks at this thread's value.
+    pub fn with<R>(&'static self, look: impl FnOnce(&T) -> R) -> R {
+        let key = (core::ptr::from_ref(self) as usize, current());
+        let found = LOCALS.with_borrow(|locals| locals.get(&key).cloned());
+        let value = found.unwrap_or_else(|| {
+            let new: Rc<dyn Any> = Rc::new(self.0());
+            LOCALS.with_borrow_mut(|locals| locals.insert(key, new.clone()));
+            new
+        });
+        look(value.downcast_ref().expect("a variable keeps its type"))
+    }
+}
+
+impl<T: 'static> Local<Cell<T>> {
+    /// This thread's value.
+    pub fn get(&'static self) -> T
+    where
+        T: Copy,
+    {
+        self.with(Cell::get)
+    }
+
+    /// Sets it.
+    pub fn set(&'static self, value: T) {
+        self.with(|cell| cell.set(value));
+    }
+
+    /// Sets it and gives the one before.
+    pub fn replace(&'static self, value: T) -> T {
+        self.with(|cell| cell.replace(value))
+    }
+}
+
+impl<T: 'static> Local<RefCell<T>> {
+    /// Changes this thread's value.
+    pub fn with_borrow_mut<R>(&'static self, change: impl FnOnce(&mut T) -> R) -> R {
+        self.with(|cell| change(&mut cell.borrow_mut()))
+    }
+
+    /// Sets it and gives the one before.
+    pub fn replace(&'static self, value: T) -> T {
+        self.with(|cell| cell.replace(value))
+    }
+}
+
+/// Declares variables as the standard macro does.
+macro_rules! scenario_local {
+    () => {};
+    ($(#[$attribute:meta])* $visible:vis static $name:ident: $type:ty = const $init:block; $($rest:tt)*) => {
+        $(#[$attribute])* $visible static $name: $crate::sync::model::Local<$type> =
+            $crate::sync::model::Local::new(|| $init);
+        $crate::sync::thread_local! { $($rest)* }
+    };
+    ($(#[$attribute:meta])* $visible:vis static $name:ident: $type:ty = $init:expr; $($rest:tt)*) => {
+        $(#[$attribute])* $visible static $name: $crate::sync::model::Local<$type> =
+            $crate::sync::model::Local::new(|| $init);
+        $crate::sync::thread_local! { $($rest)* }
+    };
+}
+pub(crate) use scenario_local as thread_local;
