@@ -22,6 +22,8 @@ mod floor;
 mod flush;
 pub mod frame;
 mod free;
+#[cfg(all(test, feature = "model"))]
+mod interleavings;
 mod page_table;
 mod read_ahead;
 mod reclaim;

@@ -9,11 +9,15 @@
 //!
 //! **May touch.** `sync`.
 
+#[cfg(all(test, feature = "model"))]
+mod model;
 mod real;
 mod simulated;
 
 use core::{fmt, time::Duration};
 
+#[cfg(all(test, feature = "model"))]
+pub use model::ModelEnv;
 pub use real::RealEnv;
 pub use simulated::SimulatedEnv;
 

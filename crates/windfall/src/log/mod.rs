@@ -46,6 +46,8 @@ mod segments;
 mod space;
 mod writer;
 
+#[cfg(all(test, feature = "model"))]
+mod interleavings;
 #[cfg(test)]
 mod test_disk;
 #[cfg(test)]

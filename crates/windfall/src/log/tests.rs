@@ -24,16 +24,16 @@ const SEGMENT: u64 = 64 << 10;
 const OPTIONS: LogOptions = LogOptions { size: 4 * SEGMENT, buffer: 64 << 10 };
 const UUID: [u8; 16] = [9; 16];
 
-fn new_database() -> Arc<TestDisk> {
+pub(super) fn new_database() -> Arc<TestDisk> {
     let disk = TestDisk::new();
     let control = Control { uuid: UUID, segment_size: SEGMENT, page_size: 16384, ..Control::default() };
     ControlFile::create(disk.clone(), Health::new(), control).unwrap();
     disk
 }
 
-type Group = (Lsn, Lsn, Vec<u8>);
+pub(super) type Group = (Lsn, Lsn, Vec<u8>);
 
-fn read(disk: &Arc<TestDisk>, from: Option<Lsn>) -> Result<(ControlFile, Vec<Group>, Lsn)> {
+pub(super) fn read(disk: &Arc<TestDisk>, from: Option<Lsn>) -> Result<(ControlFile, Vec<Group>, Lsn)> {
     let file = ControlFile::open(disk.clone(), Health::new())?;
     let from = from.unwrap_or(file.control().floor);
     let mut reader = LogReader::new(disk.clone(), file.control(), from)?;
@@ -44,14 +44,14 @@ fn read(disk: &Arc<TestDisk>, from: Option<Lsn>) -> Result<(ControlFile, Vec<Gro
     Ok((file, groups, reader.end()))
 }
 
-struct Life {
-    disk: Arc<TestDisk>,
+pub(super) struct Life {
+    pub(super) disk: Arc<TestDisk>,
     control: ControlFile,
-    log: Arc<Log>,
+    pub(super) log: Arc<Log>,
     health: Health,
 }
 
-fn open_in(disk: Arc<TestDisk>, env: Arc<dyn Env>) -> Life {
+pub(super) fn open_in(disk: Arc<TestDisk>, env: Arc<dyn Env>) -> Life {
     let (mut control, _, end) = read(&disk, None).unwrap();
     let health = Health::new();
     let log = Log::open(disk.clone(), env, health.clone(), OPTIONS, &mut control, end).unwrap();

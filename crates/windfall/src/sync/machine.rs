@@ -24,14 +24,7 @@ pub fn park(key: usize, blocked: impl FnOnce() -> bool) {
     // SAFETY: keys are addresses of latches, on which nobody else parks; the closures neither panic nor call into the
     // parking lot.
     unsafe {
-        parking_lot_core::park(
-            key,
-            blocked,
-            || {},
-            |_, _| {},
-            parking_lot_core::DEFAULT_PARK_TOKEN,
-            None,
-        );
+        parking_lot_core::park(key, blocked, || {}, |_, _| {}, parking_lot_core::DEFAULT_PARK_TOKEN, None);
     }
 }
 

@@ -1,0 +1,84 @@
+//! Finding pages while they come and go.
+
+use core::time::Duration;
+
+use super::*;
+use crate::{
+    buffer::page_table::PageTable,
+    sync::{
+        atomic::AtomicU64,
+        model::{explore, spawn},
+    },
+};
+
+/// Two threads use six pages in three frames, while the cleaner frees frames: latches and looks get the page that they
+/// asked for.
+///
+/// Catches: a look, a shared or an exclusive latch that does not compare the tag; a frame that is used again with the
+/// version that it had; an evicted frame that is left in the page table, and one that is taken out of it behind its
+/// release.
+#[test]
+fn nobody_takes_a_page_for_another() {
+    let prepared = Prepared::new();
+    explore(1200, move || {
+        let base = prepared.open(3);
+        let running = Arc::new(AtomicU64::new(2));
+        let threads = [0, 1].map(|n| {
+            let (base, running) = (base.clone(), running.clone());
+            spawn(move || {
+                let [first, second, far] = PAGES;
+                base.look(n, first).unwrap();
+                let id = PageId { space: SPACES[0], page: second };
+                let shared = base.pool.share(&base.spaces[0], second, Access::Point).unwrap();
+                assert!(is_page(shared.page(), id), "another page is latched for {id}");
+                drop(shared);
+                base.look(1 - n, far).unwrap();
+                let id = PageId { space: SPACES[n], page: first };
+                let latched = base.pool.exclusive(&base.spaces[n], first).unwrap();
+                assert!(
+                    is_page(latched.page(), id) && latched.id() == id,
+                    "another page is latched for {id}"
+                );
+                drop(latched);
+                running.fetch_sub(1, Relaxed);
+            })
+        });
+        // Whoever finds every frame latched waits for the cleaner.
+        while running.load(Relaxed) > 0 {
+            base.pool.clean_step(Lsn::ZERO).unwrap();
+            base.pool.cleaner_wake.nap(Duration::from_millis(1));
+        }
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        base.audit();
+    });
+}
+
+/// Entries of one chunk come and go, and with the last one the chunk.
+///
+/// Catches: a chunk whose entries are counted behind their entry, or given up while one is announced; an entry that its
+/// remover does not compare.
+#[test]
+fn a_chunk_goes_with_its_last_entry_only() {
+    explore(8000, || {
+        let table = Arc::new(PageTable::default());
+        let threads = [0, 1, 2].map(|n| {
+            let table = table.clone();
+            spawn(move || {
+                let page = PageNo(1000 + n);
+                for round in 0..2 {
+                    let frame = FrameNo(10 * n + round);
+                    table.insert(page, frame, &crossbeam_epoch::pin()).unwrap();
+                    assert_eq!(table.get(page, &crossbeam_epoch::pin()), Some(frame), "an entry is lost");
+                    assert!(!table.remove(page, FrameNo(99), &crossbeam_epoch::pin()), "somebody else's");
+                    assert!(table.remove(page, frame, &crossbeam_epoch::pin()), "it went by itself");
+                }
+            })
+        });
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(table.get(PageNo(1000), &crossbeam_epoch::pin()), None);
+    });
+}
