@@ -126,7 +126,8 @@ impl Base {
         mtr.commit()
     }
 
-    /// Every frame is held by one page of one live tablespace, or is in the free list once; and what is counted is there.
+    /// After everything was written: every frame is held by one page of one live tablespace, or is in the free list once,
+    /// and what is counted is there.
     fn audit(&self) {
         let pool = &self.pool;
         let used = pool.used.load(Relaxed);
@@ -156,6 +157,10 @@ impl Base {
             held[space] += 1;
         }
         assert_eq!(self.spaces.each_ref().map(|space| space.resident()), held, "residents are miscounted");
-        assert_eq!(pool.counters.dirty.load(Relaxed), dirty, "dirty frames are miscounted");
+        assert_eq!(
+            (pool.counters.dirty.load(Relaxed), dirty),
+            (0, 0),
+            "something is left dirty, or counted as such"
+        );
     }
 }

@@ -68,7 +68,8 @@ struct State {
     operations: u64,
     crash_at: Option<u64>,
     crashed: bool,
-    faults: Vec<(u64, Fault)>,
+    /// From which operation on, in which file if not in any, and what.
+    faults: Vec<(u64, Option<FileName>, Fault)>,
     unreadable: BTreeSet<(InodeId, u64)>,
     capacity: Option<u64>,
 }
@@ -117,8 +118,13 @@ impl SimulatedDisk {
     /// Plans a failure of this operation, or of the first one after it that the fault fits.
     pub fn fail_at(&self, operation: u64, fault: Fault) {
         let mut state = self.state.lock();
-        state.faults.push((operation, fault));
-        state.faults.sort_by_key(|(at, _)| *at);
+        state.faults.push((operation, None, fault));
+        state.faults.sort_by_key(|(at, _, _)| *at);
+    }
+
+    /// Plans a failure of the next operation on this file that the fault fits.
+    pub fn fail_on(&self, file: FileName, fault: Fault) {
+        self.state.lock().faults.push((0, Some(file), fault));
     }
 
     /// Limits the space for content: from then on a write that needs more finds the disk full. `None` is no limit.
@@ -153,8 +159,14 @@ impl SimulatedDisk {
     /// crashes and faults are not taken along, damage and the capacity are. Operations count from 1 again.
     #[must_use]
     pub fn restart(&self, survive: Survive) -> Self {
-        let mut old = self.state.lock();
-        old.crashed = true;
+        self.crash();
+        self.survivor(survive)
+    }
+
+    /// The disk as the machine would find it if it crashed now; this one goes on.
+    #[must_use]
+    pub fn survivor(&self, survive: Survive) -> Self {
+        let old = self.state.lock();
         let chance = SimulatedEnv::new(match survive {
             Survive::Nothing => 0,
             Survive::Everything => 1,
@@ -202,8 +214,11 @@ impl SimulatedDisk {
             state.crashed = true;
             return Err(DiskError::Crashed);
         }
-        let fault = match state.faults.iter().position(|(at, fault)| *at <= now && fault.fits(kind)) {
-            Some(due) => Some(state.faults.remove(due).1),
+        let due = |(at, on, fault): &(u64, Option<FileName>, Fault)| {
+            *at <= now && on.is_none_or(|on| on == file) && fault.fits(kind)
+        };
+        let fault = match state.faults.iter().position(due) {
+            Some(due) => Some(state.faults.remove(due).2),
             None => None,
         };
         match fault {
