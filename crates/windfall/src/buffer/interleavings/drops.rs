@@ -117,3 +117,27 @@ fn the_flusher_takes_no_page_for_another() {
         base.audit();
     });
 }
+
+/// The first page of a tablespace is on its way to a file that is still to be made when the tablespace is dropped.
+///
+/// Catches: a file that is made without a look at the mark, or not under the lock under which it is asked for.
+#[test]
+fn no_file_is_made_behind_the_deleter() {
+    let prepared = Prepared::new();
+    explore(3000, move || {
+        let base = prepared.open(16);
+        let space = base.pool.attach(EMPTY, Durability::Logged);
+        make_header(&base.pool, &space).unwrap();
+        let cleaner = {
+            let base = base.clone();
+            spawn(move || base.pool.clean_step(Lsn::MAX).unwrap())
+        };
+        base.pool.detach(&space, Lsn(8));
+        let mut to_delete = 0;
+        while base.pool.reclaim_step(&mut |_| to_delete += 1) {}
+        cleaner.join().unwrap();
+        while base.pool.reclaim_step(&mut |_| to_delete += 1) {}
+        let is_there = base.disk.len(FileName::Data(EMPTY)).unwrap().is_some();
+        assert_eq!(is_there, to_delete == 1, "the deleter is told of {to_delete} files");
+    });
+}

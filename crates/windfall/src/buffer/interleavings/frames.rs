@@ -72,3 +72,33 @@ fn a_growing_pool_gets_each_retired_frame_once() {
         assert!(!beyond.iter().any(|frame| pool.arena.frame(*frame).is(RETIRED)));
     });
 }
+
+/// A pool is made smaller while somebody takes a frame that was never used.
+///
+/// Catches: a frame that is taken by the old size and that nobody gets back.
+#[test]
+fn a_shrinking_pool_gets_every_frame_back() {
+    let prepared = Prepared::new();
+    explore(4000, move || {
+        let smallest = crate::buffer::SMALLEST;
+        let base = prepared.open(smallest as u32 + 2);
+        let pool = base.pool.clone();
+        // All frames below the new size are in other hands.
+        pool.used.store(smallest as u32, Relaxed);
+        let taker = {
+            let base = base.clone();
+            spawn(move || base.look(0, PAGES[0]).unwrap())
+        };
+        pool.resize(smallest).unwrap();
+        // Whoever finds no frame below the size waits for one.
+        pool.give(FrameNo(0));
+        taker.join().unwrap();
+        for _ in 0..4 {
+            pool.clean_step(Lsn::ZERO).unwrap();
+        }
+        for no in (smallest as u32..pool.used.load(Relaxed)).map(FrameNo) {
+            let frame = pool.arena.frame(no);
+            assert!(frame.is(RETIRED), "{no:?} lies beyond the size and still holds {}", frame.tag());
+        }
+    });
+}

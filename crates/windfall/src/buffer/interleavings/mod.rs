@@ -26,6 +26,8 @@ const PAGE_SIZE: usize = 4096;
 /// The tablespaces of the scenarios, and the pages that each of them has.
 const SPACES: [SpaceId; 2] = [SpaceId(100), SpaceId(101)];
 const PAGES: [PageNo; 3] = [PageNo(1), PageNo(2), PageNo(100)];
+/// A tablespace without pages and file, for those who want one.
+const EMPTY: SpaceId = SpaceId(102);
 /// Where a page says whose it is, at its two ends.
 const STAMPS: [u32; 2] = [64, PAGE_SIZE as u32 - 8];
 
@@ -59,7 +61,8 @@ fn base(disk: SimulatedDisk, mut control: ControlFile, end: Lsn, frames: u32) ->
     let health = Health::new();
     let log = Log::open(shared.clone(), env.clone(), health.clone(), options, &mut control, end).unwrap();
     let ground = Ground { disk: shared, log: Arc::new(log), env, health };
-    let pool = Arc::new(BufferPool::new(ground, PAGE_SIZE, super::SMALLEST, super::SMALLEST).unwrap());
+    let pool =
+        BufferPool::new(ground, PAGE_SIZE, super::SMALLEST, super::SMALLEST + 4).map(Arc::new).unwrap();
     pool.limit.store(frames, Relaxed);
     let spaces = SPACES.map(|id| pool.attach(id, Durability::Logged));
     Base { disk, pool, spaces }
@@ -100,6 +103,16 @@ impl Prepared {
         base.spaces.iter().for_each(|space| space.set_file(FileState::Made));
         base
     }
+}
+
+/// Makes the header page, unless somebody has made it. Says whether this call did.
+fn make_header(pool: &BufferPool, space: &Arc<Space>) -> Result<bool> {
+    let mut mtr = Mtr::begin(pool)?;
+    let Some(slot) = mtr.latch_first(space)? else { return Ok(false) };
+    mtr.apply(slot, &PageOp::Format { kind: PageType::Map, level: 0 });
+    space.set_has_pages();
+    mtr.commit()?;
+    Ok(true)
 }
 
 impl Base {

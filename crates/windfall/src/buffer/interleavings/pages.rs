@@ -82,3 +82,33 @@ fn a_chunk_goes_with_its_last_entry_only() {
         assert_eq!(table.get(PageNo(1000), &crossbeam_epoch::pin()), None);
     });
 }
+
+/// Two threads make the header of an empty tablespace, while the cleaner writes and evicts it.
+///
+/// Catches: a header that is made a second time; one that was made, written and evicted, and of which an empty frame is
+/// left.
+#[test]
+fn a_header_is_made_once() {
+    let prepared = Prepared::new();
+    explore(2000, move || {
+        let base = prepared.open(2);
+        let space = base.pool.attach(EMPTY, Durability::Logged);
+        let running = Arc::new(AtomicU64::new(2));
+        let threads = [0, 1].map(|_| {
+            let (base, space, running) = (base.clone(), space.clone(), running.clone());
+            spawn(move || {
+                let made = make_header(&base.pool, &space).unwrap();
+                let header = base.pool.share(&space, PageNo::HEADER, Access::Point).unwrap();
+                assert_eq!(header.page().page_type(), PageType::Map as u8, "the header is lost");
+                running.fetch_sub(1, Relaxed);
+                made
+            })
+        });
+        while running.load(Relaxed) > 0 {
+            base.pool.clean_step(Lsn::MAX).unwrap();
+            base.pool.cleaner_wake.nap(Duration::from_millis(1));
+        }
+        let made = threads.map(|thread| thread.join().unwrap());
+        assert!(made[0] != made[1], "{made:?}");
+    });
+}
