@@ -18,7 +18,7 @@ use crate::{
     error::{Result, UsageError},
     ids::{PageId, SpaceId},
     sync::{
-        atomic::Ordering::{AcqRel, Acquire, Relaxed},
+        atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
         work::{self, Work},
     },
 };
@@ -34,15 +34,11 @@ impl BufferPool {
         loop {
             // Before the first look: a frame that comes free behind a look ends the wait.
             let freed = self.frames_freed.load(Acquire);
-            if let Some(frame) = self.free.pop(&self.arena) {
-                if frame.0 >= self.limit.load(Acquire) {
+            if let Some(frame) = self.free.pop(&self.arena).or_else(|| self.unused()) {
+                if frame.0 >= self.limit.load(SeqCst) {
                     self.retire(frame);
                     continue;
                 }
-                self.ask_for_more();
-                return Ok(frame);
-            }
-            if let Some(frame) = self.unused() {
                 self.ask_for_more();
                 return Ok(frame);
             }

@@ -5,7 +5,8 @@
 //!
 //! **Invariants.** A frame beyond the size is retired when it comes free; its version has grown before its page bytes
 //! go back to the system, so no reader validates what is then zero. A retired frame is in no list. Who retires a
-//! frame looks at the size again afterwards, who grows the pool sets the size before it looks for retired frames.
+//! frame looks at the size again afterwards, who grows the pool sets the size before it looks for retired frames. The same
+//! holds for who takes a frame that was never used, and who makes the pool smaller and looks how many are in use.
 //!
 //! **May touch.** The rest of `buffer`.
 
@@ -17,7 +18,7 @@ use super::{
 use crate::{
     error::{Result, UsageError},
     ids::SpaceId,
-    sync::atomic::Ordering::{AcqRel, Acquire, SeqCst},
+    sync::atomic::Ordering::{Acquire, SeqCst},
 };
 
 impl BufferPool {
@@ -36,7 +37,7 @@ impl BufferPool {
         for frame in (old..frames.min(self.used.load(Acquire))).map(FrameNo) {
             self.bring_back(frame);
         }
-        if self.limit.load(SeqCst) < self.used.load(Acquire) {
+        if self.limit.load(SeqCst) < self.used.load(SeqCst) {
             self.shrinking.store(true, SeqCst);
         }
         // Frames that were never used are to be had now, too.
@@ -45,10 +46,10 @@ impl BufferPool {
         Ok(())
     }
 
-    /// A frame that was never used.
+    /// A frame that was never used. The pool may have become smaller meanwhile: the caller looks at the size again.
     pub(super) fn unused(&self) -> Option<FrameNo> {
         let take = |used: u32| (used < self.limit.load(Acquire)).then_some(used + 1);
-        self.used.fetch_update(AcqRel, Acquire, take).ok().map(FrameNo)
+        self.used.fetch_update(SeqCst, Acquire, take).ok().map(FrameNo)
     }
 
     /// Frames that were never used and may be.
