@@ -182,10 +182,10 @@ fn is_explained(engine: &Engine, id: SpaceId) -> bool {
     match engine.pool.space(id) {
         Some(space) if space.is_dropped() || space.durability() == Durability::Temporary => true,
         Some(_) => {
-            // A statement that makes a tree has claimed its table: this waits for the outcome.
+            // A statement that makes a tree has claimed its table: this waits for the outcome, or finds the tree with the table.
             let tables = engine.catalog.tables();
             let current = tables.iter().filter_map(|(name, _)| engine.catalog.table(name).ok());
-            let mut spaces = current.flat_map(|table| table.shape().record.spaces().collect::<Vec<_>>());
+            let mut spaces = current.flat_map(|table| table.shape().spaces().collect::<Vec<_>>());
             spaces.any(|space| space == id) || engine.transactions.streams().spaces().contains(&id)
         }
         // The pool hands a tablespace over before it counts it as gone, and the deleter deletes the file before it does.

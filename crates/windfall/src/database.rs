@@ -169,6 +169,11 @@ impl Database {
         Ok(Self { engine: Arc::new(engine) })
     }
 
+    #[cfg(test)]
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
     fn mode(&self) -> FlushLog {
         self.engine.flush_log()
     }
@@ -272,7 +277,8 @@ impl Database {
         self.engine.catalog.swap_tables(a, b, self.mode())
     }
 
-    /// Adds a secondary index, filled from the rows. Calls on this table wait meanwhile.
+    /// Adds a secondary index, filled from the rows. Calls on this table go on meanwhile; they wait for a moment at the
+    /// beginning and at the end, for calls under way and the log. Other statements on this table wait for the index.
     ///
     /// # Errors
     /// There is no such table, the name is taken, or two rows have one key in a unique index.

@@ -20,7 +20,7 @@ use crate::{
     range::{Bounds, Range},
     session::SessionUndo,
     sync::Arc,
-    transaction::{Mode, RowTarget, Secondary, Value, read},
+    transaction::{Mode, RowTarget, Secondary, Value, Watch, read},
 };
 
 /// A table. Clones are cheap and are the same table.
@@ -65,7 +65,7 @@ impl Table {
     /// Runs a change of rows, then waits for the log outside the gate.
     fn change<T>(&self, run: impl FnOnce(&RowTarget<'_>) -> Result<(T, Lsn)>) -> Result<T> {
         self.engine.check_open()?;
-        let call = self.inner.enter()?;
+        let call = self.inner.enter_to_change()?;
         let shape: &Shape = &call.shape;
         let indexes = shape.secondaries.iter().zip(&shape.record.indexes);
         let secondaries: Vec<Secondary<'_>> = indexes
@@ -74,12 +74,16 @@ impl Table {
         let keys_of = |_key: &[u8], value: &[u8]| {
             Ok(shape.record.indexes.iter().map(|index| Some(index.key.key_of(value))).collect())
         };
+        let noting = shape.building.as_ref().map(|building| {
+            |key: &[u8], before: Option<&[u8]>, after: Option<&[u8]>| building.note(key, before, after)
+        });
         let target = RowTarget {
             name: &self.name,
             clustered: &shape.clustered,
             secondaries: &secondaries,
             keys_of: &keys_of,
             temporary: self.undo.as_ref().map(|undo| undo.stream()),
+            watch: noting.as_ref().map(|noting| noting as &Watch<'_>),
         };
         let (result, end) = run(&target)?;
         if let Some(undo) = &self.undo {

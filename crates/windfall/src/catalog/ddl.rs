@@ -25,7 +25,7 @@ use crate::{
         work::{self, Counts},
     },
     system::{Change, SystemTree, TABLE},
-    transaction::Ids,
+    transaction::Transactions,
     tree::hash::HashBudget,
 };
 
@@ -68,14 +68,16 @@ pub struct DropReport {
 pub struct Catalog {
     pub(super) pool: Arc<BufferPool>,
     pub(super) system: Arc<SystemTree>,
-    ids: Arc<Ids>,
-    names: Names,
+    pub(super) transactions: Arc<Transactions>,
+    pub(super) names: Names,
     budget: Arc<HashBudget>,
     /// Whether new trees get a hash index.
     hashed: AtomicBool,
+    #[cfg(test)]
+    pub(crate) pause: super::tests::Pause,
 }
 
-fn check_name(name: &str) -> Result<()> {
+pub(super) fn check_name(name: &str) -> Result<()> {
     let bad = |what| Err(SchemaError::BadName { name: name.into(), what }.into());
     match name {
         "" => bad("it is empty"),
@@ -85,11 +87,11 @@ fn check_name(name: &str) -> Result<()> {
     }
 }
 
-fn no_table(name: &str) -> SchemaError {
+pub(super) fn no_table(name: &str) -> SchemaError {
     SchemaError::NoTable(name.into())
 }
 
-fn record_key(name: &str) -> Vec<u8> {
+pub(super) fn record_key(name: &str) -> Vec<u8> {
     [&[TABLE], name.as_bytes()].concat()
 }
 
@@ -102,13 +104,22 @@ impl Catalog {
     pub fn open(
         pool: Arc<BufferPool>,
         system: Arc<SystemTree>,
-        ids: Arc<Ids>,
+        transactions: Arc<Transactions>,
         budget: Arc<HashBudget>,
         hashed: bool,
         attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>,
     ) -> Result<Self> {
         let names = Names::new(pool.ground().env.clone());
-        let catalog = Self { pool, system, ids, names, budget, hashed: AtomicBool::new(hashed) };
+        let catalog = Self {
+            pool,
+            system,
+            transactions,
+            names,
+            budget,
+            hashed: AtomicBool::new(hashed),
+            #[cfg(test)]
+            pause: super::tests::Pause::default(),
+        };
         let mut failure = None;
         catalog.system.scan(&[TABLE], &mut |key, value| {
             let entered = catalog.enter(&key[1..], value, attach);
@@ -144,7 +155,7 @@ impl Catalog {
         }
         let mut trees = trees.into_iter();
         let clustered = trees.next().expect("every table has a clustered tree");
-        Ok(Shape { record, clustered, secondaries: trees.collect() })
+        Ok(Shape { record, clustered, secondaries: trees.collect(), building: None })
     }
 
     pub(super) fn tree(&self, space: Arc<Space>) -> Arc<Tree> {
@@ -237,7 +248,7 @@ impl Catalog {
             }
             indexes.push(self.new_index(index)?);
         }
-        let clustered = self.ids.space()?;
+        let clustered = self.transactions.ids().space()?;
         Ok(TableRecord {
             id: clustered.0,
             version: 1,
@@ -250,7 +261,7 @@ impl Catalog {
     pub(super) fn new_index(&self, index: &IndexDefinition) -> Result<IndexRecord> {
         Ok(IndexRecord {
             name: index.name.as_str().into(),
-            space: self.ids.space()?,
+            space: self.transactions.ids().space()?,
             unique: index.unique,
             key: index.key.clone(),
         })
@@ -331,9 +342,9 @@ impl Catalog {
     pub fn truncate_table(&self, name: &str, mode: FlushLog) -> Result<DropReport> {
         let (result, work) = work::in_drop(|| {
             self.reshape(name, mode, |record| {
-                record.clustered = self.ids.space()?;
+                record.clustered = self.transactions.ids().space()?;
                 for index in &mut record.indexes {
-                    index.space = self.ids.space()?;
+                    index.space = self.transactions.ids().space()?;
                 }
                 Ok(())
             })
@@ -365,7 +376,7 @@ impl Catalog {
             let tree = |id| kept(id).unwrap_or_else(|| self.tree(self.attach_new(id)));
             let clustered = tree(record.clustered);
             let secondaries = record.indexes.iter().map(|index| tree(index.space)).collect();
-            table.reshape(Shape { record, clustered, secondaries });
+            table.reshape(Shape { record, clustered, secondaries, building: None });
             for space in &dropped {
                 self.pool.detach(space, lsn);
             }
@@ -409,40 +420,6 @@ impl Catalog {
         claim.set(a, Some(table_b));
         claim.set(b, Some(table_a));
         Ok(())
-    }
-
-    /// Adds a secondary tree and fills it from the rows. Calls on this table wait meanwhile.
-    ///
-    /// # Errors
-    /// [`SchemaError`] for the names, and when two rows have one key in a unique tree; what the log says.
-    pub fn create_index(&self, name: &str, index: &IndexDefinition, mode: FlushLog) -> Result<()> {
-        check_name(&index.name)?;
-        let claim = self.names.claim(&[name]);
-        let table = claim.table(name).ok_or_else(|| no_table(name))?;
-        let old = table.shape();
-        if old.record.indexes.iter().any(|other| *other.name == *index.name) {
-            let (table, index) = (name.into(), index.name.as_str().into());
-            return Err(SchemaError::IndexExists { table, index }.into());
-        }
-        let new = self.new_index(index)?;
-        table.gate().close();
-        let built = self.build_index(name, &old, &new).and_then(|tree| {
-            let mut record = old.record.clone();
-            record.version += 1;
-            record.indexes.push(new);
-            let put = Change::put(record_key(name), record.encode());
-            let recorded = self.change(&mut [put], &[], mode);
-            if let Err(error) = recorded {
-                self.discard(&tree)?;
-                return Err(error);
-            }
-            let mut secondaries = old.secondaries.clone();
-            secondaries.push(tree);
-            table.reshape(Shape { record, clustered: old.clustered.clone(), secondaries });
-            Ok(())
-        });
-        table.gate().open();
-        built
     }
 
     /// Drops a secondary tree.

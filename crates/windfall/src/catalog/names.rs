@@ -24,6 +24,8 @@ enum Entry {
     Table(Arc<Table>),
     /// A statement is deciding over the name, which meant this before.
     Claimed(Option<Arc<Table>>),
+    /// A statement has claimed the name, which goes on to mean this.
+    Kept(Arc<Table>),
 }
 
 type Shard = Mutex<HashMap<Arc<str>, Entry>>;
@@ -60,7 +62,7 @@ impl Names {
         let mut found = None;
         let mut look = || match self.shard(name).lock().get(name) {
             Some(Entry::Claimed(_)) => false,
-            Some(Entry::Table(table)) => {
+            Some(Entry::Table(table) | Entry::Kept(table)) => {
                 found = Some(table.clone());
                 true
             }
@@ -116,7 +118,7 @@ impl Names {
         let mut all = Vec::new();
         for shard in &self.shards {
             for (name, entry) in &*shard.lock() {
-                if let Entry::Table(table) | Entry::Claimed(Some(table)) = entry {
+                if let Entry::Table(table) | Entry::Kept(table) | Entry::Claimed(Some(table)) = entry {
                     all.push((name.clone(), table.clone()));
                 }
             }
@@ -134,6 +136,16 @@ impl Claim<'_> {
     /// The table of a claimed name.
     pub fn table(&self, name: &str) -> Option<Arc<Table>> {
         self.held[self.place(name)].1.clone()
+    }
+
+    /// Lets the names be found meanwhile: they go on to mean what they do. Other statements wait all the same.
+    pub fn keep(&self) {
+        for (name, table) in &self.held {
+            if let Some(table) = table {
+                self.names.shard(name).lock().insert(name.clone(), Entry::Kept(table.clone()));
+            }
+        }
+        self.names.decided.notify();
     }
 
     /// Says what the name means from now on.

@@ -10,15 +10,16 @@
 
 use arc_swap::{ArcSwap, Guard};
 
-use super::record::TableRecord;
+use super::{building::Building, record::TableRecord};
 use crate::{
     error::{Error, Result},
+    ids::SpaceId,
     store::Tree,
     sync::{Arc, Gate, Inside},
 };
 
 /// What a table is made of at one time.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Shape {
     /// Its record.
     pub record: TableRecord,
@@ -26,12 +27,20 @@ pub struct Shape {
     pub clustered: Arc<Tree>,
     /// The secondary trees, in the order of the record.
     pub secondaries: Vec<Arc<Tree>>,
+    /// One more, while it is being filled: who changes rows notes it there.
+    pub building: Option<Arc<Building>>,
 }
 
 impl Shape {
     /// All trees, the clustered one first.
     pub fn trees(&self) -> impl Iterator<Item = &Arc<Tree>> {
         core::iter::once(&self.clustered).chain(&self.secondaries)
+    }
+
+    /// All tablespaces, that of a tree being filled included.
+    pub fn spaces(&self) -> impl Iterator<Item = SpaceId> {
+        let building = self.building.iter().map(|building| building.tree());
+        self.trees().chain(building).map(|tree| tree.space().id())
     }
 }
 
@@ -63,6 +72,22 @@ impl Table {
     pub fn enter(&self) -> Result<Call<'_>> {
         let inside = self.gate.enter_here().ok_or(Error::TableDropped)?;
         Ok(Call { shape: self.shape.load(), _inside: inside })
+    }
+
+    /// Begins a row call that is going to change rows, waiting while DDL has the gate closed, or while more changes are noted
+    /// than whoever fills a new secondary tree can look at.
+    ///
+    /// # Errors
+    /// [`Error::TableDropped`].
+    pub fn enter_to_change(&self) -> Result<Call<'_>> {
+        loop {
+            let call = self.enter()?;
+            let Some(building) = call.shape.building.clone().filter(|building| building.is_full()) else {
+                return Ok(call);
+            };
+            drop(call);
+            building.wait_for_room();
+        }
     }
 
     /// The shape as it is now; it may be another one a moment later.

@@ -197,14 +197,14 @@ impl Engine {
         let (system, mut attacher) = system_tree(&pool, &budget, &scan, lost, opened.system_made)?;
         let ids = Arc::new(Ids::new(pool.clone(), SpaceId(scan.space_ceiling), TrxId(scan.trx_ceiling)));
         let transactions =
-            Transactions::open(pool.clone(), system.clone(), ids.clone(), &scan.unfinished, &mut |space| {
+            Transactions::open(pool.clone(), system.clone(), ids, &scan.unfinished, &mut |space| {
                 attacher.attach(space)
             })?;
         let transactions = Arc::new(transactions);
         let catalog = Catalog::open(
             pool.clone(),
             system.clone(),
-            ids,
+            transactions.clone(),
             budget.clone(),
             options.hash_index,
             &mut |space| attacher.attach(space),

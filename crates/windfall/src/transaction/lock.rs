@@ -81,6 +81,14 @@ impl RowLocks {
         guard
     }
 
+    /// Takes the locks of several rows of one tablespace. Only whoever fills a new secondary tree does so, one at a time for a
+    /// tablespace: who holds one of these locks meanwhile asks for none of the others.
+    pub fn lock_all(&self, names: Vec<LockName>) -> RowGuard<'_> {
+        let mut guard = RowGuard { locks: self, held: Vec::with_capacity(names.len()) };
+        self.lock_more(&mut guard, names);
+        guard
+    }
+
     /// Takes a lock if nobody holds it.
     pub fn try_lock(&self, name: LockName) -> Option<RowGuard<'_>> {
         match self.shard(name).queues.lock().entry(name) {

@@ -56,6 +56,10 @@ pub struct Secondary<'a> {
 /// index that the row is not in.
 pub type KeysOf<'a> = dyn Fn(&[u8], &[u8]) -> Result<Vec<Option<Vec<u8>>>> + Sync + 'a;
 
+/// Is told of a change of a row that is about to be made under the row's lock: the row's key, and the first bytes of its
+/// value before and after; `None` when there is no such row.
+pub type Watch<'a> = dyn Fn(&[u8], Option<&[u8]>, Option<&[u8]>) + Sync + 'a;
+
 /// The trees of a table.
 #[derive(Clone, Copy)]
 pub struct RowTarget<'a> {
@@ -69,6 +73,8 @@ pub struct RowTarget<'a> {
     pub keys_of: &'a KeysOf<'a>,
     /// For a temporary table: the session's stream.
     pub temporary: Option<&'a Stream>,
+    /// Who wants to know of changes.
+    pub watch: Option<&'a Watch<'a>>,
 }
 
 impl core::fmt::Debug for RowTarget<'_> {
@@ -263,7 +269,7 @@ impl<'e> Trx<'e> {
         let long = length > tree.inline_limit() as u64;
         let pieces = value.map(Pieces::new).transpose()?;
         let mut plan = Plan { planned: Vec::new() };
-        if long || !target.secondaries.is_empty() {
+        if long || !target.secondaries.is_empty() || target.watch.is_some() {
             let mut before = Vec::new();
             let header = read::get_indexed(tree, key, &mut before)?;
             if !is_wanted(target, mode, is_live(header))? {
@@ -272,6 +278,9 @@ impl<'e> Trx<'e> {
             let before = is_live(header).then_some(&before[..]);
             let after = pieces.as_ref().map(Pieces::start);
             self.plan(row, target, key, before, after, &mut plan)?;
+            if let Some(watch) = target.watch {
+                watch(key, before, after);
+            }
         }
         #[cfg(test)]
         self.floor().failpoint.pass()?;

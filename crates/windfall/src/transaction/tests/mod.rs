@@ -236,6 +236,7 @@ impl Base {
             secondaries,
             keys_of: &|_, value| Ok(keys_of(value)),
             temporary: None,
+            watch: None,
         }
     }
 

@@ -167,6 +167,7 @@ fn temporary_rows_leave_nothing_in_the_log() {
         secondaries: &[],
         keys_of: &|_, _| Ok(Vec::new()),
         temporary: Some(&stream),
+        watch: None,
     };
     base.put(b"x", b"abc", Mode::Put).unwrap();
     let spaces = ids.ceilings();
