@@ -1,7 +1,9 @@
 //! Tables and their handles beside statements on the same tables, with threads on a real disk.
 
 use std::{
+    io::{self, Read, Write},
     sync::{
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
         mpsc,
     },
@@ -9,7 +11,9 @@ use std::{
     time::Duration,
 };
 
-use windfall::{Database, FlushLog, IndexOptions, Options, Result, TableOptions};
+use windfall::{
+    Database, Error, FlushLog, IndexOptions, Options, Result, Table, TableOptions, error::UsageError,
+};
 
 fn options() -> Options {
     Options::default().buffer_pool_size(16 << 20).log_size(32 << 20).flush_log_at_trx_commit(FlushLog::Lazy)
@@ -23,7 +27,7 @@ fn key(n: u32) -> [u8; 4] {
 fn in_time<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = mpsc::channel();
     thread::spawn(move || done.send(run()));
-    result.recv_timeout(Duration::from_mins(1)).unwrap_or_else(|_| panic!("{what}: it waits for ever"))
+    result.recv_timeout(Duration::from_secs(10)).unwrap_or_else(|_| panic!("{what}: it waits for ever"))
 }
 
 #[test]
@@ -116,5 +120,240 @@ fn a_drop_waits_for_the_index_that_is_being_built() -> Result<()> {
         assert!(table.get(&key(1)).is_err());
     }
     assert_eq!(db.check()?.findings, Vec::<String>::new());
+    Ok(())
+}
+
+/// A value's source, or its sink, that does something at its first byte.
+struct Acting<F>(Option<F>);
+
+impl<F: FnOnce()> Acting<F> {
+    fn act(&mut self) {
+        if let Some(act) = self.0.take() {
+            act();
+        }
+    }
+}
+
+impl<F: FnOnce()> Read for Acting<F> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.act();
+        out.fill(7);
+        Ok(out.len())
+    }
+}
+
+impl<F: FnOnce()> Write for Acting<F> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.act();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+const LONG: u64 = 300_000;
+
+/// Puts a long value, and does something from within its source once a statement has begun on another thread.
+fn put_amid(
+    table: &Table,
+    statement: impl FnOnce() -> Result<()> + Send + 'static,
+    act: impl FnOnce(),
+) -> (Result<()>, Result<()>) {
+    let mut begun = None;
+    let source = || {
+        begun = Some(thread::spawn(statement));
+        // It waits for this very call.
+        thread::sleep(Duration::from_millis(50));
+        act();
+    };
+    let put = table.put_stream(&key(0), LONG, &mut Acting(Some(source)));
+    (put, begun.expect("the source was asked").join().unwrap())
+}
+
+type Statement = fn(&Database) -> Result<()>;
+
+#[test]
+fn a_source_may_call_tables_that_a_statement_is_closing() -> Result<()> {
+    let statements: [(&str, Statement); 5] = [
+        ("drop both", |db| db.drop_tables(&["a", "b"]).map(drop)),
+        ("drop the table itself", |db| db.drop_table("b").map(drop)),
+        ("truncate", |db| db.truncate_table("b").map(drop)),
+        ("create an index", |db| db.create_index("b", "i", IndexOptions::on_value(0..4))),
+        ("check", |db| db.check().map(drop)),
+    ];
+    for (what, statement) in statements {
+        let folder = tempfile::tempdir().unwrap();
+        let db = Database::open(folder.path(), options())?;
+        let (a, b) =
+            (db.create_table("a", TableOptions::default())?, db.create_table("b", TableOptions::default())?);
+        for table in [&a, &b] {
+            table.insert(&key(1), b"one")?;
+        }
+        let other = db.clone();
+        let (put, done) = in_time(what, move || {
+            put_amid(
+                &b.clone(),
+                move || statement(&other),
+                move || {
+                    for table in [&a, &b] {
+                        assert_eq!(table.get(&key(1)).unwrap().as_deref(), Some(&b"one"[..]));
+                        table.put(&key(2), b"two").unwrap();
+                        assert!(table.rows().unwrap().all(|row| row.is_ok()));
+                    }
+                    // Until the statement is done a name means what it meant.
+                    assert_eq!(db.table("b").unwrap().get(&key(2)).unwrap().as_deref(), Some(&b"two"[..]));
+                },
+            )
+        });
+        put.unwrap_or_else(|error| panic!("{what}: {error}"));
+        done.unwrap_or_else(|error| panic!("{what}: {error}"));
+        let db = Database::open(folder.path(), options());
+        assert!(db.is_err() || db?.check()?.is_sound(), "{what}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_source_makes_no_statement_and_waits_for_no_row() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Database::open(folder.path(), options())?;
+    let table = db.create_table("t", TableOptions::default())?;
+    table.insert(&key(1), &[1; 100_000])?;
+    let refused = |result: Result<()>| {
+        let error = result.unwrap_err();
+        assert!(matches!(error, Error::Usage(UsageError::Other(_))), "{error}");
+        assert!(error.to_string().contains("source"), "{error}");
+    };
+    let (inner, handle) = (db.clone(), table.clone());
+    in_time("a source", move || {
+        let act = || {
+            refused(inner.drop_table("t").map(drop));
+            refused(inner.truncate_table("t").map(drop));
+            refused(inner.create_table("new", TableOptions::default()).map(drop));
+            refused(inner.create_index("t", "i", IndexOptions::on_value(0..4)));
+            refused(inner.rename_table("t", "new"));
+            refused(inner.swap_tables("t", "t"));
+            refused(inner.check().map(drop));
+            // The row whose value this is.
+            refused(handle.put(&key(0), b"another value"));
+            refused(handle.read_stream(&key(0), &mut io::sink()).map(drop));
+            assert!(handle.get(&key(0)).unwrap().is_none());
+            assert_eq!(handle.read_stream(&key(1), &mut io::sink()).unwrap(), Some(100_000));
+        };
+        handle.put_stream(&key(0), LONG, &mut Acting(Some(act)))
+    })?;
+    assert_eq!(table.get(&key(0))?, Some(vec![7; LONG as usize]));
+
+    // Two rows, each of which the other's source wants.
+    let (one, other) = (table.clone(), table.clone());
+    let results = in_time("two sources", move || {
+        let meet = Arc::new(std::sync::Barrier::new(2));
+        let put = move |table: Table, mine: u32, others: u32, meet: Arc<std::sync::Barrier>| {
+            let mut inner = None;
+            let act = || {
+                meet.wait();
+                inner = Some(table.put(&key(others), b"from a source"));
+                meet.wait();
+            };
+            table.put_stream(&key(mine), LONG, &mut Acting(Some(act))).unwrap();
+            inner.expect("the source was asked")
+        };
+        let met = meet.clone();
+        let thread = thread::spawn(move || put(one, 5, 6, met));
+        [put(other, 6, 5, meet), thread.join().unwrap()]
+    });
+    results.into_iter().for_each(refused);
+    assert_eq!(db.check()?.findings, Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn a_sink_holds_up_nobody_and_gets_the_value_that_was_there() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Database::open(folder.path(), options())?;
+    let table = db.create_table("t", TableOptions::default())?;
+    let value = vec![3; LONG as usize];
+    table.insert(&key(0), &value)?;
+    let (handle, inner) = (table.clone(), db.clone());
+    let read = in_time("a sink", move || {
+        let act = || {
+            inner.create_index("t", "i", IndexOptions::on_value(0..4)).unwrap();
+            handle.put(&key(0), &[4; 200_000]).unwrap();
+            handle.insert(&key(1), &[5; 200_000]).unwrap();
+            assert_eq!(inner.check().unwrap().findings, Vec::<String>::new());
+            inner.rename_table("t", "u").unwrap();
+        };
+        let mut read = Vec::new();
+        let mut acting = Acting(Some(act));
+        struct Both<'a, W>(&'a mut Vec<u8>, &'a mut W);
+        impl<W: Write> Write for Both<'_, W> {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.extend_from_slice(bytes);
+                self.1.write(bytes)
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let length = handle.read_stream(&key(0), &mut Both(&mut read, &mut acting))?;
+        assert_eq!(length, Some(LONG));
+        Ok::<_, Error>(read)
+    })?;
+    assert!(read == value, "another value, or a part of it");
+
+    for truncate in [true, false] {
+        let (handle, inner) = (table.clone(), db.clone());
+        handle.put(&key(0), &value)?;
+        let error = in_time("a drop amid a sink", move || {
+            let act =
+                || drop(if truncate { inner.truncate_table("u") } else { inner.drop_table("u") }.unwrap());
+            handle.read_stream(&key(0), &mut Acting(Some(act))).unwrap_err()
+        });
+        assert!(matches!(error, Error::TableDropped), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn tables_with_large_records_are_swapped() -> Result<()> {
+    for page_size in [4096, 16384] {
+        let folder = tempfile::tempdir().unwrap();
+        let db = Database::open(folder.path(), options().page_size(page_size))?;
+        // The largest record there is.
+        let made = |name: &str, size: usize| {
+            db.create_table(name, TableOptions::default().metadata(vec![name.as_bytes()[0]; size])).is_ok()
+        };
+        let size = (1..page_size / 2).rev().find(|size| made("a", *size)).unwrap();
+        assert!(size > page_size / 5, "{size}");
+        for n in 0..20 {
+            assert!(made(&format!("b{n}"), size * (n % 3) / 2));
+        }
+        assert!(made("c", size) && made("d", size / 2) && made("a neighbour", size));
+        for (one, other) in [
+            ("a", "c"),
+            ("a", "a neighbour"),
+            ("a", "d"),
+            ("b2", "b5"),
+            ("b3", "b2"),
+            ("a", "c"),
+            ("b0", "d"),
+        ] {
+            let meta = |name: &str| Ok::<_, Error>(db.table(name)?.metadata());
+            let before = (meta(one)?, meta(other)?);
+            db.swap_tables(one, other).unwrap_or_else(|error| panic!("{one} and {other}: {error}"));
+            assert_eq!((meta(other)?, meta(one)?), before);
+        }
+        assert_eq!(db.check()?.findings, Vec::<String>::new());
+        let before: Vec<_> = db.tables()?.into_iter().map(|table| table.name).collect();
+        let metadata = |db: &Database| -> Result<Vec<_>> {
+            before.iter().map(|name| Ok(db.table(name)?.metadata())).collect()
+        };
+        let wanted = metadata(&db)?;
+        db.close()?;
+        let db = Database::open(folder.path(), options().page_size(page_size))?;
+        assert_eq!(metadata(&db)?, wanted);
+    }
     Ok(())
 }

@@ -147,13 +147,6 @@ impl Filler<'_> {
         self.building.tree()
     }
 
-    /// A place where tests do something.
-    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "nothing happens but in tests"))]
-    fn pause(&self) {
-        #[cfg(test)]
-        self.catalog.pause.pass();
-    }
-
     /// How many bytes of entries are collected at a time.
     #[cfg_attr(not(test), expect(clippy::unused_self, reason = "tests make it smaller"))]
     fn piece(&self) -> usize {
@@ -168,7 +161,7 @@ impl Filler<'_> {
     fn fill(&self) -> Result<()> {
         self.collect()?;
         for _ in 0..ROUNDS {
-            self.pause();
+            self.catalog.pause();
             if self.settle_noted()? <= FEW {
                 break;
             }
@@ -196,7 +189,7 @@ impl Filler<'_> {
                     }
                 }
             }
-            self.pause();
+            self.catalog.pause();
             more = if bytes >= self.piece() || self.building.bytes() >= MOST / 2 {
                 whole = false;
                 self.put(&mut entries)?;

@@ -314,3 +314,43 @@ fn two_rows_of_one_key_are_refused_only_if_they_have_it_at_one_time() -> Result<
     assert_eq!(rows_by_index(&table)?, rows_of(&table)?);
     Ok(())
 }
+
+fn hashed(table: &Table) -> Vec<bool> {
+    table.inner.shape().trees().map(|tree| tree.hash().is_on()).collect()
+}
+
+#[test]
+fn the_setting_of_hash_indexes_reaches_every_tree() -> Result<()> {
+    let (db, _) = open(&SimulatedDisk::new(1), 1)?;
+    let table = db.create_table("t", TableOptions::default().index("a", index(false)))?;
+    let other = db.create_table("other", TableOptions::default())?;
+    table.set_hash_index(true);
+    assert_eq!((hashed(&table), hashed(&other)), (vec![true, true], vec![false]));
+    // What a table gets later is like what it has.
+    db.truncate_table("t")?;
+    assert_eq!(hashed(&table), [true, true]);
+    db.create_index("t", "b", index(true))?;
+    assert_eq!(hashed(&table), [true, true, true]);
+    table.set_hash_index(false);
+    db.truncate_table("t")?;
+    assert_eq!(hashed(&table), [false, false, false]);
+
+    // The setting may change at any time within a statement.
+    let pause = &db.engine().catalog.pause;
+    let handle = db.clone();
+    pause.set(move || handle.set_hash_index(true));
+    let made = db.create_table("made", TableOptions::default())?;
+    assert_eq!(hashed(&made), [true]);
+    made.set_hash_index(false);
+    db.truncate_table("made")?;
+    assert_eq!((hashed(&made), hashed(&other)), (vec![true], vec![true]));
+    let handle = made.clone();
+    pause.set(move || handle.set_hash_index(false));
+    db.truncate_table("made")?;
+    assert_eq!(hashed(&made), [false]);
+    made.set_hash_index(true);
+    db.create_index("made", "i", index(false))?;
+    assert_eq!(hashed(&made), [false, false]);
+    pause.clear();
+    Ok(())
+}
