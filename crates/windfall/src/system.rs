@@ -46,6 +46,9 @@ const CHANGE: usize = 48;
 /// What a record takes in a leaf beside its key and value, and a little more.
 const ENTRY: usize = 48;
 
+/// The places of changes: mostly there is one.
+type Places<'k> = SmallVec<[Located<'k, BufferPool>; 1]>;
+
 /// A change of one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
@@ -137,12 +140,8 @@ impl SystemTree {
     pub fn change(&self, mtr: &mut Mtr<'_>, changes: &mut [Change]) -> Result<()> {
         let _turn = self.writing.lock();
         changes.sort_by(|a, b| a.key.cmp(&b.key));
-        // All that is put may come into one leaf.
-        let put =
-            |change: &Change| change.value.as_ref().map_or(0, |value| value.len() + change.key.len() + ENTRY);
-        let room = changes.iter().map(put).sum::<usize>();
         let mut places = loop {
-            if let Some(places) = self.locate(mtr, changes, room)? {
+            if let Some(places) = self.locate(mtr, changes)? {
                 break places;
             }
         };
@@ -163,26 +162,28 @@ impl SystemTree {
         Ok(())
     }
 
-    /// Latches the leaves of all changes, in order. `None` when one of them had no room and was split instead.
-    fn locate<'k>(
-        &self,
-        mtr: &mut Mtr<'_>,
-        changes: &'k [Change],
-        room: usize,
-    ) -> Result<Option<SmallVec<[Located<'k, BufferPool>; 1]>>> {
-        let mut places: SmallVec<[Located<'k, BufferPool>; 1]> = SmallVec::with_capacity(changes.len());
+    /// Latches the leaves of all changes, in order, each with room for all that is put into it. `None` when one of them had
+    /// too little and was split instead.
+    fn locate<'k>(&self, mtr: &mut Mtr<'_>, changes: &'k [Change]) -> Result<Option<Places<'k>>> {
+        let mut places = Places::with_capacity(changes.len());
+        // What is put into the leaf of the last place, but for the key of the next one.
+        let mut put = 0;
         for change in changes {
-            let room = change.value.as_ref().map(|_| room);
-            let beside = places.last().and_then(|last| self.tree.seek_beside(mtr, last, &change.key, room));
-            match beside {
+            let value = change.value.as_ref().map(Vec::len);
+            let room = value.map(|value| put + value);
+            match places.last().and_then(|last| self.tree.seek_beside(mtr, last, &change.key, room)) {
                 Some(Beside::Place(place)) => places.push(place),
                 Some(Beside::NoRoom) => {
                     mtr.unlatch_all();
-                    self.tree.seek_for_change(mtr, &change.key, room)?.release(mtr);
+                    self.tree.make_room(&change.key, room.unwrap_or(0))?;
                     return Ok(None);
                 }
-                None => places.push(self.tree.seek_for_change(mtr, &change.key, room)?),
+                None => {
+                    places.push(self.tree.seek_for_change(mtr, &change.key, value)?);
+                    put = 0;
+                }
             }
+            put += value.map_or(0, |value| value + change.key.len() + ENTRY);
         }
         Ok(Some(places))
     }
