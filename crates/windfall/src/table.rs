@@ -248,10 +248,8 @@ impl Table {
         Ok(Index::new(self.clone(), shape.secondaries[place].clone()))
     }
 
-    /// Switches the adaptive hash index of this table's trees on or off.
+    /// Switches the adaptive hash index of this table's trees on or off, and of those that it gets later.
     pub fn set_hash_index(&self, on: bool) {
-        for tree in self.inner.shape().trees() {
-            tree.hash().switch(on);
-        }
+        self.inner.set_hash_index(on);
     }
 }

@@ -23,7 +23,7 @@ use crate::{
     store::Tree,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, Ordering::SeqCst},
         work::{self, Counts},
     },
     system::{Change, SystemTree, TABLE},
@@ -142,7 +142,7 @@ impl Catalog {
             return Err(self.system.damaged("a table's record is damaged"));
         };
         let shape = self.shape(record, attach)?;
-        self.names.enter(name, Arc::new(Table::new(shape)));
+        self.names.enter(name, Arc::new(Table::new(shape, self.hashed.load(SeqCst))));
         Ok(())
     }
 
@@ -158,11 +158,7 @@ impl Catalog {
     }
 
     pub(super) fn tree(&self, space: Arc<Space>) -> Arc<Tree> {
-        let tree = Tree::new(self.pool.clone(), space, self.budget.clone());
-        if self.hashed.load(Relaxed) {
-            tree.hash().switch(true);
-        }
-        Arc::new(tree)
+        Arc::new(Tree::new(self.pool.clone(), space, self.budget.clone()))
     }
 
     /// A place where tests do something.
@@ -172,11 +168,11 @@ impl Catalog {
         self.pause.pass();
     }
 
-    /// Switches the hash indexes of all trees, and of those to come.
+    /// Switches the hash indexes of all tables, and of those to come. A session's temporary tables stay as they are.
     pub fn set_hash_index(&self, on: bool) {
-        self.hashed.store(on, Relaxed);
+        self.hashed.store(on, SeqCst);
         for (_, table) in self.tables() {
-            table.shape().trees().for_each(|tree| tree.hash().switch(on));
+            table.set_hash_index(on);
         }
     }
 
@@ -292,7 +288,8 @@ impl Catalog {
         let mut change = [Change::put(record_key(name), record.encode())];
         self.change(&mut change, &[], mode)?;
         let shape = self.shape(record, &mut |space| Ok(self.attach_new(space)))?;
-        let table = Arc::new(Table::new(shape));
+        let hashed = self.hashed.load(SeqCst);
+        let table = Arc::new(Table::new(shape, hashed));
         self.pause();
         claim.set(name, Some(table.clone()));
         Ok(table)
@@ -313,6 +310,12 @@ impl Catalog {
         let tables = tables.collect::<Result<SmallVec<[Arc<Table>; 1]>, _>>()?;
         for table in &tables {
             table.gate().close();
+        }
+        drop(claim);
+        // Who switched all tables meanwhile did not find this one.
+        let now = self.hashed.load(SeqCst);
+        if now != hashed {
+            table.set_hash_index(now);
         }
         let spaces: SmallVec<[Arc<Space>; 2]> =
             tables.iter().flat_map(|table| spaces_of(&table.shape())).collect();
@@ -459,7 +462,7 @@ impl Catalog {
     pub fn temporary_table(&self, definition: &TableDefinition) -> Result<Arc<Table>> {
         let record = self.new_record(definition)?;
         let shape = self.shape(record, &mut |space| Ok(self.pool.attach(space, Durability::Temporary)))?;
-        Ok(Arc::new(Table::new(shape)))
+        Ok(Arc::new(Table::new(shape, self.hashed.load(SeqCst))))
     }
 
     /// Drops a temporary table: no record, no log.

@@ -15,7 +15,10 @@ use crate::{
     error::{Error, Result},
     ids::SpaceId,
     store::Tree,
-    sync::{Arc, Gate, Inside},
+    sync::{
+        Arc, Gate, Inside,
+        atomic::{AtomicBool, Ordering::SeqCst, fence},
+    },
 };
 
 /// What a table is made of at one time.
@@ -50,6 +53,8 @@ pub struct Table {
     gate: Gate,
     shape: ArcSwap<Shape>,
 }
+    /// Whether its trees are to have a hash index.
+    hashed: AtomicBool,
 
 /// A row call under way.
 #[derive(Debug)]
@@ -61,8 +66,31 @@ pub struct Call<'a> {
 
 impl Table {
     /// A table of this shape.
-    pub fn new(shape: Shape) -> Self {
-        Self { gate: Gate::new(), shape: ArcSwap::from_pointee(shape) }
+    pub fn new(shape: Shape, hashed: bool) -> Self {
+        let table =
+            Self { gate: Gate::new(), shape: ArcSwap::from_pointee(shape), hashed: AtomicBool::new(hashed) };
+        table.apply_hash_index();
+        table
+    }
+
+    /// Switches the hash indexes of its trees, and of those to come.
+    pub fn set_hash_index(&self, on: bool) {
+        self.hashed.store(on, SeqCst);
+        self.apply_hash_index();
+    }
+
+    /// Sees to it that the trees are as they are to be. Whoever changes the one or the other looks at both afterwards.
+    fn apply_hash_index(&self) {
+        loop {
+            fence(SeqCst);
+            let on = self.hashed.load(SeqCst);
+            for tree in self.shape.load().trees().filter(|tree| tree.hash().is_on() != on) {
+                tree.hash().switch(on);
+            }
+            if self.hashed.load(SeqCst) == on {
+                return;
+            }
+        }
     }
 
     /// Begins a row call, waiting while DDL has the gate closed.
@@ -104,4 +132,5 @@ impl Table {
     pub(super) fn reshape(&self, shape: Shape) {
         self.shape.store(Arc::new(shape));
     }
+        self.apply_hash_index();
 }
