@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** A call passes the table's gate and works on the shape that it finds inside. It is atomic over all trees of
 //! the table, and when it returns it is as durable as `flush_log_at_trx_commit` says. A handle that outlives its table answers
-//! [`Error::TableDropped`], and keeps no page of it alive.
+//! [`Error::TableDropped`](crate::error::Error::TableDropped), and keeps no page of it alive.
 //!
 //! **May touch.** `engine`, `catalog`, `transaction`.
 
@@ -14,7 +14,7 @@ use std::io::{self, Read};
 use crate::{
     catalog::{self, Shape},
     engine::Engine,
-    error::{Error, Result, SchemaError},
+    error::{Result, SchemaError, UsageError},
     ids::Lsn,
     index::Index,
     range::{Bounds, Range},
@@ -140,6 +140,10 @@ impl Table {
 
     /// Inserts a row whose value of `length` bytes is read from `source`, piece by piece: it is never in memory as a whole.
     ///
+    /// The row is locked meanwhile, and statements on this table wait. The source may call this table and others, but no
+    /// statement: that would wait for this very call, and is an error. Neither does a call from within a source wait for a
+    /// row that another call changes: that is an error, too.
+    ///
     /// # Errors
     /// As [`Table::insert`]; a source that fails or ends early.
     pub fn insert_stream(&self, key: &[u8], length: u64, source: &mut dyn Read) -> Result<()> {
@@ -186,23 +190,30 @@ impl Table {
 
     /// Writes the value of a row to `out`, piece by piece. Gives its length; `None` when there is no such row.
     ///
+    /// It is the value that the row has at the beginning, whatever becomes of the row meanwhile. The table can be changed,
+    /// dropped and truncated between two pieces, also by `out` itself.
+    ///
     /// # Errors
-    /// As [`Table::get`]; an `out` that fails.
+    /// As [`Table::get`]; an `out` that fails; [`Error::TableDropped`](crate::error::Error::TableDropped) when the table is
+    /// dropped or truncated meanwhile, and then some of the value has been written.
     pub fn read_stream(&self, key: &[u8], out: &mut dyn io::Write) -> Result<Option<u64>> {
         self.engine.check_open()?;
-        let call = self.inner.enter()?;
-        let Some(mut reader) = self.engine.transactions.open_value(&call.shape.clustered, key)? else {
-            return Ok(None);
+        let opened = {
+            let call = self.inner.enter()?;
+            self.engine.transactions.open_value(&call.shape.clustered, key)?
         };
+        let Some(mut reader) = opened else { return Ok(None) };
         let length = reader.left();
         let mut piece = vec![0; 64 << 10];
         while reader.left() > 0 {
-            if self.inner.gate().is_closing() {
-                return Err(Error::TableDropped);
-            }
-            let n = reader.read(&mut piece)?;
-            let failed =
-                |error: io::Error| crate::error::UsageError::Other(format!("the output: {error}").into());
+            self.engine.check_open()?;
+            let n = {
+                // The version is kept from purge; that its tablespace is gone shows as the table's being dropped.
+                let _call = self.inner.enter()?;
+                reader.read(&mut piece)?
+            };
+            // Nobody waits for what `out` does.
+            let failed = |error: io::Error| UsageError::Other(format!("the output: {error}").into());
             out.write_all(&piece[..n]).map_err(failed)?;
         }
         Ok(Some(length))

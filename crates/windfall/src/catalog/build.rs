@@ -78,7 +78,7 @@ impl Catalog {
     /// [`SchemaError`] for the names, and when two rows have one key in a unique tree; what the log says.
     pub fn create_index(&self, name: &str, index: &IndexDefinition, mode: FlushLog) -> Result<()> {
         check_name(&index.name)?;
-        let claim = self.names.claim(&[name]);
+        let claim = self.claim(&[name])?;
         let table = claim.table(name).ok_or_else(|| no_table(name))?;
         let old = table.shape();
         if old.record.indexes.iter().any(|other| *other.name == *index.name) {

@@ -10,7 +10,7 @@
 use smallvec::SmallVec;
 
 use super::{
-    names::Names,
+    names::{Claim, Names},
     record::{IndexRecord, KeySpec, TableRecord},
     table::{Shape, Table},
 };
@@ -22,8 +22,9 @@ use crate::{
     mtr::Mtr,
     store::Tree,
     sync::{
-        Arc,
+        Arc, Gate,
         atomic::{AtomicBool, Ordering::SeqCst},
+        is_inside,
         work::{self, Counts},
     },
     system::{Change, SystemTree, TABLE},
@@ -71,7 +72,7 @@ pub struct Catalog {
     pub(super) pool: Arc<BufferPool>,
     pub(super) system: Arc<SystemTree>,
     pub(super) transactions: Arc<Transactions>,
-    pub(super) names: Names,
+    names: Names,
     budget: Arc<HashBudget>,
     /// Whether new trees get a hash index.
     hashed: AtomicBool,
@@ -198,6 +199,24 @@ impl Catalog {
         self.names.all()
     }
 
+    /// Refuses a statement that is made from within a row call, which a statement might be waiting for.
+    ///
+    /// # Errors
+    /// [`UsageError::Other`].
+    pub fn check_outside() -> Result<()> {
+        if !is_inside() {
+            return Ok(());
+        }
+        let what =
+            "from within the source of a value no statement can be made: make it when the call has ended";
+        Err(UsageError::Other(what.into()).into())
+    }
+
+    pub(super) fn claim<'a>(&'a self, names: &[&'a str]) -> Result<Claim<'a>> {
+        Self::check_outside()?;
+        Ok(self.names.claim(names))
+    }
+
     /// Runs something on a table while no statement and no row call is at it. `None` when there is no table of this name.
     pub fn alone<T>(&self, name: &str, run: impl FnOnce(&Table) -> T) -> Option<T> {
         let claim = self.names.claim(&[name]);
@@ -280,7 +299,7 @@ impl Catalog {
         mode: FlushLog,
     ) -> Result<Arc<Table>> {
         check_name(name)?;
-        let mut claim = self.names.claim(&[name]);
+        let mut claim = self.claim(&[name])?;
         if claim.table(name).is_some() {
             return Err(SchemaError::TableExists(name.into()).into());
         }
@@ -292,6 +311,12 @@ impl Catalog {
         let table = Arc::new(Table::new(shape, hashed));
         self.pause();
         claim.set(name, Some(table.clone()));
+        drop(claim);
+        // Who switched all tables meanwhile did not find this one.
+        let now = self.hashed.load(SeqCst);
+        if now != hashed {
+            table.set_hash_index(now);
+        }
         Ok(table)
     }
 
@@ -305,18 +330,10 @@ impl Catalog {
     }
 
     fn drop_claimed(&self, names: &[&str], mode: FlushLog) -> Result<DropReport> {
-        let mut claim = self.names.claim(names);
+        let mut claim = self.claim(names)?;
         let tables = claim.tables().map(|(name, table)| table.ok_or_else(|| no_table(name)));
         let tables = tables.collect::<Result<SmallVec<[Arc<Table>; 1]>, _>>()?;
-        for table in &tables {
-            table.gate().close();
-        }
-        drop(claim);
-        // Who switched all tables meanwhile did not find this one.
-        let now = self.hashed.load(SeqCst);
-        if now != hashed {
-            table.set_hash_index(now);
-        }
+        Gate::close_all(tables.iter().map(|table| table.gate()));
         let spaces: SmallVec<[Arc<Space>; 2]> =
             tables.iter().flat_map(|table| spaces_of(&table.shape())).collect();
         let ids: SmallVec<[SpaceId; 2]> = spaces.iter().map(|space| space.id()).collect();
@@ -367,7 +384,7 @@ impl Catalog {
         mode: FlushLog,
         change: impl FnOnce(&mut TableRecord) -> Result<()>,
     ) -> Result<DropReport> {
-        let claim = self.names.claim(&[name]);
+        let claim = self.claim(&[name])?;
         let table = claim.table(name).ok_or_else(|| no_table(name))?;
         let old = table.shape();
         let mut record = old.record.clone();
@@ -399,7 +416,7 @@ impl Catalog {
     /// [`SchemaError`] for the names; what the log says.
     pub fn rename_table(&self, from: &str, to: &str, mode: FlushLog) -> Result<()> {
         check_name(to)?;
-        let mut claim = self.names.claim(&[from, to]);
+        let mut claim = self.claim(&[from, to])?;
         let table = claim.table(from).ok_or_else(|| no_table(from))?;
         if claim.table(to).is_some() {
             return Err(SchemaError::TableExists(to.into()).into());
@@ -417,7 +434,7 @@ impl Catalog {
     /// # Errors
     /// [`SchemaError::NoTable`]; what the log says.
     pub fn swap_tables(&self, a: &str, b: &str, mode: FlushLog) -> Result<()> {
-        let mut claim = self.names.claim(&[a, b]);
+        let mut claim = self.claim(&[a, b])?;
         let table_a = claim.table(a).ok_or_else(|| no_table(a))?;
         let table_b = claim.table(b).ok_or_else(|| no_table(b))?;
         if a == b {

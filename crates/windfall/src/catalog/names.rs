@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use super::table::Table;
 use crate::{
     env::Env,
-    sync::{Arc, Event, Mutex, Rank},
+    sync::{Arc, Event, Mutex, Rank, is_inside},
 };
 
 const SHARDS: usize = 64;
@@ -63,16 +63,23 @@ impl Names {
         &self.shards[hash as usize % SHARDS]
     }
 
-    /// The table of this name, once nobody is deciding over it.
+    /// The table of this name, once nobody is deciding over it. A thread inside a gate, for which a statement may be waiting,
+    /// gets what the name meant before.
     pub fn get(&self, name: &str) -> Option<Arc<Table>> {
         let mut found = None;
         let mut look = || match self.shard(name).lock().get(name) {
-            Some(Entry::Claimed(_)) => false,
+            Some(Entry::Claimed(before)) => {
+                found.clone_from(before);
+                is_inside()
+            }
             Some(Entry::Table(table) | Entry::Kept(table)) => {
                 found = Some(table.clone());
                 true
             }
-            None => true,
+            None => {
+                found = None;
+                true
+            }
         };
         if !look() {
             self.env.wait(&self.decided, &mut look);

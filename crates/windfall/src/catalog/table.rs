@@ -18,6 +18,7 @@ use crate::{
     sync::{
         Arc, Gate, Inside,
         atomic::{AtomicBool, Ordering::SeqCst, fence},
+        is_nested,
     },
 };
 
@@ -52,9 +53,9 @@ impl Shape {
 pub struct Table {
     gate: Gate,
     shape: ArcSwap<Shape>,
-}
     /// Whether its trees are to have a hash index.
     hashed: AtomicBool,
+}
 
 /// A row call under way.
 #[derive(Debug)]
@@ -110,9 +111,9 @@ impl Table {
     pub fn enter_to_change(&self) -> Result<Call<'_>> {
         loop {
             let call = self.enter()?;
-            let Some(building) = call.shape.building.clone().filter(|building| building.is_full()) else {
-                return Ok(call);
-            };
+            // Who is inside another call holds a row's lock, which the one that makes room may have to wait for.
+            let full = call.shape.building.as_ref().filter(|building| building.is_full() && !is_nested());
+            let Some(building) = full.cloned() else { return Ok(call) };
             drop(call);
             building.wait_for_room();
         }
@@ -123,7 +124,7 @@ impl Table {
         self.shape.load_full()
     }
 
-    /// The gate, for DDL and for long calls that look whether they should leave.
+    /// The gate, for DDL.
     pub fn gate(&self) -> &Gate {
         &self.gate
     }
@@ -131,6 +132,6 @@ impl Table {
     /// Puts another shape in place. The gate is closed and nobody is inside.
     pub(super) fn reshape(&self, shape: Shape) {
         self.shape.store(Arc::new(shape));
-    }
         self.apply_hash_index();
+    }
 }

@@ -154,7 +154,7 @@ impl Transactions {
     /// Damage, I/O, a dropped table.
     pub fn open_value(&self, tree: &Arc<Tree>, key: &[u8]) -> Result<Option<RowReader>> {
         // Under the row's lock nobody has a change of it under way that might be taken back.
-        let _row = self.locks.lock(self.locks.name(tree.space().id(), key));
+        let _row = self.locks.lock_in_call(self.locks.name(tree.space().id(), key))?;
         let pin = Active::pin(&self.active, &self.ids);
         let mut value = Vec::new();
         let Some(header) = tree.get_into(key, &mut value)?.filter(|header| !header.is_deleted()) else {

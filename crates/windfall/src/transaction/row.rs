@@ -207,7 +207,7 @@ impl Transactions {
     /// I/O. The row is unchanged then.
     pub fn write(&self, target: &RowTarget<'_>, key: &[u8], value: Value<'_>, mode: Mode) -> Result<Lsn> {
         self.admit(key, value.length())?;
-        let mut row = self.lock_row(target, key);
+        let mut row = self.lock_row(target, key)?;
         let mut trx = Trx::new(self);
         let end = trx.change(&mut row, target, key, Some((value, mode)), true)?;
         trx.committed();
@@ -220,7 +220,7 @@ impl Transactions {
     /// A dropped table, damage, I/O. The row is unchanged then.
     pub fn delete(&self, target: &RowTarget<'_>, key: &[u8]) -> Result<Option<Lsn>> {
         self.admit(key, 0)?;
-        let mut row = self.lock_row(target, key);
+        let mut row = self.lock_row(target, key)?;
         let mut trx = Trx::new(self);
         let end = trx.change(&mut row, target, key, None, true)?;
         trx.committed();
@@ -228,8 +228,11 @@ impl Transactions {
     }
 
     /// Waits for the lock of a row.
-    pub fn lock_row(&self, target: &RowTarget<'_>, key: &[u8]) -> RowGuard<'_> {
-        self.locks.lock(self.locks.name(target.clustered.space().id(), key))
+    ///
+    /// # Errors
+    /// When it must not wait.
+    pub fn lock_row(&self, target: &RowTarget<'_>, key: &[u8]) -> Result<RowGuard<'_>> {
+        self.locks.lock_in_call(self.locks.name(target.clustered.space().id(), key))
     }
 
     /// Waits for room in the log.
@@ -348,7 +351,7 @@ impl<'e> Trx<'e> {
                 plan.planned.push(Planned { tree: secondary.tree, touch });
             }
         }
-        locks.lock_more(row, names);
+        locks.lock_more(row, names)?;
         for (secondary, index_key) in taken {
             check_unique(secondary, index_key, key)?;
         }

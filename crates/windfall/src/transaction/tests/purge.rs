@@ -70,7 +70,7 @@ fn an_unfinished_transaction_keeps_its_slices_and_no_others() {
     let mut model = Rows::new();
     let secondaries = base.secondaries();
     let target = base.target(&secondaries);
-    let mut row_lock = base.transactions.lock_row(&target, &key(1000));
+    let mut row_lock = base.transactions.lock_row(&target, &key(1000)).unwrap();
     let mut trx = Trx::new(&base.transactions);
     churn(&base, &mut model, 3);
     let old = row(1000, 1);
@@ -99,7 +99,7 @@ fn a_transaction_left_behind_is_purged_when_it_has_committed() {
     let target = base.target(&secondaries);
     let mut trx = Trx::new(&base.transactions);
     for n in 0..40 {
-        let mut row_lock = base.transactions.lock_row(&target, &key(n));
+        let mut row_lock = base.transactions.lock_row(&target, &key(n)).unwrap();
         trx.change(&mut row_lock, &target, &key(n), None, false).unwrap();
         model.remove(&key(n)[..]);
     }
@@ -180,7 +180,7 @@ fn temporary_rows_leave_nothing_in_the_log() {
         }
     }
     let mut trx = Trx::new(&base.transactions);
-    let mut lock = base.transactions.lock_row(&target, &key(3));
+    let mut lock = base.transactions.lock_row(&target, &key(3)).unwrap();
     trx.change(&mut lock, &target, &key(3), None, false).unwrap();
     trx.rollback().unwrap();
     drop(lock);
@@ -202,7 +202,7 @@ fn rows_of_a_dropped_table_are_passed_over() {
     base.put(b"gone", &row(1, 1), Mode::Put).unwrap();
     base.delete(b"gone").unwrap();
     let mut trx = Trx::new(&base.transactions);
-    let mut lock = base.transactions.lock_row(&target, b"x");
+    let mut lock = base.transactions.lock_row(&target, b"x").unwrap();
     let long = vec![7; 5000];
     trx.change(&mut lock, &target, b"x", Some((Value::Bytes(&long), Mode::Put)), false).unwrap();
     for tree in [&base.clustered, &base.unique, &base.plain] {
