@@ -118,7 +118,8 @@ impl Engine {
         changers.push(self.env.spawn("records", Kind::Tenant, Arc::new(Event::new()), Box::new(record)));
         let transactions = self.transactions.clone();
         let wake = transactions.purge_wake();
-        let purge = move || match transactions.purge_step() {
+        let purge = move || match transactions.streams().make_ahead().and_then(|()| transactions.purge_step())
+        {
             Ok(true) => Next::Again,
             Ok(false) => Next::Idle(PURGE_PAUSE),
             Err(error) => {
