@@ -12,7 +12,9 @@ use std::{
 };
 
 use windfall::{
-    Database, Error, FlushLog, IndexOptions, Options, Result, Table, TableOptions, error::UsageError,
+    Database, Error, FlushLog, IndexOptions, Options, Result, Table, TableOptions,
+    error::{SchemaError, UsageError},
+    row,
 };
 
 fn options() -> Options {
@@ -360,5 +362,142 @@ fn tables_with_large_records_are_swapped() -> Result<()> {
         let db = Database::open(folder.path(), options().page_size(page_size))?;
         assert_eq!(metadata(&db)?, wanted);
     }
+    Ok(())
+}
+
+#[test]
+fn values_are_put_from_sources() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Database::open(folder.path(), options())?;
+    let table = db.create_table("t", TableOptions::default().index("i", IndexOptions::on_value(0..2)))?;
+    let value =
+        |length: usize, salt: usize| -> Vec<u8> { (0..length).map(|n| (n / 3 + salt) as u8).collect() };
+    let by_index = |value: &[u8]| -> Result<Vec<_>> {
+        table.index("i")?.get(&value[..value.len().min(2)])?.map(|row| row.map(|row| row.value)).collect()
+    };
+    // Of no byte, within the entry, of one piece, of several; each in the place of the one before.
+    for (n, length) in [0, 1, 3000, 5000, 65_536, 65_537, 400_000, 10].into_iter().enumerate() {
+        let value = value(length, n * 7);
+        table.put_stream(b"key", length as u64, &mut &value[..])?;
+        assert!(table.get(b"key")?.as_ref() == Some(&value), "{length} bytes");
+        assert_eq!(by_index(&value)?, std::slice::from_ref(&value));
+        let mut read = Vec::new();
+        assert_eq!(table.read_stream(b"key", &mut read)?, Some(length as u64));
+        assert!(read == value, "{length} bytes");
+        assert_eq!(table.rows()?.count(), 1);
+    }
+    // A source gives no more than is asked for, and one that gives less changes nothing.
+    let before = value(200_000, 2);
+    table.put_stream(b"key", 200_000, &mut before.chain(&[9; 9][..]))?;
+    for length in [100, 90_000, 300_000] {
+        let error = table.put_stream(b"key", length, &mut io::empty().chain(&[5; 50][..])).unwrap_err();
+        assert!(matches!(error, Error::Usage(UsageError::Other(_))), "{error}");
+    }
+    let exists = table.insert_stream(b"key", 70_000, &mut io::repeat(1)).unwrap_err();
+    assert!(matches!(exists, Error::Schema(SchemaError::DuplicateKey(_))), "{exists}");
+    assert!(table.get(b"key")?.as_ref() == Some(&before));
+    table.insert_stream(b"other", 70_000, &mut io::repeat(1))?;
+    assert_eq!(by_index(&[1, 1])?.len(), 1);
+    let long = table.put_stream(b"key", (4 << 30) + 1, &mut io::repeat(1)).unwrap_err();
+    assert!(matches!(long, Error::Usage(UsageError::ValueTooLong { .. })), "{long}");
+    assert_eq!(table.read_stream(b"no such row", &mut io::sink())?, None);
+    assert_eq!(db.check()?.findings, Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn indexes_are_made_of_fields() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Database::open(folder.path(), options())?;
+    let table = db.create_table(
+        "people",
+        TableOptions::default()
+            .index("town", IndexOptions::on_field(1))
+            .index("town and name", IndexOptions::on_field(1).and_field(0).unique()),
+    )?;
+    for (key, name, town) in [("1", "Ada", "London"), ("2", "Edgar", "Oxford"), ("3", "Grace", "London")] {
+        table.insert(key.as_bytes(), &row::encode(&[name, town]))?;
+    }
+    let keys = |index: &str, key: &str| -> Result<Vec<String>> {
+        let rows = table.index(index)?.get(key.as_bytes())?;
+        rows.map(|row| row.map(|row| String::from_utf8_lossy(&row.key).into_owned())).collect()
+    };
+    assert_eq!(keys("town", "London")?, ["1", "3"]);
+    assert_eq!(keys("town", "Lon")?, Vec::<String>::new());
+    assert_eq!(keys("town and name", "LondonGrace")?, ["3"]);
+    let twice = table.insert(b"4", &row::encode(&["Ada", "London"])).unwrap_err();
+    assert!(matches!(twice, Error::Schema(SchemaError::DuplicateKey(_))), "{twice}");
+    // Who has no such field has an empty one.
+    table.insert(b"5", &row::encode(&["Nobody"]))?;
+    assert_eq!(keys("town", "")?, ["5"]);
+    table.update(b"1", &row::encode(&["Ada", "Torino"]))?;
+    assert_eq!((keys("town", "London")?, keys("town", "Torino")?), (vec!["3".into()], vec!["1".into()]));
+    db.create_index("people", "name", IndexOptions::on_field(0))?;
+    assert_eq!(keys("name", "Nobody")?, ["5"]);
+    assert_eq!(db.check()?.findings, Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn a_session_drops_what_is_its_own() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Database::open(folder.path(), options())?;
+    let (session, other) = (db.session(), db.session());
+    let indexed = || TableOptions::default().index("i", IndexOptions::on_value(0..4));
+    let table = session.create_temporary_table("t", indexed())?;
+    let others = other.create_temporary_table("t", TableOptions::default())?;
+    assert!(session.create_temporary_table("t", TableOptions::default()).is_err());
+    for n in 0..2000 {
+        table.insert(&key(n), &key(n / 2))?;
+        others.insert(&key(n), &[1; 100])?;
+    }
+    let mut rows = table.rows()?;
+    assert!(rows.next().is_some_and(|row| row.is_ok()));
+    assert_eq!(session.drop_temporary_table("t")?.trees, 2);
+    assert!(matches!(table.get(&key(1)), Err(Error::TableDropped)));
+    assert!(matches!(table.put(&key(1), b""), Err(Error::TableDropped)));
+    assert!(matches!(rows.next(), Some(Err(Error::TableDropped))));
+    let missing = session.drop_temporary_table("t").unwrap_err();
+    assert!(matches!(missing, Error::Schema(SchemaError::NoTable(_))), "{missing}");
+    assert!(session.temporary_table("t").is_err());
+    // The name is free, and what another session calls so is there.
+    let again = session.create_temporary_table("t", indexed())?;
+    assert_eq!((again.rows()?.count(), others.rows()?.count()), (0, 2000));
+    assert_eq!(other.temporary_table("t")?.rows()?.count(), 2000);
+    Ok(())
+}
+
+#[test]
+fn a_scratch_tree_ends_with_its_guard_or_its_session() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Database::open(folder.path(), options())?;
+    let session = db.session();
+    let (first, second) = (session.scratch()?, session.scratch()?);
+    for n in 0..3000u32 {
+        first.insert(&n.to_be_bytes(), &[1; 300])?;
+        second.put(&(n % 10).to_be_bytes(), &[2; 300])?;
+    }
+    let handle = Table::clone(&first);
+    assert_eq!((first.rows()?.count(), second.rows()?.count()), (3000, 10));
+    let taken = db.metrics();
+    drop(first);
+    assert!(matches!(handle.get(&key(1)), Err(Error::TableDropped)));
+    assert_eq!(second.rows()?.count(), 10);
+    // Its memory comes back while others go on.
+    let back = || db.metrics().pool_dirty + 30 < taken.pool_dirty;
+    for _ in 0..100 {
+        if back() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert!(back(), "{taken:?}");
+    drop(session);
+    assert!(matches!(second.put(&key(1), b"late"), Err(Error::TableDropped)));
+    drop(second);
+    let third = db.session().scratch()?;
+    assert!(matches!(third.get(&key(1)), Err(Error::TableDropped)), "its session has ended");
+    assert!(db.tables()?.is_empty());
+    assert_eq!(db.check()?.findings, Vec::<String>::new());
     Ok(())
 }
