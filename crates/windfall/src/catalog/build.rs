@@ -1,8 +1,9 @@
 //! Adding a secondary tree to a table that is in use.
 //!
-//! **Purpose.** Entries are collected in bounded memory, sorted, and put into the new tree: by bulk load when all of them fit
-//! in memory, else piece by piece in key order. Row calls go on meanwhile, and note what they change
-//! ([`Building`]); what was noted is looked at in rounds, the last one with the table to itself.
+//! **Purpose.** Entries are collected in bounded memory, sorted, and loaded into the new tree from its first page to its
+//! last; what does not fit in memory is put aside in runs and merged. Row calls go on meanwhile, and note what they change
+//! ([`Building`]); what was noted is looked at in rounds, the last one with the table to itself. When the notes become too
+//! many, all is put into the tree that there is, and the rest follows piece by piece.
 //!
 //! **Invariants.**
 //! - The table's gate is closed twice, for a moment: to put the [`Building`] into its shape, so that every change from then
@@ -24,6 +25,7 @@ use super::{
     building::{Building, MOST},
     ddl::{Catalog, IndexDefinition, check_name, no_table, record_key},
     record::{IndexRecord, KeyPart, KeySpec},
+    runs::Runs,
     table::{Shape, Table},
 };
 use crate::{
@@ -147,14 +149,14 @@ impl Filler<'_> {
         self.building.tree()
     }
 
-    /// How many bytes of entries are collected at a time.
+    /// How many bytes of entries are sorted at a time, and of notes are kept while entries are collected.
     #[cfg_attr(not(test), expect(clippy::unused_self, reason = "tests make it smaller"))]
-    fn piece(&self) -> usize {
+    fn bounds(&self) -> (usize, usize) {
         #[cfg(test)]
-        if let Some(bytes) = self.catalog.pause.piece() {
-            return bytes;
+        if let Some(bounds) = self.catalog.pause.bounds() {
+            return bounds;
         }
-        PIECE
+        (PIECE, MOST / 2)
     }
 
     /// Puts the entries of all rows, and settles what is noted meanwhile until it is little.
@@ -170,8 +172,8 @@ impl Filler<'_> {
     }
 
     fn collect(&self) -> Result<()> {
-        let mut entries: Vec<Vec<u8>> = Vec::new();
-        let mut bytes = 0;
+        let mut entries = Runs::new(self.catalog.pool.clone());
+        let (entries_most, notes_most) = self.bounds();
         let mut whole = true;
         let mut cursor = self.rows.cursor();
         let mut value = Vec::new();
@@ -184,16 +186,17 @@ impl Filler<'_> {
                 if read::resolve_indexed(self.rows, cursor.key(), header, &mut value)? {
                     let entry = entry_key(&self.index.key.key_of(&value), cursor.key());
                     if !self.is_too_long(&entry)? {
-                        bytes += entry.len() + size_of::<Vec<u8>>();
                         entries.push(entry);
                     }
                 }
             }
             self.catalog.pause();
-            more = if bytes >= self.piece() || self.building.bytes() >= MOST / 2 {
+            if entries.bytes() >= entries_most {
+                entries.put_aside(self.catalog.transactions.ids().space()?)?;
+            }
+            more = if self.building.bytes() >= notes_most {
                 whole = false;
                 self.put(&mut entries)?;
-                bytes = 0;
                 self.settle_noted()?;
                 // The cursor remembers entries whose notes were settled just now.
                 let last = cursor.key().to_vec();
@@ -202,42 +205,37 @@ impl Filler<'_> {
                 cursor.next()?
             };
         }
-        entries.sort_unstable();
-        if whole { self.load(&entries) } else { self.put(&mut entries) }
+        if whole { self.load(&mut entries) } else { self.put(&mut entries) }
     }
 
-    /// Puts sorted entries, all there are, into the empty tree.
-    fn load(&self, entries: &[Vec<u8>]) -> Result<()> {
+    /// Loads the empty tree.
+    fn load(&self, entries: &mut Runs) -> Result<()> {
         let mut loader = self.tree().bulk_load(FILL)?;
         // The entries with the key of the last one.
-        let mut alike: Vec<&[u8]> = Vec::new();
-        for entry in entries {
+        let mut alike: Vec<Vec<u8>> = Vec::new();
+        entries.drain(|entry| {
+            self.catalog.pool.ground().log.admit(entry.len() as u64 * 2)?;
+            loader.push(&entry, EntryHeader::default(), &[])?;
             if self.index.unique {
-                let prefix = &entry[..prefix_len(entry)];
-                if !alike.first().is_some_and(|other| other.starts_with(prefix)) {
+                if !alike.first().is_some_and(|other| other.starts_with(&entry[..prefix_len(&entry)])) {
                     alike.clear();
                 }
-                for other in &alike {
-                    self.refuse_both(entry, other)?;
-                }
+                alike.iter().try_for_each(|other| self.refuse_both(&entry, other))?;
                 alike.push(entry);
             }
-            self.catalog.pool.ground().log.admit(entry.len() as u64 * 2)?;
-            loader.push(entry, EntryHeader::default(), &[])?;
-        }
+            Ok(())
+        })?;
         loader.finish()?;
         Ok(())
     }
 
     /// Puts entries into a tree that may hold others already.
-    fn put(&self, entries: &mut Vec<Vec<u8>>) -> Result<()> {
-        entries.sort_unstable();
-        for entry in entries.drain(..) {
+    fn put(&self, entries: &mut Runs) -> Result<()> {
+        entries.drain(|entry| {
             self.catalog.pool.ground().log.admit(entry.len() as u64 * 2)?;
             self.insert(&entry)?;
-            self.refuse_duplicates(&entry)?;
-        }
-        Ok(())
+            self.refuse_duplicates(&entry)
+        })
     }
 
     /// Settles what is noted. Says how many entries that were.

@@ -18,6 +18,7 @@ mod building;
 mod ddl;
 mod names;
 mod record;
+mod runs;
 mod table;
 #[cfg(test)]
 mod tests;
