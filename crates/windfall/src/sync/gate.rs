@@ -123,7 +123,8 @@ impl Gate {
         loop {
             gates.clone().for_each(|gate| gate.mark(CLOSING));
             gates.clone().for_each(|gate| gate.changed.wait(|| gate.is_empty()));
-            gates.clone().for_each(|gate| gate.mark(CLOSED));
+            // Nobody waits for a gate to be closed.
+            gates.clone().for_each(|gate| gate.store(CLOSED));
             // Who was inside one of them may have passed another one that was empty before.
             if gates.clone().all(Self::is_empty) {
                 return;
@@ -137,10 +138,14 @@ impl Gate {
         self.changed.wait(|| self.is_empty());
     }
 
-    fn mark(&self, state: u8) {
+    fn store(&self, state: u8) {
         if self.state.load(SeqCst) != CLOSED_FOR_GOOD {
             self.state.store(state, SeqCst);
         }
+    }
+
+    fn mark(&self, state: u8) {
+        self.store(state);
         self.changed.notify();
     }
 
