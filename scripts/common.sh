@@ -1,6 +1,12 @@
 # What the scripts share: to be sourced, by bash, with the workspace as the current folder.
 # shellcheck shell=bash
 
+# Some build servers run without it; rustup and cargo then ask the system, and so does this.
+if [[ -z ${HOME:-} ]]; then
+    unset HOME
+    export HOME=~
+fi
+
 toolchain=$(sed -n 's/^channel = "\(.*\)"$/\1/p' rust-toolchain.toml)
 
 say() {
@@ -74,9 +80,16 @@ need_rust() {
     if ! has rustup; then
         need curl curl ca-certificates
         say "installing rustup into ${CARGO_HOME:-$HOME/.cargo}"
-        curl --proto '=https' --tlsv1.2 --silent --show-error --fail https://sh.rustup.rs |
-            sh -s -- -y -q --no-modify-path --profile minimal --default-toolchain none ||
-            fail "rustup could not be fetched from https://sh.rustup.rs or installed (see above): with a network, run this again"
+        # What https://sh.rustup.rs would choose: the host that gives the toolchain gives this too, so one is enough.
+        local init url
+        url=${RUSTUP_UPDATE_ROOT:-https://static.rust-lang.org/rustup}/dist/$(uname -m)-unknown-linux-gnu/rustup-init
+        init=$(mktemp -d)
+        curl --proto '=https' --tlsv1.2 --silent --show-error --fail --location --output "$init/rustup-init" "$url" ||
+            fail "rustup could not be fetched from $url (see above): with a network, run this again"
+        chmod +x "$init/rustup-init"
+        "$init/rustup-init" -y -q --no-modify-path --profile minimal --default-toolchain none ||
+            fail "rustup could not be installed (see above)"
+        rm -r "$init"
         export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
         hash -r
     fi
