@@ -37,7 +37,9 @@ need() {
     has apt-get || fail "\`$command\` is missing, and so is apt-get: install what gives it ($* on Debian) and run this again"
     say "installing $* (for \`$command\`)"
     "${root[@]}" apt-get update -qq
-    "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
+    # What goes wrong comes over the other channel.
+    "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends "$@" \
+        >/dev/null
     hash -r
     has "$command" || fail "$* was installed, but \`$command\` is still missing"
 }
@@ -63,7 +65,7 @@ cargo_suits() {
 
 # A linker, and cargo as rust-toolchain.toml pins it.
 need_rust() {
-    need cc build-essential
+    need cc gcc libc6-dev
     # cargo needs them to fetch the dependencies, rustup to fetch Rust.
     [[ -e /etc/ssl/certs/ca-certificates.crt || -e /etc/pki/tls/certs/ca-bundle.crt ]] || need update-ca-certificates ca-certificates
     if [[ -x ${CARGO_HOME:-$HOME/.cargo}/bin/cargo ]]; then
@@ -87,7 +89,8 @@ need_rust() {
         curl --proto '=https' --tlsv1.2 --silent --show-error --fail --location --output "$init/rustup-init" "$url" ||
             fail "rustup could not be fetched from $url (see above): with a network, run this again"
         chmod +x "$init/rustup-init"
-        "$init/rustup-init" -y -q --no-modify-path --profile minimal --default-toolchain none ||
+        # It would advise to change PATH, which no script of ours needs.
+        "$init/rustup-init" -y -q --no-modify-path --profile minimal --default-toolchain none >/dev/null ||
             fail "rustup could not be installed (see above)"
         rm -r "$init"
         export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"

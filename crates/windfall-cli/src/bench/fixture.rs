@@ -1,12 +1,12 @@
-//! Tables and threads for benchmarks.
+//! Tables, threads and children for benchmarks.
 //!
-//! **Purpose.** Tables of a size, small used tables, threads that all do the same.
+//! **Purpose.** Tables of a size, small used tables, threads that all do the same, children that do not outlive us.
 //!
 //! **Invariants.** A table that is made here is filled in the order of its keys, by one thread.
 //!
-//! **May touch.** `engine`, `measure`.
+//! **May touch.** `engine`, `measure`, child processes.
 
-use std::thread;
+use std::{process::Child, thread};
 
 use crate::{
     engine::{self, Database, Table},
@@ -77,4 +77,15 @@ pub fn threads<T: Send>(count: usize, work: impl Fn(usize) -> Result<T> + Sync) 
 /// Closes a database.
 pub fn close(db: Database) -> Result<()> {
     Ok(db.close()?)
+}
+
+/// A child process that is killed when nobody waits for it any more.
+pub struct Killed(pub Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It may have ended by itself; then there is nothing to kill.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

@@ -23,6 +23,7 @@ mod memory_back;
 mod peers;
 mod read;
 mod recovery;
+mod stepped;
 
 use std::process::ExitCode;
 

@@ -11,7 +11,7 @@
 use std::{
     env,
     io::{BufRead as _, BufReader, Write as _},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
@@ -38,17 +38,6 @@ fn setup(quick: bool) -> Setup {
     Setup::with_pool(if quick { 64 * MB } else { 8192 * MB })
 }
 
-/// A child process that is killed when nobody waits for it any more.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing to kill.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Measures.
 pub fn run(bench: &mut Bench) -> Result<()> {
     let path = bench.database("recovery");
@@ -59,7 +48,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     if bench.options.quick {
         command.arg("--quick");
     }
-    let mut child = Killed(command.stdout(Stdio::piped()).spawn()?);
+    let mut child = fixture::Killed(command.stdout(Stdio::piped()).spawn()?);
     let said = child.0.stdout.take().ok_or_else(|| Failure::said("the child has no output"))?;
     let reader = thread::spawn(move || {
         let lines = BufReader::new(said).lines().map_while(std::io::Result::ok);
