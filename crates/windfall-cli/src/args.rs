@@ -57,6 +57,19 @@ pub enum Command {
     Tables,
     /// Check every page, tree and file of a database that no process has open.
     Check,
+    /// Wait for the end of the standard input, then remove a folder.
+    #[command(hide = true)]
+    Sweep(SweepArgs),
+}
+
+/// Options of `sweep`, which this program calls itself.
+#[derive(Clone, Debug, Group)]
+pub struct SweepArgs {
+    /// The folder that is removed with all that is in it.
+    pub tree: PathBuf,
+    /// A folder that is removed afterwards if nothing is in it.
+    #[arg(long)]
+    pub if_empty: Vec<PathBuf>,
 }
 
 /// Options of `create`.

@@ -24,6 +24,7 @@ mod failure;
 mod measure;
 mod output;
 mod report;
+mod sweep;
 
 use std::process::ExitCode;
 

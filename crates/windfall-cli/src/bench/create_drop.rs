@@ -28,11 +28,11 @@ use crate::{
 const MB: u64 = 1 << 20;
 
 /// Measures.
-pub fn run(bench: &mut Bench) -> Result<()> {
-    no_file(bench)?;
-    rate(bench)?;
-    many_empty(bench)?;
-    many_small(bench)
+pub fn run(bench: &mut Bench) {
+    bench.part("files-of-small-tables", no_file);
+    bench.part("create-drop-over-bare-loop", rate);
+    bench.part("many-empty-tables", many_empty);
+    bench.part("many-small-tables", many_small);
 }
 
 /// Small tables make no data file.

@@ -39,11 +39,11 @@ const BEGIN: &str = "windfall-drop-begins";
 const END: &str = "windfall-drop-ends";
 
 /// Measures.
-pub fn run(bench: &mut Bench) -> Result<()> {
-    counted(bench)?;
-    system_calls(bench)?;
-    instructions(bench)?;
-    drop_latency::run(bench)
+pub fn run(bench: &mut Bench) {
+    bench.part("counted-work", counted);
+    bench.part("system-calls-but-log", system_calls);
+    bench.part("instructions-flat", instructions);
+    drop_latency::run(bench);
 }
 
 /// The counted work with the pool empty, part full and full; dirty and clean; with the hash index and without.

@@ -19,6 +19,7 @@ use crate::{
     bench, demo,
     engine::{Database, Setup},
     failure::{Failure, Result},
+    sweep,
 };
 
 /// The buffer pool of a command that works on tables.
@@ -38,6 +39,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Truncate { table } => schema::truncate(db, json, &table),
         Command::Tables => schema::tables(db, json),
         Command::Check => check::check(db, json),
+        Command::Sweep(what) => Ok(sweep::wait(&what)),
     }
 }
 
