@@ -18,7 +18,7 @@ use std::{
 };
 
 use super::{
-    fixture,
+    fixture::{self, MB},
     harness::{Bench, Bound},
 };
 use crate::{
@@ -28,7 +28,6 @@ use crate::{
     measure::{Random, Timeline},
 };
 
-const MB: u64 = 1 << 20;
 /// Clients that commit, and one more that reads.
 const WRITERS: usize = 8;
 /// Rows that are read.
@@ -48,10 +47,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     extents(bench, &path)?;
 
     let db = setup.clone().commit(Commit::Lazy).open(&path)?;
-    let table = fixture::table(&db, "clients")?;
-    for id in 0..READ {
-        table.put(&id.to_be_bytes(), &[7; 100])?;
-    }
+    let table = fixture::small(&db, "clients", READ)?;
     engine::set_commit(&db, Commit::Sync);
     for (n, (size, open)) in sizes.iter().zip([true, false]).enumerate() {
         let name = format!("big_{n}");
@@ -206,7 +202,7 @@ fn client(table: &Table, n: usize, start: &Instant, most: Duration, stop: &Atomi
     let mut random = Random::new(n as u64, 0);
     while !stop.load(Relaxed) {
         if n < WRITERS {
-            table.put(&NEXT.fetch_add(1, Relaxed).to_be_bytes(), &[7; 100])?;
+            table.put(&NEXT.fetch_add(1, Relaxed).to_be_bytes(), &fixture::SMALL)?;
         } else {
             std::hint::black_box(table.get(&random.below(READ).to_be_bytes())?);
         }

@@ -15,7 +15,7 @@ use std::{
 };
 
 use super::{
-    fixture,
+    fixture::{self, MB},
     harness::{Bench, Bound},
 };
 use crate::{
@@ -24,8 +24,6 @@ use crate::{
     failure::Result,
     measure::{Latency, resident_bytes},
 };
-
-const MB: u64 = 1 << 20;
 
 /// Measures.
 pub fn run(bench: &mut Bench) {
@@ -128,7 +126,7 @@ fn many_small(bench: &mut Bench) -> Result<()> {
         })?;
         let table = table.expect("made just before");
         for id in 0..10_u32 {
-            timed(&mut || Ok(table.insert(&id.to_be_bytes(), &[7; 100])?))?;
+            timed(&mut || Ok(table.insert(&id.to_be_bytes(), &fixture::SMALL)?))?;
         }
     }
     bench.fact("calls, p99.9 µs", times.percentile(99.9) as f64 / 1e3);

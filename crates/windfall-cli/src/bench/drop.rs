@@ -16,7 +16,8 @@ use std::{
 };
 
 use super::{
-    drop_latency, fixture,
+    drop_latency,
+    fixture::{self, GB, MB},
     harness::{Bench, Bound},
     stepped,
 };
@@ -27,11 +28,8 @@ use crate::{
     measure::median,
 };
 
-const GB: u64 = 1 << 30;
-const MB: u64 = 1 << 20;
-
 /// Rows of a small table.
-const SMALL: u32 = 1_000;
+const SMALL: u64 = 1_000;
 /// Drops that a child makes.
 const DROPS: [u32; 2] = [40, 5];
 /// What a child looks for, so that its system calls show where a drop begins and ends.

@@ -10,7 +10,7 @@
 use std::time::Instant;
 
 use super::{
-    fixture,
+    fixture::{self, GB, MB},
     harness::{Bench, Bound},
 };
 use crate::{
@@ -19,9 +19,6 @@ use crate::{
     failure::Result,
     measure::{median, quantile},
 };
-
-const GB: u64 = 1 << 30;
-const MB: u64 = 1 << 20;
 
 /// Measures.
 pub fn run(bench: &mut Bench) {

@@ -14,6 +14,12 @@ use crate::{
     measure::Random,
 };
 
+/// So many bytes.
+pub const MB: u64 = 1 << 20;
+/// So many bytes.
+pub const GB: u64 = 1 << 30;
+/// The value of a row of the tables that are there for their calls.
+pub const SMALL: [u8; 100] = [7; 100];
 /// The bytes of a value of the tables that are there for their size.
 pub const VALUE: usize = 1_000;
 /// What a row of them takes, about.
@@ -22,6 +28,15 @@ pub const ROW: u64 = 1_040;
 /// A table without secondary trees.
 pub fn table(db: &Database, name: &str) -> Result<Table> {
     Ok(db.create_table(name, engine::with_metadata(Vec::new()))?)
+}
+
+/// A table of so many small rows.
+pub fn small(db: &Database, name: &str, count: u64) -> Result<Table> {
+    let table = table(db, name)?;
+    for id in 0..count {
+        table.insert(&id.to_be_bytes(), &SMALL)?;
+    }
+    Ok(table)
 }
 
 /// Rows `from..to` of a table that is there for its size.
@@ -44,11 +59,8 @@ pub fn big(db: &Database, name: &str, bytes: u64) -> Result<(Table, u64)> {
 }
 
 /// A small table whose rows were written and read: it has dirty pages and, where there is a hash index, entries there.
-pub fn used(db: &Database, name: &str, count: u32) -> Result<()> {
-    let table = table(db, name)?;
-    for id in 0..count {
-        table.insert(&id.to_be_bytes(), &[7; 100])?;
-    }
+pub fn used(db: &Database, name: &str, count: u64) -> Result<()> {
+    let table = small(db, name, count)?;
     for _ in 0..2 {
         for id in 0..count {
             std::hint::black_box(table.get(&id.to_be_bytes())?);

@@ -18,7 +18,7 @@ use std::{
 };
 
 use super::{
-    fixture,
+    fixture::{self, MB},
     harness::{Bench, Bound},
 };
 use crate::{
@@ -28,7 +28,6 @@ use crate::{
     measure::Random,
 };
 
-const MB: u64 = 1 << 20;
 /// Threads that write.
 const WRITERS: usize = 8;
 /// Rows that each updates besides what it inserts.
@@ -92,11 +91,8 @@ fn inserted(thread: usize, n: u64) -> [u8; 8] {
 pub fn child(_part: &str, options: &BenchArgs) -> Result<()> {
     let dir = options.dir.as_deref().ok_or_else(|| Failure::said("a child needs --dir"))?;
     let db = setup(options.quick).commit(Commit::Lazy).open(dir)?;
-    let table = fixture::table(&db, "rows")?;
     let rows = if options.quick { ROWS / 100 } else { ROWS };
-    for id in 0..rows {
-        table.insert(&id.to_be_bytes(), &[7; 100])?;
-    }
+    let table = fixture::small(&db, "rows", rows)?;
     db.checkpoint()?;
     engine::set_commit(&db, Commit::Sync);
     let done: Vec<AtomicU64> = (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
@@ -117,7 +113,7 @@ pub fn child(_part: &str, options: &BenchArgs) -> Result<()> {
             let mut random = Random::new(options.seed, thread as u64);
             let mut n = 0;
             loop {
-                table.insert(&inserted(thread, n), &[7; 100])?;
+                table.insert(&inserted(thread, n), &fixture::SMALL)?;
                 n += 1;
                 done[thread].store(n, Relaxed);
                 for _ in 0..3 {
