@@ -180,7 +180,7 @@ impl Bench {
                 "facts": self.facts.iter().cloned().collect::<Map<_, _>>(),
             }))?;
         } else {
-            self.print();
+            output::print(&self.text())?;
         }
         Ok(ExitCode::from(self.code()))
     }
@@ -193,10 +193,10 @@ impl Bench {
         }
     }
 
-    fn print(&self) {
-        println!("{}\n", self.machine.line());
+    fn text(&self) -> String {
+        let mut text = format!("\n{}\n\n", self.machine.line());
         if self.options.quick {
-            println!("a quick run: sizes and times are too small to prove anything\n");
+            text += "a quick run: sizes and times are too small to prove anything\n\n";
         }
         let mut grid = Grid::new(["claim", ">value", "", ">bound", "holds"]);
         for claim in &self.claims {
@@ -208,7 +208,8 @@ impl Bench {
             let (relation, bound) = bound.parts();
             grid.line([claim.id.as_str(), &figure(value), relation, &figure(bound), holds]);
         }
-        println!("{}", grid.text(0));
+        text += &grid.text(0);
+        text.push('\n');
         let mut grid = Grid::new(["measured", "value"]);
         for (name, value) in &self.facts {
             let value = match value {
@@ -218,7 +219,7 @@ impl Bench {
             };
             grid.line([name.clone(), value]);
         }
-        print!("{}", grid.text(0));
+        text + &grid.text(0)
     }
 }
 

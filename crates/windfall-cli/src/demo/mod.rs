@@ -67,8 +67,7 @@ pub fn run(options: &DemoArgs, json: bool) -> Result<ExitCode> {
     if json {
         output::print_json(&value)?;
     } else {
-        print!("{}", summary.text());
-        println!("\nThe graphs are in {}", page.display());
+        output::print(&format!("{}\nThe graphs are in {}\n", summary.text(), page.display()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
