@@ -36,10 +36,11 @@ need() {
     fi
     has apt-get || fail "\`$command\` is missing, and so is apt-get: install what gives it ($* on Debian) and run this again"
     say "installing $* (for \`$command\`)"
-    "${root[@]}" apt-get update -qq
+    local by_hand="apt-get did not do it (see above): install $* and run this again"
+    "${root[@]}" apt-get update -qq || fail "$by_hand"
     # What goes wrong comes over the other channel.
     "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends "$@" \
-        >/dev/null
+        >/dev/null || fail "$by_hand"
     hash -r
     has "$command" || fail "$* was installed, but \`$command\` is still missing"
 }

@@ -204,7 +204,7 @@ pub struct BenchArgs {
     /// What to measure.
     #[arg(value_enum)]
     pub name: BenchName,
-    /// Small sizes and short times: shows that the benchmark runs, proves nothing.
+    /// Small sizes and short times: shows that the benchmark runs, proves nothing; no bound counts.
     #[arg(long)]
     pub quick: bool,
     /// Where the databases go while it runs [default: windfall-bench, which goes away].

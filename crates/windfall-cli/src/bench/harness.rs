@@ -3,7 +3,7 @@
 //! **Purpose.** A folder that goes away, claims with their bounds, facts, the answer for people and for programs.
 //!
 //! **Invariants.** Exit code 0 if every claim holds, 1 if one does not, 2 if a part failed, which keeps no other part from
-//! being measured and reported. A bench without a claim is a failure.
+//! being measured and reported. In a quick run the bounds do not count. A bench without a claim is a failure.
 //!
 //! **May touch.** `measure`, `output`, `sweep`, the file system.
 
@@ -188,15 +188,15 @@ impl Bench {
     fn code(&self) -> u8 {
         match self.claims.iter().all(Claim::holds) {
             _ if self.failed => 2,
-            false => 1,
-            true => 0,
+            false if !self.options.quick => 1,
+            _ => 0,
         }
     }
 
     fn text(&self) -> String {
         let mut text = format!("\n{}\n\n", self.machine.line());
         if self.options.quick {
-            text += "a quick run: sizes and times are too small to prove anything\n\n";
+            text += "a quick run: sizes and times are too small to prove anything, and no bound counts\n\n";
         }
         let mut grid = Grid::new(["claim", ">value", "", ">bound", "holds"]);
         for claim in &self.claims {
@@ -246,6 +246,8 @@ pub fn rate(time: Duration, mut call: impl FnMut() -> Result<()>) -> Result<f64>
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
     use crate::args::{Args, Command};
 
@@ -256,17 +258,20 @@ mod tests {
         assert!(!Bound::AtMost(0.0).holds(f64::NAN) && !Bound::AtLeast(0.0).holds(f64::NAN));
     }
 
-    #[test]
-    fn a_part_that_fails_is_missing_and_the_others_are_not() {
-        use clap::Parser as _;
-        let folder = tempfile::tempdir().unwrap();
-        let dir = folder.path().join("work");
-        let Command::Bench(options) =
-            Args::parse_from(["windfall", "bench", "drop", "--dir", dir.to_str().unwrap()]).command
-        else {
+    /// A benchmark with these options, below a folder.
+    fn begin(folder: &Path, options: &[&str]) -> Bench {
+        let dir = folder.join("work");
+        let call = ["windfall", "bench", "drop", "--dir", dir.to_str().unwrap()];
+        let Command::Bench(options) = Args::parse_from(call.iter().chain(options)).command else {
             unreachable!("it was asked for");
         };
-        let mut bench = Bench::begin(&options).unwrap();
+        Bench::begin(&options).unwrap()
+    }
+
+    #[test]
+    fn a_part_that_fails_is_missing_and_the_others_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut bench = begin(folder.path(), &["--quick"]);
         bench.part("first", |bench| {
             bench.claim("holds", 1.0, Bound::AtMost(1.0));
             Err(Failure::said("no more"))
@@ -279,8 +284,19 @@ mod tests {
         assert_eq!(claims, [("holds", true), ("first", false), ("holds, too", true)]);
         assert_eq!(bench.facts, [("first".to_owned(), "failed: no more".into())]);
         assert_eq!(bench.code(), 2);
-        assert!(dir.exists());
+        assert!(folder.path().join("work").exists());
         drop(bench);
-        assert!(!dir.exists());
+        assert!(!folder.path().join("work").exists());
+    }
+
+    #[test]
+    fn bounds_count_unless_the_run_is_quick() {
+        let folder = tempfile::tempdir().unwrap();
+        for (options, code) in [(&[][..], 1), (&["--quick"], 0)] {
+            let mut bench = begin(folder.path(), options);
+            assert_eq!(bench.code(), 0);
+            bench.claim("is above", 2.0, Bound::AtMost(1.0));
+            assert_eq!(bench.code(), code);
+        }
     }
 }

@@ -15,7 +15,7 @@ use crate::Place;
 fn quick(name: &str, more: &[&str]) -> serde_json::Value {
     let place = Place::new();
     let told = place.call(&[&["--json", "bench", name, "--quick"], more].concat());
-    assert!(matches!(told.code, 0 | 1), "{}", told.err);
+    assert_eq!(told.code, 0, "a quick run shows that it runs: {}", told.err);
     let json = told.json();
     assert_eq!((&json["bench"], &json["quick"]), (&name.into(), &true.into()));
     let claims = json["claims"].as_array().unwrap();
@@ -28,8 +28,6 @@ fn quick(name: &str, more: &[&str]) -> serde_json::Value {
         let holds = if claim["relation"] == "<=" { value <= bound } else { value >= bound };
         assert_eq!(claim["holds"], holds, "{claim}");
     }
-    let all = claims.iter().all(|c| c["holds"] == true);
-    assert_eq!(told.code, i32::from(!all), "the exit code says whether every claim holds");
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0, "a benchmark cleans up");
     json
 }
