@@ -57,7 +57,7 @@ pub enum Command {
     Tables,
     /// Check every page, tree and file of a database that no process has open.
     Check,
-    /// Wait for the end of the standard input, then remove a folder.
+    /// Wait for the end of the standard input, then remove files and folders.
     #[command(hide = true)]
     Sweep(SweepArgs),
 }
@@ -65,8 +65,9 @@ pub enum Command {
 /// Options of `sweep`, which this program calls itself.
 #[derive(Clone, Debug, Group)]
 pub struct SweepArgs {
-    /// The folder that is removed with all that is in it.
-    pub tree: PathBuf,
+    /// What is removed, folders with all that is in them.
+    #[arg(required = true)]
+    pub all: Vec<PathBuf>,
     /// A folder that is removed afterwards if nothing is in it.
     #[arg(long)]
     pub if_empty: Vec<PathBuf>,

@@ -1,15 +1,17 @@
-//! Folders that go away, however their process ends.
+//! Files that go away, however their process ends.
 //!
 //! **Purpose.** A benchmark or a demo makes databases of gigabytes. A process that is interrupted or killed cannot clear
 //! up, so another one waits for its end and does.
 //!
 //! **Invariants.** The waiting process is in a process group of its own, or Ctrl-C on the terminal would end it, too. It
-//! learns of the end by its standard input, which nobody else holds open.
+//! learns of the end by its standard input, which nobody else holds open. A file lock that the one had, the other keeps
+//! until it is done.
 //!
 //! **May touch.** Child processes, the file system.
 
 use std::{
-    env, fs,
+    env,
+    fs::{self, File},
     io::{self, ErrorKind, Read as _},
     os::unix::process::CommandExt as _,
     path::{PathBuf, absolute},
@@ -33,12 +35,13 @@ pub struct Sweeper {
 }
 
 impl Sweeper {
-    /// Watches a folder that is removed with all that is in it, and others that are removed if they are empty then.
-    pub fn watch(tree: PathBuf, if_empty: Vec<PathBuf>) -> Self {
-        let what = SweepArgs { tree, if_empty };
+    /// Watches files and folders that are removed with all that is in them, and folders that are removed if they are
+    /// empty then, while a lock on a file is held.
+    pub fn watch(all: Vec<PathBuf>, if_empty: Vec<PathBuf>, lock: Option<&File>) -> Self {
+        let what = SweepArgs { all, if_empty };
         // Without the process all is the same, but that a killed one leaves something behind. A unit test is another
         // program, which does not know what it is asked.
-        let waiting = if cfg!(test) { None } else { start(&what).ok() };
+        let waiting = if cfg!(test) { None } else { start(&what, lock).ok() };
         Self { what, waiting }
     }
 }
@@ -54,14 +57,21 @@ impl Drop for Sweeper {
     }
 }
 
-fn start(what: &SweepArgs) -> io::Result<Child> {
+fn start(what: &SweepArgs, lock: Option<&File>) -> io::Result<Child> {
     let mut command = Command::new(env::current_exe()?);
-    command.arg("sweep").arg(absolute(&what.tree)?);
+    command.arg("sweep");
     for folder in &what.if_empty {
         command.arg("--if-empty").arg(absolute(folder)?);
     }
+    command.arg("--");
+    for path in &what.all {
+        command.arg(absolute(path)?);
+    }
     command.process_group(0).current_dir("/");
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+    // A lock belongs to the open file: whoever has inherited it holds the lock.
+    let inherited = lock.map(File::try_clone).transpose()?;
+    command.stdin(Stdio::piped()).stdout(inherited.map_or_else(Stdio::null, Stdio::from));
+    command.stderr(Stdio::null()).spawn()
 }
 
 /// What the other process does.
@@ -78,9 +88,12 @@ pub fn wait(what: &SweepArgs) -> ExitCode {
 }
 
 fn remove(what: &SweepArgs) -> io::Result<()> {
-    match fs::remove_dir_all(&what.tree) {
-        Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
-        _ => {}
+    for path in &what.all {
+        let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+        match removed {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
     }
     for folder in &what.if_empty {
         // It stays if somebody else has put something there.

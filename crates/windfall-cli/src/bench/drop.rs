@@ -59,7 +59,7 @@ fn counted(bench: &mut Bench) -> Result<()> {
         let ballast = fixture::table(&db, "ballast")?;
         let mut filled = 0;
         for fill in fills {
-            bench.say(&format!("counting, {} MB in the pool, hash index {hash}", fill / MB));
+            bench.say(&format!("counting, {} MB in the pool, {} hash index", fill / MB, fixture::with(hash)));
             fixture::rows(&ballast, filled / fixture::ROW, fill / fixture::ROW)?;
             filled = fill;
             for clean in [false, true] {

@@ -86,6 +86,11 @@ pub fn threads<T: Send>(count: usize, work: impl Fn(usize) -> Result<T> + Sync) 
     })
 }
 
+/// A word for what is on or off.
+pub fn with(on: bool) -> &'static str {
+    if on { "with" } else { "without" }
+}
+
 /// Closes a database.
 pub fn close(db: Database) -> Result<()> {
     Ok(db.close()?)

@@ -88,7 +88,7 @@ impl Bench {
         })?;
         Ok(Self {
             options: options.clone(),
-            _sweeper: Sweeper::watch(folder.clone(), made),
+            _sweeper: Sweeper::watch(vec![folder.clone()], made, None),
             machine: Machine::of(&folder),
             folder,
             start: Instant::now(),

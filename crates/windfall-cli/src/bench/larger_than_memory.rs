@@ -105,7 +105,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
 
 /// Makes and fills a database of ours.
 fn load(bench: &Bench, rows: u64, pool: u64, direct: bool) -> Result<(Database, Table)> {
-    bench.say(&format!("loading, past the page cache: {direct}"));
+    bench.say(&format!("loading, {} the page cache", if direct { "past" } else { "through" }));
     let setup = Setup { direct: Some(direct), ..Setup::with_pool(pool).commit(Commit::Lazy).log(1024 * MB) };
     let db = setup.open(&bench.database(&format!("windfall-{direct}")))?;
     let table = read::fill(&db, rows)?;

@@ -73,7 +73,7 @@ pub fn fill(db: &Database, rows: u64) -> Result<Table> {
 }
 
 fn load(bench: &Bench, rows: u64, hash: bool) -> Result<(Database, Table)> {
-    bench.say(&format!("loading, hash index {hash}"));
+    bench.say(&format!("loading, {} hash index", fixture::with(hash)));
     let pool = rows * 320 + 128 * MB;
     let setup = Setup { hash: Some(hash), ..Setup::with_pool(pool).commit(Commit::Lazy).log(1024 * MB) };
     let db = setup.open(&bench.database(&format!("windfall-{hash}")))?;
