@@ -11,14 +11,14 @@
 use std::{
     env,
     io::{BufRead as _, BufReader, Write as _},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
 
 use super::{
-    fixture,
+    fixture::{self, MB},
     harness::{Bench, Bound},
 };
 use crate::{
@@ -28,7 +28,6 @@ use crate::{
     measure::Random,
 };
 
-const MB: u64 = 1 << 20;
 /// Threads that write.
 const WRITERS: usize = 8;
 /// Rows that each updates besides what it inserts.
@@ -36,17 +35,6 @@ const ROWS: u64 = 200_000;
 
 fn setup(quick: bool) -> Setup {
     Setup::with_pool(if quick { 64 * MB } else { 8192 * MB })
-}
-
-/// A child process that is killed when nobody waits for it any more.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing to kill.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// Measures.
@@ -59,7 +47,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     if bench.options.quick {
         command.arg("--quick");
     }
-    let mut child = Killed(command.stdout(Stdio::piped()).spawn()?);
+    let mut child = fixture::Killed(command.stdout(Stdio::piped()).spawn()?);
     let said = child.0.stdout.take().ok_or_else(|| Failure::said("the child has no output"))?;
     let reader = thread::spawn(move || {
         let lines = BufReader::new(said).lines().map_while(std::io::Result::ok);
@@ -103,11 +91,8 @@ fn inserted(thread: usize, n: u64) -> [u8; 8] {
 pub fn child(_part: &str, options: &BenchArgs) -> Result<()> {
     let dir = options.dir.as_deref().ok_or_else(|| Failure::said("a child needs --dir"))?;
     let db = setup(options.quick).commit(Commit::Lazy).open(dir)?;
-    let table = fixture::table(&db, "rows")?;
     let rows = if options.quick { ROWS / 100 } else { ROWS };
-    for id in 0..rows {
-        table.insert(&id.to_be_bytes(), &[7; 100])?;
-    }
+    let table = fixture::small(&db, "rows", rows)?;
     db.checkpoint()?;
     engine::set_commit(&db, Commit::Sync);
     let done: Vec<AtomicU64> = (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
@@ -128,7 +113,7 @@ pub fn child(_part: &str, options: &BenchArgs) -> Result<()> {
             let mut random = Random::new(options.seed, thread as u64);
             let mut n = 0;
             loop {
-                table.insert(&inserted(thread, n), &[7; 100])?;
+                table.insert(&inserted(thread, n), &fixture::SMALL)?;
                 n += 1;
                 done[thread].store(n, Relaxed);
                 for _ in 0..3 {
