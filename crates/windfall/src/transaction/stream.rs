@@ -7,8 +7,8 @@
 //! page, then the leaf, then the undo pages ([`Tail::prepare`], which may fail), and then changes things
 //! ([`Tail::write`], which cannot). Behind the page in use lies one that is formatted and empty, so whoever reads on
 //! finds the end without ever asking for a page that was not made. After a restart, slices are not written any more but
-//! to mark records as taken back: the first append begins a new one. A slice is made by the purge worker while the one before
-//! is in use, so that no writer waits for the system tree, which a statement may be changing; only who fills a slice faster
+//! to mark records as taken back: the first append begins a new one. A slice is made by the purge worker once the one before
+//! is half full, so that no writer waits for the system tree, which a statement may be changing; only who fills a slice faster
 //! than that makes the next one itself. The newest slice is never dropped, as it remembers how far
 //! the stream has come. Slices of a temporary stream are logged nowhere, and gone with the process.
 //!
@@ -124,7 +124,7 @@ pub struct Place {
     pieces: Vec<Piece>,
     /// Pages to be formatted.
     fresh: Vec<Slot>,
-    /// Whether the record is the first to reach into its slice.
+    /// Whether the record is the first to reach into a half of its slice.
     enters: bool,
 }
 
@@ -221,7 +221,7 @@ impl Stream {
         self.tail.try_lock().is_some()
     }
 
-    /// Makes the next slice before anyone needs it, if the newest one is in use and nobody is appending: whoever comes
+    /// Makes the next slice before anyone needs it, if the newest one is half full and nobody is appending: whoever comes
     /// meanwhile takes another stream. The caller holds no latch.
     ///
     /// # Errors
@@ -229,7 +229,8 @@ impl Stream {
     pub(super) fn make_ahead(&self) -> Result<()> {
         let Some(mut end) = self.tail.try_lock() else { return Ok(()) };
         let in_use = end.next / self.slice_bytes();
-        if end.newest.as_ref().is_some_and(|(newest, _)| *newest == in_use) {
+        let half_full = end.next % self.slice_bytes() >= self.slice_bytes() / 2;
+        if half_full && end.newest.as_ref().is_some_and(|(newest, _)| *newest == in_use) {
             end.newest = Some((in_use + 1, self.make_slice(in_use + 1)?));
         }
         Ok(())
@@ -482,7 +483,7 @@ impl Tail<'_> {
             let space =
                 stream.space(slice).ok_or_else(|| stream.damaged(at, "its slice was not reserved"))?;
             let slot = mtr.latch(&space, page)?;
-            place.enters |= page == PageNo::HEADER && offset == 0;
+            place.enters |= offset == 0 && u64::from(page.0).is_multiple_of(PAGES / 2);
             if (offset == 0 || at == BEGIN) && u64::from(page.0) + 1 < PAGES {
                 place.fresh.push(mtr.latch_fresh(&space, PageNo(page.0 + 1))?);
             }
@@ -521,7 +522,7 @@ impl Tail<'_> {
         self.end.next = place.at + bytes.len() as u64;
         self.stream.end.store(self.end.next, Release);
         if place.enters {
-            // There is a slice's worth to purge, and the next slice to be made.
+            // There is a slice's worth to purge, or the next slice to be made.
             self.stream.ground.purge_wake.notify();
         }
         self.stream.undo_pos(place.at)

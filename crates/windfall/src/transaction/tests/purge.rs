@@ -249,7 +249,7 @@ fn a_writer_finds_its_slices_made() {
             assert_eq!((work.of(Work::CatalogFrame), work.of(Work::CatalogLatch)), (0, 0), "{work:?}");
         }
     }
-    assert!(ahead > 3, "{ahead} slices");
+    assert!(ahead >= 2, "{ahead} slices");
     base.compare_purged(&model).unwrap();
     assert!(base.slices() <= 2);
     // A slice that was made and not used is left behind by the next start, and goes.
