@@ -117,7 +117,7 @@ pub fn mend_torn_pages(disk: &dyn Disk, page_size: usize) -> Result<usize> {
     let mut queue = disk.queue();
     let mut mended = HashSet::new();
     let mut count = 0;
-    for (id, copy) in Doublewrite::copies(disk, page_size)? {
+    for (id, (_, copy)) in Doublewrite::copies(disk, page_size)? {
         let file = FileName::Data(id.space);
         // A file that is not there was never synced: redo makes its pages anew.
         if disk.len(file)?.is_none() {
