@@ -357,7 +357,7 @@ fn a_drop_that_is_not_durable_leaves_its_table_whole() {
     // The checkpoint makes the drop durable, or not any more.
     for operation in 1.. {
         let disk = SimulatedDisk::new(7);
-        let (db, env, ..) = drop_lazily(&disk);
+        let (db, _env, ..) = drop_lazily(&disk);
         disk.crash_at(disk.operations() + operation);
         let done = db.checkpoint();
         let crashed = disk.is_crashed();
