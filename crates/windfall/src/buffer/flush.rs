@@ -37,6 +37,8 @@ use crate::{
 
 /// How many tablespaces a round by age looks at.
 const SPACES_A_ROUND: usize = 32;
+/// How many frames a round frees, but for what one call of the reclaimer gives on top.
+const FREED_A_ROUND: usize = 512;
 /// How many frames the cleaner's clock passes in one round.
 const CLEANER_REACH: usize = 32_768;
 /// A failed write counts as so many fruitless rounds: a waiter gives up after a hundred of them.
@@ -84,6 +86,26 @@ impl Flusher {
 pub struct Files {
     /// Files that the log says were made, with the LSN where it says so, until a record in the catalog says so too.
     made: BTreeMap<SpaceId, Lsn>,
+    /// The same in the order of the log: its floor asks for the first one.
+    by_lsn: BTreeSet<(Lsn, SpaceId)>,
+}
+
+impl Files {
+    fn note(&mut self, space: SpaceId, lsn: Lsn) {
+        self.forget(space);
+        self.made.insert(space, lsn);
+        self.by_lsn.insert((lsn, space));
+    }
+
+    fn forget(&mut self, space: SpaceId) {
+        if let Some(lsn) = self.made.remove(&space) {
+            self.by_lsn.remove(&(lsn, space));
+        }
+    }
+
+    fn floor(&self) -> Lsn {
+        self.by_lsn.first().map_or(Lsn::MAX, |(lsn, _)| *lsn)
+    }
 }
 
 /// A copy of a page on its way to the disk.
@@ -116,10 +138,10 @@ impl BufferPool {
             }
         };
         let shrinking = self.shrink(&mut note);
-        let mut freed = 0;
-        while self.free_frames() < self.wanted_free() {
+        let (mut freed, mut reach) = (0, CLEANER_REACH);
+        while self.free_frames() < self.wanted_free() && freed < FREED_A_ROUND {
             freed += match self.reclaim_some() {
-                0 => match self.clock(CLEANER_REACH, &mut note) {
+                0 => match self.clock(&mut reach, &mut note) {
                     Some(frame) => {
                         self.give(frame);
                         1
@@ -453,7 +475,7 @@ impl BufferPool {
         let (start, _) = appending.append(group.bytes())?;
         let mut files = self.files.lock();
         for space in new {
-            files.made.insert(space.id(), start);
+            files.note(space.id(), start);
             space.set_file(FileState::Made);
         }
         drop(files);
@@ -463,7 +485,7 @@ impl BufferPool {
 
     /// Where the log says first of a file that it was made while no record in the catalog says so yet.
     pub fn files_floor(&self) -> Lsn {
-        self.files.lock().made.values().min().copied().unwrap_or(Lsn::MAX)
+        self.files.lock().floor()
     }
 
     /// Files that were made and whose record is still to be written: at most `most`.
@@ -473,12 +495,12 @@ impl BufferPool {
 
     /// A file's record is written, or not needed any more.
     pub fn file_recorded(&self, space: SpaceId) {
-        self.files.lock().made.remove(&space);
+        self.files.lock().forget(space);
     }
 
     /// Recovery found that the log says the file was made, and no record.
     pub fn file_was_made(&self, space: SpaceId, lsn: Lsn) {
-        self.files.lock().made.insert(space, lsn);
+        self.files.lock().note(space, lsn);
     }
 
     /// Asks whether a dropped tablespace has a file to delete. After this none will be made.
@@ -500,5 +522,26 @@ impl BufferPool {
             idle = if self.flush(self.old_pages(up_to))? == 0 { idle + 1 } else { 0 };
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_floor_of_files_is_the_oldest_that_is_not_recorded() {
+        let mut files = Files::default();
+        assert_eq!(files.floor(), Lsn::MAX);
+        for (space, lsn) in [(7, 300), (3, 200), (9, 100), (3, 250)] {
+            files.note(SpaceId(space), Lsn(lsn));
+        }
+        assert_eq!(files.floor(), Lsn(100));
+        files.forget(SpaceId(9));
+        files.forget(SpaceId(9));
+        assert_eq!(files.floor(), Lsn(250));
+        files.forget(SpaceId(3));
+        files.forget(SpaceId(7));
+        assert_eq!((files.floor(), files.by_lsn.len()), (Lsn::MAX, 0));
     }
 }
