@@ -377,8 +377,10 @@ impl Database {
             files_deleted: deletions.files,
             files_deleted_bytes: deletions.bytes,
             files_pending: deletions.pending_files,
+            files_pending_bytes: deletions.pending_bytes,
             drops_pending: occupancy.dropped_pending as u64,
             tables: engine.catalog.count() as u64,
+            catalog_height: u64::from(engine.system.tree().height().unwrap_or(0)),
             active_transactions: engine.transactions.active().count() as u64,
             drop_waits: work::waits_on_drops(),
         }
