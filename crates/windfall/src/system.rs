@@ -18,6 +18,7 @@
 //! | `f` | tablespace (8 bytes, big-endian) | empty: its file was made |
 
 use crossbeam_queue::SegQueue;
+use smallvec::SmallVec;
 
 use crate::{
     buffer::BufferPool,
@@ -168,8 +169,8 @@ impl SystemTree {
         mtr: &mut Mtr<'_>,
         changes: &'k [Change],
         room: usize,
-    ) -> Result<Option<Vec<Located<'k, BufferPool>>>> {
-        let mut places: Vec<Located<'k, BufferPool>> = Vec::with_capacity(changes.len());
+    ) -> Result<Option<SmallVec<[Located<'k, BufferPool>; 1]>>> {
+        let mut places: SmallVec<[Located<'k, BufferPool>; 1]> = SmallVec::with_capacity(changes.len());
         for change in changes {
             let room = change.value.as_ref().map(|_| room);
             let beside = places.last().and_then(|last| self.tree.seek_beside(mtr, last, &change.key, room));

@@ -351,7 +351,12 @@ fn a_drop_that_is_not_durable_leaves_its_table_whole() {
     let (db, env, syncs, before, after) = drop_lazily(&disk);
     assert_eq!(db.metrics().log_syncs, syncs, "the drop is durable: this test means nothing");
     for survive in [Survive::Nothing, Survive::Everything] {
-        verify(&disk.restart(survive), 7, &[before.clone()], "the drop was neither written nor synced");
+        verify(
+            &disk.restart(survive),
+            7,
+            std::slice::from_ref(&before),
+            "the drop was neither written nor synced",
+        );
     }
     drop((db, env));
     // The checkpoint makes the drop durable, or not any more.

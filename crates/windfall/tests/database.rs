@@ -286,13 +286,13 @@ fn a_check_is_not_alarmed_by_what_a_reader_keeps() -> Result<()> {
     let read = db.create_table("z", TableOptions::default())?;
     let changed = db.create_table("a", TableOptions::default())?;
     for table in [&read, &changed] {
-        table.put(b"long", &[1; 300_000])?;
+        table.put(b"long", &vec![1; 300_000])?;
     }
     let ((begun, has_begun), (_go_on, goes_on)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
     std::thread::scope(|scope| {
         scope.spawn(|| read.read_stream(b"long", &mut Slow(begun, goes_on)));
         has_begun.recv().expect("the reader has begun");
-        changed.put(b"long", &[2; 300_000])?;
+        changed.put(b"long", &vec![2; 300_000])?;
         assert_eq!(db.check()?.findings, Vec::<String>::new());
         Ok(())
     })
@@ -309,7 +309,7 @@ fn metrics_tell_of_the_catalog_and_of_what_waits_to_be_deleted() -> Result<()> {
     assert!(db.metrics().catalog_height >= 2, "{}", db.metrics().catalog_height);
     let table = db.create_table("t", TableOptions::default())?;
     for n in 0..40 {
-        table.put(&key(n), &[7; 200_000])?;
+        table.put(&key(n), &vec![7; 200_000])?;
     }
     db.checkpoint()?;
     db.set_flush_log_at_trx_commit(windfall::FlushLog::Lazy);

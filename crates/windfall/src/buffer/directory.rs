@@ -8,7 +8,7 @@
 //!
 //! **May touch.** `space`.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 use super::space::Space;
 use crate::{
@@ -24,7 +24,7 @@ pub struct Directory(RwLock<Tables>);
 struct Tables {
     slots: Vec<Option<Arc<Space>>>,
     unused: Vec<u32>,
-    by_id: HashMap<SpaceId, u32>,
+    by_id: FxHashMap<SpaceId, u32>,
 }
 
 impl Default for Directory {
@@ -47,12 +47,14 @@ impl Directory {
         assert!(earlier.is_none(), "tablespace {} was entered twice", space.id());
     }
 
-    /// Takes a tablespace out.
-    pub fn remove(&self, space: &Space) {
+    /// Takes tablespaces out.
+    pub fn remove(&self, spaces: &[Arc<Space>]) {
         let mut tables = self.0.write();
-        if let Some(slot) = tables.by_id.remove(&space.id()) {
-            tables.slots[slot as usize] = None;
-            tables.unused.push(slot);
+        for space in spaces {
+            if let Some(slot) = tables.by_id.remove(&space.id()) {
+                tables.slots[slot as usize] = None;
+                tables.unused.push(slot);
+            }
         }
     }
 

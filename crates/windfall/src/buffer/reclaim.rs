@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use crossbeam_queue::SegQueue;
 
-use super::{BufferPool, arena::FrameNo, space::Space};
+use super::{BufferPool, FileState, arena::FrameNo, space::Space};
 use crate::{
     ids::{PageId, PageNo},
     sync::{
@@ -33,6 +33,8 @@ const PLACES_A_CALL: usize = 512;
 const ROUNDS_A_CALL: usize = 1024;
 /// How many frames one call takes.
 const FRAMES_A_CALL: usize = 64;
+/// How many tablespaces without frames one step takes leave of.
+const SPACES_A_STEP: usize = 32;
 
 /// Dropped tablespaces whose frames are still to be used again.
 #[derive(Debug)]
@@ -186,20 +188,27 @@ impl BufferPool {
         Taken::Freed
     }
 
-    /// One background step: gives frames back, and frees the memory of a tablespace that has none left, which goes to
-    /// `finished`. Says whether there may be more to do.
+    /// One background step: gives frames back, and frees the memory of tablespaces that have none left. Those that have a
+    /// file go to `finished`. Says whether there may be more to do.
     pub fn reclaim_step(&self, finished: &mut dyn FnMut(Arc<Space>)) -> bool {
         let freed = self.reclaim_some();
-        if let Some(space) = self.reclaimer.finished.pop() {
-            self.directory.remove(&space);
+        let popped = core::iter::from_fn(|| self.reclaimer.finished.pop());
+        let spaces: Vec<Arc<Space>> = popped.take(SPACES_A_STEP).collect();
+        if spaces.is_empty() {
+            return freed > 0;
+        }
+        // Whoever makes a tablespace known waits for this: once for many.
+        self.directory.remove(&spaces);
+        for space in spaces {
             // The set may be large; the space itself lives on while handles do.
             let dirty = core::mem::take(&mut *space.dirty.lock());
             drop(dirty);
-            finished(space);
+            if self.file_of_dropped(&space) != FileState::None {
+                finished(space);
+            }
             self.reclaimer.unfinished.fetch_sub(1, SeqCst);
-            return true;
         }
-        freed > 0
+        true
     }
 }
 

@@ -7,6 +7,8 @@
 //!
 //! **May touch.** The rest of `catalog`, and what it may touch.
 
+use smallvec::SmallVec;
+
 use super::{
     names::Names,
     record::{IndexRecord, KeySpec, TableRecord},
@@ -138,13 +140,10 @@ impl Catalog {
         record: TableRecord,
         attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>,
     ) -> Result<Shape> {
-        let mut trees = Vec::with_capacity(1 + record.indexes.len());
-        for space in record.spaces() {
-            trees.push(self.tree(attach(space)?));
-        }
-        let mut trees = trees.into_iter();
-        let clustered = trees.next().expect("every table has a clustered tree");
-        Ok(Shape { record, clustered, secondaries: trees.collect() })
+        let clustered = self.tree(attach(record.clustered)?);
+        let secondaries =
+            record.indexes.iter().map(|index| Ok(self.tree(attach(index.space)?))).collect::<Result<_>>()?;
+        Ok(Shape { record, clustered, secondaries })
     }
 
     pub(super) fn tree(&self, space: Arc<Space>) -> Arc<Tree> {
@@ -291,19 +290,16 @@ impl Catalog {
 
     fn drop_claimed(&self, names: &[&str], mode: FlushLog) -> Result<DropReport> {
         let mut claim = self.names.claim(names);
-        let mut names = names.to_vec();
-        names.sort_unstable();
-        names.dedup();
-        let mut tables = Vec::with_capacity(names.len());
-        for name in &names {
-            tables.push(claim.table(name).ok_or_else(|| no_table(name))?);
-        }
+        let tables = claim.tables().map(|(name, table)| table.ok_or_else(|| no_table(name)));
+        let tables = tables.collect::<Result<SmallVec<[Arc<Table>; 1]>, _>>()?;
         for table in &tables {
             table.gate().close();
         }
-        let spaces: Vec<Arc<Space>> = tables.iter().flat_map(|table| spaces_of(&table.shape())).collect();
-        let ids: Vec<SpaceId> = spaces.iter().map(|space| space.id()).collect();
-        let mut changes: Vec<Change> = names.iter().map(|name| Change::remove(record_key(name))).collect();
+        let spaces: SmallVec<[Arc<Space>; 2]> =
+            tables.iter().flat_map(|table| spaces_of(&table.shape())).collect();
+        let ids: SmallVec<[SpaceId; 2]> = spaces.iter().map(|space| space.id()).collect();
+        let mut changes: SmallVec<[Change; 1]> =
+            claim.tables().map(|(name, _)| Change::remove(record_key(name))).collect();
         let lsn = match self.change(&mut changes, &ids, mode) {
             Ok(lsn) => lsn,
             Err(error) => {
@@ -317,10 +313,10 @@ impl Catalog {
         for space in &spaces {
             self.pool.detach(space, lsn);
         }
-        for (name, table) in names.iter().zip(&tables) {
+        for table in &tables {
             table.gate().close_for_good();
-            claim.set(name, None);
         }
+        claim.set_all_gone();
         Ok(DropReport { trees: spaces.len(), lsn, ..DropReport::default() })
     }
 
@@ -355,9 +351,9 @@ impl Catalog {
         let mut record = old.record.clone();
         change(&mut record)?;
         record.version += 1;
-        let dropped: Vec<Arc<Space>> =
+        let dropped: SmallVec<[Arc<Space>; 2]> =
             spaces_of(&old).into_iter().filter(|space| !record.spaces().any(|id| id == space.id())).collect();
-        let ids: Vec<SpaceId> = dropped.iter().map(|space| space.id()).collect();
+        let ids: SmallVec<[SpaceId; 2]> = dropped.iter().map(|space| space.id()).collect();
         table.gate().close();
         let changed = self.change(&mut [Change::put(record_key(name), record.encode())], &ids, mode);
         if let Ok(lsn) = changed {
@@ -494,6 +490,6 @@ impl Catalog {
     }
 }
 
-fn spaces_of(shape: &Shape) -> Vec<Arc<Space>> {
+fn spaces_of(shape: &Shape) -> SmallVec<[Arc<Space>; 2]> {
     shape.trees().map(|tree| tree.space().clone()).collect()
 }

@@ -8,8 +8,10 @@
 //!
 //! **May touch.** `table`, `env`, `sync`.
 
-use core::hash::{BuildHasher, BuildHasherDefault};
-use std::{collections::HashMap, hash::DefaultHasher};
+use core::hash::BuildHasher;
+
+use rustc_hash::{FxBuildHasher, FxHashMap};
+use smallvec::SmallVec;
 
 use super::table::Table;
 use crate::{
@@ -26,7 +28,7 @@ enum Entry {
     Claimed(Option<Arc<Table>>),
 }
 
-type Shard = Mutex<HashMap<Arc<str>, Entry>>;
+type Shard = Mutex<FxHashMap<Arc<str>, Entry>>;
 
 /// The names.
 #[derive(Debug)]
@@ -40,18 +42,22 @@ pub struct Names {
 #[derive(Debug)]
 pub struct Claim<'a> {
     names: &'a Names,
-    held: Vec<(Arc<str>, Option<Arc<Table>>)>,
+    held: SmallVec<[Held<'a>; 2]>,
 }
+
+/// A claimed name, and what it is to mean.
+type Held<'a> = (&'a str, Option<Arc<Table>>);
 
 impl Names {
     /// No names.
     pub fn new(env: Arc<dyn Env>) -> Self {
-        let shards = (0..SHARDS).map(|_| Mutex::new(Rank::Names, HashMap::new())).collect();
+        let shards = (0..SHARDS).map(|_| Mutex::new(Rank::Names, FxHashMap::default())).collect();
         Self { env, shards, decided: Event::new() }
     }
 
     fn shard(&self, name: &str) -> &Shard {
-        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(name);
+        // The lower bits choose the place within the shard.
+        let hash = FxBuildHasher.hash_one(name) >> 32;
         &self.shards[hash as usize % SHARDS]
     }
 
@@ -73,11 +79,11 @@ impl Names {
     }
 
     /// Claims names, once nobody else is deciding over any of them. A name that is given twice is claimed once.
-    pub fn claim(&self, names: &[&str]) -> Claim<'_> {
-        let mut sorted: Vec<&str> = names.to_vec();
+    pub fn claim<'a>(&'a self, names: &[&'a str]) -> Claim<'a> {
+        let mut sorted: SmallVec<[&str; 2]> = names.into();
         sorted.sort_unstable();
         sorted.dedup();
-        let mut claim = Claim { names: self, held: Vec::with_capacity(sorted.len()) };
+        let mut claim = Claim { names: self, held: SmallVec::with_capacity(sorted.len()) };
         for name in sorted {
             let held = &mut claim.held;
             let mut take = || {
@@ -86,10 +92,9 @@ impl Names {
                     let Entry::Table(table) = entry else { return false };
                     let table = table.clone();
                     *entry = Entry::Claimed(Some(table.clone()));
-                    held.push((name.into(), Some(table)));
+                    held.push((name, Some(table)));
                 } else {
-                    let name: Arc<str> = name.into();
-                    shard.insert(name.clone(), Entry::Claimed(None));
+                    shard.insert(name.into(), Entry::Claimed(None));
                     held.push((name, None));
                 }
                 true
@@ -128,12 +133,22 @@ impl Names {
 
 impl Claim<'_> {
     fn place(&self, name: &str) -> usize {
-        self.held.binary_search_by(|(held, _)| (**held).cmp(name)).expect("the name was claimed")
+        self.held.binary_search_by(|(held, _)| (*held).cmp(name)).expect("the name was claimed")
     }
 
     /// The table of a claimed name.
     pub fn table(&self, name: &str) -> Option<Arc<Table>> {
         self.held[self.place(name)].1.clone()
+    }
+
+    /// The claimed names in order, each once, and their tables.
+    pub fn tables(&self) -> impl Iterator<Item = (&str, Option<Arc<Table>>)> {
+        self.held.iter().map(|(name, table)| (*name, table.clone()))
+    }
+
+    /// None of the claimed names means anything from now on.
+    pub fn set_all_gone(&mut self) {
+        self.held.iter_mut().for_each(|(_, table)| *table = None);
     }
 
     /// Says what the name means from now on.
@@ -146,10 +161,10 @@ impl Claim<'_> {
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         for (name, table) in self.held.drain(..) {
-            let mut shard = self.names.shard(&name).lock();
+            let mut shard = self.names.shard(name).lock();
             match table {
-                Some(table) => drop(shard.insert(name, Entry::Table(table))),
-                None => drop(shard.remove(&name)),
+                Some(table) => *shard.get_mut(name).expect("the name is claimed") = Entry::Table(table),
+                None => drop(shard.remove(name)),
             }
         }
         self.names.decided.notify();

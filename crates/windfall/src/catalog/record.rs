@@ -124,7 +124,8 @@ impl TableRecord {
 
     /// The stored form.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![FORMAT];
+        let mut out = Vec::with_capacity(64 + self.metadata.len() + 64 * self.indexes.len());
+        out.push(FORMAT);
         for word in [self.id, self.version, self.clustered.0] {
             out.extend_from_slice(&word.to_le_bytes());
         }

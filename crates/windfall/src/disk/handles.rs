@@ -9,12 +9,13 @@
 //! **May touch.** `error`, `sync`, the machine.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     path::{Path, PathBuf},
 };
 
+use rustc_hash::FxHashMap;
 use rustix::{
-    fs::{Mode, OFlags},
+    fs::{Advice, Mode, OFlags},
     io::{Errno, retry_on_intr},
 };
 
@@ -44,7 +45,7 @@ pub struct Handles {
 
 #[derive(Debug, Default)]
 struct Cache {
-    files: HashMap<FileName, Entry>,
+    files: FxHashMap<FileName, Entry>,
     /// Data files by the time of their last use.
     by_use: BTreeMap<u64, FileName>,
     clock: u64,
@@ -185,6 +186,11 @@ impl Handles {
             direct = false;
         }
         let fd = fd.map_err(|error| failed(action, &path, error.into()))?;
+        if matches!(name, FileName::Log(_)) {
+            // Read-ahead would put large folios into the page cache: a small write to one then goes through all its
+            // blocks. The log's reader reads in large pieces anyway.
+            let _ = rustix::fs::fadvise(&fd, 0, None, Advice::Random);
+        }
         let open = matches!(name, FileName::Data(_)).then(|| self.open.clone());
         Ok(File::new(fd, path, direct, open))
     }

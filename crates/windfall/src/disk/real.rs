@@ -162,6 +162,12 @@ impl Disk for RealDisk {
         self.0.handles.path(file)
     }
 
+    fn free_percent(&self) -> Option<u64> {
+        work::count(Work::FileCall);
+        let stat = rustix::fs::statvfs(self.folder_path(Folder::Data)).ok()?;
+        (stat.f_bavail * 100).checked_div(stat.f_blocks)
+    }
+
     fn create(&self, file: FileName) -> Result<(), DiskError> {
         self.0.handles.create(file)
     }

@@ -19,12 +19,13 @@
 //!   idle, a *marker* frame closes that gap a second later, and a clean shutdown closes it at once.
 //! - A good frame in a segment whose header is bad: the header was durable before the frame was written.
 //!
-//! **Remnants.** The bytes behind the end stay where they are. Among them may be good frames of the past, at the very LSN
-//! that they carry, and new frames may end exactly where one of them begins. So every opening of the log is an
-//! *incarnation* with a number of its own, recorded durably in the control file, with the LSN at which it begins,
-//! before it writes anything. From that LSN on only frames of that incarnation count; before it, numbers never fall
-//! along the stream. A remnant has a lower number than the frame before it, counts as neither frame nor
-//! proof, and nothing has to be erased. Stale frames of a segment that is used again carry other LSNs.
+//! **Remnants.** The bytes behind the end stay where they are, but for zeros up to the end of a block that was entered.
+//! Among them may be good frames of the past, at the very LSN that they carry, and new frames may end exactly where one of
+//! them begins. So every opening of the log is an *incarnation* with a number of its own, recorded durably in the control
+//! file, with the LSN at which it begins, before it writes anything. From that LSN on only frames of that incarnation
+//! count; before it, numbers never fall along the stream. A remnant has a lower number than the frame before it, counts
+//! as neither frame nor proof, and nothing has to be erased. Stale frames of a segment that is used again carry other
+//! LSNs.
 //!
 //! **Invariants.**
 //! - LSNs of frames are multiples of 8. What the ring holds is `written..reserved`; `durable <= written <= reserved`.
@@ -207,6 +208,8 @@ pub struct Log {
     starved_by: Mutex<Option<Error>>,
     last_sync_at: AtomicU64,
     last_sync_took: AtomicU64,
+    /// The longest sync since somebody asked for it.
+    longest_sync: AtomicU64,
     counts: Counts,
 }
 
@@ -297,6 +300,7 @@ impl Log {
             starved_by: Mutex::new(Rank::Leaf, None),
             last_sync_at: AtomicU64::new(now),
             last_sync_took: AtomicU64::new(0),
+            longest_sync: AtomicU64::new(0),
             counts: Counts::default(),
             disk,
             env,

@@ -70,6 +70,9 @@ const TRX_BEGIN: u8 = 6;
 const TRX_END: u8 = 7;
 const TRX_TABLE: u8 = 8;
 
+/// What most groups take, in bytes.
+const GROUP: usize = 256;
+
 /// Appends records to a group.
 #[derive(Debug, Default)]
 pub struct GroupWriter {
@@ -90,6 +93,10 @@ impl GroupWriter {
 
     /// Appends a change of a page.
     pub fn page(&mut self, id: PageId, op: &PageOp<'_>) {
+        if self.bytes.is_empty() {
+            // One allocation instead of several: most groups fit.
+            self.bytes.reserve(GROUP);
+        }
         if self.page == Some(id) {
             self.bytes.push(SAME_PAGE);
         } else {

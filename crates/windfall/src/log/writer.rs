@@ -12,7 +12,7 @@
 
 use core::time::Duration;
 
-use super::Log;
+use super::{Log, frame::BLOCK};
 use crate::{
     disk::FileName,
     error::{DiskError, Error, Result},
@@ -42,6 +42,17 @@ impl Drop for Lead<'_> {
     fn drop(&mut self) {
         self.0.leading.store(false, SeqCst);
         self.0.progress.notify();
+    }
+}
+
+/// Whoever enters a block writes all of it, zeros behind the end: where a segment is used again and is in no cache any
+/// more, the system would have to read the block before it could change a part of it, while everybody waits.
+fn pad(buffer: &mut Vec<u8>, offset: u64) {
+    let block = BLOCK as u64;
+    let end = offset + buffer.len() as u64;
+    if (offset - 1) / block != (end - 1) / block {
+        let padded = end.next_multiple_of(block) - offset;
+        buffer.resize(padded as usize, 0);
     }
 }
 
@@ -170,7 +181,9 @@ impl Log {
             if writer.unsynced.last() != Some(&number) {
                 writer.unsynced.push(number);
             }
-            self.disk.write(FileName::Log(number), geometry.offset(at), &writer.buffer)?;
+            let offset = geometry.offset(at);
+            pad(&mut writer.buffer, offset);
+            self.disk.write(FileName::Log(number), offset, &writer.buffer)?;
             self.ring.clear(at, bytes);
             at.0 += bytes as u64;
             self.written.store(at.0, SeqCst);
@@ -197,7 +210,9 @@ impl Log {
             self.disk.sync(FileName::Log(*number))?;
             let now = self.env.now();
             self.counts.fsyncs.fetch_add(1, Relaxed);
-            self.last_sync_took.store((now.saturating_sub(before)).as_nanos() as u64, Relaxed);
+            let took = now.saturating_sub(before).as_nanos() as u64;
+            self.last_sync_took.store(took, Relaxed);
+            self.longest_sync.fetch_max(took, Relaxed);
             self.last_sync_at.store(now.as_nanos() as u64, Relaxed);
         }
         writer.unsynced.clear();
@@ -208,8 +223,36 @@ impl Log {
         Ok(())
     }
 
-    /// How long the last sync of the log took: what a worker that loads the device adapts its pace to.
+    /// How long the last sync of the log took.
     pub fn last_sync(&self) -> Duration {
         Duration::from_nanos(self.last_sync_took.load(Relaxed))
+    }
+
+    /// How long the longest sync since the last call took, zero if there was none: what the worker that loads the device
+    /// adapts its pace to. For one caller.
+    pub fn take_longest_sync(&self) -> Duration {
+        Duration::from_nanos(self.longest_sync.swap(0, Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_entered_with_all_of_it() {
+        let padded = |offset, bytes| {
+            let mut buffer = vec![1; bytes];
+            pad(&mut buffer, offset);
+            assert!(buffer[..bytes].iter().all(|b| *b == 1) && buffer[bytes..].iter().all(|b| *b == 0));
+            buffer.len()
+        };
+        let block = BLOCK as u64;
+        assert_eq!(padded(block, 80), BLOCK);
+        assert_eq!(padded(block + 80, 80), 80, "the block was entered before");
+        assert_eq!(padded(2 * block - 80, 80), 80, "the end of a block is not the next one");
+        assert_eq!(padded(2 * block - 80, 81), 80 + BLOCK);
+        assert_eq!(padded(block, BLOCK), BLOCK);
+        assert_eq!(padded(block + 8, 3 * BLOCK), 4 * BLOCK - 8);
     }
 }

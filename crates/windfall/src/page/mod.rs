@@ -83,6 +83,10 @@ impl PageType {
     }
 }
 
+/// How much of a page is copied out for its checksum at a time: three streams of 256 bytes, which is how the checksum is
+/// computed, some times over.
+const PIECE: usize = 4 * 768;
+
 impl Page<'_> {
     /// The page type's number.
     pub fn page_type(self) -> u8 {
@@ -120,11 +124,13 @@ impl Page<'_> {
 
     /// The checksum of the page as it stands.
     pub fn checksum(self) -> u32 {
-        let mut piece = [0; 1024];
-        let mut crc = 0;
-        let mut at = 4;
+        let mut piece = [0; PIECE];
+        // Behind the checksum itself, up to the first whole word.
+        self.read(0, &mut piece[..8]);
+        let mut crc = crc32c::crc32c(&piece[4..8]);
+        let mut at = 8;
         while at < self.len() {
-            let piece = &mut piece[..(self.len() - at).min(1024)];
+            let piece = &mut piece[..(self.len() - at).min(PIECE)];
             self.read(at, piece);
             crc = crc32c::crc32c_append(crc, piece);
             at += piece.len();

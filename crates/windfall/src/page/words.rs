@@ -117,14 +117,17 @@ impl<'a> Page<'a> {
     /// Copies bytes out; those past the end are zero.
     pub fn read(self, at: usize, out: &mut [u8]) {
         let words = self.words.get(at / 8..).unwrap_or(&[]);
+        if at.is_multiple_of(8) {
+            return read_words(words, out);
+        }
         let mut words = words.iter().map(|word| word.load(Relaxed));
         let mut next = || words.next().unwrap_or(0);
         let shift = at % 8 * 8;
         // Each word is loaded once, though it may end one chunk and begin the next.
-        let mut low = if shift == 0 { 0 } else { next() };
+        let mut low = next();
         let mut chunk_at = || {
             let high = next();
-            let bytes = if shift == 0 { high } else { low >> shift | high << (64 - shift) };
+            let bytes = low >> shift | high << (64 - shift);
             low = high;
             bytes.to_le_bytes()
         };
@@ -228,6 +231,21 @@ impl<'a> Page<'a> {
         for (to, from) in self.words.iter().zip(other.words) {
             to.store(from.load(Relaxed), Relaxed);
         }
+    }
+}
+
+/// Copies words out: one load and one store for eight bytes.
+fn read_words(words: &[AtomicU64], out: &mut [u8]) {
+    let whole = (out.len() / 8).min(words.len());
+    let (copied, rest) = out.split_at_mut(whole * 8);
+    let (chunks, _) = copied.as_chunks_mut::<8>();
+    for (chunk, word) in chunks.iter_mut().zip(words) {
+        *chunk = word.load(Relaxed).to_le_bytes();
+    }
+    rest.fill(0);
+    if let Some(word) = words.get(whole) {
+        let n = rest.len().min(8);
+        rest[..n].copy_from_slice(&word.load(Relaxed).to_le_bytes()[..n]);
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
     mtr::Mtr,
     page::{PageOp, PageType},
     sync::{Arc, as_another_thread},
-    tablespace,
+    tablespace::{self, Deleter},
 };
 
 const PAGE_SIZE: usize = 4096;
@@ -474,6 +474,58 @@ fn a_torn_page_is_needed_until_the_drop_of_its_tablespace_is_durable() {
     let base = Base::open(&disk.restart(Survive::Nothing), 1).unwrap();
     let is_there = base.pool.space(one.id()).is_some_and(|space| !space.is_dropped());
     assert!(!is_there || pages_are(&base, [7, 1]).is_ok());
+}
+
+#[test]
+fn a_panic_amid_a_change_of_several_pages_stops_the_database() {
+    let disk = SimulatedDisk::new(5);
+    let base = Base::open(&disk, 5).unwrap();
+    let space = base.pool.attach(SpaceId(20), Durability::Logged);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let mut mtr = Mtr::begin(&base.pool).unwrap();
+        tablespace::allocate(&mut mtr, &space, PageType::Leaf, 0, PageNo(1)).unwrap();
+        panic!("planned");
+    }));
+    assert!(panicked.is_err());
+    assert!(base.pool.ground().health.is_poisoned());
+    assert!(Mtr::begin(&base.pool).is_err(), "something was begun after it");
+    assert!(base.checkpointer.checkpoint_all(false).is_err(), "something was written after it");
+    drop(base);
+    // What was applied and not logged has never been.
+    let base = Base::open(&disk.restart(Survive::Everything), 6).unwrap();
+    assert!(!base.pool.attach(SpaceId(20), Durability::Logged).has_pages());
+}
+
+#[test]
+fn a_full_log_makes_the_deleter_sync_a_drop() {
+    let disk = SimulatedDisk::new(7);
+    let base = Base::open(&disk, 7).unwrap();
+    let (pool, deleter) = (&base.pool, Deleter::new(base.pool.clone()));
+    let log = &pool.ground().log;
+    let space = pool.attach(SpaceId(20), Durability::Logged);
+    let mut mtr = Mtr::begin(pool).unwrap();
+    tablespace::allocate(&mut mtr, &space, PageType::Leaf, 0, PageNo(1)).unwrap();
+    base.commit(mtr).unwrap();
+    base.checkpointer.checkpoint_all(false).unwrap();
+    let mut mtr = Mtr::begin(pool).unwrap();
+    mtr.record(&Record::Drop { spaces: vec![space.id()] });
+    let dropped = mtr.commit().unwrap();
+    pool.detach(&space, dropped);
+    while pool.reclaim_step(&mut |space| deleter.push(space)) {}
+
+    let _ = deleter.step();
+    assert!(log.durable() < dropped, "a log with room waits for nobody");
+    while log.pressure() < 50 {
+        let mut group = GroupWriter::default();
+        group.push(&Record::TrxTable { active: vec![Default::default(); 500] });
+        log.begin_group().append(group.bytes()).unwrap();
+    }
+    let _ = deleter.step();
+    assert!(log.durable() >= dropped, "the file still waits for a drop that nobody makes durable");
+    for _ in 0..3 {
+        let _ = deleter.step();
+    }
+    assert_eq!(deleter.deletions().files, 1);
 }
 
 #[test]

@@ -14,8 +14,6 @@ use core::sync::atomic::{
     Ordering::{Relaxed, SeqCst},
 };
 
-use crossbeam_utils::CachePadded;
-
 use super::Event;
 
 const OPEN: u8 = 0;
@@ -25,11 +23,20 @@ const STRIPES: usize = 4;
 /// The stripe of the next thread that asks for one.
 static NEXT_STRIPE: AtomicUsize = AtomicUsize::new(0);
 
+/// How many are inside by one stripe. Counters that lie a cache line apart never share one, wherever the gate itself
+/// begins; to align it would make every table larger and its allocation slower.
+#[derive(Debug, Default)]
+#[repr(C)]
+struct Stripe {
+    count: AtomicU64,
+    apart: [u64; 7],
+}
+
 /// The gate.
 #[derive(Debug, Default)]
 pub struct Gate {
     state: AtomicU8,
-    inside: [CachePadded<AtomicU64>; STRIPES],
+    inside: [Stripe; STRIPES],
     changed: Event,
 }
 
@@ -51,7 +58,7 @@ impl Gate {
     pub fn enter(&self, stripe: usize) -> Option<Inside<'_>> {
         let stripe = stripe % STRIPES;
         loop {
-            self.inside[stripe].fetch_add(1, SeqCst);
+            self.inside[stripe].count.fetch_add(1, SeqCst);
             let inside = Inside { gate: self, stripe };
             match self.state.load(SeqCst) {
                 OPEN => return Some(inside),
@@ -93,7 +100,7 @@ impl Gate {
             self.state.store(state, SeqCst);
         }
         self.changed.notify();
-        self.changed.wait(|| self.inside.iter().map(|s| s.load(SeqCst)).sum::<u64>() == 0);
+        self.changed.wait(|| self.inside.iter().map(|s| s.count.load(SeqCst)).sum::<u64>() == 0);
     }
 
     /// Opens a closed gate. One that is closed for good stays closed.
@@ -105,7 +112,7 @@ impl Gate {
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        self.gate.inside[self.stripe].fetch_sub(1, SeqCst);
+        self.gate.inside[self.stripe].count.fetch_sub(1, SeqCst);
         if self.gate.is_closing() {
             self.gate.changed.notify();
         }

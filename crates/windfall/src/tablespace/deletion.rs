@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** Freeing the blocks of a large file competes with every fsync of the same file system, whoever does it and
 //! for as long as it lasts. So a file is cut from its end in small pieces, with pauses in between, and the size of the pieces
-//! follows what the log writer feels: its syncs getting slower than they were means less, an idle log means more.
+//! follows what the log writer feels: its syncs getting slower than they were means less, an idle log means more. Where
+//! space is short there are no pauses.
 //!
 //! **Invariants.** No file goes before the drop of its tablespace is durable. A step cuts one piece or removes one name.
 //! What a crash leaves of a file is named by no record, and is deleted after recovery.
@@ -33,8 +34,11 @@ const PIECES: core::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
 const PAUSE: Duration = Duration::from_millis(25);
 /// With nothing to do.
 const IDLE: Duration = Duration::from_millis(500);
-/// A sync that takes longer than this much of the usual time, in percent, is a neighbour that suffers.
+/// A sync that takes longer than this much of what the longest usually takes, in percent, is a neighbour that suffers.
 const SUFFERS: u32 = 150;
+
+/// With less free space than this, in percent, the pace is no matter.
+const SHORT_PERCENT: u64 = 5;
 
 #[derive(Debug)]
 struct Doomed {
@@ -51,10 +55,9 @@ const LOOKS_A_STEP: usize = 16;
 #[derive(Debug)]
 struct Pace {
     piece: u64,
-    /// What a sync of the log takes when nothing is being deleted.
+    /// What the longest of the log's syncs between two looks takes when nothing is being deleted; zero as long as there
+    /// was none.
     usual: Duration,
-    /// How many syncs the log had made at the last step.
-    syncs: u64,
 }
 
 /// Deletes files.
@@ -93,14 +96,13 @@ pub struct Deletions {
 impl Deleter {
     /// One that has nothing to do.
     pub fn new(pool: Arc<BufferPool>) -> Self {
-        let pace = Pace { piece: *PIECES.start(), usual: Duration::ZERO, syncs: 0 };
         Self {
             pool,
             arrived: Mutex::new(Rank::Leaf, VecDeque::new()),
             queue: Mutex::new(Rank::Leaf, VecDeque::new()),
             pending: AtomicU64::new(0),
             pending_bytes: AtomicU64::new(0),
-            pace: Mutex::new(Rank::Leaf, pace),
+            pace: Mutex::new(Rank::Leaf, Pace::new()),
             gone: Mutex::new(Rank::Leaf, Vec::new()),
             deleted_files: AtomicU64::new(0),
             deleted_bytes: AtomicU64::new(0),
@@ -179,7 +181,7 @@ impl Deleter {
         }
     }
 
-    /// Looks at some files that have come: most dropped tablespaces have none.
+    /// Looks at some files that have come.
     fn look(&self) {
         for _ in 0..LOOKS_A_STEP {
             let first = self.arrived.lock().pop_front();
@@ -225,28 +227,79 @@ impl Deleter {
         Ok(true)
     }
 
-    /// Chooses the next piece by what the log's syncs took lately.
+    /// Chooses the next piece and the pause before it.
     fn pause(&self) -> Next {
-        let metrics = self.pool.ground().log.metrics();
-        let mut pace = self.pace.lock();
-        let quiet = metrics.fsyncs == pace.syncs;
-        pace.syncs = metrics.fsyncs;
-        if quiet {
-            pace.piece = *PIECES.end();
+        let ground = self.pool.ground();
+        let (longest, free) = (ground.log.take_longest_sync(), ground.disk.free_percent());
+        self.pace.lock().after(longest, free.is_some_and(|percent| percent < SHORT_PERCENT))
+    }
+
+    /// Nothing is being deleted: learns what the log's syncs usually take.
+    fn rest(&self) {
+        let longest = self.pool.ground().log.take_longest_sync();
+        self.pace.lock().rest(longest);
+    }
+}
+
+impl Pace {
+    fn new() -> Self {
+        Self { piece: *PIECES.start(), usual: Duration::ZERO }
+    }
+
+    /// After a piece: `longest` is what the longest of the log's syncs took since the last one, zero if there was none.
+    /// That is what someone felt.
+    fn after(&mut self, longest: Duration, short_of_space: bool) -> Next {
+        if longest.is_zero() || short_of_space {
+            self.piece = *PIECES.end();
             return Next::Again;
         }
-        let suffers = !pace.usual.is_zero() && metrics.last_sync > pace.usual * SUFFERS / 100;
-        let piece = if suffers { pace.piece / 2 } else { pace.piece + pace.piece / 4 };
+        // Who does not know yet what is usual is careful.
+        let calm = longest <= self.usual * SUFFERS / 100;
+        let piece = if calm { self.piece + self.piece / 4 } else { self.piece / 2 };
         // Under load the pieces stay small: a sync waits for the whole of one.
-        pace.piece = piece.clamp(*PIECES.start(), *PIECES.start() * 4);
+        self.piece = piece.clamp(*PIECES.start(), *PIECES.start() * 4);
         Next::Idle(PAUSE)
     }
 
-    /// Nothing is being deleted: learns what a sync usually takes.
-    fn rest(&self) {
-        let last = self.pool.ground().log.metrics().last_sync;
-        let mut pace = self.pace.lock();
-        pace.usual = if pace.usual.is_zero() { last } else { (pace.usual * 7 + last) / 8 };
-        pace.piece = *PIECES.start();
+    /// With nothing to delete.
+    fn rest(&mut self, longest: Duration) {
+        self.piece = *PIECES.start();
+        if !longest.is_zero() {
+            self.usual = if self.usual.is_zero() { longest } else { (self.usual * 7 + longest) / 8 };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn the_pace_follows_what_others_feel() {
+        let mut pace = Pace::new();
+        // Nothing is known yet, and someone syncs: the smallest pieces, and still 32 MB a second and more.
+        assert!(matches!(pace.after(MS, false), Next::Idle(PAUSE)));
+        assert_eq!(pace.piece, *PIECES.start());
+        assert!(*PIECES.start() as f64 / PAUSE.as_secs_f64() > 32e6);
+        (0..20).for_each(|_| pace.rest(2 * MS));
+        for _ in 0..20 {
+            assert!(matches!(pace.after(2 * MS, false), Next::Idle(PAUSE)));
+        }
+        assert_eq!(pace.piece, *PIECES.start() * 4, "nobody suffers");
+        let _ = pace.after(10 * MS, false);
+        assert_eq!(pace.piece, *PIECES.start() * 2, "someone suffers");
+    }
+
+    #[test]
+    fn an_idle_log_and_a_full_disk_mean_haste() {
+        let mut pace = Pace::new();
+        pace.rest(MS);
+        assert!(matches!(pace.after(Duration::ZERO, false), Next::Again));
+        assert_eq!(pace.piece, *PIECES.end());
+        let _ = pace.after(MS, false);
+        assert!(matches!(pace.after(50 * MS, true), Next::Again));
+        assert_eq!(pace.piece, *PIECES.end());
     }
 }

@@ -325,6 +325,12 @@ impl Disk for SimulatedDisk {
         path(file)
     }
 
+    fn free_percent(&self) -> Option<u64> {
+        let state = self.state.lock();
+        let capacity = state.capacity?;
+        (capacity.saturating_sub(state.used()) * 100).checked_div(capacity)
+    }
+
     fn create(&self, file: FileName) -> Result<(), DiskError> {
         work::count(Work::FileCall);
         self.operate("create", file, Kind::Grow, |state, _| {
