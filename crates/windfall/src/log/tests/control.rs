@@ -104,7 +104,7 @@ fn rot(disk: &Arc<TestDisk>) {
 }
 
 fn tells_of_the_control_file(disk: &Arc<TestDisk>) {
-    let error = read(disk, None).err().expect("something was lost").to_string();
+    let error = read(disk, None).map(drop).expect_err("something was lost").to_string();
     assert!(error.contains("windfall.control") && error.contains("backup"), "{error}");
 }
 
