@@ -16,10 +16,10 @@ use crate::{
     catalog::{DropReport, IndexDefinition, KeyPart, KeySpec, TableDefinition},
     check::{self, CheckReport},
     disk::{Disk, RealDisk, RealDiskOptions},
-    engine::{Engine, EngineOptions, no_database},
+    engine::{Engine, no_database},
     env::{Env, RealEnv},
     error::{Result, UsageError},
-    log::{FlushLog, LogOptions},
+    log::FlushLog,
     metrics::Metrics,
     options::Options,
     recovery::Progress,
@@ -153,19 +153,7 @@ impl Database {
         progress: &dyn Fn(Progress),
     ) -> Result<Self> {
         options.check()?;
-        let pool_max = options.buffer_pool_max_size.unwrap_or(options.buffer_pool_size.saturating_mul(4));
-        let engine = EngineOptions {
-            create: options.create_if_missing,
-            page_size: options.page_size,
-            pool_size: options.buffer_pool_size,
-            pool_max,
-            log: LogOptions { size: options.log_size, buffer: options.log_buffer_size },
-            segment_size: options.segment_size(),
-            flush_log: options.flush_log_at_trx_commit,
-            hash_memory: options.hash_index_memory.unwrap_or(options.buffer_pool_size / 100),
-            hash_index: options.hash_index,
-        };
-        let engine = Engine::open(disk, env, &engine, progress).map_err(no_database)?;
+        let engine = Engine::open(disk, env, options, progress).map_err(no_database)?;
         Ok(Self { engine: Arc::new(engine) })
     }
 
@@ -383,8 +371,10 @@ impl Database {
             files_deleted: deletions.files,
             files_deleted_bytes: deletions.bytes,
             files_pending: deletions.pending_files,
+            files_pending_bytes: deletions.pending_bytes,
             drops_pending: occupancy.dropped_pending as u64,
             tables: engine.catalog.count() as u64,
+            catalog_height: u64::from(engine.system.tree().height().unwrap_or(0)),
             active_transactions: engine.transactions.active().count() as u64,
             drop_waits: work::waits_on_drops(),
         }

@@ -62,8 +62,10 @@ metrics! {
     files_deleted counter "Data files of dropped tables deleted.",
     files_deleted_bytes counter "Bytes of these.",
     files_pending gauge "Dropped tables' files that wait to be deleted.",
+    files_pending_bytes gauge "Bytes of these, as far as they were looked at.",
     drops_pending gauge "Dropped trees whose frames are not all given back.",
     tables gauge "Tables.",
+    catalog_height gauge "Levels of the tree that holds the records of tables: what a drop goes through.",
     active_transactions gauge "Transactions under way.",
     drop_waits counter "How often a thread waited for a lock or latch that a dropping thread held.",
 }

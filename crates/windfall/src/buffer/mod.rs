@@ -82,6 +82,7 @@ pub struct BufferPool {
     used: AtomicU32,
     /// Whether frames beyond the size are still in use.
     shrinking: AtomicBool,
+    shrink_round: Mutex<resize::Round>,
     free: free::FreeList,
     hand: AtomicU64,
     directory: directory::Directory,
@@ -276,6 +277,7 @@ impl BufferPool {
             limit: AtomicU32::new(frames as u32),
             used: AtomicU32::new(0),
             shrinking: AtomicBool::new(false),
+            shrink_round: Mutex::new(Rank::Leaf, resize::Round::default()),
             free: free::FreeList::default(),
             hand: AtomicU64::new(0),
             directory: directory::Directory::default(),
@@ -573,7 +575,8 @@ impl BufferPool {
     /// How full the pool is, and with what. Looks at the queue of dropped tablespaces, not at frames.
     pub fn occupancy(&self) -> Occupancy {
         let frames = self.limit.load(Relaxed) as usize;
-        let free = self.free_frames();
+        // While the pool shrinks the list holds frames beyond its size, too.
+        let free = self.free_frames().min(frames);
         let (dropped_pending, dropped, dropped_dirty) = self.reclaimer.pending_frames();
         let dirty = (self.counters.dirty.load(Relaxed) as usize).saturating_sub(dropped_dirty);
         let dirty = dirty.min(frames.saturating_sub(free + dropped));

@@ -14,7 +14,6 @@ mod open;
 
 use core::time::Duration;
 
-pub use open::EngineOptions;
 pub(crate) use open::no_database;
 
 use crate::{

@@ -184,11 +184,6 @@ impl Active {
         }
     }
 
-    /// Whether anybody keeps anything from purge.
-    pub fn is_pinned(&self) -> bool {
-        !self.0.lock().pins.is_empty()
-    }
-
     /// Keeps what is there now from purge.
     pub fn pin(this: &Arc<Self>, ids: &Ids) -> Pin {
         let mut table = this.0.lock();
