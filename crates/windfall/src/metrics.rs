@@ -22,8 +22,10 @@ macro_rules! metrics {
             pub fn to_prometheus(&self) -> String {
                 let mut text = String::new();
                 $(
-                    let name = concat!("windfall_", stringify!($name));
                     let kind = stringify!($kind);
+                    // As its conventions have it.
+                    let total = if kind == "counter" { "_total" } else { "" };
+                    let name = format!("windfall_{}{total}", stringify!($name));
                     let _ = write!(text, "# HELP {name} {}\n# TYPE {name} {kind}\n{name} {}\n", $doc, self.$name);
                 )*
                 text
@@ -77,7 +79,8 @@ mod tests {
     #[test]
     fn the_text_has_a_line_for_each_number() {
         let text = Metrics { log_syncs: 42, ..Metrics::default() }.to_prometheus();
-        assert!(text.contains("# TYPE windfall_log_syncs counter\nwindfall_log_syncs 42\n"));
+        assert!(text.contains("# TYPE windfall_log_syncs_total counter\nwindfall_log_syncs_total 42\n"));
+        assert!(text.contains("# TYPE windfall_tables gauge\nwindfall_tables 0\n"));
         assert!(text.lines().count().is_multiple_of(3));
     }
 }

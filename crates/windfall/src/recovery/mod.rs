@@ -106,6 +106,9 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
     scan.end = reader.end();
     scan.unfinished.retain(|trx, _| !ended.contains(trx));
     scan.made.retain(|space, _| !scan.dropped.contains(space));
+    let (floor, end, dropped, unfinished) =
+        (control.floor.0, scan.end.0, scan.dropped.len(), scan.unfinished.len());
+    tracing::info!(floor, end, dropped, unfinished, "the log was read");
     Ok(scan)
 }
 

@@ -165,6 +165,7 @@ impl Deleter {
         match self.cut(&mut doomed) {
             Ok(true) => {
                 self.deleted_files.fetch_add(1, Relaxed);
+                tracing::debug!(space = doomed.space.0, "a dropped tablespace's file is deleted");
                 self.gone.lock().push(doomed.space);
                 self.pending.fetch_sub(1, SeqCst);
                 Next::Again

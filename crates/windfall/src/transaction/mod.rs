@@ -141,6 +141,7 @@ impl Transactions {
                 from = stored.next;
             }
             Trx::resume(self, trx, stream, last).rollback()?;
+            tracing::info!(trx = trx.0, "an unfinished transaction is rolled back");
         }
         Ok(())
     }
