@@ -43,6 +43,8 @@ const FREED_A_ROUND: usize = 512;
 const CLEANER_REACH: usize = 32_768;
 /// A failed write counts as so many fruitless rounds: a waiter gives up after a hundred of them.
 const FRUITLESS_FAILURE: u64 = PATIENCE / 100;
+/// So many failing batches in a row, a tenth of a second apart or less, are no passing trouble.
+const FAILURES_IN_A_ROW: u64 = 20;
 /// Files up to this many bytes grow as they are written; larger ones are preallocated in steps.
 const PREALLOCATE_FROM: u64 = 1 << 20;
 
@@ -251,9 +253,13 @@ impl BufferPool {
             }
             Some(error) => {
                 tracing::warn!(%error, "some pages could not be written: they stay in memory and in the log");
-                *self.flush_error.lock() = Some(error);
+                self.note_failure(error);
             }
-            None => *self.flush_error.lock() = None,
+            None => {
+                *self.flush_error.lock() = None;
+                self.failures.store(0, Relaxed);
+                self.ground.log.clear_unflushed();
+            }
         }
         Ok(written)
     }
@@ -289,9 +295,17 @@ impl BufferPool {
         if matches!(error, Error::Disk(DiskError::Crashed)) {
             self.ground.health.poison(&error.to_string());
         }
-        *self.flush_error.lock() = Some(error.clone());
+        self.note_failure(error.clone());
         self.fruitless_rounds.fetch_add(FRUITLESS_FAILURE, Release);
         self.frame_freed.notify();
+    }
+
+    /// Notes why a batch was not written, or not all of it. After many in a row, nobody waits for the log's floor any more.
+    fn note_failure(&self, error: Error) {
+        *self.flush_error.lock() = Some(error.clone());
+        if self.failures.fetch_add(1, Relaxed) + 1 >= FAILURES_IN_A_ROW {
+            self.ground.log.set_unflushed(error);
+        }
     }
 
     /// Copies a dirty page, if it can be had at once and no copy of it is under way.

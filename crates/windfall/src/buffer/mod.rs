@@ -95,6 +95,8 @@ pub struct BufferPool {
     fruitless_rounds: AtomicU64,
     /// Why the last batch could not be written, until one is.
     flush_error: Mutex<Option<Error>>,
+    /// Batches in a row that were not, or not wholly, written.
+    failures: AtomicU64,
     /// Wakes the page cleaner.
     pub cleaner_wake: Arc<Event>,
     flusher: Mutex<flush::Flusher>,
@@ -287,6 +289,7 @@ impl BufferPool {
             frames_freed: AtomicU64::new(0),
             fruitless_rounds: AtomicU64::new(0),
             flush_error: Mutex::new(Rank::Leaf, None),
+            failures: AtomicU64::new(0),
             cleaner_wake: Arc::new(Event::new()),
             flusher: Mutex::new(Rank::Cleaner, flusher),
             files: Mutex::new(Rank::File, flush::Files::default()),
