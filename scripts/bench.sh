@@ -8,8 +8,7 @@ source scripts/common.sh
 all="drop create-drop foreground big-file memory-back read larger-than-memory recovery footprint"
 
 need_rust
-# `drop` counts instructions with callgrind and system calls with strace.
-need valgrind valgrind
+# `drop` watches system calls with strace.
 need strace strace
 say "building"
 cargo build --release -p windfall-cli --features peers

@@ -1,6 +1,12 @@
 # What the scripts share: to be sourced, by bash, with the workspace as the current folder.
 # shellcheck shell=bash
 
+# Some build servers run without it; rustup and cargo then ask the system, and so does this.
+if [[ -z ${HOME:-} ]]; then
+    unset HOME
+    export HOME=~
+fi
+
 toolchain=$(sed -n 's/^channel = "\(.*\)"$/\1/p' rust-toolchain.toml)
 
 say() {
@@ -30,8 +36,11 @@ need() {
     fi
     has apt-get || fail "\`$command\` is missing, and so is apt-get: install what gives it ($* on Debian) and run this again"
     say "installing $* (for \`$command\`)"
-    "${root[@]}" apt-get update -qq
-    "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
+    local by_hand="apt-get did not do it (see above): install $* and run this again"
+    "${root[@]}" apt-get update -qq || fail "$by_hand"
+    # What goes wrong comes over the other channel.
+    "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends "$@" \
+        >/dev/null || fail "$by_hand"
     hash -r
     has "$command" || fail "$* was installed, but \`$command\` is still missing"
 }
@@ -57,7 +66,7 @@ cargo_suits() {
 
 # A linker, and cargo as rust-toolchain.toml pins it.
 need_rust() {
-    need cc build-essential
+    need cc gcc libc6-dev
     # cargo needs them to fetch the dependencies, rustup to fetch Rust.
     [[ -e /etc/ssl/certs/ca-certificates.crt || -e /etc/pki/tls/certs/ca-bundle.crt ]] || need update-ca-certificates ca-certificates
     if [[ -x ${CARGO_HOME:-$HOME/.cargo}/bin/cargo ]]; then
@@ -74,9 +83,17 @@ need_rust() {
     if ! has rustup; then
         need curl curl ca-certificates
         say "installing rustup into ${CARGO_HOME:-$HOME/.cargo}"
-        curl --proto '=https' --tlsv1.2 --silent --show-error --fail https://sh.rustup.rs |
-            sh -s -- -y -q --no-modify-path --profile minimal --default-toolchain none ||
-            fail "rustup could not be fetched from https://sh.rustup.rs or installed (see above): with a network, run this again"
+        # What https://sh.rustup.rs would choose: the host that gives the toolchain gives this too, so one is enough.
+        local init url
+        url=${RUSTUP_UPDATE_ROOT:-https://static.rust-lang.org/rustup}/dist/$(uname -m)-unknown-linux-gnu/rustup-init
+        init=$(mktemp -d)
+        curl --proto '=https' --tlsv1.2 --silent --show-error --fail --location --output "$init/rustup-init" "$url" ||
+            fail "rustup could not be fetched from $url (see above): with a network, run this again"
+        chmod +x "$init/rustup-init"
+        # It would advise to change PATH, which no script of ours needs.
+        "$init/rustup-init" -y -q --no-modify-path --profile minimal --default-toolchain none >/dev/null ||
+            fail "rustup could not be installed (see above)"
+        rm -r "$init"
         export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
         hash -r
     fi

@@ -14,12 +14,12 @@ use clap::{Args as Group, Parser, Subcommand, ValueEnum};
 #[derive(Debug, Parser)]
 #[command(name = "windfall", version, arg_required_else_help = true)]
 pub struct Args {
-    /// The folder of the database.
-    #[arg(long, global = true, value_name = "PATH", default_value = "windfall-data")]
+    /// The folder of the database; `demo` and `bench` make databases of their own.
+    #[arg(long, global = true, display_order = 100, value_name = "PATH", default_value = "windfall-data")]
     pub db: PathBuf,
 
     /// Answer in JSON, for programs.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 101)]
     pub json: bool,
 
     /// What to do.
@@ -57,6 +57,20 @@ pub enum Command {
     Tables,
     /// Check every page, tree and file of a database that no process has open.
     Check,
+    /// Wait for the end of the standard input, then remove files and folders.
+    #[command(hide = true)]
+    Sweep(SweepArgs),
+}
+
+/// Options of `sweep`, which this program calls itself.
+#[derive(Clone, Debug, Group)]
+pub struct SweepArgs {
+    /// What is removed, folders with all that is in them.
+    #[arg(required = true)]
+    pub all: Vec<PathBuf>,
+    /// A folder that is removed afterwards if nothing is in it.
+    #[arg(long)]
+    pub if_empty: Vec<PathBuf>,
 }
 
 /// Options of `create`.
@@ -99,6 +113,7 @@ pub struct GetArgs {
     /// The table.
     pub table: String,
     /// The key.
+    #[arg(allow_negative_numbers = true)]
     pub key: String,
 }
 
@@ -108,13 +123,13 @@ pub struct ScanArgs {
     /// The table.
     pub table: String,
     /// The first key (included).
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     pub from: Option<String>,
     /// The last key (excluded).
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     pub to: Option<String>,
     /// At most so many rows.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub limit: Option<usize>,
     /// From the highest key down.
     #[arg(long)]
@@ -190,10 +205,10 @@ pub struct BenchArgs {
     /// What to measure.
     #[arg(value_enum)]
     pub name: BenchName,
-    /// Small sizes and short times: shows that the benchmark runs, proves nothing.
+    /// Small sizes and short times: shows that the benchmark runs, proves nothing; no bound counts.
     #[arg(long)]
     pub quick: bool,
-    /// Where the databases go while it runs [default: a folder below the current one].
+    /// Where the databases go while it runs [default: windfall-bench, which goes away].
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Where the random numbers begin.

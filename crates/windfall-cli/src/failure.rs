@@ -16,8 +16,10 @@ pub type Result<T, E = Failure> = std::result::Result<T, E>;
 pub enum Failure {
     /// The engine refused or failed.
     Engine(windfall::error::Error),
-    /// Reading or writing a stream failed.
-    Stream(io::Error),
+    /// The answer could not be written.
+    Answer(io::Error),
+    /// Another call to the system failed.
+    System(io::Error),
     /// Anything else, said in words.
     Said(String),
 }
@@ -30,7 +32,7 @@ impl Failure {
 
     /// Whether the reader of our output has gone.
     pub fn is_broken_pipe(&self) -> bool {
-        matches!(self, Self::Stream(e) if e.kind() == io::ErrorKind::BrokenPipe)
+        matches!(self, Self::Answer(e) if e.kind() == io::ErrorKind::BrokenPipe)
     }
 }
 
@@ -38,7 +40,8 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let line = match self {
             Self::Engine(e) => e.to_string(),
-            Self::Stream(e) => e.to_string(),
+            Self::Answer(e) => format!("the answer cannot be written: {e}"),
+            Self::System(e) => e.to_string(),
             Self::Said(what) => what.clone(),
         };
         // One failure, one line, whatever was quoted in it.
@@ -54,12 +57,12 @@ impl From<windfall::error::Error> for Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        Self::Stream(error)
+        Self::System(error)
     }
 }
 
 impl From<serde_json::Error> for Failure {
     fn from(error: serde_json::Error) -> Self {
-        Self::Stream(error.into())
+        Self::Answer(error.into())
     }
 }

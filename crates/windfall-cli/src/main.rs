@@ -3,8 +3,8 @@
 //! **Purpose.** Tables from the shell, the demo and the benchmarks, over the public API of the library alone.
 //!
 //! **Invariants.** What a command answers goes to standard output; what went wrong goes to standard error, as one line
-//! that names the thing and the cure. Exit code 0: done; 1: damage found, or a claim that does not hold; 2: the call
-//! could not be served.
+//! that names the thing and the cure. Exit code 0: done; 1: damage found, or a claim that does not hold; 2: the call, or
+//! a part of a benchmark, could not be served.
 //!
 //! **May touch.** The library `windfall`, the file system, the terminal.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
@@ -24,6 +24,7 @@ mod failure;
 mod measure;
 mod output;
 mod report;
+mod sweep;
 
 use std::process::ExitCode;
 

@@ -15,7 +15,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 
 /// Where a command's answer goes.
 pub type Out = BufWriter<StdoutLock<'static>>;
@@ -27,10 +27,13 @@ pub fn out() -> Out {
 
 /// Prints a value as JSON, and a line break.
 pub fn print_json(value: &Value) -> Result<()> {
+    print(&format!("{value:#}\n"))
+}
+
+/// Prints text as it is.
+pub fn print(text: &str) -> Result<()> {
     let mut out = out();
-    serde_json::to_writer_pretty(&mut out, value)?;
-    writeln!(out)?;
-    Ok(out.flush()?)
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::Answer)
 }
 
 /// Bytes for people.
@@ -112,6 +115,11 @@ pub fn count(n: u64) -> String {
     text
 }
 
+/// A count of things, with their name.
+pub fn things(n: u64, name: &str) -> String {
+    format!("{} {name}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
 /// A number with about three significant digits.
 pub fn short(x: f64) -> String {
     let size = x.abs();
@@ -162,6 +170,10 @@ mod tests {
         assert_eq!(
             [count(0), count(999), count(1_000), count(12_345_678)],
             ["0", "999", "1,000", "12,345,678"]
+        );
+        assert_eq!(
+            [things(0, "row"), things(1, "row"), things(2_000, "row")],
+            ["0 rows", "1 row", "2,000 rows"]
         );
         assert_eq!([short(0.0), short(0.25), short(12.34), short(4321.0)], ["0", "0.250", "12.3", "4,321"]);
         assert_eq!(

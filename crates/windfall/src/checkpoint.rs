@@ -135,6 +135,7 @@ impl Checkpointer {
         log.set_floor(floor);
         *self.last.lock() = (self.pool.ground().env.now(), end);
         self.made.fetch_add(1, Relaxed);
+        tracing::debug!(floor = floor.0, end = end.0, "checkpoint");
         Ok(floor)
     }
 

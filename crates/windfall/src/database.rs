@@ -11,15 +11,17 @@
 use core::time::Duration;
 use std::path::Path;
 
+use tracing::{debug, info};
+
 use crate::{
     buffer::SMALLEST,
     catalog::{DropReport, IndexDefinition, KeyPart, KeySpec, TableDefinition},
     check::{self, CheckReport},
     disk::{Disk, RealDisk, RealDiskOptions},
-    engine::{Engine, EngineOptions, no_database},
+    engine::{Engine, no_database},
     env::{Env, RealEnv},
     error::{Result, UsageError},
-    log::{FlushLog, LogOptions},
+    log::FlushLog,
     metrics::Metrics,
     options::Options,
     recovery::Progress,
@@ -153,20 +155,15 @@ impl Database {
         progress: &dyn Fn(Progress),
     ) -> Result<Self> {
         options.check()?;
-        let pool_max = options.buffer_pool_max_size.unwrap_or(options.buffer_pool_size.saturating_mul(4));
-        let engine = EngineOptions {
-            create: options.create_if_missing,
-            page_size: options.page_size,
-            pool_size: options.buffer_pool_size,
-            pool_max,
-            log: LogOptions { size: options.log_size, buffer: options.log_buffer_size },
-            segment_size: options.segment_size(),
-            flush_log: options.flush_log_at_trx_commit,
-            hash_memory: options.hash_index_memory.unwrap_or(options.buffer_pool_size / 100),
-            hash_index: options.hash_index,
-        };
-        let engine = Engine::open(disk, env, &engine, progress).map_err(no_database)?;
+        let engine = Engine::open(disk, env, options, progress).map_err(no_database)?;
+        let (tables, frames) = (engine.catalog.count(), engine.pool.occupancy().frames);
+        info!(tables, frames, log_end = engine.log.end().0, "the database is open");
         Ok(Self { engine: Arc::new(engine) })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
     }
 
     fn mode(&self) -> FlushLog {
@@ -185,6 +182,7 @@ impl Database {
     pub fn create_table(&self, name: &str, options: TableOptions) -> Result<Table> {
         self.engine.check_open()?;
         let table = self.engine.catalog.create_table(name, &options.definition, self.mode())?;
+        debug!(table = name, "created");
         Ok(Table::new(self.engine.clone(), name, table))
     }
 
@@ -242,7 +240,9 @@ impl Database {
     /// One of them does not exist.
     pub fn drop_tables(&self, names: &[&str]) -> Result<DropReport> {
         self.engine.check_open()?;
-        self.engine.catalog.drop_tables(names, self.mode())
+        let report = self.engine.catalog.drop_tables(names, self.mode())?;
+        debug!(tables = ?names, trees = report.trees, lsn = report.lsn.0, "dropped");
+        Ok(report)
     }
 
     /// Empties a table, at the cost of a drop.
@@ -251,7 +251,9 @@ impl Database {
     /// There is none of this name.
     pub fn truncate_table(&self, name: &str) -> Result<DropReport> {
         self.engine.check_open()?;
-        self.engine.catalog.truncate_table(name, self.mode())
+        let report = self.engine.catalog.truncate_table(name, self.mode())?;
+        debug!(table = name, trees = report.trees, lsn = report.lsn.0, "truncated");
+        Ok(report)
     }
 
     /// Gives a table another name.
@@ -260,7 +262,9 @@ impl Database {
     /// There is none of this name, or the other name is taken or cannot be used.
     pub fn rename_table(&self, from: &str, to: &str) -> Result<()> {
         self.engine.check_open()?;
-        self.engine.catalog.rename_table(from, to, self.mode())
+        self.engine.catalog.rename_table(from, to, self.mode())?;
+        debug!(from, to, "renamed");
+        Ok(())
     }
 
     /// Lets two tables change their names with each other, as one atomic step.
@@ -269,16 +273,21 @@ impl Database {
     /// One of them does not exist.
     pub fn swap_tables(&self, a: &str, b: &str) -> Result<()> {
         self.engine.check_open()?;
-        self.engine.catalog.swap_tables(a, b, self.mode())
+        self.engine.catalog.swap_tables(a, b, self.mode())?;
+        debug!(a, b, "swapped");
+        Ok(())
     }
 
-    /// Adds a secondary index, filled from the rows. Calls on this table wait meanwhile.
+    /// Adds a secondary index, filled from the rows. Calls on this table go on meanwhile; they wait for a moment at the
+    /// beginning and at the end, for calls under way and the log. Other statements on this table wait for the index.
     ///
     /// # Errors
     /// There is no such table, the name is taken, or two rows have one key in a unique index.
     pub fn create_index(&self, table: &str, name: &str, options: IndexOptions) -> Result<()> {
         self.engine.check_open()?;
-        self.engine.catalog.create_index(table, &options.definition(name), self.mode())
+        self.engine.catalog.create_index(table, &options.definition(name), self.mode())?;
+        debug!(table, index = name, "index created");
+        Ok(())
     }
 
     /// Drops a secondary index.
@@ -287,7 +296,9 @@ impl Database {
     /// There is no such table or index.
     pub fn drop_index(&self, table: &str, name: &str) -> Result<DropReport> {
         self.engine.check_open()?;
-        self.engine.catalog.drop_index(table, name, self.mode())
+        let report = self.engine.catalog.drop_index(table, name, self.mode())?;
+        debug!(table, index = name, lsn = report.lsn.0, "index dropped");
+        Ok(report)
     }
 
     /// When commits are durable.
@@ -311,7 +322,9 @@ impl Database {
             let what = format!("{bytes} bytes are too few: give it at least {SMALLEST} pages").into();
             return Err(UsageError::Option { name: "buffer_pool_size", what }.into());
         }
-        self.engine.pool.resize(frames)
+        self.engine.pool.resize(frames)?;
+        info!(bytes, "the buffer pool has another size");
+        Ok(())
     }
 
     /// Switches the adaptive hash indexes of all trees on or off.
@@ -377,8 +390,10 @@ impl Database {
             files_deleted: deletions.files,
             files_deleted_bytes: deletions.bytes,
             files_pending: deletions.pending_files,
+            files_pending_bytes: deletions.pending_bytes,
             drops_pending: occupancy.dropped_pending as u64,
             tables: engine.catalog.count() as u64,
+            catalog_height: u64::from(engine.system.tree().height().unwrap_or(0)),
             active_transactions: engine.transactions.active().count() as u64,
             drop_waits: work::waits_on_drops(),
         }

@@ -102,3 +102,25 @@ impl fmt::Debug for PageId {
         write!(f, "{}:{}", self.space, self.page)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_say_what_they_are() {
+        let page = PageId { space: SpaceId(7), page: PageNo(3) };
+        assert_eq!((format!("{page}"), format!("{page:?}")), ("page 3 of tablespace 7".into(), "7:3".into()));
+        assert_eq!((format!("{}", Lsn(5)), format!("{:?}", TrxId(6))), ("5".into(), "trx 6".into()));
+    }
+
+    #[test]
+    fn what_is_none_is_no_id() {
+        // They are all told apart by their order, and by what the formats reserve.
+        assert!(SpaceId::NONE < SpaceId::CATALOG && SpaceId::CATALOG < SpaceId::FIRST);
+        assert!(PageNo::HEADER < PageNo::ROOT && PageNo::ROOT < PageNo::NONE);
+        assert_eq!([Lsn::ZERO, Lsn::MAX].iter().min(), Some(&Lsn::ZERO));
+        assert_eq!((TrxId::default(), UndoPos::default()), (TrxId::NONE, UndoPos::NONE));
+        assert_eq!(TrxId::MAX.0.checked_ilog2(), Some(47));
+    }
+}

@@ -22,8 +22,10 @@ macro_rules! metrics {
             pub fn to_prometheus(&self) -> String {
                 let mut text = String::new();
                 $(
-                    let name = concat!("windfall_", stringify!($name));
                     let kind = stringify!($kind);
+                    // As its conventions have it.
+                    let total = if kind == "counter" { "_total" } else { "" };
+                    let name = format!("windfall_{}{total}", stringify!($name));
                     let _ = write!(text, "# HELP {name} {}\n# TYPE {name} {kind}\n{name} {}\n", $doc, self.$name);
                 )*
                 text
@@ -62,8 +64,10 @@ metrics! {
     files_deleted counter "Data files of dropped tables deleted.",
     files_deleted_bytes counter "Bytes of these.",
     files_pending gauge "Dropped tables' files that wait to be deleted.",
+    files_pending_bytes gauge "Bytes of these, as far as they were looked at.",
     drops_pending gauge "Dropped trees whose frames are not all given back.",
     tables gauge "Tables.",
+    catalog_height gauge "Levels of the tree that holds the records of tables: what a drop goes through.",
     active_transactions gauge "Transactions under way.",
     drop_waits counter "How often a thread waited for a lock or latch that a dropping thread held.",
 }
@@ -75,7 +79,8 @@ mod tests {
     #[test]
     fn the_text_has_a_line_for_each_number() {
         let text = Metrics { log_syncs: 42, ..Metrics::default() }.to_prometheus();
-        assert!(text.contains("# TYPE windfall_log_syncs counter\nwindfall_log_syncs 42\n"));
+        assert!(text.contains("# TYPE windfall_log_syncs_total counter\nwindfall_log_syncs_total 42\n"));
+        assert!(text.contains("# TYPE windfall_tables gauge\nwindfall_tables 0\n"));
         assert!(text.lines().count().is_multiple_of(3));
     }
 }

@@ -8,7 +8,7 @@
 
 use crate::{
     error::{Result, UsageError},
-    log::FlushLog,
+    log::{FlushLog, LogOptions},
     page,
 };
 
@@ -115,6 +115,21 @@ impl Options {
             return refuse("io_threads", format!("{}: choose 1 to 256", self.io_threads));
         }
         Ok(())
+    }
+
+    /// How far the pool may grow.
+    pub(crate) fn pool_max(&self) -> u64 {
+        self.buffer_pool_max_size.unwrap_or(self.buffer_pool_size.saturating_mul(4))
+    }
+
+    /// What all hash indexes may take.
+    pub(crate) fn hash_memory(&self) -> u64 {
+        self.hash_index_memory.unwrap_or(self.buffer_pool_size / 100)
+    }
+
+    /// The sizes of the log.
+    pub(crate) fn log(&self) -> LogOptions {
+        LogOptions { size: self.log_size, buffer: self.log_buffer_size }
     }
 
     /// The size of a new log's segments: a sixteenth of the log, within reason.

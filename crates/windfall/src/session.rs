@@ -35,7 +35,8 @@ impl SessionUndo {
     }
 }
 
-/// A session. When it goes its temporary tables go.
+/// A session. When it goes its temporary tables go, once the calls on them have ended: so it must not be dropped by the
+/// source of a value of theirs.
 #[derive(Debug)]
 pub struct Session {
     engine: Arc<Engine>,

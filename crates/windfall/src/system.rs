@@ -7,6 +7,12 @@
 //! only after every leaf was seen to have room. Whoever finds its leaves and whoever merges take turns: a merge holds the
 //! inner node that the way to the next leaf leads through, and would wait for the leaf that is held already.
 //!
+//! **What a drop holds here.** The turn of the writers, until it has found its leaves, and the leaves, until its group is in
+//! the log's buffer; it waits neither for the log to be written or synced, nor for anybody outside this tree, but for
+//! a page that is not in memory and for room in that buffer. Readers take neither. Besides statements and background workers
+//! only a writer that must make its own undo slice waits for it, which the purge worker spares it by making slices ahead.
+//! Both are marked for the count of waits on drops ([`DropMark`](crate::sync::work::DropMark)).
+//!
 //! **May touch.** `store`, `tree`, `mtr`.
 //!
 //! # Keys
@@ -22,7 +28,7 @@ use smallvec::SmallVec;
 
 use crate::{
     buffer::BufferPool,
-    error::{CorruptError, Error, Result},
+    error::{CorruptError, Error, Result, UsageError},
     ids::{SpaceId, TrxId, UndoPos},
     mtr::Mtr,
     page::EntryHeader,
@@ -45,6 +51,9 @@ const HEADER: EntryHeader = EntryHeader { trx: TrxId::NONE, flags: 0, undo: Undo
 const CHANGE: usize = 48;
 /// What a record takes in a leaf beside its key and value, and a little more.
 const ENTRY: usize = 48;
+
+/// The places of changes: mostly there is one.
+type Places<'k> = SmallVec<[Located<'k, BufferPool>; 1]>;
 
 /// A change of one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,14 +144,15 @@ impl SystemTree {
     /// # Errors
     /// Damage, I/O; a record that is too long. Nothing was changed then.
     pub fn change(&self, mtr: &mut Mtr<'_>, changes: &mut [Change]) -> Result<()> {
+        let limit = self.tree.inline_limit();
+        let mut lengths = changes.iter().filter_map(|change| change.value.as_ref()).map(Vec::len);
+        if let Some(length) = lengths.find(|length| *length > limit) {
+            return Err(UsageError::ValueTooLong { length: length as u64, limit: limit as u64 }.into());
+        }
         let _turn = self.writing.lock();
         changes.sort_by(|a, b| a.key.cmp(&b.key));
-        // All that is put may come into one leaf.
-        let put =
-            |change: &Change| change.value.as_ref().map_or(0, |value| value.len() + change.key.len() + ENTRY);
-        let room = changes.iter().map(put).sum::<usize>();
         let mut places = loop {
-            if let Some(places) = self.locate(mtr, changes, room)? {
+            if let Some(places) = self.locate(mtr, changes)? {
                 break places;
             }
         };
@@ -163,26 +173,28 @@ impl SystemTree {
         Ok(())
     }
 
-    /// Latches the leaves of all changes, in order. `None` when one of them had no room and was split instead.
-    fn locate<'k>(
-        &self,
-        mtr: &mut Mtr<'_>,
-        changes: &'k [Change],
-        room: usize,
-    ) -> Result<Option<SmallVec<[Located<'k, BufferPool>; 1]>>> {
-        let mut places: SmallVec<[Located<'k, BufferPool>; 1]> = SmallVec::with_capacity(changes.len());
+    /// Latches the leaves of all changes, in order, each with room for all that is put into it. `None` when one of them had
+    /// too little and was split instead.
+    fn locate<'k>(&self, mtr: &mut Mtr<'_>, changes: &'k [Change]) -> Result<Option<Places<'k>>> {
+        let mut places = Places::with_capacity(changes.len());
+        // What is put into the leaf of the last place, but for the key of the next one.
+        let mut put = 0;
         for change in changes {
-            let room = change.value.as_ref().map(|_| room);
-            let beside = places.last().and_then(|last| self.tree.seek_beside(mtr, last, &change.key, room));
-            match beside {
+            let value = change.value.as_ref().map(Vec::len);
+            let room = value.map(|value| put + value);
+            match places.last().and_then(|last| self.tree.seek_beside(mtr, last, &change.key, room)) {
                 Some(Beside::Place(place)) => places.push(place),
                 Some(Beside::NoRoom) => {
                     mtr.unlatch_all();
-                    self.tree.seek_for_change(mtr, &change.key, room)?.release(mtr);
+                    self.tree.make_room(&change.key, room.unwrap_or(0))?;
                     return Ok(None);
                 }
-                None => places.push(self.tree.seek_for_change(mtr, &change.key, room)?),
+                None => {
+                    places.push(self.tree.seek_for_change(mtr, &change.key, value)?);
+                    put = 0;
+                }
             }
+            put += value.map_or(0, |value| value + change.key.len() + ENTRY);
         }
         Ok(Some(places))
     }
@@ -204,5 +216,163 @@ impl SystemTree {
             self.tree.maintain(&key)?;
         }
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, thread};
+
+    use super::*;
+    use crate::{
+        Database, Options,
+        disk::simulated::SimulatedDisk,
+        env::{Env, RealEnv, SimulatedEnv},
+        sync::{Event, atomic::AtomicBool, atomic::Ordering::SeqCst, work},
+    };
+
+    fn open(disk: &SimulatedDisk, env: Arc<dyn Env>) -> Database {
+        let options = Options::default().page_size(4096).buffer_pool_size(256 * 4096).log_size(4 << 20);
+        Database::open_on(Arc::new(disk.clone()), env, &options, &|_| {}).unwrap()
+    }
+
+    fn change(db: &Database, changes: &mut [Change]) -> Result<()> {
+        let engine = db.engine();
+        engine.log.admit(256 << 10)?;
+        let mut mtr = Mtr::begin(&engine.pool)?;
+        engine.system.change(&mut mtr, changes)?;
+        mtr.commit().map(drop)
+    }
+
+    fn key(n: u64) -> Vec<u8> {
+        format!("x{n:03}").into_bytes()
+    }
+
+    #[test]
+    fn changes_of_many_records_are_what_a_map_makes_of_them() {
+        let disk = SimulatedDisk::new(3);
+        let db = open(&disk, Arc::new(SimulatedEnv::new(3)));
+        let chance = SimulatedEnv::new(7);
+        let limit = db.engine().system.tree().inline_limit() as u64;
+        let mut model = BTreeMap::new();
+        for _ in 0..400 {
+            let mut batch = BTreeMap::new();
+            for _ in 0..=chance.random() % 6 {
+                // Some are as long as a record can be, and several of them meet in one leaf.
+                let length = if chance.random().is_multiple_of(3) { limit } else { chance.random() % 200 };
+                let value = (!chance.random().is_multiple_of(3))
+                    .then(|| vec![chance.random() as u8; length as usize]);
+                batch.insert(key(chance.random() % 60), value);
+            }
+            // No more than two long ones: a leaf has to hold what is put into it.
+            let long = batch.values().flatten().filter(|value| value.len() > 200).count();
+            if long > 2 {
+                continue;
+            }
+            let mut changes: Vec<Change> = batch
+                .iter()
+                .rev()
+                .map(|(key, value)| match value {
+                    Some(value) => Change::put(key.clone(), value.clone()),
+                    None => Change::remove(key.clone()),
+                })
+                .collect();
+            change(&db, &mut changes).unwrap();
+            for (key, value) in batch {
+                match value {
+                    Some(value) => drop(model.insert(key, value)),
+                    None => drop(model.remove(&key)),
+                }
+            }
+            if chance.random().is_multiple_of(8) {
+                while db.engine().system.tidy_step().unwrap() {}
+            }
+        }
+        let look = |db: &Database| {
+            let mut found = BTreeMap::new();
+            db.engine()
+                .system
+                .scan(b"x", &mut |key, value| {
+                    found.insert(key.to_vec(), value.to_vec());
+                    true
+                })
+                .unwrap();
+            found
+        };
+        assert!(look(&db) == model && !model.is_empty());
+        let (first, value) = model.first_key_value().unwrap();
+        assert_eq!(db.engine().system.get(first).unwrap().as_ref(), Some(value));
+        assert_eq!(db.engine().system.get(b"x none").unwrap(), None);
+        assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+
+        // A record that is too long changes nothing, whatever comes with it.
+        let mut changes = [
+            Change::put(key(1), b"changed".to_vec()),
+            Change::put(key(2), vec![0; limit as usize + 1]),
+            Change::remove(first.clone()),
+        ];
+        let error = change(&db, &mut changes).unwrap_err();
+        assert!(error.to_string().contains("bytes"), "{error}");
+        assert!(look(&db) == model);
+        db.close().unwrap();
+        assert!(look(&open(&disk, Arc::new(SimulatedEnv::new(4)))) == model);
+    }
+
+    #[test]
+    fn visits_end_when_they_are_told_to() {
+        let db = open(&SimulatedDisk::new(1), Arc::new(SimulatedEnv::new(1)));
+        let mut changes: Vec<Change> = (0..9).map(|n| Change::put(key(n), vec![n as u8])).collect();
+        assert!(changes[0].log_bytes() > Change::remove(key(0)).log_bytes());
+        change(&db, &mut changes).unwrap();
+        let mut seen = Vec::new();
+        db.engine()
+            .system
+            .scan(b"x", &mut |_, value| {
+                seen.push(value[0]);
+                value[0] < 4
+            })
+            .unwrap();
+        assert_eq!(seen, [0, 1, 2, 3, 4]);
+    }
+
+    /// The turn and the leaves are two things to wait for, and both are counted.
+    #[test]
+    fn a_wait_for_what_a_drop_holds_is_counted() {
+        let disk = SimulatedDisk::new(1);
+        let db = open(&disk, Arc::new(RealEnv::default()));
+        change(&db, &mut [Change::put(key(0), vec![0])]).unwrap();
+        for holds_turn in [true, false] {
+            let (holding, event) = (AtomicBool::new(false), Event::new());
+            let before = work::waits_on_drops();
+            let counted = || work::waits_on_drops() > before;
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    work::in_drop(|| {
+                        let system = &db.engine().system;
+                        let hold = || {
+                            holding.store(true, SeqCst);
+                            event.notify();
+                            let limit = core::time::Duration::from_secs(20);
+                            assert!(event.wait_for(limit, counted), "nobody counted it");
+                        };
+                        if holds_turn {
+                            return system.at_rest(|_| hold());
+                        }
+                        let mut mtr = Mtr::begin(&db.engine().pool).unwrap();
+                        system.change(&mut mtr, &mut [Change::put(key(1), vec![1])]).unwrap();
+                        hold();
+                        mtr.commit().unwrap();
+                    })
+                });
+                event.wait(|| holding.load(SeqCst));
+                let waiter = scope.spawn(|| change(&db, &mut [Change::put(key(2), vec![2])]));
+                while !waiter.is_finished() {
+                    event.notify();
+                    thread::yield_now();
+                }
+                waiter.join().unwrap().unwrap();
+            });
+            assert!(counted());
+        }
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** A call passes the table's gate and works on the shape that it finds inside. It is atomic over all trees of
 //! the table, and when it returns it is as durable as `flush_log_at_trx_commit` says. A handle that outlives its table answers
-//! [`Error::TableDropped`], and keeps no page of it alive.
+//! [`Error::TableDropped`](crate::error::Error::TableDropped), and keeps no page of it alive.
 //!
 //! **May touch.** `engine`, `catalog`, `transaction`.
 
@@ -14,13 +14,13 @@ use std::io::{self, Read};
 use crate::{
     catalog::{self, Shape},
     engine::Engine,
-    error::{Error, Result, SchemaError},
+    error::{Result, SchemaError, UsageError},
     ids::Lsn,
     index::Index,
     range::{Bounds, Range},
     session::SessionUndo,
     sync::Arc,
-    transaction::{Mode, RowTarget, Secondary, Value, read},
+    transaction::{Mode, RowTarget, Secondary, Value, Watch, read},
 };
 
 /// A table. Clones are cheap and are the same table.
@@ -65,7 +65,7 @@ impl Table {
     /// Runs a change of rows, then waits for the log outside the gate.
     fn change<T>(&self, run: impl FnOnce(&RowTarget<'_>) -> Result<(T, Lsn)>) -> Result<T> {
         self.engine.check_open()?;
-        let call = self.inner.enter()?;
+        let call = self.inner.enter_to_change()?;
         let shape: &Shape = &call.shape;
         let indexes = shape.secondaries.iter().zip(&shape.record.indexes);
         let secondaries: Vec<Secondary<'_>> = indexes
@@ -74,12 +74,16 @@ impl Table {
         let keys_of = |_key: &[u8], value: &[u8]| {
             Ok(shape.record.indexes.iter().map(|index| Some(index.key.key_of(value))).collect())
         };
+        let noting = shape.building.as_ref().map(|building| {
+            |key: &[u8], before: Option<&[u8]>, after: Option<&[u8]>| building.note(key, before, after)
+        });
         let target = RowTarget {
             name: &self.name,
             clustered: &shape.clustered,
             secondaries: &secondaries,
             keys_of: &keys_of,
             temporary: self.undo.as_ref().map(|undo| undo.stream()),
+            watch: noting.as_ref().map(|noting| noting as &Watch<'_>),
         };
         let (result, end) = run(&target)?;
         if let Some(undo) = &self.undo {
@@ -136,6 +140,10 @@ impl Table {
 
     /// Inserts a row whose value of `length` bytes is read from `source`, piece by piece: it is never in memory as a whole.
     ///
+    /// The row is locked meanwhile, and statements on this table wait. The source may call this table and others, but no
+    /// statement: that would wait for this very call, and is an error. Neither does a call from within a source wait for a
+    /// row that another call changes: that is an error, too.
+    ///
     /// # Errors
     /// As [`Table::insert`]; a source that fails or ends early.
     pub fn insert_stream(&self, key: &[u8], length: u64, source: &mut dyn Read) -> Result<()> {
@@ -182,23 +190,30 @@ impl Table {
 
     /// Writes the value of a row to `out`, piece by piece. Gives its length; `None` when there is no such row.
     ///
+    /// It is the value that the row has at the beginning, whatever becomes of the row meanwhile. The table can be changed,
+    /// dropped and truncated between two pieces, also by `out` itself.
+    ///
     /// # Errors
-    /// As [`Table::get`]; an `out` that fails.
+    /// As [`Table::get`]; an `out` that fails; [`Error::TableDropped`](crate::error::Error::TableDropped) when the table is
+    /// dropped or truncated meanwhile, and then some of the value has been written.
     pub fn read_stream(&self, key: &[u8], out: &mut dyn io::Write) -> Result<Option<u64>> {
         self.engine.check_open()?;
-        let call = self.inner.enter()?;
-        let Some(mut reader) = self.engine.transactions.open_value(&call.shape.clustered, key)? else {
-            return Ok(None);
+        let opened = {
+            let call = self.inner.enter()?;
+            self.engine.transactions.open_value(&call.shape.clustered, key)?
         };
+        let Some(mut reader) = opened else { return Ok(None) };
         let length = reader.left();
         let mut piece = vec![0; 64 << 10];
         while reader.left() > 0 {
-            if self.inner.gate().is_closing() {
-                return Err(Error::TableDropped);
-            }
-            let n = reader.read(&mut piece)?;
-            let failed =
-                |error: io::Error| crate::error::UsageError::Other(format!("the output: {error}").into());
+            self.engine.check_open()?;
+            let n = {
+                // The version is kept from purge; that its tablespace is gone shows as the table's being dropped.
+                let _call = self.inner.enter()?;
+                reader.read(&mut piece)?
+            };
+            // Nobody waits for what `out` does.
+            let failed = |error: io::Error| UsageError::Other(format!("the output: {error}").into());
             out.write_all(&piece[..n]).map_err(failed)?;
         }
         Ok(Some(length))
@@ -244,10 +259,8 @@ impl Table {
         Ok(Index::new(self.clone(), shape.secondaries[place].clone()))
     }
 
-    /// Switches the adaptive hash index of this table's trees on or off.
+    /// Switches the adaptive hash index of this table's trees on or off, and of those that it gets later.
     pub fn set_hash_index(&self, on: bool) {
-        for tree in self.inner.shape().trees() {
-            tree.hash().switch(on);
-        }
+        self.inner.set_hash_index(on);
     }
 }

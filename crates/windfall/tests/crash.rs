@@ -286,6 +286,97 @@ fn lazy_commits_are_lost_from_the_end_on() {
     assert!(points > 250, "{points} crash points are too few to mean anything");
 }
 
+/// A database with one table: rows that are in its file, changes of them that only the log knows, all durable.
+fn with_table(disk: &SimulatedDisk) -> (Database, SimulatedEnv, Model) {
+    let (db, env) = open(disk, 7).unwrap();
+    let table = db.create_table("t", TableOptions::default().index("i", index())).unwrap();
+    let mut rows = Rows::new();
+    for round in 0..2u8 {
+        for n in 0..80u32 {
+            let (key, value) = (format!("key {n:04}").into_bytes(), vec![round; 40 + n as usize % 50]);
+            table.put(&key, &value).unwrap();
+            rows.insert(key, value);
+        }
+        if round == 0 {
+            // Until the records of the files are written, too.
+            env.settle(200);
+            db.checkpoint().unwrap();
+        }
+    }
+    (db, env, Model(BTreeMap::from([("t".into(), (true, rows))])))
+}
+
+#[test]
+fn a_drop_that_fails_has_touched_nothing() {
+    let disk = SimulatedDisk::new(7);
+    let (db, env, model) = with_table(&disk);
+    // Too many tables for one group of the log: refused before anything is changed.
+    db.set_flush_log_at_trx_commit(FlushLog::Lazy);
+    let names: Vec<String> = (0..1500).map(|n| format!("n{n}")).collect();
+    for name in &names {
+        db.create_table(name, TableOptions::default()).unwrap();
+    }
+    let all: Vec<&str> = names.iter().map(String::as_str).chain(["t"]).collect();
+    assert!(db.drop_tables(&all).is_err());
+    env.settle(300);
+    for some in all[..1500].chunks(500) {
+        db.drop_tables(some).unwrap();
+    }
+    db.checkpoint().unwrap();
+    env.settle(300);
+    assert!(observe(&db).unwrap() == model);
+    assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+    verify(&disk.restart(Survive::Nothing), 7, &[model], "after the drop that failed");
+}
+
+#[test]
+fn a_drop_that_is_not_durable_leaves_its_table_whole() {
+    // The drop is logged and not synced; frames are used again, pages are written, files are deleted, as far as they may.
+    let drop_lazily = |disk: &SimulatedDisk| {
+        let (db, env, before) = with_table(disk);
+        let other = db.create_table("other", TableOptions::default()).unwrap();
+        for n in 0..20u32 {
+            other.put(&n.to_be_bytes(), &[1; 300]).unwrap();
+        }
+        let before = Model(before.0.into_iter().chain(observe(&db).unwrap().0).collect());
+        db.set_flush_log_at_trx_commit(FlushLog::Lazy);
+        let syncs = db.metrics().log_syncs;
+        db.drop_table("t").unwrap();
+        // The deleter looks twice a second, the log is synced once.
+        env.settle(140);
+        let after = before.after(&Step::Drop(vec!["t".into()])).unwrap();
+        (db, env, syncs, before, after)
+    };
+    let disk = SimulatedDisk::new(7);
+    let (db, env, syncs, before, after) = drop_lazily(&disk);
+    assert_eq!(db.metrics().log_syncs, syncs, "the drop is durable: this test means nothing");
+    for survive in [Survive::Nothing, Survive::Everything] {
+        verify(
+            &disk.restart(survive),
+            7,
+            std::slice::from_ref(&before),
+            "the drop was neither written nor synced",
+        );
+    }
+    drop((db, env));
+    // The checkpoint makes the drop durable, or not any more.
+    for operation in 1.. {
+        let disk = SimulatedDisk::new(7);
+        let (db, _env, ..) = drop_lazily(&disk);
+        disk.crash_at(disk.operations() + operation);
+        let done = db.checkpoint();
+        let crashed = disk.is_crashed();
+        let may = if done.is_ok() { vec![after.clone()] } else { vec![before.clone(), after.clone()] };
+        for survive in [Survive::Nothing, Survive::Random(operation)] {
+            let what = format!("{survive:?}, {operation} operations after the drop");
+            verify(&disk.restart(survive), 7, &may, &what);
+        }
+        if !crashed {
+            break;
+        }
+    }
+}
+
 /// As many histories as asked for: `CRASH_SEEDS=100..200 cargo test --test crash -- --ignored`.
 #[test]
 #[ignore = "takes as long as it is told to"]

@@ -264,3 +264,65 @@ fn closing_ends_what_is_under_way() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn a_check_is_not_alarmed_by_what_a_reader_keeps() -> Result<()> {
+    /// Takes the first piece and waits until it is told to go on.
+    struct Slow(std::sync::mpsc::Sender<()>, std::sync::mpsc::Receiver<()>);
+    impl std::io::Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            if self.0.send(()).is_ok() {
+                let _ = self.1.recv_timeout(std::time::Duration::from_millis(700));
+            }
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let db = Database::open(folder.path(), options())?;
+    // The reader's own table is the last to be checked: its turn comes when the reader has gone.
+    let read = db.create_table("z", TableOptions::default())?;
+    let changed = db.create_table("a", TableOptions::default())?;
+    for table in [&read, &changed] {
+        table.put(b"long", &vec![1; 300_000])?;
+    }
+    let ((begun, has_begun), (_go_on, goes_on)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
+    std::thread::scope(|scope| {
+        scope.spawn(|| read.read_stream(b"long", &mut Slow(begun, goes_on)));
+        has_begun.recv().expect("the reader has begun");
+        changed.put(b"long", &vec![2; 300_000])?;
+        assert_eq!(db.check()?.findings, Vec::<String>::new());
+        Ok(())
+    })
+}
+
+#[test]
+fn metrics_tell_of_the_catalog_and_of_what_waits_to_be_deleted() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Database::open(folder.path(), options())?;
+    assert!(db.metrics().catalog_height <= 1);
+    for n in 0..400 {
+        db.create_table(&format!("table {n} of a catalog that grows"), TableOptions::default())?;
+    }
+    assert!(db.metrics().catalog_height >= 2, "{}", db.metrics().catalog_height);
+    let table = db.create_table("t", TableOptions::default())?;
+    for n in 0..40 {
+        table.put(&key(n), &vec![7; 200_000])?;
+    }
+    db.checkpoint()?;
+    db.set_flush_log_at_trx_commit(windfall::FlushLog::Lazy);
+    db.drop_table("t")?;
+    // Until the drop is durable, which takes up to a second, the file is known and waits.
+    let begin = std::time::Instant::now();
+    let mut most = 0;
+    while begin.elapsed().as_secs() < 10 && (most == 0 || db.metrics().files_pending > 0) {
+        most = most.max(db.metrics().files_pending_bytes);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert!(most >= 8_000_000, "{most} bytes were seen waiting");
+    assert_eq!(db.metrics().files_pending_bytes, 0);
+    assert!(db.metrics().to_prometheus().contains("windfall_catalog_height"));
+    Ok(())
+}

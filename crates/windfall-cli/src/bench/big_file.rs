@@ -17,8 +17,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde_json::Value;
+
 use super::{
-    fixture,
+    fixture::{self, MB},
     harness::{Bench, Bound},
 };
 use crate::{
@@ -28,7 +30,6 @@ use crate::{
     measure::{Random, Timeline},
 };
 
-const MB: u64 = 1 << 20;
 /// Clients that commit, and one more that reads.
 const WRITERS: usize = 8;
 /// Rows that are read.
@@ -48,10 +49,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     extents(bench, &path)?;
 
     let db = setup.clone().commit(Commit::Lazy).open(&path)?;
-    let table = fixture::table(&db, "clients")?;
-    for id in 0..READ {
-        table.put(&id.to_be_bytes(), &[7; 100])?;
-    }
+    let table = fixture::small(&db, "clients", READ)?;
     engine::set_commit(&db, Commit::Sync);
     for (n, (size, open)) in sizes.iter().zip([true, false]).enumerate() {
         let name = format!("big_{n}");
@@ -123,11 +121,13 @@ fn extents(bench: &mut Bench, path: &Path) -> Result<()> {
     let Some((length, file)) = largest else { return Ok(()) };
     bench.fact("largest file, MB", length / MB);
     let said = Command::new("filefrag").arg(file).output().ok().filter(|o| o.status.success());
-    let said = said.map_or_else(
-        || "unknown: filefrag (e2fsprogs) is not installed".to_owned(),
-        |o| String::from_utf8_lossy(&o.stdout).rsplit(": ").next().unwrap_or_default().trim().to_owned(),
-    );
-    bench.fact("largest file, extents", said);
+    // It ends with ": 7 extents found".
+    let count = said.and_then(|o| {
+        let text = String::from_utf8_lossy(&o.stdout).into_owned();
+        text.rsplit(": ").next()?.split(' ').next()?.parse::<u64>().ok()
+    });
+    let unknown = || "unknown: filefrag (e2fsprogs) is not there, or cannot say".into();
+    bench.fact("largest file, extents", count.map_or_else(unknown, Value::from));
     Ok(())
 }
 
@@ -206,7 +206,7 @@ fn client(table: &Table, n: usize, start: &Instant, most: Duration, stop: &Atomi
     let mut random = Random::new(n as u64, 0);
     while !stop.load(Relaxed) {
         if n < WRITERS {
-            table.put(&NEXT.fetch_add(1, Relaxed).to_be_bytes(), &[7; 100])?;
+            table.put(&NEXT.fetch_add(1, Relaxed).to_be_bytes(), &fixture::SMALL)?;
         } else {
             std::hint::black_box(table.get(&random.below(READ).to_be_bytes())?);
         }

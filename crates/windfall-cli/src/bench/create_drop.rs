@@ -15,7 +15,7 @@ use std::{
 };
 
 use super::{
-    fixture,
+    fixture::{self, MB},
     harness::{Bench, Bound},
 };
 use crate::{
@@ -25,14 +25,12 @@ use crate::{
     measure::{Latency, resident_bytes},
 };
 
-const MB: u64 = 1 << 20;
-
 /// Measures.
-pub fn run(bench: &mut Bench) -> Result<()> {
-    no_file(bench)?;
-    rate(bench)?;
-    many_empty(bench)?;
-    many_small(bench)
+pub fn run(bench: &mut Bench) {
+    bench.part("files-of-small-tables", no_file);
+    bench.part("create-drop-over-bare-loop", rate);
+    bench.part("many-empty-tables", many_empty);
+    bench.part("many-small-tables", many_small);
 }
 
 /// Small tables make no data file.
@@ -128,7 +126,7 @@ fn many_small(bench: &mut Bench) -> Result<()> {
         })?;
         let table = table.expect("made just before");
         for id in 0..10_u32 {
-            timed(&mut || Ok(table.insert(&id.to_be_bytes(), &[7; 100])?))?;
+            timed(&mut || Ok(table.insert(&id.to_be_bytes(), &fixture::SMALL)?))?;
         }
     }
     bench.fact("calls, p99.9 µs", times.percentile(99.9) as f64 / 1e3);

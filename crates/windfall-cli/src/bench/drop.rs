@@ -2,44 +2,46 @@
 //!
 //! **Purpose.** The counted work of a drop, its system calls and its instructions, whatever the pool holds.
 //!
-//! **Invariants.** Work is counted by the engine where it happens; system calls by `strace`, instructions by
-//! `callgrind`, each of a child process that marks where a drop begins and ends.
+//! **Invariants.** Work is counted by the engine where it happens; system calls by `strace`, instructions
+//! by single steps, each of a child process that marks where a drop begins and ends.
 //!
 //! **May touch.** `engine`, child processes.
 
 use std::{
-    env, fs, hint,
+    env,
+    ffi::OsString,
+    fs,
     path::Path,
     process::{Command, Stdio},
 };
 
 use super::{
-    drop_latency, fixture,
+    drop_latency,
+    fixture::{self, GB, MB},
     harness::{Bench, Bound},
+    stepped,
 };
 use crate::{
     args::{BenchArgs, Commit},
-    engine::{self, Database, DropWork, Setup},
+    engine::{self, DropWork, Setup},
     failure::{Failure, Result},
+    measure::median,
 };
 
-const GB: u64 = 1 << 30;
-const MB: u64 = 1 << 20;
-
 /// Rows of a small table.
-const SMALL: u32 = 1_000;
-/// Drops whose instructions are counted.
-const DROPS: u32 = 20;
+const SMALL: u64 = 1_000;
+/// Drops that a child makes.
+const DROPS: [u32; 2] = [40, 5];
 /// What a child looks for, so that its system calls show where a drop begins and ends.
 const BEGIN: &str = "windfall-drop-begins";
 const END: &str = "windfall-drop-ends";
 
 /// Measures.
-pub fn run(bench: &mut Bench) -> Result<()> {
-    counted(bench)?;
-    system_calls(bench)?;
-    instructions(bench)?;
-    drop_latency::run(bench)
+pub fn run(bench: &mut Bench) {
+    bench.part("counted-work", counted);
+    bench.part("system-calls-but-log", system_calls);
+    bench.part("instructions-flat", instructions);
+    drop_latency::run(bench);
 }
 
 /// The counted work with the pool empty, part full and full; dirty and clean; with the hash index and without.
@@ -57,7 +59,7 @@ fn counted(bench: &mut Bench) -> Result<()> {
         let ballast = fixture::table(&db, "ballast")?;
         let mut filled = 0;
         for fill in fills {
-            bench.say(&format!("counting, {} MB in the pool, hash index {hash}", fill / MB));
+            bench.say(&format!("counting, {} MB in the pool, {} hash index", fill / MB, fixture::with(hash)));
             fixture::rows(&ballast, filled / fixture::ROW, fill / fixture::ROW)?;
             filled = fill;
             for clean in [false, true] {
@@ -91,14 +93,23 @@ fn counted(bench: &mut Bench) -> Result<()> {
 pub fn child(part: &str, options: &BenchArgs) -> Result<()> {
     let dir = options.dir.as_deref().ok_or_else(|| Failure::said("a child needs --dir"))?;
     let pool = part.strip_prefix("instructions:").and_then(|n| n.parse().ok());
+    let drops = DROPS[usize::from(options.quick)];
     let db = Setup::with_pool(pool.unwrap_or(64 * MB)).commit(Commit::Write).open(dir)?;
-    for n in 0..DROPS {
+    for n in 0..drops {
         fixture::used(&db, &format!("small_{n}"), 10)?;
     }
-    for n in 0..DROPS {
+    if pool.is_some() {
+        // What the marks themselves take.
+        stepped::mark();
+        stepped::mark();
+    }
+    for n in 0..drops {
         let name = format!("small_{n}");
         if pool.is_some() {
-            measured_drop(&db, &name)?;
+            stepped::mark();
+            let dropped = db.drop_table(&name);
+            stepped::mark();
+            dropped?;
         } else {
             // A look at a file that is not there is a system call that stands out.
             let _ = fs::symlink_metadata(BEGIN);
@@ -110,28 +121,23 @@ pub fn child(part: &str, options: &BenchArgs) -> Result<()> {
     fixture::close(db)
 }
 
-/// The drop that `callgrind` finds by its name.
-#[inline(never)]
-fn measured_drop(db: &Database, name: &str) -> Result<()> {
-    hint::black_box(db.drop_table(name))?;
-    Ok(())
+/// The arguments by which a child plays a part.
+fn play(bench: &Bench, part: &str, dir: &Path) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = ["bench", "drop", "--child", part, "--dir"].map(Into::into).into();
+    arguments.push(dir.into());
+    if bench.options.quick {
+        arguments.push("--quick".into());
+    }
+    arguments
 }
 
-/// Runs a child under a tool. `None` if the tool is not installed.
-fn under(tool: &str, arguments: &[&str], part: &str, dir: &Path) -> Result<Option<()>> {
-    let me = env::current_exe()?;
-    let mut command = Command::new(tool);
-    command.args(arguments).arg(me).args(["bench", "drop", "--child", part, "--dir"]).arg(dir);
-    let done = match command.stdout(Stdio::null()).stderr(Stdio::piped()).output() {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        done => done?,
-    };
-    if done.status.success() {
-        return Ok(Some(()));
+/// A failure unless every drop of a child was seen.
+fn all_seen(how: &str, bench: &Bench, seen: usize) -> Result<()> {
+    let drops = DROPS[usize::from(bench.options.quick)];
+    if seen == drops as usize {
+        return Ok(());
     }
-    let said = String::from_utf8_lossy(&done.stderr);
-    let last = said.lines().last().unwrap_or_default();
-    Err(Failure::said(format!("the benchmark failed under {tool} ({}): {last}", done.status)))
+    Err(Failure::said(format!("{how} has seen {seen} drops instead of {drops}")))
 }
 
 /// The system calls of drops, seen by `strace`.
@@ -139,15 +145,22 @@ fn system_calls(bench: &mut Bench) -> Result<()> {
     bench.say("system calls of a drop, by strace");
     let (trace, dir) = (bench.database("strace.txt"), bench.database("strace"));
     let output = trace.display().to_string();
-    if under("strace", &["-f", "-qq", "-o", &output], "calls", &dir)?.is_none() {
-        bench.missing("system-calls-but-log", "strace is not installed: apt-get install strace");
-        return Ok(());
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-o", &output]).arg(env::current_exe()?).args(play(bench, "calls", &dir));
+    let done = match command.stdout(Stdio::null()).stderr(Stdio::piped()).output() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            bench.missing("system-calls-but-log", "strace is not installed: apt-get install strace");
+            return Ok(());
+        }
+        done => done?,
+    };
+    if !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stderr);
+        let last = said.lines().last().unwrap_or_default();
+        return Err(Failure::said(format!("the benchmark failed under strace ({}): {last}", done.status)));
     }
     let calls = calls_between(&fs::read_to_string(&trace)?);
-    let drops = calls.len();
-    if drops != DROPS as usize {
-        return Err(Failure::said(format!("strace shows {drops} drops instead of {DROPS}")));
-    }
+    all_seen("strace", bench, calls.len())?;
     let most = calls.iter().map(|c| c.iter().filter(|c| !is_log_write(c)).count()).max().unwrap_or(0);
     let mut kinds: Vec<&str> = calls.iter().flatten().map(|c| c.split('(').next().unwrap_or(c)).collect();
     kinds.sort_unstable();
@@ -188,24 +201,16 @@ fn instructions(bench: &mut Bench) -> Result<()> {
     let pools = bench.size(&[64 * MB, 8 * GB, 450 * GB][..], &[16 * MB, 64 * MB]);
     let mut counts = Vec::new();
     for &pool in pools {
-        bench.say(&format!("instructions of a drop, by callgrind, pool of {} MB", pool / MB));
-        let (out, dir) = (bench.database("callgrind.out"), bench.database("callgrind"));
-        let file = format!("--callgrind-out-file={}", out.display());
-        let tool = ["--tool=callgrind", "--collect-atstart=no", "--toggle-collect=*measured_drop*", &file];
-        if under("valgrind", &tool, &format!("instructions:{pool}"), &dir)?.is_none() {
-            bench.missing("instructions-flat", "valgrind is not installed: apt-get install valgrind");
-            return Ok(());
-        }
-        let profile = fs::read_to_string(&out)?;
-        let total = profile
-            .lines()
-            .find_map(|l| l.strip_prefix("totals: "))
-            .and_then(|n| n.trim().parse::<f64>().ok());
-        let total = total.filter(|n| *n > 0.0);
-        let total =
-            total.ok_or_else(|| Failure::said("callgrind has seen no drop: is the program stripped?"))?;
-        bench.fact(format!("instructions of a drop, pool of {} MB", pool / MB), total / f64::from(DROPS));
-        counts.push(total);
+        bench.say(&format!("instructions of a drop, step by step, pool of {} MB", pool / MB));
+        let dir = bench.database("stepped");
+        let mut command = Command::new(env::current_exe()?);
+        command.args(play(bench, &format!("instructions:{pool}"), &dir));
+        let drops: Vec<f64> = stepped::run(&mut command)?.into_iter().map(|n| n as f64).collect();
+        all_seen("stepping", bench, drops.len())?;
+        // The median: a drop during which a worker happens to hold what it needs goes another way.
+        let middle = median(&drops);
+        bench.fact(format!("instructions of a drop, pool of {} MB reserved, median", pool / MB), middle);
+        counts.push(middle);
         fs::remove_dir_all(&dir)?;
     }
     let (least, most) =

@@ -10,7 +10,7 @@
 use std::time::Instant;
 
 use super::{
-    fixture,
+    fixture::{self, GB, MB},
     harness::{Bench, Bound},
 };
 use crate::{
@@ -20,15 +20,12 @@ use crate::{
     measure::{median, quantile},
 };
 
-const GB: u64 = 1 << 30;
-const MB: u64 = 1 << 20;
-
 /// Measures.
-pub fn run(bench: &mut Bench) -> Result<()> {
-    fills(bench)?;
-    big_table(bench)?;
-    group(bench)?;
-    together(bench)
+pub fn run(bench: &mut Bench) {
+    bench.part("full-over-empty-pool", fills);
+    bench.part("big-over-empty-table", big_table);
+    bench.part("syncs-of-a-group-drop", group);
+    bench.part("syncs-per-drop-8-threads", together);
 }
 
 /// Drops a table; how long that took, in nanoseconds.
@@ -51,7 +48,8 @@ fn fills(bench: &mut Bench) -> Result<()> {
         open.push(db);
     }
     for threads in [1, 8] {
-        bench.say(&format!("{drops} drops in turns, {threads} threads"));
+        let by = if threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") };
+        bench.say(&format!("{drops} drops in turns, {by}"));
         let each = drops / threads;
         let mut times = [Vec::new(), Vec::new()];
         for db in &open {
@@ -73,7 +71,7 @@ fn fills(bench: &mut Bench) -> Result<()> {
             }
         }
         for (size, times) in sizes.iter().zip(&times) {
-            let name = format!("drop with {} MB in the pool, {threads} threads", size / MB);
+            let name = format!("drop with {} MB in the pool, {by}", size / MB);
             bench.fact(format!("{name}, median µs"), median(times) / 1e3);
             bench.fact(format!("{name}, p99 µs"), quantile(times, 0.99) / 1e3);
         }

@@ -1,12 +1,12 @@
-//! Tables and threads for benchmarks.
+//! Tables, threads and children for benchmarks.
 //!
-//! **Purpose.** Tables of a size, small used tables, threads that all do the same.
+//! **Purpose.** Tables of a size, small used tables, threads that all do the same, children that do not outlive us.
 //!
 //! **Invariants.** A table that is made here is filled in the order of its keys, by one thread.
 //!
-//! **May touch.** `engine`, `measure`.
+//! **May touch.** `engine`, `measure`, child processes.
 
-use std::thread;
+use std::{process::Child, thread};
 
 use crate::{
     engine::{self, Database, Table},
@@ -14,6 +14,12 @@ use crate::{
     measure::Random,
 };
 
+/// So many bytes.
+pub const MB: u64 = 1 << 20;
+/// So many bytes.
+pub const GB: u64 = 1 << 30;
+/// The value of a row of the tables that are there for their calls.
+pub const SMALL: [u8; 100] = [7; 100];
 /// The bytes of a value of the tables that are there for their size.
 pub const VALUE: usize = 1_000;
 /// What a row of them takes, about.
@@ -22,6 +28,15 @@ pub const ROW: u64 = 1_040;
 /// A table without secondary trees.
 pub fn table(db: &Database, name: &str) -> Result<Table> {
     Ok(db.create_table(name, engine::with_metadata(Vec::new()))?)
+}
+
+/// A table of so many small rows.
+pub fn small(db: &Database, name: &str, count: u64) -> Result<Table> {
+    let table = table(db, name)?;
+    for id in 0..count {
+        table.insert(&id.to_be_bytes(), &SMALL)?;
+    }
+    Ok(table)
 }
 
 /// Rows `from..to` of a table that is there for its size.
@@ -44,11 +59,8 @@ pub fn big(db: &Database, name: &str, bytes: u64) -> Result<(Table, u64)> {
 }
 
 /// A small table whose rows were written and read: it has dirty pages and, where there is a hash index, entries there.
-pub fn used(db: &Database, name: &str, count: u32) -> Result<()> {
-    let table = table(db, name)?;
-    for id in 0..count {
-        table.insert(&id.to_be_bytes(), &[7; 100])?;
-    }
+pub fn used(db: &Database, name: &str, count: u64) -> Result<()> {
+    let table = small(db, name, count)?;
     for _ in 0..2 {
         for id in 0..count {
             std::hint::black_box(table.get(&id.to_be_bytes())?);
@@ -74,7 +86,23 @@ pub fn threads<T: Send>(count: usize, work: impl Fn(usize) -> Result<T> + Sync) 
     })
 }
 
+/// A word for what is on or off.
+pub fn with(on: bool) -> &'static str {
+    if on { "with" } else { "without" }
+}
+
 /// Closes a database.
 pub fn close(db: Database) -> Result<()> {
     Ok(db.close()?)
+}
+
+/// A child process that is killed when nobody waits for it any more.
+pub struct Killed(pub Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It may have ended by itself; then there is nothing to kill.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

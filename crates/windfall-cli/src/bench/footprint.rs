@@ -7,7 +7,7 @@
 //! **May touch.** `engine`, `measure`.
 
 use super::{
-    fixture,
+    fixture::{self, MB},
     harness::{Bench, Bound},
 };
 use crate::{
@@ -16,8 +16,6 @@ use crate::{
     failure::Result,
     measure::{Random, resident_bytes},
 };
-
-const MB: u64 = 1 << 20;
 
 /// Measures.
 pub fn run(bench: &mut Bench) -> Result<()> {

@@ -17,7 +17,7 @@ use std::{
 };
 
 use super::{
-    fixture,
+    fixture::{self, MB},
     harness::{Bench, Bound},
 };
 use crate::{
@@ -27,7 +27,6 @@ use crate::{
     measure::{Latency, Random, Timeline, chance_of_larger, median},
 };
 
-const MB: u64 = 1 << 20;
 /// The length of a window.
 const WINDOW: Duration = Duration::from_millis(100);
 /// From one window to the next.
@@ -39,16 +38,13 @@ const CHANCE: f64 = 0.01;
 
 /// Measures.
 pub fn run(bench: &mut Bench) -> Result<()> {
-    let rows = bench.size(1_000_000_u32, 20_000);
+    let rows = bench.size(1_000_000, 20_000);
     let db = Setup::with_pool(2048 * MB)
         .commit(Commit::Lazy)
         .log(2048 * MB)
         .open(&bench.database("foreground"))?;
     bench.say("loading");
-    let table = fixture::table(&db, "rows")?;
-    for id in 0..rows {
-        table.insert(&id.to_be_bytes(), &[7; 100])?;
-    }
+    let table = fixture::small(&db, "rows", rows)?;
     engine::set_commit(&db, Commit::Write);
     let threads = bench.machine().cores.max(2);
     let field = Field {
@@ -110,7 +106,7 @@ impl Windows {
 struct Field<'a> {
     db: &'a Database,
     table: &'a Table,
-    rows: u32,
+    rows: u64,
     threads: usize,
     hold: Duration,
 }
@@ -118,7 +114,7 @@ struct Field<'a> {
 impl Field<'_> {
     /// One call: three reads to one update.
     fn call(&self, random: &mut Random) -> Result<()> {
-        let key = (random.below(u64::from(self.rows)) as u32).to_be_bytes();
+        let key = random.below(self.rows).to_be_bytes();
         if random.below(4) == 0 {
             self.table.update(&key, &[random.bits() as u8; 100])?;
         } else {

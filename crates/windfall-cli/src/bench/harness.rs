@@ -2,13 +2,14 @@
 //!
 //! **Purpose.** A folder that goes away, claims with their bounds, facts, the answer for people and for programs.
 //!
-//! **Invariants.** Exit code 0 if every claim holds, 1 if one does not. A bench without a claim is a failure.
+//! **Invariants.** Exit code 0 if every claim holds, 1 if one does not, 2 if a part failed, which keeps no other part from
+//! being measured and reported. In a quick run the bounds do not count. A bench without a claim is a failure.
 //!
-//! **May touch.** `measure`, `output`, the file system.
+//! **May touch.** `measure`, `output`, `sweep`, the file system.
 
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{self, ExitCode},
     time::{Duration, Instant},
 };
@@ -20,6 +21,7 @@ use crate::{
     failure::{Failure, Result},
     measure::Machine,
     output::{self, Grid},
+    sweep::Sweeper,
 };
 
 /// What a value is compared with.
@@ -50,8 +52,14 @@ impl Bound {
 #[derive(Debug)]
 struct Claim {
     id: String,
-    value: f64,
-    bound: Bound,
+    /// The value and what it is compared with, if it could be measured; the facts say why not.
+    measured: Option<(f64, Bound)>,
+}
+
+impl Claim {
+    fn holds(&self) -> bool {
+        self.measured.is_some_and(|(value, bound)| bound.holds(value))
+    }
 }
 
 /// A running benchmark.
@@ -60,32 +68,33 @@ pub struct Bench {
     /// How it was called.
     pub options: BenchArgs,
     folder: PathBuf,
-    parent_made: bool,
+    _sweeper: Sweeper,
     machine: Machine,
     start: Instant,
     claims: Vec<Claim>,
-    facts: Map<String, Value>,
+    facts: Vec<(String, Value)>,
+    failed: bool,
 }
 
 impl Bench {
     /// Makes the folder of a benchmark.
     pub fn begin(options: &BenchArgs) -> Result<Self> {
         let parent = options.dir.clone().unwrap_or_else(|| "windfall-bench".into());
-        let parent_made = !parent.exists();
+        let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+        let made = parent.ancestors().take_while(missing).map(Path::to_path_buf).collect();
         let folder = parent.join(format!("{}-{}", options.name.text(), process::id()));
         fs::create_dir_all(&folder).map_err(|e| {
             Failure::said(format!("{} cannot be made: {e}; give another --dir", folder.display()))
         })?;
-        let machine = Machine::of(&folder);
-        let (claims, facts) = (Vec::new(), Map::new());
         Ok(Self {
             options: options.clone(),
+            _sweeper: Sweeper::watch(vec![folder.clone()], made, None),
+            machine: Machine::of(&folder),
             folder,
-            parent_made,
-            machine,
             start: Instant::now(),
-            claims,
-            facts,
+            claims: Vec::new(),
+            facts: Vec::new(),
+            failed: false,
         })
     }
 
@@ -116,19 +125,29 @@ impl Bench {
 
     /// Compares a value with a bound.
     pub fn claim(&mut self, id: impl Into<String>, value: f64, bound: Bound) {
-        self.claims.push(Claim { id: id.into(), value, bound });
+        self.claims.push(Claim { id: id.into(), measured: Some((value, bound)) });
     }
 
     /// Keeps something that was measured beside the claims.
     pub fn fact(&mut self, name: impl Into<String>, value: impl Into<Value>) {
-        self.facts.insert(name.into(), value.into());
+        self.facts.push((name.into(), value.into()));
     }
 
     /// Says that something could not be measured: a claim that does not hold, except in a quick run.
     pub fn missing(&mut self, id: &str, why: &str) {
         self.fact(id, format!("not measured: {why}"));
         if !self.options.quick {
-            self.claim(id, f64::NAN, Bound::AtMost(0.0));
+            self.claims.push(Claim { id: id.into(), measured: None });
+        }
+    }
+
+    /// Measures a part. If that fails, the part is missing in the answer, and the others are not.
+    pub fn part(&mut self, name: &str, measure: impl FnOnce(&mut Self) -> Result<()>) {
+        if let Err(failure) = measure(self) {
+            self.say(&format!("{name} failed: {failure}"));
+            self.fact(name, format!("failed: {failure}"));
+            self.claims.push(Claim { id: name.into(), measured: None });
+            self.failed = true;
         }
     }
 
@@ -138,16 +157,15 @@ impl Bench {
         if self.claims.is_empty() && !self.options.quick {
             return Err(Failure::said(format!("bench {name} has measured nothing")));
         }
-        let all_hold = self.claims.iter().all(|c| c.bound.holds(c.value));
         if json {
             let claims: Vec<Value> = self
                 .claims
                 .iter()
                 .map(|c| {
-                    let (relation, bound) = c.bound.parts();
+                    let (value, bound) = c.measured.unzip();
+                    let (relation, bound) = bound.map(Bound::parts).unzip();
                     json!({
-                        "id": c.id, "value": c.value, "bound": bound, "relation": relation,
-                        "holds": c.bound.holds(c.value),
+                        "id": c.id, "value": value, "bound": bound, "relation": relation, "holds": c.holds(),
                     })
                 })
                 .collect();
@@ -159,55 +177,55 @@ impl Bench {
                 "seconds": self.start.elapsed().as_secs_f64(),
                 "machine": self.machine,
                 "claims": claims,
-                "facts": self.facts,
+                "facts": self.facts.iter().cloned().collect::<Map<_, _>>(),
             }))?;
         } else {
-            self.print();
+            output::print(&self.text())?;
         }
-        Ok(if all_hold { ExitCode::SUCCESS } else { ExitCode::from(1) })
+        Ok(ExitCode::from(self.code()))
     }
 
-    fn print(&self) {
-        println!("{}\n", self.machine.line());
+    fn code(&self) -> u8 {
+        match self.claims.iter().all(Claim::holds) {
+            _ if self.failed => 2,
+            false if !self.options.quick => 1,
+            _ => 0,
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("\n{}\n\n", self.machine.line());
         if self.options.quick {
-            println!("a quick run: sizes and times are too small to prove anything\n");
+            text += "a quick run: sizes and times are too small to prove anything, and no bound counts\n\n";
         }
         let mut grid = Grid::new(["claim", ">value", "", ">bound", "holds"]);
         for claim in &self.claims {
-            let (relation, bound) = claim.bound.parts();
-            let holds = if claim.bound.holds(claim.value) { "yes" } else { "NO" };
-            grid.line([
-                claim.id.as_str(),
-                &output::short(claim.value),
-                relation,
-                &output::short(bound),
-                holds,
-            ]);
+            let holds = if claim.holds() { "yes" } else { "NO" };
+            let Some((value, bound)) = claim.measured else {
+                grid.line([claim.id.as_str(), "-", "", "-", holds]);
+                continue;
+            };
+            let (relation, bound) = bound.parts();
+            grid.line([claim.id.as_str(), &figure(value), relation, &figure(bound), holds]);
         }
-        println!("{}", grid.text(0));
+        text += &grid.text(0);
+        text.push('\n');
         let mut grid = Grid::new(["measured", "value"]);
         for (name, value) in &self.facts {
             let value = match value {
                 Value::String(text) => text.clone(),
-                Value::Number(n) => n.as_f64().map_or_else(|| n.to_string(), output::short),
+                Value::Number(n) => n.as_f64().map_or_else(|| n.to_string(), figure),
                 other => other.to_string(),
             };
             grid.line([name.clone(), value]);
         }
-        print!("{}", grid.text(0));
+        text + &grid.text(0)
     }
 }
 
-impl Drop for Bench {
-    fn drop(&mut self) {
-        // What cannot be removed stays: the result does not depend on it.
-        let _ = fs::remove_dir_all(&self.folder);
-        if self.parent_made
-            && let Some(parent) = self.folder.parent()
-        {
-            let _ = fs::remove_dir(parent);
-        }
-    }
+/// A number: a count as it is, another one shortened.
+fn figure(x: f64) -> String {
+    if x.fract() == 0.0 && x >= 0.0 { output::count(x as u64) } else { output::short(x) }
 }
 
 /// How often something can be done per second: calls it for a time, 64 times between two looks at the clock.
@@ -228,12 +246,57 @@ pub fn rate(time: Duration, mut call: impl FnMut() -> Result<()>) -> Result<f64>
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::args::{Args, Command};
 
     #[test]
     fn bounds_include_themselves_and_refuse_what_was_not_measured() {
         assert!(Bound::AtMost(1.2).holds(1.2) && !Bound::AtMost(1.2).holds(1.21));
         assert!(Bound::AtLeast(0.9).holds(0.9) && !Bound::AtLeast(0.9).holds(0.89));
         assert!(!Bound::AtMost(0.0).holds(f64::NAN) && !Bound::AtLeast(0.0).holds(f64::NAN));
+    }
+
+    /// A benchmark with these options, below a folder.
+    fn begin(folder: &Path, options: &[&str]) -> Bench {
+        let dir = folder.join("work");
+        let call = ["windfall", "bench", "drop", "--dir", dir.to_str().unwrap()];
+        let Command::Bench(options) = Args::parse_from(call.iter().chain(options)).command else {
+            unreachable!("it was asked for");
+        };
+        Bench::begin(&options).unwrap()
+    }
+
+    #[test]
+    fn a_part_that_fails_is_missing_and_the_others_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut bench = begin(folder.path(), &["--quick"]);
+        bench.part("first", |bench| {
+            bench.claim("holds", 1.0, Bound::AtMost(1.0));
+            Err(Failure::said("no more"))
+        });
+        bench.part("second", |bench| {
+            bench.claim("holds, too", 1.0, Bound::AtMost(1.0));
+            Ok(())
+        });
+        let claims: Vec<_> = bench.claims.iter().map(|c| (c.id.as_str(), c.holds())).collect();
+        assert_eq!(claims, [("holds", true), ("first", false), ("holds, too", true)]);
+        assert_eq!(bench.facts, [("first".to_owned(), "failed: no more".into())]);
+        assert_eq!(bench.code(), 2);
+        assert!(folder.path().join("work").exists());
+        drop(bench);
+        assert!(!folder.path().join("work").exists());
+    }
+
+    #[test]
+    fn bounds_count_unless_the_run_is_quick() {
+        let folder = tempfile::tempdir().unwrap();
+        for (options, code) in [(&[][..], 1), (&["--quick"], 0)] {
+            let mut bench = begin(folder.path(), options);
+            assert_eq!(bench.code(), 0);
+            bench.claim("is above", 2.0, Bound::AtMost(1.0));
+            assert_eq!(bench.code(), code);
+        }
     }
 }

@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use super::{
-    fixture,
+    fixture::{self, MB},
     harness::{Bench, Bound, rate},
     read,
 };
@@ -23,7 +23,6 @@ use crate::{
     measure::{Random, median},
 };
 
-const MB: u64 = 1 << 20;
 /// The name of ours as it is by default.
 const DIRECT: &str = "windfall past the page cache";
 
@@ -106,15 +105,10 @@ pub fn run(bench: &mut Bench) -> Result<()> {
 
 /// Makes and fills a database of ours.
 fn load(bench: &Bench, rows: u64, pool: u64, direct: bool) -> Result<(Database, Table)> {
-    bench.say(&format!("loading, past the page cache: {direct}"));
+    bench.say(&format!("loading, {} the page cache", if direct { "past" } else { "through" }));
     let setup = Setup { direct: Some(direct), ..Setup::with_pool(pool).commit(Commit::Lazy).log(1024 * MB) };
     let db = setup.open(&bench.database(&format!("windfall-{direct}")))?;
-    let table = fixture::table(&db, "rows")?;
-    for id in 0..rows {
-        let (key, value) = read::row(id);
-        table.insert(&key, &value)?;
-    }
-    db.checkpoint()?;
+    let table = read::fill(&db, rows)?;
     engine::set_commit(&db, Commit::Write);
     Ok((db, table))
 }

@@ -10,7 +10,7 @@
 use std::time::Instant;
 
 use super::{
-    fixture,
+    fixture::{self, MB},
     harness::{Bench, Bound},
 };
 use crate::{
@@ -19,8 +19,6 @@ use crate::{
     failure::Result,
     measure::Latency,
 };
-
-const MB: u64 = 1 << 20;
 
 /// Measures.
 pub fn run(bench: &mut Bench) -> Result<()> {

@@ -23,6 +23,7 @@ mod memory_back;
 mod peers;
 mod read;
 mod recovery;
+mod stepped;
 
 use std::process::ExitCode;
 
@@ -43,15 +44,15 @@ pub fn run(options: &BenchArgs, json: bool) -> Result<ExitCode> {
     }
     let mut bench = Bench::begin(options)?;
     match options.name {
-        BenchName::Drop => drop::run(&mut bench)?,
-        BenchName::CreateDrop => create_drop::run(&mut bench)?,
-        BenchName::Foreground => foreground::run(&mut bench)?,
-        BenchName::BigFile => big_file::run(&mut bench)?,
-        BenchName::MemoryBack => memory_back::run(&mut bench)?,
-        BenchName::Read => read::run(&mut bench)?,
-        BenchName::LargerThanMemory => larger_than_memory::run(&mut bench)?,
-        BenchName::Recovery => recovery::run(&mut bench)?,
-        BenchName::Footprint => footprint::run(&mut bench)?,
+        BenchName::Drop => drop::run(&mut bench),
+        BenchName::CreateDrop => create_drop::run(&mut bench),
+        BenchName::Foreground => bench.part("foreground", foreground::run),
+        BenchName::BigFile => bench.part("big-file", big_file::run),
+        BenchName::MemoryBack => bench.part("memory-back", memory_back::run),
+        BenchName::Read => bench.part("read", read::run),
+        BenchName::LargerThanMemory => bench.part("larger-than-memory", larger_than_memory::run),
+        BenchName::Recovery => bench.part("recovery", recovery::run),
+        BenchName::Footprint => bench.part("footprint", footprint::run),
     }
     bench.end(json)
 }

@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use super::{
-    fixture,
+    fixture::{self, MB},
     harness::{Bench, Bound, rate},
 };
 use crate::{
@@ -21,7 +21,6 @@ use crate::{
     measure::{Random, median},
 };
 
-const MB: u64 = 1 << 20;
 /// The bytes of a value.
 pub const VALUE: usize = 100;
 
@@ -62,17 +61,23 @@ pub fn ours(table: &Table) -> Read<'_> {
     Box::new(move |key| Ok(table.get_into(&key, &mut value)?.then(|| sum(&value))))
 }
 
-fn load(bench: &Bench, rows: u64, hash: bool) -> Result<(Database, Table)> {
-    bench.say(&format!("loading, hash index {hash}"));
-    let pool = rows * 320 + 128 * MB;
-    let setup = Setup { hash: Some(hash), ..Setup::with_pool(pool).commit(Commit::Lazy).log(1024 * MB) };
-    let db = setup.open(&bench.database(&format!("windfall-{hash}")))?;
-    let table = fixture::table(&db, "rows")?;
+/// Fills a table of ours, and puts it on disk.
+pub fn fill(db: &Database, rows: u64) -> Result<Table> {
+    let table = fixture::table(db, "rows")?;
     for id in 0..rows {
         let (key, value) = row(id);
         table.insert(&key, &value)?;
     }
     db.checkpoint()?;
+    Ok(table)
+}
+
+fn load(bench: &Bench, rows: u64, hash: bool) -> Result<(Database, Table)> {
+    bench.say(&format!("loading, {} hash index", fixture::with(hash)));
+    let pool = rows * 320 + 128 * MB;
+    let setup = Setup { hash: Some(hash), ..Setup::with_pool(pool).commit(Commit::Lazy).log(1024 * MB) };
+    let db = setup.open(&bench.database(&format!("windfall-{hash}")))?;
+    let table = fill(&db, rows)?;
     Ok((db, table))
 }
 

@@ -9,16 +9,16 @@
 //! **May touch.** `engine`, child processes.
 
 use std::{
-    env,
+    env, fs,
     io::{BufRead as _, BufReader, Write as _},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
 
 use super::{
-    fixture,
+    fixture::{self, MB},
     harness::{Bench, Bound},
 };
 use crate::{
@@ -28,7 +28,9 @@ use crate::{
     measure::Random,
 };
 
-const MB: u64 = 1 << 20;
+/// What the child's commits are.
+const SYNCED: &str = "synced";
+const WRITTEN: &str = "written";
 /// Threads that write.
 const WRITERS: usize = 8;
 /// Rows that each updates besides what it inserts.
@@ -38,28 +40,27 @@ fn setup(quick: bool) -> Setup {
     Setup::with_pool(if quick { 64 * MB } else { 8192 * MB })
 }
 
-/// A child process that is killed when nobody waits for it any more.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing to kill.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+/// Measures: with a sync for each commit, and with a write, which is a much fuller load and survives a kill, too.
+pub fn run(bench: &mut Bench) -> Result<()> {
+    for name in [SYNCED, WRITTEN] {
+        kill_and_open(bench, name)?;
     }
+    Ok(())
 }
 
-/// Measures.
-pub fn run(bench: &mut Bench) -> Result<()> {
-    let path = bench.database("recovery");
+fn kill_and_open(bench: &mut Bench, name: &str) -> Result<()> {
+    let path = bench.database(name);
     let time = bench.seconds(60.0, 1.5);
-    bench.say(&format!("a process writes for {} s, then it is killed", time.as_secs_f64()));
+    bench.say(&format!(
+        "a process writes for {} s, each commit {name}, then it is killed",
+        time.as_secs_f64()
+    ));
     let mut command = Command::new(env::current_exe()?);
-    command.args(["bench", "recovery", "--child", "write", "--dir"]).arg(&path);
+    command.args(["bench", "recovery", "--child", name, "--dir"]).arg(&path);
     if bench.options.quick {
         command.arg("--quick");
     }
-    let mut child = Killed(command.stdout(Stdio::piped()).spawn()?);
+    let mut child = fixture::Killed(command.stdout(Stdio::piped()).spawn()?);
     let said = child.0.stdout.take().ok_or_else(|| Failure::said("the child has no output"))?;
     let reader = thread::spawn(move || {
         let lines = BufReader::new(said).lines().map_while(std::io::Result::ok);
@@ -88,10 +89,11 @@ pub fn run(bench: &mut Bench) -> Result<()> {
             lost += u64::from(!there(n)?);
         }
     }
-    bench.fact("inserts acknowledged before the kill", acknowledged.iter().sum::<u64>());
-    bench.claim("acknowledged-rows-lost", lost as f64, Bound::AtMost(0.0));
-    bench.claim("seconds-until-open", seconds, Bound::AtMost(30.0));
-    fixture::close(db)
+    bench.fact(format!("{name}: inserts acknowledged before the kill"), acknowledged.iter().sum::<u64>());
+    bench.claim(format!("{name}-acknowledged-rows-lost"), lost as f64, Bound::AtMost(0.0));
+    bench.claim(format!("{name}-seconds-until-open"), seconds, Bound::AtMost(30.0));
+    fixture::close(db)?;
+    Ok(fs::remove_dir_all(&path)?)
 }
 
 /// The key of the `n`th row that a thread inserts.
@@ -100,16 +102,13 @@ fn inserted(thread: usize, n: u64) -> [u8; 8] {
 }
 
 /// The process that is killed: every thread inserts and updates as fast as it can.
-pub fn child(_part: &str, options: &BenchArgs) -> Result<()> {
+pub fn child(part: &str, options: &BenchArgs) -> Result<()> {
     let dir = options.dir.as_deref().ok_or_else(|| Failure::said("a child needs --dir"))?;
     let db = setup(options.quick).commit(Commit::Lazy).open(dir)?;
-    let table = fixture::table(&db, "rows")?;
     let rows = if options.quick { ROWS / 100 } else { ROWS };
-    for id in 0..rows {
-        table.insert(&id.to_be_bytes(), &[7; 100])?;
-    }
+    let table = fixture::small(&db, "rows", rows)?;
     db.checkpoint()?;
-    engine::set_commit(&db, Commit::Sync);
+    engine::set_commit(&db, if part == SYNCED { Commit::Sync } else { Commit::Write });
     let done: Vec<AtomicU64> = (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
     let done = &done;
     thread::scope(|scope| {
@@ -128,7 +127,7 @@ pub fn child(_part: &str, options: &BenchArgs) -> Result<()> {
             let mut random = Random::new(options.seed, thread as u64);
             let mut n = 0;
             loop {
-                table.insert(&inserted(thread, n), &[7; 100])?;
+                table.insert(&inserted(thread, n), &fixture::SMALL)?;
                 n += 1;
                 done[thread].store(n, Relaxed);
                 for _ in 0..3 {

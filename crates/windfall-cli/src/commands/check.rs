@@ -9,7 +9,7 @@
 
 use std::{path::Path, process::ExitCode};
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use windfall::error::Error;
 
 use super::with_database;
@@ -31,20 +31,19 @@ pub fn check(db: &Path, json: bool) -> Result<ExitCode> {
     };
     let sound = report.findings.is_empty();
     if json {
-        output::print_json(
-            &json!({ "sound": sound, "checked": report.counted, "findings": report.findings }),
-        )?;
+        let counted: Map<_, _> =
+            report.counted.iter().map(|(what, n)| ((*what).to_owned(), Value::from(*n))).collect();
+        output::print_json(&json!({ "sound": sound, "checked": counted, "findings": report.findings }))?;
     } else {
-        for finding in &report.findings {
-            println!("{finding}");
-        }
         let counted: Vec<String> =
             report.counted.iter().map(|(what, n)| format!("{} {what}", output::count(*n))).collect();
-        match report.findings.len() {
-            0 => println!("sound: {}", counted.join(", ")),
-            1 => println!("1 finding"),
-            n => println!("{n} findings"),
-        }
+        let verdict = if sound {
+            format!("sound: {}", counted.join(", "))
+        } else {
+            output::things(report.findings.len() as u64, "finding")
+        };
+        let lines: Vec<&str> = report.findings.iter().map(String::as_str).chain([verdict.as_str()]).collect();
+        output::print(&(lines.join("\n") + "\n"))?;
     }
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }

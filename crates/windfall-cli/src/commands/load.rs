@@ -29,6 +29,10 @@ use crate::{
     output,
 };
 
+/// What is put behind the input, as a line of its own: a quote that is never closed swallows it, and is known by that. No
+/// text contains it, and no delimiter is in it.
+const END: &[u8] = b"\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8";
+
 /// How many of the lines that were left out are shown.
 const SHOWN: usize = 5;
 
@@ -46,29 +50,34 @@ pub fn load(db: &Path, json: bool, options: &LoadArgs) -> Result<ExitCode> {
     let tsv =
         options.file.as_deref().and_then(Path::extension).is_some_and(|e| e.eq_ignore_ascii_case("tsv"));
     let delimiter = options.delimiter.unwrap_or(if tsv { b'\t' } else { b',' });
-    let mut lines =
-        csv::ReaderBuilder::new().delimiter(delimiter).flexible(true).from_reader(bar.wrap_read(input));
-    let header = lines.headers().map_err(|e| unreadable(&name, &e))?;
-    let names: Vec<String> =
-        header.iter().map(|n| n.trim_start_matches('\u{feff}').trim().to_owned()).collect();
-    let columns = schema::columns(&names, options.key.as_deref())
+    let end = [b"\n", END, b"\n"].concat();
+    let mut lines = csv::ReaderBuilder::new()
+        .delimiter(delimiter)
+        .flexible(true)
+        .from_reader(bar.wrap_read(input).chain(io::Cursor::new(end)));
+    schema::printable("table name", &options.table)?;
+    let header = lines.byte_headers().map_err(|e| unreadable(&name, &e))?;
+    let (columns, key_at) = columns_of(header, options.key.as_deref())
         .map_err(|e| Failure::said(format!("{name}, line 1 (the header): {e}")))?;
-    let key_at = names.iter().position(|n| *n == columns.key).unwrap_or(0);
 
     // Commits are synced together, by the checkpoint at the end: until then nobody was told that a row is loaded.
     let loaded = with_database(db, true, Commit::Lazy, |db| {
-        let (table, made) = table_for(db, &options.table, &columns)?;
+        let (table, made) = table_for(db, &options.table, &columns, &name)?;
         let result = rows(&mut lines, &table, (&columns, key_at), options, &name);
         bar.finish_and_clear();
         if result.is_err() && made {
             db.drop_table(&options.table)?;
         }
         let result = result.map_err(|e| match e {
-            Failed::Line(why, _) if made => {
+            Failed::Line(why, rows) if made || rows == 0 => {
                 Failure::said(format!("{why}; nothing was loaded (--skip-bad leaves bad lines out)"))
             }
+            Failed::Line(why, 1) => {
+                Failure::said(format!("{why}; the row before it is loaded (--skip-bad leaves bad lines out)"))
+            }
             Failed::Line(why, rows) => Failure::said(format!(
-                "{why}; the {rows} rows before it are loaded (--skip-bad leaves bad lines out)"
+                "{why}; the {} before it are loaded (--skip-bad leaves bad lines out)",
+                output::things(rows, "row")
             )),
             Failed::Other(failure) => failure,
         });
@@ -77,6 +86,30 @@ pub fn load(db: &Path, json: bool, options: &LoadArgs) -> Result<ExitCode> {
     })?;
     report(json, &options.table, &columns, &loaded)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The columns that a header names, and which of its fields is the key.
+fn columns_of(header: &csv::ByteRecord, key: Option<&str>) -> Result<(Columns, usize)> {
+    if is_cut(header) {
+        return Err(Failure::said("a quote is opened in it and never closed"));
+    }
+    let mut names = Vec::new();
+    for field in header.iter().filter(|_| *header != [END][..]) {
+        let text = str::from_utf8(field).map_err(|_| {
+            Failure::said(
+                "it is not text in UTF-8: give a CSV or TSV file, in that encoding and not compressed",
+            )
+        })?;
+        names.push(text.trim_start_matches('\u{feff}'));
+    }
+    let columns = schema::columns(names.iter().copied(), key)?;
+    let key_at = names.iter().position(|n| n.trim() == columns.key).unwrap_or(0);
+    Ok((columns, key_at))
+}
+
+/// Whether the end of the input lies within a quote of this line.
+fn is_cut(line: &csv::ByteRecord) -> bool {
+    *line != [END][..] && line.iter().next_back().is_some_and(|field| field.trim_ascii_end().ends_with(END))
 }
 
 /// Opens the file or standard input, with a bar that shows how far it is read.
@@ -112,7 +145,7 @@ fn unreadable(name: &str, error: &csv::Error) -> Failure {
 }
 
 /// The table of that name with these columns, and whether it was made here.
-fn table_for(db: &Database, name: &str, columns: &Columns) -> Result<(Table, bool)> {
+fn table_for(db: &Database, name: &str, columns: &Columns, file: &str) -> Result<(Table, bool)> {
     match db.table(name) {
         Err(Error::Schema(SchemaError::NoTable(_))) => {
             Ok((db.create_table(name, engine::with_metadata(columns.to_metadata()?))?, true))
@@ -121,15 +154,23 @@ fn table_for(db: &Database, name: &str, columns: &Columns) -> Result<(Table, boo
         Ok(table) => match Columns::from_metadata(&table.metadata()) {
             Some(has) if has == *columns => Ok((table, false)),
             Some(has) => Err(Failure::said(format!(
-                "{name} has the key {} and the columns {}: give a file with the same header, or load into another \
-                 table",
-                has.key,
-                has.others.join(", ")
+                "{name} has {}, and {file} has {}: give a file with the same header (--key and --delimiter say how to \
+                 read it), or load into another table",
+                described(&has),
+                described(columns)
             ))),
             None => Err(Failure::said(format!(
                 "{name} has no column names, so it was not made by `windfall`: load into another table"
             ))),
         },
+    }
+}
+
+fn described(columns: &Columns) -> String {
+    match columns.others.as_slice() {
+        [] => format!("the key {} and no other column", columns.key),
+        [one] => format!("the key {} and the column {one}", columns.key),
+        more => format!("the key {} and the columns {}", columns.key, more.join(", ")),
     }
 }
 
@@ -153,6 +194,8 @@ fn rows(
     loop {
         let why = match lines.read_byte_record(&mut line) {
             Ok(false) => return Ok(loaded),
+            Ok(true) if line == [END][..] => continue,
+            Ok(true) if is_cut(&line) => "a quote is opened in it and never closed".to_owned(),
             Err(e) => return Err(Failed::Other(unreadable(name, &e))),
             Ok(true) => match one(&line, table, (columns, key_at), options.replace) {
                 Ok(None) => {
@@ -184,7 +227,8 @@ fn one(
 ) -> Result<Option<String>> {
     let expected = columns.others.len() + 1;
     if line.len() != expected {
-        return Ok(Some(format!("it has {} fields, the header has {expected}", line.len())));
+        let has = output::things(line.len() as u64, "field");
+        return Ok(Some(format!("it has {has}, the header has {expected}")));
     }
     let key = &line[key_at];
     if key.is_empty() {
@@ -213,7 +257,7 @@ fn report(json: bool, table: &str, columns: &Columns, loaded: &Loaded) -> Result
     }
     let more = loaded.skipped - loaded.shown.len() as u64;
     if more > 0 {
-        eprintln!("left out: {more} more");
+        eprintln!("left out: {} more", output::count(more));
     }
     if json {
         return output::print_json(&json!({
@@ -221,10 +265,10 @@ fn report(json: bool, table: &str, columns: &Columns, loaded: &Loaded) -> Result
             "rows": loaded.rows, "skipped": loaded.skipped,
         }));
     }
-    print!("loaded {} rows into {table} (key: {})", output::count(loaded.rows), columns.key);
+    let mut text =
+        format!("loaded {} into {table} (key: {})", output::things(loaded.rows, "row"), columns.key);
     if loaded.skipped > 0 {
-        print!(", left out {} bad lines", output::count(loaded.skipped));
+        text = format!("{text}, left out {}", output::things(loaded.skipped, "bad line"));
     }
-    println!();
-    Ok(())
+    output::print(&(text + "\n"))
 }

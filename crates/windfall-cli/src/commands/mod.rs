@@ -12,13 +12,16 @@ mod load;
 mod read;
 mod schema;
 
-use std::{path::Path, process::ExitCode};
+use std::{fs, path::Path, process::ExitCode};
+
+use windfall::error::{Error, UsageError};
 
 use crate::{
     args::{Args, Command, Commit},
     bench, demo,
     engine::{Database, Setup},
     failure::{Failure, Result},
+    sweep,
 };
 
 /// The buffer pool of a command that works on tables.
@@ -38,6 +41,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Truncate { table } => schema::truncate(db, json, &table),
         Command::Tables => schema::tables(db, json),
         Command::Check => check::check(db, json),
+        Command::Sweep(what) => Ok(sweep::wait(&what)),
     }
 }
 
@@ -48,13 +52,27 @@ fn with_database<T>(
     commit: Commit,
     work: impl FnOnce(&Database) -> Result<T>,
 ) -> Result<T> {
-    if !create && !path.exists() {
-        let path = path.display();
-        return Err(Failure::said(format!(
-            "there is no database in {path}: give its folder with --db, or make one with `windfall create`"
-        )));
+    let said = |what: String| Err(Failure::said(what));
+    let shown = path.display();
+    let none = format!(
+        "there is no database in {shown}: give its folder with --db, or make one with `windfall create`"
+    );
+    if path.exists() && !path.is_dir() {
+        return said(format!("{shown} is a file: --db takes the folder of a database"));
     }
-    let db = Setup { create, ..Setup::with_pool(POOL).commit(commit) }.open(path)?;
+    if create {
+        if let Err(e) = fs::create_dir_all(path) {
+            return said(format!("{shown} cannot be made: {e}; give another folder with --db"));
+        }
+    } else if !path.exists() {
+        return said(none);
+    }
+    let db = match (Setup { create, ..Setup::with_pool(POOL).commit(commit) }).open(path) {
+        Err(Failure::Engine(Error::Usage(UsageError::Other(what)))) if what.contains("no database") => {
+            return said(none);
+        }
+        db => db?,
+    };
     let result = work(&db);
     let closed = db.close();
     let value = result?;

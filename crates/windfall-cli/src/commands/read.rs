@@ -63,7 +63,7 @@ pub fn get(db: &Path, json: bool, options: &GetArgs) -> Result<ExitCode> {
         }
         None => grid.line(["value".to_owned(), output::text(&value)]),
     }
-    print!("{}", grid.text(0));
+    output::print(&grid.text(0))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -103,19 +103,19 @@ fn scan_json(table: &Table, columns: Option<&Columns>, options: &ScanArgs) -> Re
     let mut out = output::out();
     let mut between = "[\n";
     visit(table, options, |key, value| {
-        out.write_all(between.as_bytes())?;
+        out.write_all(between.as_bytes()).map_err(Failure::Answer)?;
         between = ",\n";
         Ok(serde_json::to_writer(&mut out, &object(columns, key, value))?)
     })?;
-    writeln!(out, "{}", if between == "[\n" { "[]" } else { "\n]" })?;
-    Ok(out.flush()?)
+    let end = if between == "[\n" { "[]" } else { "\n]" };
+    writeln!(out, "{end}").and_then(|()| out.flush()).map_err(Failure::Answer)
 }
 
 /// CSV with a header.
 fn scan_csv(table: &Table, columns: Option<&Columns>, options: &ScanArgs) -> Result<()> {
     let mut out = csv::WriterBuilder::new().flexible(true).from_writer(output::out());
     let failed = |e: csv::Error| match e.into_kind() {
-        csv::ErrorKind::Io(e) => Failure::Stream(e),
+        csv::ErrorKind::Io(e) => Failure::Answer(e),
         other => Failure::said(format!("{other:?}")),
     };
     let names: Vec<&str> = columns.map_or_else(|| vec!["key", "value"], |c| c.names().collect());
@@ -124,7 +124,7 @@ fn scan_csv(table: &Table, columns: Option<&Columns>, options: &ScanArgs) -> Res
         let fields = columns.and_then(|_| columns::fields(value)).unwrap_or_else(|| vec![value]);
         out.write_record(std::iter::once(key).chain(fields)).map_err(failed)
     })?;
-    Ok(out.flush()?)
+    out.flush().map_err(Failure::Answer)
 }
 
 #[cfg(test)]

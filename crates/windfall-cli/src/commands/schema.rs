@@ -19,27 +19,41 @@ use crate::{
     output::{self, Grid},
 };
 
-/// The columns of a table, with the key's name taken out of the list: the first, unless another is named.
-pub fn columns(names: &[String], key: Option<&str>) -> Result<Columns> {
+/// A name that can be printed in a line and typed.
+pub fn printable(what: &str, name: &str) -> Result<()> {
+    if name.contains(char::is_control) {
+        let name = output::text(name.as_bytes());
+        return Err(Failure::said(format!(
+            "the {what} \"{name}\" has a tab or another control character in it"
+        )));
+    }
+    Ok(())
+}
+
+/// The columns of a table, with the key's name taken out of the list: the first, unless another is named. Blanks around
+/// a name do not count.
+pub fn columns<'a>(names: impl IntoIterator<Item = &'a str>, key: Option<&str>) -> Result<Columns> {
+    let names: Vec<String> = names.into_iter().map(|name| name.trim().to_owned()).collect();
     let mut seen = HashSet::new();
-    for name in names {
+    for name in &names {
         if name.is_empty() {
             return Err(Failure::said("a column has no name: give every column one"));
         }
         if !seen.insert(name) {
             return Err(Failure::said(format!("two columns are named {name}: rename one of them")));
         }
+        printable("column name", name)?;
     }
     let at = match key {
         None => 0,
-        Some(key) => names.iter().position(|n| n == key).ok_or_else(|| {
+        Some(key) => names.iter().position(|n| n == key.trim()).ok_or_else(|| {
             Failure::said(format!(
                 "there is no column {key} to be the key: the columns are {}",
                 names.join(", ")
             ))
         })?,
     };
-    let mut others = names.to_vec();
+    let mut others = names;
     if others.is_empty() {
         return Err(Failure::said("there are no columns: give at least the key's"));
     }
@@ -48,7 +62,8 @@ pub fn columns(names: &[String], key: Option<&str>) -> Result<Columns> {
 
 /// Makes a table.
 pub fn create(db: &Path, json: bool, options: &CreateArgs) -> Result<ExitCode> {
-    let columns = columns(&options.columns, options.key.as_deref())?;
+    printable("table name", &options.table)?;
+    let columns = columns(options.columns.iter().map(String::as_str), options.key.as_deref())?;
     with_database(db, true, Commit::Sync, |db| {
         db.create_table(&options.table, engine::with_metadata(columns.to_metadata()?))?;
         Ok(())
@@ -58,7 +73,7 @@ pub fn create(db: &Path, json: bool, options: &CreateArgs) -> Result<ExitCode> {
             &json!({ "created": options.table, "key": columns.key, "columns": columns.others }),
         )?;
     } else {
-        println!("created {} (key: {})", options.table, columns.key);
+        output::print(&format!("created {} (key: {})\n", options.table, columns.key))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -90,16 +105,17 @@ pub fn tables(db: &Path, json: bool) -> Result<ExitCode> {
             .collect();
         output::print_json(&json!({ "tables": list }))?;
     } else if lines.is_empty() {
-        println!("no tables");
+        output::print("no tables\n")?;
     } else {
         let mut grid = Grid::new(["table", ">file", "indexes", "key", "columns"]);
         for (info, columns) in lines {
             let (key, others) = columns.map_or_else(Default::default, |c| (c.key, c.others.join(", ")));
-            let dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+            let dash =
+                |text: &str| if text.is_empty() { "-".to_owned() } else { output::text(text.as_bytes()) };
             let file = output::bytes(info.file_bytes as f64);
-            grid.line([info.name, file, dash(info.indexes.join(", ")), dash(key), dash(others)]);
+            grid.line([dash(&info.name), file, dash(&info.indexes.join(", ")), dash(&key), dash(&others)]);
         }
-        print!("{}", grid.text(0));
+        output::print(&grid.text(0))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -110,7 +126,7 @@ pub fn truncate(db: &Path, json: bool, table: &str) -> Result<ExitCode> {
     if json {
         output::print_json(&json!({ "truncated": table }))?;
     } else {
-        println!("truncated {table}");
+        output::print(&format!("truncated {table}\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -125,7 +141,7 @@ pub fn drop(db: &Path, json: bool, tables: &[String]) -> Result<ExitCode> {
     if json {
         output::print_json(&json!({ "dropped": names, "work": work }))?;
     } else {
-        println!("dropped {}", names.join(", "));
+        output::print(&format!("dropped {}\n", names.join(", ")))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,10 +1,11 @@
 //! The folder of the demo.
 //!
-//! **Purpose.** A fresh database every time, though a demo that was interrupted may have left one behind.
+//! **Purpose.** A fresh database every time, which goes away at the end, also of a demo that is interrupted.
 //!
-//! **Invariants.** Only what a demo has made is removed: it lies beside a mark, which the running demo keeps locked.
+//! **Invariants.** Only what a demo has made is removed: it lies beside a mark, which the running demo keeps locked. A
+//! database that is kept has no mark beside it at the end.
 //!
-//! **May touch.** The file system.
+//! **May touch.** `sweep`, the file system.
 
 use std::{
     fs::{self, File},
@@ -13,7 +14,10 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::failure::{Failure, Result};
+use crate::{
+    failure::{Failure, Result},
+    sweep::Sweeper,
+};
 
 /// The mark.
 const MARK: &str = "demo.lock";
@@ -22,13 +26,15 @@ const MARK: &str = "demo.lock";
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
+    sweeper: Option<Sweeper>,
     _mark: File,
 }
 
 impl Folder {
     /// Makes the folder, or takes it over from an earlier demo.
-    pub fn make(path: &Path) -> Result<Self> {
+    pub fn make(path: &Path, keep: bool) -> Result<Self> {
         let failed = |e| Failure::said(format!("{} cannot be used: {e}; give another --out", path.display()));
+        let made = if path.exists() { Vec::new() } else { vec![path.to_path_buf()] };
         fs::create_dir_all(path).map_err(failed)?;
         let (mark, database) = (path.join(MARK), path.join("database"));
         let known = mark.exists();
@@ -45,7 +51,8 @@ impl Folder {
         if database.exists() {
             fs::remove_dir_all(&database).map_err(failed)?;
         }
-        Ok(Self { path: path.to_path_buf(), _mark: file })
+        let sweeper = (!keep).then(|| Sweeper::watch(vec![database, mark], made, Some(&file)));
+        Ok(Self { path: path.to_path_buf(), sweeper, _mark: file })
     }
 
     /// The folder.
@@ -59,9 +66,9 @@ impl Folder {
     }
 
     /// Ends with the database removed, or kept: then no later demo takes it for its own.
-    pub fn end(&self, keep: bool) -> Result<()> {
+    pub fn end(&self) -> Result<()> {
         let failed = |e| Failure::said(format!("{} cannot be cleared: {e}", self.path.display()));
-        if !keep {
+        if self.sweeper.is_some() {
             fs::remove_dir_all(self.database()).map_err(failed)?;
         }
         fs::remove_file(self.path.join(MARK)).map_err(failed)
@@ -76,19 +83,19 @@ mod tests {
     fn only_what_a_demo_left_is_removed() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("database")).unwrap();
-        let refused = Folder::make(folder.path()).unwrap_err().to_string();
+        let refused = Folder::make(folder.path(), false).unwrap_err().to_string();
         assert!(refused.contains("not made by a demo"), "{refused}");
-        assert!(Folder::make(folder.path()).is_err(), "the refusal leaves no mark");
+        assert!(Folder::make(folder.path(), false).is_err(), "the refusal leaves no mark");
         fs::remove_dir(folder.path().join("database")).unwrap();
 
-        let demo = Folder::make(folder.path()).unwrap();
+        let demo = Folder::make(folder.path(), true).unwrap();
         fs::create_dir(demo.database()).unwrap();
-        assert!(Folder::make(folder.path()).unwrap_err().to_string().contains("another demo"));
+        assert!(Folder::make(folder.path(), false).unwrap_err().to_string().contains("another demo"));
         drop(demo);
-        let again = Folder::make(folder.path()).unwrap();
+        let again = Folder::make(folder.path(), false).unwrap();
         assert!(!again.database().exists());
         fs::create_dir(again.database()).unwrap();
-        again.end(false).unwrap();
+        again.end().unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

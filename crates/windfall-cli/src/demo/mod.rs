@@ -42,7 +42,7 @@ const TAIL: Duration = Duration::from_millis(250);
 
 /// Runs the demo.
 pub fn run(options: &DemoArgs, json: bool) -> Result<ExitCode> {
-    let folder = Folder::make(&options.out)?;
+    let folder = Folder::make(&options.out, options.keep)?;
     let machine = Machine::of(folder.path());
     let sizes = Sizes::choose(options, &machine)?;
     let progress = Progress::new();
@@ -52,7 +52,7 @@ pub fn run(options: &DemoArgs, json: bool) -> Result<ExitCode> {
     let measured = measure(&db, options, &sizes, &progress);
     let closed = db.close();
     progress.finish();
-    folder.end(options.keep)?;
+    folder.end()?;
     let (baseline, drops, prepared) = measured?;
     closed?;
 
@@ -67,8 +67,7 @@ pub fn run(options: &DemoArgs, json: bool) -> Result<ExitCode> {
     if json {
         output::print_json(&value)?;
     } else {
-        print!("{}", summary.text());
-        println!("\nThe graphs are in {}", page.display());
+        output::print(&format!("{}\nThe graphs are in {}\n", summary.text(), page.display()))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -121,8 +121,10 @@ impl Summary {
         let _ = writeln!(text, "{}", grid.text(0));
 
         let (small, big) = self.drop_times();
-        let drops = self.drops.drops.len();
-        let _ = writeln!(text, "{drops} drops, of small tables: median {}", time(median(&small)));
+        if !small.is_empty() {
+            let drops = output::things(small.len() as u64, "drop");
+            let _ = writeln!(text, "{drops} of small tables: median {}", time(median(&small)));
+        }
         if let Some(big) = big {
             let _ = writeln!(
                 text,

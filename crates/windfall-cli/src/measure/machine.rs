@@ -87,10 +87,9 @@ mod tests {
     fn this_machine_is_known() {
         let machine = Machine::of(Path::new("."));
         assert!(machine.cores > 0 && machine.memory > 0 && resident_bytes() > 0);
-        assert!(
-            machine.kernel.starts_with("Linux ") && machine.file_system.contains('('),
-            "{}",
-            machine.line()
-        );
+        assert!(machine.kernel.starts_with("Linux "), "{}", machine.line());
+        // Within a `chroot` the mounts do not name what the root lies on.
+        let file_system = machine.file_system.as_str();
+        assert!(file_system.contains('(') || file_system == "unknown file system", "{file_system}");
     }
 }

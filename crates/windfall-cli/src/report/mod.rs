@@ -98,7 +98,7 @@ fn opening(summary: &Summary) -> String {
         ),
         (
             "A drop of a small table, median",
-            time(median(&small)),
+            if small.is_empty() { "-".into() } else { time(median(&small)) },
             big_took.map_or_else(String::new, |b| format!("the {big} table {}", time(b))),
         ),
         (

@@ -89,13 +89,13 @@ fn a_bad_line_is_named_by_its_number() {
     let place = Place::new();
     let bad = "id,name\n1,one\n2\n3,three\n1,again\n,none\n";
     let told = place.feed(&["load", "t"], bad);
-    told.refused(&["line 3", "1 fields", "header has 2", "nothing was loaded"]);
+    told.refused(&["line 3", "1 field,", "header has 2", "nothing was loaded"]);
     place.call(&["get", "t", "1"]).refused(&["no table t"]);
 
     let told = place.feed(&["load", "t", "--skip-bad"], bad).served();
     assert_eq!(told.out, "loaded 2 rows into t (key: id), left out 3 bad lines\n");
     for what in
-        ["line 3: it has 1 fields", "line 5: the key 1 is there already", "line 6: its key (id) is empty"]
+        ["line 3: it has 1 field,", "line 5: the key 1 is there already", "line 6: its key (id) is empty"]
     {
         assert!(told.err.contains(what), "{what}: {}", told.err);
     }
@@ -103,7 +103,10 @@ fn a_bad_line_is_named_by_its_number() {
 
     // The table was there before: the rows above the bad line stay.
     let told = place.feed(&["load", "t"], "id,name\n4,four\n3,other\n");
-    told.refused(&["line 3", "the key 3 is there already", "1 rows before it are loaded"]);
+    told.refused(&["line 3", "the key 3 is there already", "the row before it is loaded"]);
+    let told = place.feed(&["load", "t"], "id,name\n5,five\n6,six\n3,other\n");
+    told.refused(&["line 4", "2 rows before it are loaded"]);
+    place.feed(&["load", "t"], "id,name\n3,other\n").refused(&["line 2", "nothing was loaded"]);
     assert_eq!(place.call(&["get", "t", "4", "--json"]).served().json()["name"], "four");
     place.feed(&["load", "t", "--replace"], "id,name\n3,other\n").served();
     assert_eq!(place.call(&["get", "t", "3", "--json"]).served().json()["name"], "other");
@@ -119,6 +122,38 @@ fn line_numbers_count_the_lines_within_quotes() {
         place.call(&["get", "t", "1"]).served().out,
         "column  value\nid      1\ntext    two\\nlines\n"
     );
+}
+
+#[test]
+fn a_quote_that_is_never_closed_swallows_no_lines() {
+    let place = Place::new();
+    let cut = "id,text\n1,one\n2,\"two\n3,three\n";
+    place.feed(&["load", "t"], cut).refused(&["line 3", "never closed", "nothing was loaded"]);
+    let told = place.feed(&["load", "t", "--skip-bad"], cut).served();
+    assert_eq!(told.out, "loaded 1 row into t (key: id), left out 1 bad line\n");
+    place.feed(&["load", "u"], "\"id,text\n1,one\n").refused(&["line 1", "never closed"]);
+    // A last line needs no end, and a quote within a field is a character.
+    place.feed(&["load", "u"], "id,text\n1,\"one\"").served();
+    place.feed(&["load", "u"], "id,text\n2,5\" pipe").served();
+    assert_eq!(place.call(&["scan", "u"]).served().out, "id,text\n1,one\n2,\"5\"\" pipe\"\n");
+    assert_eq!(place.feed(&["load", "v"], "id,text").served().out, "loaded 0 rows into v (key: id)\n");
+}
+
+#[test]
+fn files_of_other_systems_are_read() {
+    let place = Place::new();
+    place.file("t.csv", "\u{feff}\"id\", name \r\n1,one\r\n2,\"t\r\nwo\"\r\n");
+    place.call(&["load", "t", "t.csv"]).served();
+    assert_eq!(place.call(&["scan", "t"]).served().out, "id,name\n1,one\n2,\"t\r\nwo\"\n");
+}
+
+#[test]
+fn blanks_around_the_names_of_columns_do_not_count() {
+    let place = Place::new();
+    place.call(&["create", "t", "--columns", "a, b"]).served();
+    place.feed(&["load", "t"], "a,b\n-1,x\n").served();
+    assert_eq!(place.call(&["--json", "get", "t", "-1"]).served().json(), json!({ "a": "-1", "b": "x" }));
+    assert_eq!(place.call(&["scan", "t", "--from", "-1", "--to", "-2"]).served().out, "a,b\n-1,x\n");
 }
 
 #[test]
@@ -146,4 +181,5 @@ fn a_sound_database_is_called_sound() {
     let told = place.call(&["--json", "check"]).served();
     assert_eq!(told.json()["sound"], true);
     assert_eq!(told.json()["findings"], json!([]));
+    assert!(told.json()["checked"]["pages"].as_u64() > Some(0), "{}", told.out);
 }

@@ -1,6 +1,9 @@
 //! The demo runs and leaves a report; the numbers in it hang together.
 
-use std::fs;
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
 
 use crate::Place;
 
@@ -79,5 +82,21 @@ fn the_numbers_of_a_demo_hang_together() {
     assert_eq!(work["drops"], 3);
     for nothing in ["frames", "latches", "list_entries", "reads", "writes", "syncs", "file_calls"] {
         assert_eq!(work[nothing], 0, "{nothing} outside the catalog: {work}");
+    }
+}
+
+#[test]
+fn an_interrupted_demo_leaves_nothing_behind() {
+    let place = Place::new();
+    let mut child = place.command(&["demo", "--pool", "64m", "--rows", "100000"]).spawn().unwrap();
+    while !place.path().join("windfall-demo/database/windfall.control").exists() {
+        thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let start = Instant::now();
+    while place.path().join("windfall-demo").exists() {
+        assert!(start.elapsed() < Duration::from_mins(1), "the folder is still there");
+        thread::sleep(Duration::from_millis(20));
     }
 }

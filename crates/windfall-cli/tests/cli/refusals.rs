@@ -1,18 +1,29 @@
 //! What cannot be served is refused with one line and exit code 2; damage is told with exit code 1.
 
-use std::{fs, path::PathBuf};
+use std::{fs, io::Write as _, path::PathBuf, thread, time::Duration};
 
 use crate::Place;
 
 #[test]
 fn a_folder_without_a_database_is_not_made_one_by_reading() {
     let place = Place::new();
-    for call in
-        [&["tables"][..], &["get", "t", "1"], &["scan", "t"], &["drop", "t"], &["truncate", "t"], &["check"]]
-    {
-        place.call(call).refused(&["no database in db", "--db"]);
-    }
+    let nothing = || {
+        for call in [
+            &["tables"][..],
+            &["get", "t", "1"],
+            &["scan", "t"],
+            &["drop", "t"],
+            &["truncate", "t"],
+            &["check"],
+        ] {
+            place.call(call).refused(&["no database in db", "--db"]);
+        }
+    };
+    nothing();
     assert!(!place.path().join("db").exists());
+    fs::create_dir(place.path().join("db")).unwrap();
+    nothing();
+    assert_eq!(fs::read_dir(place.path().join("db")).unwrap().count(), 0);
 }
 
 #[test]
@@ -34,10 +45,18 @@ fn columns_that_cannot_be() {
     place.call(&["create", "t", "--columns", "a,,b"]).refused(&["has no name"]);
     place.call(&["create", "t", "--columns", "a,b", "--key", "c"]).refused(&["no column c", "a, b"]);
     place.feed(&["load", "t"], "a,a\n1,2\n").refused(&["line 1", "two columns are named a"]);
-    place.feed(&["load", "t"], "").refused(&["line 1"]);
+    for nothing in ["", "\n\n"] {
+        place.feed(&["load", "t"], nothing).refused(&["line 1", "no columns"]);
+    }
+    place.file("packed.csv", b"\x1f\x8b\x08\xff,b\n1,2\n");
+    place.call(&["load", "t", "packed.csv"]).refused(&["packed.csv, line 1", "not text in UTF-8"]);
+    place.feed(&["load", "t"], "a\tb\n1\t2\n").refused(&["line 1", "a\\tb", "control character"]);
+    place.call(&["create", "a\nb", "--columns", "a"]).refused(&["a\\nb", "control character"]);
     place.feed(&["load", "t", "--key", "c"], "a,b\n1,2\n").refused(&["no column c"]);
     place.call(&["create", "t", "--columns", "a,b"]).served();
-    place.feed(&["load", "t"], "a,c\n1,2\n").refused(&["t has the key a and the columns b"]);
+    place
+        .feed(&["load", "t"], "a,c\n1,2\n")
+        .refused(&["t has the key a and the column b", "standard input has the key a and the column c"]);
 }
 
 #[test]
@@ -54,7 +73,7 @@ fn keys_that_are_too_long() {
     let long = "k".repeat(100_000);
     place.feed(&["load", "t"], &format!("id,a\n{long},1\n")).refused(&["line 2", "key", "100000"]);
     let told = place.feed(&["load", "t", "--skip-bad"], &format!("id,a\n{long},1\n2,two\n")).served();
-    assert!(told.out.starts_with("loaded 1 rows"), "{}", told.out);
+    assert!(told.out.starts_with("loaded 1 row into"), "{}", told.out);
 }
 
 #[test]
@@ -90,9 +109,39 @@ fn help_and_version_are_answers() {
 fn what_is_no_database_is_refused() {
     let place = Place::new();
     fs::write(place.path().join("db"), "just a file").unwrap();
-    let told = place.call(&["tables"]);
-    assert_eq!(told.code, 2, "{}", told.err);
-    assert_eq!(told.err.lines().count(), 1, "{}", told.err);
+    for call in [&["tables"][..], &["create", "t", "--columns", "a"]] {
+        place.call(call).refused(&["db is a file"]);
+    }
+}
+
+#[test]
+fn an_answer_that_cannot_be_written_is_told() {
+    let place = Place::new();
+    place.feed(&["load", "t"], "a,b\n1,2\n").served();
+    for call in [&["tables"][..], &["scan", "t"], &["--json", "scan", "t"], &["get", "t", "1"], &["check"]] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let told = crate::told(&place.command(call).stdout(full).output().unwrap());
+        told.refused(&["the answer cannot be written"]);
+        // Whoever has read enough is no failure.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let told = crate::told(&place.command(call).stdout(writer).output().unwrap());
+        assert_eq!((told.code, told.err.as_str()), (0, ""), "{call:?}");
+    }
+}
+
+#[test]
+fn a_database_in_use_is_refused() {
+    let place = Place::new();
+    let mut child = place.command(&["load", "t"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+    child.stdin.as_mut().unwrap().write_all(b"a,b\n1,2\n").unwrap();
+    while !place.path().join("db/windfall.control").exists() {
+        thread::sleep(Duration::from_millis(5));
+    }
+    place.call(&["tables"]).refused(&["db is in use by another process"]);
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    place.call(&["tables"]).served();
 }
 
 /// The largest data file of a database.

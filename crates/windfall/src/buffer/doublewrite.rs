@@ -3,13 +3,17 @@
 //! **Purpose.** A page write is not atomic: a crash may leave half of it. So a batch of pages goes to this file first,
 //! which is synced before the pages are written to their places. Redo then needs only pages that are whole.
 //!
-//! **Invariants.** There is one batch at a time: the next begins when the pages of the last are durable in their places.
-//! The header block names the pages of the batch with their LSNs; a copy counts only if it is just the one that the
-//! header names, so copies left over from earlier batches can never bring old content back.
+//! **Invariants.** There is one batch at a time: the next begins when the pages of the last are durable in their places,
+//! or are among its own, because their writes failed. The file has two halves for batches to take turns: what the last
+//! batch may have torn stays whole here until the next one is. The header block names the pages of the batch with their
+//! LSNs; a copy counts only if it is just the one that the header names, and of two the younger, so copies left over from
+//! earlier batches can never bring old content back.
 //!
 //! **May touch.** `disk`, `page`.
 //!
 //! # File format
+//!
+//! Two halves, each with room for [`PAGES`] pages. In each:
 //!
 //! | offset | size | field |
 //! | --- | --- | --- |
@@ -28,7 +32,7 @@ use std::collections::HashMap;
 use crate::{
     disk::{Action, Disk, FileName, IoBuffer, Queue, Request},
     error::{DiskError, Result},
-    ids::{PageId, PageNo, SpaceId},
+    ids::{Lsn, PageId, PageNo, SpaceId},
     page::Page,
     sync::atomic::AtomicU64,
 };
@@ -41,8 +45,16 @@ const ENTRY: usize = 24;
 const HEADER: usize = (ENTRIES_AT + PAGES * ENTRY).next_multiple_of(4096);
 
 /// The doublewrite file.
-#[derive(Debug)]
-pub struct Doublewrite;
+#[derive(Debug, Default)]
+pub struct Doublewrite {
+    /// The half that the next batch takes over, 0 or 1.
+    turn: u64,
+}
+
+/// Bytes of one half.
+fn half(page_size: usize) -> u64 {
+    (HEADER + PAGES * page_size) as u64
+}
 
 /// Bytes of a page as words, to be looked at as a page.
 pub fn words(bytes: &[u8]) -> Vec<AtomicU64> {
@@ -57,19 +69,20 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 }
 
 impl Doublewrite {
-    /// Makes the file, with room for a batch. Its name is durable when the folder is synced.
+    /// Makes the file, with room for two batches. Its name is durable when the folder is synced.
     ///
     /// # Errors
     /// I/O.
     pub fn create(disk: &dyn Disk, page_size: usize) -> Result<()> {
         disk.create(FileName::Doublewrite)?;
-        disk.preallocate(FileName::Doublewrite, 0, (HEADER + PAGES * page_size) as u64)?;
+        disk.preallocate(FileName::Doublewrite, 0, 2 * half(page_size))?;
         disk.sync(FileName::Doublewrite)?;
         Ok(())
     }
 
-    /// Writes the copies of a batch and makes them durable.
+    /// Writes the copies of a batch and makes them durable. A failure leaves the batch before as it was.
     pub(super) fn write(
+        &mut self,
         disk: &dyn Disk,
         queue: &mut dyn Queue,
         pages: &[(PageId, IoBuffer)],
@@ -93,7 +106,7 @@ impl Doublewrite {
         queue.submit(vec![Request {
             token: 0,
             file: FileName::Doublewrite,
-            offset: 0,
+            offset: self.turn * half(page_size),
             action: Action::Write,
             buffer,
         }]);
@@ -102,42 +115,63 @@ impl Doublewrite {
                 done.result?;
             }
         }
-        disk.sync(FileName::Doublewrite)
+        disk.sync(FileName::Doublewrite)?;
+        self.turn = 1 - self.turn;
+        Ok(())
     }
 
-    /// The copies of the last batch that are whole: those of the pages that may be torn in their places.
+    /// The youngest copies that are whole, with their LSNs: among them are those of all pages that may be torn in their
+    /// places.
     ///
     /// # Errors
     /// I/O. A header or a copy that is not whole is none: then the batch never reached the pages' places.
-    pub fn copies(disk: &dyn Disk, page_size: usize) -> Result<HashMap<PageId, Vec<u8>>> {
+    pub fn copies(disk: &dyn Disk, page_size: usize) -> Result<HashMap<PageId, (Lsn, Vec<u8>)>> {
         let mut copies = HashMap::new();
-        let mut header = vec![0; HEADER];
-        if disk.len(FileName::Doublewrite)?.is_none()
-            || disk.read(FileName::Doublewrite, 0, &mut header)? < HEADER
-            || header[..8] != *MAGIC
-            || u32::from_le_bytes(field(&header, 8)) != crc32c::crc32c(&header[12..])
-            || u32::from_le_bytes(field(&header, 12)) as usize != page_size
-        {
-            return Ok(copies);
-        }
-        let count = (u32::from_le_bytes(field(&header, 16)) as usize).min(PAGES);
-        for n in 0..count {
-            let at = ENTRIES_AT + n * ENTRY;
-            let id = PageId {
-                space: SpaceId(u64::from_le_bytes(field(&header, at))),
-                page: PageNo(u32::from_le_bytes(field(&header, at + 16))),
-            };
-            let lsn = u64::from_le_bytes(field(&header, at + 8));
-            let mut bytes = vec![0; page_size];
-            if disk.read(FileName::Doublewrite, (HEADER + n * page_size) as u64, &mut bytes)? < page_size {
-                continue;
-            }
-            let words = words(&bytes);
-            let page = Page::new(&words);
-            if page.verify(id).is_ok() && page.lsn().0 == lsn {
-                copies.insert(id, bytes);
+        if disk.len(FileName::Doublewrite)?.is_some() {
+            for turn in 0..2 {
+                collect(disk, page_size, turn * half(page_size), &mut copies)?;
             }
         }
         Ok(copies)
     }
+}
+
+/// Collects the copies of one half, unless there is a younger one already.
+fn collect(
+    disk: &dyn Disk,
+    page_size: usize,
+    start: u64,
+    copies: &mut HashMap<PageId, (Lsn, Vec<u8>)>,
+) -> Result<()> {
+    let mut header = vec![0; HEADER];
+    if disk.read(FileName::Doublewrite, start, &mut header)? < HEADER
+        || header[..8] != *MAGIC
+        || u32::from_le_bytes(field(&header, 8)) != crc32c::crc32c(&header[12..])
+        || u32::from_le_bytes(field(&header, 12)) as usize != page_size
+    {
+        return Ok(());
+    }
+    let count = (u32::from_le_bytes(field(&header, 16)) as usize).min(PAGES);
+    for n in 0..count {
+        let at = ENTRIES_AT + n * ENTRY;
+        let id = PageId {
+            space: SpaceId(u64::from_le_bytes(field(&header, at))),
+            page: PageNo(u32::from_le_bytes(field(&header, at + 16))),
+        };
+        let lsn = Lsn(u64::from_le_bytes(field(&header, at + 8)));
+        if copies.get(&id).is_some_and(|(younger, _)| *younger >= lsn) {
+            continue;
+        }
+        let mut bytes = vec![0; page_size];
+        if disk.read(FileName::Doublewrite, start + (HEADER + n * page_size) as u64, &mut bytes)? < page_size
+        {
+            continue;
+        }
+        let words = words(&bytes);
+        let page = Page::new(&words);
+        if page.verify(id).is_ok() && page.lsn() == lsn {
+            copies.insert(id, (lsn, bytes));
+        }
+    }
+    Ok(())
 }

@@ -6,14 +6,15 @@
 //!
 //! **Invariants.** Write-ahead: the log is durable up to the youngest copy before any copy is written. A page on its way is
 //! not copied a second time, so two writes of a page never race; and it keeps its frame until the whole batch is durable,
-//! so what could not be written, or not be synced for the failure of a neighbour, is dirty again, since when it was. The
-//! next batch, which takes over the doublewrite file, begins only when the last one's writes are synced. A tablespace's file is made at the first flush; it counts as made when its name, its content and the
-//! log's word for it are durable. Whether a tablespace gets a file, and whether a dropped one loses it, is decided under
+//! so what could not be written is dirty again, since when it was. The next batch takes over the doublewrite file, which
+//! may have the only whole copies of pages: so it begins only when the last one's writes are synced, and with every page
+//! whose write has failed, until that has succeeded or the drop of its tablespace is durable. A tablespace's file is
+//! made at the first flush; it counts as made when its name, its content and the log's word for it are durable. Whether a tablespace gets a file, and whether a dropped one loses it, is decided under
 //! one lock, so a file is never made behind the deleter's back.
 //!
 //! **May touch.** `disk`, `log`, the rest of `buffer`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     BufferPool, Durability, FileState, Space,
@@ -36,18 +37,25 @@ use crate::{
 
 /// How many tablespaces a round by age looks at.
 const SPACES_A_ROUND: usize = 32;
+/// How many frames a round frees, but for what one call of the reclaimer gives on top.
+const FREED_A_ROUND: usize = 512;
 /// How many frames the cleaner's clock passes in one round.
 const CLEANER_REACH: usize = 32_768;
 /// A failed write counts as so many fruitless rounds: a waiter gives up after a hundred of them.
 const FRUITLESS_FAILURE: u64 = PATIENCE / 100;
+/// So many failing batches in a row, a tenth of a second apart or less, are no passing trouble.
+const FAILURES_IN_A_ROW: u64 = 20;
 /// Files up to this many bytes grow as they are written; larger ones are preallocated in steps.
 const PREALLOCATE_FROM: u64 = 1 << 20;
 
 /// What the flusher keeps between batches.
 pub struct Flusher {
     queue: Box<dyn Queue>,
+    doublewrite: Doublewrite,
     /// Copies whose write failed and whose pages are not dirty again yet.
     failed: Vec<Copy>,
+    /// Logged pages whose last write failed: they may be torn in their places.
+    torn: Vec<(Arc<Space>, PageNo)>,
 }
 
 impl core::fmt::Debug for Flusher {
@@ -58,7 +66,12 @@ impl core::fmt::Debug for Flusher {
 
 impl Flusher {
     pub(super) fn new(disk: &dyn Disk) -> Self {
-        Self { queue: disk.queue(), failed: Vec::new() }
+        Self {
+            queue: disk.queue(),
+            doublewrite: Doublewrite::default(),
+            failed: Vec::new(),
+            torn: Vec::new(),
+        }
     }
 
     fn wait(&mut self, mut done: impl FnMut(u64, Result<(), DiskError>)) {
@@ -75,6 +88,26 @@ impl Flusher {
 pub struct Files {
     /// Files that the log says were made, with the LSN where it says so, until a record in the catalog says so too.
     made: BTreeMap<SpaceId, Lsn>,
+    /// The same in the order of the log: its floor asks for the first one.
+    by_lsn: BTreeSet<(Lsn, SpaceId)>,
+}
+
+impl Files {
+    fn note(&mut self, space: SpaceId, lsn: Lsn) {
+        self.forget(space);
+        self.made.insert(space, lsn);
+        self.by_lsn.insert((lsn, space));
+    }
+
+    fn forget(&mut self, space: SpaceId) {
+        if let Some(lsn) = self.made.remove(&space) {
+            self.by_lsn.remove(&(lsn, space));
+        }
+    }
+
+    fn floor(&self) -> Lsn {
+        self.by_lsn.first().map_or(Lsn::MAX, |(lsn, _)| *lsn)
+    }
 }
 
 /// A copy of a page on its way to the disk.
@@ -107,10 +140,10 @@ impl BufferPool {
             }
         };
         let shrinking = self.shrink(&mut note);
-        let mut freed = 0;
-        while self.free_frames() < self.wanted_free() {
+        let (mut freed, mut reach) = (0, CLEANER_REACH);
+        while self.free_frames() < self.wanted_free() && freed < FREED_A_ROUND {
             freed += match self.reclaim_some() {
-                0 => match self.clock(CLEANER_REACH, &mut note) {
+                0 => match self.clock(&mut reach, &mut note) {
                     Some(frame) => {
                         self.give(frame);
                         1
@@ -127,7 +160,9 @@ impl BufferPool {
             written += self.flush(self.old_pages(up_to))?;
         }
         if freed == 0 && written == 0 && self.free_frames() == 0 {
-            self.fruitless_rounds.fetch_add(1, Release);
+            // A page that could not be written and is latched now keeps all others from being written.
+            let failing = self.flush_error.lock().is_some();
+            self.fruitless_rounds.fetch_add(if failing { FRUITLESS_FAILURE } else { 1 }, Release);
             self.frame_freed.notify();
         }
         Ok(shrinking || (short && freed + written > 0) || written == PAGES)
@@ -152,46 +187,101 @@ impl BufferPool {
         pages.into_iter().map(|(_, space, page)| (space, page)).collect()
     }
 
-    /// Writes at most [`PAGES`] of these pages. Gives how many were written.
+    /// Writes at most [`PAGES`] pages: those whose last write failed, then of these. Gives how many were written.
     ///
     /// # Errors
-    /// A full disk, or another failure to write: the pages stay dirty. A failing sync poisons the database.
+    /// A full disk, or another failure to write, when no page was written at all: the pages stay dirty. A failing sync
+    /// poisons the database.
     pub fn flush(&self, wanted: impl IntoIterator<Item = (Arc<Space>, PageNo)>) -> Result<usize> {
         let mut flusher = self.flusher.lock();
         self.ground.health.check()?;
         let mut failed = core::mem::take(&mut flusher.failed);
         failed.retain(|copy| !self.dirty_again(copy));
         flusher.failed = failed;
-        let mut copies = Vec::new();
-        let mut buffers = Vec::new();
-        for (space, page) in wanted {
-            if copies.len() == PAGES {
-                break;
-            }
-            if let Some((copy, buffer)) = self.copy_out(space, page) {
-                buffers.push((copy.id(), buffer));
-                copies.push(copy);
-            }
-        }
-        if copies.is_empty() {
+        let mut wanted = wanted.into_iter().peekable();
+        if wanted.peek().is_none() {
             return Ok(0);
         }
-        let written = copies.len();
-        if let Err(error) = self.write_out(&mut flusher, &copies, buffers) {
-            flusher.failed.extend(copies.into_iter().filter(|copy| !self.dirty_again(copy)));
-            drop(flusher);
-            self.flush_failed(&error);
-            return Err(error);
+        let mut batch = Vec::new();
+        if !self.copy_torn(&mut flusher, &mut batch)? {
+            flusher
+                .failed
+                .extend(batch.into_iter().map(|(copy, _)| copy).filter(|copy| !self.dirty_again(copy)));
+            return Ok(0);
         }
-        for copy in &copies {
-            copy.space.dirty.lock().written(copy.page, copy.since);
+        for (space, page) in wanted {
+            if batch.len() >= PAGES {
+                break;
+            }
+            batch.extend(self.copy_out(space, page));
+        }
+        if batch.is_empty() {
+            return Ok(0);
+        }
+        let pages = batch.into_iter().map(|(copy, buffer)| (copy.id(), copy, buffer));
+        let (copies, buffers): (Vec<_>, Vec<_>) =
+            pages.map(|(id, copy, buffer)| (copy, (id, buffer))).unzip();
+        let (error, failed) = match self.write_out(&mut flusher, &copies, buffers) {
+            Ok(failures) => {
+                // The file of a dropped tablespace may be gone: nobody misses it.
+                let missed = |n: &usize| !copies[*n].space.is_dropped();
+                let failed: BTreeSet<_> = failures.keys().copied().filter(missed).collect();
+                let first = failed.first().and_then(|n| failures.get(n)).cloned();
+                (first.map(Error::from), failed)
+            }
+            Err(error) => (Some(error), (0..copies.len()).collect()),
+        };
+        let written = copies.len() - failed.len();
+        for (n, copy) in copies.into_iter().enumerate() {
+            if !failed.contains(&n) {
+                // A frame that was taken from a dropped tablespace meanwhile is not on its way: there is one batch at a time.
+                self.arena.frame(copy.frame).clear(WRITING);
+                copy.space.dirty.lock().written(copy.page, copy.since);
+            } else if !self.dirty_again(&copy) {
+                flusher.failed.push(copy);
+            }
         }
         self.counters.writes.fetch_add(written as u64, Relaxed);
         if !work::is_background() {
             self.counters.foreground_writes.fetch_add(written as u64, Relaxed);
         }
-        *self.flush_error.lock() = None;
+        match error {
+            Some(error) if written == 0 => {
+                drop(flusher);
+                self.flush_failed(&error);
+                return Err(error);
+            }
+            Some(error) => {
+                tracing::warn!(%error, "some pages could not be written: they stay in memory and in the log");
+                self.note_failure(error);
+            }
+            None => {
+                *self.flush_error.lock() = None;
+                self.failures.store(0, Relaxed);
+                self.ground.log.clear_unflushed();
+            }
+        }
         Ok(written)
+    }
+
+    /// Copies the pages whose last write failed. Says whether all could be had that are still needed: without one of them
+    /// there is no batch.
+    fn copy_torn(&self, flusher: &mut Flusher, batch: &mut Vec<(Copy, IoBuffer)>) -> Result<bool> {
+        let (mut all, mut dropped) = (true, Lsn::ZERO);
+        flusher.torn.retain(|(space, page)| {
+            match self.copy_out(space.clone(), *page) {
+                Some(copy) => batch.push(copy),
+                None if space.is_dropped() => {
+                    dropped = dropped.max(space.drop_lsn());
+                    return false;
+                }
+                None => all = false,
+            }
+            true
+        });
+        // A drop that a crash may take back needs its pages whole.
+        self.ground.log.sync_to(dropped)?;
+        Ok(all)
     }
 
     /// Waits until nobody is writing pages, after the database was closed: nobody will again.
@@ -205,9 +295,17 @@ impl BufferPool {
         if matches!(error, Error::Disk(DiskError::Crashed)) {
             self.ground.health.poison(&error.to_string());
         }
-        *self.flush_error.lock() = Some(error.clone());
+        self.note_failure(error.clone());
         self.fruitless_rounds.fetch_add(FRUITLESS_FAILURE, Release);
         self.frame_freed.notify();
+    }
+
+    /// Notes why a batch was not written, or not all of it. After many in a row, nobody waits for the log's floor any more.
+    fn note_failure(&self, error: Error) {
+        *self.flush_error.lock() = Some(error.clone());
+        if self.failures.fetch_add(1, Relaxed) + 1 >= FAILURES_IN_A_ROW {
+            self.ground.log.set_unflushed(error);
+        }
     }
 
     /// Copies a dirty page, if it can be had at once and no copy of it is under way.
@@ -261,12 +359,13 @@ impl BufferPool {
         true
     }
 
+    /// Writes a batch. Gives the places in it of pages that could not be written.
     fn write_out(
         &self,
         flusher: &mut Flusher,
         copies: &[Copy],
         mut pages: Vec<(PageId, IoBuffer)>,
-    ) -> Result<()> {
+    ) -> Result<BTreeMap<usize, DiskError>> {
         let disk = &*self.ground.disk;
         let logged = |copy: &&Copy| copy.space.durability() == Durability::Logged;
         let youngest = copies.iter().filter(logged).map(|copy| copy.lsn).max();
@@ -281,7 +380,9 @@ impl BufferPool {
             copies.iter().map(|copy| (copy.space.id(), &copy.space)).collect();
         self.make_files(&spaces)?;
         if youngest.is_some() {
-            Doublewrite::write(disk, &mut *flusher.queue, &pages, self.page_size)
+            flusher
+                .doublewrite
+                .write(disk, &mut *flusher.queue, &pages, self.page_size)
                 .map_err(|error| self.unless_benign(error))?;
         }
         self.preallocate(&spaces, &pages);
@@ -293,25 +394,17 @@ impl BufferPool {
             buffer,
         });
         flusher.queue.submit(requests.collect());
-        let mut failure = None;
+        let mut failures = BTreeMap::new();
         flusher.wait(|token, result| {
-            // The file of a dropped tablespace may be gone: nobody misses it.
-            if let Err(error) = result
-                && !copies[token as usize].space.is_dropped()
-            {
-                failure = Some(error);
+            if let Err(error) = result {
+                failures.insert(token as usize, error);
             }
         });
+        let torn = failures.keys().map(|n| &copies[*n]).filter(logged);
+        flusher.torn = torn.map(|copy| (copy.space.clone(), copy.page)).collect();
         // After a failure, too: what did reach its place may be torn there while only the doublewrite file has it whole.
         self.sync_files(&spaces)?;
-        if let Some(error) = failure {
-            return Err(error.into());
-        }
-        // A frame that was taken from a dropped tablespace meanwhile is not on its way: there is one batch at a time.
-        for copy in copies {
-            self.arena.frame(copy.frame).clear(WRITING);
-        }
-        Ok(())
+        Ok(failures)
     }
 
     /// A failure of the doublewrite file's sync leaves its content unknown; other failures leave nothing behind.
@@ -373,7 +466,11 @@ impl BufferPool {
             }
             match disk.sync(FileName::Data(*id)) {
                 Ok(()) => {}
-                Err(_) if space.is_dropped() => continue,
+                // As for a page that could not be written: the drop has to be durable, and then nobody misses the file.
+                Err(_) if space.is_dropped() => {
+                    self.ground.log.sync_to(space.drop_lsn())?;
+                    continue;
+                }
                 Err(error) => return Err(poison(error)),
             }
             if space.file() == FileState::Created {
@@ -392,7 +489,7 @@ impl BufferPool {
         let (start, _) = appending.append(group.bytes())?;
         let mut files = self.files.lock();
         for space in new {
-            files.made.insert(space.id(), start);
+            files.note(space.id(), start);
             space.set_file(FileState::Made);
         }
         drop(files);
@@ -402,7 +499,7 @@ impl BufferPool {
 
     /// Where the log says first of a file that it was made while no record in the catalog says so yet.
     pub fn files_floor(&self) -> Lsn {
-        self.files.lock().made.values().min().copied().unwrap_or(Lsn::MAX)
+        self.files.lock().floor()
     }
 
     /// Files that were made and whose record is still to be written: at most `most`.
@@ -412,12 +509,12 @@ impl BufferPool {
 
     /// A file's record is written, or not needed any more.
     pub fn file_recorded(&self, space: SpaceId) {
-        self.files.lock().made.remove(&space);
+        self.files.lock().forget(space);
     }
 
     /// Recovery found that the log says the file was made, and no record.
     pub fn file_was_made(&self, space: SpaceId, lsn: Lsn) {
-        self.files.lock().made.insert(space, lsn);
+        self.files.lock().note(space, lsn);
     }
 
     /// Asks whether a dropped tablespace has a file to delete. After this none will be made.
@@ -439,5 +536,26 @@ impl BufferPool {
             idle = if self.flush(self.old_pages(up_to))? == 0 { idle + 1 } else { 0 };
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_floor_of_files_is_the_oldest_that_is_not_recorded() {
+        let mut files = Files::default();
+        assert_eq!(files.floor(), Lsn::MAX);
+        for (space, lsn) in [(7, 300), (3, 200), (9, 100), (3, 250)] {
+            files.note(SpaceId(space), Lsn(lsn));
+        }
+        assert_eq!(files.floor(), Lsn(100));
+        files.forget(SpaceId(9));
+        files.forget(SpaceId(9));
+        assert_eq!(files.floor(), Lsn(250));
+        files.forget(SpaceId(3));
+        files.forget(SpaceId(7));
+        assert_eq!((files.floor(), files.by_lsn.len()), (Lsn::MAX, 0));
     }
 }

@@ -84,6 +84,7 @@ pub struct BufferPool {
     used: AtomicU32,
     /// Whether frames beyond the size are still in use.
     shrinking: AtomicBool,
+    shrink_round: Mutex<resize::Round>,
     free: free::FreeList,
     hand: AtomicU64,
     directory: directory::Directory,
@@ -96,6 +97,8 @@ pub struct BufferPool {
     fruitless_rounds: AtomicU64,
     /// Why the last batch could not be written, until one is.
     flush_error: Mutex<Option<Error>>,
+    /// Batches in a row that were not, or not wholly, written.
+    failures: AtomicU64,
     /// Wakes the page cleaner.
     pub cleaner_wake: Arc<Event>,
     flusher: Mutex<flush::Flusher>,
@@ -278,6 +281,7 @@ impl BufferPool {
             limit: AtomicU32::new(frames as u32),
             used: AtomicU32::new(0),
             shrinking: AtomicBool::new(false),
+            shrink_round: Mutex::new(Rank::Leaf, resize::Round::default()),
             free: free::FreeList::default(),
             hand: AtomicU64::new(0),
             directory: directory::Directory::default(),
@@ -287,6 +291,7 @@ impl BufferPool {
             frames_freed: AtomicU64::new(0),
             fruitless_rounds: AtomicU64::new(0),
             flush_error: Mutex::new(Rank::Leaf, None),
+            failures: AtomicU64::new(0),
             cleaner_wake: Arc::new(Event::new()),
             flusher: Mutex::new(Rank::Cleaner, flusher),
             files: Mutex::new(Rank::File, flush::Files::default()),
@@ -575,7 +580,8 @@ impl BufferPool {
     /// How full the pool is, and with what. Looks at the queue of dropped tablespaces, not at frames.
     pub fn occupancy(&self) -> Occupancy {
         let frames = self.limit.load(Relaxed) as usize;
-        let free = self.free_frames();
+        // While the pool shrinks the list holds frames beyond its size, too.
+        let free = self.free_frames().min(frames);
         let (dropped_pending, dropped, dropped_dirty) = self.reclaimer.pending_frames();
         let dirty = (self.counters.dirty.load(Relaxed) as usize).saturating_sub(dropped_dirty);
         let dirty = dirty.min(frames.saturating_sub(free + dropped));

@@ -45,7 +45,7 @@ impl BufferPool {
             if self.reclaim_some() > 0 {
                 continue;
             }
-            if let Some(frame) = self.clock(FOREGROUND_REACH, &mut |_| {}) {
+            if let Some(frame) = self.clock(&mut FOREGROUND_REACH.clone(), &mut |_| {}) {
                 return Ok(frame);
             }
             self.wait_for_frame(freed)?;
@@ -86,15 +86,16 @@ impl BufferPool {
         (self.limit.load(Relaxed) as usize / 32).clamp(8, 4096)
     }
 
-    /// Moves the hand over at most `reach` frames. Gives the first clean victim, taken out of its page table. Dirty pages
+    /// Moves the hand over at most `reach` frames, which it counts down. Gives the first clean victim, taken out of its page table. Dirty pages
     /// whose time is up are told to `dirty`.
-    pub(super) fn clock(&self, reach: usize, dirty: &mut dyn FnMut(FrameNo)) -> Option<FrameNo> {
+    pub(super) fn clock(&self, reach: &mut usize, dirty: &mut dyn FnMut(FrameNo)) -> Option<FrameNo> {
         let limit = u64::from(self.limit.load(Acquire).min(self.used.load(Acquire)));
         if limit == 0 {
             return None;
         }
         // Three rounds bring every counter to zero; more would find nothing new.
-        for _ in 0..reach.min(limit as usize * 3 + 1) {
+        for _ in 0..(*reach).min(limit as usize * 3 + 1) {
+            *reach -= 1;
             let frame = FrameNo((self.hand.fetch_add(1, AcqRel) % limit) as u32);
             work::count(Work::ListEntry);
             let descriptor = self.arena.frame(frame);

@@ -21,6 +21,19 @@ use crate::{
     sync::atomic::Ordering::{Acquire, SeqCst},
 };
 
+/// How many frames beyond the size a step looks at.
+const FRAMES_A_STEP: u32 = 4096;
+
+/// How far a round over the frames beyond the size has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Round {
+    /// The size that it is for.
+    limit: u32,
+    at: u32,
+    /// Whether frames stayed in use behind it.
+    left: bool,
+}
+
 impl BufferPool {
     /// Sets the number of frames. Growing is at once; shrinking goes on in the background, by the page cleaner.
     ///
@@ -72,33 +85,41 @@ impl BufferPool {
         }
     }
 
-    /// Frees frames beyond the pool's size. Dirty ones are told to `dirty`, to be written first. Says whether some are
+    /// Frees some frames beyond the pool's size. Dirty ones are told to `dirty`, to be written first. Says whether some are
     /// still in use.
     pub(super) fn shrink(&self, dirty: &mut dyn FnMut(FrameNo)) -> bool {
         // Whoever makes the pool smaller meanwhile says so again.
         if !self.shrinking.swap(false, SeqCst) {
             return false;
         }
-        // All of them at once: what is given back comes on top, and the others lie below.
-        self.free.take_all(&self.arena, &mut |frame| self.give(frame));
-        let mut left = false;
-        for frame in (self.limit.load(Acquire)..self.used.load(Acquire)).map(FrameNo) {
+        let (limit, used) = (self.limit.load(Acquire), self.used.load(Acquire));
+        let mut round = *self.shrink_round.lock();
+        if round.limit != limit || round.at >= used {
+            round = Round { limit, at: limit, left: false };
+            // All of them at once: what is given back comes on top, and the others lie below.
+            self.free.take_all(&self.arena, &mut |frame| self.give(frame));
+        }
+        let end = used.min(round.at.saturating_add(FRAMES_A_STEP));
+        for frame in (round.at..end).map(FrameNo) {
             let descriptor = self.arena.frame(frame);
             if descriptor.is(RETIRED) {
                 continue;
             }
             if descriptor.tag().space != SpaceId::NONE && descriptor.is(DIRTY | WRITING) {
                 dirty(frame);
-                left = true;
+                round.left = true;
             } else if self.evict(frame) {
                 self.give(frame);
             } else {
-                left = true;
+                round.left = true;
             }
         }
-        if left {
+        round.at = end;
+        *self.shrink_round.lock() = round;
+        let more = round.left || end < used;
+        if more {
             self.shrinking.store(true, SeqCst);
         }
-        left
+        more
     }
 }

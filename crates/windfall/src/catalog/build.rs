@@ -1,27 +1,44 @@
-//! Filling a new secondary tree from the rows of its table.
+//! Adding a secondary tree to a table that is in use.
 //!
-//! **Purpose.** Entries are collected in bounded memory, sorted, and put into the tree: by bulk load when all of them fit in
-//! memory, else piece by piece in key order.
+//! **Purpose.** Entries are collected in bounded memory, sorted, and loaded into the new tree from its first page to its
+//! last; what does not fit in memory is put aside in runs and merged. Row calls go on meanwhile, and note what they change
+//! ([`Building`]); what was noted is looked at in rounds, the last one with the table to itself. When the notes become too
+//! many, all is put into the tree that there is, and the rest follows piece by piece.
 //!
-//! **Invariants.** The table's gate is closed, so rows neither come nor go. Until the table's record names the tree nobody
-//! knows it: on a failure, and after a crash, it is dropped like any tree.
+//! **Invariants.**
+//! - The table's gate is closed twice, for a moment: to put the [`Building`] into its shape, so that every change from then
+//!   on is noted and every change before has ended; and for the last round and the record. No row call waits for
+//!   the work between.
+//! - An entry is *settled* under its row's lock: it is in the tree afterwards just when the row has it. The
+//!   rows are collected after the first closing, so a row is in the tree as it was at some time since; if that was not its
+//!   last state, the change noted the entries of both sides. All notes taken after the collected entries were put are
+//!   settled, so at the end each row has its entry, and no other.
+//! - Two live rows with one key of a unique tree are an error only when both have it at one moment, under both
+//!   locks. It is looked for whenever an entry is put or settled beside another one of the same key. Of two rows that have
+//!   the key at the end, one was put or settled last, and found the other.
+//! - Until the table's record names the tree nobody reads it: on a failure, and after a crash, it is dropped like any
+//!   tree. Undo does not know it before: who rolls a change back has noted it.
 //!
 //! **May touch.** The rest of `catalog`, and what it may touch.
 
 use super::{
-    ddl::Catalog,
+    building::{Building, MOST},
+    ddl::{Catalog, IndexDefinition, check_name, no_table, record_key},
     record::{IndexRecord, KeyPart, KeySpec},
-    table::Shape,
+    runs::Runs,
+    table::{Shape, Table},
 };
 use crate::{
     error::{Error, Result, SchemaError, UsageError},
+    log::FlushLog,
     mtr::Mtr,
     page::EntryHeader,
     row,
     store::Tree,
     sync::Arc,
+    system::Change,
     transaction::{
-        indexed_value,
+        read,
         secondary::{entry_key, split},
     },
     tree::Seek,
@@ -31,6 +48,10 @@ use crate::{
 const PIECE: usize = 64 << 20;
 /// How full bulk load makes the pages, in percent: room for what comes later.
 const FILL: usize = 90;
+/// Rounds of settling before the gate is closed, if row calls are so busy.
+const ROUNDS: usize = 20;
+/// So few notes are settled while the gate is closed.
+const FEW: usize = 256;
 
 impl KeySpec {
     /// The key of a row with this value.
@@ -53,79 +74,273 @@ impl KeySpec {
 }
 
 impl Catalog {
-    pub(super) fn build_index(&self, table: &str, shape: &Shape, index: &IndexRecord) -> Result<Arc<Tree>> {
-        let tree = self.tree(self.attach_new(index.space));
-        match self.fill(table, shape, index, &tree) {
-            Ok(()) => Ok(tree),
-            Err(error) => {
-                self.discard(&tree)?;
-                Err(error)
-            }
+    /// Adds a secondary tree and fills it from the rows, while row calls go on.
+    ///
+    /// # Errors
+    /// [`SchemaError`] for the names, and when two rows have one key in a unique tree; what the log says.
+    pub fn create_index(&self, name: &str, index: &IndexDefinition, mode: FlushLog) -> Result<()> {
+        check_name(&index.name)?;
+        let claim = self.claim(&[name])?;
+        let table = claim.table(name).ok_or_else(|| no_table(name))?;
+        let old = table.shape();
+        if old.record.indexes.iter().any(|other| *other.name == *index.name) {
+            let (table, index) = (name.into(), index.name.as_str().into());
+            return Err(SchemaError::IndexExists { table, index }.into());
         }
+        let record = self.new_index(index)?;
+        claim.keep();
+        let tree = self.tree(self.attach_new(record.space));
+        let env = self.pool.ground().env.clone();
+        let building = Arc::new(Building::new(tree.clone(), record.key.clone(), env));
+        table.gate().close();
+        table.reshape(Shape { building: Some(building.clone()), ..Shape::clone(&old) });
+        table.gate().open();
+
+        let filler = Filler { catalog: self, table: name, index: &record, rows: &old.clustered, building };
+        let filled = filler.fill();
+        table.gate().close();
+        let added = filled.and_then(|()| {
+            filler.settle_noted()?;
+            self.add_index(name, &table, &old, &record, &tree, mode)
+        });
+        if added.is_err() {
+            table.reshape(Shape::clone(&old));
+        }
+        filler.building.end();
+        table.gate().open();
+        if added.is_err() {
+            self.discard(&tree)?;
+        }
+        added
     }
 
-    fn fill(&self, table: &str, shape: &Shape, index: &IndexRecord, tree: &Tree) -> Result<()> {
-        let mut entries: Vec<Vec<u8>> = Vec::new();
-        let mut bytes = 0;
+    /// Records a filled tree and puts it into the table's shape. The gate is closed.
+    fn add_index(
+        &self,
+        name: &str,
+        table: &Table,
+        old: &Shape,
+        index: &IndexRecord,
+        tree: &Arc<Tree>,
+        mode: FlushLog,
+    ) -> Result<()> {
+        let mut record = old.record.clone();
+        record.version += 1;
+        record.indexes.push(index.clone());
+        self.change(&mut [Change::put(record_key(name), record.encode())], &[], mode)?;
+        let mut secondaries = old.secondaries.clone();
+        secondaries.push(tree.clone());
+        table.reshape(Shape { record, clustered: old.clustered.clone(), secondaries, building: None });
+        Ok(())
+    }
+}
+
+/// Fills a secondary tree.
+struct Filler<'a> {
+    catalog: &'a Catalog,
+    table: &'a str,
+    index: &'a IndexRecord,
+    rows: &'a Arc<Tree>,
+    building: Arc<Building>,
+}
+
+impl Filler<'_> {
+    fn tree(&self) -> &Tree {
+        self.building.tree()
+    }
+
+    /// How many bytes of entries are sorted at a time, and of notes are kept while entries are collected.
+    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "tests make it smaller"))]
+    fn bounds(&self) -> (usize, usize) {
+        #[cfg(test)]
+        if let Some(bounds) = self.catalog.pause.bounds() {
+            return bounds;
+        }
+        (PIECE, MOST / 2)
+    }
+
+    /// Puts the entries of all rows, and settles what is noted meanwhile until it is little.
+    fn fill(&self) -> Result<()> {
+        self.collect()?;
+        for _ in 0..ROUNDS {
+            self.catalog.pause();
+            if self.settle_noted()? <= FEW {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn collect(&self) -> Result<()> {
+        let mut entries = Runs::new(self.catalog.pool.clone());
+        let (entries_most, notes_most) = self.bounds();
         let mut whole = true;
-        let mut cursor = shape.clustered.cursor();
+        let mut cursor = self.rows.cursor();
+        let mut value = Vec::new();
         let mut more = cursor.seek(Seek::First)?;
         while more {
+            self.catalog.pool.ground().health.check()?;
             if let Some(header) = cursor.header().filter(|header| !header.is_deleted()) {
-                let start = indexed_value(&shape.clustered, header, cursor.value())?;
-                let entry = entry_key(&index.key.key_of(&start), cursor.key());
-                check_length(tree, &entry)?;
-                bytes += entry.len() + size_of::<Vec<u8>>();
-                entries.push(entry);
-                if bytes >= PIECE {
-                    whole = false;
-                    self.put_piece(table, index, tree, &mut entries)?;
-                    bytes = 0;
+                value.clear();
+                value.extend_from_slice(cursor.value());
+                if read::resolve_indexed(self.rows, cursor.key(), header, &mut value)? {
+                    let entry = entry_key(&self.index.key.key_of(&value), cursor.key());
+                    if !self.is_too_long(&entry)? {
+                        entries.push(entry);
+                    }
                 }
             }
-            more = cursor.next()?;
-        }
-        if !whole {
-            return self.put_piece(table, index, tree, &mut entries);
-        }
-        entries.sort_unstable();
-        let mut loader = tree.bulk_load(FILL)?;
-        let mut last: Option<&[u8]> = None;
-        for entry in &entries {
-            let prefix = prefix_len(entry);
-            if index.unique && last == Some(&entry[..prefix]) {
-                return Err(duplicate(table, index));
+            self.catalog.pause();
+            if entries.bytes() >= entries_most {
+                entries.put_aside(self.catalog.transactions.ids().space()?)?;
             }
-            last = Some(&entry[..prefix]);
-            self.pool.ground().log.admit(entry.len() as u64 * 2)?;
-            loader.push(entry, EntryHeader::default(), &[])?;
+            more = if self.building.bytes() >= notes_most {
+                whole = false;
+                self.put(&mut entries)?;
+                self.settle_noted()?;
+                // The cursor remembers entries whose notes were settled just now.
+                let last = cursor.key().to_vec();
+                cursor.seek(Seek::Above(&last))?
+            } else {
+                cursor.next()?
+            };
         }
+        if whole { self.load(&mut entries) } else { self.put(&mut entries) }
+    }
+
+    /// Loads the empty tree.
+    fn load(&self, entries: &mut Runs) -> Result<()> {
+        let mut loader = self.tree().bulk_load(FILL)?;
+        // The entries with the key of the last one.
+        let mut alike: Vec<Vec<u8>> = Vec::new();
+        entries.drain(|entry| {
+            self.catalog.pool.ground().log.admit(entry.len() as u64 * 2)?;
+            loader.push(&entry, EntryHeader::default(), &[])?;
+            if self.index.unique {
+                if !alike.first().is_some_and(|other| other.starts_with(&entry[..prefix_len(&entry)])) {
+                    alike.clear();
+                }
+                alike.iter().try_for_each(|other| self.refuse_both(&entry, other))?;
+                alike.push(entry);
+            }
+            Ok(())
+        })?;
         loader.finish()?;
         Ok(())
     }
 
-    /// Puts sorted entries into a tree that holds others already.
-    fn put_piece(
-        &self,
-        table: &str,
-        index: &IndexRecord,
-        tree: &Tree,
-        entries: &mut Vec<Vec<u8>>,
-    ) -> Result<()> {
-        entries.sort_unstable();
-        for entry in entries.drain(..) {
-            self.pool.ground().log.admit(entry.len() as u64 * 2)?;
-            if index.unique {
-                let prefix = &entry[..prefix_len(&entry)];
-                let mut cursor = tree.cursor();
-                if cursor.seek(Seek::AtLeast(prefix))? && cursor.key().starts_with(prefix) {
-                    return Err(duplicate(table, index));
-                }
-            }
-            let mut mtr = Mtr::begin(&self.pool)?;
-            let mut place = tree.seek_for_change(&mut mtr, &entry, Some(0))?;
+    /// Puts entries into a tree that may hold others already.
+    fn put(&self, entries: &mut Runs) -> Result<()> {
+        entries.drain(|entry| {
+            self.catalog.pool.ground().log.admit(entry.len() as u64 * 2)?;
+            self.insert(&entry)?;
+            self.refuse_duplicates(&entry)
+        })
+    }
+
+    /// Settles what is noted. Says how many entries that were.
+    fn settle_noted(&self) -> Result<usize> {
+        let noted = self.building.take();
+        for entry in &noted {
+            self.settle(entry)?;
+        }
+        Ok(noted.len())
+    }
+
+    fn settle(&self, entry: &[u8]) -> Result<()> {
+        self.catalog.pool.ground().log.admit(entry.len() as u64 * 2)?;
+        let row_lock = self.lock(&[entry])?;
+        let is_there = self.has(entry)?;
+        if entry.len() > self.tree().key_limit() {
+            return if is_there { Err(self.too_long(entry)) } else { Ok(()) };
+        }
+        if is_there {
+            self.insert(entry)?;
+        } else {
+            self.remove(entry)?;
+        }
+        // Of duplicates each row is looked at under its lock, in an order of their own.
+        drop(row_lock);
+        if is_there { self.refuse_duplicates(entry) } else { Ok(()) }
+    }
+
+    fn insert(&self, entry: &[u8]) -> Result<()> {
+        let mut mtr = Mtr::begin(&self.catalog.pool)?;
+        let mut place = self.tree().seek_for_change(&mut mtr, entry, Some(0))?;
+        if place.header().is_none() {
             place.insert(&mut mtr, EntryHeader::default(), &[]);
-            mtr.commit()?;
+        }
+        mtr.commit()?;
+        Ok(())
+    }
+
+    fn remove(&self, entry: &[u8]) -> Result<()> {
+        let mut mtr = Mtr::begin(&self.catalog.pool)?;
+        let place = self.tree().seek_for_change(&mut mtr, entry, None)?;
+        let small = place.header().is_some() && place.remove(&mut mtr);
+        mtr.commit()?;
+        if small { self.tree().maintain(entry) } else { Ok(()) }
+    }
+
+    fn parts<'e>(&self, entry: &'e [u8]) -> Result<(Vec<u8>, &'e [u8])> {
+        split(entry).ok_or_else(|| {
+            let what = "an entry that was just made makes no sense".into();
+            crate::error::CorruptError::Structure { space: self.index.space, what }.into()
+        })
+    }
+
+    /// Locks the rows of entries: nobody has a change of them under way.
+    fn lock(&self, entries: &[&[u8]]) -> Result<crate::transaction::lock::RowGuard<'_>> {
+        let locks = self.catalog.transactions.locks();
+        let space = self.rows.space().id();
+        let names = entries.iter().map(|entry| Ok(locks.name(space, self.parts(entry)?.1)));
+        Ok(locks.lock_all(names.collect::<Result<_>>()?))
+    }
+
+    /// Whether the entry's row has it. The row is locked.
+    fn has(&self, entry: &[u8]) -> Result<bool> {
+        let (index_key, row) = self.parts(entry)?;
+        let mut value = Vec::new();
+        let header = read::get_indexed(self.rows, row, &mut value)?;
+        Ok(header.is_some_and(|header| !header.is_deleted()) && self.index.key.key_of(&value) == index_key)
+    }
+
+    /// Whether an entry that a row seemed to have is too long to be had: then the row has it no more.
+    fn is_too_long(&self, entry: &[u8]) -> Result<bool> {
+        if entry.len() <= self.tree().key_limit() {
+            return Ok(false);
+        }
+        let _row = self.lock(&[entry])?;
+        if self.has(entry)? { Err(self.too_long(entry)) } else { Ok(true) }
+    }
+
+    fn too_long(&self, entry: &[u8]) -> Error {
+        UsageError::KeyTooLong { length: entry.len(), limit: self.tree().key_limit() }.into()
+    }
+
+    /// Refuses a key of a unique tree that this entry's row and another one have.
+    fn refuse_duplicates(&self, entry: &[u8]) -> Result<()> {
+        if !self.index.unique {
+            return Ok(());
+        }
+        let prefix = &entry[..prefix_len(entry)];
+        let mut cursor = self.tree().cursor();
+        let mut more = cursor.seek(Seek::AtLeast(prefix))?;
+        while more && cursor.key().starts_with(prefix) {
+            if cursor.key() != entry {
+                self.refuse_both(entry, cursor.key())?;
+            }
+            more = cursor.next()?;
+        }
+        Ok(())
+    }
+
+    /// Refuses two entries of one key, if both rows have them now. If not, one of the rows has changed, and that is noted.
+    fn refuse_both(&self, one: &[u8], other: &[u8]) -> Result<()> {
+        let _rows = self.lock(&[one, other])?;
+        if self.has(one)? && self.has(other)? {
+            let what = format!("index {} of table {}", self.index.name, self.table);
+            return Err(SchemaError::DuplicateKey(what.into()).into());
         }
         Ok(())
     }
@@ -134,13 +349,4 @@ impl Catalog {
 /// How much of an entry is the index key's part.
 fn prefix_len(entry: &[u8]) -> usize {
     split(entry).map_or(entry.len(), |(_, row)| entry.len() - row.len())
-}
-
-fn duplicate(table: &str, index: &IndexRecord) -> Error {
-    SchemaError::DuplicateKey(format!("index {} of table {table}", index.name).into()).into()
-}
-
-fn check_length(tree: &Tree, entry: &[u8]) -> Result<()> {
-    let (length, limit) = (entry.len(), tree.key_limit());
-    if length > limit { Err(UsageError::KeyTooLong { length, limit }.into()) } else { Ok(()) }
 }

@@ -10,7 +10,7 @@
 use smallvec::SmallVec;
 
 use super::{
-    names::Names,
+    names::{Claim, Names},
     record::{IndexRecord, KeySpec, TableRecord},
     table::{Shape, Table},
 };
@@ -22,12 +22,13 @@ use crate::{
     mtr::Mtr,
     store::Tree,
     sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        Arc, Gate,
+        atomic::{AtomicBool, Ordering::SeqCst},
+        is_inside,
         work::{self, Counts},
     },
     system::{Change, SystemTree, TABLE},
-    transaction::Ids,
+    transaction::Transactions,
     tree::hash::HashBudget,
 };
 
@@ -70,14 +71,16 @@ pub struct DropReport {
 pub struct Catalog {
     pub(super) pool: Arc<BufferPool>,
     pub(super) system: Arc<SystemTree>,
-    ids: Arc<Ids>,
+    pub(super) transactions: Arc<Transactions>,
     names: Names,
     budget: Arc<HashBudget>,
     /// Whether new trees get a hash index.
     hashed: AtomicBool,
+    #[cfg(test)]
+    pub(crate) pause: super::tests::Pause,
 }
 
-fn check_name(name: &str) -> Result<()> {
+pub(super) fn check_name(name: &str) -> Result<()> {
     let bad = |what| Err(SchemaError::BadName { name: name.into(), what }.into());
     match name {
         "" => bad("it is empty"),
@@ -87,11 +90,11 @@ fn check_name(name: &str) -> Result<()> {
     }
 }
 
-fn no_table(name: &str) -> SchemaError {
+pub(super) fn no_table(name: &str) -> SchemaError {
     SchemaError::NoTable(name.into())
 }
 
-fn record_key(name: &str) -> Vec<u8> {
+pub(super) fn record_key(name: &str) -> Vec<u8> {
     [&[TABLE], name.as_bytes()].concat()
 }
 
@@ -104,13 +107,22 @@ impl Catalog {
     pub fn open(
         pool: Arc<BufferPool>,
         system: Arc<SystemTree>,
-        ids: Arc<Ids>,
+        transactions: Arc<Transactions>,
         budget: Arc<HashBudget>,
         hashed: bool,
         attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>,
     ) -> Result<Self> {
         let names = Names::new(pool.ground().env.clone());
-        let catalog = Self { pool, system, ids, names, budget, hashed: AtomicBool::new(hashed) };
+        let catalog = Self {
+            pool,
+            system,
+            transactions,
+            names,
+            budget,
+            hashed: AtomicBool::new(hashed),
+            #[cfg(test)]
+            pause: super::tests::Pause::default(),
+        };
         let mut failure = None;
         catalog.system.scan(&[TABLE], &mut |key, value| {
             let entered = catalog.enter(&key[1..], value, attach);
@@ -131,7 +143,7 @@ impl Catalog {
             return Err(self.system.damaged("a table's record is damaged"));
         };
         let shape = self.shape(record, attach)?;
-        self.names.enter(name, Arc::new(Table::new(shape)));
+        self.names.enter(name, Arc::new(Table::new(shape, self.hashed.load(SeqCst))));
         Ok(())
     }
 
@@ -143,22 +155,25 @@ impl Catalog {
         let clustered = self.tree(attach(record.clustered)?);
         let secondaries =
             record.indexes.iter().map(|index| Ok(self.tree(attach(index.space)?))).collect::<Result<_>>()?;
-        Ok(Shape { record, clustered, secondaries })
+        Ok(Shape { record, clustered, secondaries, building: None })
     }
 
     pub(super) fn tree(&self, space: Arc<Space>) -> Arc<Tree> {
-        let tree = Tree::new(self.pool.clone(), space, self.budget.clone());
-        if self.hashed.load(Relaxed) {
-            tree.hash().switch(true);
-        }
-        Arc::new(tree)
+        Arc::new(Tree::new(self.pool.clone(), space, self.budget.clone()))
     }
 
-    /// Switches the hash indexes of all trees, and of those to come.
+    /// A place where tests do something.
+    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "nothing happens but in tests"))]
+    pub(super) fn pause(&self) {
+        #[cfg(test)]
+        self.pause.pass();
+    }
+
+    /// Switches the hash indexes of all tables, and of those to come. A session's temporary tables stay as they are.
     pub fn set_hash_index(&self, on: bool) {
-        self.hashed.store(on, Relaxed);
+        self.hashed.store(on, SeqCst);
         for (_, table) in self.tables() {
-            table.shape().trees().for_each(|tree| tree.hash().switch(on));
+            table.set_hash_index(on);
         }
     }
 
@@ -182,6 +197,24 @@ impl Catalog {
     /// All names and tables, in order of name.
     pub fn tables(&self) -> Vec<(Arc<str>, Arc<Table>)> {
         self.names.all()
+    }
+
+    /// Refuses a statement that is made from within a row call, which a statement might be waiting for.
+    ///
+    /// # Errors
+    /// [`UsageError::Other`].
+    pub fn check_outside() -> Result<()> {
+        if !is_inside() {
+            return Ok(());
+        }
+        let what =
+            "from within the source of a value no statement can be made: make it when the call has ended";
+        Err(UsageError::Other(what.into()).into())
+    }
+
+    pub(super) fn claim<'a>(&'a self, names: &[&'a str]) -> Result<Claim<'a>> {
+        Self::check_outside()?;
+        Ok(self.names.claim(names))
     }
 
     /// Runs something on a table while no statement and no row call is at it. `None` when there is no table of this name.
@@ -236,7 +269,7 @@ impl Catalog {
             }
             indexes.push(self.new_index(index)?);
         }
-        let clustered = self.ids.space()?;
+        let clustered = self.transactions.ids().space()?;
         Ok(TableRecord {
             id: clustered.0,
             version: 1,
@@ -249,7 +282,7 @@ impl Catalog {
     pub(super) fn new_index(&self, index: &IndexDefinition) -> Result<IndexRecord> {
         Ok(IndexRecord {
             name: index.name.as_str().into(),
-            space: self.ids.space()?,
+            space: self.transactions.ids().space()?,
             unique: index.unique,
             key: index.key.clone(),
         })
@@ -266,7 +299,7 @@ impl Catalog {
         mode: FlushLog,
     ) -> Result<Arc<Table>> {
         check_name(name)?;
-        let mut claim = self.names.claim(&[name]);
+        let mut claim = self.claim(&[name])?;
         if claim.table(name).is_some() {
             return Err(SchemaError::TableExists(name.into()).into());
         }
@@ -274,8 +307,16 @@ impl Catalog {
         let mut change = [Change::put(record_key(name), record.encode())];
         self.change(&mut change, &[], mode)?;
         let shape = self.shape(record, &mut |space| Ok(self.attach_new(space)))?;
-        let table = Arc::new(Table::new(shape));
+        let hashed = self.hashed.load(SeqCst);
+        let table = Arc::new(Table::new(shape, hashed));
+        self.pause();
         claim.set(name, Some(table.clone()));
+        drop(claim);
+        // Who switched all tables meanwhile did not find this one.
+        let now = self.hashed.load(SeqCst);
+        if now != hashed {
+            table.set_hash_index(now);
+        }
         Ok(table)
     }
 
@@ -289,12 +330,10 @@ impl Catalog {
     }
 
     fn drop_claimed(&self, names: &[&str], mode: FlushLog) -> Result<DropReport> {
-        let mut claim = self.names.claim(names);
+        let mut claim = self.claim(names)?;
         let tables = claim.tables().map(|(name, table)| table.ok_or_else(|| no_table(name)));
         let tables = tables.collect::<Result<SmallVec<[Arc<Table>; 1]>, _>>()?;
-        for table in &tables {
-            table.gate().close();
-        }
+        Gate::close_all(tables.iter().map(|table| table.gate()));
         let spaces: SmallVec<[Arc<Space>; 2]> =
             tables.iter().flat_map(|table| spaces_of(&table.shape())).collect();
         let ids: SmallVec<[SpaceId; 2]> = spaces.iter().map(|space| space.id()).collect();
@@ -327,9 +366,9 @@ impl Catalog {
     pub fn truncate_table(&self, name: &str, mode: FlushLog) -> Result<DropReport> {
         let (result, work) = work::in_drop(|| {
             self.reshape(name, mode, |record| {
-                record.clustered = self.ids.space()?;
+                record.clustered = self.transactions.ids().space()?;
                 for index in &mut record.indexes {
-                    index.space = self.ids.space()?;
+                    index.space = self.transactions.ids().space()?;
                 }
                 Ok(())
             })
@@ -345,7 +384,7 @@ impl Catalog {
         mode: FlushLog,
         change: impl FnOnce(&mut TableRecord) -> Result<()>,
     ) -> Result<DropReport> {
-        let claim = self.names.claim(&[name]);
+        let claim = self.claim(&[name])?;
         let table = claim.table(name).ok_or_else(|| no_table(name))?;
         let old = table.shape();
         let mut record = old.record.clone();
@@ -361,7 +400,8 @@ impl Catalog {
             let tree = |id| kept(id).unwrap_or_else(|| self.tree(self.attach_new(id)));
             let clustered = tree(record.clustered);
             let secondaries = record.indexes.iter().map(|index| tree(index.space)).collect();
-            table.reshape(Shape { record, clustered, secondaries });
+            self.pause();
+            table.reshape(Shape { record, clustered, secondaries, building: None });
             for space in &dropped {
                 self.pool.detach(space, lsn);
             }
@@ -376,7 +416,7 @@ impl Catalog {
     /// [`SchemaError`] for the names; what the log says.
     pub fn rename_table(&self, from: &str, to: &str, mode: FlushLog) -> Result<()> {
         check_name(to)?;
-        let mut claim = self.names.claim(&[from, to]);
+        let mut claim = self.claim(&[from, to])?;
         let table = claim.table(from).ok_or_else(|| no_table(from))?;
         if claim.table(to).is_some() {
             return Err(SchemaError::TableExists(to.into()).into());
@@ -394,7 +434,7 @@ impl Catalog {
     /// # Errors
     /// [`SchemaError::NoTable`]; what the log says.
     pub fn swap_tables(&self, a: &str, b: &str, mode: FlushLog) -> Result<()> {
-        let mut claim = self.names.claim(&[a, b]);
+        let mut claim = self.claim(&[a, b])?;
         let table_a = claim.table(a).ok_or_else(|| no_table(a))?;
         let table_b = claim.table(b).ok_or_else(|| no_table(b))?;
         if a == b {
@@ -405,40 +445,6 @@ impl Catalog {
         claim.set(a, Some(table_b));
         claim.set(b, Some(table_a));
         Ok(())
-    }
-
-    /// Adds a secondary tree and fills it from the rows. Calls on this table wait meanwhile.
-    ///
-    /// # Errors
-    /// [`SchemaError`] for the names, and when two rows have one key in a unique tree; what the log says.
-    pub fn create_index(&self, name: &str, index: &IndexDefinition, mode: FlushLog) -> Result<()> {
-        check_name(&index.name)?;
-        let claim = self.names.claim(&[name]);
-        let table = claim.table(name).ok_or_else(|| no_table(name))?;
-        let old = table.shape();
-        if old.record.indexes.iter().any(|other| *other.name == *index.name) {
-            let (table, index) = (name.into(), index.name.as_str().into());
-            return Err(SchemaError::IndexExists { table, index }.into());
-        }
-        let new = self.new_index(index)?;
-        table.gate().close();
-        let built = self.build_index(name, &old, &new).and_then(|tree| {
-            let mut record = old.record.clone();
-            record.version += 1;
-            record.indexes.push(new);
-            let put = Change::put(record_key(name), record.encode());
-            let recorded = self.change(&mut [put], &[], mode);
-            if let Err(error) = recorded {
-                self.discard(&tree)?;
-                return Err(error);
-            }
-            let mut secondaries = old.secondaries.clone();
-            secondaries.push(tree);
-            table.reshape(Shape { record, clustered: old.clustered.clone(), secondaries });
-            Ok(())
-        });
-        table.gate().open();
-        built
     }
 
     /// Drops a secondary tree.
@@ -473,7 +479,7 @@ impl Catalog {
     pub fn temporary_table(&self, definition: &TableDefinition) -> Result<Arc<Table>> {
         let record = self.new_record(definition)?;
         let shape = self.shape(record, &mut |space| Ok(self.pool.attach(space, Durability::Temporary)))?;
-        Ok(Arc::new(Table::new(shape)))
+        Ok(Arc::new(Table::new(shape, self.hashed.load(SeqCst))))
     }
 
     /// Drops a temporary table: no record, no log.

@@ -14,10 +14,14 @@
 //! tablespace dropped and push it on the reclaimer's queue ([`BufferPool::detach`](crate::buffer::BufferPool::detach)). That is all.
 
 mod build;
+mod building;
 mod ddl;
 mod names;
 mod record;
+mod runs;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub use ddl::{Catalog, DropReport, IndexDefinition, TableDefinition};
 pub use record::{IndexRecord, KeyPart, KeySpec, TableRecord};

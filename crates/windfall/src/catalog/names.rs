@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use super::table::Table;
 use crate::{
     env::Env,
-    sync::{Arc, Event, Mutex, Rank},
+    sync::{Arc, Event, Mutex, Rank, is_inside},
 };
 
 const SHARDS: usize = 64;
@@ -26,6 +26,8 @@ enum Entry {
     Table(Arc<Table>),
     /// A statement is deciding over the name, which meant this before.
     Claimed(Option<Arc<Table>>),
+    /// A statement has claimed the name, which goes on to mean this.
+    Kept(Arc<Table>),
 }
 
 type Shard = Mutex<FxHashMap<Arc<str>, Entry>>;
@@ -61,16 +63,23 @@ impl Names {
         &self.shards[hash as usize % SHARDS]
     }
 
-    /// The table of this name, once nobody is deciding over it.
+    /// The table of this name, once nobody is deciding over it. A thread inside a gate, for which a statement may be waiting,
+    /// gets what the name meant before.
     pub fn get(&self, name: &str) -> Option<Arc<Table>> {
         let mut found = None;
         let mut look = || match self.shard(name).lock().get(name) {
-            Some(Entry::Claimed(_)) => false,
-            Some(Entry::Table(table)) => {
+            Some(Entry::Claimed(before)) => {
+                found.clone_from(before);
+                is_inside()
+            }
+            Some(Entry::Table(table) | Entry::Kept(table)) => {
                 found = Some(table.clone());
                 true
             }
-            None => true,
+            None => {
+                found = None;
+                true
+            }
         };
         if !look() {
             self.env.wait(&self.decided, &mut look);
@@ -121,7 +130,7 @@ impl Names {
         let mut all = Vec::new();
         for shard in &self.shards {
             for (name, entry) in &*shard.lock() {
-                if let Entry::Table(table) | Entry::Claimed(Some(table)) = entry {
+                if let Entry::Table(table) | Entry::Kept(table) | Entry::Claimed(Some(table)) = entry {
                     all.push((name.clone(), table.clone()));
                 }
             }
@@ -139,6 +148,17 @@ impl Claim<'_> {
     /// The table of a claimed name.
     pub fn table(&self, name: &str) -> Option<Arc<Table>> {
         self.held[self.place(name)].1.clone()
+    }
+
+    /// Lets the names be found meanwhile: they go on to mean what they do. Other statements wait all the same.
+    pub fn keep(&self) {
+        for (name, table) in &self.held {
+            if let Some(table) = table {
+                let mut shard = self.names.shard(name).lock();
+                *shard.get_mut(*name).expect("the name is claimed") = Entry::Kept(table.clone());
+            }
+        }
+        self.names.decided.notify();
     }
 
     /// The claimed names in order, each once, and their tables.

@@ -10,15 +10,20 @@
 
 use arc_swap::{ArcSwap, Guard};
 
-use super::record::TableRecord;
+use super::{building::Building, record::TableRecord};
 use crate::{
     error::{Error, Result},
+    ids::SpaceId,
     store::Tree,
-    sync::{Arc, Gate, Inside},
+    sync::{
+        Arc, Gate, Inside,
+        atomic::{AtomicBool, Ordering::SeqCst, fence},
+        is_nested,
+    },
 };
 
 /// What a table is made of at one time.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Shape {
     /// Its record.
     pub record: TableRecord,
@@ -26,12 +31,20 @@ pub struct Shape {
     pub clustered: Arc<Tree>,
     /// The secondary trees, in the order of the record.
     pub secondaries: Vec<Arc<Tree>>,
+    /// One more, while it is being filled: who changes rows notes it there.
+    pub building: Option<Arc<Building>>,
 }
 
 impl Shape {
     /// All trees, the clustered one first.
     pub fn trees(&self) -> impl Iterator<Item = &Arc<Tree>> {
         core::iter::once(&self.clustered).chain(&self.secondaries)
+    }
+
+    /// All tablespaces, that of a tree being filled included.
+    pub fn spaces(&self) -> impl Iterator<Item = SpaceId> {
+        let building = self.building.iter().map(|building| building.tree());
+        self.trees().chain(building).map(|tree| tree.space().id())
     }
 }
 
@@ -40,6 +53,8 @@ impl Shape {
 pub struct Table {
     gate: Gate,
     shape: ArcSwap<Shape>,
+    /// Whether its trees are to have a hash index.
+    hashed: AtomicBool,
 }
 
 /// A row call under way.
@@ -52,8 +67,31 @@ pub struct Call<'a> {
 
 impl Table {
     /// A table of this shape.
-    pub fn new(shape: Shape) -> Self {
-        Self { gate: Gate::new(), shape: ArcSwap::from_pointee(shape) }
+    pub fn new(shape: Shape, hashed: bool) -> Self {
+        let table =
+            Self { gate: Gate::new(), shape: ArcSwap::from_pointee(shape), hashed: AtomicBool::new(hashed) };
+        table.apply_hash_index();
+        table
+    }
+
+    /// Switches the hash indexes of its trees, and of those to come.
+    pub fn set_hash_index(&self, on: bool) {
+        self.hashed.store(on, SeqCst);
+        self.apply_hash_index();
+    }
+
+    /// Sees to it that the trees are as they are to be. Whoever changes the one or the other looks at both afterwards.
+    fn apply_hash_index(&self) {
+        loop {
+            fence(SeqCst);
+            let on = self.hashed.load(SeqCst);
+            for tree in self.shape.load().trees().filter(|tree| tree.hash().is_on() != on) {
+                tree.hash().switch(on);
+            }
+            if self.hashed.load(SeqCst) == on {
+                return;
+            }
+        }
     }
 
     /// Begins a row call, waiting while DDL has the gate closed.
@@ -65,12 +103,28 @@ impl Table {
         Ok(Call { shape: self.shape.load(), _inside: inside })
     }
 
+    /// Begins a row call that is going to change rows, waiting while DDL has the gate closed, or while more changes are noted
+    /// than whoever fills a new secondary tree can look at.
+    ///
+    /// # Errors
+    /// [`Error::TableDropped`].
+    pub fn enter_to_change(&self) -> Result<Call<'_>> {
+        loop {
+            let call = self.enter()?;
+            // Who is inside another call holds a row's lock, which the one that makes room may have to wait for.
+            let full = call.shape.building.as_ref().filter(|building| building.is_full() && !is_nested());
+            let Some(building) = full.cloned() else { return Ok(call) };
+            drop(call);
+            building.wait_for_room();
+        }
+    }
+
     /// The shape as it is now; it may be another one a moment later.
     pub fn shape(&self) -> Arc<Shape> {
         self.shape.load_full()
     }
 
-    /// The gate, for DDL and for long calls that look whether they should leave.
+    /// The gate, for DDL.
     pub fn gate(&self) -> &Gate {
         &self.gate
     }
@@ -78,5 +132,6 @@ impl Table {
     /// Puts another shape in place. The gate is closed and nobody is inside.
     pub(super) fn reshape(&self, shape: Shape) {
         self.shape.store(Arc::new(shape));
+        self.apply_hash_index();
     }
 }

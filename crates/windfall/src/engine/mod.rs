@@ -14,7 +14,6 @@ mod open;
 
 use core::time::Duration;
 
-pub use open::EngineOptions;
 pub(crate) use open::no_database;
 
 use crate::{
@@ -118,7 +117,8 @@ impl Engine {
         changers.push(self.env.spawn("records", Kind::Tenant, Arc::new(Event::new()), Box::new(record)));
         let transactions = self.transactions.clone();
         let wake = transactions.purge_wake();
-        let purge = move || match transactions.purge_step() {
+        let purge = move || match transactions.streams().make_ahead().and_then(|()| transactions.purge_step())
+        {
             Ok(true) => Next::Again,
             Ok(false) => Next::Idle(PURGE_PAUSE),
             Err(error) => {

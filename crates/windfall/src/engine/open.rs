@@ -19,8 +19,9 @@ use crate::{
     error::{CorruptError, DiskError, Error, Result, UsageError},
     health::Health,
     ids::{Lsn, SpaceId, TrxId},
-    log::{Control, ControlFile, FlushLog, Log, LogOptions, Record},
+    log::{Control, ControlFile, Log, Record},
     mtr::Mtr,
+    options::Options,
     page,
     recovery::{self, Lost, Progress, Scan},
     sync::{
@@ -33,36 +34,13 @@ use crate::{
     tree::hash::HashBudget,
 };
 
-/// What an engine is opened with. Sizes are in bytes.
-#[derive(Clone, Debug)]
-pub struct EngineOptions {
-    /// Whether a database is made where there is none.
-    pub create: bool,
-    /// The page size of a new database, or what an existing one must have.
-    pub page_size: Option<usize>,
-    /// The buffer pool.
-    pub pool_size: u64,
-    /// How far it may grow.
-    pub pool_max: u64,
-    /// The log.
-    pub log: LogOptions,
-    /// The segment size of a new log.
-    pub segment_size: u64,
-    /// When commits are durable.
-    pub flush_log: FlushLog,
-    /// What all hash indexes may take.
-    pub hash_memory: u64,
-    /// Whether trees get a hash index.
-    pub hash_index: bool,
-}
-
 fn create(
     disk: &Arc<dyn Disk>,
     env: &Arc<dyn Env>,
     health: &Health,
-    options: &EngineOptions,
+    options: &Options,
 ) -> Result<ControlFile> {
-    if !options.create {
+    if !options.create_if_missing {
         return Err(DiskError::Missing { path: disk.path(FileName::Control) }.into());
     }
     if let Some(file) = disk.list(Folder::Data)?.first() {
@@ -85,7 +63,7 @@ fn create(
     let control = Control {
         page_size: page_size as u32,
         uuid,
-        segment_size: options.segment_size,
+        segment_size: options.segment_size(),
         space_ceiling: SpaceId::FIRST.0,
         trx_ceiling: 1,
         ..Control::default()
@@ -99,15 +77,15 @@ fn frames(bytes: u64, page_size: usize) -> usize {
 }
 
 /// Refuses a pool that cannot be, before anything is made.
-fn check_frames(options: &EngineOptions, page_size: usize) -> Result<()> {
+fn check_frames(options: &Options, page_size: usize) -> Result<()> {
     BufferPool::check_frames(
-        frames(options.pool_size, page_size),
-        frames(options.pool_max, page_size),
+        frames(options.buffer_pool_size, page_size),
+        frames(options.pool_max(), page_size),
         page_size,
     )
 }
 
-fn check_page_size(disk: &Arc<dyn Disk>, control: &Control, options: &EngineOptions) -> Result<usize> {
+fn check_page_size(disk: &Arc<dyn Disk>, control: &Control, options: &Options) -> Result<usize> {
     let page_size = control.page_size as usize;
     if !page::SIZES.contains(&page_size) {
         let what =
@@ -164,7 +142,7 @@ impl Engine {
     pub fn open(
         disk: Arc<dyn Disk>,
         env: Arc<dyn Env>,
-        options: &EngineOptions,
+        options: &Options,
         progress: &dyn Fn(Progress),
     ) -> Result<Self> {
         let health = Health::new();
@@ -175,11 +153,12 @@ impl Engine {
         let page_size = check_page_size(&disk, control.control(), options)?;
         check_frames(options, page_size)?;
         let scan = recovery::scan(&disk, control.control(), progress)?;
-        let log = Log::open(disk.clone(), env.clone(), health.clone(), options.log, &mut control, scan.end)
+        let log = Log::open(disk.clone(), env.clone(), health.clone(), options.log(), &mut control, scan.end)
             .map(Arc::new)?;
         let opened = control.control().clone();
         let ground = Ground { disk: disk.clone(), log: log.clone(), env: env.clone(), health };
-        let (size, most) = (frames(options.pool_size, page_size), frames(options.pool_max, page_size));
+        let (size, most) =
+            (frames(options.buffer_pool_size, page_size), frames(options.pool_max(), page_size));
         let pool = BufferPool::new(ground, page_size, size, most)?;
         let pool = Arc::new(pool);
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
@@ -192,19 +171,19 @@ impl Engine {
         let lost = recovery::replay(&pool, &opened, &scan, progress)?;
         pool.set_recovering(false);
 
-        let budget = Arc::new(HashBudget::new(options.hash_memory));
+        let budget = Arc::new(HashBudget::new(options.hash_memory()));
         let deleter = Arc::new(Deleter::new(pool.clone()));
         let (system, mut attacher) = system_tree(&pool, &budget, &scan, lost, opened.system_made)?;
         let ids = Arc::new(Ids::new(pool.clone(), SpaceId(scan.space_ceiling), TrxId(scan.trx_ceiling)));
         let transactions =
-            Transactions::open(pool.clone(), system.clone(), ids.clone(), &scan.unfinished, &mut |space| {
+            Transactions::open(pool.clone(), system.clone(), ids, &scan.unfinished, &mut |space| {
                 attacher.attach(space)
             })?;
         let transactions = Arc::new(transactions);
         let catalog = Catalog::open(
             pool.clone(),
             system.clone(),
-            ids,
+            transactions.clone(),
             budget.clone(),
             options.hash_index,
             &mut |space| attacher.attach(space),
@@ -223,7 +202,7 @@ impl Engine {
             checkpointer,
             deleter,
             hash_budget: budget,
-            flush_log: AtomicU8::new(options.flush_log as u8),
+            flush_log: AtomicU8::new(options.flush_log_at_trx_commit as u8),
             closed: AtomicBool::new(false),
             changers: Mutex::new(Rank::Leaf, Vec::new()),
             servers: Mutex::new(Rank::Leaf, servers),

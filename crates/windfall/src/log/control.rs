@@ -21,6 +21,9 @@
 //! | 96..104 | no transaction id at or above this was handed out |
 //! | 4092..4096 | CRC-32C of bytes 0..4092 |
 //!
+//! A damaged slot is the trace of a write that a crash cut off, or has rotted. The other one counts then, and is the newest
+//! truth unless the log says otherwise: whatever reads the log is told ([`Control::alone`]).
+//!
 //! Magic, version and checksum keep their places in every later version, so that a newer file is told from a damaged one.
 //!
 //! **Invariants.** A slot is durable before the other one is touched: opening syncs what it has read, and a failed write
@@ -68,6 +71,8 @@ pub struct Control {
     pub clean: bool,
     /// Whether the file of the system tablespace was made: nothing else could say that it is lost.
     pub system_made: bool,
+    /// Whether the other slot is damaged, and may have been the newer one. Not in the file.
+    pub alone: bool,
 }
 
 impl Control {
@@ -123,6 +128,7 @@ impl Control {
             durable: Lsn(long(80)),
             space_ceiling: long(88),
             trx_ceiling: long(96),
+            alone: false,
         };
         Ok((long(32), control))
     }
@@ -174,7 +180,7 @@ impl ControlFile {
         let wrong =
             |what: String| CorruptError::File { file: disk.path(FileName::Control), what: what.into() };
         let mut newest: Option<(u64, Control)> = None;
-        let (mut ours, mut version) = (false, None);
+        let (mut ours, mut damaged, mut version) = (false, false, None);
         for sequence in 0..2 {
             let mut slot = [0; BLOCK];
             match disk.read(FileName::Control, offset(sequence), &mut slot) {
@@ -194,8 +200,8 @@ impl ControlFile {
                         newest = Some(found);
                     }
                 }
-                Err(Damage::Foreign) => {}
-                Err(Damage::Checksum) => ours = true,
+                Err(Damage::Foreign) => damaged = true,
+                Err(Damage::Checksum) => (ours, damaged) = (true, true),
                 Err(Damage::Version(found)) => version = Some(found),
             }
         }
@@ -205,7 +211,10 @@ impl ControlFile {
                 "the database has format version {found}; this program knows version {FORMAT_VERSION}: open it with \
                  the program version that wrote it"
             ),
-            (None, Some(found)) => return Ok(found),
+            (None, Some((sequence, mut control))) => {
+                control.alone = damaged;
+                return Ok((sequence, control));
+            }
             (None, None) if ours => {
                 "both copies of the control record are damaged: restore the database from a backup".into()
             }
@@ -227,6 +236,8 @@ impl ControlFile {
         self.health.check()?;
         let mut control = self.control.clone();
         change(&mut control);
+        // The damaged slot is the next to be written.
+        control.alone = false;
         let sequence = self.sequence + 1;
         let written = self
             .disk

@@ -63,6 +63,7 @@ pub use reader::LogReader;
 pub use record::{GroupReader, GroupWriter, Record};
 use ring::Ring;
 use segments::{Geometry, Segments};
+use space::Obstacle;
 use writer::Writer;
 
 use crate::{
@@ -205,9 +206,10 @@ pub struct Log {
     room: Event,
     wake: Arc<Event>,
     checkpointer: OnceLock<Arc<Event>>,
-    /// The last attempt to prepare a segment failed, and why.
-    starved: AtomicBool,
-    starved_by: Mutex<Option<Error>>,
+    /// Why no segment could be prepared ahead, if so.
+    unprepared: Obstacle,
+    /// Why pages cannot be written, if so: the floor does not rise then.
+    unflushed: Obstacle,
     last_sync_at: AtomicU64,
     last_sync_took: AtomicU64,
     /// The longest sync since somebody asked for it.
@@ -298,8 +300,8 @@ impl Log {
             room: Event::new(),
             wake: Arc::new(Event::new()),
             checkpointer: OnceLock::new(),
-            starved: AtomicBool::new(false),
-            starved_by: Mutex::new(Rank::Leaf, None),
+            unprepared: Obstacle::default(),
+            unflushed: Obstacle::default(),
             last_sync_at: AtomicU64::new(now),
             last_sync_took: AtomicU64::new(0),
             longest_sync: AtomicU64::new(0),

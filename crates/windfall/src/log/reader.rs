@@ -3,14 +3,15 @@
 //! **Purpose.** Recovery reads group after group from the floor to the end, and learns where the end is.
 //!
 //! **Invariants.** The end is reported only where no evidence speaks against it: a bad frame below a position known to have
-//! been durable is damage (the module documentation of `log` gives the reasoning). Bytes from disk are never
+//! been durable is damage (the module documentation of `log` gives the reasoning). A whole frame of an incarnation that the
+//! control file does not know proves that the control file has lost its newest record. Bytes from disk are never
 //! trusted: no input makes it panic, and memory grows with what the files hold, up to the largest frame.
 //!
 //! **May touch.** `ids`, `error`, `disk`, `sync`, `frame`, `segments`, `control`.
 
 use super::{
     control::Control,
-    frame::{HEADER, Header, Seed},
+    frame::{BLOCK, HEADER, Header, Seed},
     segments::Geometry,
 };
 use crate::{
@@ -37,6 +38,10 @@ pub struct LogReader {
     known: Lsn,
     /// The end of a log that was shut down cleanly: nothing behind it needs a look.
     clean_end: Option<Lsn>,
+    /// Where the log is known to end.
+    stop: Option<Lsn>,
+    /// The control file has lost one of its records.
+    alone: bool,
     /// The stream from `base` on.
     buffer: Vec<u8>,
     base: Lsn,
@@ -67,6 +72,8 @@ impl LogReader {
             incarnation_start: control.incarnation_start,
             known: control.durable.max(control.incarnation_start).max(from),
             clean_end: control.clean.then_some(control.durable),
+            stop: None,
+            alone: control.alone,
             buffer: Vec::new(),
             base: from,
             at: from,
@@ -78,12 +85,19 @@ impl LogReader {
         })
     }
 
+    /// Ends at the end that another reader has found: nothing behind it is looked at.
+    #[must_use]
+    pub fn up_to(mut self, end: Lsn) -> Self {
+        self.stop = Some(end);
+        self
+    }
+
     /// The next group: where it starts, where it ends, and its payload. `None` at the end of the log.
     ///
     /// # Errors
     /// [`CorruptError::Log`] where the log is damaged before its end, and what the disk says.
     pub fn next_group(&mut self) -> Result<Option<(Lsn, Lsn, &[u8])>> {
-        while !self.ended {
+        while !self.ended && self.stop.is_none_or(|stop| self.at < stop) {
             let header = match self.frame()? {
                 Ok(header) => header,
                 Err(what) => {
@@ -125,6 +139,12 @@ impl LogReader {
             header.incarnation == self.incarnation
         };
         if !fits {
+            if header.incarnation > self.incarnation && self.fill(header.span())? {
+                let from = (self.at.0 - self.base.0) as usize;
+                if header.holds(self.seed, &self.buffer[from..from + header.span()]) {
+                    return Err(self.outdated(self.at).into());
+                }
+            }
             return Ok(Err("the frame was written by another incarnation of the log"));
         }
         if !self.fill(header.span())? {
@@ -180,13 +200,33 @@ impl LogReader {
         });
         let what = format!("{what}{why}, although the log was durable up to LSN {durable}");
         let file = self.disk.path(FileName::Log(self.geometry.number(self.at)));
+        if self.alone {
+            let what = format!(
+                "one of its two records is damaged, and the log is not whole from where the other one begins ({}: LSN \
+                 {}: {what}); so the damaged one was the newer: restore the database from a backup",
+                file.display(),
+                self.at
+            );
+            return Err(
+                CorruptError::File { file: self.disk.path(FileName::Control), what: what.into() }.into()
+            );
+        }
         Err(CorruptError::Log { file, lsn: self.at, what: what.into() }.into())
+    }
+
+    /// What a frame says that was written after the newest record of the control file was lost.
+    fn outdated(&self, lsn: Lsn) -> CorruptError {
+        let what = format!(
+            "its newest record is damaged or lost: the log goes on at LSN {lsn} behind what the older one knows, and \
+             what was committed there would be lost: restore the database from a backup"
+        );
+        CorruptError::File { file: self.disk.path(FileName::Control), what: what.into() }
     }
 
     /// Looks for a frame behind this position that proves that the log was durable beyond it. A frame in a segment whose
     /// header is bad is proof as well: the header was durable before any frame of the segment was written.
     fn proof(&self) -> Result<Option<Lsn>> {
-        let mut window = Vec::new();
+        let mut window = vec![0; CHUNK + HEADER];
         let mut frame = Vec::new();
         for file in self.disk.list(Folder::Log)? {
             let FileName::Log(number) = file else { continue };
@@ -194,24 +234,27 @@ impl LogReader {
             if end <= self.at || end == Lsn(u64::MAX) {
                 continue;
             }
-            let blocked = self.blocked.is_some_and(|(bad, _)| bad == number);
+            // Nor was anything written behind a segment that was not there; one that is gone was given up below a floor
+            // that the control file named once.
+            let behind = |bad| bad == number || self.alone && bad < number;
+            let blocked = self.blocked.is_some_and(|(bad, _)| behind(bad));
             let mut at = self.geometry.start(number).max(Lsn(self.at.0 + 8));
             while at < end {
-                window.clear();
-                self.read_through(at, CHUNK + HEADER, &mut window)?;
-                for from in (0..window.len().saturating_sub(HEADER - 1).min(CHUNK)).step_by(8) {
+                let window = self.window(at, &mut window)?;
+                for from in candidates(window, at) {
                     let lsn = Lsn(at.0 + from as u64);
-                    if window[from + 8..from + 16] != lsn.0.to_le_bytes() {
-                        continue;
-                    }
                     let Some(header) = Header::decode(&window[from..]) else { continue };
                     let proves = header.durable() > self.at || blocked && lsn < end;
-                    if header.incarnation != self.incarnation || !proves {
+                    let later = header.incarnation > self.incarnation;
+                    if !later && (header.incarnation < self.incarnation || !proves) {
                         continue;
                     }
                     frame.clear();
                     self.read_through(lsn, header.span(), &mut frame)?;
                     if header.holds(self.seed, &frame) {
+                        if later {
+                            return Err(self.outdated(lsn).into());
+                        }
                         return Ok(Some(header.durable().max(lsn)));
                     }
                 }
@@ -219,6 +262,24 @@ impl LogReader {
             }
         }
         Ok(None)
+    }
+
+    /// The stream from a position on, as much as there is in one piece and fits, whatever the headers say.
+    fn window<'w>(&self, at: Lsn, window: &'w mut [u8]) -> Result<&'w [u8]> {
+        let mut length = 0;
+        while length < window.len() {
+            let read = read_into(
+                self.disk.as_ref(),
+                self.geometry,
+                Lsn(at.0 + length as u64),
+                &mut window[length..],
+            )?;
+            if read == 0 {
+                break;
+            }
+            length += read;
+        }
+        Ok(&window[..length])
     }
 
     /// Appends this many bytes of the stream, or as many as there are in one piece, whatever the headers say.
@@ -236,6 +297,21 @@ impl LogReader {
     }
 }
 
+/// Where in these bytes, which begin at `at`, a frame may begin: its LSN stands in its header. Most of what lies behind
+/// the end of the log was never written, and a block of zeros holds none.
+fn candidates(window: &[u8], at: Lsn) -> impl Iterator<Item = usize> {
+    let starts = window.len().saturating_sub(HEADER - 1).min(CHUNK);
+    let blocks = (0..starts).step_by(BLOCK).filter(move |block| {
+        // The field of a header that begins in this block may lie in the next one.
+        let block = &window[*block..(block + BLOCK + HEADER).min(window.len())];
+        block.iter().fold(0, |any, byte| any | byte) != 0
+    });
+    blocks.flat_map(move |block| (block..(block + BLOCK).min(starts)).step_by(8)).filter(move |from| {
+        let lsn = at.0 + *from as u64;
+        window[from + 8..from + 16] == lsn.to_le_bytes()
+    })
+}
+
 /// Appends what one segment has from a position on. A segment that is not there has nothing.
 fn read_on(
     disk: &dyn Disk,
@@ -247,10 +323,16 @@ fn read_on(
     let had = out.len();
     // The bound on the memory: a chunk at a time, however long a frame claims to be.
     out.resize(had + at_most.min(CHUNK).min(geometry.left(at) as usize), 0);
-    let read = disk.read(FileName::Log(geometry.number(at)), geometry.offset(at), &mut out[had..]);
+    let read = read_into(disk, geometry, at, &mut out[had..]);
     out.truncate(had + read.as_ref().map_or(0, |n| *n));
-    match read {
-        Ok(_) | Err(DiskError::Missing { .. }) => Ok(()),
-        Err(error) => Err(error),
+    read.map(drop)
+}
+
+/// Reads what one segment has from a position on, and says how much. A segment that is not there has nothing.
+fn read_into(disk: &dyn Disk, geometry: Geometry, at: Lsn, out: &mut [u8]) -> Result<usize, DiskError> {
+    let most = out.len().min(usize::try_from(geometry.left(at)).unwrap_or(usize::MAX));
+    match disk.read(FileName::Log(geometry.number(at)), geometry.offset(at), &mut out[..most]) {
+        Err(DiskError::Missing { .. }) => Ok(0),
+        read => read,
     }
 }

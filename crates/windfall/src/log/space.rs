@@ -14,16 +14,54 @@ use core::time::Duration;
 use super::{Log, LogMetrics};
 use crate::{
     env::Next,
-    error::Result,
+    error::{Error, Result},
     ids::Lsn,
     sync::{
-        Arc, Event,
-        atomic::Ordering::{Relaxed, SeqCst},
+        Arc, Event, Mutex, Rank,
+        atomic::{
+            AtomicBool,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
 };
 
 /// How often the log is synced when commits do not.
 const SECOND: Duration = Duration::from_secs(1);
+
+/// What is in the way of the log for now, if anything.
+#[derive(Debug)]
+pub(super) struct Obstacle {
+    is_there: AtomicBool,
+    error: Mutex<Option<Error>>,
+}
+
+impl Default for Obstacle {
+    fn default() -> Self {
+        Self { is_there: AtomicBool::new(false), error: Mutex::new(Rank::Leaf, None) }
+    }
+}
+
+impl Obstacle {
+    fn is_there(&self) -> bool {
+        self.is_there.load(SeqCst)
+    }
+
+    fn check(&self) -> Result<()> {
+        let error = if self.is_there() { self.error.lock().clone() } else { None };
+        error.map_or(Ok(()), Err)
+    }
+
+    fn set(&self, error: Error) {
+        *self.error.lock() = Some(error);
+        self.is_there.store(true, SeqCst);
+    }
+
+    fn clear(&self) {
+        if self.is_there.swap(false, SeqCst) {
+            *self.error.lock() = None;
+        }
+    }
+}
 
 impl Log {
     /// The age of the log in bytes: from its floor to its end.
@@ -64,7 +102,7 @@ impl Log {
     /// that a checkpoint or a page cleaner needs.
     ///
     /// # Errors
-    /// A full file system, before anything was changed; the failure that poisoned the database.
+    /// A full file system, or another failure to write, before anything was changed; the failure that poisoned the database.
     pub fn admit(&self, bytes: u64) -> Result<()> {
         // One operation alone is let in whatever its size.
         let bytes = bytes.min(self.size / 2);
@@ -75,9 +113,14 @@ impl Log {
             if let Some(wake) = self.checkpointer.get() {
                 wake.notify();
             }
-            self.env.wait(&self.room, &mut || room() || self.health.is_poisoned());
+            let hopeless =
+                || self.unflushed.is_there() || self.unprepared.is_there() || self.health.is_poisoned();
+            self.env.wait(&self.room, &mut || room() || hopeless());
             let took = self.env.now().saturating_sub(before).as_nanos() as u64;
             self.counts.longest_wait.fetch_max(took, Relaxed);
+            if !room() {
+                self.unflushed.check()?;
+            }
         }
         self.admit_now(bytes)
     }
@@ -88,10 +131,7 @@ impl Log {
     /// As [`Log::admit`].
     pub fn admit_now(&self, bytes: u64) -> Result<()> {
         self.health.check()?;
-        if self.starved.load(SeqCst) {
-            let error = self.starved_by.lock().clone();
-            return error.map_or(Ok(()), Err);
-        }
+        self.unprepared.check()?;
         // The worker prepares segments ahead. Where it is late a full disk is found here, before anything is changed, and not
         // by who leads the log, for whom it would be too late.
         let last = self.segments.geometry().number(Lsn(self.end().0 + bytes));
@@ -107,6 +147,17 @@ impl Log {
         self.wake.notify();
     }
 
+    /// Pages cannot be written, so the floor may not rise for long: who waits for that is told why.
+    pub fn set_unflushed(&self, error: Error) {
+        self.unflushed.set(error);
+        self.room.notify();
+    }
+
+    /// Pages can be written again.
+    pub fn clear_unflushed(&self) {
+        self.unflushed.clear();
+    }
+
     /// The event that brings the background worker back before its time: pass it to `Env::spawn` with [`Log::step`].
     pub fn wake(&self) -> Arc<Event> {
         self.wake.clone()
@@ -120,9 +171,7 @@ impl Log {
         let ahead = self.segments.geometry().number(self.end()) + 1;
         match self.segments.prepare(ahead) {
             Ok(prepared) => {
-                if self.starved.swap(false, SeqCst) {
-                    *self.starved_by.lock() = None;
-                }
+                self.unprepared.clear();
                 if prepared {
                     return Next::Again;
                 }
@@ -130,8 +179,8 @@ impl Log {
             Err(error) => {
                 // Nothing is lost yet: new operations are refused, those under way still have the segment at hand.
                 tracing::warn!(%error, "no log segment could be prepared ahead");
-                *self.starved_by.lock() = Some(error);
-                self.starved.store(true, SeqCst);
+                self.unprepared.set(error);
+                self.room.notify();
             }
         }
         match self.segments.remove_one() {

@@ -499,3 +499,32 @@ fn options_are_checked() {
     }
     assert!(FlushLog::try_from(3).is_err() && matches!(FlushLog::try_from(2), Ok(FlushLog::Write)));
 }
+
+#[test]
+fn what_lies_behind_a_known_end_is_not_read() {
+    use crate::{
+        disk::SimulatedDisk,
+        sync::work::{self, Work},
+    };
+    let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
+    let control = Control { uuid: UUID, segment_size: SEGMENT, page_size: 16384, ..Control::default() };
+    let mut control = ControlFile::create(disk.clone(), Health::new(), control).unwrap();
+    let env = Arc::new(SimulatedEnv::new(1));
+    let log = Log::open(disk.clone(), env, Health::new(), OPTIONS, &mut control, Lsn::ZERO).unwrap();
+    let append = |payload: &[u8]| log.begin_group().append(payload).unwrap().0;
+    let starts = [append(b"one"), append(b"two")];
+    let end = log.finish().unwrap();
+    // A segment prepared ahead, and what is appended while the reader is at work.
+    assert!((0..3).any(|_| log.step() == Next::Again));
+    append(b"three");
+    log.write_to(log.end()).unwrap();
+    let before = work::so_far();
+    let mut reader = LogReader::new(disk, control.control(), Lsn::ZERO).unwrap().up_to(end);
+    for start in starts {
+        assert_eq!(reader.next_group().unwrap().unwrap().0, start);
+    }
+    assert!(reader.next_group().unwrap().is_none());
+    assert_eq!(reader.end(), end);
+    let reads = (work::so_far() - before).of(Work::Read);
+    assert_eq!(reads, 2, "of a header and of what is there");
+}

@@ -106,6 +106,9 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
     scan.end = reader.end();
     scan.unfinished.retain(|trx, _| !ended.contains(trx));
     scan.made.retain(|space, _| !scan.dropped.contains(space));
+    let (floor, end, dropped, unfinished) =
+        (control.floor.0, scan.end.0, scan.dropped.len(), scan.unfinished.len());
+    tracing::info!(floor, end, dropped, unfinished, "the log was read");
     Ok(scan)
 }
 
@@ -117,7 +120,7 @@ pub fn mend_torn_pages(disk: &dyn Disk, page_size: usize) -> Result<usize> {
     let mut queue = disk.queue();
     let mut mended = HashSet::new();
     let mut count = 0;
-    for (id, copy) in Doublewrite::copies(disk, page_size)? {
+    for (id, (_, copy)) in Doublewrite::copies(disk, page_size)? {
         let file = FileName::Data(id.space);
         // A file that is not there was never synced: redo makes its pages anew.
         if disk.len(file)?.is_none() {
@@ -193,12 +196,9 @@ pub fn replay(
     for space in scan.made.keys().filter(|space| replay.files.contains(space)) {
         replay.space(*space)?;
     }
-    let mut reader = LogReader::new(disk.clone(), control, control.floor)?;
+    let mut reader = LogReader::new(disk.clone(), control, control.floor)?.up_to(scan.end);
     let total = scan.end.0 - control.floor.0;
     while let Some((start, end, group)) = reader.next_group()? {
-        if start >= scan.end {
-            break;
-        }
         for record in GroupReader::new(group) {
             if let Record::Page { id, op } =
                 record.map_err(|what| damage(disk.as_ref(), control, start, what))?

@@ -8,7 +8,7 @@ use crate::{
     checkpoint::{Checkpointer, Unfinished},
     disk::{
         Disk,
-        simulated::{SimulatedDisk, Survive},
+        simulated::{Fault, SimulatedDisk, Survive},
     },
     env::{Env, Kind, SimulatedEnv, Worker},
     error::Result,
@@ -17,7 +17,7 @@ use crate::{
     log::{Control, ControlFile, GroupWriter, Log, LogOptions, Record},
     mtr::Mtr,
     page::{PageOp, PageType},
-    sync::Arc,
+    sync::{Arc, as_another_thread},
     tablespace::{self, Deleter},
 };
 
@@ -359,6 +359,121 @@ fn a_file_that_was_made_behind_its_drop_is_not_missed() {
         base.commit(mtr).unwrap();
     }
     Base::open(&disk.restart(Survive::Nothing), 1).unwrap();
+}
+
+/// Two tablespaces of one page each, whose making lies below the floor.
+fn two_pages(disk: &SimulatedDisk) -> Result<(Base, [Arc<Space>; 2])> {
+    let base = Base::open(disk, 1)?;
+    let spaces = [40, 41].map(|id| base.pool.attach(SpaceId(id), Durability::Logged));
+    for space in &spaces {
+        let mut mtr = Mtr::begin(&base.pool)?;
+        tablespace::allocate(&mut mtr, space, PageType::Leaf, 0, PageNo::ROOT)?;
+        base.commit(mtr)?;
+    }
+    // The floor rises to where the log says that the files were made.
+    base.checkpointer.checkpoint_all(false)?;
+    Ok((base, spaces))
+}
+
+fn set(base: &Base, space: &Arc<Space>, value: u64) -> Result<()> {
+    let mut mtr = Mtr::begin(&base.pool)?;
+    Run::write(&mut mtr, space, 1, value)?;
+    // At its end, too: no part of it is the whole page.
+    let slot = mtr.latch(space, PageNo(1))?;
+    mtr.apply(slot, &PageOp::Write { at: PAGE_SIZE as u32 - 8, bytes: &value.to_le_bytes() });
+    base.commit(mtr)
+}
+
+fn pages_are(base: &Base, values: [u64; 2]) -> std::result::Result<(), String> {
+    observe(base, &[(40, values[0]), (41, values[1])].map(|(id, n)| (id, BTreeMap::from([(1, n)]))).into())
+}
+
+/// Writes of pages fail again and again and tear them, others succeed. Gives what was acknowledged last.
+fn tear(disk: &SimulatedDisk, acknowledged: &mut [u64; 2]) -> Result<()> {
+    let (base, [one, other]) = two_pages(disk)?;
+    set(&base, &one, 7)?;
+    acknowledged[0] = 7;
+    disk.fail_at(0, Fault::TornPage);
+    assert!(base.pool.flush([(one.clone(), PageNo(1))]).is_err());
+    for n in 1..8 {
+        set(&base, &other, n)?;
+        acknowledged[1] = n;
+        if n % 3 != 0 {
+            disk.fail_at(0, Fault::TornPage);
+        }
+        if base.pool.flush([(other.clone(), PageNo(1))]).is_err() && disk.is_crashed() {
+            return Ok(());
+        }
+    }
+    base.pool.flush_all()?;
+    pages_are(&base, *acknowledged).unwrap();
+    Ok(())
+}
+
+#[test]
+fn a_page_torn_by_a_failed_write_stays_whole_in_the_doublewrite_file() {
+    let disk = SimulatedDisk::new(3);
+    tear(&disk, &mut [0; 2]).unwrap();
+    for operation in 1..=disk.operations() {
+        let disk = SimulatedDisk::new(3);
+        disk.crash_at(operation);
+        let mut acknowledged = [0; 2];
+        let _ = tear(&disk, &mut acknowledged);
+        if acknowledged == [0; 2] {
+            continue;
+        }
+        for survive in [Survive::Nothing, Survive::Everything, Survive::Random(operation)] {
+            let what = format!("crash at operation {operation}, {survive:?}, acknowledged: {acknowledged:?}");
+            let base =
+                Base::open(&disk.restart(survive), 1).unwrap_or_else(|error| panic!("{what}: {error}"));
+            // The change under way may be there.
+            let [one, other] = acknowledged;
+            pages_are(&base, [one, other])
+                .or_else(|_| pages_are(&base, [one, other + 1]))
+                .unwrap_or_else(|found| panic!("{what}: {found}"));
+        }
+    }
+}
+
+#[test]
+fn nothing_is_written_while_a_torn_page_cannot_be_copied() {
+    let disk = SimulatedDisk::new(3);
+    let (base, [one, other]) = two_pages(&disk).unwrap();
+    set(&base, &one, 7).unwrap();
+    set(&base, &other, 8).unwrap();
+    disk.fail_at(0, Fault::TornPage);
+    assert!(base.pool.flush([(one.clone(), PageNo(1))]).is_err());
+    let before = disk.operations();
+    let latched = base.pool.exclusive(&one, PageNo(1)).unwrap();
+    let flushed = as_another_thread(|| base.pool.flush([(other.clone(), PageNo(1))]));
+    assert_eq!(flushed.unwrap(), 0);
+    assert_eq!(disk.operations(), before);
+    drop(latched);
+    assert_eq!(base.pool.flush([(other, PageNo(1))]).unwrap(), 2);
+    assert_eq!(base.pool.oldest_dirty(), Lsn::MAX);
+}
+
+#[test]
+fn a_torn_page_is_needed_until_the_drop_of_its_tablespace_is_durable() {
+    let disk = SimulatedDisk::new(3);
+    let (base, [one, other]) = two_pages(&disk).unwrap();
+    set(&base, &one, 7).unwrap();
+    disk.fail_at(0, Fault::TornPage);
+    assert!(base.pool.flush([(one.clone(), PageNo(1))]).is_err());
+    set(&base, &other, 1).unwrap();
+    let mut mtr = Mtr::begin(&base.pool).unwrap();
+    mtr.record(&Record::Drop { spaces: vec![one.id()] });
+    base.pool.detach(&one, mtr.commit().unwrap());
+    while base.pool.reclaim_step(&mut drop) {}
+    // Each of these takes over a half of the doublewrite file.
+    for n in 0..2 {
+        assert_eq!(base.pool.flush([(other.clone(), PageNo(1))]).unwrap(), 1, "{n}");
+        let mut page = base.pool.exclusive(&other, PageNo(1)).unwrap();
+        page.mark_dirty(&other, base.pool.ground().log.durable());
+    }
+    let base = Base::open(&disk.restart(Survive::Nothing), 1).unwrap();
+    let is_there = base.pool.space(one.id()).is_some_and(|space| !space.is_dropped());
+    assert!(!is_there || pages_are(&base, [7, 1]).is_ok());
 }
 
 #[test]

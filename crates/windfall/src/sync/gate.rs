@@ -7,20 +7,45 @@
 //! closed, then sums the stripes; all sequentially consistent, so one of the two sees the other. A gate that is closed
 //! for good never opens again.
 //!
+//! A thread may pass a gate while it is inside another, or the same: a row call may ask its caller for more of a value, and
+//! the caller may then call again. Somebody may be waiting for that thread to leave. So a gate is first *closing*:
+//! it holds up those who come from outside, and lets pass who is inside anything. It is *closed*, and holds up everyone,
+//! only once nobody is inside it or any other gate of the same closer. So whoever waits at a closed gate waits for work
+//! that waits for no thread inside a gate.
+//!
 //! **May touch.** [`Event`].
+
+use core::{cell::Cell, marker::PhantomData};
 
 use super::{
     Event,
     machine::{
         self,
         atomic::{AtomicU8, AtomicU64, Ordering::SeqCst},
+        thread_local,
     },
 };
 
 const OPEN: u8 = 0;
-const CLOSED: u8 = 1;
-const CLOSED_FOR_GOOD: u8 = 2;
+const CLOSING: u8 = 1;
+const CLOSED: u8 = 2;
+const CLOSED_FOR_GOOD: u8 = 3;
 const STRIPES: usize = 4;
+
+thread_local! {
+    /// How many gates this thread is inside of.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Whether this thread is inside a gate.
+pub fn is_inside() -> bool {
+    DEPTH.get() > 0
+}
+
+/// Whether this thread has passed a gate while it was inside one.
+pub fn is_nested() -> bool {
+    DEPTH.get() > 1
+}
 
 /// How many are inside by one stripe. Counters that lie a cache line apart never share one, wherever the gate itself
 /// begins; to align it would make every table larger and its allocation slower.
@@ -39,11 +64,12 @@ pub struct Gate {
     changed: Event,
 }
 
-/// Proof of being inside; leaving is dropping it.
+/// Proof of being inside; leaving is dropping it. It stays with the thread that passed.
 #[derive(Debug)]
 pub struct Inside<'a> {
     gate: &'a Gate,
     stripe: usize,
+    _thread: PhantomData<*const ()>,
 }
 
 impl Gate {
@@ -52,19 +78,25 @@ impl Gate {
         Self::default()
     }
 
-    /// Passes the gate, waiting while it is closed. `None` when it was closed for good. Any `stripe` will do; callers
-    /// that run at the same time should bring different ones.
+    /// Passes the gate, waiting while it is closed; while it is closing, unless this thread is inside a gate. `None` when
+    /// it was closed for good. Any `stripe` will do; callers that run at the same time should bring different ones.
     pub fn enter(&self, stripe: usize) -> Option<Inside<'_>> {
         let stripe = stripe % STRIPES;
+        let nested = is_inside();
         loop {
             self.inside[stripe].count.fetch_add(1, SeqCst);
-            let inside = Inside { gate: self, stripe };
+            DEPTH.set(DEPTH.get() + 1);
+            let inside = Inside { gate: self, stripe, _thread: PhantomData };
             match self.state.load(SeqCst) {
                 OPEN => return Some(inside),
                 CLOSED_FOR_GOOD => return None,
+                CLOSING if nested => return Some(inside),
                 _ => {
                     drop(inside);
-                    self.changed.wait(|| self.state.load(SeqCst) != CLOSED);
+                    self.changed.wait(|| match self.state.load(SeqCst) {
+                        CLOSING => nested,
+                        state => state != CLOSED,
+                    });
                 }
             }
         }
@@ -75,28 +107,45 @@ impl Gate {
         self.enter(machine::thread_number())
     }
 
-    /// Whether someone has closed the gate: long work inside looks at it now and then, and leaves.
-    pub fn is_closing(&self) -> bool {
-        self.state.load(SeqCst) != OPEN
-    }
-
     /// Closes the gate and waits until nobody is inside. One closer at a time: the caller has claimed
-    /// the table.
+    /// the table. The caller is inside no gate.
     pub fn close(&self) {
-        self.shut(CLOSED);
+        Self::close_all(core::iter::once(self));
     }
 
-    /// Closes the gate for good and waits until nobody is inside.
+    /// Closes several gates as one and waits until nobody is inside any of them. See [`Gate::close`].
+    pub fn close_all<'g>(gates: impl Iterator<Item = &'g Self> + Clone) {
+        loop {
+            gates.clone().for_each(|gate| gate.mark(CLOSING));
+            gates.clone().for_each(|gate| gate.changed.wait(|| gate.is_empty()));
+            // Nobody waits for a gate to be closed.
+            gates.clone().for_each(|gate| gate.store(CLOSED));
+            // Who was inside one of them may have passed another one that was empty before.
+            if gates.clone().all(Self::is_empty) {
+                return;
+            }
+        }
+    }
+
+    /// Closes the gate for good and waits until nobody is inside. The caller is inside no gate.
     pub fn close_for_good(&self) {
-        self.shut(CLOSED_FOR_GOOD);
+        self.mark(CLOSED_FOR_GOOD);
+        self.changed.wait(|| self.is_empty());
     }
 
-    fn shut(&self, state: u8) {
+    fn store(&self, state: u8) {
         if self.state.load(SeqCst) != CLOSED_FOR_GOOD {
             self.state.store(state, SeqCst);
         }
+    }
+
+    fn mark(&self, state: u8) {
+        self.store(state);
         self.changed.notify();
-        self.changed.wait(|| self.inside.iter().map(|s| s.count.load(SeqCst)).sum::<u64>() == 0);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.inside.iter().map(|stripe| stripe.count.load(SeqCst)).sum::<u64>() == 0
     }
 
     /// Opens a closed gate. One that is closed for good stays closed.
@@ -108,8 +157,9 @@ impl Gate {
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
+        DEPTH.set(DEPTH.get() - 1);
         self.gate.inside[self.stripe].count.fetch_sub(1, SeqCst);
-        if self.gate.is_closing() {
+        if self.gate.state.load(SeqCst) != OPEN {
             self.gate.changed.notify();
         }
     }
@@ -151,6 +201,44 @@ mod tests {
         gate.close_for_good();
         gate.open();
         assert!(gate.enter(0).is_none());
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn who_is_inside_passes_gates_that_are_closing_and_none_that_is_closed() {
+        let gates: Arc<[Gate; 3]> = Arc::default();
+        let closed = Arc::new(AtomicBool::new(false));
+        let over = Arc::new(AtomicBool::new(false));
+        let threads: Vec<_> = (0..3)
+            .map(|n| {
+                let (gates, closed, over) = (gates.clone(), closed.clone(), over.clone());
+                thread::spawn(move || {
+                    while !over.load(SeqCst) {
+                        let outer = gates[n].enter(n).unwrap();
+                        // The third gate is closed by nobody; who is inside the others meets no closed one.
+                        assert!(n == 2 || !closed.load(SeqCst), "inside while the gates are closed");
+                        for m in [1, 0, 2] {
+                            let inner = gates[m].enter(n).unwrap();
+                            assert!(m == 2 || !closed.load(SeqCst), "inside while the gates are closed");
+                            assert!(is_nested());
+                            drop(inner);
+                        }
+                        drop(outer);
+                        assert!(!is_inside());
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..500 {
+            Gate::close_all(gates[..2].iter());
+            closed.store(true, SeqCst);
+            thread::yield_now();
+            closed.store(false, SeqCst);
+            gates[..2].iter().for_each(Gate::open);
+        }
+        over.store(true, SeqCst);
         for thread in threads {
             thread.join().unwrap();
         }

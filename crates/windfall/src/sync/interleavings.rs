@@ -160,3 +160,36 @@ fn nobody_is_inside_a_closed_gate() {
         }
     });
 }
+
+/// Two threads pass two gates in both orders, the second from inside the first, while somebody closes both as one.
+///
+/// Catches: a closing gate that holds up who is inside another one; gates that are closed one after the other and not
+/// looked at again; a waiter who is not told that a closed gate is closing again.
+#[test]
+fn who_is_inside_a_gate_passes_one_that_is_closing() {
+    explore(8_000, || {
+        let shared = Arc::new(([Gate::new(), Gate::new()], AtomicBool::new(false)));
+        let passers = [0, 1].map(|first| {
+            let shared = shared.clone();
+            spawn(move || {
+                let (gates, alone) = &*shared;
+                for _ in 0..2 {
+                    let Some(_outer) = gates[first].enter(first) else { return };
+                    assert!(!alone.load(SeqCst), "inside while the gates are closed");
+                    let inner = gates[1 - first].enter(first);
+                    assert!(inner.is_none() || !alone.load(SeqCst), "closed while someone is inside");
+                }
+            })
+        });
+        let (gates, alone) = &*shared;
+        Gate::close_all(gates.iter());
+        alone.store(true, SeqCst);
+        alone.store(false, SeqCst);
+        gates.iter().for_each(Gate::open);
+        gates.iter().for_each(Gate::close_for_good);
+        alone.store(true, SeqCst);
+        for thread in passers {
+            thread.join().unwrap();
+        }
+    });
+}

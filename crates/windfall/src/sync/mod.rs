@@ -25,7 +25,7 @@ mod interleavings;
 pub use std::sync::{Arc, OnceLock, Weak};
 
 pub use event::Event;
-pub use gate::{Gate, Inside};
+pub use gate::{Gate, Inside, is_inside, is_nested};
 pub use lock::{Held, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, as_another_thread};
 pub use machine::atomic;
 pub(crate) use machine::thread_local;

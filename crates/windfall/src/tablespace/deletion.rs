@@ -49,6 +49,9 @@ struct Doomed {
     left: Option<u64>,
 }
 
+/// How many files a step looks at for the first time.
+const LOOKS_A_STEP: usize = 16;
+
 #[derive(Debug)]
 struct Pace {
     piece: u64,
@@ -61,9 +64,13 @@ struct Pace {
 #[derive(Debug)]
 pub struct Deleter {
     pool: Arc<BufferPool>,
+    /// Files that nobody has looked at yet.
+    arrived: Mutex<VecDeque<Doomed>>,
     queue: Mutex<VecDeque<Doomed>>,
     /// How many files wait or are being cut.
     pending: AtomicU64,
+    /// What is left of those that were looked at, in bytes.
+    pending_bytes: AtomicU64,
     pace: Mutex<Pace>,
     /// Tablespaces whose file is gone, for whoever keeps records of files.
     gone: Mutex<Vec<SpaceId>>,
@@ -78,6 +85,8 @@ pub struct Deleter {
 pub struct Deletions {
     /// Files that wait, some of them perhaps without blocks.
     pub pending_files: u64,
+    /// Bytes that these still have, as far as they were looked at.
+    pub pending_bytes: u64,
     /// Files deleted since the database was opened.
     pub files: u64,
     /// Bytes of these.
@@ -89,8 +98,10 @@ impl Deleter {
     pub fn new(pool: Arc<BufferPool>) -> Self {
         Self {
             pool,
+            arrived: Mutex::new(Rank::Leaf, VecDeque::new()),
             queue: Mutex::new(Rank::Leaf, VecDeque::new()),
             pending: AtomicU64::new(0),
+            pending_bytes: AtomicU64::new(0),
             pace: Mutex::new(Rank::Leaf, Pace::new()),
             gone: Mutex::new(Rank::Leaf, Vec::new()),
             deleted_files: AtomicU64::new(0),
@@ -102,14 +113,14 @@ impl Deleter {
     /// Takes over a dropped tablespace.
     pub fn push(&self, space: Arc<Space>) {
         self.pending.fetch_add(1, SeqCst);
-        self.queue.lock().push_back(Doomed { space: space.id(), known: Some(space), left: None });
+        self.arrived.lock().push_back(Doomed { space: space.id(), known: Some(space), left: None });
         self.wake.notify();
     }
 
     /// Takes over a file that no record names.
     pub fn push_file(&self, space: SpaceId) {
         self.pending.fetch_add(1, SeqCst);
-        self.queue.lock().push_back(Doomed { space, known: None, left: None });
+        self.arrived.lock().push_back(Doomed { space, known: None, left: None });
         self.wake.notify();
     }
 
@@ -122,6 +133,7 @@ impl Deleter {
     pub fn deletions(&self) -> Deletions {
         Deletions {
             pending_files: self.pending.load(SeqCst),
+            pending_bytes: self.pending_bytes.load(Relaxed),
             files: self.deleted_files.load(Relaxed),
             bytes: self.deleted_bytes.load(Relaxed),
         }
@@ -132,8 +144,12 @@ impl Deleter {
         if self.pool.ground().health.is_poisoned() {
             return Next::Idle(IDLE);
         }
+        self.look();
         let first = self.queue.lock().pop_front();
         let Some(mut doomed) = first else {
+            if !self.arrived.lock().is_empty() {
+                return Next::Again;
+            }
             self.rest();
             return Next::Idle(IDLE);
         };
@@ -145,14 +161,11 @@ impl Deleter {
                 self.queue.lock().push_back(doomed);
                 return Next::Idle(if synced { PAUSE } else { IDLE });
             }
-            if self.pool.file_of_dropped(space) == FileState::None {
-                self.pending.fetch_sub(1, SeqCst);
-                return Next::Again;
-            }
         }
         match self.cut(&mut doomed) {
             Ok(true) => {
                 self.deleted_files.fetch_add(1, Relaxed);
+                tracing::debug!(space = doomed.space.0, "a dropped tablespace's file is deleted");
                 self.gone.lock().push(doomed.space);
                 self.pending.fetch_sub(1, SeqCst);
                 Next::Again
@@ -169,6 +182,23 @@ impl Deleter {
         }
     }
 
+    /// Looks at some files that have come.
+    fn look(&self) {
+        for _ in 0..LOOKS_A_STEP {
+            let first = self.arrived.lock().pop_front();
+            let Some(mut doomed) = first else { break };
+            if doomed.known.as_ref().is_some_and(|space| self.pool.file_of_dropped(space) == FileState::None)
+            {
+                self.pending.fetch_sub(1, SeqCst);
+                continue;
+            }
+            // What cannot be looked at now is when it is its turn.
+            doomed.left = self.pool.ground().disk.len(FileName::Data(doomed.space)).ok().flatten();
+            self.pending_bytes.fetch_add(doomed.left.unwrap_or(0), Relaxed);
+            self.queue.lock().push_back(doomed);
+        }
+    }
+
     /// Cuts a piece off the file, or removes it when little is left. Says whether it is gone.
     fn cut(&self, doomed: &mut Doomed) -> Result<bool, DiskError> {
         let disk = &self.pool.ground().disk;
@@ -176,7 +206,11 @@ impl Deleter {
         let left = match doomed.left {
             Some(left) => left,
             None => match disk.len(file)? {
-                Some(length) => length,
+                Some(length) => {
+                    self.pending_bytes.fetch_add(length, Relaxed);
+                    doomed.left = Some(length);
+                    length
+                }
                 None => return Ok(true),
             },
         };
@@ -184,11 +218,13 @@ impl Deleter {
         if left > piece {
             disk.truncate(file, left - piece)?;
             self.deleted_bytes.fetch_add(piece, Relaxed);
+            self.pending_bytes.fetch_sub(piece, Relaxed);
             doomed.left = Some(left - piece);
             return Ok(false);
         }
         disk.remove(file)?;
         self.deleted_bytes.fetch_add(left, Relaxed);
+        self.pending_bytes.fetch_sub(left, Relaxed);
         Ok(true)
     }
 

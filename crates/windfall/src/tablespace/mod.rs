@@ -76,49 +76,50 @@ fn set_bit(mtr: &mut Mtr<'_>, map: Slot, bit: u32, used: bool) {
     mtr.apply(map, &PageOp::Write { at: at as u32, bytes: &[byte] });
 }
 
-/// Makes a map page, with its own bit set.
-fn make_map(mtr: &mut Mtr<'_>, space: &Arc<Space>, page: PageNo) -> Result<Slot> {
-    let map = if page == PageNo::HEADER {
-        match mtr.latch_first(space)? {
-            Some(map) => map,
-            // Someone else made it while this waited for the latch.
-            None => return mtr.latch(space, page),
-        }
-    } else {
-        mtr.latch_fresh(space, page)?
-    };
+/// The map page of a group, latched.
+#[derive(Clone, Copy)]
+enum Map {
+    Made(Slot),
+    /// It is to be formatted, and the map before it to say that it exists.
+    New(Slot, Option<Slot>),
+}
+
+/// Formats a map page, with its own bit set.
+fn make_map(mtr: &mut Mtr<'_>, map: Slot, before: Option<Slot>) {
+    if let Some(before) = before {
+        let last = pages_a_map(mtr.pool().page_size()) - 1;
+        set_bit(mtr, before, last, true);
+    }
     mtr.apply(map, &PageOp::Format { kind: PageType::Map, level: 0 });
-    if page == PageNo::HEADER {
+    if before.is_none() {
         let page_size = mtr.page(map).len() as u32;
         mtr.apply(map, &PageOp::Write { at: MAGIC_AT as u32, bytes: &MAGIC.to_le_bytes() });
         mtr.apply(map, &PageOp::Write { at: PAGE_SIZE_AT as u32, bytes: &page_size.to_le_bytes() });
     }
     set_bit(mtr, map, 0, true);
-    Ok(map)
 }
 
-/// Latches the map page of a group; makes it when the tablespace has not grown so far. The group before it exists.
-fn latch_map(mtr: &mut Mtr<'_>, space: &Arc<Space>, group: u32) -> Result<Slot> {
+/// Latches the map page of a group, which is new when the tablespace has not grown so far. The group before it exists.
+/// Nothing is changed.
+fn latch_map(mtr: &mut Mtr<'_>, space: &Arc<Space>, group: u32) -> Result<Map> {
     let span = pages_a_map(mtr.pool().page_size());
+    let page = PageNo(group * span);
     let Some(before) = group.checked_sub(1) else {
-        return if space.has_pages() {
-            mtr.latch(space, PageNo::HEADER)
-        } else {
-            make_map(mtr, space, PageNo::HEADER)
-        };
+        if !space.has_pages()
+            && let Some(map) = mtr.latch_first(space)?
+        {
+            return Ok(Map::New(map, None));
+        }
+        return mtr.latch(space, page).map(Map::Made);
     };
-    if group < space.map_groups() {
-        return mtr.latch(space, PageNo(group * span));
+    if group >= space.map_groups() {
+        let previous = mtr.latch(space, PageNo(before * span))?;
+        if !is_used(mtr.page(previous), span - 1) {
+            return Ok(Map::New(mtr.latch_fresh(space, page)?, Some(previous)));
+        }
+        space.set_map_groups(group + 1);
     }
-    let previous = mtr.latch(space, PageNo(before * span))?;
-    let map = if is_used(mtr.page(previous), span - 1) {
-        mtr.latch(space, PageNo(group * span))?
-    } else {
-        set_bit(mtr, previous, span - 1, true);
-        make_map(mtr, space, PageNo(group * span))?
-    };
-    space.set_map_groups(group + 1);
-    Ok(map)
+    mtr.latch(space, page).map(Map::Made)
 }
 
 /// Allocates a page, latched and formatted: the lowest free one at or after `near` in its group, else the lowest one.
@@ -143,10 +144,17 @@ pub fn allocate(
             continue;
         }
         let first = group * span;
-        let map = latch_map(mtr, space, group)?;
-        let page = mtr.page(map);
+        let found = latch_map(mtr, space, group)?;
         let from = if group == near_group { near.0 - first } else { 0 };
-        let Some(bit) = first_free(page, from).or_else(|| first_free(page, 0)) else {
+        let (map, bit) = match found {
+            Map::Made(map) => {
+                let page = mtr.page(map);
+                (map, first_free(page, from).or_else(|| first_free(page, 0)))
+            }
+            // All pages are free but the map itself.
+            Map::New(map, _) => (map, Some(if (1..span - 1).contains(&from) { from } else { 1 })),
+        };
+        let Some(bit) = bit else {
             if mtr.is_changed(map) {
                 lowest = lowest.max(group);
             } else {
@@ -156,6 +164,10 @@ pub fn allocate(
         };
         // Before anything is changed: there may be no frame to be had.
         let slot = mtr.latch_fresh(space, PageNo(first + bit))?;
+        if let Map::New(map, before) = found {
+            make_map(mtr, map, before);
+            space.set_map_groups(group + 1);
+        }
         set_bit(mtr, map, bit, true);
         if hint / span == group {
             let next = first_free(mtr.page(map), 0).unwrap_or(span);

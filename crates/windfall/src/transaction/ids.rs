@@ -127,3 +127,69 @@ impl Ids {
         (self.spaces.promised.load(SeqCst), self.trxs.promised.load(SeqCst))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, thread};
+
+    use super::{
+        super::tests::{Base, Setup},
+        *,
+    };
+    use crate::{
+        disk::simulated::{SimulatedDisk, Survive},
+        env::{RealEnv, SimulatedEnv},
+    };
+
+    /// Takes more than a block, so that the ceiling rises.
+    const MANY: u64 = BLOCK + BLOCK / 2;
+
+    #[test]
+    fn no_id_comes_twice_over_any_number_of_crashes() {
+        let mut disk = SimulatedDisk::new(1);
+        let (mut last_space, mut last_trx) = (0, 0);
+        for round in 0..6 {
+            let base = Base::open(Setup::simulated(&disk, &SimulatedEnv::new(round))).unwrap();
+            let ids = base.transactions.ids();
+            for n in 0..[1, MANY, 3][round as usize % 3] {
+                let space = ids.space().unwrap().0;
+                assert!(space > last_space || n > 0, "{space} came before");
+                last_space = last_space.max(space);
+                let trx = loop {
+                    match ids.try_trx() {
+                        Some(trx) => break trx,
+                        None => ids.raise().unwrap(),
+                    }
+                };
+                assert!(trx.0 > last_trx, "{trx} came before");
+                assert!(ids.next_trx() > trx);
+                last_trx = trx.0;
+            }
+            let ceilings = ids.ceilings();
+            assert!(last_space < ceilings.0 && last_trx < ceilings.1);
+            if round % 2 == 0 {
+                // The log's word may go once the control file has it.
+                base.checkpointer.checkpoint(true).unwrap();
+            }
+            let survive = [Survive::Nothing, Survive::Everything, Survive::Random(round)];
+            drop(base);
+            disk = disk.restart(survive[round as usize % 3]);
+        }
+    }
+
+    #[test]
+    fn threads_get_ids_of_their_own() {
+        let disk = SimulatedDisk::new(1);
+        let mut setup = Setup::simulated(&disk, &SimulatedEnv::new(1));
+        setup.env = Arc::new(RealEnv::default());
+        let base = Base::open(setup).unwrap();
+        let ids = base.transactions.ids();
+        let taken: Vec<Vec<u64>> = thread::scope(|scope| {
+            let take = || (0..MANY / 3).map(|_| ids.space().unwrap().0).collect();
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(take)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(taken.iter().all(|ids| ids.is_sorted()));
+        assert_eq!(taken.iter().flatten().collect::<BTreeSet<_>>().len() as u64, MANY / 3 * 4);
+    }
+}

@@ -6,7 +6,8 @@
 //! **Invariants.** A lock is named by tablespace and hash of the key, so two keys may share one, which costs time and nothing
 //! else. Whoever waits is served in the order of coming. A call locks its row first, then, in one sorted
 //! acquisition, the keys of unique indexes; rows and index keys are of different tablespaces, so there is no circle.
-//! Nobody waits for a row while holding a lock or latch of another kind; the rank is asserted.
+//! Nobody waits for a row while holding a lock or latch of another kind; the rank is asserted. A call that is made from
+//! within another one, by the source of a value, does not wait at all: the other one holds locks that belong before.
 //!
 //! **May touch.** `ids`, `env`, `sync`.
 
@@ -17,8 +18,9 @@ use std::{
 
 use crate::{
     env::Env,
+    error::{Error, Result, UsageError},
     ids::SpaceId,
-    sync::{Arc, Event, Held, Mutex, Rank},
+    sync::{Arc, Event, Held, Mutex, Rank, is_nested},
 };
 
 const SHARDS: usize = 64;
@@ -58,6 +60,12 @@ pub struct RowGuard<'a> {
     held: Vec<LockName>,
 }
 
+fn busy() -> Error {
+    let what =
+        "another call changes this row, and a call from within the source of a value does not wait for it";
+    UsageError::Other(what.into()).into()
+}
+
 impl RowLocks {
     /// A table without locks.
     pub fn new(env: Arc<dyn Env>) -> Self {
@@ -81,6 +89,22 @@ impl RowLocks {
         guard
     }
 
+    /// Takes the lock of the row of a call, which waits unless it was made from within another one.
+    ///
+    /// # Errors
+    /// [`UsageError::Other`] when it would have to wait and must not.
+    pub fn lock_in_call(&self, name: LockName) -> Result<RowGuard<'_>> {
+        if is_nested() { self.try_lock(name).ok_or_else(busy) } else { Ok(self.lock(name)) }
+    }
+
+    /// Takes the locks of several rows of one tablespace. Only whoever fills a new secondary tree does so, one at a time for a
+    /// tablespace: who holds one of these locks meanwhile asks for none of the others.
+    pub fn lock_all(&self, names: Vec<LockName>) -> RowGuard<'_> {
+        let mut guard = RowGuard { locks: self, held: Vec::with_capacity(names.len()) };
+        self.take_all(&mut guard, names);
+        guard
+    }
+
     /// Takes a lock if nobody holds it.
     pub fn try_lock(&self, name: LockName) -> Option<RowGuard<'_>> {
         match self.shard(name).queues.lock().entry(name) {
@@ -93,7 +117,23 @@ impl RowLocks {
     }
 
     /// Takes more locks, of other tablespaces than those that are held.
-    pub fn lock_more(&self, guard: &mut RowGuard<'_>, mut names: Vec<LockName>) {
+    ///
+    /// # Errors
+    /// As [`RowLocks::lock_in_call`].
+    pub fn lock_more(&self, guard: &mut RowGuard<'_>, mut names: Vec<LockName>) -> Result<()> {
+        if is_nested() {
+            names.sort_unstable();
+            names.dedup();
+            for name in names {
+                guard.held.append(&mut self.try_lock(name).ok_or_else(busy)?.held);
+            }
+        } else {
+            self.take_all(guard, names);
+        }
+        Ok(())
+    }
+
+    fn take_all(&self, guard: &mut RowGuard<'_>, mut names: Vec<LockName>) {
         names.sort_unstable();
         names.dedup();
         for name in names {
@@ -157,7 +197,7 @@ mod tests {
                         let key = [(round + n) as u8 % 3];
                         let mut guard = locks.lock(locks.name(SpaceId(20), &key));
                         let more = [1u8, 2, 3].map(|k| locks.name(SpaceId(21), &[k]));
-                        locks.lock_more(&mut guard, more.to_vec());
+                        locks.lock_more(&mut guard, more.to_vec()).unwrap();
                         let before = sum.load(Relaxed);
                         sum.store(before + 1, Relaxed);
                     }

@@ -44,8 +44,8 @@ mod tests;
 
 pub use active::{Active, Horizon, Pin};
 pub use ids::Ids;
-pub use read::{RowReader, full_value, indexed_value};
-pub use row::{Mode, RowTarget, Secondary, Value};
+pub use read::RowReader;
+pub use row::{Mode, RowTarget, Secondary, Value, Watch};
 pub use secondary::{entry_key, index_key_of};
 pub use stream::Stream;
 pub use trx::Trx;
@@ -141,6 +141,7 @@ impl Transactions {
                 from = stored.next;
             }
             Trx::resume(self, trx, stream, last).rollback()?;
+            tracing::info!(trx = trx.0, "an unfinished transaction is rolled back");
         }
         Ok(())
     }
@@ -173,6 +174,12 @@ impl Transactions {
     /// Undo slices dropped since the database was opened.
     pub fn slices_dropped(&self) -> u64 {
         self.slices_dropped.load(Relaxed)
+    }
+
+    /// Fails the next change at this step, counted from 1.
+    #[cfg(test)]
+    pub(crate) fn fail_at(&self, step: u64) {
+        self.failpoint.set(step);
     }
 
     /// The pages.

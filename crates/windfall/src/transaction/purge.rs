@@ -112,8 +112,9 @@ impl Transactions {
     }
 
     /// Purges what was done with when this was called, then runs something while the purge worker stands still: what it
-    /// looks at has no versions left behind, as far as nobody changes it. Damage that purge meets it leaves in place.
-    pub fn with_purge_at_rest<T>(&self, run: impl FnOnce() -> T) -> T {
+    /// looks at has no versions left behind, as far as nobody changes it, if it is told so: a reader that keeps versions, or a
+    /// row that is locked, may have been in the way. Damage that purge meets it leaves in place.
+    pub fn with_purge_at_rest<T>(&self, run: impl FnOnce(bool) -> T) -> T {
         struct Pause<'a>(&'a Transactions);
         impl Drop for Pause<'_> {
             fn drop(&mut self) {
@@ -123,16 +124,18 @@ impl Transactions {
         }
         self.purge_pauses.fetch_add(1, SeqCst);
         let _pause = Pause(self);
+        let mut all = true;
         for stream in self.streams.all() {
-            if let Err(error) = self.catch_up(stream) {
+            all &= self.catch_up(stream).unwrap_or_else(|error| {
                 tracing::warn!(%error, "purge could not go on");
-            }
+                false
+            });
         }
-        run()
+        run(all)
     }
 
-    /// Purges a stream up to its present end, as far as nobody is in the way.
-    fn catch_up(&self, stream: &Stream) -> Result<()> {
+    /// Purges a stream up to its present end, as far as nobody is in the way. Says whether nobody was.
+    fn catch_up(&self, stream: &Stream) -> Result<bool> {
         let goal = stream.end();
         let mut idle = 0;
         let mut before = None;
@@ -141,7 +144,7 @@ impl Transactions {
             let mut state = stream.purge.state.lock();
             self.purge_locked(stream, &mut state)?;
             if state.at >= goal && state.walks.is_empty() && state.deferred.is_empty() {
-                break;
+                return Ok(true);
             }
             let now = Some((state.at, state.walks.clone(), state.deferred.len()));
             idle = if now == before { idle + 1 } else { 0 };
@@ -149,7 +152,7 @@ impl Transactions {
             drop(state);
             self.ground.pool.ground().env.breathe();
         }
-        Ok(())
+        Ok(false)
     }
 
     /// One step of the purge worker. Says whether there is more to do at once.

@@ -21,36 +21,6 @@ use crate::{
     tree::{OverflowRef, overflow::OverflowReader},
 };
 
-/// The value of an entry of a table that nobody changes: `stored` is what the entry holds.
-///
-/// # Errors
-/// Damage, I/O, a dropped table.
-pub fn full_value(tree: &Tree, header: EntryHeader, stored: &[u8]) -> Result<Vec<u8>> {
-    whole_or_window(tree, header, stored, None)
-}
-
-/// As [`full_value`], but no more than the [`INDEXED`] first bytes: what index keys are made of.
-///
-/// # Errors
-/// As [`full_value`].
-pub fn indexed_value(tree: &Tree, header: EntryHeader, stored: &[u8]) -> Result<Vec<u8>> {
-    whole_or_window(tree, header, stored, Some(INDEXED))
-}
-
-fn whole_or_window(
-    tree: &Tree,
-    header: EntryHeader,
-    stored: &[u8],
-    window: Option<usize>,
-) -> Result<Vec<u8>> {
-    if !header.is_overflow() {
-        return Ok(stored.to_vec());
-    }
-    let mut value = Vec::new();
-    read_chain(&mut tree.read_overflow(chain_of(tree, stored)?), &mut value, window)?;
-    Ok(value)
-}
-
 fn chain_of(tree: &Tree, stored: &[u8]) -> Result<OverflowRef> {
     OverflowRef::from_bytes(stored).ok_or_else(|| {
         let what = "a reference to an overflow chain makes no sense".into();
@@ -79,8 +49,20 @@ pub fn resolve(tree: &Tree, key: &[u8], header: EntryHeader, out: &mut Vec<u8>) 
     if header.is_overflow() { long_value(tree, key, header, out, None) } else { Ok(true) }
 }
 
-/// As [`get`], but of a long value no more than the first bytes, for index keys; gives the entry's header.
-pub(super) fn get_indexed(tree: &Tree, key: &[u8], out: &mut Vec<u8>) -> Result<Option<EntryHeader>> {
+/// As [`resolve`], but of a long value no more than the [`INDEXED`] first bytes: what index keys are made of.
+///
+/// # Errors
+/// As [`get`].
+pub fn resolve_indexed(tree: &Tree, key: &[u8], header: EntryHeader, out: &mut Vec<u8>) -> Result<bool> {
+    if header.is_overflow() { long_value(tree, key, header, out, Some(INDEXED)) } else { Ok(true) }
+}
+
+/// As [`get`], but of a long value no more than the first bytes, for index keys; gives the entry's header, be it marked as
+/// deleted or not.
+///
+/// # Errors
+/// As [`get`].
+pub fn get_indexed(tree: &Tree, key: &[u8], out: &mut Vec<u8>) -> Result<Option<EntryHeader>> {
     let Some(header) = tree.get_into(key, out)? else { return Ok(None) };
     if !header.is_deleted() && header.is_overflow() {
         long_value(tree, key, header, out, Some(INDEXED))?;
@@ -172,7 +154,7 @@ impl Transactions {
     /// Damage, I/O, a dropped table.
     pub fn open_value(&self, tree: &Arc<Tree>, key: &[u8]) -> Result<Option<RowReader>> {
         // Under the row's lock nobody has a change of it under way that might be taken back.
-        let _row = self.locks.lock(self.locks.name(tree.space().id(), key));
+        let _row = self.locks.lock_in_call(self.locks.name(tree.space().id(), key))?;
         let pin = Active::pin(&self.active, &self.ids);
         let mut value = Vec::new();
         let Some(header) = tree.get_into(key, &mut value)?.filter(|header| !header.is_deleted()) else {

@@ -56,6 +56,10 @@ pub struct Secondary<'a> {
 /// index that the row is not in.
 pub type KeysOf<'a> = dyn Fn(&[u8], &[u8]) -> Result<Vec<Option<Vec<u8>>>> + Sync + 'a;
 
+/// Is told of a change of a row that is about to be made under the row's lock: the row's key, and the first bytes of its
+/// value before and after; `None` when there is no such row.
+pub type Watch<'a> = dyn Fn(&[u8], Option<&[u8]>, Option<&[u8]>) + Sync + 'a;
+
 /// The trees of a table.
 #[derive(Clone, Copy)]
 pub struct RowTarget<'a> {
@@ -69,6 +73,8 @@ pub struct RowTarget<'a> {
     pub keys_of: &'a KeysOf<'a>,
     /// For a temporary table: the session's stream.
     pub temporary: Option<&'a Stream>,
+    /// Who wants to know of changes.
+    pub watch: Option<&'a Watch<'a>>,
 }
 
 impl core::fmt::Debug for RowTarget<'_> {
@@ -201,7 +207,7 @@ impl Transactions {
     /// I/O. The row is unchanged then.
     pub fn write(&self, target: &RowTarget<'_>, key: &[u8], value: Value<'_>, mode: Mode) -> Result<Lsn> {
         self.admit(key, value.length())?;
-        let mut row = self.lock_row(target, key);
+        let mut row = self.lock_row(target, key)?;
         let mut trx = Trx::new(self);
         let end = trx.change(&mut row, target, key, Some((value, mode)), true)?;
         trx.committed();
@@ -214,7 +220,7 @@ impl Transactions {
     /// A dropped table, damage, I/O. The row is unchanged then.
     pub fn delete(&self, target: &RowTarget<'_>, key: &[u8]) -> Result<Option<Lsn>> {
         self.admit(key, 0)?;
-        let mut row = self.lock_row(target, key);
+        let mut row = self.lock_row(target, key)?;
         let mut trx = Trx::new(self);
         let end = trx.change(&mut row, target, key, None, true)?;
         trx.committed();
@@ -222,8 +228,11 @@ impl Transactions {
     }
 
     /// Waits for the lock of a row.
-    pub fn lock_row(&self, target: &RowTarget<'_>, key: &[u8]) -> RowGuard<'_> {
-        self.locks.lock(self.locks.name(target.clustered.space().id(), key))
+    ///
+    /// # Errors
+    /// When it must not wait.
+    pub fn lock_row(&self, target: &RowTarget<'_>, key: &[u8]) -> Result<RowGuard<'_>> {
+        self.locks.lock_in_call(self.locks.name(target.clustered.space().id(), key))
     }
 
     /// Waits for room in the log.
@@ -263,7 +272,7 @@ impl<'e> Trx<'e> {
         let long = length > tree.inline_limit() as u64;
         let pieces = value.map(Pieces::new).transpose()?;
         let mut plan = Plan { planned: Vec::new() };
-        if long || !target.secondaries.is_empty() {
+        if long || !target.secondaries.is_empty() || target.watch.is_some() {
             let mut before = Vec::new();
             let header = read::get_indexed(tree, key, &mut before)?;
             if !is_wanted(target, mode, is_live(header))? {
@@ -272,6 +281,9 @@ impl<'e> Trx<'e> {
             let before = is_live(header).then_some(&before[..]);
             let after = pieces.as_ref().map(Pieces::start);
             self.plan(row, target, key, before, after, &mut plan)?;
+            if let Some(watch) = target.watch {
+                watch(key, before, after);
+            }
         }
         #[cfg(test)]
         self.floor().failpoint.pass()?;
@@ -339,7 +351,7 @@ impl<'e> Trx<'e> {
                 plan.planned.push(Planned { tree: secondary.tree, touch });
             }
         }
-        locks.lock_more(row, names);
+        locks.lock_more(row, names)?;
         for (secondary, index_key) in taken {
             check_unique(secondary, index_key, key)?;
         }

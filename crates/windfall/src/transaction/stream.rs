@@ -7,7 +7,9 @@
 //! page, then the leaf, then the undo pages ([`Tail::prepare`], which may fail), and then changes things
 //! ([`Tail::write`], which cannot). Behind the page in use lies one that is formatted and empty, so whoever reads on
 //! finds the end without ever asking for a page that was not made. After a restart, slices are not written any more but
-//! to mark records as taken back: the first append begins a new one. The newest slice is never dropped, as it remembers how far
+//! to mark records as taken back: the first append begins a new one. A slice is made by the purge worker once the one before
+//! is half full, so that no writer waits for the system tree, which a statement may be changing; only who fills a slice faster
+//! than that makes the next one itself. The newest slice is never dropped, as it remembers how far
 //! the stream has come. Slices of a temporary stream are logged nowhere, and gone with the process.
 //!
 //! **May touch.** `system`, `mtr`, `buffer` and what is below.
@@ -122,6 +124,8 @@ pub struct Place {
     pieces: Vec<Piece>,
     /// Pages to be formatted.
     fresh: Vec<Slot>,
+    /// Whether the record is the first to reach into a half of its slice.
+    enters: bool,
 }
 
 #[derive(Debug)]
@@ -215,6 +219,21 @@ impl Stream {
     /// Whether nobody is appending.
     pub(super) fn is_free(&self) -> bool {
         self.tail.try_lock().is_some()
+    }
+
+    /// Makes the next slice before anyone needs it, if the newest one is half full and nobody is appending: whoever comes
+    /// meanwhile takes another stream. The caller holds no latch.
+    ///
+    /// # Errors
+    /// As [`Tail::reserve`].
+    pub(super) fn make_ahead(&self) -> Result<()> {
+        let Some(mut end) = self.tail.try_lock() else { return Ok(()) };
+        let in_use = end.next / self.slice_bytes();
+        let half_full = end.next % self.slice_bytes() >= self.slice_bytes() / 2;
+        if half_full && end.newest.as_ref().is_some_and(|(newest, _)| *newest == in_use) {
+            end.newest = Some((in_use + 1, self.make_slice(in_use + 1)?));
+        }
+        Ok(())
     }
 
     fn damaged(&self, at: u64, what: &str) -> Error {
@@ -389,8 +408,6 @@ impl Stream {
         }
         made?;
         self.slices.lock().insert(slice, space.clone());
-        // There is a slice's worth to do.
-        ground.purge_wake.notify();
         Ok(space)
     }
 
@@ -457,7 +474,8 @@ impl Tail<'_> {
     /// I/O. The mini-transaction is unchanged then.
     pub fn prepare(&mut self, mtr: &mut Mtr<'_>, bytes: usize) -> Result<Place> {
         let stream = self.stream;
-        let mut place = Place { at: self.end.next, pieces: Vec::with_capacity(1), fresh: Vec::new() };
+        let mut place =
+            Place { at: self.end.next, pieces: Vec::with_capacity(1), fresh: Vec::new(), enters: false };
         let mut at = self.end.next;
         let mut left = HEAD + bytes;
         while left > 0 {
@@ -465,6 +483,7 @@ impl Tail<'_> {
             let space =
                 stream.space(slice).ok_or_else(|| stream.damaged(at, "its slice was not reserved"))?;
             let slot = mtr.latch(&space, page)?;
+            place.enters |= offset == 0 && u64::from(page.0).is_multiple_of(PAGES / 2);
             if (offset == 0 || at == BEGIN) && u64::from(page.0) + 1 < PAGES {
                 place.fresh.push(mtr.latch_fresh(&space, PageNo(page.0 + 1))?);
             }
@@ -502,6 +521,10 @@ impl Tail<'_> {
         debug_assert!(rest.is_empty(), "the place is as long as the record");
         self.end.next = place.at + bytes.len() as u64;
         self.stream.end.store(self.end.next, Release);
+        if place.enters {
+            // There is a slice's worth to purge, or the next slice to be made.
+            self.stream.ground.purge_wake.notify();
+        }
         self.stream.undo_pos(place.at)
     }
 }

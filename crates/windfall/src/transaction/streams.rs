@@ -30,6 +30,9 @@ pub const MOST: usize = 256;
 /// How many streams are tried before one more is made.
 const TRIES: usize = 8;
 
+/// Log that the making of slices may need.
+const LOG_A_STEP: u64 = 64 << 10;
+
 /// The streams.
 #[derive(Debug)]
 pub struct Streams {
@@ -129,6 +132,15 @@ impl Streams {
             return stream;
         }
         self.get(first % count)
+    }
+
+    /// Makes the slices that the streams will need next.
+    ///
+    /// # Errors
+    /// I/O, a full disk.
+    pub fn make_ahead(&self) -> Result<()> {
+        self.ground.pool.ground().log.admit(LOG_A_STEP)?;
+        self.all().try_for_each(Stream::make_ahead)
     }
 
     fn get(&self, number: usize) -> &Stream {

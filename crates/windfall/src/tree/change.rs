@@ -81,6 +81,17 @@ impl<S: PageStore> Tree<S> {
     }
 }
 
+impl<S: PageStore> Tree<S> {
+    /// Splits the leaf of a key until an entry with a value of so many bytes would fit, or several entries that take as much,
+    /// in mini-transactions of its own. The caller holds no page of this tree.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn make_room(&self, key: &[u8], value: usize) -> Result<()> {
+        self.split(&Need::leaf(key, value), 0)
+    }
+}
+
 /// Where a key is, seen from a leaf that is latched already.
 #[derive(Debug)]
 pub enum Beside<'k, S: PageStore> {

@@ -96,6 +96,23 @@ impl<S: PageStore> Tree<S> {
         inline_limit(self.store.page_size())
     }
 
+    /// Levels of the tree; 0 for one without a page.
+    ///
+    /// # Errors
+    /// Those of [`PageStore::read`].
+    pub fn height(&self) -> Result<u32> {
+        if !self.is_rooted()? {
+            return Ok(0);
+        }
+        loop {
+            let root = self.store.read(&self.space, PageNo::ROOT, Access::Point)?;
+            let height = u32::from(Node::new(root.page()).level()) + 1;
+            if root.is_valid() {
+                return Ok(height);
+            }
+        }
+    }
+
     /// Reads the entry of a key: its version header, and its value into `value`, whose old content is lost. Entries
     /// that are marked as deleted are found too: whether they count is for the caller to say.
     ///

@@ -1,7 +1,7 @@
 //! Long values: chains of overflow pages in the tree's own tablespace.
 //!
-//! **Purpose.** Values beyond [`Tree::inline_limit`], up to 4 GiB, are written and read as streams, a few pages at a
-//! time. The entry then holds an [`OverflowRef`] in place of the value, and says so in its flags.
+//! **Purpose.** Values beyond [`Tree::inline_limit`], up to 4 GiB, are written and read as streams, page by page. The
+//! entry then holds an [`OverflowRef`] in place of the value, and says so in its flags.
 //!
 //! **Invariants.** A page is linked in the mini-transaction that allocates it, so a chain can be walked from its
 //! first page at any time, however little of it is written yet. A chain is freed from its second page on, in bounded steps,
@@ -38,7 +38,7 @@ use core::ops::Deref;
 
 use super::{
     Tree,
-    store::{Access, Latched, MiniTransaction, PageStore, Reading, Shared},
+    store::{Access, MiniTransaction, PageStore, Reading, Shared},
 };
 use crate::{
     error::{Result, UsageError},
@@ -51,9 +51,6 @@ const STAMP: usize = 32;
 const PLACE: usize = 40;
 const LEN: usize = 44;
 const DATA: usize = 48;
-
-/// Pages that one mini-transaction writes.
-const PAGES_AT_ONCE: usize = 4;
 
 /// The longest value.
 pub const VALUE_LIMIT: u64 = 4 << 30;
@@ -247,12 +244,13 @@ impl<S: PageStore> OverflowWriter<'_, S> {
         self.first
     }
 
-    /// Appends a chunk. Whenever a few pages are full, they are written in a mini-transaction of their own.
+    /// Appends a chunk. Whenever a page is full, it is written in a mini-transaction of its own. A lack of frames has
+    /// changed nothing when it is found.
     ///
     /// # Errors
     /// Those of the store; [`UsageError::ValueTooLong`].
     pub fn write(&mut self, mut chunk: &[u8]) -> Result<()> {
-        let whole = capacity(self.tree.store.page_size()) * PAGES_AT_ONCE;
+        let whole = capacity(self.tree.store.page_size());
         let length = self.length + chunk.len() as u64;
         if length > VALUE_LIMIT {
             return Err(UsageError::ValueTooLong { length, limit: VALUE_LIMIT }.into());
@@ -278,37 +276,28 @@ impl<S: PageStore> OverflowWriter<'_, S> {
         Ok((OverflowRef { length: self.length, stamp: self.stamp, first: self.first }, lsn))
     }
 
+    /// Writes what is pending, at most a page. Whatever can fail comes before the first change.
     fn flush(&mut self) -> Result<Lsn> {
         let tree = self.tree;
-        let capacity = capacity(tree.store.page_size());
         let mut mtr = tree.store.begin()?;
-        let mut page = mtr.latch(&tree.space, self.last)?;
-        let mut chunks = self.pending.chunks(capacity);
+        let last = mtr.latch(&tree.space, self.last)?;
         // The first page was made empty; every later last page is full.
-        if self.place == 0 && tree.link(mtr.page(page), self.last, self.stamp, 0)?.len == 0 {
-            let chunk = chunks.next().unwrap_or(&[]);
-            let link = Link { next: PageNo::NONE, stamp: self.stamp, place: 0, len: chunk.len() };
-            write_page::<S>(&mut mtr, page, link, chunk);
-        }
-        for chunk in chunks {
-            let near = PageNo(mtr.page_no(page).0 + 1);
-            let next = mtr.allocate(&tree.space, PageType::Overflow, 0, near)?;
-            self.place += 1;
-            let link = Link { next: PageNo::NONE, stamp: self.stamp, place: self.place, len: chunk.len() };
-            write_page::<S>(&mut mtr, next, link, chunk);
+        let is_empty = self.place == 0 && tree.link(mtr.page(last), self.last, self.stamp, 0)?.len == 0;
+        let (page, place) = if is_empty {
+            (last, 0)
+        } else {
+            let next = mtr.allocate(&tree.space, PageType::Overflow, 0, PageNo(self.last.0 + 1))?;
             let no = mtr.page_no(next);
-            mtr.apply(page, &PageOp::Write { at: NEXT as u32, bytes: &no.0.to_le_bytes() });
-            page = next;
-        }
-        self.last = mtr.page_no(page);
+            mtr.apply(last, &PageOp::Write { at: NEXT as u32, bytes: &no.0.to_le_bytes() });
+            (next, self.place + 1)
+        };
+        let link = Link { next: PageNo::NONE, stamp: self.stamp, place, len: self.pending.len() };
+        mtr.apply(page, &PageOp::Write { at: NEXT as u32, bytes: &link.to_bytes() });
+        mtr.apply(page, &PageOp::Write { at: DATA as u32, bytes: &self.pending });
+        (self.last, self.place) = (mtr.page_no(page), place);
         self.pending.clear();
         mtr.commit()
     }
-}
-
-fn write_page<S: PageStore>(mtr: &mut S::MiniTransaction<'_>, page: Latched, link: Link, chunk: &[u8]) {
-    mtr.apply(page, &PageOp::Write { at: NEXT as u32, bytes: &link.to_bytes() });
-    mtr.apply(page, &PageOp::Write { at: DATA as u32, bytes: chunk });
 }
 
 /// Reads a long value piece by piece. `T` is a reference to the tree, borrowed or counted.

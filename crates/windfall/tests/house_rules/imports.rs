@@ -27,8 +27,9 @@ const FLOORS: &[&[&str]] = &[
     &["catalog"],
     &["checkpoint"],
     &["recovery"],
+    &["options"],
     &["engine"],
-    &["database", "options", "metrics", "check", "session", "table", "index", "range"],
+    &["database", "metrics", "check", "session", "table", "index", "range"],
 ];
 
 /// Rooms that know less than their floor would allow: the tree is an algorithm over pages, whoever keeps them.

@@ -86,11 +86,15 @@ fn a_drop_gets_every_frame_back_whatever_is_under_way() {
 #[test]
 fn a_drop_and_a_failing_write_leave_nothing_behind() {
     let prepared = Prepared::new();
-    explore(1200, move || {
-        let base = prepared.open(6);
-        base.disk.fail_on(FileName::Doublewrite, Fault::Full);
-        drop_amid(base);
-    });
+    let faults = [(FileName::Doublewrite, Fault::Full), (FileName::Data(SPACES[1]), Fault::TornPage)];
+    for (file, fault) in faults {
+        let prepared = prepared.clone();
+        explore(1000, move || {
+            let base = prepared.open(6);
+            base.disk.fail_on(file, fault);
+            drop_amid(base);
+        });
+    }
 }
 
 /// A page that the flusher has chosen is dropped, and its frame gets another dirty page.

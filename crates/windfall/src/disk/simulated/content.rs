@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// What a device writes at once, at the least.
-const SECTOR: usize = 512;
+pub const SECTOR: usize = 512;
 
 /// Bytes, in blocks that copies share. Blocks that were never written take no memory.
 #[derive(Clone, Debug, Default)]

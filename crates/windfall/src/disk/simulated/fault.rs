@@ -6,6 +6,8 @@
 //!
 //! **May touch.** Nothing.
 
+use super::FileName;
+
 /// A failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -16,6 +18,8 @@ pub enum Fault {
     /// A sync fails. Some of what it was to make durable is lost, readers still see it, and later syncs succeed
     /// without it.
     SyncFails,
+    /// The write of a page to a data file fails, and its beginning has arrived.
+    TornPage,
     /// A write is acknowledged and never happens.
     LostWrite,
     /// A write is acknowledged and happens elsewhere in the file.
@@ -39,12 +43,13 @@ pub enum Kind {
 }
 
 impl Fault {
-    /// Whether it can happen to such an operation.
-    pub fn fits(self, kind: Kind) -> bool {
+    /// Whether it can happen to such an operation on this file.
+    pub fn fits(self, kind: Kind, file: FileName) -> bool {
         match self {
             Self::Eio => true,
             Self::Full => matches!(kind, Kind::Write | Kind::Grow),
             Self::SyncFails => kind == Kind::Sync,
+            Self::TornPage => kind == Kind::Write && matches!(file, FileName::Data(_)),
             Self::LostWrite | Self::MisdirectedWrite { .. } => kind == Kind::Write,
         }
     }

@@ -23,7 +23,7 @@ use std::{
     path::PathBuf,
 };
 
-use content::{Change, Inode};
+use content::{Change, Inode, SECTOR};
 pub use fault::Fault;
 use fault::Kind;
 use names::{InodeId, Names};
@@ -33,7 +33,7 @@ use super::{
     system::{check_blocks, failed},
 };
 use crate::{
-    env::SimulatedEnv,
+    env::{Env, SimulatedEnv},
     error::DiskError,
     page::Page,
     sync::{
@@ -215,7 +215,7 @@ impl SimulatedDisk {
             return Err(DiskError::Crashed);
         }
         let due = |(at, on, fault): &(u64, Option<FileName>, Fault)| {
-            *at <= now && on.is_none_or(|on| on == file) && fault.fits(kind)
+            *at <= now && on.is_none_or(|on| on == file) && fault.fits(kind, file)
         };
         let fault = match state.faults.iter().position(due) {
             Some(due) => Some(state.faults.remove(due).2),
@@ -304,12 +304,17 @@ impl State {
             Some(Fault::MisdirectedWrite { offset }) => offset,
             _ => offset,
         };
+        let mut arriving = bytes;
+        if fault == Some(Fault::TornPage) {
+            let sectors = (bytes.len() / SECTOR) as u64;
+            arriving = &bytes[..(1 + self.chance.random() % (sectors - 1)) as usize * SECTOR];
+        }
         self.check_space("write", file, id, offset, bytes.len() as u64)?;
         let block = BLOCK as u64;
         let blocks = offset / block..(offset + bytes.len() as u64).div_ceil(block);
         self.unreadable.retain(|(inode, block)| *inode != id || !blocks.contains(block));
-        self.inode(id).change(Change::Write { offset, bytes: bytes.into() });
-        Ok(())
+        self.inode(id).change(Change::Write { offset, bytes: arriving.into() });
+        if arriving.len() < bytes.len() { Err(eio("write", file)) } else { Ok(()) }
     }
 
     fn read(&mut self, file: FileName, id: InodeId, offset: u64, out: &mut [u8]) -> Result<usize, DiskError> {

@@ -259,6 +259,19 @@ fn faults_happen_once_where_they_fit() {
 }
 
 #[test]
+fn a_page_may_be_torn_by_a_write_that_fails() {
+    let disk = with_log(&[1; 8192]);
+    disk.create(DATA).unwrap();
+    disk.fail_at(0, Fault::TornPage);
+    disk.write(LOG, 0, &[2; 4096]).unwrap();
+    assert!(matches!(disk.write(DATA, 0, &[2; 4096]), Err(DiskError::Io { .. })));
+    let torn = content(&disk, DATA).unwrap();
+    assert!((512..4096).contains(&torn.len()) && torn.iter().all(|byte| *byte == 2), "{} bytes", torn.len());
+    disk.write(DATA, 0, &[3; 4096]).unwrap();
+    assert_eq!(content(&disk, DATA).unwrap(), [3; 4096]);
+}
+
+#[test]
 fn a_failed_sync_is_not_made_good_by_the_next() {
     let mut lost = 0;
     for seed in 0..40 {

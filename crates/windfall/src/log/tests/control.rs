@@ -27,6 +27,7 @@ fn a_write_torn_at_any_byte_leaves_the_old_or_the_new() {
             let torn = disk.crash(0);
             torn.write(FileName::Control, 0, &[&after[..cut], &before[cut..]].concat()).unwrap();
             let found = ControlFile::open(torn, Health::new()).unwrap().control().clone();
+            let found = Control { alone: false, ..found };
             assert!(found == old || found == *file.control(), "torn at byte {cut}");
         }
     }
@@ -50,6 +51,7 @@ fn every_field_comes_back() {
             trx_ceiling: 10,
             clean: true,
             system_made: true,
+            alone: false,
         }
     })
     .unwrap();
@@ -89,4 +91,60 @@ fn a_failing_write_poisons() {
     disk.fail_sync();
     assert!(file.update(|control| control.clean = true).is_err());
     assert!(health.is_poisoned() && !file.control().clean);
+}
+
+/// Lets the newest slot rot.
+fn rot(disk: &Arc<TestDisk>) {
+    let mut slots = vec![0; 8192];
+    disk.read(FileName::Control, 0, &mut slots).unwrap();
+    let sequence = |slot: usize| slots[slot * 4096 + 32];
+    let newest = usize::from(sequence(1) > sequence(0));
+    let byte = slots[newest * 4096 + 50] ^ 4;
+    disk.write(FileName::Control, newest as u64 * 4096 + 50, &[byte]).unwrap();
+}
+
+fn tells_of_the_control_file(disk: &Arc<TestDisk>) {
+    let error = read(disk, None).map(drop).expect_err("something was lost").to_string();
+    assert!(error.contains("windfall.control") && error.contains("backup"), "{error}");
+}
+
+#[test]
+fn an_older_record_never_hides_what_a_later_incarnation_logged() {
+    for clean in [false, true] {
+        let mut life = open(new_database());
+        life.append(b"of the first");
+        life.log.sync_to(life.log.end()).unwrap();
+        if clean {
+            let end = life.log.finish().unwrap();
+            life.control.update(|control| (control.durable, control.clean) = (end, true)).unwrap();
+        }
+        let life = open(life.disk.crash(1));
+        // Nothing was logged since the lost record: nothing is lost.
+        let early = life.disk.crash(1);
+        rot(&early);
+        assert_eq!(read(&early, None).unwrap().1.len(), 1);
+        life.append(b"of the second");
+        life.log.sync_to(life.log.end()).unwrap();
+        let disk = life.disk.crash(2);
+        rot(&disk);
+        tells_of_the_control_file(&disk);
+    }
+}
+
+#[test]
+fn an_older_record_whose_log_is_gone_is_told_as_such() {
+    let mut life = open(new_database());
+    life.checkpoint(Lsn::ZERO);
+    let groups: Vec<_> = (0..60u8).map(|n| life.append(&[n; 4000])).collect();
+    life.log.sync_to(life.log.end()).unwrap();
+    let sole = life.disk.crash(1);
+    rot(&sole);
+    // The older floor is lower, and the log is whole from there.
+    assert_eq!(read(&sole, None).unwrap().1.len(), 60);
+    life.checkpoint(groups[50].0);
+    for _ in 0..20 {
+        let _ = life.log.step();
+    }
+    rot(&life.disk);
+    tells_of_the_control_file(&life.disk);
 }

@@ -97,7 +97,7 @@ impl Run {
         // Purge keeps away from rows that are locked.
         let keys: BTreeSet<u8> = changes.iter().map(|(key, _)| *key).collect();
         let mut guards: Vec<_> =
-            keys.iter().map(|key| base.transactions.lock_row(&target, &[*key])).collect();
+            keys.iter().map(|key| base.transactions.lock_row(&target, &[*key]).unwrap()).collect();
         let mut trx = Trx::new(&base.transactions);
         for (key, value) in changes {
             if value.as_ref().is_some_and(|value| !fits(&rows, *key, value)) {

@@ -1,6 +1,7 @@
 //! Tests of transactions over a real pool, log and disk, the last simulated: a table with two secondary trees.
 
 mod crash;
+mod frames;
 mod model;
 mod purge;
 mod threads;
@@ -236,6 +237,7 @@ impl Base {
             secondaries,
             keys_of: &|_, value| Ok(keys_of(value)),
             temporary: None,
+            watch: None,
         }
     }
 

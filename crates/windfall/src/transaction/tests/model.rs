@@ -128,7 +128,7 @@ impl Run {
                 continue;
             }
             // There is one thread: the locks need not last.
-            let mut guard = base.transactions.lock_row(&target, &key);
+            let mut guard = base.transactions.lock_row(&target, &key).unwrap();
             let new = value.as_deref().map(|value| (Value::Bytes(value), Mode::Put));
             trx.change(&mut guard, &target, &key, new, false).unwrap();
             match value {

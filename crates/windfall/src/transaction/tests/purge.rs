@@ -4,7 +4,11 @@ use super::{
     super::{Active, Trx},
     Base, Mode, Rows, Setup, Value,
 };
-use crate::{disk::simulated::SimulatedDisk, env::SimulatedEnv};
+use crate::{
+    disk::simulated::SimulatedDisk,
+    env::SimulatedEnv,
+    sync::work::{self, Work},
+};
 
 fn base(disk: &SimulatedDisk) -> Base {
     let mut setup = Setup::simulated(disk, &SimulatedEnv::new(5));
@@ -70,7 +74,7 @@ fn an_unfinished_transaction_keeps_its_slices_and_no_others() {
     let mut model = Rows::new();
     let secondaries = base.secondaries();
     let target = base.target(&secondaries);
-    let mut row_lock = base.transactions.lock_row(&target, &key(1000));
+    let mut row_lock = base.transactions.lock_row(&target, &key(1000)).unwrap();
     let mut trx = Trx::new(&base.transactions);
     churn(&base, &mut model, 3);
     let old = row(1000, 1);
@@ -99,7 +103,7 @@ fn a_transaction_left_behind_is_purged_when_it_has_committed() {
     let target = base.target(&secondaries);
     let mut trx = Trx::new(&base.transactions);
     for n in 0..40 {
-        let mut row_lock = base.transactions.lock_row(&target, &key(n));
+        let mut row_lock = base.transactions.lock_row(&target, &key(n)).unwrap();
         trx.change(&mut row_lock, &target, &key(n), None, false).unwrap();
         model.remove(&key(n)[..]);
     }
@@ -167,6 +171,7 @@ fn temporary_rows_leave_nothing_in_the_log() {
         secondaries: &[],
         keys_of: &|_, _| Ok(Vec::new()),
         temporary: Some(&stream),
+        watch: None,
     };
     base.put(b"x", b"abc", Mode::Put).unwrap();
     let spaces = ids.ceilings();
@@ -179,7 +184,7 @@ fn temporary_rows_leave_nothing_in_the_log() {
         }
     }
     let mut trx = Trx::new(&base.transactions);
-    let mut lock = base.transactions.lock_row(&target, &key(3));
+    let mut lock = base.transactions.lock_row(&target, &key(3)).unwrap();
     trx.change(&mut lock, &target, &key(3), None, false).unwrap();
     trx.rollback().unwrap();
     drop(lock);
@@ -201,7 +206,7 @@ fn rows_of_a_dropped_table_are_passed_over() {
     base.put(b"gone", &row(1, 1), Mode::Put).unwrap();
     base.delete(b"gone").unwrap();
     let mut trx = Trx::new(&base.transactions);
-    let mut lock = base.transactions.lock_row(&target, b"x");
+    let mut lock = base.transactions.lock_row(&target, b"x").unwrap();
     let long = vec![7; 5000];
     trx.change(&mut lock, &target, b"x", Some((Value::Bytes(&long), Mode::Put)), false).unwrap();
     for tree in [&base.clustered, &base.unique, &base.plain] {
@@ -212,4 +217,47 @@ fn rows_of_a_dropped_table_are_passed_over() {
     assert!(base.pool.ground().health.check().is_ok());
     assert!(base.put(b"y", b"abc", Mode::Put).is_err());
     assert!(base.pool.ground().health.check().is_ok());
+}
+
+#[test]
+fn a_writer_finds_its_slices_made() {
+    let disk = SimulatedDisk::new(1);
+    let base = base(&disk);
+    let mut model = Rows::new();
+    churn(&base, &mut model, 1);
+    let (before, start) = (base.slices(), work::so_far());
+    let touched = || (work::so_far() - start).of(Work::CatalogFrame);
+    // Whoever writes more than a slice between two visits of the worker makes the next one.
+    churn(&base, &mut model, 5);
+    assert!(base.slices() > before && touched() > 0);
+
+    let streams = base.transactions.streams();
+    let (mut made, mut ahead) = (base.slices(), 0);
+    for round in 3..9 {
+        for n in 0..300 {
+            if n % 50 == 0 {
+                streams.make_ahead().unwrap();
+                ahead += base.slices() - made;
+                made = base.slices();
+                streams.make_ahead().unwrap();
+                assert_eq!(base.slices(), made, "one is enough");
+            }
+            let before = work::so_far();
+            base.put(&key(n), &row(n, round), Mode::Put).unwrap();
+            model.insert(key(n).to_vec(), row(n, round));
+            let work = work::so_far() - before;
+            assert_eq!((work.of(Work::CatalogFrame), work.of(Work::CatalogLatch)), (0, 0), "{work:?}");
+        }
+    }
+    assert!(ahead >= 2, "{ahead} slices");
+    base.compare_purged(&model).unwrap();
+    assert!(base.slices() <= 2);
+    // A slice that was made and not used is left behind by the next start, and goes.
+    base.sync().unwrap();
+    drop(base);
+    let base = self::base(&disk.restart(crate::disk::simulated::Survive::Everything));
+    base.compare_purged(&model).unwrap();
+    churn(&base, &mut model, 3);
+    base.compare_purged(&model).unwrap();
+    assert_eq!(base.slices(), 1);
 }

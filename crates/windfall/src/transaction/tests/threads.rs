@@ -67,7 +67,7 @@ fn rows_and_entries_stay_one_under_contention() {
                             // A change that is taken back.
                             let secondaries = base.secondaries();
                             let target = base.target(&secondaries);
-                            let mut lock = base.transactions.lock_row(&target, &key);
+                            let mut lock = base.transactions.lock_row(&target, &key).unwrap();
                             let mut trx = Trx::new(&base.transactions);
                             let new = Some((Value::Bytes(&value), Mode::Put));
                             let done = trx.change(&mut lock, &target, &key, new, false).map(drop);
@@ -117,7 +117,7 @@ fn no_increment_is_lost_and_the_log_is_enough() {
                     let key = [draw(3) as u8];
                     let secondaries = base.secondaries();
                     let target = base.target(&secondaries);
-                    let mut lock = base.transactions.lock_row(&target, &key);
+                    let mut lock = base.transactions.lock_row(&target, &key).unwrap();
                     let mut value = vec![0; 11];
                     let _ = read::get(&base.clustered, &key, &mut value).unwrap();
                     value.resize(11, 0);

@@ -115,6 +115,13 @@ proptest! {
 }
 
 #[test]
+fn bulk_load_takes_nothing_and_one_entry() {
+    loaded(4096, 90, &[], |_| Vec::new());
+    loaded(4096, 90, &[Vec::new()], |_| vec![1; 1024]);
+    loaded(4096, 1, &[vec![7; key_limit(4096)]], |_| Vec::new());
+}
+
+#[test]
 fn bulk_load_of_sparse_pages_with_long_keys_stays_low() {
     let keys: Vec<Vec<u8>> = (0u16..400)
         .map(|n| {

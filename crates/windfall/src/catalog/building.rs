@@ -1,0 +1,138 @@
+//! What changes in a table while a secondary tree of it is being filled.
+//!
+//! **Purpose.** Row calls go on while the tree is filled, and do not write to it. They note here which of its entries their
+//! change concerns; whoever fills the tree looks at these entries again.
+//!
+//! **Invariants.** A change of a row notes the entries of the value before and of the value after, under the row's lock and
+//! before it changes anything; so who takes the note and then the row's lock finds what became of the change, be it
+//! committed or rolled back. A row whose entry stays the same is not noted. Notes are no more than [`MOST`] bytes and
+//! what the calls under way add: who comes later waits, outside the gate, for the one who fills the tree never waits
+//! for a change that has not passed the gate.
+//!
+//! **May touch.** `record`, `store`, `transaction`, `env`, `sync`.
+
+use std::collections::BTreeSet;
+
+use super::record::KeySpec;
+use crate::{
+    env::Env,
+    store::Tree,
+    sync::{
+        Arc, Event, Mutex, Rank,
+        atomic::{
+            AtomicBool, AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
+    transaction::entry_key,
+};
+
+/// Bytes of notes that are kept at most.
+pub(super) const MOST: usize = 64 << 20;
+/// What a note takes beside its bytes.
+const NOTE: usize = 64;
+
+/// A secondary tree that is being filled.
+#[derive(Debug)]
+pub struct Building {
+    tree: Arc<Tree>,
+    key: KeySpec,
+    notes: Mutex<BTreeSet<Vec<u8>>>,
+    bytes: AtomicUsize,
+    /// Nobody looks at the notes any more.
+    ended: AtomicBool,
+    room: Event,
+    env: Arc<dyn Env>,
+}
+
+impl Building {
+    pub(super) fn new(tree: Arc<Tree>, key: KeySpec, env: Arc<dyn Env>) -> Self {
+        Self {
+            tree,
+            key,
+            notes: Mutex::new(Rank::Leaf, BTreeSet::new()),
+            bytes: AtomicUsize::new(0),
+            ended: AtomicBool::new(false),
+            room: Event::new(),
+            env,
+        }
+    }
+
+    /// The tree that is being filled.
+    pub fn tree(&self) -> &Arc<Tree> {
+        &self.tree
+    }
+
+    /// Notes that a row is about to change. The row's lock is held.
+    pub fn note(&self, row: &[u8], before: Option<&[u8]>, after: Option<&[u8]>) {
+        let entry = |value: Option<&[u8]>| value.map(|value| entry_key(&self.key.key_of(value), row));
+        let (before, after) = (entry(before), entry(after));
+        if before == after {
+            return;
+        }
+        let mut notes = self.notes.lock();
+        for entry in [before, after].into_iter().flatten() {
+            let length = entry.len() + NOTE;
+            if notes.insert(entry) {
+                self.bytes.fetch_add(length, Relaxed);
+            }
+        }
+    }
+
+    /// Takes the notes of this moment.
+    pub(super) fn take(&self) -> BTreeSet<Vec<u8>> {
+        let taken = {
+            let mut notes = self.notes.lock();
+            self.bytes.store(0, Relaxed);
+            core::mem::take(&mut *notes)
+        };
+        self.room.notify();
+        taken
+    }
+
+    /// Bytes of notes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.load(Relaxed)
+    }
+
+    /// Whether a change of a row should wait for room.
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes() >= MOST && !self.ended.load(SeqCst)
+    }
+
+    /// Waits for room. The caller is inside no gate.
+    pub(super) fn wait_for_room(&self) {
+        self.env.wait(&self.room, &mut || !self.is_full());
+    }
+
+    /// The tree is filled, or given up.
+    pub(super) fn end(&self) {
+        self.ended.store(true, SeqCst);
+        self.room.notify();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::KeyPart;
+
+    #[test]
+    fn both_sides_of_a_change_are_noted_once_and_what_stays_is_not() {
+        let (tree, _) = crate::catalog::tests::lone_tree();
+        let key = KeySpec { parts: vec![KeyPart::Value { offset: 0, length: 1 }] };
+        let building = Building::new(tree, key, Arc::new(crate::env::SimulatedEnv::new(1)));
+        building.note(b"row", None, Some(b"a1"));
+        building.note(b"row", Some(b"a1"), Some(b"a2"));
+        building.note(b"row", Some(b"a2"), Some(b"b"));
+        building.note(b"row", Some(b"b"), None);
+        let bytes = building.bytes();
+        assert_eq!(bytes, 2 * (entry_key(b"a", b"row").len() + NOTE));
+        assert_eq!(Vec::from_iter(building.take()), [entry_key(b"a", b"row"), entry_key(b"b", b"row")]);
+        assert_eq!(building.bytes(), 0);
+        building.bytes.store(MOST, Relaxed);
+        assert!(building.is_full());
+        building.end();
+        building.wait_for_room();
+    }
+}

@@ -1,0 +1,398 @@
+//! Tests of statements beside row calls, on a simulated disk, where a test may act at chosen places within a statement.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    Database, IndexOptions, Options, Result, Table, TableOptions,
+    buffer::Durability,
+    disk::simulated::{SimulatedDisk, Survive},
+    env::{Env, SimulatedEnv},
+    error::{Error, SchemaError, UsageError},
+    store::Tree,
+    sync::{Arc, Mutex, Rank},
+};
+
+type Act = Box<dyn FnMut() + Send>;
+
+/// How many bytes of an index's entries are sorted at a time, and of notes are kept.
+type Bounds = Option<(usize, usize)>;
+
+/// What a test does at places within a statement.
+pub struct Pause(Mutex<(Option<Act>, Bounds)>);
+
+impl Default for Pause {
+    fn default() -> Self {
+        Self(Mutex::new(Rank::Leaf, (None, None)))
+    }
+}
+
+impl core::fmt::Debug for Pause {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Pause")
+    }
+}
+
+impl Pause {
+    pub fn set(&self, run: impl FnMut() + Send + 'static) {
+        self.0.lock().0 = Some(Box::new(run));
+    }
+
+    pub fn clear(&self) {
+        self.0.lock().0 = None;
+    }
+
+    pub fn set_bounds(&self, entries: usize, notes: usize) {
+        self.0.lock().1 = Some((entries, notes));
+    }
+
+    pub fn bounds(&self) -> Bounds {
+        self.0.lock().1
+    }
+
+    pub fn pass(&self) {
+        let run = self.0.lock().0.take();
+        if let Some(mut run) = run {
+            run();
+            self.0.lock().0.get_or_insert(run);
+        }
+    }
+}
+
+fn open(disk: &SimulatedDisk, seed: u64) -> Result<(Database, SimulatedEnv)> {
+    let options = Options::default()
+        .page_size(4096)
+        .buffer_pool_size(256 * 4096)
+        .log_size(4 << 20)
+        .log_buffer_size(256 << 10);
+    let env = SimulatedEnv::new(seed);
+    let db = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options, &|_| {})?;
+    Ok((db, env))
+}
+
+/// A tree of a database that is kept open by what comes with it.
+pub fn lone_tree() -> (Arc<Tree>, Database) {
+    let (db, _) = open(&SimulatedDisk::new(1), 1).unwrap();
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    (table.inner.shape().clustered.clone(), db)
+}
+
+type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Changes of rows, of which some fail and are rolled back; keys of the unique index wander between rows.
+struct Changes {
+    chance: SimulatedEnv,
+    rows: Rows,
+    /// What the call under way would make of the rows.
+    next: Rows,
+}
+
+/// The value begins with the index key.
+fn value(index_key: u64, chance: &SimulatedEnv) -> Vec<u8> {
+    let mut value = format!("{index_key:05}").into_bytes();
+    let long = if chance.random().is_multiple_of(16) { 6000 } else { chance.random() % 60 };
+    value.resize(5 + long as usize, b'.');
+    value
+}
+
+fn row(n: u64) -> Vec<u8> {
+    format!("row {n:03}").into_bytes()
+}
+
+impl Changes {
+    fn free_key(&self) -> u64 {
+        loop {
+            let key = self.chance.random() % 400;
+            let taken = format!("{key:05}");
+            if !self.rows.values().any(|value| value.starts_with(taken.as_bytes())) {
+                return key;
+            }
+        }
+    }
+
+    /// One call. Gives the error of one that was not to fail.
+    fn change(&mut self, db: &Database, table: &Table) -> Result<()> {
+        let key = row(self.chance.random() % 200);
+        self.next = self.rows.clone();
+        let fails = self.chance.random().is_multiple_of(6);
+        if fails {
+            db.engine().transactions.fail_at(1 + self.chance.random() % 3);
+        }
+        let done = match self.chance.random() % 5 {
+            0 | 1 => {
+                self.next.remove(&key);
+                table.delete(&key).map(drop)
+            }
+            2 if self.rows.contains_key(&key) => {
+                // The same index key, another value.
+                let mut value = self.rows[&key].clone();
+                value.push(b'x');
+                self.next.insert(key.clone(), value.clone());
+                table.update(&key, &value)
+            }
+            _ => {
+                let value = value(self.free_key(), &self.chance);
+                self.next.insert(key.clone(), value.clone());
+                table.put(&key, &value)
+            }
+        };
+        db.engine().transactions.fail_at(0);
+        match done {
+            Ok(()) => self.rows = self.next.clone(),
+            Err(Error::Usage(UsageError::Other(_))) if fails => self.next = self.rows.clone(),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+fn filled(db: &Database, seed: u64, rows: u64) -> Result<Changes> {
+    let chance = SimulatedEnv::new(seed ^ 0x5eed);
+    let table = db.create_table("t", TableOptions::default())?;
+    let mut changes = Changes { chance, rows: Rows::new(), next: Rows::new() };
+    for n in 0..rows {
+        let value = value(n, &changes.chance);
+        table.put(&row(n), &value)?;
+        changes.rows.insert(row(n), value);
+    }
+    Ok(changes)
+}
+
+fn rows_of(table: &Table) -> Result<Rows> {
+    table.rows()?.collect()
+}
+
+fn rows_by_index(table: &Table) -> Result<Rows> {
+    let found = table.index("i")?.range::<&[u8]>(..)?;
+    found.map(|row| row.map(|row| (row.key, row.value))).collect()
+}
+
+fn index(unique: bool) -> IndexOptions {
+    let index = IndexOptions::on_value(0..5);
+    if unique { index.unique() } else { index }
+}
+
+/// Builds an index while rows change at each place where the statement can be watched.
+fn build_amid_changes(disk: &SimulatedDisk, seed: u64, rows: u64) -> (Arc<Mutex<Changes>>, Result<()>) {
+    let none = Changes { chance: SimulatedEnv::new(1), rows: Rows::new(), next: Rows::new() };
+    let changes = Arc::new(Mutex::new(Rank::Session, none));
+    let Ok((db, _)) = open(disk, seed) else {
+        return (changes, Err(Error::Closed));
+    };
+    let done = (|| {
+        *changes.lock() = filled(&db, seed, rows)?;
+        // All at once; in runs that are merged; in pieces, whenever there are some notes; both.
+        match seed / 2 % 4 {
+            1 => db.engine().catalog.pause.set_bounds(700, usize::MAX),
+            2 => db.engine().catalog.pause.set_bounds(usize::MAX, 900),
+            3 => db.engine().catalog.pause.set_bounds(700, 900),
+            _ => {}
+        }
+        let (acting, handle, table) = (changes.clone(), db.clone(), db.table("t")?);
+        let mut failed = false;
+        db.engine().catalog.pause.set(move || {
+            let changes = &mut *acting.lock();
+            for _ in 0..changes.chance.random() % 3 {
+                // A crash ends it all, and the statement finds that out itself.
+                failed |= changes.change(&handle, &table).is_err();
+                if failed {
+                    return;
+                }
+            }
+        });
+        let built = db.create_index("t", "i", index(seed.is_multiple_of(2)));
+        db.engine().catalog.pause.clear();
+        built
+    })();
+    db.engine().catalog.pause.clear();
+    (changes, done)
+}
+
+#[test]
+fn rows_change_while_an_index_is_built() -> Result<()> {
+    for seed in 1..60 {
+        let disk = SimulatedDisk::new(seed);
+        let (changes, done) = build_amid_changes(&disk, seed, 150);
+        done.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let changes = changes.lock();
+        let (db, _) = open(&disk, seed)?;
+        let table = db.table("t")?;
+        assert_eq!(rows_of(&table)?, changes.rows, "seed {seed}");
+        assert_eq!(rows_by_index(&table)?, changes.rows, "seed {seed}");
+        assert_eq!(db.check()?.findings, Vec::<String>::new(), "seed {seed}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_crash_amid_a_build_leaves_the_index_whole_or_gone() {
+    let (mut whole, mut gone) = (0, 0);
+    for seed in [1, 2, 5, 6] {
+        let disk = SimulatedDisk::new(seed);
+        build_amid_changes(&disk, seed, 24).1.unwrap();
+        let total = disk.operations();
+        for operation in 1..=total {
+            let disk = SimulatedDisk::new(seed);
+            disk.crash_at(operation);
+            let (changes, done) = build_amid_changes(&disk, seed, 24);
+            let survive =
+                [Survive::Nothing, Survive::Everything, Survive::Random(operation)][operation as usize % 3];
+            let what = format!("seed {seed}, crash at operation {operation} of {total}, {survive:?}");
+            let Ok((db, _)) = open(&disk.restart(survive), seed) else {
+                assert!(changes.lock().rows.is_empty(), "{what}: it does not open");
+                continue;
+            };
+            assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{what}");
+            let Ok(table) = db.table("t") else {
+                assert!(changes.lock().rows.is_empty(), "{what}: the table is gone");
+                continue;
+            };
+            let changes = changes.lock();
+            if changes.rows.len() < 20 {
+                continue;
+            }
+            let seen = rows_of(&table).unwrap();
+            assert!(seen == changes.rows || seen == changes.next, "{what}: other rows than were written");
+            if table.index("i").is_ok() {
+                assert_eq!(rows_by_index(&table).unwrap(), seen, "{what}");
+                whole += 1;
+            } else {
+                assert!(done.is_err(), "{what}: the index is gone");
+                gone += 1;
+            }
+        }
+    }
+    assert!(whole > 3 && gone > 30, "{whole} times there, {gone} times gone");
+}
+
+#[test]
+fn two_rows_of_one_key_are_refused_only_if_they_have_it_at_one_time() -> Result<()> {
+    let (db, _) = open(&SimulatedDisk::new(1), 1)?;
+    let table = db.create_table("t", TableOptions::default())?;
+    let key = |n: u8| [b'k', n];
+    for n in 0..100 {
+        table.insert(&key(n), format!("{n:05}").as_bytes())?;
+    }
+    // The key of a row that was passed moves to one that was not, and is met twice.
+    let moves = |db: &Database, back: bool| {
+        let (table, mut passed) = (db.table("t").unwrap(), 0);
+        db.engine().catalog.pause.set(move || {
+            passed += 1;
+            if passed == 50 {
+                table.delete(&key(10)).unwrap();
+                table.update(&key(90), b"00010").unwrap();
+            }
+            if back && passed == 95 {
+                table.insert(&key(10), b"00010").unwrap();
+            }
+        });
+    };
+    moves(&db, false);
+    db.create_index("t", "i", index(true))?;
+    assert_eq!(rows_by_index(&table)?.len(), 99);
+    let unique = table.insert(&key(10), b"00010").unwrap_err();
+    assert!(matches!(unique, Error::Schema(SchemaError::DuplicateKey(_))), "{unique}");
+    db.drop_index("t", "i")?;
+
+    table.update(&key(90), b"00090")?;
+    table.insert(&key(10), b"00010")?;
+    moves(&db, true);
+    let error = db.create_index("t", "i", index(true)).unwrap_err();
+    assert!(matches!(error, Error::Schema(SchemaError::DuplicateKey(_))), "{error}");
+    db.engine().catalog.pause.clear();
+    assert_eq!(rows_of(&table)?.len(), 100);
+    assert!(table.index("i").is_err());
+    assert_eq!(db.check()?.findings, Vec::<String>::new());
+
+    // A key that is too long, too.
+    table.insert(b"long", &[7; 3000])?;
+    let error = db.create_index("t", "i", IndexOptions::on_value(0..3000)).unwrap_err();
+    assert!(matches!(error, Error::Usage(UsageError::KeyTooLong { .. })), "{error}");
+    let (handle, mut passed) = (table.clone(), 0);
+    db.engine().catalog.pause.set(move || {
+        passed += 1;
+        match passed {
+            5 => handle.insert(b"z too long as well", &[7; 3000]).unwrap(),
+            6 => assert!(handle.delete(b"z too long as well").unwrap()),
+            20 => assert!(handle.delete(b"long").unwrap()),
+            _ => {}
+        }
+    });
+    db.create_index("t", "i", IndexOptions::on_value(0..3000))?;
+    db.engine().catalog.pause.clear();
+    assert_eq!(rows_by_index(&table)?, rows_of(&table)?);
+    Ok(())
+}
+
+#[test]
+fn a_large_index_is_written_once_from_its_first_page_to_its_last() -> Result<()> {
+    let (db, env) = open(&SimulatedDisk::new(1), 1)?;
+    let table = db.create_table("t", TableOptions::default())?;
+    for n in 0..3000u64 {
+        // In the order of rows, the index keys come from everywhere.
+        table.insert(&n.to_be_bytes(), format!("{:05}", n * 7919 % 99_991).as_bytes())?;
+    }
+    let pages = |db: &Database| -> Result<u64> {
+        let report = db.check()?;
+        assert_eq!(report.findings, Vec::<String>::new());
+        Ok(report.trees.iter().find(|tree| tree.index.is_some()).unwrap().pages)
+    };
+    db.create_index("t", "i", index(true))?;
+    let (at_once, logged) = (pages(&db)?, db.metrics().log_bytes);
+    db.drop_index("t", "i")?;
+    let before = db.metrics().log_bytes;
+    db.engine().catalog.pause.set_bounds(5000, usize::MAX);
+    db.create_index("t", "i", index(true))?;
+    let in_runs = db.metrics().log_bytes - before;
+    assert_eq!(pages(&db)?, at_once);
+    assert!(in_runs < logged / 3 && in_runs < at_once * 2 * 4096, "{in_runs} of {logged} bytes");
+    assert_eq!(rows_by_index(&table)?, rows_of(&table)?);
+    // The runs are gone, and so is what a failing statement had put aside.
+    db.drop_index("t", "i")?;
+    table.insert(b"twice", b"00000")?;
+    db.create_index("t", "i", index(true)).unwrap_err();
+    env.settle(2000);
+    assert_eq!(db.metrics().drops_pending, 0);
+    let spaces = db.engine().pool.spaces();
+    assert!(spaces.iter().all(|space| space.durability() == Durability::Logged));
+    Ok(())
+}
+
+fn hashed(table: &Table) -> Vec<bool> {
+    table.inner.shape().trees().map(|tree| tree.hash().is_on()).collect()
+}
+
+#[test]
+fn the_setting_of_hash_indexes_reaches_every_tree() -> Result<()> {
+    let (db, _) = open(&SimulatedDisk::new(1), 1)?;
+    let table = db.create_table("t", TableOptions::default().index("a", index(false)))?;
+    let other = db.create_table("other", TableOptions::default())?;
+    table.set_hash_index(true);
+    assert_eq!((hashed(&table), hashed(&other)), (vec![true, true], vec![false]));
+    // What a table gets later is like what it has.
+    db.truncate_table("t")?;
+    assert_eq!(hashed(&table), [true, true]);
+    db.create_index("t", "b", index(true))?;
+    assert_eq!(hashed(&table), [true, true, true]);
+    table.set_hash_index(false);
+    db.truncate_table("t")?;
+    assert_eq!(hashed(&table), [false, false, false]);
+
+    // The setting may change at any time within a statement.
+    let pause = &db.engine().catalog.pause;
+    let handle = db.clone();
+    pause.set(move || handle.set_hash_index(true));
+    let made = db.create_table("made", TableOptions::default())?;
+    assert_eq!(hashed(&made), [true]);
+    made.set_hash_index(false);
+    db.truncate_table("made")?;
+    assert_eq!((hashed(&made), hashed(&other)), (vec![true], vec![true]));
+    let handle = made.clone();
+    pause.set(move || handle.set_hash_index(false));
+    db.truncate_table("made")?;
+    assert_eq!(hashed(&made), [false]);
+    made.set_hash_index(true);
+    db.create_index("made", "i", index(false))?;
+    assert_eq!(hashed(&made), [false, false]);
+    pause.clear();
+    Ok(())
+}
