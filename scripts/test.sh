@@ -84,12 +84,15 @@ need_rust
 need strace strace
 start_deny_build
 run "format" cargo fmt --all --check
-run "lints" cargo clippy --workspace --all-targets -- -D warnings
+# The feature adds tests and changes nothing else: one look sees both.
+run "lints" cargo clippy --workspace --all-targets --features windfall/model -- -D warnings
 run "documentation" documentation
 run "build of the tests" cargo test --workspace --no-run
+run "build of the models" cargo test -p windfall --features model --lib --no-run
 # The tests start when nothing else competes with them.
 run "wait for cargo-deny" await_deny_build
 run "licences" licences
+run "models" cargo test -p windfall --features model --lib -- interleavings::
 
 say "passed so far"
 printf '%s\n' "${times[@]}"

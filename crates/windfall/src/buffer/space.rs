@@ -116,7 +116,8 @@ impl Space {
 
     /// Marks it dropped by the group that ends at `lsn`. Says whether this call did.
     pub(super) fn mark_dropped(&self, lsn: Lsn) -> bool {
-        self.drop_lsn.store(lsn.0, Relaxed);
+        // Who sees the mark sees a position, and always the same.
+        let _ = self.drop_lsn.compare_exchange(Lsn::MAX.0, lsn.0, Relaxed, Relaxed);
         !self.dropped.swap(true, SeqCst)
     }
 
@@ -217,7 +218,8 @@ mod tests {
         assert!(size_of::<Space>() <= 256, "{} bytes", size_of::<Space>());
         let space = Space::new(SpaceId(99), Durability::Logged);
         assert!(space.check_live().is_ok());
-        assert!(space.mark_dropped(Lsn(5)) && !space.mark_dropped(Lsn(5)));
+        assert!(space.mark_dropped(Lsn(5)) && !space.mark_dropped(Lsn(9)));
+        assert_eq!(space.drop_lsn(), Lsn(5), "a second drop changes nothing");
         assert!(matches!(space.check_live(), Err(Error::TableDropped)));
     }
 }

@@ -24,9 +24,13 @@ fn a_free_frame_has_one_owner() {
             spawn(move || {
                 let (arena, list) = &*shared;
                 let mine: Vec<_> = (0..2).filter_map(|_| list.pop(arena)).collect();
-                mine.iter().for_each(|frame| own(arena, *frame));
+                for frame in &mine {
+                    own(arena, *frame);
+                }
                 // The first one back first: the list begins as it did for a moment, and goes on differently.
-                mine.iter().for_each(|frame| give(arena, list, *frame));
+                for frame in mine {
+                    give(arena, list, frame);
+                }
             })
         });
         let (arena, list) = &*shared;
@@ -34,9 +38,10 @@ fn a_free_frame_has_one_owner() {
             own(arena, frame);
             give(arena, list, frame);
         });
-        let single = list.pop(arena);
-        single.iter().for_each(|frame| own(arena, *frame));
-        single.iter().for_each(|frame| give(arena, list, *frame));
+        if let Some(frame) = list.pop(arena) {
+            own(arena, frame);
+            give(arena, list, frame);
+        }
         for thread in threads {
             thread.join().unwrap();
         }

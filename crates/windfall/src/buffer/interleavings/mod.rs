@@ -86,7 +86,9 @@ impl Prepared {
                 let slot = mtr.latch_fresh(space, page).unwrap();
                 mtr.apply(slot, &PageOp::Format { kind: PageType::Overflow, level: 0 });
                 let bytes = stamp(PageId { space: space.id(), page });
-                STAMPS.iter().for_each(|at| mtr.apply(slot, &PageOp::Write { at: *at, bytes: &bytes }));
+                for at in STAMPS {
+                    mtr.apply(slot, &PageOp::Write { at, bytes: &bytes });
+                }
             }
             mtr.commit().unwrap();
         }

@@ -14,6 +14,7 @@ use shuttle::{
     scheduler::{
         PctScheduler, RandomScheduler, ReplayScheduler, Scheduler, UncontrolledNondeterminismCheckScheduler,
     },
+    thread::JoinHandle,
 };
 
 /// How many times as many runs as usual.
@@ -28,10 +29,7 @@ const REPEATED: usize = 5;
 const STACK: usize = 256 << 10;
 
 /// Starts a thread of a scenario.
-pub fn spawn<T: 'static>(run: impl FnOnce() -> T + 'static + Send) -> shuttle::thread::JoinHandle<T>
-where
-    T: Send,
-{
+pub fn spawn<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     shuttle::thread::spawn(run)
 }
 

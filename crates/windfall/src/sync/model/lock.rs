@@ -22,7 +22,7 @@ use shuttle::{
 use super::{current, point, still};
 
 /// A timed wait of this length does not end by itself.
-const FOREVER: Duration = Duration::from_secs(3600);
+const FOREVER: Duration = Duration::from_hours(1);
 /// How many turns a shorter one lasts at most.
 const TURNS: usize = 4;
 

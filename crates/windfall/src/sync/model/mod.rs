@@ -48,13 +48,16 @@ pub(super) const SPINS: u32 = 1;
 /// How many neighbouring words are read or written in a row as one step.
 const WALK: usize = 32;
 
+/// A variable, and a thread of the scenario.
+type Key = (usize, Option<usize>);
+
 std::thread_local! {
     /// Whether the present look is to be one step.
     static STILL: Cell<bool> = const { Cell::new(false) };
     /// The last word of the walk under way, and its length.
     static LAST_WORD: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
     /// The thread-local values of the scenario's threads, by variable and thread.
-    static LOCALS: RefCell<HashMap<(usize, Option<usize>), Rc<dyn Any>>> = RefCell::default();
+    static LOCALS: RefCell<HashMap<Key, Rc<dyn Any>>> = RefCell::default();
 }
 
 /// Which thread of the scenario this is; none outside of one.
