@@ -33,12 +33,22 @@ pub struct Setup {
     pub hash: Option<bool>,
     /// Whether data files bypass the page cache of the kernel; the library's default if not given.
     pub direct: Option<bool>,
+    /// The page size of a new database; the library's default if not given.
+    pub page_size: Option<usize>,
 }
 
 impl Setup {
     /// A database with this pool, made if it is not there.
     pub fn with_pool(pool: u64) -> Self {
-        Self { create: true, pool, log: None, commit: Commit::Sync, hash: None, direct: None }
+        Self {
+            create: true,
+            pool,
+            log: None,
+            commit: Commit::Sync,
+            hash: None,
+            direct: None,
+            page_size: None,
+        }
     }
 
     /// With this durability of commits.
@@ -60,6 +70,9 @@ impl Setup {
             .flush_log_at_trx_commit(flush_log(self.commit));
         if let Some(bytes) = self.log {
             options = options.log_size(bytes);
+        }
+        if let Some(bytes) = self.page_size {
+            options = options.page_size(bytes);
         }
         if let Some(hash) = self.hash {
             options = options.hash_index(hash);

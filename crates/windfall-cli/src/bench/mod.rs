@@ -23,6 +23,7 @@ mod memory_back;
 mod peers;
 mod read;
 mod recovery;
+mod rows;
 mod stepped;
 
 use std::process::ExitCode;

@@ -15,10 +15,7 @@ use heed::{
 };
 use redb::{Durability, ReadableDatabase as _, TableDefinition};
 
-use super::{
-    larger_than_memory::Store,
-    read::{Read, row, sum},
-};
+use super::rows::{Read, Store, row, sum};
 use crate::failure::{Failure, Result};
 
 fn failed(name: &'static str) -> impl Fn(&dyn std::fmt::Display) -> Failure {

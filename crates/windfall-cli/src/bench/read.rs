@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::{
     fixture::{self, MB},
     harness::{Bench, Bound, rate},
+    rows::{Read, fill, ours, row, sum},
 };
 use crate::{
     args::Commit,
@@ -20,27 +21,6 @@ use crate::{
     failure::{Failure, Result},
     measure::{Random, median},
 };
-
-/// The bytes of a value.
-pub const VALUE: usize = 100;
-
-/// The row with a number: its key and its value.
-pub fn row(id: u64) -> ([u8; 8], [u8; VALUE]) {
-    let mut value = [0; VALUE];
-    let mut random = Random::new(id, 77);
-    for eight in value.chunks_mut(8) {
-        eight.copy_from_slice(&random.bits().to_le_bytes()[..eight.len()]);
-    }
-    (id.to_be_bytes(), value)
-}
-
-/// The sum of the bytes of a value, eight at a time.
-pub fn sum(value: &[u8]) -> u64 {
-    value.as_chunks::<8>().0.iter().fold(0, |sum, eight| sum.wrapping_add(u64::from_le_bytes(*eight)))
-}
-
-/// Something that can be read by key: adds the sum of the value, or says that there is none.
-pub type Read<'a> = Box<dyn FnMut([u8; 8]) -> Result<Option<u64>> + 'a>;
 
 /// Random reads per second.
 pub fn reads(read: &mut Read<'_>, rows: u64, time: Duration, seed: u64) -> Result<f64> {
@@ -53,23 +33,6 @@ pub fn reads(read: &mut Read<'_>, rows: u64, time: Duration, seed: u64) -> Resul
     })?;
     std::hint::black_box(total);
     Ok(rate)
-}
-
-/// Reads of a table of ours.
-pub fn ours(table: &Table) -> Read<'_> {
-    let mut value = Vec::new();
-    Box::new(move |key| Ok(table.get_into(&key, &mut value)?.then(|| sum(&value))))
-}
-
-/// Fills a table of ours, and puts it on disk.
-pub fn fill(db: &Database, rows: u64) -> Result<Table> {
-    let table = fixture::table(db, "rows")?;
-    for id in 0..rows {
-        let (key, value) = row(id);
-        table.insert(&key, &value)?;
-    }
-    db.checkpoint()?;
-    Ok(table)
 }
 
 fn load(bench: &Bench, rows: u64, hash: bool) -> Result<(Database, Table)> {

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     args::DemoArgs,
     engine::DropWork,
-    measure::{Latency, Machine, PERCENTILES, median},
+    measure::{Latency, Machine, PERCENTILES, STRETCH, median},
     output::{self, Grid, count, short, time},
 };
 
@@ -172,9 +172,9 @@ fn phase_json(phase: &Phase) -> Value {
         "calls": timeline.count(),
         "calls_per_second": phase.rate(),
         "calls_per_second_in_windows": phase.rate_inside(),
-        "calls_per_second_each_100_ms": timeline.rates(crate::report::STRETCH),
+        "calls_per_second_each_100_ms": timeline.rates(STRETCH),
         "longest_gap_ms_each_100_ms":
-            timeline.gap_per(crate::report::STRETCH).iter().map(|ns| ns / 1e6).collect::<Vec<_>>(),
+            timeline.gap_per(STRETCH).iter().map(|ns| ns / 1e6).collect::<Vec<_>>(),
         "longest_gap": timeline.longest_gap(),
         "longest_gap_in_windows_ns": phase.longest_in_windows(),
         "windows_ns": phase.windows,

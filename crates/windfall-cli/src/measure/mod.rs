@@ -17,7 +17,7 @@ pub use compare::chance_of_larger;
 pub use latency::{Latency, PERCENTILES};
 pub use machine::{Machine, resident_bytes};
 pub use random::Random;
-pub use timeline::Timeline;
+pub use timeline::{STRETCH, Timeline};
 
 /// The median of some numbers; 0 of none.
 pub fn median(numbers: &[f64]) -> f64 {

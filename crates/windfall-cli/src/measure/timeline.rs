@@ -10,6 +10,8 @@
 
 use std::time::Duration;
 
+/// The stretch of time that a point of a line stands for.
+pub const STRETCH: Duration = Duration::from_millis(100);
 /// The length of a cell.
 const CELL_NS: u64 = 250_000;
 

@@ -15,7 +15,7 @@ use crate::{
         phase::{Phase, Sample},
         summary::Summary,
     },
-    measure::{Latency, PERCENTILES},
+    measure::{Latency, PERCENTILES, STRETCH},
     output::{bytes, short, time},
 };
 
@@ -77,7 +77,7 @@ fn short_seconds(s: f64) -> String {
 
 /// The stretch of time that one point of a line stands for.
 fn stretch(length: Duration) -> Duration {
-    let least = super::STRETCH;
+    let least = STRETCH;
     let points = (length.as_millis() / least.as_millis()) as u64;
     least * points.div_ceil(POINTS).max(1) as u32
 }

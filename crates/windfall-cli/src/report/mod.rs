@@ -10,7 +10,7 @@
 mod graphs;
 mod svg;
 
-use std::{fmt::Write as _, time::Duration};
+use std::fmt::Write as _;
 
 use crate::{
     demo::{
@@ -21,9 +21,6 @@ use crate::{
     output::{bytes, count, short, time},
 };
 use svg::escape;
-
-/// The stretch of time that a point of a line stands for.
-pub const STRETCH: Duration = Duration::from_millis(100);
 
 /// The page.
 pub fn page(summary: &Summary) -> String {

@@ -1,0 +1,70 @@
+//! Rows that several engines are to have, and how each is asked for them.
+//!
+//! **Purpose.** The same rows for every engine of a comparison, and the same face: reads by key, reads and updates by key.
+//!
+//! **Invariants.** A row is what its number says, in every engine and every run.
+//!
+//! **May touch.** `engine`, `measure`.
+
+use super::fixture;
+use crate::{
+    engine::{Database, Table},
+    failure::Result,
+    measure::Random,
+};
+
+/// The bytes of a value.
+pub const VALUE: usize = 100;
+
+/// The row with a number: its key and its value.
+pub fn row(id: u64) -> ([u8; 8], [u8; VALUE]) {
+    let mut value = [0; VALUE];
+    let mut random = Random::new(id, 77);
+    for eight in value.chunks_mut(8) {
+        eight.copy_from_slice(&random.bits().to_le_bytes()[..eight.len()]);
+    }
+    (id.to_be_bytes(), value)
+}
+
+/// The sum of the bytes of a value, eight at a time.
+pub fn sum(value: &[u8]) -> u64 {
+    value.as_chunks::<8>().0.iter().fold(0, |sum, eight| sum.wrapping_add(u64::from_le_bytes(*eight)))
+}
+
+/// Something that can be read by key: adds the sum of the value, or says that there is none.
+pub type Read<'a> = Box<dyn FnMut([u8; 8]) -> Result<Option<u64>> + 'a>;
+
+/// Reads of a table of ours.
+pub fn ours(table: &Table) -> Read<'_> {
+    let mut value = Vec::new();
+    Box::new(move |key| Ok(table.get_into(&key, &mut value)?.then(|| sum(&value))))
+}
+
+/// Fills a table of ours, and puts it on disk.
+pub fn fill(db: &Database, rows: u64) -> Result<Table> {
+    let table = fixture::table(db, "rows")?;
+    for id in 0..rows {
+        let (key, value) = row(id);
+        table.insert(&key, &value)?;
+    }
+    db.checkpoint()?;
+    Ok(table)
+}
+
+/// Something that can be read and updated by key.
+pub trait Store {
+    /// The sum of the value of a key.
+    fn read(&self, key: [u8; 8]) -> Result<Option<u64>>;
+    /// Gives a key another value.
+    fn update(&self, key: [u8; 8], value: &[u8]) -> Result<()>;
+}
+
+impl Store for Table {
+    fn read(&self, key: [u8; 8]) -> Result<Option<u64>> {
+        Ok(self.get(&key)?.map(|value| sum(&value)))
+    }
+
+    fn update(&self, key: [u8; 8], value: &[u8]) -> Result<()> {
+        Ok(Table::update(self, &key, value)?)
+    }
+}
