@@ -28,7 +28,7 @@ use crate::{
 /// How often the log is synced when commits do not.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What is in the way of the log for now, if anything.
+/// What is in the way of the log, if anything.
 #[derive(Debug)]
 pub(super) struct Obstacle {
     is_there: AtomicBool,

@@ -142,6 +142,12 @@ fn primitives_outside_their_door_are_found() {
     assert_eq!(lines(door, "log/mod.rs", "fn f() { m!(std::time::SystemTime::now()) }"), [1]);
     assert_eq!(lines(door, "log/mod.rs", "use std::time;"), [1]);
     assert_eq!(lines(door, "log/mod.rs", "use parking_lot::Mutex;"), [1]);
+    assert_eq!(lines(door, "log/mod.rs", "thread_local! { static A: u8 = 1; }"), [1]);
+    assert_eq!(lines(door, "log/mod.rs", "use std::thread_local;\nthread_local! { static A: u8 = 1; }"), [1]);
+    assert_eq!(
+        lines(door, "log/mod.rs", "use crate::sync::thread_local;\nthread_local! { static A: u8 = 1; }"),
+        NONE
+    );
     assert_eq!(
         lines(door, "log/mod.rs", "use std::{time::Duration, io, cell::Cell}; use crate::sync::Arc;"),
         NONE

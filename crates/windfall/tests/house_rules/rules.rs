@@ -142,10 +142,21 @@ pub fn one_door(source: &Source) -> Found {
         return Vec::new();
     }
     let mut found = Vec::new();
-    for named in imports::paths(source).iter().filter(|n| !n.test) {
+    let named = imports::paths(source);
+    // What a thread has of its own, a thread of a model has to have, too: `sync` has the macro for both.
+    let imported = named.iter().any(|n| n.path.iter().any(|part| part == "thread_local"));
+    for (at, token) in source.tokens.iter().enumerate() {
+        let is_call = source.tokens.get(at + 1).is_some_and(|next| next.text == "!");
+        if token.text == "thread_local" && is_call && !token.test && !imported {
+            found.push((token.line, "`thread_local!` comes only through `sync`".into()));
+        }
+    }
+    for named in named.iter().filter(|n| !n.test) {
         let path: Vec<&str> = named.path.iter().map(String::as_str).collect();
         let door = match path[..] {
-            ["std" | "core" | "alloc", "sync", ..] | ["parking_lot" | "parking_lot_core", ..] => "sync",
+            ["std", "thread_local"]
+            | ["std" | "core" | "alloc", "sync", ..]
+            | ["parking_lot" | "parking_lot_core", ..] => "sync",
             // Whoever holds the module `time` holds the clock; whoever renames `std` holds everything.
             ["std" | "core"]
             | ["std", "thread", ..]
