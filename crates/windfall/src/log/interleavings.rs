@@ -22,9 +22,9 @@ fn append(log: &Log, payload: &[u8]) -> Group {
 
 /// Three commits at once, two slots: whatever was acknowledged is on the disk at that moment.
 ///
-/// Catches: a frame that is published before it is copied; a leader that says how far it has come before the sync, or
-/// before the write; one that steps down and tells nobody; one that waits for a frame and does not look again; a follower
-/// who waits for progress and not for the leader's end.
+/// Catches: a frame that is published before it is copied, or of which nobody is told; a leader that says how far it has
+/// come before the sync, or before the write; one that steps down and tells nobody; a follower who waits for progress and
+/// not for the leader's end; a slot that is given back and nobody told.
 #[test]
 fn what_is_acknowledged_is_written_and_nobody_waits_for_ever() {
     explore(1200, || {

@@ -82,8 +82,8 @@ fn a_latch_shows_no_half_change_and_loses_no_wakeup() {
     });
 }
 
-/// Catches: a waiter who does not look again after it has announced itself; a notifier who looks for waiters before
-/// its change (by its caller), or who passes by the mutex.
+/// Catches: a waiter who does not look again after it has announced itself, or announces itself after its look; a
+/// notifier who passes by the mutex.
 #[test]
 fn an_event_loses_no_notification() {
     explore(12_000, || {

@@ -70,9 +70,9 @@ fn drop_amid(base: Base) {
     base.audit();
 }
 
-/// Catches: an install that does not look at the mark again; a drain that frees a frame without its tag, or keeps the
-/// frames that were latched out of mind; a free frame that stays in the page table; residents that are counted before
-/// the entry is seen.
+/// Catches: an install that does not look at the mark again; a tablespace that is queued before it is marked; a drain that
+/// does not compare the tag, or forgets frames that were latched; a frame that is evicted and taken out of the page table
+/// behind its release; residents that are counted too late; a written frame that keeps its mark.
 #[test]
 fn a_drop_gets_every_frame_back_whatever_is_under_way() {
     let prepared = Prepared::new();

@@ -15,8 +15,7 @@ use crate::{
 /// asked for.
 ///
 /// Catches: a look, a shared or an exclusive latch that does not compare the tag; a frame that is used again with the
-/// version that it had; an evicted frame that is left in the page table, and one that is taken out of it behind its
-/// release.
+/// version that it had; an evicted frame that is left in the page table.
 #[test]
 fn nobody_takes_a_page_for_another() {
     let prepared = Prepared::new();
