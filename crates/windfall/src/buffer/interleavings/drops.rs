@@ -77,7 +77,7 @@ fn drop_amid(base: Base) {
 fn a_drop_gets_every_frame_back_whatever_is_under_way() {
     let prepared = Prepared::new();
     // So many frames that a batch has room for two pages.
-    explore(1200, move || drop_amid(prepared.open(16)));
+    explore(6000, move || drop_amid(prepared.open(16)));
 }
 
 /// The same, and the batch that is on its way cannot be written.
@@ -89,7 +89,7 @@ fn a_drop_and_a_failing_write_leave_nothing_behind() {
     let faults = [(FileName::Doublewrite, Fault::Full), (FileName::Data(SPACES[1]), Fault::TornPage)];
     for (file, fault) in faults {
         let prepared = prepared.clone();
-        explore(1000, move || {
+        explore(5000, move || {
             let base = prepared.open(6);
             base.disk.fail_on(file, fault);
             drop_amid(base);

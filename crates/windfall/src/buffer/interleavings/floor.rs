@@ -24,7 +24,7 @@ const LOOKS: usize = 4;
 #[test]
 fn a_floor_passes_nothing_that_only_the_log_knows() {
     let prepared = Prepared::new();
-    explore(1500, move || {
+    explore(3000, move || {
         let base = prepared.open(16);
         let pool = base.pool.clone();
         let log = pool.ground().log.clone();

@@ -19,7 +19,7 @@ use crate::{
 #[test]
 fn nobody_takes_a_page_for_another() {
     let prepared = Prepared::new();
-    explore(1200, move || {
+    explore(3000, move || {
         let base = prepared.open(3);
         let running = Arc::new(AtomicU64::new(2));
         let threads = [0, 1].map(|n| {
@@ -89,7 +89,7 @@ fn a_chunk_goes_with_its_last_entry_only() {
 #[test]
 fn a_header_is_made_once() {
     let prepared = Prepared::new();
-    explore(2000, move || {
+    explore(3000, move || {
         let base = prepared.open(2);
         let space = base.pool.attach(EMPTY, Durability::Logged);
         let running = Arc::new(AtomicU64::new(2));
