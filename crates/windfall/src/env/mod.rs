@@ -61,6 +61,9 @@ pub trait Env: Send + Sync + fmt::Debug {
     /// else; in a simulation only [`Kind::Service`] workers run meanwhile.
     fn wait(&self, event: &Event, ready: &mut dyn FnMut() -> bool);
 
+    /// As [`Env::wait`], but not longer than this.
+    fn wait_for(&self, event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool);
+
     /// A point between two operations of the foreground: a simulation may run background steps here.
     fn breathe(&self) {}
 }

@@ -69,4 +69,8 @@ impl Env for RealEnv {
     fn wait(&self, event: &Event, ready: &mut dyn FnMut() -> bool) {
         event.wait(ready);
     }
+
+    fn wait_for(&self, event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
+        event.wait_for(at_most, ready);
+    }
 }

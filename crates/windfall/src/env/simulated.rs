@@ -152,6 +152,15 @@ impl Env for SimulatedEnv {
         assert!(ready(), "simulation: a wait that no background step can end");
     }
 
+    fn wait_for(&self, _event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
+        let end = self.now() + at_most;
+        while !ready() && self.now() < end {
+            if !self.step(true) {
+                self.advance(at_most);
+            }
+        }
+    }
+
     fn breathe(&self) {
         while self.random().is_multiple_of(4) && self.step(false) {}
     }

@@ -1,8 +1,9 @@
 //! The space of the log, and its background work.
 //!
 //! **Purpose.** The log is as long as the distance from its floor to its end, its *age*. Operations ask for admission
-//! before they latch anything, and wait there while the log is too old; appending itself never waits for the floor, for
-//! its caller holds latches that the checkpoint may need. So the files may exceed the size somewhat.
+//! before they latch anything, are slowed down there while the log is old, and wait while it is too old; appending itself
+//! never waits for the floor, for its caller holds latches that the checkpoint may need. So the files may exceed the size
+//! somewhat.
 //!
 //! **Invariants.** The floor only rises, and only after the control file names it. A step of the background worker makes or
 //! removes at most one file, or syncs once.
@@ -25,6 +26,10 @@ use crate::{
     },
 };
 
+/// Above this pressure operations are slowed down, in percent.
+const CROWDED: u64 = 85;
+/// By so much for each percent above.
+const PAUSE_A_PERCENT: Duration = Duration::from_micros(100);
 /// How often the log is synced when commits do not.
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -121,8 +126,20 @@ impl Log {
             if !room() {
                 self.unflushed.check()?;
             }
+        } else {
+            self.slow_down();
         }
         self.admit_now(bytes)
+    }
+
+    /// Before the log is full operations become slower, a little each, so that what makes room keeps up and none of them
+    /// has to wait for long.
+    fn slow_down(&self) {
+        let crowd = || self.pressure().saturating_sub(CROWDED) as u32;
+        if crowd() > 0 {
+            let pause = PAUSE_A_PERCENT * crowd();
+            self.env.wait_for(&self.room, pause, &mut || crowd() == 0 || self.health.is_poisoned());
+        }
     }
 
     /// As [`Log::admit`], but without a wait for the floor: for small work that the floor waits for.
