@@ -286,6 +286,78 @@ fn lazy_commits_are_lost_from_the_end_on() {
     assert!(points > 250, "{points} crash points are too few to mean anything");
 }
 
+/// A killed process leaves what it wrote and did not sync: the next one must not take it for durable.
+#[test]
+fn a_process_is_killed_and_then_the_power_is_lost() {
+    let mut points = 0;
+    for (seed, steps) in [(1, 60), (2, 60), (31, 120)] {
+        let script = script(seed, steps);
+        let disk = SimulatedDisk::new(seed);
+        run(&disk, seed, &script, FlushLog::Sync, true);
+        for operation in 1..=disk.operations() {
+            let disk = SimulatedDisk::new(seed);
+            disk.crash_at(operation);
+            let may = run(&disk, seed, &script, FlushLog::Sync, false);
+            let next = disk.next_process();
+            let what =
+                format!("seed {seed}, {steps} steps, killed at operation {operation}, opened, power lost");
+            // Where the database was still being made there is none.
+            let Ok((db, env)) = open(&next, seed) else { continue };
+            db.checkpoint().unwrap_or_else(|error| panic!("{what}: {error}"));
+            env.settle(50);
+            db.checkpoint().unwrap_or_else(|error| panic!("{what}: {error}"));
+            verify(&next.restart(Survive::Nothing), seed, &may, &what);
+            points += 1;
+        }
+    }
+    assert!(points > 300, "{points} points are too few to mean anything");
+}
+
+/// As above, with every kill amid the writing of pages that the log's floor then passes.
+#[test]
+fn pages_that_a_killed_process_has_written_are_made_durable() {
+    let rows = |db: &Database| -> Vec<Option<Vec<u8>>> {
+        let table = db.table("t").unwrap();
+        (0..40u32).map(|n| table.get(&n.to_be_bytes()).unwrap()).collect()
+    };
+    let run = |crash: Option<u64>| {
+        let disk = SimulatedDisk::new(5);
+        let (db, env) = open(&disk, 5).unwrap();
+        let table = db.create_table("t", TableOptions::default()).unwrap();
+        for value in [1, 2] {
+            for n in 0..40u32 {
+                table.put(&n.to_be_bytes(), &[value; 50]).unwrap();
+            }
+            if value == 1 {
+                db.checkpoint().unwrap();
+                env.settle(200);
+                db.checkpoint().unwrap();
+            }
+        }
+        let before = disk.operations();
+        if let Some(n) = crash {
+            disk.crash_at(before + n);
+        }
+        let _ = db.checkpoint();
+        let operations = disk.operations() - before;
+        (disk, operations)
+    };
+    let (_, operations) = run(None);
+    for n in 1..=operations {
+        let next = run(Some(n)).0.next_process();
+        let (db, env) = open(&next, 6).unwrap();
+        for _ in 0..2 {
+            db.checkpoint().unwrap();
+            env.settle(100);
+        }
+        let (db, _env) = open(&next.restart(Survive::Nothing), 7).unwrap();
+        assert!(
+            rows(&db).iter().all(|row| *row == Some(vec![2; 50])),
+            "killed at operation {n} of {operations}"
+        );
+    }
+}
+
 /// A database with one table: rows that are in its file, changes of them that only the log knows, all durable.
 fn with_table(disk: &SimulatedDisk) -> (Database, SimulatedEnv, Model) {
     let (db, env) = open(disk, 7).unwrap();

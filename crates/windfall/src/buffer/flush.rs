@@ -497,6 +497,20 @@ impl BufferPool {
         Ok(())
     }
 
+    /// Makes files durable that were created and of which the log does not say so yet, and lets it say so: recovery may have
+    /// found them with all their pages as they should be, so that no flush is to come.
+    ///
+    /// # Errors
+    /// A failing sync poisons the database.
+    pub fn say_files_made(&self) -> Result<()> {
+        let created: Vec<_> =
+            self.spaces().into_iter().filter(|space| space.file() == FileState::Created).collect();
+        for some in created.chunks(SPACES_A_ROUND) {
+            self.sync_files(&some.iter().map(|space| (space.id(), space)).collect())?;
+        }
+        Ok(())
+    }
+
     /// Where the log says first of a file that it was made while no record in the catalog says so yet.
     pub fn files_floor(&self) -> Lsn {
         self.files.lock().floor()

@@ -166,6 +166,7 @@ impl Engine {
         let writer = log.clone();
         servers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || writer.step())));
 
+        recovery::settle_files(&*disk, &scan)?;
         recovery::mend_torn_pages(&*disk, page_size)?;
         pool.set_recovering(true);
         let lost = recovery::replay(&pool, &opened, &scan, progress)?;
@@ -188,6 +189,7 @@ impl Engine {
             options.hash_index,
             &mut |space| attacher.attach(space),
         )?;
+        pool.say_files_made()?;
         // From here on there is work that asks for room in the log, which may be full.
         checkpointer.recovered(transactions.clone());
         drop_unnamed(&pool, &system, &deleter, &attacher)?;

@@ -62,6 +62,7 @@ pub use group::LogGroup;
 pub use reader::LogReader;
 pub use record::{GroupReader, GroupWriter, Record};
 use ring::Ring;
+pub use segments::segment_of;
 use segments::{Geometry, Segments};
 use space::Obstacle;
 use writer::Writer;

@@ -42,6 +42,11 @@ pub(super) struct Geometry {
     segment_size: u64,
 }
 
+/// The segment in which a position lies.
+pub fn segment_of(segment_size: u64, at: Lsn) -> u64 {
+    Geometry::new(segment_size).number(at)
+}
+
 impl Geometry {
     /// For segments of this many bytes, header included: a multiple of 4 KiB, more than one.
     pub(super) fn new(segment_size: u64) -> Self {

@@ -6,7 +6,8 @@
 //! **Invariants.** Drops are collected before anything is replayed, so no work goes into a page that is gone, and a file
 //! that a drop has deleted is not missed. A change is replayed if the page's LSN is below the end of its group. A page that
 //! was never written must begin with a change that makes it anew; if it does not, a file or a page is lost, which is
-//! damage, if a record names the tablespace. Recovery may be cut at any point and begun again: it writes nothing but what the running engine would write.
+//! damage, if a record names the tablespace. What is found in a file is durable before anything else is written. Recovery
+//! may be cut at any point and begun again: it writes nothing but what the running engine would write.
 //!
 //! **May touch.** `log`, `buffer`, `disk` and what is below.
 
@@ -20,7 +21,7 @@ use crate::{
     disk::{Action, Disk, FileName, Folder, IoBuffer, Queue, Request},
     error::{CorruptError, DiskError, Error, Result},
     ids::{Lsn, PageId, PageNo, SpaceId, TrxId, UndoPos},
-    log::{Control, GroupReader, LogReader, Record},
+    log::{Control, GroupReader, LogReader, Record, segment_of},
     page::{Page, PageOp},
     sync::{Arc, atomic::AtomicU64},
 };
@@ -53,6 +54,8 @@ pub enum Phase {
 pub struct Scan {
     /// The end of the log.
     pub end: Lsn,
+    /// Tablespaces with a change of a page.
+    pub changed: HashSet<SpaceId>,
     /// Tablespaces that were dropped.
     pub dropped: HashSet<SpaceId>,
     /// Tablespaces whose file was made durable, with the first group that says so.
@@ -66,7 +69,7 @@ pub struct Scan {
 }
 
 fn damage(disk: &dyn Disk, control: &Control, lsn: Lsn, what: &str) -> CorruptError {
-    let file = disk.path(FileName::Log(lsn.0 / control.segment_size));
+    let file = disk.path(FileName::Log(segment_of(control.segment_size, lsn)));
     CorruptError::Log { file, lsn, what: what.into() }
 }
 
@@ -80,6 +83,7 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
     let mut ended = HashSet::new();
     let mut reader = LogReader::new(disk.clone(), control, control.floor)?;
     let mut told = control.floor.0;
+    let mut last = None;
     while let Some((start, end, group)) = reader.next_group()? {
         for record in GroupReader::new(group) {
             match record.map_err(|what| damage(disk.as_ref(), control, start, what))? {
@@ -93,7 +97,13 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
                 Record::TrxTable { active } if start == control.checkpoint => {
                     scan.unfinished.extend(active);
                 }
-                Record::Page { .. } | Record::TrxTable { .. } => {}
+                Record::Page { id, .. } => {
+                    if last != Some(id.space) {
+                        last = Some(id.space);
+                        scan.changed.insert(id.space);
+                    }
+                }
+                Record::TrxTable { .. } => {}
                 Record::TrxBegin { trx, first } => drop(scan.unfinished.insert(trx, first)),
                 Record::TrxEnd { trx, .. } => drop(ended.insert(trx)),
             }
@@ -110,6 +120,23 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
         (control.floor.0, scan.end.0, scan.dropped.len(), scan.unfinished.len());
     tracing::info!(floor, end, dropped, unfinished, "the log was read");
     Ok(scan)
+}
+
+/// Makes durable what a process that was killed has written and not synced: the page cache shows it, so replay finds it done,
+/// and nobody would sync it any more before the floor of the log passes. Pages that were not durable have a
+/// change above the floor, so the log names all these files. To be done before anything is written: the doublewrite file
+/// may have the only whole copies of such pages.
+///
+/// # Errors
+/// I/O.
+pub fn settle_files(disk: &dyn Disk, scan: &Scan) -> Result<()> {
+    for space in scan.changed.difference(&scan.dropped) {
+        let file = FileName::Data(*space);
+        if disk.len(file)?.is_some() {
+            disk.sync(file)?;
+        }
+    }
+    Ok(disk.sync_folder(Folder::Data)?)
 }
 
 /// Puts whole copies in the place of torn pages.

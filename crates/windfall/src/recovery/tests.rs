@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{mend_torn_pages, replay, scan};
+use super::{mend_torn_pages, replay, scan, settle_files};
 use crate::{
     buffer::{BufferPool, Doublewrite, Durability, Ground, Space},
     checkpoint::{Checkpointer, Unfinished},
@@ -82,6 +82,7 @@ impl Base {
         let mut workers = Vec::from(checkpointer.spawn(&env));
         let writer = log.clone();
         workers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || writer.step())));
+        settle_files(&*shared, &scan)?;
         mend_torn_pages(&*shared, PAGE_SIZE)?;
         pool.set_recovering(true);
         if let Some(error) = replay(&pool, &now, &scan, &|_| {})?.into_values().next() {

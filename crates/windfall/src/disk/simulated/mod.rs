@@ -194,6 +194,28 @@ impl SimulatedDisk {
         })
     }
 
+    /// The disk as the next process finds it after this one was killed: the machine goes on, so readers see what was
+    /// written, and what was not synced is still not durable.
+    #[must_use]
+    pub fn next_process(&self) -> Self {
+        self.crash();
+        let old = self.state.lock();
+        let mut inodes = old.inodes.clone();
+        inodes.values_mut().for_each(|inode| inode.under_way = 0);
+        Self::with(State {
+            chance: SimulatedEnv::new(old.operations),
+            names: old.names.clone(),
+            inodes,
+            next_inode: old.next_inode,
+            operations: 0,
+            crash_at: None,
+            crashed: false,
+            faults: Vec::new(),
+            unreadable: old.unreadable.clone(),
+            capacity: old.capacity,
+        })
+    }
+
     /// Counts an operation and runs it, unless a fault is due. A crash lets the operation begin: what it changed may
     /// survive, a sync has made nothing durable.
     fn operate<T>(
