@@ -501,3 +501,37 @@ fn a_scratch_tree_ends_with_its_guard_or_its_session() -> Result<()> {
     assert_eq!(db.check()?.findings, Vec::<String>::new());
     Ok(())
 }
+
+/// Writers that note more than the builder settles at a time are slowed down until it has caught up.
+#[test]
+fn an_index_is_built_under_more_writers_than_it_can_follow() {
+    const ROWS: u32 = 20_000;
+    in_time("an index under many writers", || {
+        let folder = tempfile::tempdir().unwrap();
+        let db = Database::open(folder.path(), options()).unwrap();
+        let table = db.create_table("t", TableOptions::default()).unwrap();
+        for n in 0..ROWS {
+            table.insert(&key(n), &[&key(n)[..], &[1; 60]].concat()).unwrap();
+        }
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for thread in 0..5u32 {
+                let (table, over) = (&table, &over);
+                scope.spawn(move || {
+                    let (mut n, mut value) = (thread, thread);
+                    while !over.load(SeqCst) {
+                        n = n.wrapping_mul(1_664_525).wrapping_add(1_013_904_223) % ROWS;
+                        value = value.wrapping_add(7919);
+                        table.put(&key(n), &[&key(value)[..], &[1; 60]].concat()).unwrap();
+                    }
+                });
+            }
+            db.create_index("t", "i", IndexOptions::on_value(0..4)).unwrap();
+            over.store(true, SeqCst);
+        });
+        let rows = table.rows().unwrap().count();
+        let entries = table.index("i").unwrap().range::<&[u8]>(..).unwrap().count();
+        assert_eq!((rows, entries), (ROWS as usize, ROWS as usize));
+        assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+    });
+}

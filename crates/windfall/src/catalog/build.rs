@@ -48,10 +48,13 @@ use crate::{
 const PIECE: usize = 64 << 20;
 /// How full bulk load makes the pages, in percent: room for what comes later.
 const FILL: usize = 90;
-/// Rounds of settling before the gate is closed, if row calls are so busy.
+/// Rounds of settling before the gate is closed. With hundreds of threads at the table each of them may note something
+/// between two rounds.
 const ROUNDS: usize = 20;
-/// So few notes are settled while the gate is closed.
+/// So few notes, or little more, are settled while the gate is closed.
 const FEW: usize = 256;
+/// Bytes of notes that may always come before who changes a row waits.
+const LEAST: usize = 16 << 10;
 
 impl KeySpec {
     /// The key of a row with this value.
@@ -162,7 +165,11 @@ impl Filler<'_> {
     /// Puts the entries of all rows, and settles what is noted meanwhile until it is little.
     fn fill(&self) -> Result<()> {
         self.collect()?;
+        // Each round lets fewer notes come than the one before, so that the last ones are few however busy the row calls are.
+        let mut limit = MOST;
         for _ in 0..ROUNDS {
+            limit = (limit / 8).max(LEAST);
+            self.building.narrow(limit);
             self.catalog.pause();
             if self.settle_noted()? <= FEW {
                 break;

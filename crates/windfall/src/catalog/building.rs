@@ -27,7 +27,7 @@ use crate::{
     transaction::entry_key,
 };
 
-/// Bytes of notes that are kept at most.
+/// Bytes of notes that are kept at most, while the rows are collected and loaded.
 pub(super) const MOST: usize = 64 << 20;
 /// What a note takes beside its bytes.
 const NOTE: usize = 64;
@@ -41,6 +41,8 @@ pub struct Building {
     bytes: AtomicUsize,
     /// Nobody looks at the notes any more.
     ended: AtomicBool,
+    /// From so many bytes on who changes a row waits.
+    limit: AtomicUsize,
     room: Event,
     env: Arc<dyn Env>,
 }
@@ -53,6 +55,7 @@ impl Building {
             notes: Mutex::new(Rank::Leaf, BTreeSet::new()),
             bytes: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
+            limit: AtomicUsize::new(MOST),
             room: Event::new(),
             env,
         }
@@ -95,9 +98,14 @@ impl Building {
         self.bytes.load(Relaxed)
     }
 
+    /// Lets fewer notes come before who changes a row waits.
+    pub(super) fn narrow(&self, bytes: usize) {
+        self.limit.store(bytes, Relaxed);
+    }
+
     /// Whether a change of a row should wait for room.
     pub(super) fn is_full(&self) -> bool {
-        self.bytes() >= MOST && !self.ended.load(SeqCst)
+        self.bytes() >= self.limit.load(Relaxed) && !self.ended.load(SeqCst)
     }
 
     /// Waits for room. The caller is inside no gate.

@@ -246,7 +246,13 @@ impl Catalog {
             );
             return Err(UsageError::Other(what.into()).into());
         }
-        log.admit(65_536.max(bytes as u64))?;
+        let bytes = 65_536.max(bytes as u64);
+        if dropped.is_empty() {
+            log.admit(bytes)?;
+        } else {
+            // A drop makes room, on disk and in the log: it waits for none, and is not refused for want of it.
+            log.admit_drop(bytes)?;
+        }
         let mut mtr = Mtr::begin(&self.pool)?;
         self.system.change(&mut mtr, changes)?;
         if !dropped.is_empty() {

@@ -149,8 +149,22 @@ impl Log {
     pub fn admit_now(&self, bytes: u64) -> Result<()> {
         self.health.check()?;
         self.unprepared.check()?;
-        // The worker prepares segments ahead. Where it is late a full disk is found here, before anything is changed, and not
-        // by who leads the log, for whom it would be too late.
+        self.have_segment(bytes)
+    }
+
+    /// As [`Log::admit`], but waiting for nothing, whatever is in the way of others, as long as there is a segment at hand: for
+    /// work that makes room.
+    ///
+    /// # Errors
+    /// As [`Log::admit`], if the segment at hand is used up.
+    pub fn admit_drop(&self, bytes: u64) -> Result<()> {
+        self.health.check()?;
+        self.have_segment(bytes)
+    }
+
+    /// The worker prepares segments ahead. Where it is late a full disk is found here, before anything is changed, and not
+    /// by who leads the log, for whom it would be too late.
+    fn have_segment(&self, bytes: u64) -> Result<()> {
         let last = self.segments.geometry().number(Lsn(self.end().0 + bytes));
         if self.segments.is_ready(last) { Ok(()) } else { self.segments.ready(last) }
     }
