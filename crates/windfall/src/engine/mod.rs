@@ -38,6 +38,8 @@ use crate::{
 const RECLAIM_PAUSE: Duration = Duration::from_millis(20);
 /// How often the keeper of file records looks: the log's floor waits for it.
 const RECORD_PAUSE: Duration = Duration::from_millis(10);
+/// After so many failures in a row nobody waits any more for what these records hold up.
+const RECORD_FAILURES: u32 = 100;
 /// How often purge looks when nobody wakes it.
 const PURGE_PAUSE: Duration = Duration::from_millis(200);
 
@@ -106,11 +108,21 @@ impl Engine {
         let wake = deleter.wake.clone();
         changers.push(self.env.spawn("deleter", Kind::Service, wake, Box::new(move || deleter.step())));
         let mut files = files::FileRecords::new(self.pool.clone(), self.system.clone(), self.deleter.clone());
+        let (log, mut failures) = (self.log.clone(), 0);
         let record = move || match files.step() {
-            Ok(true) => Next::Again,
-            Ok(false) => Next::Idle(RECORD_PAUSE),
+            Ok(more) => {
+                if failures > 0 {
+                    failures = 0;
+                    log.set_unrecorded(None);
+                }
+                if more { Next::Again } else { Next::Idle(RECORD_PAUSE) }
+            }
             Err(error) => {
                 tracing::warn!(%error, "the records of data files could not be written yet");
+                failures += 1;
+                if failures > RECORD_FAILURES {
+                    log.set_unrecorded(Some(error));
+                }
                 Next::Idle(RECORD_PAUSE)
             }
         };

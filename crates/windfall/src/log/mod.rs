@@ -211,6 +211,8 @@ pub struct Log {
     unprepared: Obstacle,
     /// Why pages cannot be written, if so: the floor does not rise then.
     unflushed: Obstacle,
+    /// Why the files that were made cannot be recorded, if so: neither does it then.
+    unrecorded: Obstacle,
     last_sync_at: AtomicU64,
     last_sync_took: AtomicU64,
     /// The longest sync since somebody asked for it.
@@ -303,6 +305,7 @@ impl Log {
             checkpointer: OnceLock::new(),
             unprepared: Obstacle::default(),
             unflushed: Obstacle::default(),
+            unrecorded: Obstacle::default(),
             last_sync_at: AtomicU64::new(now),
             last_sync_took: AtomicU64::new(0),
             longest_sync: AtomicU64::new(0),

@@ -112,22 +112,27 @@ impl Log {
         // One operation alone is let in whatever its size.
         let bytes = bytes.min(self.size / 2);
         let room = || self.age() + bytes <= self.size;
-        if !room() {
+        if room() {
+            self.slow_down();
+        } else {
             self.counts.waits.fetch_add(1, Relaxed);
             let before = self.env.now();
             if let Some(wake) = self.checkpointer.get() {
                 wake.notify();
             }
-            let hopeless =
-                || self.unflushed.is_there() || self.unprepared.is_there() || self.health.is_poisoned();
+            let hopeless = || {
+                self.unflushed.is_there()
+                    || self.unrecorded.is_there()
+                    || self.unprepared.is_there()
+                    || self.health.is_poisoned()
+            };
             self.env.wait(&self.room, &mut || room() || hopeless());
             let took = self.env.now().saturating_sub(before).as_nanos() as u64;
             self.counts.longest_wait.fetch_max(took, Relaxed);
             if !room() {
                 self.unflushed.check()?;
+                self.unrecorded.check()?;
             }
-        } else {
-            self.slow_down();
         }
         self.admit_now(bytes)
     }
@@ -181,6 +186,15 @@ impl Log {
     /// Pages cannot be written, so the floor may not rise for long: who waits for that is told why.
     pub fn set_unflushed(&self, error: Error) {
         self.unflushed.set(error);
+        self.room.notify();
+    }
+
+    /// As [`Log::set_unflushed`], for the records of files that were made. `None` when they can be written.
+    pub fn set_unrecorded(&self, error: Option<Error>) {
+        match error {
+            Some(error) => self.unrecorded.set(error),
+            None => self.unrecorded.clear(),
+        }
         self.room.notify();
     }
 

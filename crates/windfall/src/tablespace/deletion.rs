@@ -216,13 +216,17 @@ impl Deleter {
         };
         let piece = self.pace.lock().piece;
         if left > piece {
-            disk.truncate(file, left - piece)?;
+            if is_gone(disk.truncate(file, left - piece))? {
+                return Ok(true);
+            }
             self.deleted_bytes.fetch_add(piece, Relaxed);
             self.pending_bytes.fetch_sub(piece, Relaxed);
             doomed.left = Some(left - piece);
             return Ok(false);
         }
-        disk.remove(file)?;
+        if is_gone(disk.remove(file))? {
+            return Ok(true);
+        }
         self.deleted_bytes.fetch_add(left, Relaxed);
         self.pending_bytes.fetch_sub(left, Relaxed);
         Ok(true)
@@ -268,6 +272,15 @@ impl Pace {
         if !longest.is_zero() {
             self.usual = if self.usual.is_zero() { longest } else { (self.usual * 7 + longest) / 8 };
         }
+    }
+}
+
+/// Whether somebody else has removed the file.
+fn is_gone(done: Result<(), DiskError>) -> Result<bool, DiskError> {
+    match done {
+        Ok(()) => Ok(false),
+        Err(DiskError::Missing { .. }) => Ok(true),
+        Err(error) => Err(error),
     }
 }
 

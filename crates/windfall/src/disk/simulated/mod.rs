@@ -201,7 +201,9 @@ impl SimulatedDisk {
         self.crash();
         let old = self.state.lock();
         let mut inodes = old.inodes.clone();
-        inodes.values_mut().for_each(|inode| inode.under_way = 0);
+        for inode in inodes.values_mut() {
+            inode.under_way = 0;
+        }
         Self::with(State {
             chance: SimulatedEnv::new(old.operations),
             names: old.names.clone(),
