@@ -72,7 +72,7 @@ impl Table {
             .map(|(tree, index)| Secondary { tree, unique: index.unique, name: &index.name })
             .collect();
         let keys_of = |_key: &[u8], value: &[u8]| {
-            Ok(shape.record.indexes.iter().map(|index| Some(index.key.key_of(value))).collect())
+            shape.record.indexes.iter().map(|index| index.key.whole_key_of(value).map(Some)).collect()
         };
         let noting = shape.building.as_ref().map(|building| {
             |key: &[u8], before: Option<&[u8]>, after: Option<&[u8]>| building.note(key, before, after)

@@ -535,3 +535,28 @@ fn an_index_is_built_under_more_writers_than_it_can_follow() {
         assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
     });
 }
+
+/// An index looks at the beginning of a value only: what it would miss is refused, not mistaken.
+#[test]
+fn a_field_that_no_index_can_see_is_refused() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Database::open(folder.path(), options())?;
+    let by_field = || IndexOptions::on_field(1).unique();
+    let table = db.create_table("t", TableOptions::default().index("i", by_field()))?;
+    let value = |long: usize, n: u32| row::encode(&[&vec![7; long][..], &key(n)]);
+    table.insert(b"seen", &value(60_000, 1))?;
+    for n in 2..4 {
+        let refused = table.insert(&key(n), &value(70_000, n));
+        assert!(matches!(refused, Err(Error::Usage(UsageError::Other(what))) if what.contains("65536")));
+    }
+    assert_eq!(table.index("i")?.get(&key(1))?.count(), 1);
+    assert_eq!(table.rows()?.count(), 1);
+    // The same for rows that were there before the index.
+    db.drop_index("t", "i")?;
+    table.insert(b"unseen", &value(70_000, 9))?;
+    assert!(matches!(db.create_index("t", "i", by_field()), Err(Error::Usage(UsageError::Other(_)))));
+    table.delete(b"unseen")?;
+    db.create_index("t", "i", by_field())?;
+    assert_eq!(db.check()?.findings, Vec::<String>::new());
+    Ok(())
+}

@@ -39,6 +39,7 @@ use crate::{
     system::Change,
     transaction::{
         read,
+        row::INDEXED,
         secondary::{entry_key, split},
     },
     tree::Seek,
@@ -57,7 +58,28 @@ const FEW: usize = 256;
 const LEAST: usize = 16 << 10;
 
 impl KeySpec {
-    /// The key of a row with this value.
+    /// The key of a row whose value begins so: at most [`INDEXED`] bytes are given.
+    ///
+    /// # Errors
+    /// A part of the key lies behind them.
+    pub fn whole_key_of(&self, start: &[u8]) -> Result<Vec<u8>> {
+        let is_behind = |part: &KeyPart| match *part {
+            KeyPart::Value { offset, length } => offset as usize + length as usize > INDEXED,
+            KeyPart::Field { number } => {
+                (number as usize) < row::count(start) && row::field(start, number as usize).is_none()
+            }
+        };
+        if start.len() >= INDEXED && self.parts.iter().any(is_behind) {
+            let what = format!(
+                "an index takes its key from the first {INDEXED} bytes of a value, and here a part of it lies behind them: \
+                 put what is indexed first"
+            );
+            return Err(UsageError::Other(what.into()).into());
+        }
+        Ok(self.key_of(start))
+    }
+
+    /// The key of a row with this value, as far as it is given.
     pub fn key_of(&self, value: &[u8]) -> Vec<u8> {
         let mut key = Vec::new();
         for part in &self.parts {
@@ -191,7 +213,7 @@ impl Filler<'_> {
                 value.clear();
                 value.extend_from_slice(cursor.value());
                 if read::resolve_indexed(self.rows, cursor.key(), header, &mut value)? {
-                    let entry = entry_key(&self.index.key.key_of(&value), cursor.key());
+                    let entry = entry_key(&self.index.key.whole_key_of(&value)?, cursor.key());
                     if !self.is_too_long(&entry)? {
                         entries.push(entry);
                     }
@@ -309,7 +331,8 @@ impl Filler<'_> {
         let (index_key, row) = self.parts(entry)?;
         let mut value = Vec::new();
         let header = read::get_indexed(self.rows, row, &mut value)?;
-        Ok(header.is_some_and(|header| !header.is_deleted()) && self.index.key.key_of(&value) == index_key)
+        Ok(header.is_some_and(|header| !header.is_deleted())
+            && self.index.key.whole_key_of(&value)? == index_key)
     }
 
     /// Whether an entry that a row seemed to have is too long to be had: then the row has it no more.
