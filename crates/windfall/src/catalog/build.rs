@@ -23,7 +23,7 @@
 
 use super::{
     building::{Building, MOST},
-    ddl::{Catalog, IndexDefinition, check_name, no_table, record_key},
+    ddl::{Catalog, IndexDefinition, check_name, new_space, no_table, record_key},
     record::{IndexRecord, KeyPart, KeySpec},
     runs::Runs,
     table::{Shape, Table},
@@ -114,7 +114,7 @@ impl Catalog {
         }
         let record = self.new_index(index)?;
         claim.keep();
-        let tree = self.tree(self.attach_new(record.space));
+        let tree = self.tree(new_space(record.space));
         let env = self.pool.ground().env.clone();
         let building = Arc::new(Building::new(tree.clone(), record.key.clone(), env));
         table.gate().close();

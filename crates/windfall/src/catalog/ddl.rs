@@ -94,6 +94,11 @@ pub(super) fn no_table(name: &str) -> SchemaError {
     SchemaError::NoTable(name.into())
 }
 
+/// A tablespace that the pool will know with its first page.
+pub(super) fn new_space(id: SpaceId) -> Arc<Space> {
+    Arc::new(Space::new(id, Durability::Logged))
+}
+
 pub(super) fn record_key(name: &str) -> Vec<u8> {
     [&[TABLE], name.as_bytes()].concat()
 }
@@ -180,10 +185,6 @@ impl Catalog {
     /// How many tables there are.
     pub fn count(&self) -> usize {
         self.names.count()
-    }
-
-    pub(super) fn attach_new(&self, space: SpaceId) -> Arc<Space> {
-        self.pool.attach(space, Durability::Logged)
     }
 
     /// The table of this name.
@@ -312,7 +313,7 @@ impl Catalog {
         let record = self.new_record(definition)?;
         let mut change = [Change::put(record_key(name), record.encode())];
         self.change(&mut change, &[], mode)?;
-        let shape = self.shape(record, &mut |space| Ok(self.attach_new(space)))?;
+        let shape = self.shape(record, &mut |space| Ok(new_space(space)))?;
         let hashed = self.hashed.load(SeqCst);
         let table = Arc::new(Table::new(shape, hashed));
         self.pause();
@@ -403,7 +404,7 @@ impl Catalog {
         let changed = self.change(&mut [Change::put(record_key(name), record.encode())], &ids, mode);
         if let Ok(lsn) = changed {
             let kept = |id| old.trees().find(|tree| tree.space().id() == id).cloned();
-            let tree = |id| kept(id).unwrap_or_else(|| self.tree(self.attach_new(id)));
+            let tree = |id| kept(id).unwrap_or_else(|| self.tree(new_space(id)));
             let clustered = tree(record.clustered);
             let secondaries = record.indexes.iter().map(|index| tree(index.space)).collect();
             self.pause();
@@ -484,7 +485,8 @@ impl Catalog {
     /// [`SchemaError`] for the names of its indexes.
     pub fn temporary_table(&self, definition: &TableDefinition) -> Result<Arc<Table>> {
         let record = self.new_record(definition)?;
-        let shape = self.shape(record, &mut |space| Ok(self.pool.attach(space, Durability::Temporary)))?;
+        let space = &mut |id| Ok(Arc::new(Space::new(id, Durability::Temporary)));
+        let shape = self.shape(record, space)?;
         Ok(Arc::new(Table::new(shape, self.hashed.load(SeqCst))))
     }
 
