@@ -126,7 +126,7 @@ impl Catalog {
         table.gate().close();
         let added = filled.and_then(|()| {
             filler.settle_noted()?;
-            self.add_index(name, &table, &old, &record, &tree, mode)
+            self.add_index(name, table, &old, &record, &tree, mode)
         });
         if added.is_err() {
             table.reshape(Shape::clone(&old));

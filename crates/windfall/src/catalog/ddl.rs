@@ -223,7 +223,7 @@ impl Catalog {
         let claim = self.names.claim(&[name]);
         let table = claim.table(name)?;
         table.gate().close();
-        let result = run(&table);
+        let result = run(table);
         table.gate().open();
         Some(result)
     }
@@ -257,7 +257,7 @@ impl Catalog {
         let mut mtr = Mtr::begin(&self.pool)?;
         self.system.change(&mut mtr, changes)?;
         if !dropped.is_empty() {
-            mtr.record(&Record::Drop { spaces: dropped.to_vec() });
+            mtr.record(&Record::Drop { spaces: dropped.into() });
         }
         let end = mtr.commit()?;
         // Logged and not durable: what must wait for that is found out here, if anywhere.
@@ -338,32 +338,28 @@ impl Catalog {
 
     fn drop_claimed(&self, names: &[&str], mode: FlushLog) -> Result<DropReport> {
         let mut claim = self.claim(names)?;
-        let tables = claim.tables().map(|(name, table)| table.ok_or_else(|| no_table(name)));
-        let tables = tables.collect::<Result<SmallVec<[Arc<Table>; 1]>, _>>()?;
-        Gate::close_all(tables.iter().map(|table| table.gate()));
-        let spaces: SmallVec<[Arc<Space>; 2]> =
-            tables.iter().flat_map(|table| spaces_of(&table.shape())).collect();
-        let ids: SmallVec<[SpaceId; 2]> = spaces.iter().map(|space| space.id()).collect();
+        if let Some((name, _)) = claim.tables().find(|(_, table)| table.is_none()) {
+            return Err(no_table(name).into());
+        }
+        let tables = claim.tables().filter_map(|(_, table)| table);
+        Gate::close_all(tables.clone().map(|table| table.gate()));
+        let shapes: SmallVec<[Arc<Shape>; 1]> = tables.clone().map(|table| table.shape()).collect();
+        let spaces = || shapes.iter().flat_map(|shape| shape.trees()).map(|tree| tree.space());
+        let ids: SmallVec<[SpaceId; 2]> = spaces().map(|space| space.id()).collect();
         let mut changes: SmallVec<[Change; 1]> =
             claim.tables().map(|(name, _)| Change::remove(record_key(name))).collect();
         let lsn = match self.change(&mut changes, &ids, mode) {
             Ok(lsn) => lsn,
             Err(error) => {
                 // Nothing was changed, or the database is poisoned.
-                for table in &tables {
-                    table.gate().open();
-                }
+                tables.for_each(|table| table.gate().open());
                 return Err(error);
             }
         };
-        for space in &spaces {
-            self.pool.detach(space, lsn);
-        }
-        for table in &tables {
-            table.gate().close_for_good();
-        }
+        spaces().for_each(|space| self.pool.detach(space, lsn));
+        tables.for_each(|table| table.gate().close_for_good());
         claim.set_all_gone();
-        Ok(DropReport { trees: spaces.len(), lsn, ..DropReport::default() })
+        Ok(DropReport { trees: ids.len(), lsn, ..DropReport::default() })
     }
 
     /// Empties a table: it gets new tablespaces, and the old ones are dropped.
@@ -424,7 +420,7 @@ impl Catalog {
     pub fn rename_table(&self, from: &str, to: &str, mode: FlushLog) -> Result<()> {
         check_name(to)?;
         let mut claim = self.claim(&[from, to])?;
-        let table = claim.table(from).ok_or_else(|| no_table(from))?;
+        let table = claim.table(from).ok_or_else(|| no_table(from))?.clone();
         if claim.table(to).is_some() {
             return Err(SchemaError::TableExists(to.into()).into());
         }
@@ -442,8 +438,8 @@ impl Catalog {
     /// [`SchemaError::NoTable`]; what the log says.
     pub fn swap_tables(&self, a: &str, b: &str, mode: FlushLog) -> Result<()> {
         let mut claim = self.claim(&[a, b])?;
-        let table_a = claim.table(a).ok_or_else(|| no_table(a))?;
-        let table_b = claim.table(b).ok_or_else(|| no_table(b))?;
+        let table_a = claim.table(a).ok_or_else(|| no_table(a))?.clone();
+        let table_b = claim.table(b).ok_or_else(|| no_table(b))?.clone();
         if a == b {
             return Ok(());
         }
@@ -473,7 +469,7 @@ impl Catalog {
     /// Drops a tree that no record ever named.
     pub(super) fn discard(&self, tree: &Tree) -> Result<()> {
         let mut mtr = Mtr::begin(&self.pool)?;
-        mtr.record(&Record::Drop { spaces: vec![tree.space().id()] });
+        mtr.record(&Record::Drop { spaces: vec![tree.space().id()].into() });
         let end = mtr.commit()?;
         self.pool.detach(tree.space(), end);
         Ok(())

@@ -87,7 +87,7 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
     while let Some((start, end, group)) = reader.next_group()? {
         for record in GroupReader::new(group) {
             match record.map_err(|what| damage(disk.as_ref(), control, start, what))? {
-                Record::Drop { spaces } => scan.dropped.extend(spaces),
+                Record::Drop { spaces } => scan.dropped.extend(spaces.iter()),
                 Record::FileMade { space } => drop(scan.made.entry(space).or_insert(start)),
                 Record::Ceilings { space, trx } => {
                     scan.space_ceiling = scan.space_ceiling.max(space.0);
