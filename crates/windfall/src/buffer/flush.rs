@@ -313,7 +313,7 @@ impl BufferPool {
         if space.is_dropped() {
             return None;
         }
-        let no = space.pages.get(page, &crossbeam_epoch::pin())?;
+        let no = space.pages.get(page)?;
         let frame = self.arena.frame(no);
         if !frame.latch.try_share() {
             return None;

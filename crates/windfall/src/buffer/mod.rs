@@ -421,7 +421,7 @@ impl BufferPool {
         count_access(id.space, true);
         loop {
             space.check_live()?;
-            let resident = space.pages.get(page, &crossbeam_epoch::pin());
+            let resident = space.pages.get(page);
             if let Some(frame) = resident {
                 let descriptor = self.arena.frame(frame);
                 let held = Held::take(Rank::Page);
@@ -459,7 +459,7 @@ impl BufferPool {
     fn find(&self, space: &Arc<Space>, page: PageNo, hint: Access) -> Result<FrameNo> {
         loop {
             space.check_live()?;
-            if let Some(frame) = space.pages.get(page, &crossbeam_epoch::pin()) {
+            if let Some(frame) = space.pages.get(page) {
                 return Ok(frame);
             }
             self.load(space, page, hint)?;
