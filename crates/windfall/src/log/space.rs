@@ -280,7 +280,7 @@ impl Log {
             fsyncs: counts.fsyncs.load(Relaxed),
             writes: counts.writes.load(Relaxed),
             bytes: counts.bytes.load(Relaxed),
-            groups: counts.groups.load(Relaxed),
+            groups: self.groups(),
             follows: counts.follows.load(Relaxed),
             buffer_full: counts.full.load(Relaxed),
             waits: counts.waits.load(Relaxed),

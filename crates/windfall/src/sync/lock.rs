@@ -223,6 +223,11 @@ impl<T> Mutex<T> {
         Some(MutexGuard { _marked: Marked::new(&self.mark), inner, _held: Held::tried(self.rank) })
     }
 
+    /// Whether somebody holds the mutex, or did a moment ago.
+    pub fn is_locked(&self) -> bool {
+        self.inner.is_locked()
+    }
+
     /// The value, when nobody else can hold the mutex.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()

@@ -145,6 +145,12 @@ impl<T> Mutex<T> {
         self.0.try_lock().map(|guard| Guard { key: self.key(), inner: Some(guard) })
     }
 
+    /// Whether somebody holds the mutex.
+    pub fn is_locked(&self) -> bool {
+        point();
+        self.0.is_locked()
+    }
+
     /// The value, when nobody else can hold the mutex.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
