@@ -220,7 +220,9 @@ impl<'a> ExclusivePage<'a> {
     pub fn mark_dirty(&mut self, space: &Arc<Space>, since: Lsn) {
         self.changed = true;
         let frame = self.pool.arena.frame(self.frame);
-        if frame.set(DIRTY) & DIRTY == 0 {
+        // Nobody else sets it under this latch, and nobody clears it.
+        if !frame.is(DIRTY) {
+            frame.set(DIRTY);
             frame.set_oldest(since);
             self.pool.counters.dirty.fetch_add(1, Relaxed);
             self.pool.floor.page_dirtied(space, frame.tag().page, since);

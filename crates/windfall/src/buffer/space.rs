@@ -56,9 +56,8 @@ pub struct Space {
     durability: Durability,
     /// Its place in the pool's directory, [`UNKNOWN`] or [`NEVER`].
     slot: AtomicU32,
-    dropped: AtomicBool,
-    /// The end of the group that dropped it; until that is durable the file and the log floor wait.
-    drop_lsn: AtomicU64,
+    /// The end of the group that dropped it, [`Lsn::MAX`] while it lives; until that is durable the file and the log floor wait.
+    dropped: AtomicU64,
     file: AtomicU8,
     /// Whether it has any page: an empty tree has none.
     has_pages: AtomicBool,
@@ -82,8 +81,7 @@ impl Space {
             id,
             durability,
             slot: AtomicU32::new(UNKNOWN),
-            dropped: AtomicBool::new(false),
-            drop_lsn: AtomicU64::new(Lsn::MAX.0),
+            dropped: AtomicU64::new(Lsn::MAX.0),
             file: AtomicU8::new(FileState::None as u8),
             has_pages: AtomicBool::new(false),
             free_hint: AtomicU32::new(0),
@@ -109,7 +107,7 @@ impl Space {
     /// Whether it was dropped.
     #[inline]
     pub fn is_dropped(&self) -> bool {
-        self.dropped.load(SeqCst)
+        self.drop_lsn() != Lsn::MAX
     }
 
     /// Refuses work on a dropped tablespace.
@@ -122,9 +120,7 @@ impl Space {
 
     /// Marks it dropped by the group that ends at `lsn`. Says whether this call did.
     pub(super) fn mark_dropped(&self, lsn: Lsn) -> bool {
-        // Who sees the mark sees a position, and always the same.
-        let _ = self.drop_lsn.compare_exchange(Lsn::MAX.0, lsn.0, Relaxed, Relaxed);
-        !self.dropped.swap(true, SeqCst)
+        self.dropped.compare_exchange(Lsn::MAX.0, lsn.0, SeqCst, Relaxed).is_ok()
     }
 
     /// Its place in the pool's directory, once it has one.
@@ -145,7 +141,7 @@ impl Space {
 
     /// Where its drop was logged.
     pub fn drop_lsn(&self) -> Lsn {
-        Lsn(self.drop_lsn.load(Relaxed))
+        Lsn(self.dropped.load(SeqCst))
     }
 
     /// The state of its file.
