@@ -100,7 +100,10 @@ pub(super) fn new_space(id: SpaceId) -> Arc<Space> {
 }
 
 pub(super) fn record_key(name: &str) -> Vec<u8> {
-    [&[TABLE], name.as_bytes()].concat()
+    let mut key = Vec::with_capacity(1 + name.len());
+    key.push(TABLE);
+    key.extend_from_slice(name.as_bytes());
+    key
 }
 
 impl Catalog {
@@ -345,7 +348,8 @@ impl Catalog {
         Gate::close_all(tables.clone().map(|table| table.gate()));
         let shapes: SmallVec<[Arc<Shape>; 1]> = tables.clone().map(|table| table.shape()).collect();
         let spaces = || shapes.iter().flat_map(|shape| shape.trees()).map(|tree| tree.space());
-        let ids: SmallVec<[SpaceId; 2]> = spaces().map(|space| space.id()).collect();
+        let mut ids = SmallVec::<[SpaceId; 2]>::new();
+        spaces().for_each(|space| ids.push(space.id()));
         let mut changes: SmallVec<[Change; 1]> =
             claim.tables().map(|(name, _)| Change::remove(record_key(name))).collect();
         let lsn = match self.change(&mut changes, &ids, mode) {
