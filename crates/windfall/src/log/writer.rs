@@ -18,7 +18,7 @@ use crate::{
     error::{DiskError, Error, Result},
     ids::Lsn,
     sync::{
-        MutexGuard,
+        Held, MutexGuard, Rank,
         atomic::{
             AtomicU64,
             Ordering::{Relaxed, SeqCst},
@@ -96,6 +96,8 @@ impl Log {
             self.arrived.fetch_add(1, SeqCst);
             self.arrival.notify();
         }
+        // Leader or not, it waits: for the system, or for the leader.
+        drop(Held::take(Rank::LogWrite));
         while !reached() {
             self.health.check()?;
             if let Some(writer) = self.writer.try_lock() {
