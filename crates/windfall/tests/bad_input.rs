@@ -92,6 +92,19 @@ fn a_database_that_is_not_there() {
     let (_folder, path) = made();
     fs::remove_file(path.join("windfall.control")).expect("a file less");
     told(Database::open(&path, options()), &["data", "no control file", "restore"]);
+    // Nor is a young one, all of which is still in its log.
+    let young = folder.path().join("young");
+    let db = Database::open(&young, options()).expect("a database");
+    db.create_table("t", TableOptions::default()).expect("a table").insert(b"k", b"v").expect("a row");
+    core::mem::forget(db);
+    let copy = folder.path().join("copy");
+    fs::create_dir_all(copy.join("log")).expect("a folder");
+    for segment in fs::read_dir(young.join("log")).expect("the log") {
+        let segment = segment.expect("a segment");
+        fs::copy(segment.path(), copy.join("log").join(segment.file_name())).expect("a copy");
+    }
+    told(Database::open(&copy, options()), &["log", "no control file", "restore"]);
+    assert!(fs::read_dir(copy.join("log")).expect("the log").count() > 0, "it is all still there");
 }
 
 #[test]
