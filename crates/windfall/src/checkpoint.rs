@@ -119,6 +119,7 @@ impl Checkpointer {
         let system_made = system.is_some_and(|space| space.file() == FileState::Made);
         let mut group = GroupWriter::default();
         let floor = floor.min(unfinished.note(&mut group));
+        log.admit_drop(group.bytes().len() as u64)?;
         let (start, end) = log.begin_group().append(group.bytes())?;
         log.sync_to(end)?;
         let (space_ceiling, trx_ceiling) = unfinished.ceilings();

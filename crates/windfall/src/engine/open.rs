@@ -7,7 +7,7 @@
 //!
 //! **May touch.** All floors below.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use super::{Engine, files};
 use crate::{
@@ -107,10 +107,10 @@ fn check_page_size(disk: &Arc<dyn Disk>, control: &Control, options: &Options) -
 struct Attacher<'a> {
     pool: &'a BufferPool,
     /// The data files that exist.
-    files: HashSet<SpaceId>,
+    files: BTreeSet<SpaceId>,
     /// Tablespaces whose file was made durably, by their record or by the log.
-    made: HashSet<SpaceId>,
-    named: HashSet<SpaceId>,
+    made: BTreeSet<SpaceId>,
+    named: BTreeSet<SpaceId>,
     lost: Lost,
 }
 
@@ -232,7 +232,7 @@ fn system_tree<'a>(
         pool,
         files: files.collect(),
         made: scan.made.keys().copied().collect(),
-        named: HashSet::new(),
+        named: BTreeSet::new(),
         lost,
     };
     if made_before {
@@ -264,6 +264,7 @@ fn drop_unnamed(
     let unnamed = |space: &SpaceId| !attacher.named.contains(space);
     let lost: Vec<_> = pool.spaces().into_iter().filter(|space| unnamed(&space.id())).collect();
     if !lost.is_empty() {
+        pool.ground().log.admit_drop((lost.len() * size_of::<SpaceId>()) as u64)?;
         let mut mtr = Mtr::begin(pool)?;
         mtr.record(&Record::Drop { spaces: lost.iter().map(|space| space.id()).collect() });
         let end = mtr.commit()?;
@@ -271,7 +272,7 @@ fn drop_unnamed(
             pool.detach(space, end);
         }
     }
-    let known: HashSet<SpaceId> = lost.iter().map(|space| space.id()).collect();
+    let known: BTreeSet<SpaceId> = lost.iter().map(|space| space.id()).collect();
     for file in attacher.files.iter().filter(|space| unnamed(space) && !known.contains(space)) {
         deleter.push_file(*file);
     }
