@@ -161,10 +161,12 @@ impl Engine {
             (frames(options.buffer_pool_size, page_size), frames(options.pool_max(), page_size));
         let pool = BufferPool::new(ground, page_size, size, most)?;
         let pool = Arc::new(pool);
+        tell_when_stopped(&log, &pool);
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
         let mut servers = Vec::from(checkpointer.spawn(&*env));
         let writer = log.clone();
-        servers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || writer.step())));
+        let step = pool.ground().health.watch("log", Box::new(move || writer.step()));
+        servers.push(env.spawn("log", Kind::Service, log.wake(), step));
 
         recovery::settle_files(&*disk, &scan)?;
         recovery::mend_torn_pages(&*disk, page_size)?;
@@ -213,6 +215,20 @@ impl Engine {
         engine.spawn_changers();
         Ok(engine)
     }
+}
+
+/// Lets those who wait for the log or for a frame look again when the database has stopped.
+fn tell_when_stopped(log: &Arc<Log>, pool: &Arc<BufferPool>) {
+    // Both know the health.
+    let (log, waited_for) = (Arc::downgrade(log), Arc::downgrade(pool));
+    pool.ground().health.when_stopped(move || {
+        if let Some(log) = log.upgrade() {
+            log.tell_stopped();
+        }
+        if let Some(pool) = waited_for.upgrade() {
+            pool.tell_freed();
+        }
+    });
 }
 
 /// The system tree, and what is known of the data files.
