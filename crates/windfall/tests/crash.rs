@@ -10,8 +10,12 @@ use std::collections::BTreeMap;
 use history::{Model, Rows, Step, apply, index, observe, open, script, verify};
 use windfall::{
     Database, FlushLog, TableOptions,
-    disk::simulated::{SimulatedDisk, Survive},
+    disk::{
+        Disk, FileName,
+        simulated::{SimulatedDisk, Survive},
+    },
     env::SimulatedEnv,
+    ids::SpaceId,
 };
 
 /// Runs the script, the `whole` of it or up to a crash. Gives what may be there afterwards: what was acknowledged as durable
@@ -262,6 +266,34 @@ fn a_drop_that_is_not_durable_leaves_its_table_whole() {
             break;
         }
     }
+}
+
+/// What a crash leaves of a drop is no leak, and a file that nothing tells of is one.
+#[test]
+fn a_check_tells_what_a_crash_has_left_from_what_has_leaked() {
+    let disk = SimulatedDisk::new(3);
+    let (db, _env) = open(&disk, 3).unwrap();
+    for name in ["dropped", "kept"] {
+        let table = db.create_table(name, TableOptions::default()).unwrap();
+        table.put(b"key", &[1; 500]).unwrap();
+    }
+    db.checkpoint().unwrap();
+    db.drop_table("dropped").unwrap();
+    let disk = disk.restart(Survive::Nothing);
+    let (db, _env) = open(&disk, 3).unwrap();
+    let report = db.check().unwrap();
+    assert_eq!(report.findings, Vec::<String>::new());
+    assert_eq!(report.pending.len(), 1, "{report:?}");
+    db.close().unwrap();
+    let (db, env) = open(&disk, 3).unwrap();
+    env.settle(300);
+    assert_eq!(db.check().unwrap().pending, Vec::<String>::new());
+    db.close().unwrap();
+    let stray = FileName::Data(SpaceId(0xf_ffff));
+    disk.create(stray).unwrap();
+    let (db, _env) = open(&disk, 3).unwrap();
+    let report = db.check().unwrap();
+    assert!(report.findings.len() == 1 && report.findings[0].contains("fffff.tree"), "{report:?}");
 }
 
 /// As many histories as asked for: `CRASH_SEEDS=100..200 cargo test --test crash -- --ignored`.

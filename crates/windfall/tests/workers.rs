@@ -126,7 +126,7 @@ fn a_panic_of_any_worker_stops_the_database() {
         let (done, outcome) = mpsc::channel();
         thread::spawn(move || done.send(work(worker)));
         let error = outcome
-            .recv_timeout(Duration::from_secs(60))
+            .recv_timeout(Duration::from_mins(1))
             .unwrap_or_else(|_| panic!("without its {worker} the database goes on, or waits for ever"));
         assert!(matches!(error, Error::Poisoned(_)), "{error:?}");
         let told = format!("the background worker {worker} has panicked: the trap was sprung");

@@ -198,6 +198,14 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// [`DiskError::Io`].
     fn list(&self, folder: Folder) -> Result<Vec<FileName>, DiskError>;
 
+    /// What else lies in the folders of the database. Nothing of it is ever touched.
+    ///
+    /// # Errors
+    /// [`DiskError::Io`].
+    fn foreign(&self) -> Result<Vec<PathBuf>, DiskError> {
+        Ok(Vec::new())
+    }
+
     /// Reads bytes, from any offset; gives how many there were before the end of the file. Through the page cache
     /// where the file is the log or the control file; [`Disk::read_page`] is the quick way for data files.
     ///

@@ -14,6 +14,7 @@ mod open;
 
 use core::time::Duration;
 
+pub use open::Leftovers;
 pub(crate) use open::no_database;
 
 use crate::{
@@ -66,6 +67,8 @@ pub struct Engine {
     pub deleter: Arc<Deleter>,
     /// The memory of the hash indexes.
     pub hash_budget: Arc<HashBudget>,
+    /// What opening has found without a name.
+    pub leftovers: Leftovers,
     flush_log: AtomicU8,
     closed: AtomicBool,
     /// Stopped first: the workers that change something.

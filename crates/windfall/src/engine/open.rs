@@ -134,6 +134,23 @@ impl Attacher<'_> {
     }
 }
 
+/// Data files that no record named when the database was opened. They are being deleted.
+#[derive(Clone, Debug, Default)]
+pub struct Leftovers {
+    /// Those whose number was handed out once: of a drop whose deletion was cut off, or of what was never committed.
+    pub pending: Vec<SpaceId>,
+    /// Those whose number was never handed out: no crash leaves such a file.
+    pub leaked: Vec<SpaceId>,
+}
+
+impl Leftovers {
+    fn of(scan: &Scan, attacher: &Attacher<'_>) -> Self {
+        let unnamed = attacher.files.difference(&attacher.named).copied();
+        let (pending, leaked) = unnamed.partition(|space| space.0 < scan.space_ceiling);
+        Self { pending, leaked }
+    }
+}
+
 impl Engine {
     /// Opens the database on this disk, or makes one.
     ///
@@ -194,6 +211,7 @@ impl Engine {
         pool.say_files_made()?;
         // From here on there is work that asks for room in the log, which may be full.
         checkpointer.recovered(transactions.clone());
+        let leftovers = Leftovers::of(&scan, &attacher);
         drop_unnamed(&pool, &system, &deleter, &attacher)?;
         let engine = Self {
             disk,
@@ -206,6 +224,7 @@ impl Engine {
             checkpointer,
             deleter,
             hash_budget: budget,
+            leftovers,
             flush_log: AtomicU8::new(options.flush_log_at_trx_commit as u8),
             closed: AtomicBool::new(false),
             changers: Mutex::new(Rank::Leaf, Vec::new()),
