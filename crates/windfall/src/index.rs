@@ -5,11 +5,12 @@
 //! **Invariants.** An entry leads to the row by its key; a row whose value says otherwise by now, because it changed between
 //! the look at the entry and the look at the row, is left out.
 //!
-//! **May touch.** `table`, `range`, `transaction`.
+//! **May touch.** `table`, `cursor`, `range`, `transaction`.
 
 use core::ops::{Bound, RangeBounds};
 
 use crate::{
+    cursor::{Cursor, Move, Seek},
     error::{CorruptError, Result},
     range::{Bounds, Range},
     store::Tree,
@@ -46,17 +47,8 @@ impl Index {
     /// # Errors
     /// A dropped table or index.
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<IndexRange> {
-        self.table.engine.check_open()?;
-        let bounds = entry_bounds(Bounds::of(&range));
-        Ok(IndexRange {
-            entries: Range::new(
-                self.table.engine.clone(),
-                self.table.inner.clone(),
-                self.tree.clone(),
-                bounds,
-            ),
-            table: self.table.clone(),
-        })
+        let entries = Range::new(self.entries()?, entry_bounds(Bounds::of(&range)));
+        Ok(IndexRange { entries, index: self.clone() })
     }
 
     /// The rows with this index key, in the order of their own keys.
@@ -66,18 +58,50 @@ impl Index {
     pub fn get(&self, index_key: &[u8]) -> Result<IndexRange> {
         self.range(index_key..=index_key)
     }
+
+    /// A cursor over all rows in the order of the index, which is nowhere yet.
+    ///
+    /// # Errors
+    /// As [`Index::range`].
+    pub fn cursor(&self) -> Result<IndexCursor> {
+        Ok(IndexCursor { entries: self.entries()?, index: self.clone(), row: None })
+    }
+
+    fn entries(&self) -> Result<Cursor> {
+        self.table.engine.check_open()?;
+        Ok(Cursor::new(self.table.engine.clone(), self.table.inner.clone(), self.tree.clone()))
+    }
+
+    /// The row that an entry leads to, unless it has changed since.
+    fn row(&self, entry: &[u8]) -> Result<Option<IndexRow>> {
+        let space = self.tree.space().id();
+        let (index_key, key) = secondary::split(entry).ok_or_else(|| {
+            let what = "an entry of a secondary index makes no sense".into();
+            CorruptError::Structure { space, what }
+        })?;
+        let call = self.table.inner.enter()?;
+        let mut value = Vec::new();
+        if !read::get(&call.shape.clustered, key, &mut value)? {
+            return Ok(None);
+        }
+        let window = &value[..value.len().min(INDEXED)];
+        let place = call.shape.secondaries.iter().position(|tree| tree.space().id() == space);
+        let still = place.is_some_and(|n| call.shape.record.indexes[n].key.key_of(window) == index_key);
+        Ok(still.then(|| IndexRow { index_key, key: key.to_vec(), value }))
+    }
+}
+
+/// Where the entries of all greater index keys begin: those of this key begin with its prefix, which ends in zeros.
+fn behind(index_key: &[u8]) -> Vec<u8> {
+    let mut prefix = secondary::prefix_of(index_key);
+    if let Some(last) = prefix.last_mut() {
+        *last = 1;
+    }
+    prefix
 }
 
 /// The range of entries for a range of index keys.
 fn entry_bounds(keys: Bounds) -> Bounds {
-    // All entries of an index key begin with its prefix, which ends in zeros: the next one begins no entry of it.
-    let behind = |key: &[u8]| {
-        let mut prefix = secondary::prefix_of(key);
-        if let Some(last) = prefix.last_mut() {
-            *last = 1;
-        }
-        prefix
-    };
     Bounds {
         lower: match keys.lower {
             Bound::Included(key) => Bound::Included(secondary::prefix_of(&key)),
@@ -96,26 +120,10 @@ fn entry_bounds(keys: Bounds) -> Bounds {
 #[derive(Debug)]
 pub struct IndexRange {
     entries: Range,
-    table: Table,
+    index: Index,
 }
 
 impl IndexRange {
-    fn row(&self, entry: &[u8]) -> Result<Option<IndexRow>> {
-        let (index_key, key) = secondary::split(entry).ok_or_else(|| {
-            let what = "an entry of a secondary index makes no sense".into();
-            CorruptError::Structure { space: self.entries.space(), what }
-        })?;
-        let call = self.table.inner.enter()?;
-        let mut value = Vec::new();
-        if !read::get(&call.shape.clustered, key, &mut value)? {
-            return Ok(None);
-        }
-        let window = &value[..value.len().min(INDEXED)];
-        let place = call.shape.secondaries.iter().position(|tree| tree.space().id() == self.entries.space());
-        let still = place.is_some_and(|n| call.shape.record.indexes[n].key.key_of(window) == index_key);
-        Ok(still.then(|| IndexRow { index_key, key: key.to_vec(), value }))
-    }
-
     fn next_row(
         &mut self,
         mut step: impl FnMut(&mut Range) -> Option<<Range as Iterator>::Item>,
@@ -124,7 +132,7 @@ impl IndexRange {
             match step(&mut self.entries)? {
                 Err(error) => return Some(Err(error)),
                 Ok((entry, _)) => {
-                    if let Some(row) = self.row(&entry).transpose() {
+                    if let Some(row) = self.index.row(&entry).transpose() {
                         return Some(row);
                     }
                 }
@@ -144,5 +152,80 @@ impl Iterator for IndexRange {
 impl DoubleEndedIterator for IndexRange {
     fn next_back(&mut self) -> Option<Self::Item> {
         self.next_row(Range::next_back)
+    }
+}
+
+/// A position among the rows of a table, in the order of an index key, and of the rows' keys where that is the same.
+///
+/// It moves like a [`Cursor`], and seeks by index keys.
+#[derive(Debug)]
+pub struct IndexCursor {
+    entries: Cursor,
+    index: Index,
+    row: Option<IndexRow>,
+}
+
+impl IndexCursor {
+    /// Goes to the first or last row whose index key is so. Says whether there is one; if not, the cursor is beyond that
+    /// end.
+    ///
+    /// # Errors
+    /// A dropped table or index; damage, I/O.
+    pub fn seek(&mut self, to: Seek<'_>) -> Result<bool> {
+        let place = match to {
+            Seek::First | Seek::Last => Vec::new(),
+            Seek::AtLeast(key) | Seek::Below(key) => secondary::prefix_of(key),
+            Seek::Above(key) | Seek::AtMost(key) => behind(key),
+        };
+        match to {
+            Seek::First => self.go(Move::To(Seek::First)),
+            Seek::AtLeast(_) | Seek::Above(_) => self.go(Move::To(Seek::AtLeast(&place))),
+            Seek::Last => self.go(Move::To(Seek::Last)),
+            Seek::AtMost(_) | Seek::Below(_) => self.go(Move::To(Seek::Below(&place))),
+        }
+    }
+
+    /// Goes to the next row. Says whether there is one; if not, the cursor is behind the last.
+    ///
+    /// # Errors
+    /// As [`IndexCursor::seek`].
+    #[expect(clippy::should_implement_trait, reason = "a cursor goes both ways and lends what it is at")]
+    pub fn next(&mut self) -> Result<bool> {
+        self.go(Move::Next)
+    }
+
+    /// Goes to the row before. Says whether there is one; if not, the cursor is before the first.
+    ///
+    /// # Errors
+    /// As [`IndexCursor::seek`].
+    pub fn prev(&mut self) -> Result<bool> {
+        self.go(Move::Prev)
+    }
+
+    fn go(&mut self, to: Move<'_>) -> Result<bool> {
+        self.row = self.find(to)?;
+        Ok(self.row.is_some())
+    }
+
+    /// Moves, and on over entries whose rows have changed.
+    fn find(&mut self, to: Move<'_>) -> Result<Option<IndexRow>> {
+        self.row = None;
+        let mut there = self.entries.go(to, |_| true)?;
+        while there {
+            match self.index.row(self.entries.key().unwrap_or_default()) {
+                Ok(None) => there = self.entries.go(to.on(), |_| true)?,
+                Ok(row) => return Ok(row),
+                Err(error) => {
+                    self.entries = self.entries.another();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The row that the cursor is at.
+    pub fn row(&self) -> Option<&IndexRow> {
+        self.row.as_ref()
     }
 }

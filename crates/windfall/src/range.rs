@@ -2,23 +2,15 @@
 //!
 //! **Purpose.** An iterator over a range of a tree, from either end.
 //!
-//! **Invariants.** It holds no latch between two rows, and passes the table's gate at each. When the tablespace it began on was
-//! dropped, by a drop or a truncation, it ends with [`Error::TableDropped`](crate::error::Error::TableDropped),
-//! whatever the table has become.
+//! **Invariants.** Those of a [`Cursor`], one at each end; a row is given by one of them. After an error it has ended.
 //!
-//! **May touch.** `engine`, `catalog`, `transaction`, `tree`.
+//! **May touch.** `cursor`.
 
 use core::ops::{Bound, RangeBounds};
 
 use crate::{
-    catalog::Table,
-    engine::Engine,
+    cursor::{Cursor, Move, Seek},
     error::Result,
-    ids::SpaceId,
-    store::Tree,
-    sync::Arc,
-    transaction::read,
-    tree::{Cursor, Seek},
 };
 
 /// A range of keys.
@@ -65,71 +57,46 @@ impl Bounds {
     }
 }
 
-type TreeCursor = Cursor<Arc<Tree>>;
-
 /// Rows of a table in the order of their keys: pairs of key and value.
 #[derive(Debug)]
 pub struct Range {
-    engine: Arc<Engine>,
-    table: Arc<Table>,
-    tree: Arc<Tree>,
     bounds: Bounds,
-    front: Option<TreeCursor>,
-    back: Option<TreeCursor>,
+    front: Cursor,
+    back: Option<Cursor>,
     done: bool,
 }
 
 /// The direction of a step.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum End {
     Front,
     Back,
 }
 
 impl Range {
-    pub(crate) fn new(engine: Arc<Engine>, table: Arc<Table>, tree: Arc<Tree>, bounds: Bounds) -> Self {
-        Self { engine, table, tree, bounds, front: None, back: None, done: false }
+    pub(crate) fn new(front: Cursor, bounds: Bounds) -> Self {
+        Self { bounds, front, back: None, done: false }
     }
 
-    pub(crate) fn space(&self) -> SpaceId {
-        self.tree.space().id()
-    }
-
-    /// Moves one end to its next live entry in the range.
+    /// Moves one end to its next row in the range.
     fn step(&mut self, end: End) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
-        self.engine.check_open()?;
-        // While this call lasts nobody reshapes the table; that it was reshaped before shows in the tablespace.
-        let _call = self.table.enter()?;
-        self.tree.space().check_live()?;
-        loop {
-            let cursor = if end == End::Front { &mut self.front } else { &mut self.back };
-            let found = match (cursor.as_mut(), end) {
-                (Some(cursor), End::Front) => cursor.next()?,
-                (Some(cursor), End::Back) => cursor.prev()?,
-                (None, _) => {
-                    let cursor = cursor.insert(Cursor::new(self.tree.clone()));
-                    cursor.seek(if end == End::Front { self.bounds.first() } else { self.bounds.last() })?
-                }
-            };
-            let cursor = if end == End::Front { &self.front } else { &self.back };
-            let Some(cursor) = cursor.as_ref().filter(|cursor| found && self.bounds.contains(cursor.key()))
-            else {
-                return Ok(None);
-            };
-            let key = cursor.key().to_vec();
-            let mut value = cursor.value().to_vec();
-            let header = cursor.header().filter(|header| !header.is_deleted());
-            // What one end has given the other does not give again.
-            match end {
-                End::Front => self.bounds.lower = Bound::Excluded(key.clone()),
-                End::Back => self.bounds.upper = Bound::Excluded(key.clone()),
+        let (cursor, seek, on) = match end {
+            End::Front => (&mut self.front, self.bounds.first(), Move::Next),
+            End::Back => {
+                (self.back.get_or_insert_with(|| self.front.another()), self.bounds.last(), Move::Prev)
             }
-            if let Some(header) = header
-                && read::resolve(&self.tree, &key, header, &mut value)?
-            {
-                return Ok(Some((key, value)));
-            }
+        };
+        let to = if cursor.is_new() { Move::To(seek) } else { on };
+        cursor.go(to, |key| self.bounds.contains(key))?;
+        let Some((key, value)) = cursor.row() else { return Ok(None) };
+        let row = (key.to_vec(), value.to_vec());
+        // What one end has given the other does not give again.
+        let given = Bound::Excluded(row.0.clone());
+        match end {
+            End::Front => self.bounds.lower = given,
+            End::Back => self.bounds.upper = given,
         }
+        Ok(Some(row))
     }
 
     fn advance(&mut self, end: End) -> Option<Result<(Vec<u8>, Vec<u8>)>> {

@@ -13,6 +13,7 @@ use std::io::{self, Read};
 
 use crate::{
     catalog::{self, Shape},
+    cursor::Cursor,
     engine::Engine,
     error::{Result, SchemaError, UsageError},
     ids::Lsn,
@@ -227,14 +228,7 @@ impl Table {
     /// # Errors
     /// A dropped table.
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Range> {
-        self.engine.check_open()?;
-        let call = self.inner.enter()?;
-        Ok(Range::new(
-            self.engine.clone(),
-            self.inner.clone(),
-            call.shape.clustered.clone(),
-            Bounds::of(&range),
-        ))
+        Ok(Range::new(self.cursor()?, Bounds::of(&range)))
     }
 
     /// All rows, in order.
@@ -243,6 +237,16 @@ impl Table {
     /// A dropped table.
     pub fn rows(&self) -> Result<Range> {
         self.range::<&[u8]>(..)
+    }
+
+    /// A cursor over all rows, which is nowhere yet.
+    ///
+    /// # Errors
+    /// A dropped table.
+    pub fn cursor(&self) -> Result<Cursor> {
+        self.engine.check_open()?;
+        let call = self.inner.enter()?;
+        Ok(Cursor::new(self.engine.clone(), self.inner.clone(), call.shape.clustered.clone()))
     }
 
     /// A secondary index.

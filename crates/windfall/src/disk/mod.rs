@@ -178,7 +178,9 @@ pub trait Disk: Send + Sync + fmt::Debug {
     fn path(&self, file: FileName) -> PathBuf;
 
     /// How much of the space below the data files is free, in percent; `None` where nobody can say.
-    fn free_percent(&self) -> Option<u64>;
+    fn free_percent(&self) -> Option<u64> {
+        None
+    }
 
     /// Creates an empty file; one that has the name already is cut to nothing. Its name is durable after [`Disk::sync_folder`].
     ///

@@ -20,6 +20,8 @@ use crate::{
 
 /// How many records one group changes.
 const BATCH: usize = 64;
+/// From this pressure on the log is left to others, in percent.
+const CROWDED: u64 = 90;
 /// The length of a record: its key.
 const KEY: usize = 1 + size_of::<SpaceId>();
 
@@ -32,9 +34,6 @@ pub struct FileRecords {
     /// Tablespaces whose file is gone and whose record may still be there.
     gone: Vec<SpaceId>,
 }
-
-/// From this pressure on the log is left to others, in percent.
-const CROWDED: u64 = 90;
 
 /// The key of a tablespace's file record.
 pub fn file_key(space: SpaceId) -> Vec<u8> {
@@ -60,11 +59,11 @@ impl FileRecords {
     pub fn step(&mut self) -> Result<bool> {
         self.gone.extend(self.deleter.take_gone());
         // With small pages one leaf has no room for so many.
-        let most = BATCH.min(self.system.most_puts(KEY));
-        let made = self.pool.files_to_record(most);
+        let most_made = BATCH.min(self.system.most_puts(KEY));
+        let made = self.pool.files_to_record(most_made);
         // These nobody waits for.
-        let most = if self.pool.ground().log.pressure() < CROWDED { BATCH } else { 0 };
-        let gone: Vec<SpaceId> = self.gone.iter().rev().take(most).copied().collect();
+        let most_gone = if self.pool.ground().log.pressure() < CROWDED { BATCH } else { 0 };
+        let gone: Vec<SpaceId> = self.gone.iter().rev().take(most_gone).copied().collect();
         let is_live = |space: &SpaceId| self.pool.space(*space).is_some_and(|space| !space.is_dropped());
         let mut changes: Vec<Change> = made
             .iter()
@@ -84,6 +83,57 @@ impl FileRecords {
         }
         self.gone.truncate(self.gone.len() - gone.len());
         let untidy = self.system.tidy_step()?;
-        Ok(untidy || made.len() == most || gone.len() == BATCH)
+        Ok(untidy || made.len() == most_made || gone.len() == BATCH)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Database, Options, TableOptions,
+        disk::simulated::SimulatedDisk,
+        env::{Env, SimulatedEnv},
+    };
+
+    fn open(frames: u64) -> Database {
+        let options = Options::default().page_size(4096).buffer_pool_size(frames * 4096).log_size(4 << 20);
+        let env: Arc<dyn Env> = Arc::new(SimulatedEnv::new(1));
+        Database::open_on(Arc::new(SimulatedDisk::new(1)), env, &options, &|_| {}).unwrap()
+    }
+
+    fn records(db: &Database) -> FileRecords {
+        let engine = db.engine();
+        FileRecords::new(engine.pool.clone(), engine.system.clone(), engine.deleter.clone())
+    }
+
+    #[test]
+    fn there_is_nothing_to_do_in_a_crowded_log() {
+        let db = open(256);
+        let (engine, mut records) = (db.engine(), records(&db));
+        while records.step().unwrap() {}
+        while engine.log.pressure() < CROWDED {
+            let mut mtr = Mtr::begin(&engine.pool).unwrap();
+            engine.system.change(&mut mtr, &mut [Change::put(b"x".to_vec(), vec![7; 900])]).unwrap();
+            mtr.commit().unwrap();
+        }
+        assert!(!records.step().unwrap(), "a worker that always has more to do never sleeps");
+    }
+
+    #[test]
+    fn a_full_batch_says_that_there_is_more() {
+        let db = open(1024);
+        let tables = 2 * BATCH;
+        for n in 0..tables {
+            let table = db.create_table(&format!("t{n}"), TableOptions::default()).unwrap();
+            table.insert(b"k", b"v").unwrap();
+        }
+        db.engine().pool.flush_all().unwrap();
+        let mut records = records(&db);
+        let most = BATCH.min(db.engine().system.most_puts(KEY));
+        assert!(most < BATCH, "pages of this size have no room for a whole batch");
+        for n in 0..tables / most {
+            assert!(records.step().unwrap(), "{n} steps are not enough");
+        }
     }
 }

@@ -107,7 +107,7 @@ impl Engine {
         };
         let (pool, deleter) = (self.pool.clone(), self.deleter.clone());
         let reclaim = move || {
-            let more = pool.reclaim_step(&mut |space| deleter.push(space));
+            let more = pool.reclaim_step(&mut |space| deleter.push(&space));
             if more { Next::Again } else { Next::Idle(RECLAIM_PAUSE) }
         };
         spawn("reclaimer", Kind::Service, Arc::new(Event::new()), Box::new(reclaim));

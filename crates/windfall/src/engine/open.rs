@@ -43,16 +43,14 @@ fn create(
     if !options.create_if_missing {
         return Err(DiskError::Missing { path: disk.path(FileName::Control) }.into());
     }
-    if let Some(file) = disk.list(Folder::Data)?.first() {
-        let what = "there are data files and no control file: restore the database from a backup, or choose an empty \
-                    folder for a new one";
-        return Err(CorruptError::File { file: disk.path(*file), what: what.into() }.into());
+    // A creation makes the control file durable before any of these: here a database has lost it.
+    for folder in [Folder::Data, Folder::Log] {
+        if let Some(file) = disk.list(folder)?.first() {
+            let what = "this is a file of a database, and there is no control file: restore the database from a backup, \
+                        or choose an empty folder for a new one";
+            return Err(CorruptError::File { file: disk.path(*file), what: what.into() }.into());
+        }
     }
-    // Segments of a creation that a crash cut off.
-    for segment in disk.list(Folder::Log)? {
-        disk.remove(segment)?;
-    }
-    disk.sync_folder(Folder::Log)?;
     let page_size = options.page_size.unwrap_or(page::DEFAULT_SIZE);
     check_frames(options, page_size)?;
     Doublewrite::create(&**disk, page_size)?;

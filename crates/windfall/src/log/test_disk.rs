@@ -37,6 +37,8 @@ struct State {
     next: u64,
     syncs: u64,
     fail_sync: bool,
+    /// Syncs last until this is over.
+    slow_sync: bool,
     full: bool,
 }
 
@@ -92,6 +94,10 @@ impl TestDisk {
         self.0.lock().fail_sync = true;
     }
 
+    pub fn set_slow_sync(&self, slow: bool) {
+        self.0.lock().slow_sync = slow;
+    }
+
     pub fn set_full(&self, full: bool) {
         self.0.lock().full = full;
     }
@@ -115,10 +121,6 @@ impl TestDisk {
 impl Disk for TestDisk {
     fn path(&self, file: FileName) -> PathBuf {
         file.to_string().into()
-    }
-
-    fn free_percent(&self) -> Option<u64> {
-        None
     }
 
     fn create(&self, file: FileName) -> Result<(), DiskError> {
@@ -170,6 +172,9 @@ impl Disk for TestDisk {
     }
 
     fn sync(&self, file: FileName) -> Result<(), DiskError> {
+        while self.0.lock().slow_sync {
+            std::thread::yield_now();
+        }
         let mut state = self.0.lock();
         if state.fail_sync {
             return Err(DiskError::Full { action: "sync", path: self.path(file) });

@@ -512,7 +512,7 @@ fn a_full_log_makes_the_deleter_sync_a_drop() {
     mtr.record(&Record::Drop { spaces: vec![space.id()] });
     let dropped = mtr.commit().unwrap();
     pool.detach(&space, dropped);
-    while pool.reclaim_step(&mut |space| deleter.push(space)) {}
+    while pool.reclaim_step(&mut |space| deleter.push(&space)) {}
 
     let _ = deleter.step();
     assert!(log.durable() < dropped, "a log with room waits for nobody");

@@ -151,6 +151,11 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
         Self { tree, batch: Batch::default(), at: 0, limit: FIRST_BATCH, sought: false }
     }
 
+    /// Whether it is nowhere yet.
+    pub fn is_new(&self) -> bool {
+        !self.sought
+    }
+
     /// Goes there. Says whether there is such an entry; if not, the cursor is beyond that end.
     ///
     /// # Errors

@@ -29,7 +29,7 @@ const FLOORS: &[&[&str]] = &[
     &["recovery"],
     &["options"],
     &["engine"],
-    &["database", "metrics", "check", "session", "table", "index", "range"],
+    &["database", "metrics", "check", "session", "table", "index", "range", "cursor"],
 ];
 
 /// Rooms that know less than their floor would allow: the tree is an algorithm over pages, whoever keeps them.

@@ -1,0 +1,214 @@
+//! Cursors over tables and indexes: beside a model, and while the table changes or goes.
+
+use std::collections::BTreeMap;
+
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use windfall::{
+    Cursor, Database, Error, FlushLog, IndexCursor, IndexOptions, Options, Result, Seek, TableOptions,
+};
+
+fn options() -> Options {
+    Options::default().page_size(4096).buffer_pool_size(8 << 20).flush_log_at_trx_commit(FlushLog::Lazy)
+}
+
+/// An index key and a key; an empty index key stands for the table itself.
+type Keys = (Vec<u8>, Vec<u8>);
+type Rows = BTreeMap<Keys, Vec<u8>>;
+
+/// What cursors of both kinds can do. A row is given as index key, key and value.
+trait Walks {
+    fn seek(&mut self, to: Seek<'_>) -> Result<bool>;
+    fn next(&mut self) -> Result<bool>;
+    fn prev(&mut self) -> Result<bool>;
+    fn row(&self) -> Option<(&[u8], &[u8], &[u8])>;
+}
+
+impl Walks for Cursor {
+    fn seek(&mut self, to: Seek<'_>) -> Result<bool> {
+        self.seek(to)
+    }
+
+    fn next(&mut self) -> Result<bool> {
+        self.next()
+    }
+
+    fn prev(&mut self) -> Result<bool> {
+        self.prev()
+    }
+
+    fn row(&self) -> Option<(&[u8], &[u8], &[u8])> {
+        self.row().map(|(key, value)| (&[][..], key, value))
+    }
+}
+
+impl Walks for IndexCursor {
+    fn seek(&mut self, to: Seek<'_>) -> Result<bool> {
+        self.seek(to)
+    }
+
+    fn next(&mut self) -> Result<bool> {
+        self.next()
+    }
+
+    fn prev(&mut self) -> Result<bool> {
+        self.prev()
+    }
+
+    fn row(&self) -> Option<(&[u8], &[u8], &[u8])> {
+        self.row().map(|row| (&row.index_key[..], &row.key[..], &row.value[..]))
+    }
+}
+
+fn random_key(chance: &mut StdRng) -> Vec<u8> {
+    let length = chance.random_range(1..4);
+    (0..length).map(|_| b"\0\x01ab\xff"[chance.random_range(0..5)]).collect()
+}
+
+/// Walks at random, a cursor beside a place in the model: the first row is at 1, before it is 0, behind the last is
+/// `behind`. `part` is what of a row's keys is sought by.
+fn walk(chance: &mut StdRng, rows: &Rows, part: fn(&Keys) -> &[u8], cursor: &mut impl Walks) -> Result<()> {
+    let rows: Vec<_> = rows.iter().collect();
+    let behind = rows.len() + 1;
+    let below = |key: &[u8]| rows.partition_point(|row| part(row.0) < key);
+    let up_to = |key: &[u8]| rows.partition_point(|row| part(row.0) <= key);
+    assert_eq!(cursor.row(), None);
+    let mut at = None;
+    for _ in 0..2_000 {
+        let key = random_key(chance);
+        let (found, place) = match chance.random_range(0..40) {
+            0 => (cursor.seek(Seek::First)?, 1),
+            1 => (cursor.seek(Seek::Last)?, behind - 1),
+            2 => (cursor.seek(Seek::AtLeast(&key))?, below(&key) + 1),
+            3 => (cursor.seek(Seek::Above(&key))?, up_to(&key) + 1),
+            4 => (cursor.seek(Seek::AtMost(&key))?, up_to(&key)),
+            5 => (cursor.seek(Seek::Below(&key))?, below(&key)),
+            n if n < 23 => (cursor.prev()?, at.unwrap_or(behind).saturating_sub(1)),
+            _ => (cursor.next()?, behind.min(at.unwrap_or(0) + 1)),
+        };
+        at = Some(place);
+        let expected = place.checked_sub(1).and_then(|place| rows.get(place));
+        assert_eq!(found, expected.is_some());
+        assert_eq!(cursor.row(), expected.map(|(keys, value)| (&keys.0[..], &keys.1[..], &value[..])));
+    }
+    Ok(())
+}
+
+#[test]
+fn cursors_walk_like_a_model() -> Result<()> {
+    for seed in 0..12 {
+        let mut chance = StdRng::seed_from_u64(seed);
+        let folder = tempfile::tempdir().unwrap();
+        let db = Database::open(folder.path(), options())?;
+        let table = db.create_table("t", TableOptions::default().index("i", IndexOptions::on_value(0..2)))?;
+        let (mut rows, mut by_index) = (Rows::new(), Rows::new());
+        // The last round is an empty table.
+        for _ in 0..if seed == 11 { 0 } else { 400 } {
+            let key = random_key(&mut chance);
+            if chance.random_range(0..3) == 0 {
+                table.delete(&key)?;
+                rows.remove(&(Vec::new(), key));
+            } else {
+                // Some lie in pages of their own.
+                let length = if chance.random_range(0..8) == 0 { 5_000 } else { chance.random_range(2..60) };
+                let value = vec![chance.random_range(0..6); length];
+                table.put(&key, &value)?;
+                rows.insert((Vec::new(), key), value);
+            }
+        }
+        for ((_, key), value) in &rows {
+            by_index.insert((value[..2].to_vec(), key.clone()), value.clone());
+        }
+        walk(&mut chance, &rows, |keys| &keys.1, &mut table.cursor()?)?;
+        walk(&mut chance, &by_index, |keys| &keys.0, &mut table.index("i")?.cursor()?)?;
+        db.close()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_cursor_keeps_its_place_while_rows_come_and_go() -> Result<()> {
+    const ROWS: u32 = 20_000;
+    let folder = tempfile::tempdir().unwrap();
+    let db = Database::open(folder.path(), options())?;
+    let table = db.create_table("t", TableOptions::default())?;
+    for n in (0..ROWS).step_by(2) {
+        table.insert(&n.to_be_bytes(), &[1; 100])?;
+    }
+    // The even rows stay; splits and merges of the odd ones go on around them.
+    std::thread::scope(|scope| {
+        let changer = scope.spawn(|| -> Result<()> {
+            for n in (1..ROWS).step_by(2).chain((1..ROWS).step_by(2).rev()) {
+                if !table.delete(&n.to_be_bytes())? {
+                    table.insert(&n.to_be_bytes(), &[2; 300])?;
+                }
+            }
+            Ok(())
+        });
+        let mut cursor = table.cursor()?;
+        let mut evens = |forward: bool| -> Result<Vec<u32>> {
+            let mut seen = Vec::new();
+            let mut there = cursor.seek(if forward { Seek::First } else { Seek::Last })?;
+            while there {
+                let key = cursor.key().expect("it is at a row");
+                let n = u32::from_be_bytes(key.try_into().expect("four bytes"));
+                seen.extend((n % 2 == 0).then_some(n));
+                there = if forward { cursor.next()? } else { cursor.prev()? };
+            }
+            Ok(seen)
+        };
+        let expected: Vec<_> = (0..ROWS).step_by(2).collect();
+        loop {
+            let over = changer.is_finished();
+            assert!(evens(true)? == expected);
+            assert!(evens(false)?.into_iter().rev().eq(expected.iter().copied()));
+            if over {
+                return changer.join().expect("it does not panic");
+            }
+        }
+    })
+}
+
+#[test]
+fn a_seek_looks_anew() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Database::open(folder.path(), options())?;
+    let table = db.create_table("t", TableOptions::default().index("i", IndexOptions::on_value(0..1)))?;
+    for key in ["a", "b", "c"] {
+        table.insert(key.as_bytes(), b"1")?;
+    }
+    let (mut cursor, mut by_index) = (table.cursor()?, table.index("i")?.cursor()?);
+    assert!(cursor.next()? && by_index.next()?);
+    table.update(b"b", b"2")?;
+    table.delete(b"c")?;
+    assert!(cursor.seek(Seek::Above(b"a"))?);
+    assert_eq!(cursor.row(), Some((&b"b"[..], &b"2"[..])));
+    assert!(!cursor.next()? && cursor.prev()?);
+    assert_eq!(cursor.key(), Some(&b"b"[..]));
+    // The entry that was read ahead leads to a row that has changed since.
+    assert!(!by_index.next()?, "{:?}", by_index.row());
+    assert!(by_index.seek(Seek::Last)?);
+    assert_eq!(by_index.row().map(|row| &row.index_key[..]), Some(&b"2"[..]));
+    Ok(())
+}
+
+#[test]
+fn a_cursor_ends_with_its_table() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Database::open(folder.path(), options())?;
+    let table = db.create_table("t", TableOptions::default().index("i", IndexOptions::on_value(0..1)))?;
+    for n in 0..100_u32 {
+        table.insert(&n.to_be_bytes(), b"v")?;
+    }
+    let (mut cursor, mut by_index) = (table.cursor()?, table.index("i")?.cursor()?);
+    assert!(cursor.next()? && by_index.next()?);
+    db.truncate_table("t")?;
+    assert!(matches!(cursor.next(), Err(Error::TableDropped)));
+    assert!(matches!(by_index.prev(), Err(Error::TableDropped)));
+    assert_eq!((cursor.row(), by_index.row()), (None, None));
+    // The handle follows the table; a cursor of before does not.
+    assert!(matches!(cursor.seek(Seek::First), Err(Error::TableDropped)));
+    assert!(!table.cursor()?.seek(Seek::First)?);
+    db.drop_table("t")?;
+    assert!(matches!(table.cursor(), Err(Error::TableDropped)));
+    Ok(())
+}
