@@ -119,6 +119,7 @@ impl Checkpointer {
         let system_made = system.is_some_and(|space| space.file() == FileState::Made);
         let mut group = GroupWriter::default();
         let floor = floor.min(unfinished.note(&mut group));
+        log.admit_drop(group.bytes().len() as u64)?;
         let (start, end) = log.begin_group().append(group.bytes())?;
         log.sync_to(end)?;
         let (space_ceiling, trx_ceiling) = unfinished.ceilings();
@@ -223,14 +224,12 @@ impl Checkpointer {
     /// Starts the page cleaner and the checkpoint worker.
     pub fn spawn(self: &Arc<Self>, env: &dyn Env) -> [Worker; 2] {
         let (cleaner, checkpointer) = (self.clone(), self.clone());
+        let health = &self.pool.ground().health;
+        let clean = health.watch("cleaner", Box::new(move || cleaner.clean_step()));
+        let step = health.watch("checkpoint", Box::new(move || checkpointer.step()));
         [
-            env.spawn(
-                "cleaner",
-                Kind::Service,
-                self.pool.cleaner_wake.clone(),
-                Box::new(move || cleaner.clean_step()),
-            ),
-            env.spawn("checkpoint", Kind::Service, self.wake.clone(), Box::new(move || checkpointer.step())),
+            env.spawn("cleaner", Kind::Service, self.pool.cleaner_wake.clone(), clean),
+            env.spawn("checkpoint", Kind::Service, self.wake.clone(), step),
         ]
     }
 }

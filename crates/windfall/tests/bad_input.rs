@@ -514,9 +514,7 @@ fn a_disk_that_takes_no_pages_is_told_before_the_log_is_full_and_loses_nothing()
     let table = db.create_table("t", TableOptions::default()).expect("a table");
     db.create_table("other", TableOptions::default()).expect("a table").put(b"k", b"v").expect("a row");
     // The log can be written all the time, the data files never.
-    for _ in 0..200_000 {
-        disk.fail_at(0, Fault::TornPage);
-    }
+    disk.fail_nth(1, Fault::TornPage, true);
     let mut written = 0;
     let failure = loop {
         // Few pages and much log: nobody waits for a frame.
@@ -544,6 +542,33 @@ fn a_disk_that_takes_no_pages_is_told_before_the_log_is_full_and_loses_nothing()
             env.settle(2);
         }
     }
+}
+
+#[test]
+fn an_index_that_the_tables_record_has_no_room_for_is_refused_before_it_is_built() -> Result<()> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let db = Database::open(folder.path(), options())?;
+    let table = db.create_table("wide", TableOptions::default())?;
+    for n in 0..300 {
+        table.insert(&key(n), &[n as u8; 100])?;
+    }
+    let name = |n: u32| format!("{n:0200}");
+    let mut n = 0;
+    let (before, refused) = loop {
+        let before = db.metrics().log_groups;
+        match db.create_index("wide", &name(n), IndexOptions::on_value(0..8)) {
+            Ok(()) => n += 1,
+            Err(error) => break (before, error),
+        }
+    };
+    assert!(n > 0 && matches!(refused, Error::Usage(_)), "{n}: {refused:?}");
+    told::<()>(Err(refused), &["table wide", "bytes", "shorter names"]);
+    // Background work logs next to nothing; a tree would be hundreds of groups, or some at least.
+    assert!(db.metrics().log_groups - before < 3, "it was built and then thrown away");
+    // Metadata is a part of the record.
+    let options = TableOptions::default().metadata(vec![1; 4000]);
+    told(db.create_table("metadata", options), &["table metadata", "less metadata"]);
+    db.close()
 }
 
 #[test]

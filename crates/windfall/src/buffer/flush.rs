@@ -487,6 +487,7 @@ impl BufferPool {
         for space in &new {
             group.push(&Record::FileMade { space: space.id() });
         }
+        self.ground.log.admit_drop(group.bytes().len() as u64)?;
         let appending = self.ground.log.begin_group();
         let (start, _) = appending.append(group.bytes())?;
         let mut files = self.files.lock();

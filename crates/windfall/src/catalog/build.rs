@@ -115,6 +115,10 @@ impl Catalog {
             return Err(SchemaError::IndexExists { table, index }.into());
         }
         let record = self.new_index(index)?;
+        // Before any work is done: the record that names the tree has to fit.
+        let mut named = old.record.clone();
+        named.indexes.push(record.clone());
+        self.check_record(name, &named)?;
         claim.keep();
         let tree = self.tree(new_space(record.space));
         let env = self.pool.ground().env.clone();

@@ -289,6 +289,19 @@ impl Catalog {
         })
     }
 
+    /// Refuses a definition that is longer than a record of the system tree can be.
+    pub(super) fn check_record(&self, table: &str, record: &TableRecord) -> Result<()> {
+        let (length, limit) = (record.encode().len(), self.system.tree().inline_limit());
+        if length <= limit {
+            return Ok(());
+        }
+        let what = format!(
+            "the definition of table {table} would take {length} bytes, and with this page size it has room for {limit}: drop \
+             an index that nobody needs, give the indexes shorter names or fewer parts, or keep less metadata with the table"
+        );
+        Err(UsageError::Other(what.into()).into())
+    }
+
     pub(super) fn new_index(&self, index: &IndexDefinition) -> Result<IndexRecord> {
         Ok(IndexRecord {
             name: index.name.as_str().into(),
@@ -314,6 +327,7 @@ impl Catalog {
             return Err(SchemaError::TableExists(name.into()).into());
         }
         let record = self.new_record(definition)?;
+        self.check_record(name, &record)?;
         let mut change = [Change::put(record_key(name), record.encode())];
         self.change(&mut change, &[], mode)?;
         let shape = self.shape(record, &mut |space| Ok(new_space(space)))?;

@@ -269,7 +269,9 @@ impl Log {
         let Some(incarnation) = before.incarnation.checked_add(1) else {
             return refuse("path", "the database was opened too often: dump it and load it anew");
         };
-        let segments = Segments::open(disk.clone(), before.uuid, geometry, before.floor, end)?;
+        let known = before.durable.max(before.incarnation_start);
+        let segments =
+            Segments::open(disk.clone(), health.clone(), before.uuid, geometry, before.floor, known, end)?;
         control.update(|control| {
             control.incarnation = incarnation;
             control.incarnation_start = end;
