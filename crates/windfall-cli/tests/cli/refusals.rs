@@ -166,6 +166,10 @@ fn damage_is_found_and_is_no_refusal() {
         *byte ^= 0x55;
     }
     fs::write(&path, bytes).unwrap();
+    // A page that was written last would be mended from its copy.
+    let copies = place.path().join("db/windfall.doublewrite");
+    let length = fs::metadata(&copies).unwrap().len();
+    fs::write(&copies, vec![0; length as usize]).unwrap();
     let told = place.call(&["check"]);
     assert_eq!(told.code, 1, "out: {}\nerr: {}", told.out, told.err);
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
