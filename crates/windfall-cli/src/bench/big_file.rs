@@ -77,7 +77,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         }
     }
     bench.say("dropping with nobody else at work");
-    let (start, deleted) = (Instant::now(), engine::meters(&db).files_deleted);
+    let (start, deleted) = (Instant::now(), db.metrics().files_deleted);
     db.drop_table("big_2")?;
     wait_deleted(&db, deleted)?;
     let idle = sizes[2] as f64 / 1e6 / start.elapsed().as_secs_f64();
@@ -134,7 +134,7 @@ fn extents(bench: &mut Bench, path: &Path) -> Result<()> {
 /// Waits until the file of a dropped table is gone: one more than had been deleted before.
 fn wait_deleted(db: &Database, before: u64) -> Result<()> {
     let start = Instant::now();
-    while engine::meters(db).files_deleted <= before {
+    while db.metrics().files_deleted <= before {
         if start.elapsed() > PATIENCE {
             return Err(Failure::said("the files of the dropped table are not deleted after an hour"));
         }
@@ -169,7 +169,7 @@ fn under_load(db: &Database, table: &Table, victim: &str, before: Duration) -> R
         });
         thread::sleep(before);
         let timed = || -> Result<_> {
-            let deleted = engine::meters(db).files_deleted;
+            let deleted = db.metrics().files_deleted;
             let from = start.elapsed();
             db.drop_table(victim)?;
             let call = start.elapsed() - from;

@@ -62,7 +62,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
 
     let (turns, windows) = bench.size((10, 20), (4, 4));
     let (mut without, mut with) = (Windows::default(), Windows::default());
-    let waits = engine::meters(&db).waits_on_drops;
+    let waits = db.metrics().drop_waits;
     for turn in 0..turns {
         bench.say(&format!("turn {} of {turns}", turn + 1));
         for n in 0..windows {
@@ -71,7 +71,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         without.extend(field.turn(interval, windows, false, turn)?);
         with.extend(field.turn(interval, windows, true, turn + 1_000)?);
     }
-    let waits = engine::meters(&db).waits_on_drops - waits;
+    let waits = db.metrics().drop_waits - waits;
     for (name, of) in [("without drops", &without), ("with drops", &with)] {
         bench.fact(format!("{name}: p99 of a window, median µs"), median(&of.p99) / 1e3);
         bench.fact(format!("{name}: longest gap of a window, median µs"), median(&of.gap) / 1e3);

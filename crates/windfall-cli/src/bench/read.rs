@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Random reads per second.
-pub fn reads(read: &mut Read<'_>, rows: u64, time: Duration, seed: u64) -> Result<f64> {
+fn reads(read: &mut Read<'_>, rows: u64, time: Duration, seed: u64) -> Result<f64> {
     let mut random = Random::new(seed, 5);
     let mut total = 0_u64;
     let rate = rate(time, || {
