@@ -31,7 +31,7 @@ const OLD_PERCENT: u64 = 40;
 const STEP_PERCENT: u64 = 5;
 /// An idle cleaner looks again after this time.
 const PAUSE: Duration = Duration::from_millis(100);
-/// A checkpoint worker that operations are about to wait for looks again after this time.
+/// A worker that operations wait for, or are about to, looks again after this time.
 const HURRY: Duration = Duration::from_millis(2);
 /// What changed longer ago than this is written even when the log is young, so that a quiet database is soon clean.
 const QUIET: Duration = Duration::from_secs(30);
@@ -119,6 +119,7 @@ impl Checkpointer {
         let system_made = system.is_some_and(|space| space.file() == FileState::Made);
         let mut group = GroupWriter::default();
         let floor = floor.min(unfinished.note(&mut group));
+        log.admit_drop(group.bytes().len() as u64)?;
         let (start, end) = log.begin_group().append(group.bytes())?;
         log.sync_to(end)?;
         let (space_ceiling, trx_ceiling) = unfinished.ceilings();
@@ -184,7 +185,7 @@ impl Checkpointer {
                 self.wake.notify();
                 Next::Again
             }
-            Ok(false) => Next::Idle(PAUSE),
+            Ok(false) => Next::Idle(if self.pool.is_waited_for() { HURRY } else { PAUSE }),
             Err(error) => {
                 tracing::warn!(%error, "dirty pages could not be written: they stay in memory and in the log");
                 Next::Idle(PAUSE)
@@ -223,14 +224,12 @@ impl Checkpointer {
     /// Starts the page cleaner and the checkpoint worker.
     pub fn spawn(self: &Arc<Self>, env: &dyn Env) -> [Worker; 2] {
         let (cleaner, checkpointer) = (self.clone(), self.clone());
+        let health = &self.pool.ground().health;
+        let clean = health.watch("cleaner", Box::new(move || cleaner.clean_step()));
+        let step = health.watch("checkpoint", Box::new(move || checkpointer.step()));
         [
-            env.spawn(
-                "cleaner",
-                Kind::Service,
-                self.pool.cleaner_wake.clone(),
-                Box::new(move || cleaner.clean_step()),
-            ),
-            env.spawn("checkpoint", Kind::Service, self.wake.clone(), Box::new(move || checkpointer.step())),
+            env.spawn("cleaner", Kind::Service, self.pool.cleaner_wake.clone(), clean),
+            env.spawn("checkpoint", Kind::Service, self.wake.clone(), step),
         ]
     }
 }

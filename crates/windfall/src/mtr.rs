@@ -12,6 +12,8 @@
 //!
 //! **May touch.** `buffer`, `log` and what is below.
 
+use smallvec::SmallVec;
+
 use crate::{
     buffer::{BufferPool, Durability, ExclusivePage, Reading, Space},
     error::Result,
@@ -37,7 +39,7 @@ struct Memo<'a> {
 pub struct Mtr<'a> {
     pool: &'a BufferPool,
     /// Latched pages in the order of latching. A page that was let go leaves a gap.
-    pages: Vec<Option<Memo<'a>>>,
+    pages: SmallVec<[Option<Memo<'a>>; 4]>,
     group: GroupWriter,
     /// Whether a page was changed, logged or not.
     applied: bool,
@@ -53,7 +55,7 @@ impl<'a> Mtr<'a> {
     pub fn begin(pool: &'a BufferPool) -> Result<Self> {
         pool.ground().health.check()?;
         let group = GroupWriter::default();
-        Ok(Self { pool, pages: Vec::with_capacity(8), group, applied: false, recorded: false })
+        Ok(Self { pool, pages: SmallVec::new(), group, applied: false, recorded: false })
     }
 
     /// The pool it works in.
@@ -127,6 +129,15 @@ impl<'a> Mtr<'a> {
     /// Whether a latched page was changed.
     pub fn is_changed(&self, slot: Slot) -> bool {
         self.memo(slot).page.is_changed()
+    }
+
+    /// Refuses to hold so many pages that the rest of the pool is too small for others. Whoever latches as many as its
+    /// caller wishes asks before each.
+    ///
+    /// # Errors
+    /// [`UsageError::PoolTooSmall`](crate::error::UsageError::PoolTooSmall).
+    pub fn check_may_latch(&self) -> Result<()> {
+        self.pool.check_may_hold(self.pages.len() + 1)
     }
 
     /// Lets go of all pages; none was changed.

@@ -75,7 +75,7 @@ use crate::{
     ids::Lsn,
     sync::{
         Arc, Event, Mutex, OnceLock, Rank,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicU64, Ordering::SeqCst},
     },
 };
 
@@ -157,7 +157,6 @@ pub struct LogMetrics {
 
 #[derive(Debug, Default)]
 struct Counts {
-    groups: CachePadded<AtomicU64>,
     fsyncs: AtomicU64,
     writes: AtomicU64,
     bytes: AtomicU64,
@@ -186,8 +185,7 @@ pub struct Log {
     floor: AtomicU64,
     /// The end of the last marker.
     marked: AtomicU64,
-    slots: Box<[CachePadded<AtomicU64>]>,
-    leading: AtomicBool,
+    slots: Box<[CachePadded<group::Slot>]>,
     writer: Mutex<Writer>,
     /// How many have ever needed a sync, how many of them had when the last one began, and how many took part in it or
     /// came while it ran.
@@ -271,7 +269,9 @@ impl Log {
         let Some(incarnation) = before.incarnation.checked_add(1) else {
             return refuse("path", "the database was opened too often: dump it and load it anew");
         };
-        let segments = Segments::open(disk.clone(), before.uuid, geometry, before.floor, end)?;
+        let known = before.durable.max(before.incarnation_start);
+        let segments =
+            Segments::open(disk.clone(), health.clone(), before.uuid, geometry, before.floor, known, end)?;
         control.update(|control| {
             control.incarnation = incarnation;
             control.incarnation_start = end;
@@ -290,8 +290,7 @@ impl Log {
             durable: AtomicU64::new(end.0),
             floor: AtomicU64::new(before.floor.0),
             marked: AtomicU64::new(end.0),
-            slots: (0..group::SLOTS).map(|_| CachePadded::new(AtomicU64::new(group::FREE))).collect(),
-            leading: AtomicBool::new(false),
+            slots: (0..group::SLOTS).map(|_| CachePadded::new(group::Slot::free())).collect(),
             writer: Mutex::new(Rank::LogWrite, Writer::default()),
             arrived: AtomicU64::new(0),
             served: AtomicU64::new(0),

@@ -12,7 +12,7 @@
 
 use core::time::Duration;
 
-use super::{Log, LogMetrics};
+use super::{Log, LogMetrics, frame::BLOCK};
 use crate::{
     env::Next,
     error::{Error, Result},
@@ -158,7 +158,7 @@ impl Log {
     }
 
     /// As [`Log::admit`], but waiting for nothing, whatever is in the way of others, as long as there is a segment at hand: for
-    /// work that makes room.
+    /// work that makes room, drops and checkpoints.
     ///
     /// # Errors
     /// As [`Log::admit`], if the segment at hand is used up.
@@ -170,7 +170,8 @@ impl Log {
     /// The worker prepares segments ahead. Where it is late a full disk is found here, before anything is changed, and not
     /// by who leads the log, for whom it would be too late.
     fn have_segment(&self, bytes: u64) -> Result<()> {
-        let last = self.segments.geometry().number(Lsn(self.end().0 + bytes));
+        // A frame takes a little more than what is in it.
+        let last = self.segments.geometry().number(Lsn(self.end().0 + bytes + BLOCK as u64));
         if self.segments.is_ready(last) { Ok(()) } else { self.segments.ready(last) }
     }
 
@@ -280,7 +281,7 @@ impl Log {
             fsyncs: counts.fsyncs.load(Relaxed),
             writes: counts.writes.load(Relaxed),
             bytes: counts.bytes.load(Relaxed),
-            groups: counts.groups.load(Relaxed),
+            groups: self.groups(),
             follows: counts.follows.load(Relaxed),
             buffer_full: counts.full.load(Relaxed),
             waits: counts.waits.load(Relaxed),

@@ -13,6 +13,12 @@
 //! only once nobody is inside it or any other gate of the same closer. So whoever waits at a closed gate waits for work
 //! that waits for no thread inside a gate.
 //!
+//! What counts is whether the thread is inside any gate, whosever it is, be it of another database. A gate says nothing
+//! of what else its passer holds, and threads may go through two databases in both orders: one waits in the second for
+//! a lock, or for a gate that is being closed, while who is in the way waits for it in the first. Neither database sees more
+//! than half of that circle. So a call from within a call waits for nothing that another call may hold, in whichever
+//! database the two are.
+//!
 //! **May touch.** [`Event`]; `work`, to count waits.
 
 use core::{cell::Cell, marker::PhantomData};
@@ -37,7 +43,7 @@ const CLOSED_FOR_GOOD: u8 = 3;
 const STRIPES: usize = 4;
 
 thread_local! {
-    /// How many gates this thread is inside of.
+    /// How many gates this thread is inside of, those of all databases.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -134,7 +140,7 @@ impl Gate {
     pub fn close_all<'g>(gates: impl Iterator<Item = &'g Self> + Clone) {
         gates.clone().for_each(|gate| gate.by_drop.store(work::is_dropping(), Relaxed));
         loop {
-            gates.clone().for_each(|gate| gate.mark(CLOSING));
+            gates.clone().for_each(Self::begin_to_close);
             gates.clone().for_each(|gate| gate.changed.wait(|| gate.is_empty()));
             // Nobody waits for a gate to be closed.
             gates.clone().for_each(|gate| gate.store(CLOSED));
@@ -149,6 +155,15 @@ impl Gate {
     pub fn close_for_good(&self) {
         self.mark(CLOSED_FOR_GOOD);
         self.changed.wait(|| self.is_empty());
+    }
+
+    fn begin_to_close(&self) {
+        // At an open gate nobody waits. At one that was closed too early those who are inside another may pass now.
+        if self.state.load(SeqCst) == OPEN {
+            self.state.store(CLOSING, SeqCst);
+        } else {
+            self.mark(CLOSING);
+        }
     }
 
     fn store(&self, state: u8) {

@@ -137,7 +137,7 @@ impl Latch {
             }
             debug_assert!(word & SHARERS != SHARERS, "too many sharers");
             if self.0.compare_exchange_weak(word, word + SHARE, Acquire, Relaxed).is_ok() {
-                self.1.taken();
+                self.1.shared();
                 return true;
             }
         }
@@ -152,7 +152,7 @@ impl Latch {
 
     /// Stops sharing.
     pub fn unshare(&self) {
-        self.1.given_in_drop();
+        self.1.unshared_in_drop();
         let word = self.0.fetch_sub(SHARE, Release);
         debug_assert!(word & SHARERS != 0, "released a latch that was not shared");
         if word & PARKED != 0 && word & SHARERS == SHARE {

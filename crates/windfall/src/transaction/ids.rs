@@ -23,6 +23,8 @@ use crate::{
 
 /// How far a ceiling rises at once.
 const BLOCK: u64 = 65_536;
+/// More than the record of a ceiling takes in the log, in bytes.
+const RECORD: u64 = 4096;
 
 #[derive(Debug)]
 struct Counter {
@@ -101,6 +103,8 @@ impl Ids {
         if !both.iter().any(|counter| counter.is_short()) {
             return Ok(());
         }
+        // A log without room is told before anything is promised. Who has the turn waits for nothing.
+        self.pool.ground().log.admit_now(RECORD)?;
         for counter in both {
             if counter.is_short() {
                 counter.promised.fetch_add(BLOCK, SeqCst);
