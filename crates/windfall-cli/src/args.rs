@@ -214,8 +214,8 @@ pub struct BenchArgs {
     /// Where the random numbers begin.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// `foreground`: hold up every client for so long at each drop, to see that the harness finds it.
-    #[arg(long, value_name = "MICROSECONDS", default_value_t = 0)]
+    /// `foreground`: how long the hold is that is planted to see that it is found.
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 1_000)]
     pub plant_hold_us: u64,
     /// The part that a child process of a benchmark plays.
     #[arg(long, hide = true, value_name = "PART")]

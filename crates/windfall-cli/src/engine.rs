@@ -1,6 +1,6 @@
 //! The library as this crate uses it.
 //!
-//! **Purpose.** The one place where options, metrics and counted work of the library are put into the words that the
+//! **Purpose.** The one place where options and counted work of the library are put into the words that the
 //! commands, the demo and the benchmarks share.
 //!
 //! **Invariants.** Nothing is estimated here: a number comes from the library as it is.
@@ -10,9 +10,9 @@
 use std::path::Path;
 
 use serde::Serialize;
-pub use windfall::{Database, Table};
+pub use windfall::{Database, IndexOptions, Table, TableOptions};
 use windfall::{
-    FlushLog, IndexOptions, Options, TableOptions,
+    FlushLog, Options,
     sync::work::{self, Counts, Work},
 };
 
@@ -100,85 +100,6 @@ pub fn set_commit(db: &Database, commit: Commit) {
 /// Options of a table that keeps these bytes beside its definition.
 pub fn with_metadata(metadata: Vec<u8>) -> TableOptions {
     TableOptions::default().metadata(metadata)
-}
-
-/// Options of a table with a secondary index on some bytes of its values.
-pub fn indexed_by_value(name: &str, bytes: core::ops::Range<u32>) -> TableOptions {
-    TableOptions::default().index(name, IndexOptions::on_value(bytes))
-}
-
-/// The rows from a key on.
-pub fn rows_from(
-    table: &Table,
-    from: &[u8],
-) -> windfall::error::Result<impl Iterator<Item = windfall::error::Result<(Vec<u8>, Vec<u8>)>>> {
-    table.range(from..)
-}
-
-/// What the library has counted, at one moment.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Meters {
-    /// Bytes of a page.
-    pub page_size: u64,
-    /// Frames of the pool.
-    pub frames: u64,
-    /// Frames that hold nothing.
-    pub free: u64,
-    /// Frames that hold a page as it is on disk.
-    pub clean: u64,
-    /// Frames that hold a changed page.
-    pub dirty: u64,
-    /// Frames that still hold pages of dropped tables.
-    pub dropped: u64,
-    /// Writes of the log.
-    pub log_writes: u64,
-    /// Syncs of the log.
-    pub log_syncs: u64,
-    /// Bytes written to the log.
-    pub log_bytes: u64,
-    /// Data files made.
-    pub files_created: u64,
-    /// Data files of dropped tables deleted.
-    pub files_deleted: u64,
-    /// Live pages evicted.
-    pub evictions: u64,
-    /// How often a thread waited for a frame.
-    pub frame_waits: u64,
-    /// Frames taken from dropped tables.
-    pub reclaimed: u64,
-    /// Waits of other threads on a lock or latch that a dropping thread held.
-    pub waits_on_drops: u64,
-    /// Bytes that the bookkeeping of the pool takes.
-    pub bookkeeping: u64,
-    /// Bytes that the hash indexes take.
-    pub hash_bytes: u64,
-    /// Bytes that the hash indexes may take.
-    pub hash_limit: u64,
-}
-
-/// Reads the meters.
-pub fn meters(db: &Database) -> Meters {
-    let m = db.metrics();
-    Meters {
-        page_size: m.page_size,
-        frames: m.pool_frames,
-        free: m.pool_free,
-        clean: m.pool_clean,
-        dirty: m.pool_dirty,
-        dropped: m.pool_dropped,
-        log_writes: m.log_writes,
-        log_syncs: m.log_syncs,
-        log_bytes: m.log_bytes,
-        files_created: m.files_created,
-        files_deleted: m.files_deleted,
-        evictions: m.pool_evictions,
-        frame_waits: m.pool_frame_waits,
-        reclaimed: m.pool_reclaimed,
-        waits_on_drops: m.drop_waits,
-        bookkeeping: m.pool_bookkeeping_bytes,
-        hash_bytes: m.hash_index_bytes,
-        hash_limit: m.hash_index_limit,
-    }
 }
 
 /// How often this thread itself has written to data files; in a client's thread, each is a page that was in its way.
@@ -310,10 +231,4 @@ pub fn check(db: &Database) -> Result<Checked> {
     let entries = report.trees.iter().map(|tree| tree.entries).sum();
     let counted = vec![("pages", report.pages), ("trees", report.trees.len() as u64), ("entries", entries)];
     Ok(Checked { counted, findings: report.findings, pending: report.pending, foreign: report.foreign })
-}
-
-/// The height of the tree that holds the catalog: the one that belongs to no table.
-pub fn catalog_height(db: &Database) -> Result<u64> {
-    let trees = db.check()?.trees;
-    Ok(trees.iter().filter(|tree| tree.table.is_empty()).map(|tree| tree.height.into()).max().unwrap_or(0))
 }

@@ -83,15 +83,15 @@ impl Grid {
         self.lines.push(cells.into_iter().map(Into::into).collect());
     }
 
-    /// The text, each line indented by so many spaces.
-    pub fn text(&self, indent: usize) -> String {
+    /// The text.
+    pub fn text(&self) -> String {
         let width = |column: usize| {
             self.lines.iter().filter_map(|l| l.get(column)).map(|c| c.chars().count()).max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..self.right.len()).map(width).collect();
         let mut text = String::new();
         for line in &self.lines {
-            let mut row = " ".repeat(indent);
+            let mut row = String::new();
             for ((cell, &width), &right) in line.iter().zip(&widths).zip(&self.right) {
                 let gap = " ".repeat(width - cell.chars().count());
                 let _ = if right { write!(row, "{gap}{cell}  ") } else { write!(row, "{cell}{gap}  ") };
@@ -162,7 +162,7 @@ mod tests {
         let mut grid = Grid::new(["name", ">rows"]);
         grid.line(["a", "1000"]);
         grid.line(["é", "2"]);
-        assert_eq!(grid.text(1), " name  rows\n a     1000\n é        2\n");
+        assert_eq!(grid.text(), "name  rows\na     1000\né        2\n");
     }
 
     #[test]

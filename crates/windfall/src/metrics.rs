@@ -69,7 +69,8 @@ metrics! {
     tables gauge "Tables.",
     catalog_height gauge "Levels of the tree that holds the records of tables: what a drop goes through.",
     active_transactions gauge "Transactions under way.",
-    drop_waits counter "How often a thread waited for a lock or latch that a dropping thread held.",
+    drop_waits counter "How often a thread waited for a lock or latch that a dropping thread held, or for a \
+                        table that was truncated or lost an index; not for one that is gone.",
 }
 
 #[cfg(test)]

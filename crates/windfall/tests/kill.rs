@@ -279,7 +279,8 @@ fn what_was_acknowledged_survives_kills() {
         let life = if round % 4 == 3 { chance.random_range(1..60) } else { chance.random_range(150..700) };
         let heard = run_and_kill(folder.path(), round, chance.random(), Duration::from_millis(life), &tables);
         steps += heard.steps;
-        // The next process finds what this one leaves; every third is not looked at in between.
+        // The next process finds what this one leaves; every third is closed by a call, the others with
+        // their last handle.
         let db = Database::open(folder.path(), options(round))
             .unwrap_or_else(|error| panic!("round {round}: {error}"));
         for thread in 0..THREADS {
@@ -290,7 +291,8 @@ fn what_was_acknowledged_survives_kills() {
             }
             assert!(
                 seen == heard.done[thread] || seen == after,
-                "round {round}, thread {thread}, killed after {life} ms, under way {:?}:\nof what was done: {}\nof what would be next: {}",
+                "round {round}, thread {thread}, killed after {life} ms, under way {:?}:\nof what was done: {}\n\
+                 of what would be next: {}",
                 heard.under_way[thread],
                 differences(&seen, &heard.done[thread]),
                 differences(&seen, &after)

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     args::Commit,
-    engine::{self, Setup},
+    engine::Setup,
     failure::Result,
     measure::{Latency, resident_bytes},
 };
@@ -36,14 +36,14 @@ pub fn run(bench: &mut Bench) {
 /// Small tables make no data file.
 fn no_file(bench: &mut Bench) -> Result<()> {
     let db = Setup::with_pool(256 * MB).commit(Commit::Write).open(&bench.database("no-file"))?;
-    let before = engine::meters(&db).files_created;
+    let before = db.metrics().files_created;
     let count = bench.size(1_000, 50);
     for n in 0..count {
         let name = format!("t_{n}");
         fixture::used(&db, &name, 100)?;
         db.drop_table(&name)?;
     }
-    let made = engine::meters(&db).files_created - before;
+    let made = db.metrics().files_created - before;
     bench.claim("files-of-small-tables", made as f64, Bound::AtMost(0.0));
     fixture::close(db)
 }
@@ -53,14 +53,14 @@ fn rate(bench: &mut Bench) -> Result<()> {
     bench.say("create and drop in a loop");
     let count = bench.size(20_000, 200);
     let db = Setup::with_pool(256 * MB).commit(Commit::Write).open(&bench.database("loop"))?;
-    let before = engine::meters(&db);
+    let before = db.metrics();
     let start = Instant::now();
     for _ in 0..count {
         fixture::table(&db, "t")?;
         db.drop_table("t")?;
     }
     let engine_rate = f64::from(count) / start.elapsed().as_secs_f64();
-    let after = engine::meters(&db);
+    let after = db.metrics();
     fixture::close(db)?;
     let writes = (after.log_writes - before.log_writes).max(1);
     let bytes = (after.log_bytes - before.log_bytes).div_ceil(writes) as usize;
@@ -130,7 +130,7 @@ fn many_small(bench: &mut Bench) -> Result<()> {
         }
     }
     bench.fact("calls, p99.9 µs", times.percentile(99.9) as f64 / 1e3);
-    bench.fact("files made", engine::meters(&db).files_created);
+    bench.fact("files made", db.metrics().files_created);
     bench.claim("longest-call-ms", times.max() as f64 / 1e6, Bound::AtMost(100.0));
     fixture::close(db)
 }

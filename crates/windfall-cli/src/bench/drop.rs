@@ -73,7 +73,7 @@ fn counted(bench: &mut Bench) -> Result<()> {
                 }
             }
         }
-        height = height.max(engine::catalog_height(&db)?);
+        height = height.max(db.metrics().catalog_height);
         fixture::close(db)?;
         fs::remove_dir_all(&path)?;
     }

@@ -121,11 +121,11 @@ fn group(bench: &mut Bench) -> Result<()> {
     }
     engine::set_commit(&db, Commit::Sync);
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let before = engine::meters(&db).log_syncs;
+    let before = db.metrics().log_syncs;
     let start = Instant::now();
     db.drop_tables(&names)?;
     bench.fact(format!("drop of {count} tables in one step, ms"), start.elapsed().as_secs_f64() * 1e3);
-    let syncs = engine::meters(&db).log_syncs - before;
+    let syncs = db.metrics().log_syncs - before;
     bench.claim("syncs-of-a-group-drop", syncs as f64, Bound::AtMost(1.0));
     fixture::close(db)
 }
@@ -139,12 +139,12 @@ fn together(bench: &mut Bench) -> Result<()> {
         fixture::used(&db, &format!("t_{n}"), 10)?;
     }
     engine::set_commit(&db, Commit::Sync);
-    let before = engine::meters(&db).log_syncs;
+    let before = db.metrics().log_syncs;
     fixture::threads(8, |t| {
         (t * each..(t + 1) * each)
             .try_for_each(|n| db.drop_table(&format!("t_{n}")).map(drop).map_err(Into::into))
     })?;
-    let syncs = engine::meters(&db).log_syncs - before;
+    let syncs = db.metrics().log_syncs - before;
     bench.claim("syncs-per-drop-8-threads", syncs as f64 / (8 * each) as f64, Bound::AtMost(0.25));
     fixture::close(db)
 }

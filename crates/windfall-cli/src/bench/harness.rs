@@ -208,7 +208,7 @@ impl Bench {
             let (relation, bound) = bound.parts();
             grid.line([claim.id.as_str(), &figure(value), relation, &figure(bound), holds]);
         }
-        text += &grid.text(0);
+        text += &grid.text();
         text.push('\n');
         let mut grid = Grid::new(["measured", "value"]);
         for (name, value) in &self.facts {
@@ -219,7 +219,7 @@ impl Bench {
             };
             grid.line([name.clone(), value]);
         }
-        text + &grid.text(0)
+        text + &grid.text()
     }
 }
 

@@ -45,8 +45,12 @@ struct Ours {
 }
 
 const OURS: [Ours; 3] = [
-    Ours { name: "windfall", direct: false, page_size: None },
-    Ours { name: "windfall with redb's page size", direct: false, page_size: Some(4096) },
+    Ours { name: "windfall through the page cache", direct: false, page_size: None },
+    Ours {
+        name: "windfall through the page cache with redb's page size",
+        direct: false,
+        page_size: Some(4096),
+    },
     Ours { name: "windfall past the page cache", direct: true, page_size: None },
 ];
 
@@ -80,8 +84,8 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         for ((name, _), rates) in stores.iter().zip(&rates) {
             bench.fact(format!("{id}: {name}, calls per second"), median(rates));
         }
-        for (n, claim) in ["over-redb", "over-redb-at-its-page-size"].into_iter().enumerate() {
-            let claim = format!("{id}-{claim}");
+        for (n, page_size) in ["our-page-size", "redb-page-size"].into_iter().enumerate() {
+            let claim = format!("{id}-through-page-cache-at-{page_size}-over-redb");
             match rates.get(OURS.len()) {
                 Some(redb) => bench.claim(claim, median(&rates[n]) / median(redb), Bound::AtLeast(1.0)),
                 None => bench.missing(&claim, "built without the feature `peers`"),

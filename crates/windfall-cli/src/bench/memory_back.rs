@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     args::Commit,
-    engine::{self, Setup, Table},
+    engine::{Setup, Table},
     failure::Result,
     measure::Latency,
 };
@@ -35,37 +35,41 @@ pub fn run(bench: &mut Bench) -> Result<()> {
 
     // Room for two tables; the third one has to find its frames elsewhere.
     let db = Setup::with_pool(2 * size + size / 16).commit(Commit::Write).open(&path)?;
-    let per_page = engine::meters(&db).page_size / fixture::ROW;
+    let per_page = db.metrics().page_size / fixture::ROW;
     bench.say("reading into free frames");
     let from_free = read(&db.table("first")?, rows, per_page)?;
     bench.say("filling the pool");
     read(&db.table("live")?, rows, per_page)?;
     let filler = fixture::table(&db, "filler")?;
     // The pool is full when the first page had to go.
-    let evictions = engine::meters(&db).evictions;
+    let evictions = db.metrics().pool_evictions;
     let mut id = 0;
-    while engine::meters(&db).evictions == evictions && id < rows {
+    while db.metrics().pool_evictions == evictions && id < rows {
         fixture::rows(&filler, id, id + 100)?;
         id += 100;
     }
     db.checkpoint()?;
     bench.say("reading the first table again, so that all of it is in the pool");
     read(&db.table("first")?, rows, per_page)?;
-    let before = engine::meters(&db);
-    bench.fact("free frames before the drop, share", before.free as f64 / before.frames as f64);
+    let before = db.metrics();
+    bench.fact("free frames before the drop, share", before.pool_free as f64 / before.pool_frames as f64);
     db.drop_table("first")?;
     bench.say("reading into dropped frames");
     // A few pages less than were given back: the inner pages and maps of the table want frames, too.
     let from_dropped = read(&db.table("second")?, rows - rows / 32, per_page)?;
-    let after = engine::meters(&db);
+    let after = db.metrics();
     for (name, times) in [("free list", &from_free), ("dropped frames", &from_dropped)] {
         bench.fact(format!("{name}: reads"), times.count());
         bench.fact(format!("{name}: p50 µs"), times.percentile(50.0) as f64 / 1e3);
         bench.fact(format!("{name}: p99.9 µs"), times.percentile(99.9) as f64 / 1e3);
     }
-    bench.fact("frames taken from the dropped table", after.reclaimed - before.reclaimed);
-    bench.fact("waits for a frame", after.frame_waits - before.frame_waits);
-    bench.claim("live-pages-evicted", (after.evictions - before.evictions) as f64, Bound::AtMost(0.0));
+    bench.fact("frames taken from the dropped table", after.pool_reclaimed - before.pool_reclaimed);
+    bench.fact("waits for a frame", after.pool_frame_waits - before.pool_frame_waits);
+    bench.claim(
+        "live-pages-evicted",
+        (after.pool_evictions - before.pool_evictions) as f64,
+        Bound::AtMost(0.0),
+    );
     let ratio = from_dropped.percentile(99.9) as f64 / from_free.percentile(99.9) as f64;
     bench.claim("miss-p99.9-over-free-list", ratio, Bound::AtMost(1.2));
     fixture::close(db)

@@ -19,10 +19,7 @@ pub const VALUE: usize = 100;
 /// The row with a number: its key and its value.
 pub fn row(id: u64) -> ([u8; 8], [u8; VALUE]) {
     let mut value = [0; VALUE];
-    let mut random = Random::new(id, 77);
-    for eight in value.chunks_mut(8) {
-        eight.copy_from_slice(&random.bits().to_le_bytes()[..eight.len()]);
-    }
+    Random::new(id, 77).fill(&mut value);
     (id.to_be_bytes(), value)
 }
 

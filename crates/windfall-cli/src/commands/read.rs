@@ -63,7 +63,7 @@ pub fn get(db: &Path, json: bool, options: &GetArgs) -> Result<ExitCode> {
         }
         None => grid.line(["value".to_owned(), output::text(&value)]),
     }
-    output::print(&grid.text(0))?;
+    output::print(&grid.text())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -115,7 +115,7 @@ pub fn tables(db: &Path, json: bool) -> Result<ExitCode> {
             let file = output::bytes(info.file_bytes as f64);
             grid.line([dash(&info.name), file, dash(&info.indexes.join(", ")), dash(&key), dash(&others)]);
         }
-        output::print(&grid.text(0))?;
+        output::print(&grid.text())?;
     }
     Ok(ExitCode::SUCCESS)
 }

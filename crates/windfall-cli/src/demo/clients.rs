@@ -18,7 +18,7 @@ use windfall::error::{Error, SchemaError};
 
 use super::sbtest;
 use crate::{
-    engine::{self, Table},
+    engine::Table,
     failure::{Failure, Result},
     measure::{Latency, Random, Timeline},
 };
@@ -178,7 +178,7 @@ impl<'a> Client<'a> {
 /// Calls `each` with up to [`RANGE`] rows, and says how many there were.
 fn range(table: &Table, first: &[u8], mut each: impl FnMut(Vec<u8>)) -> windfall::error::Result<usize> {
     let mut count = 0;
-    for row in engine::rows_from(table, first)?.take(RANGE as usize) {
+    for row in table.range(first..)?.take(RANGE as usize) {
         each(row?.1);
         count += 1;
     }

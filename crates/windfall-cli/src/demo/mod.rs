@@ -51,7 +51,7 @@ pub fn run(options: &DemoArgs, json: bool) -> Result<ExitCode> {
     let progress = Progress::new();
     let setup = Setup::with_pool(sizes.pool).log(LOG).commit(Commit::Lazy);
     let db = setup.open(&folder.database())?;
-    let page_size = engine::meters(&db).page_size;
+    let page_size = db.metrics().page_size;
     let measured = measure(&db, options, &sizes, &progress);
     let closed = db.close();
     progress.finish();
@@ -161,7 +161,7 @@ fn measure(
 
     let marks: Vec<Duration> = sizes.marks.iter().map(|&s| Duration::from_secs_f64(s)).collect();
     let length = Duration::from_secs_f64(sizes.run_seconds);
-    let page_size = engine::meters(db).page_size;
+    let page_size = db.metrics().page_size;
     let one = |name: &str, victims: &[Victim], seed: u64| {
         progress.phase(&format!("{name}: getting ready"), 0);
         engine::set_commit(db, Commit::Lazy);

@@ -100,7 +100,7 @@ pub struct Phase {
     pub drops: Vec<Dropped>,
     /// The pool over time.
     pub pool: Vec<Sample>,
-    /// Waits on a lock or latch by others while a drop was under way.
+    /// How often others waited for a lock or latch that a dropping thread held.
     pub waits: u64,
 }
 
@@ -144,7 +144,7 @@ fn together(times: &[Latency]) -> Latency {
 
 /// Runs it. `tick` is called about ten times a second with the time of the run.
 pub fn run(plan: &Plan<'_>, tick: &dyn Fn(Duration)) -> Result<Phase> {
-    let waits_before = engine::meters(plan.db).waits_on_drops;
+    let waits_before = plan.db.metrics().drop_waits;
     let shared = Shared::new();
     let shared = &shared;
     let mut pool = Vec::new();
@@ -186,18 +186,18 @@ pub fn run(plan: &Plan<'_>, tick: &dyn Fn(Duration)) -> Result<Phase> {
         failure.map_or(Ok((record, dropped)), Err)
     })?;
     let (windows, drops) = dropped?;
-    let waits = engine::meters(plan.db).waits_on_drops - waits_before;
+    let waits = plan.db.metrics().drop_waits - waits_before;
     Ok(Phase { length: plan.length, record, windows, drops, pool, waits })
 }
 
 fn sample(db: &Database, now: Duration) -> Sample {
-    let meters = engine::meters(db);
+    let metrics = db.metrics();
     Sample {
         at_ns: now.as_nanos() as u64,
-        free: meters.free,
-        clean: meters.clean,
-        dirty: meters.dirty,
-        dropped: meters.dropped,
+        free: metrics.pool_free,
+        clean: metrics.pool_clean,
+        dirty: metrics.pool_dirty,
+        dropped: metrics.pool_dropped,
     }
 }
 
@@ -208,7 +208,7 @@ fn drops(plan: &Plan<'_>, shared: &Shared) -> Result<(Vec<u64>, Vec<Dropped>)> {
         if !wait_until(shared, mark) {
             break;
         }
-        let dirty_before = engine::meters(plan.db).dirty;
+        let dirty_before = plan.db.metrics().pool_dirty;
         let at_ns = shared.now();
         shared.window.store(at_ns, Relaxed);
         windows.push(at_ns);

@@ -11,7 +11,7 @@ use core::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::{
-    engine::{self, Database, Table},
+    engine::{self, Database, IndexOptions, Table, TableOptions},
     failure::Result,
     measure::Random,
 };
@@ -78,7 +78,8 @@ pub fn value(rows: u32, random: &mut Random) -> [u8; VALUE] {
 
 /// Makes the table with its index on `k` and loads rows 1 to `rows`, counting them.
 pub fn load(db: &Database, rows: u32, seed: u64, done: &AtomicU64) -> Result<Table> {
-    let table = db.create_table(SBTEST, engine::indexed_by_value("k_1", 0..4))?;
+    let options = TableOptions::default().index("k_1", IndexOptions::on_value(0..4));
+    let table = db.create_table(SBTEST, options)?;
     let mut random = Random::new(seed, 0);
     for id in 1..=rows {
         table.insert(&key(id), &value(rows, &mut random))?;
@@ -93,17 +94,11 @@ pub fn load_big(db: &Database, rows: u64, seed: u64, done: &AtomicU64) -> Result
     let mut random = Random::new(seed, 1);
     let mut value = vec![0; BIG_ROW as usize];
     for id in 0..rows {
-        fill_bytes(&mut value, &mut random);
+        random.fill(&mut value);
         table.insert(&id.to_be_bytes(), &value)?;
         done.fetch_add(1, Relaxed);
     }
     Ok(table)
-}
-
-fn fill_bytes(bytes: &mut [u8], random: &mut Random) {
-    for eight in bytes.chunks_mut(8) {
-        eight.copy_from_slice(&random.bits().to_le_bytes()[..eight.len()]);
-    }
 }
 
 /// Changes a row of (about) every page of the big table, so that every page of it is dirty.
@@ -136,7 +131,7 @@ pub fn make_small(db: &Database, n: usize, rows: u32, seed: u64) -> Result<()> {
     for row in 0..rows {
         // end_time, call_count, total_call_time, sum_of_squares, min_call_time, max_call_time, total_exclusive_time
         let mut value = [0; 28];
-        fill_bytes(&mut value, &mut random);
+        random.fill(&mut value);
         table.insert(&key(row), &value)?;
     }
     for row in 0..rows {

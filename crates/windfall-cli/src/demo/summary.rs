@@ -109,8 +109,8 @@ impl Summary {
             time(p.record.timeline.longest_gap().length_ns as f64)
         });
         line("  in the windows", &|p| time(p.longest_in_windows() as f64));
-        line("waits of others during drops", &|p| count(p.waits));
-        let _ = writeln!(text, "{}", grid.text(0));
+        line("waits for what a dropping thread held", &|p| count(p.waits));
+        let _ = writeln!(text, "{}", grid.text());
 
         let headings = ["latency"].into_iter().chain(PERCENTILES.iter().map(|_| ">"));
         let mut grid = Grid::new(headings);
@@ -118,7 +118,7 @@ impl Summary {
         for (name, times) in self.latencies() {
             grid.line(std::iter::once(name).chain(percentiles(&times)));
         }
-        let _ = writeln!(text, "{}", grid.text(0));
+        let _ = writeln!(text, "{}", grid.text());
 
         let (small, big) = self.drop_times();
         if !small.is_empty() {
@@ -138,7 +138,7 @@ impl Summary {
         for ((name, most), (_, sum)) in most.fields().into_iter().zip(sum.fields()) {
             grid.line([name.to_owned(), count(most), count(sum)]);
         }
-        let _ = write!(text, "\n{}", grid.text(0));
+        let _ = write!(text, "\n{}", grid.text());
         text
     }
 

@@ -58,6 +58,23 @@ pub fn resident_bytes() -> u64 {
     kib("/proc/self/status", "VmRSS")
 }
 
+/// How much of the largest mapping of this process is resident, in bytes, if there is one of at least so many.
+pub fn resident_of_mapping(at_least: u64) -> Option<u64> {
+    let text = fs::read_to_string("/proc/self/smaps").ok()?;
+    let number = |line: &str, name: &str| -> Option<u64> {
+        line.strip_prefix(name)?.trim().strip_suffix(" kB")?.parse().ok().map(|n: u64| n * 1024)
+    };
+    let mut size = 0;
+    let mut largest = None;
+    for line in text.lines() {
+        // Each mapping has a line for its size, and a later one for what is resident.
+        size = number(line, "Size:").unwrap_or(size);
+        let resident = number(line, "Rss:").filter(|_| size >= at_least);
+        largest = largest.max(resident.map(|resident| (size, resident)));
+    }
+    largest.map(|(_, resident)| resident)
+}
+
 /// The value of the first line `name : value` of a file.
 fn field(path: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
@@ -82,6 +99,19 @@ fn file_system(folder: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_resident_of_a_mapping_is_what_was_touched() {
+        const SIZE: usize = 64 << 20;
+        // Untouched memory of this size is a mapping of its own.
+        let mut memory: Vec<u8> = Vec::with_capacity(SIZE);
+        let before = resident_of_mapping(SIZE as u64).unwrap();
+        memory.resize(SIZE / 2, 1);
+        let grown = resident_of_mapping(SIZE as u64).unwrap() - before;
+        let half = SIZE as u64 / 2;
+        assert!((half..half + (4 << 20)).contains(&grown), "{grown} of {half}");
+        assert_eq!(resident_of_mapping(1 << 50), None);
+    }
 
     #[test]
     fn this_machine_is_known() {

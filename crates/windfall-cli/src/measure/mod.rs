@@ -15,7 +15,7 @@ mod timeline;
 
 pub use compare::chance_of_larger;
 pub use latency::{Latency, PERCENTILES};
-pub use machine::{Machine, resident_bytes};
+pub use machine::{Machine, resident_bytes, resident_of_mapping};
 pub use random::Random;
 pub use timeline::{STRETCH, Timeline};
 

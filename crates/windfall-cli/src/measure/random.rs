@@ -28,6 +28,13 @@ impl Random {
         z ^ (z >> 31)
     }
 
+    /// Fills some bytes.
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        for eight in bytes.chunks_mut(8) {
+            eight.copy_from_slice(&self.bits().to_le_bytes()[..eight.len()]);
+        }
+    }
+
     /// A number below `end`, which is not 0.
     #[inline]
     pub fn below(&mut self, end: u64) -> u64 {

@@ -109,6 +109,13 @@ fn steps(values: &[f64], stretch: Duration) -> impl Iterator<Item = (f64, f64)> 
     values.iter().enumerate().flat_map(move |(n, &v)| [(n as f64 * s, v), ((n + 1) as f64 * s, v)])
 }
 
+/// Values of stretches of time, with the area below them.
+fn curve(panel: &mut Panel, values: &[f64], stretch: Duration, with: bool) {
+    let points: Vec<_> = steps(values, stretch).map(|(x, y)| (x, 0.0, y)).collect();
+    panel.area(if with { "fill with" } else { "fill without" }, &points);
+    panel.line(if with { "line with" } else { "line without" }, steps(values, stretch));
+}
+
 fn rate(summary: &Summary) -> Graph {
     let stretch = stretch(summary.drops.length);
     let rates = |p: &Phase| p.record.timeline.rates(stretch);
@@ -120,9 +127,7 @@ fn rate(summary: &Summary) -> Graph {
             if v >= 1000.0 { format!("{}k/s", short_seconds(v / 1000.0)) } else { format!("{v:.0}/s") }
         });
         let values = rates(phase);
-        let points: Vec<_> = steps(&values, stretch).map(|(x, y)| (x, 0.0, y)).collect();
-        panel.area(if with { "fill with" } else { "fill without" }, &points);
-        panel.line(if with { "line with" } else { "line without" }, steps(&values, stretch));
+        curve(panel, &values, stretch, with);
         drop_lines(panel, phase);
         let gap = phase.record.timeline.longest_gap();
         let at = gap.from_ns as f64 / 1e9;
@@ -162,9 +167,7 @@ fn gaps(summary: &Summary) -> Graph {
     let drawings = above_each_other(about, summary, y, |panel, phase, with| {
         panel.left_axis(|v| format!("{} ms", short_number(v)));
         let values = of(phase);
-        let points: Vec<_> = steps(&values, stretch).map(|(x, y)| (x, 0.0, y)).collect();
-        panel.area(if with { "fill with" } else { "fill without" }, &points);
-        panel.line(if with { "line with" } else { "line without" }, steps(&values, stretch));
+        curve(panel, &values, stretch, with);
         drop_lines(panel, phase);
         let gap = phase.record.timeline.longest_gap();
         let (at, long) = (gap.from_ns as f64 / 1e9, gap.length_ns as f64 / 1e6);

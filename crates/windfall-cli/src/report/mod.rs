@@ -38,7 +38,8 @@ pub fn page(summary: &Summary) -> String {
         }
         let _ = write!(
             html,
-            "<section>\n<h2>{}</h2>\n<figure>\n<ul class=\"key\">{key}</ul>\n{}{}<figcaption>{}</figcaption>\n</figure>\n</section>\n",
+            "<section>\n<h2>{}</h2>\n<figure>\n<ul class=\"key\">{key}</ul>\n{}{}<figcaption>{}</figcaption>\n\
+             </figure>\n</section>\n",
             escape(graph.title),
             graph.drawings[0],
             graph.drawings[1],
@@ -149,7 +150,7 @@ fn tables(summary: &Summary) -> String {
     let _ = writeln!(
         html,
         "<p>Counted where the work happens, in the dropping thread, not in the code of the drop. Other threads waited \
-         {} times for a lock or latch while a drop was under way, for whatever reason.</p>\n</section>",
+         {} times for a lock or latch that a dropping thread held.</p>\n</section>",
         count(summary.drops.waits)
     );
 

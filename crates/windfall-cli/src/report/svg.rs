@@ -107,9 +107,9 @@ pub fn escape(text: &str) -> String {
 #[derive(Debug)]
 pub struct Panel {
     /// The bottom scale.
-    pub x: Scale,
+    x: Scale,
     /// The left scale.
-    pub y: Scale,
+    y: Scale,
     width: Width,
     top: f64,
     bottom: f64,

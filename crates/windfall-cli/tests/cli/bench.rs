@@ -58,16 +58,9 @@ fn create_drop() {
 }
 
 #[test]
-fn foreground() {
-    quick("foreground", &[]);
-}
-
-#[test]
 fn foreground_finds_a_planted_hold() {
-    let json = quick("foreground", &["--plant-hold-us", "90000"]);
-    let claims = json["claims"].as_array().unwrap();
-    let gap = claims.iter().find(|c| c["id"] == "chance-of-equal-gap").unwrap();
-    assert_eq!(gap["holds"], false, "{gap}");
+    // On a machine that has other things to do, the 1 ms of a real run would need as many windows as that has.
+    holds(&quick("foreground", &["--plant-hold-us", "10000"]), "planted-hold-is-flagged");
 }
 
 #[test]

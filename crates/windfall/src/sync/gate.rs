@@ -19,7 +19,7 @@
 //! than half of that circle. So a call from within a call waits for nothing that another call may hold, in whichever
 //! database the two are.
 //!
-//! **May touch.** [`Event`].
+//! **May touch.** [`Event`]; `work`, to count waits.
 
 use core::{cell::Cell, marker::PhantomData};
 
@@ -27,9 +27,13 @@ use super::{
     Event,
     machine::{
         self,
-        atomic::{AtomicU8, AtomicU64, Ordering::SeqCst},
+        atomic::{
+            AtomicBool, AtomicU8, AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
         thread_local,
     },
+    work,
 };
 
 const OPEN: u8 = 0;
@@ -66,6 +70,8 @@ struct Stripe {
 #[derive(Debug, Default)]
 pub struct Gate {
     state: AtomicU8,
+    /// Whether who closed it last did that from inside a drop; known before the gate is seen closing.
+    by_drop: AtomicBool,
     inside: [Stripe; STRIPES],
     changed: Event,
 }
@@ -87,17 +93,28 @@ impl Gate {
     /// Passes the gate, waiting while it is closed; while it is closing, unless this thread is inside a gate. `None` when
     /// it was closed for good. Any `stripe` will do; callers that run at the same time should bring different ones.
     pub fn enter(&self, stripe: usize) -> Option<Inside<'_>> {
+        let (inside, waited_on_drop) = self.pass(stripe)?;
+        if waited_on_drop {
+            work::waited_on_drop();
+        }
+        Some(inside)
+    }
+
+    /// As [`Gate::enter`], and whether it waited for a drop that left the gate open.
+    fn pass(&self, stripe: usize) -> Option<(Inside<'_>, bool)> {
         let stripe = stripe % STRIPES;
         let nested = is_inside();
+        let mut waited_on_drop = false;
         loop {
             self.inside[stripe].count.fetch_add(1, SeqCst);
             DEPTH.set(DEPTH.get() + 1);
             let inside = Inside { gate: self, stripe, _thread: PhantomData };
             match self.state.load(SeqCst) {
-                OPEN => return Some(inside),
+                OPEN => return Some((inside, waited_on_drop)),
                 CLOSED_FOR_GOOD => return None,
-                CLOSING if nested => return Some(inside),
+                CLOSING if nested => return Some((inside, waited_on_drop)),
                 _ => {
+                    waited_on_drop |= self.by_drop.load(Relaxed);
                     drop(inside);
                     self.changed.wait(|| match self.state.load(SeqCst) {
                         CLOSING => nested,
@@ -121,6 +138,7 @@ impl Gate {
 
     /// Closes several gates as one and waits until nobody is inside any of them. See [`Gate::close`].
     pub fn close_all<'g>(gates: impl Iterator<Item = &'g Self> + Clone) {
+        gates.clone().for_each(|gate| gate.by_drop.store(work::is_dropping(), Relaxed));
         loop {
             gates.clone().for_each(Self::begin_to_close);
             gates.clone().for_each(|gate| gate.changed.wait(|| gate.is_empty()));
@@ -219,6 +237,38 @@ mod tests {
         for thread in threads {
             thread.join().unwrap();
         }
+    }
+
+    #[test]
+    fn a_wait_for_a_drop_is_told_from_one_for_another_statement() {
+        let waited = |by_drop: bool| {
+            let gate = Gate::new();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let hold = || {
+                        for _ in 0..100 {
+                            gate.close();
+                            thread::sleep(core::time::Duration::from_millis(1));
+                            gate.open();
+                            thread::yield_now();
+                        }
+                    };
+                    if by_drop {
+                        work::in_drop(hold);
+                    } else {
+                        hold();
+                    }
+                    // Who meets the end has waited for no other query, but lost its table.
+                    work::in_drop(|| gate.close_for_good());
+                });
+                let mut waited = false;
+                while let Some((_inside, on_drop)) = gate.pass(0) {
+                    waited |= on_drop;
+                }
+                waited
+            })
+        };
+        assert_eq!([waited(true), waited(false)], [true, false]);
     }
 
     #[test]

@@ -137,6 +137,7 @@ impl Latch {
             }
             debug_assert!(word & SHARERS != SHARERS, "too many sharers");
             if self.0.compare_exchange_weak(word, word + SHARE, Acquire, Relaxed).is_ok() {
+                self.1.shared();
                 return true;
             }
         }
@@ -151,6 +152,7 @@ impl Latch {
 
     /// Stops sharing.
     pub fn unshare(&self) {
+        self.1.unshared_in_drop();
         let word = self.0.fetch_sub(SHARE, Release);
         debug_assert!(word & SHARERS != 0, "released a latch that was not shared");
         if word & PARKED != 0 && word & SHARERS == SHARE {
@@ -192,7 +194,7 @@ impl Latch {
 mod tests {
     use std::{sync::Arc, thread};
 
-    use super::*;
+    use super::{super::work, *};
 
     #[test]
     fn readers_never_see_half_a_change() {
@@ -242,6 +244,26 @@ mod tests {
             thread.join().unwrap();
         }
         assert_eq!(shared.1.load(Relaxed), 2 * rounds);
+    }
+
+    #[test]
+    fn a_wait_for_a_page_that_a_drop_reads_is_counted() {
+        let (latch, before) = (Latch::default(), work::waits_on_drops());
+        thread::scope(|scope| {
+            work::in_drop(|| {
+                latch.share();
+                scope.spawn(|| {
+                    latch.exclusive();
+                    latch.release_unchanged();
+                });
+                let start = std::time::Instant::now();
+                while work::waits_on_drops() == before {
+                    assert!(start.elapsed() < core::time::Duration::from_secs(20), "nobody counted it");
+                    thread::yield_now();
+                }
+                latch.unshare();
+            });
+        });
     }
 
     #[test]

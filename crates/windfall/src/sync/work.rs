@@ -77,7 +77,7 @@ thread_local! {
     static BACKGROUND: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How often anyone waited for what a dropping thread held.
+/// How often anyone outside a drop waited for what a dropping thread held.
 static WAITS_ON_DROPS: AtomicU64 = AtomicU64::new(0);
 
 /// How many threads hold a lock or latch from inside a drop: beside each lock and latch, so that whoever has to wait can
@@ -132,10 +132,18 @@ impl DropMark {
         }
     }
 
+    /// As [`DropMark::unshared`], when what is shared in a drop is given back in it.
+    #[inline]
+    pub fn unshared_in_drop(&self) {
+        if SCOPE.get() {
+            self.unshared();
+        }
+    }
+
     /// This thread is about to wait.
     pub fn waited(&self) {
-        if self.0.load(Relaxed) > 0 && !SCOPE.get() {
-            WAITS_ON_DROPS.fetch_add(1, Relaxed);
+        if self.0.load(Relaxed) > 0 {
+            waited_on_drop();
         }
     }
 }
@@ -168,8 +176,27 @@ pub fn is_background() -> bool {
     BACKGROUND.get()
 }
 
-/// How often a thread outside any drop waited for a lock or latch that a dropping thread held. Waiting for the log is not
-/// meant: whoever commits waits for it, and one sync serves all.
+/// Whether this thread is inside a drop.
+pub fn is_dropping() -> bool {
+    SCOPE.get()
+}
+
+/// This thread waits, or has waited, for what a dropping thread holds.
+pub fn waited_on_drop() {
+    if !is_dropping() {
+        WAITS_ON_DROPS.fetch_add(1, Relaxed);
+    }
+}
+
+/// How often a thread outside any drop waited for something of a dropping thread: a lock, a latch, or the gate of a table
+/// that lives on, being truncated or having lost an index. A truncation, and the drop of an index, is a drop here.
+///
+/// Not counted:
+/// - waits at the gate of a table that is dropped. They are no other query's: they end with
+///   [`TableDropped`](crate::Error::TableDropped);
+/// - waits for a name that a drop has claimed. Only who asks for the very name can be in one;
+/// - waits for the log. Whoever commits waits for it, and one sync serves all, a drop's among them; and whoever writes it out
+///   waits until every group before, which may be a drop's, is copied into its buffer.
 pub fn waits_on_drops() -> u64 {
     WAITS_ON_DROPS.load(Relaxed)
 }
