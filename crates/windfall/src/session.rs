@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    catalog::{self, DropReport},
+    catalog::{self, Catalog, DropReport},
     database::TableOptions,
     engine::Engine,
     error::{Result, SchemaError},
@@ -95,8 +95,9 @@ impl Session {
     /// Drops a temporary table.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// There is none of this name; a call from within a value's source.
     pub fn drop_temporary_table(&self, name: &str) -> Result<DropReport> {
+        Catalog::check_outside()?;
         let table = self.tables.lock().remove(name).ok_or_else(|| SchemaError::NoTable(name.into()))?;
         Ok(self.engine.catalog.drop_temporary(&table.inner))
     }
@@ -132,6 +133,10 @@ impl core::ops::Deref for Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        // From within a value's source, perhaps of this very tree, nothing can be dropped: the session's end does it.
+        if Catalog::check_outside().is_err() {
+            return;
+        }
         self.undo.scratches.lock().remove(&self.table.inner.shape().record.id);
         self.table.engine.catalog.drop_temporary(&self.table.inner);
     }
@@ -166,5 +171,35 @@ mod tests {
         table.engine.transactions.fail_at(2);
         table.put(b"row", &vec![3; 100_000]).unwrap_err();
         assert_eq!((pages(), table.get(b"row").unwrap()), (before, Some(vec![2; 100_000])));
+    }
+
+    #[test]
+    fn from_within_a_source_nothing_temporary_is_dropped() {
+        /// Drops the tables that its own value is for.
+        struct Source<'a>(&'a Session, Option<Scratch>);
+
+        impl std::io::Read for Source<'_> {
+            fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+                let refused = self.0.drop_temporary_table("t").unwrap_err();
+                assert!(refused.to_string().contains("source"), "{refused}");
+                self.1 = None;
+                out.fill(1);
+                Ok(out.len())
+            }
+        }
+
+        let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+        let options = Options::default().buffer_pool_size(4 << 20);
+        let db = Database::open_on(Arc::new(disk), Arc::new(env), &options, &|_| {}).unwrap();
+        let session = db.session();
+        let table = session.create_temporary_table("t", TableOptions::default()).unwrap();
+        table.put_stream(b"row", 100, &mut Source(&session, None)).unwrap();
+        assert_eq!(table.get(b"row").unwrap(), Some(vec![1; 100]));
+        session.drop_temporary_table("t").unwrap();
+        let scratch = session.scratch().unwrap();
+        let handle = Table::clone(&scratch);
+        handle.put_stream(b"row", 100, &mut Source(&session, Some(scratch))).unwrap();
+        drop(session);
+        assert!(handle.get(b"row").is_err(), "it went with the session");
     }
 }

@@ -644,3 +644,39 @@ fn a_field_that_no_index_can_see_is_refused() -> Result<()> {
     assert_eq!(db.check()?.findings, Vec::<String>::new());
     Ok(())
 }
+
+#[test]
+fn a_statement_that_waits_for_one_table_hides_no_other() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let db = Database::open(folder.path(), options())?;
+    let large = db.create_table("large", TableOptions::default())?;
+    for n in 0..60_000 {
+        large.insert(&key(n), &key(n))?;
+    }
+    db.create_table("a", TableOptions::default())?.insert(b"k", b"v")?;
+    let (begun, built) = (AtomicBool::new(false), AtomicBool::new(false));
+    let lookups = thread::scope(|scope| {
+        let build = scope.spawn(|| {
+            begun.store(true, SeqCst);
+            let done = db.create_index("large", "i", IndexOptions::on_value(0..4));
+            built.store(true, SeqCst);
+            done
+        });
+        while !begun.load(SeqCst) {
+            thread::yield_now();
+        }
+        // It has claimed one of its names and waits for the other.
+        let swap = scope.spawn(|| db.swap_tables("a", "large"));
+        let mut lookups = 0;
+        while !built.load(SeqCst) {
+            assert!(db.table("a")?.rows()?.next().is_some());
+            lookups += u32::from(!built.load(SeqCst));
+        }
+        build.join().expect("no panic")?;
+        swap.join().expect("no panic")?;
+        Ok::<_, Error>(lookups)
+    })?;
+    assert!(lookups > 20, "{lookups} of table a while the index of the other one was built");
+    assert_eq!(db.table("large")?.get(b"k")?.as_deref(), Some(&b"v"[..]));
+    Ok(())
+}

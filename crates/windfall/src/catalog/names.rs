@@ -93,25 +93,17 @@ impl Names {
         sorted.sort_unstable();
         sorted.dedup();
         let mut claim = Claim { names: self, held: SmallVec::with_capacity(sorted.len()) };
+        let mut waited = false;
         for name in sorted {
-            let held = &mut claim.held;
-            let mut take = || {
-                let mut shard = self.shard(name).lock();
-                if let Some(entry) = shard.get_mut(name) {
-                    if entry.mark != Mark::Free {
-                        return false;
-                    }
-                    entry.mark = Mark::Claimed;
-                    held.push((name, entry.table.clone()));
-                } else {
-                    shard.insert(name.into(), Entry { table: None, mark: Mark::Claimed });
-                    held.push((name, None));
-                }
-                true
-            };
-            if !take() {
-                self.env.wait(&self.decided, &mut take);
+            if !claim.take(name) {
+                // That may last as long as the building of an index: what is claimed already can be found meanwhile.
+                claim.keep();
+                waited = true;
+                self.env.wait(&self.decided, &mut || claim.take(name));
             }
+        }
+        if waited {
+            claim.mark(Mark::Claimed);
         }
         claim
     }
@@ -139,7 +131,29 @@ impl Names {
     }
 }
 
-impl Claim<'_> {
+impl<'a> Claim<'a> {
+    /// Claims one more name, if nobody else has.
+    fn take(&mut self, name: &'a str) -> bool {
+        let mut shard = self.names.shard(name).lock();
+        if let Some(entry) = shard.get_mut(name) {
+            if entry.mark != Mark::Free {
+                return false;
+            }
+            entry.mark = Mark::Claimed;
+            self.held.push((name, entry.table.clone()));
+        } else {
+            shard.insert(name.into(), Entry { table: None, mark: Mark::Claimed });
+            self.held.push((name, None));
+        }
+        true
+    }
+
+    fn mark(&self, mark: Mark) {
+        for (name, _) in &self.held {
+            self.names.shard(name).lock().get_mut(*name).expect("the name is claimed").mark = mark;
+        }
+    }
+
     fn place(&self, name: &str) -> usize {
         self.held.binary_search_by(|(held, _)| (*held).cmp(name)).expect("the name was claimed")
     }
@@ -151,10 +165,7 @@ impl Claim<'_> {
 
     /// Lets the names be found meanwhile: they go on to mean what they do. Other statements wait all the same.
     pub fn keep(&self) {
-        for (name, _) in self.held.iter().filter(|(_, table)| table.is_some()) {
-            let mut shard = self.names.shard(name).lock();
-            shard.get_mut(*name).expect("the name is claimed").mark = Mark::Kept;
-        }
+        self.mark(Mark::Kept);
         self.names.decided.notify();
     }
 
