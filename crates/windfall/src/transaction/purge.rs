@@ -25,7 +25,7 @@ use super::{
     active::Horizon,
     chains,
     stream::{Stored, Stream},
-    trx::carries,
+    trx::{carries, merge},
     undo_record::{Body, Done, RowChange, UndoRecord},
 };
 use crate::{
@@ -364,7 +364,7 @@ fn remove(tree: &Tree, version: EntryHeader, key: &[u8]) -> Result<()> {
     let small = located.remove(&mut mtr);
     mtr.commit()?;
     if small {
-        tree.maintain(key)?;
+        merge(tree, key);
     }
     Ok(())
 }

@@ -264,6 +264,14 @@ pub(super) fn carries(header: Option<EntryHeader>, version: EntryHeader) -> bool
     header.is_some_and(|header| header.trx == version.trx && header.undo == version.undo)
 }
 
+/// Merges the leaf of a key with a neighbour, if that can be done. What the tree holds does not depend on it: a page that
+/// cannot be read is the trouble of whoever needs it.
+pub(super) fn merge(tree: &Tree, key: &[u8]) {
+    if let Err(error) = tree.maintain(key) {
+        tracing::warn!(%error, "a leaf that holds little could not be merged");
+    }
+}
+
 fn take_back_touch(tree: &Tree, version: EntryHeader, touch: &Touch) -> Result<bool> {
     let mut mtr = Mtr::begin(tree.store())?;
     let mut located = tree.seek_for_change(&mut mtr, &touch.key, None)?;
@@ -279,7 +287,7 @@ fn take_back_touch(tree: &Tree, version: EntryHeader, touch: &Touch) -> Result<b
     };
     mtr.commit()?;
     if small {
-        tree.maintain(&touch.key)?;
+        merge(tree, &touch.key);
     }
     Ok(true)
 }
@@ -311,7 +319,7 @@ fn take_back_row(
     mtr.apply(slot, &op);
     mtr.commit()?;
     if small {
-        tree.maintain(key)?;
+        merge(tree, key);
     }
     Ok(true)
 }

@@ -43,7 +43,7 @@ use crate::{
     error::{CorruptError, Result, UsageError},
     ids::PageNo,
     page::{
-        EntryHeader, Node, PageOp, PageType,
+        EntryHeader, Node, PageType,
         node::{inline_limit, key_limit},
     },
     sync::{
@@ -179,11 +179,10 @@ impl<S: PageStore> Tree<S> {
         if !self.is_rooted()? {
             let mut mtr = self.store.begin()?;
             let root = mtr.allocate(&self.space, PageType::Leaf, 0, PageNo::ROOT)?;
-            let page = mtr.page_no(root);
-            if page != PageNo::ROOT {
-                // Someone else made the root at the same time.
-                mtr.apply(root, &PageOp::Format { kind: PageType::Free, level: 0 });
-                mtr.free(&self.space, page)?;
+            if mtr.page_no(root) != PageNo::ROOT {
+                // Someone else made the root at the same time. The map that says so is latched.
+                let page = mtr.prepare_free(&self.space, root)?;
+                mtr.free(&self.space, page);
             }
             mtr.commit()?;
             self.rooted.store(true, Relaxed);

@@ -284,9 +284,10 @@ impl<S: PageStore> Tree<S> {
                 if let Some(merged) = Merged::of(nodes) {
                     let Merged { level, lower, upper, image } = &merged;
                     let upper = upper.as_deref();
+                    let gone = mtr.prepare_free(&self.space, gone)?;
                     mtr.apply(left, &PageOp::NodeBuild { level: *level, lower, upper, image });
                     mtr.apply(parent, &PageOp::NodeRemove { slot: right as u16 });
-                    self.give_back(&mut mtr, gone)?;
+                    mtr.free(&self.space, gone);
                     mtr.commit()?;
                     return Ok(true);
                 }
@@ -312,17 +313,11 @@ impl<S: PageStore> Tree<S> {
         let mut list = NodeList::default();
         list.push_node(node, 0, node.count());
         let image = list.image(&[], None);
+        let child = mtr.prepare_free(&self.space, child)?;
         mtr.apply(root, &PageOp::NodeBuild { level, lower: &[], upper: None, image: &image });
-        self.give_back(&mut mtr, child)?;
+        mtr.free(&self.space, child);
         mtr.commit()?;
         Ok(true)
-    }
-
-    /// Frees a latched page, which nobody may take for what it was any more.
-    pub(super) fn give_back(&self, mtr: &mut S::MiniTransaction<'_>, page: Latched) -> Result<()> {
-        mtr.apply(page, &PageOp::Format { kind: PageType::Free, level: 0 });
-        let page = mtr.page_no(page);
-        mtr.free(&self.space, page)
     }
 }
 

@@ -155,6 +155,14 @@ impl SimulatedDisk {
         }
     }
 
+    /// Makes a block readable again that was not.
+    pub fn make_readable(&self, file: FileName, offset: u64) {
+        let mut state = self.state.lock();
+        if let Some(id) = state.names.get(file) {
+            state.unreadable.remove(&(id, offset / BLOCK as u64));
+        }
+    }
+
     /// The disk as the machine finds it after a crash; this one has crashed then, if it had not before. Plans for
     /// crashes and faults are not taken along, damage and the capacity are. Operations count from 1 again.
     #[must_use]
