@@ -406,6 +406,28 @@ fn values_are_put_from_sources() -> Result<()> {
 }
 
 #[test]
+fn a_value_far_longer_than_the_log_is_put_replaced_and_deleted() -> Result<()> {
+    const LENGTH: u64 = 64 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let db = Database::open(folder.path(), options().log_size(4 << 20).log_buffer_size(1 << 20))?;
+    let table = db.create_table("t", TableOptions::default())?;
+    for fill in [1, 2] {
+        table.put_stream(b"long", LENGTH, &mut io::repeat(fill).take(LENGTH))?;
+    }
+    // It ends early, and what was written is taken back.
+    let short = table.put_stream(b"long", LENGTH, &mut io::repeat(3).take(LENGTH - 1));
+    assert!(matches!(short, Err(Error::Usage(_))), "{short:?}");
+    assert_eq!(table.get(b"long")?, Some(vec![2; LENGTH as usize]));
+    assert!(table.delete(b"long")?);
+    // Purge has come to rest: nothing else is in use than what is needed.
+    assert_eq!(db.check()?.findings, Vec::<String>::new());
+    let metrics = db.metrics();
+    assert!(metrics.log_age < 5 << 20, "{} bytes of a log of 4 MiB", metrics.log_age);
+    table.put(b"short", b"value")?;
+    db.close()
+}
+
+#[test]
 fn indexes_are_made_of_fields() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
     let db = Database::open(folder.path(), options())?;

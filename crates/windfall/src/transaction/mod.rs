@@ -10,8 +10,8 @@
 //!   or purges touches an entry only if it still does.
 //! - What a change may need is made sure of before its first mini-transaction latches anything: undo slices, lengths of
 //!   keys, uniqueness. Rollback needs nothing new.
-//! - An overflow chain belongs to one version. It is noted in undo before its first page is linked anywhere; rollback
-//!   frees it with its own record, purge frees it with the record that replaced or deleted the value.
+//! - An overflow chain belongs to one version. It is noted in undo before its first page is linked anywhere. Purge frees it,
+//!   piece by piece, with the record that replaced or deleted the value, or with its own one once that was taken back.
 //! - *Recovery.* A transaction is unfinished if it is in the `TrxTable` record that the control file names, or has a
 //!   `TrxBegin` at or above the floor, and has no `TrxEnd` at or above the floor. Its records are found by reading its
 //!   stream from the first one on. The table is read after the rest of the floor is, and holds the floor below the end

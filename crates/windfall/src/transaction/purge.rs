@@ -1,13 +1,15 @@
 //! Purge: what committed transactions left behind goes for good.
 //!
 //! **Purpose.** Entries that are marked as deleted are removed, overflow chains of replaced and deleted values are freed, and
-//! a slice of undo whose transactions are all done with is dropped whole.
+//! those that a rollback has left; a slice of undo whose transactions are all done with is dropped whole.
 //!
 //! **Invariants.** A record is purged once its transaction had ended for everybody who may still look
 //! ([`Horizon`]). An entry is removed only if it still carries the record's version, a chain is freed only if it still
 //! has its stamp: so a record may be purged any number of times, and after a restart every record that is still there
-//! is. Records that were taken back are passed over. Purge holds the row's lock while it works on it, so whoever changes
-//! the row finds what it has seen; when the lock is not to be had, the record is deferred. A stream is walked in order; the
+//! is. Of the records that were taken back only those of chains matter. Purge holds the row's lock while it works on it, so
+//! whoever changes the row finds what it has seen; when the lock is not to be had, the record is deferred. A step looks at
+//! so many records and frees so many pages: a record whose chain is longer is purged again by the next step, and
+//! the lock is given back meanwhile. A stream is walked in order; the
 //! records of an active transaction are left behind, and purged by walking that transaction's own records once it has
 //! ended. So it keeps the slices it wrote to, and no others; slices go in any order.
 //!
@@ -26,11 +28,11 @@ use super::{
     chains,
     stream::{Stored, Stream},
     trx::{carries, merge},
-    undo_record::{Body, Done, RowChange, UndoRecord},
+    undo_record::{Body, Done, RowChange, Touch},
 };
 use crate::{
     error::{Error, Result},
-    ids::{TrxId, UndoPos},
+    ids::{SpaceId, TrxId, UndoPos},
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
@@ -42,6 +44,8 @@ use crate::{
 
 /// Records that a step looks at.
 const RECORDS_A_STEP: usize = 256;
+/// Pages of overflow chains that a step frees.
+pub(super) const PAGES_A_STEP: usize = 128;
 /// Slices that a step drops.
 const SLICES_A_STEP: usize = 64;
 /// Records that wait for a row's lock, for one stream.
@@ -50,6 +54,8 @@ const DEFERRED_MOST: usize = 256;
 const FRUITLESS_MOST: usize = 20;
 /// Log that a step may need.
 const LOG_A_STEP: u64 = 256 << 10;
+const _: () =
+    assert!((PAGES_A_STEP * chains::LOG_A_PAGE) as u64 <= LOG_A_STEP / 4, "the rest is for records");
 
 /// How far purge has come in a stream.
 #[derive(Debug)]
@@ -77,6 +83,15 @@ enum Outcome {
     Purged,
     /// Its row is locked.
     Busy,
+    /// Its chain is longer than what is left of the step.
+    Cut,
+}
+
+/// What is left of a step.
+#[derive(Debug)]
+struct Left {
+    records: usize,
+    pages: usize,
 }
 
 impl StreamPurge {
@@ -142,12 +157,12 @@ impl Transactions {
         while idle < FRUITLESS_MOST {
             self.ground.pool.ground().log.admit(LOG_A_STEP)?;
             let mut state = stream.purge.state.lock();
-            self.purge_locked(stream, &mut state)?;
+            let more = self.purge_locked(stream, &mut state)?;
             if state.at >= goal && state.walks.is_empty() && state.deferred.is_empty() {
                 return Ok(true);
             }
             let now = Some((state.at, state.walks.clone(), state.deferred.len()));
-            idle = if now == before { idle + 1 } else { 0 };
+            idle = if now == before && !more { idle + 1 } else { 0 };
             before = now;
             drop(state);
             self.ground.pool.ground().env.breathe();
@@ -187,11 +202,11 @@ impl Transactions {
 
     fn purge_locked(&self, stream: &Stream, state: &mut State) -> Result<bool> {
         let horizon = self.horizon();
-        let mut left = RECORDS_A_STEP;
+        let mut left = Left { records: RECORDS_A_STEP, pages: PAGES_A_STEP };
         for _ in 0..stream.purge.ended.len() {
             state.walks.extend(stream.purge.ended.pop());
         }
-        self.retry_deferred(stream, state)?;
+        self.retry_deferred(stream, state, &mut left)?;
         let mut walks = core::mem::take(&mut state.walks);
         let walked =
             walks.iter_mut().try_for_each(|walk| self.walk(stream, &horizon, state, walk, &mut left));
@@ -202,17 +217,24 @@ impl Transactions {
         walked?;
         self.pass(stream, &horizon, state, &mut left)?;
         let dropped = self.drop_slices(stream, state)?;
-        Ok(left == 0 || dropped == SLICES_A_STEP)
+        Ok(left.records == 0 || left.pages == 0 || dropped == SLICES_A_STEP)
     }
 
-    fn retry_deferred(&self, stream: &Stream, state: &mut State) -> Result<()> {
-        for at in core::mem::take(&mut state.deferred) {
-            let Some(stored) = stream.record(at)? else { continue };
-            if self.purge_record(stream, at, &stored)? == Outcome::Busy {
-                state.deferred.push(at);
-            }
-        }
-        Ok(())
+    fn retry_deferred(&self, stream: &Stream, state: &mut State, left: &mut Left) -> Result<()> {
+        let mut failed = None;
+        let mut purged = |at| match stream.record(at)? {
+            Some(stored) => Ok(self.purge_record(stream, at, &stored, left)? == Outcome::Purged),
+            None => Ok(true),
+        };
+        // After a failure those that are left stay.
+        state.deferred.retain(|at| {
+            let done = if failed.is_none() { purged(*at) } else { Ok(false) };
+            !done.unwrap_or_else(|error| {
+                failed = Some(error);
+                false
+            })
+        });
+        failed.map_or(Ok(()), Err)
     }
 
     /// Purges the records of a transaction that was left behind, from the last to the first.
@@ -222,20 +244,22 @@ impl Transactions {
         horizon: &Horizon,
         state: &mut State,
         (trx, next): &mut (TrxId, UndoPos),
-        left: &mut usize,
+        left: &mut Left,
     ) -> Result<()> {
-        while horizon.covers(*trx) && *next != UndoPos::NONE && *left > 0 {
+        while horizon.covers(*trx) && *next != UndoPos::NONE && left.records > 0 {
             if state.deferred.len() >= DEFERRED_MOST {
                 break;
             }
-            *left -= 1;
+            left.records -= 1;
             let at = Stream::byte_of(*next);
             let Some(stored) = stream.record(at)? else {
                 *next = UndoPos::NONE;
                 break;
             };
-            if self.purge_record(stream, at, &stored)? == Outcome::Busy {
-                state.deferred.push(at);
+            match self.purge_record(stream, at, &stored, left)? {
+                Outcome::Purged => {}
+                Outcome::Busy => state.deferred.push(at),
+                Outcome::Cut => break,
             }
             *next = stream.decode(at, &stored)?.previous;
         }
@@ -243,14 +267,14 @@ impl Transactions {
     }
 
     /// Walks on along the stream.
-    fn pass(&self, stream: &Stream, horizon: &Horizon, state: &mut State, left: &mut usize) -> Result<()> {
-        while *left > 0 && state.deferred.len() < DEFERRED_MOST {
+    fn pass(&self, stream: &Stream, horizon: &Horizon, state: &mut State, left: &mut Left) -> Result<()> {
+        while left.records > 0 && state.deferred.len() < DEFERRED_MOST {
             let end = stream.end();
             let Some(at) = stream.next_record(state.at)? else {
                 state.at = state.at.max(end);
                 break;
             };
-            *left -= 1;
+            left.records -= 1;
             let Some(stored) = stream.record(at)? else {
                 // The slice that it ends in was dropped: it was purged before.
                 state.at = (at / stream.slice_bytes() + 1) * stream.slice_bytes();
@@ -258,8 +282,10 @@ impl Transactions {
             };
             let trx = stream.trx_of(at, &stored)?;
             if horizon.covers(trx) {
-                if self.purge_record(stream, at, &stored)? == Outcome::Busy {
-                    state.deferred.push(at);
+                match self.purge_record(stream, at, &stored, left)? {
+                    Outcome::Purged => {}
+                    Outcome::Busy => state.deferred.push(at),
+                    Outcome::Cut => break,
                 }
             } else if state.left.contains_key(&trx) || self.active.leave_behind(trx) {
                 let slices = state.left.entry(trx).or_default();
@@ -292,37 +318,50 @@ impl Transactions {
         Ok(dropped)
     }
 
-    fn purge_record(&self, stream: &Stream, at: u64, stored: &Stored) -> Result<Outcome> {
-        if stored.taken_back {
-            return Ok(Outcome::Purged);
-        }
+    fn purge_record(&self, stream: &Stream, at: u64, stored: &Stored, left: &mut Left) -> Result<Outcome> {
         let record = stream.decode(at, stored)?;
-        let UndoRecord { trx, body: Body::Row { space, key, change, touches }, .. } = &record else {
-            return Ok(Outcome::Purged);
-        };
-        let leaves_something = match change {
-            RowChange::Insert => false,
-            RowChange::Update { header, .. } => header.is_overflow(),
-            RowChange::Delete { .. } => true,
-        };
-        let mut marked = touches.iter().filter(|touch| matches!(touch.done, Done::Marked(_))).peekable();
-        if !leaves_something && marked.peek().is_none() {
-            return Ok(Outcome::Purged);
-        }
-        let Some(_row) = self.locks.try_lock(self.locks.name(*space, key)) else { return Ok(Outcome::Busy) };
-        let version = EntryHeader::new(*trx, stream.undo_pos(at));
-        for touch in marked {
-            if let Some(tree) = self.tree(touch.space) {
-                unless_dropped(remove(&tree, version, &touch.key))?;
+        let version = EntryHeader::new(record.trx, stream.undo_pos(at));
+        let gone = match &record.body {
+            // The chain belongs to no version: nobody looks for it.
+            Body::Overflow { space, first } if stored.taken_back => self
+                .unless_dropped(*space, |tree| chains::free(tree, *first, version.undo.0, &mut left.pages))?,
+            Body::Row { space, key, change, touches } if !stored.taken_back => {
+                let leaves_something = match change {
+                    RowChange::Insert => false,
+                    RowChange::Update { header, .. } => header.is_overflow(),
+                    RowChange::Delete { .. } => true,
+                };
+                let marked = |touch: &&Touch| matches!(touch.done, Done::Marked(_));
+                if !leaves_something && !touches.iter().any(|touch| marked(&touch)) {
+                    return Ok(Outcome::Purged);
+                }
+                let Some(_row) = self.locks.try_lock(self.locks.name(*space, key)) else {
+                    return Ok(Outcome::Busy);
+                };
+                for touch in touches.iter().filter(marked) {
+                    self.unless_dropped(touch.space, |tree| {
+                        remove(tree, version, &touch.key, &mut left.pages)
+                    })?;
+                }
+                self.unless_dropped(*space, |tree| match change {
+                    RowChange::Update { header, value } => {
+                        chains::free_of(tree, *header, value, &mut left.pages)
+                    }
+                    RowChange::Delete { .. } => remove(tree, version, key, &mut left.pages),
+                    RowChange::Insert => Ok(true),
+                })?
             }
+            _ => true,
+        };
+        Ok(if gone { Outcome::Purged } else { Outcome::Cut })
+    }
+
+    /// Runs something on a tree. One that was dropped meanwhile needs nothing.
+    fn unless_dropped(&self, space: SpaceId, run: impl FnOnce(&Tree) -> Result<bool>) -> Result<bool> {
+        match self.tree(space).map(|tree| run(&tree)) {
+            None | Some(Err(Error::TableDropped)) => Ok(true),
+            Some(done) => done,
         }
-        if leaves_something && let Some(tree) = self.tree(*space) {
-            unless_dropped(match change {
-                RowChange::Update { header, value } => chains::free_of(&tree, *header, value),
-                RowChange::Insert | RowChange::Delete { .. } => remove(&tree, version, key),
-            })?;
-        }
-        Ok(Outcome::Purged)
     }
 }
 
@@ -341,30 +380,25 @@ impl Stream {
     }
 }
 
-fn unless_dropped(done: Result<()>) -> Result<()> {
-    match done {
-        Err(Error::TableDropped) => Ok(()),
-        done => done,
-    }
-}
-
-/// Removes an entry that is marked as deleted by this version, and the chain of its value.
-fn remove(tree: &Tree, version: EntryHeader, key: &[u8]) -> Result<()> {
+/// Removes an entry that is marked as deleted by this version, once the chain of its value is gone. Says whether it is.
+fn remove(tree: &Tree, version: EntryHeader, key: &[u8], pages: &mut usize) -> Result<bool> {
     let is_it = |header: Option<EntryHeader>| {
         header.filter(|header| header.is_deleted() && carries(Some(*header), version))
     };
     let mut value = Vec::new();
-    let Some(header) = is_it(tree.get_into(key, &mut value)?) else { return Ok(()) };
-    chains::free_of(tree, header, &value)?;
+    let Some(header) = is_it(tree.get_into(key, &mut value)?) else { return Ok(true) };
+    if !chains::free_of(tree, header, &value, pages)? {
+        return Ok(false);
+    }
     let mut mtr = Mtr::begin(tree.store())?;
     let located = tree.seek_for_change(&mut mtr, key, None)?;
     if is_it(located.header()).is_none() {
-        return Ok(());
+        return Ok(true);
     }
     let small = located.remove(&mut mtr);
     mtr.commit()?;
     if small {
         merge(tree, key);
     }
-    Ok(())
+    Ok(true)
 }

@@ -7,15 +7,16 @@
 //! change, or in one of its own; a commit is no more than that. A transaction that is dropped without an end is rolled
 //! back. The way back reads the records from the last to the first; each is taken back in mini-transactions that change an
 //! entry only if it still carries this transaction and this undo position, and the last of them marks the record. So
-//! it may be cut off and begun again at any point, and dropped tablespaces are passed over. It needs no new undo and no
-//! new place on the disk; when even so it fails, the database is poisoned.
+//! it may be cut off and begun again at any point, and dropped tablespaces are passed over. Of a long value only the record
+//! is marked: its pages are left to purge (`chains`). So the way back takes a few small groups of the log for each record,
+//! asks for no room there, needs no new undo and no new place on the disk; when even so it fails, the database is
+//! poisoned.
 //!
 //! **May touch.** `buffer`, `mtr`, `log`, `tree` and what is below, the rest of this floor.
 
 use super::{
     Transactions,
     active::{Active, Ending},
-    chains,
     stream::{Place, Stored, Stream, Tail},
     undo_record::{Body, Done, RowChange, Touch},
 };
@@ -233,12 +234,7 @@ fn take_back(floor: &Transactions, stream: &Stream, at: u64, stored: &Stored) ->
                 mark(pool, stream, at)?;
             }
         }
-        Body::Overflow { space, first } => {
-            if let Some(tree) = floor.tree(*space) {
-                unless_dropped(chains::free(&tree, *first, version.undo.0).map(|()| true))?;
-            }
-            mark(pool, stream, at)?;
-        }
+        Body::Overflow { .. } => mark(pool, stream, at)?,
     }
     Ok(record.previous)
 }

@@ -116,6 +116,11 @@ impl Link {
         fits.then_some(link)
     }
 
+    /// The place that an overflow page itself says it has.
+    pub fn place_of(page: Page<'_>) -> u32 {
+        page.u32(PLACE)
+    }
+
     fn to_bytes(self) -> [u8; DATA - NEXT] {
         let mut bytes = [0; DATA - NEXT];
         bytes[..4].copy_from_slice(&self.next.0.to_le_bytes());
@@ -179,12 +184,12 @@ impl<S: PageStore> Tree<S> {
         Ok(Link::of(page.page(), stamp, 0).is_some())
     }
 
-    /// Frees up to `at_most` pages of a chain behind its first, in one mini-transaction of its own. Says whether there are
-    /// more; when not, [`Tree::free_overflow`] may follow. A chain can be shortened again after a crash.
+    /// Frees up to `at_most` pages of a chain behind its first, in one mini-transaction of its own. Says how many; when there
+    /// was none, [`Tree::free_overflow`] may follow. A chain can be shortened again after a crash.
     ///
     /// # Errors
     /// Those of the store; damage when the page is not the first of such a chain.
-    pub fn shorten_overflow(&self, first: PageNo, stamp: u64, at_most: usize) -> Result<bool> {
+    pub fn shorten_overflow(&self, first: PageNo, stamp: u64, at_most: usize) -> Result<usize> {
         let mut mtr = self.store.begin()?;
         let anchor = mtr.latch(&self.space, first)?;
         let mut link = self.link(mtr.page(anchor), first, stamp, 0)?;
@@ -194,13 +199,13 @@ impl<S: PageStore> Tree<S> {
         while gone.len() < at_most && link.next != PageNo::NONE {
             let no = link.next;
             let page = mtr.latch(&self.space, no)?;
-            let place = expected.unwrap_or_else(|| mtr.page(page).u32(PLACE));
+            let place = expected.unwrap_or_else(|| Link::place_of(mtr.page(page)));
             link = self.link(mtr.page(page), no, stamp, place)?;
             expected = Some(place + 1);
             gone.push(page);
         }
         if gone.is_empty() {
-            return Ok(false);
+            return Ok(0);
         }
         // In rising order, because allocation maps are latched so, and all of them before the first change.
         gone.sort_unstable_by_key(|page| mtr.page_no(*page));
@@ -211,7 +216,7 @@ impl<S: PageStore> Tree<S> {
             mtr.free(&self.space, page);
         }
         mtr.commit()?;
-        Ok(link.next != PageNo::NONE)
+        Ok(gone.len())
     }
 
     /// Frees the first and only page of a chain that was shortened to it, in the caller's mini-transaction, together with

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{super::Trx, Base, Mode, Rows, Setup, Value, keys_of};
+use super::{
+    super::{Trx, purge::PAGES_A_STEP},
+    Base, Mode, Rows, Setup, Value, keys_of,
+};
 use crate::{
     disk::{
         Disk,
@@ -21,6 +24,8 @@ enum Step {
     Many(Vec<(u8, Option<Vec<u8>>)>, bool),
     Checkpoint,
     Settle,
+    /// One step of purge.
+    Purge,
 }
 
 fn script(seed: u64, steps: usize, most: usize) -> Vec<Step> {
@@ -83,6 +88,7 @@ impl Run {
             Step::Many(changes, commit) => self.many(changes, *commit)?,
             Step::Checkpoint => drop(base.checkpointer.checkpoint(false)?),
             Step::Settle => self.env.settle(6),
+            Step::Purge => drop(base.transactions.purge_step()?),
         }
         self.base.sync()?;
         self.rows = self.next.clone();
@@ -135,14 +141,18 @@ impl Run {
     }
 }
 
+fn setup(disk: &SimulatedDisk, env: &SimulatedEnv, log_size: u64) -> Setup {
+    Setup { log_size, ..Setup::simulated(disk, env) }
+}
+
 /// Runs the script. Gives the disk, what was acknowledged and what may be instead.
-fn run(seed: u64, script: &[Step], crash_at: Option<u64>) -> (SimulatedDisk, Rows, Rows) {
+fn run(seed: u64, script: &[Step], log_size: u64, crash_at: Option<u64>) -> (SimulatedDisk, Rows, Rows) {
     let disk = SimulatedDisk::new(seed);
     if let Some(operation) = crash_at {
         disk.crash_at(operation);
     }
     let env = SimulatedEnv::new(seed);
-    let Ok(base) = Base::open(Setup::simulated(&disk, &env)) else {
+    let Ok(base) = Base::open(setup(&disk, &env, log_size)) else {
         return (disk, Rows::new(), Rows::new());
     };
     let mut run = Run { base, env, rows: Rows::new(), next: Rows::new() };
@@ -157,12 +167,12 @@ fn run(seed: u64, script: &[Step], crash_at: Option<u64>) -> (SimulatedDisk, Row
     (disk, run.rows.clone(), run.next.clone())
 }
 
-fn check(disk: &SimulatedDisk, seed: u64, rows: &Rows, next: &Rows, what: &str) {
+fn check(disk: &SimulatedDisk, seed: u64, log_size: u64, rows: &Rows, next: &Rows, what: &str) {
     if disk.len(crate::disk::FileName::Control).is_ok_and(|length| length.is_none()) {
         return assert!(rows.is_empty());
     }
     let env = SimulatedEnv::new(seed);
-    let base = match Base::open(Setup::simulated(disk, &env)) {
+    let base = match Base::open(setup(disk, &env, log_size)) {
         Ok(base) => base,
         Err(error) if rows.is_empty() && next.is_empty() => {
             return assert!(error.to_string().contains("control"), "{what}: {error}");
@@ -187,23 +197,26 @@ fn check(disk: &SimulatedDisk, seed: u64, rows: &Rows, next: &Rows, what: &str) 
 }
 
 fn enumerate(seed: u64, steps: usize, every: u64, most: usize) -> u64 {
-    let script = script(seed, steps, most);
-    let (disk, ..) = run(seed, &script, None);
+    enumerate_script(seed, &script(seed, steps, most), 256 << 10, every)
+}
+
+fn enumerate_script(seed: u64, script: &[Step], log_size: u64, every: u64) -> u64 {
+    let (disk, ..) = run(seed, script, log_size, None);
     let total = disk.operations();
     let mut points = 0;
     for operation in (1 + seed % every..=total).step_by(every as usize) {
-        let (disk, rows, next) = run(seed, &script, Some(operation));
+        let (disk, rows, next) = run(seed, script, log_size, Some(operation));
         for survive in [Survive::Nothing, Survive::Everything, Survive::Random(seed ^ operation)] {
             let what = format!("seed {seed}, crash at operation {operation} of {total}, {survive:?}");
             let survivor = disk.restart(survive);
             // Recovery is cut, too, rollback and purge included.
             survivor.crash_at(1 + operation % 47);
             let env = SimulatedEnv::new(seed);
-            if let Ok(base) = Base::open(Setup::simulated(&survivor, &env)) {
+            if let Ok(base) = Base::open(setup(&survivor, &env, log_size)) {
                 env.settle(10);
                 let _ = base.checkpointer.checkpoint(false);
             }
-            check(&survivor.restart(survive), seed, &rows, &next, &what);
+            check(&survivor.restart(survive), seed, log_size, &rows, &next, &what);
             points += 1;
         }
     }
@@ -220,4 +233,28 @@ fn every_crash_point_of_short_histories() {
 fn some_crash_points_of_longer_histories() {
     let points: u64 = (10..14).map(|seed| enumerate(seed, 200, 61, 20_000)).sum();
     assert!(points > 60, "{points} crash points are too few to mean anything");
+}
+
+/// Chains that take purge several steps each: of a value that was replaced, of one that was deleted and of one that was
+/// taken back, with a crash in every step.
+#[test]
+fn crash_points_amid_the_freeing_of_long_chains() {
+    let long = |fill: u8| {
+        let mut value = vec![0, 0, fill];
+        value.resize(PAGES_A_STEP * 5 / 4 * super::PAGE_SIZE, fill);
+        value
+    };
+    let purge = || [Step::Purge, Step::Purge, Step::Purge];
+    let mut script = vec![Step::Put(1, long(1)), Step::Put(1, long(2))];
+    script.extend(purge());
+    script.push(Step::Many(vec![(1, Some(long(3))), (2, Some(long(4)))], false));
+    script.extend(purge());
+    script.push(Step::Delete(1));
+    script.push(Step::Purge);
+    // It is put again while its old chain is being freed.
+    script.push(Step::Put(1, vec![1, 1, 1]));
+    script.extend(purge());
+    script.push(Step::Purge);
+    let points: u64 = (1..3).map(|seed| enumerate_script(seed, &script, 8 << 20, 11)).sum();
+    assert!(points > 100, "{points} crash points are too few to mean anything");
 }

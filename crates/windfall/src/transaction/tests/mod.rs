@@ -1,5 +1,6 @@
 //! Tests of transactions over a real pool, log and disk, the last simulated: a table with two secondary trees.
 
+mod chains;
 mod crash;
 mod frames;
 mod model;

@@ -42,7 +42,7 @@ fn read(tree: &Tree<TestPool>, value: OverflowRef) -> Result<Vec<u8>, Error> {
 }
 
 fn free(tree: &Tree<TestPool>, value: OverflowRef, at_once: usize) {
-    while tree.shorten_overflow(value.first, value.stamp, at_once).unwrap() {}
+    while tree.shorten_overflow(value.first, value.stamp, at_once).unwrap() > 0 {}
     let mut mtr = tree.store().begin().unwrap();
     tree.free_overflow(&mut mtr, value.first, value.stamp).unwrap();
     mtr.commit().unwrap();
@@ -83,11 +83,37 @@ fn a_chain_can_be_walked_and_freed_however_far_it_was_written() {
     drop(writer);
     assert!(tree.store().allocated(*tree.space()).len() > 10);
     // Some steps, then a crash, then again from the same first page.
-    assert!(tree.shorten_overflow(first, 9, 3).unwrap());
-    assert!(tree.shorten_overflow(first, 9, 3).unwrap());
+    assert_eq!(tree.shorten_overflow(first, 9, 3).unwrap(), 3);
+    assert_eq!(tree.shorten_overflow(first, 9, 3).unwrap(), 3);
     assert!(tree.shorten_overflow(first, 8, 3).is_err(), "another chain's stamp");
     free(&tree, OverflowRef { length: 0, stamp: 9, first }, 2);
     assert_eq!(confirm(&tree).pages, [PageNo::ROOT]);
+}
+
+#[test]
+fn a_chain_on_its_way_out_is_sound_while_its_entry_is_marked_as_deleted() {
+    let tree = tree(4096);
+    let value = write(&tree, 9, &bytes(50_000), 50_000);
+    let mark = |flags| {
+        let header = EntryHeader { flags: EntryHeader::OVERFLOW | flags, ..header(1) };
+        put(&tree, b"long", header, &value.to_bytes());
+    };
+    for left in [13, 9, 5, 1] {
+        mark(EntryHeader::DELETED);
+        assert_eq!(tree.check().unwrap().overflow, left);
+        mark(0);
+        assert_eq!(tree.check().is_ok(), left == 13, "a value has lost pages unseen");
+        tree.shorten_overflow(value.first, 9, 4).unwrap();
+    }
+    mark(EntryHeader::DELETED);
+    free(&tree, value, 4);
+    let report = tree.check().unwrap();
+    assert_eq!((report.overflow, report.pages), (0, vec![PageNo::ROOT]));
+    // The pages are another chain's now.
+    let other = write(&tree, 10, &bytes(50_000), 50_000);
+    assert_eq!(other.first, value.first);
+    refer(&tree, b"other", other);
+    assert_eq!(confirm(&tree).overflow, 13);
 }
 
 #[test]
