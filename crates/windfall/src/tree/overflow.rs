@@ -212,11 +212,12 @@ impl<S: PageStore> Tree<S> {
         let freeing = gone.into_iter().map(|page| mtr.prepare_free(&self.space, page));
         let freeing = freeing.collect::<Result<Vec<_>>>()?;
         mtr.apply(anchor, &PageOp::Write { at: NEXT as u32, bytes: &link.next.0.to_le_bytes() });
+        let freed = freeing.len();
         for page in freeing {
             mtr.free(&self.space, page);
         }
         mtr.commit()?;
-        Ok(gone.len())
+        Ok(freed)
     }
 
     /// Frees the first and only page of a chain that was shortened to it, in the caller's mini-transaction, together with
