@@ -31,7 +31,7 @@ const OLD_PERCENT: u64 = 40;
 const STEP_PERCENT: u64 = 5;
 /// An idle cleaner looks again after this time.
 const PAUSE: Duration = Duration::from_millis(100);
-/// A checkpoint worker that operations are about to wait for looks again after this time.
+/// A worker that operations wait for, or are about to, looks again after this time.
 const HURRY: Duration = Duration::from_millis(2);
 /// What changed longer ago than this is written even when the log is young, so that a quiet database is soon clean.
 const QUIET: Duration = Duration::from_secs(30);
@@ -184,7 +184,7 @@ impl Checkpointer {
                 self.wake.notify();
                 Next::Again
             }
-            Ok(false) => Next::Idle(PAUSE),
+            Ok(false) => Next::Idle(if self.pool.is_waited_for() { HURRY } else { PAUSE }),
             Err(error) => {
                 tracing::warn!(%error, "dirty pages could not be written: they stay in memory and in the log");
                 Next::Idle(PAUSE)

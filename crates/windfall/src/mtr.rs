@@ -129,6 +129,15 @@ impl<'a> Mtr<'a> {
         self.memo(slot).page.is_changed()
     }
 
+    /// Refuses to hold so many pages that the rest of the pool is too small for others. Whoever latches as many as its
+    /// caller wishes asks before each.
+    ///
+    /// # Errors
+    /// [`UsageError::PoolTooSmall`](crate::error::UsageError::PoolTooSmall).
+    pub fn check_may_latch(&self) -> Result<()> {
+        self.pool.check_may_hold(self.pages.len() + 1)
+    }
+
     /// Lets go of all pages; none was changed.
     pub fn unlatch_all(&mut self) {
         (0..self.pages.len()).for_each(|slot| self.unlatch(Slot(slot)));

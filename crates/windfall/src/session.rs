@@ -3,8 +3,10 @@
 //! **Purpose.** Temporary tables and scratch trees are tablespaces of their own, known to nobody else, neither logged nor
 //! checkpointed, and dropped at the cost of a drop: each when its user drops it, all of them when the session ends.
 //!
-//! **Invariants.** Nothing of a session outlives it but handles, which answer
-//! [`Error::TableDropped`](crate::error::Error::TableDropped) then.
+//! **Invariants.** A call on a temporary table writes no redo for it and waits for no room in the log, whatever it changes. What
+//! it leaves behind it purges itself before it returns; it has been made by then, and does not fail because of that.
+//! Nothing of a session outlives it but handles, which answer [`Error::TableDropped`](crate::error::Error::TableDropped)
+//! then.
 //!
 //! **May touch.** `engine`, `table`, `transaction`.
 
@@ -132,5 +134,37 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         self.undo.scratches.lock().remove(&self.table.inner.shape().record.id);
         self.table.engine.catalog.drop_temporary(&self.table.inner);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Database, Options, disk::simulated::SimulatedDisk, env::SimulatedEnv};
+
+    #[test]
+    fn a_change_that_was_made_is_not_reported_as_failed() {
+        let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+        let options = Options::default().buffer_pool_size(4 << 20);
+        let db = Database::open_on(Arc::new(disk), Arc::new(env), &options, &|_| {}).unwrap();
+        let session = db.session();
+        let table = session.create_temporary_table("t", TableOptions::default()).unwrap();
+        table.put(b"row", &[1; 100_000]).unwrap();
+        let pages = || {
+            let space = table.inner.shape().clustered.space().clone();
+            crate::tablespace::pages_in_use(&table.engine.pool, &space).unwrap().len()
+        };
+        let before = pages();
+        // A change passes two of these places, purge the third.
+        table.engine.transactions.fail_at(3);
+        table.put(b"row", &[2; 100_000]).unwrap();
+        assert_eq!(table.get(b"row").unwrap(), Some(vec![2; 100_000]));
+        assert!(pages() > before, "purge has gone on");
+        // The next call purges, be it one that fails itself.
+        table.insert(b"row", b"").unwrap_err();
+        assert_eq!(pages(), before);
+        table.engine.transactions.fail_at(2);
+        table.put(b"row", &[3; 100_000]).unwrap_err();
+        assert_eq!((pages(), table.get(b"row").unwrap()), (before, Some(vec![2; 100_000])));
     }
 }

@@ -142,7 +142,7 @@ impl SystemTree {
     /// Changes records within `mtr`, which holds no page yet. The changes are put in order; no key may be named twice.
     ///
     /// # Errors
-    /// Damage, I/O; a record that is too long. Nothing was changed then.
+    /// Damage, I/O; a record that is too long, more leaves than the pool can hold. Nothing was changed then.
     pub fn change(&self, mtr: &mut Mtr<'_>, changes: &mut [Change]) -> Result<()> {
         let limit = self.tree.inline_limit();
         let mut lengths = changes.iter().filter_map(|change| change.value.as_ref()).map(Vec::len);
@@ -190,6 +190,7 @@ impl SystemTree {
                     return Ok(None);
                 }
                 None => {
+                    mtr.check_may_latch()?;
                     places.push(self.tree.seek_for_change(mtr, &change.key, value)?);
                     put = 0;
                 }

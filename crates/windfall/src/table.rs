@@ -86,12 +86,13 @@ impl Table {
             temporary: self.undo.as_ref().map(|undo| undo.stream()),
             watch: noting.as_ref().map(|noting| noting as &Watch<'_>),
         };
-        let (result, end) = run(&target)?;
+        let done = run(&target);
         if let Some(undo) = &self.undo {
             // The session's end waits for those inside, and then drops this stream.
-            self.engine.transactions.purge_stream(undo.stream())?;
+            self.engine.transactions.purge_temporary(undo.stream());
         }
         drop(call);
+        let (result, end) = done?;
         if end > Lsn::ZERO {
             self.engine.log.commit(end, self.engine.flush_log())?;
         }
@@ -143,7 +144,7 @@ impl Table {
     ///
     /// The row is locked meanwhile, and statements on this table wait. The source may call this table and others, but no
     /// statement: that would wait for this very call, and is an error. Neither does a call from within a source wait for a
-    /// row that another call changes: that is an error, too.
+    /// row that another call changes: that is an error, too. Tables of another database are no exception.
     ///
     /// # Errors
     /// As [`Table::insert`]; a source that fails or ends early.

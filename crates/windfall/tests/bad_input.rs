@@ -647,3 +647,25 @@ fn a_disk_that_takes_no_pages_is_told_before_the_log_is_full_and_loses_nothing()
         }
     }
 }
+
+#[test]
+fn a_group_that_is_too_large_for_the_pool_is_refused() -> Result<()> {
+    let folder = tempfile::tempdir().unwrap();
+    let small = Options::default().page_size(4096).buffer_pool_size(64 * 4096).log_size(4 << 20);
+    let db = Database::open(folder.path(), small.flush_log_at_trx_commit(FlushLog::Lazy))?;
+    let names: Vec<String> =
+        (0..4_000).map(|n| format!("a table with a name that takes some room {n:05}")).collect();
+    for name in &names {
+        db.create_table(name, TableOptions::default())?;
+    }
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let error = db.drop_tables(&names).expect_err("its records do not fit into the pool");
+    assert!(error.to_string().contains("too small"), "{error}");
+    // All are there, and go in smaller groups.
+    for group in names.chunks(200) {
+        db.drop_tables(group)?;
+    }
+    assert_eq!(db.tables()?.len(), 0);
+    assert_eq!(db.check()?.findings, Vec::<String>::new());
+    Ok(())
+}

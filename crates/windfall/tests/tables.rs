@@ -285,6 +285,66 @@ fn a_source_makes_no_statement_and_waits_for_no_row() -> Result<()> {
     Ok(())
 }
 
+/// Two databases count as one here: threads may go through them in both orders, and neither sees the whole circle.
+#[test]
+fn calls_within_calls_on_another_database_close_no_circle() -> Result<()> {
+    let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let dbs = [&folders[0], &folders[1]].map(|folder| Database::open(folder.path(), options()).unwrap());
+    let tables = [0, 1].map(|n| dbs[n].create_table("t", TableOptions::default()).unwrap());
+    // In each thread's source: the other database's row, which the other thread is putting.
+    let (ours, of) = (tables.clone(), dbs.clone());
+    let done = in_time("two sources", move || {
+        let meet = Arc::new(std::sync::Barrier::new(2));
+        let threads = [0, 1].map(|n| {
+            let (tables, meet, other) = (ours.clone(), meet.clone(), of[1 - n].clone());
+            thread::spawn(move || {
+                let mut inner = None;
+                let act = || {
+                    let theirs = &tables[1 - n];
+                    meet.wait();
+                    let statement = other.drop_table("t").map(drop);
+                    inner = Some((theirs.put(&key(0), b"from a source"), statement));
+                    meet.wait();
+                    theirs.put(&key(1), b"nobody's").unwrap();
+                };
+                tables[n].put_stream(&key(0), LONG, &mut Acting(Some(act))).unwrap();
+                inner.expect("the source was asked")
+            })
+        });
+        threads.map(|thread| thread.join().unwrap())
+    });
+    for (put, statement) in done {
+        for refused in [put, statement] {
+            let error = refused.unwrap_err();
+            assert!(error.to_string().contains("source"), "{error}");
+        }
+    }
+    // A statement of each database waits for its own thread, which passes by the other one.
+    let (ours, of) = (tables.clone(), dbs.clone());
+    in_time("two sources and two statements", move || {
+        let meet = Arc::new(std::sync::Barrier::new(2));
+        let threads = [0, 1].map(|n| {
+            let (tables, meet, db) = (ours.clone(), meet.clone(), of[n].clone());
+            thread::spawn(move || {
+                let truncate = move || db.truncate_table("t").map(drop);
+                let act = || {
+                    meet.wait();
+                    tables[1 - n].put(&key(2), b"two").unwrap();
+                };
+                let (put, truncated) = put_amid(&tables[n], truncate, act);
+                put.unwrap();
+                truncated.unwrap();
+            })
+        });
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+    for (n, db) in dbs.iter().enumerate() {
+        assert_eq!(tables[n].get(&key(0))?, None);
+        assert!(db.check()?.is_sound());
+    }
+    Ok(())
+}
+
 #[test]
 fn a_sink_holds_up_nobody_and_gets_the_value_that_was_there() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();

@@ -93,6 +93,7 @@ pub struct BufferPool {
     /// Notified, and counted, whenever a frame comes free.
     frame_freed: Event,
     frames_freed: AtomicU64,
+    frame_waiters: AtomicU64,
     /// Rounds of the cleaner in which it found nothing to free and nothing to write.
     fruitless_rounds: AtomicU64,
     /// Why the last batch could not be written, until one is.
@@ -289,6 +290,7 @@ impl BufferPool {
             floor: floor::Floor::default(),
             frame_freed: Event::new(),
             frames_freed: AtomicU64::new(0),
+            frame_waiters: AtomicU64::new(0),
             fruitless_rounds: AtomicU64::new(0),
             flush_error: Mutex::new(Rank::Leaf, None),
             failures: AtomicU64::new(0),

@@ -15,7 +15,7 @@ use super::{
     frame::{DIRTY, RETIRED, WRITING},
 };
 use crate::{
-    error::{Result, UsageError},
+    error::{Error, Result, UsageError},
     ids::{PageId, SpaceId},
     sync::{
         atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
@@ -25,8 +25,9 @@ use crate::{
 
 /// How many frames the foreground passes before it waits for the cleaner.
 const FOREGROUND_REACH: usize = 4096;
-/// How many fruitless rounds of the cleaner a waiter sees before it gives up: every frame is latched by waiters.
-pub(super) const PATIENCE: u64 = 10_000;
+/// How many fruitless rounds of the cleaner a waiter sees before it gives up, some ten seconds: every frame is latched
+/// by waiters.
+pub(super) const PATIENCE: u64 = 5_000;
 
 impl BufferPool {
     /// Gives a frame that holds nothing and is in no list.
@@ -45,7 +46,7 @@ impl BufferPool {
             if self.reclaim_some() > 0 {
                 continue;
             }
-            if let Some(frame) = self.clock(&mut FOREGROUND_REACH.clone(), &mut |_| {}) {
+            if let Some(frame) = self.clock(&mut { FOREGROUND_REACH }, &mut |_| {}) {
                 return Ok(frame);
             }
             self.wait_for_frame(freed)?;
@@ -68,17 +69,36 @@ impl BufferPool {
         self.counters.frame_waits.fetch_add(1, Relaxed);
         let rounds = self.fruitless_rounds.load(Acquire);
         let given_up = || self.fruitless_rounds.load(Acquire) > rounds + PATIENCE;
+        self.frame_waiters.fetch_add(1, SeqCst);
         self.cleaner_wake.notify();
         self.ground.env.wait(&self.frame_freed, &mut || {
             self.frames_freed.load(Acquire) != freed || self.ground.health.is_poisoned() || given_up()
         });
+        self.frame_waiters.fetch_sub(1, SeqCst);
         self.ground.health.check()?;
         if self.frames_freed.load(Acquire) == freed && given_up() {
             let failure = self.flush_error.lock().clone();
-            let too_small = || UsageError::PoolTooSmall { frames: self.limit.load(Relaxed) as usize }.into();
-            return Err(failure.unwrap_or_else(too_small));
+            return Err(failure.unwrap_or_else(|| self.too_small()));
         }
         Ok(())
+    }
+
+    fn too_small(&self) -> Error {
+        UsageError::PoolTooSmall { frames: self.limit.load(Relaxed) as usize }.into()
+    }
+
+    /// Refuses to latch more than half of all frames: with nearly all of them held a descent evicts with each page the
+    /// one that led there, and never arrives.
+    ///
+    /// # Errors
+    /// [`UsageError::PoolTooSmall`].
+    pub fn check_may_hold(&self, pages: usize) -> Result<()> {
+        if pages > self.limit.load(Relaxed) as usize / 2 { Err(self.too_small()) } else { Ok(()) }
+    }
+
+    /// Whether somebody waits for a frame, and the cleaner's next round may find one: none where pages cannot be written.
+    pub fn is_waited_for(&self) -> bool {
+        self.frame_waiters.load(SeqCst) > 0 && self.flush_error.lock().is_none()
     }
 
     /// How many free frames the cleaner keeps ready.
@@ -86,8 +106,8 @@ impl BufferPool {
         (self.limit.load(Relaxed) as usize / 32).clamp(8, 4096)
     }
 
-    /// Moves the hand over at most `reach` frames, which it counts down. Gives the first clean victim, taken out of its page table. Dirty pages
-    /// whose time is up are told to `dirty`.
+    /// Moves the hand over at most `reach` frames, which it counts down. Gives the first clean victim, taken out of its
+    /// page table. Dirty pages whose time is up are told to `dirty`.
     pub(super) fn clock(&self, reach: &mut usize, dirty: &mut dyn FnMut(FrameNo)) -> Option<FrameNo> {
         let limit = u64::from(self.limit.load(Acquire).min(self.used.load(Acquire)));
         if limit == 0 {

@@ -3,7 +3,8 @@
 //! **Purpose.** Entries are collected in bounded memory, sorted, and loaded into the new tree from its first page to its
 //! last; what does not fit in memory is put aside in runs and merged. Row calls go on meanwhile, and note what they change
 //! ([`Building`]); what was noted is looked at in rounds, the last one with the table to itself. When the notes become too
-//! many, all is put into the tree that there is, and the rest follows piece by piece.
+//! many while rows are collected, all is put into the tree that there is, and the rest follows piece by piece; while
+//! entries are put into the tree, the notes are put aside like entries.
 //!
 //! **Invariants.**
 //! - The table's gate is closed twice, for a moment: to put the [`Building`] into its shape, so that every change from then
@@ -29,7 +30,7 @@ use super::{
     table::{Shape, Table},
 };
 use crate::{
-    error::{Error, Result, SchemaError, UsageError},
+    error::{CorruptError, Error, Result, SchemaError, UsageError},
     log::FlushLog,
     mtr::Mtr,
     page::EntryHeader,
@@ -38,9 +39,10 @@ use crate::{
     sync::Arc,
     system::Change,
     transaction::{
+        lock::RowGuard,
         read,
         row::INDEXED,
-        secondary::{entry_key, split},
+        secondary::{entry_key, index_key_of, split},
     },
     tree::Seek,
 };
@@ -202,7 +204,7 @@ impl Filler<'_> {
 
     fn collect(&self) -> Result<()> {
         let mut entries = Runs::new(self.catalog.pool.clone());
-        let (entries_most, notes_most) = self.bounds();
+        let (entries_most, _) = self.bounds();
         let mut whole = true;
         let mut cursor = self.rows.cursor();
         let mut value = Vec::new();
@@ -223,9 +225,9 @@ impl Filler<'_> {
             if entries.bytes() >= entries_most {
                 entries.put_aside(self.catalog.transactions.ids().space()?)?;
             }
-            more = if self.building.bytes() >= notes_most {
+            more = if self.are_notes_many() {
                 whole = false;
-                self.put(&mut entries)?;
+                self.empty(&mut entries, false)?;
                 self.settle_noted()?;
                 // The cursor remembers entries whose notes were settled just now.
                 let last = cursor.key().to_vec();
@@ -234,11 +236,24 @@ impl Filler<'_> {
                 cursor.next()?
             };
         }
-        if whole { self.load(&mut entries) } else { self.put(&mut entries) }
+        self.empty(&mut entries, whole)
+    }
+
+    /// Loads entries into the empty tree, or puts them into one that may hold others already. What is noted meanwhile is
+    /// put aside when it becomes much, so that nobody waits for the last entry, and settled behind it.
+    fn empty(&self, entries: &mut Runs, load: bool) -> Result<()> {
+        let mut noted = Runs::new(self.catalog.pool.clone());
+        let emptied = if load { self.load(entries, &mut noted) } else { self.put(entries, &mut noted) };
+        emptied?;
+        noted.drain(|entry| {
+            self.settle(&entry)?;
+            self.catalog.pause();
+            if self.are_notes_many() { self.settle_noted().map(drop) } else { Ok(()) }
+        })
     }
 
     /// Loads the empty tree.
-    fn load(&self, entries: &mut Runs) -> Result<()> {
+    fn load(&self, entries: &mut Runs, noted: &mut Runs) -> Result<()> {
         let mut loader = self.tree().bulk_load(FILL)?;
         // The entries with the key of the last one.
         let mut alike: Vec<Vec<u8>> = Vec::new();
@@ -246,25 +261,42 @@ impl Filler<'_> {
             self.catalog.pool.ground().log.admit(entry.len() as u64 * 2)?;
             loader.push(&entry, EntryHeader::default(), &[])?;
             if self.index.unique {
-                if !alike.first().is_some_and(|other| other.starts_with(&entry[..prefix_len(&entry)])) {
+                if !alike.first().is_some_and(|other| other.starts_with(index_key_of(&entry))) {
                     alike.clear();
                 }
                 alike.iter().try_for_each(|other| self.refuse_both(&entry, other))?;
                 alike.push(entry);
             }
-            Ok(())
+            self.put_notes_aside(noted)
         })?;
         loader.finish()?;
         Ok(())
     }
 
-    /// Puts entries into a tree that may hold others already.
-    fn put(&self, entries: &mut Runs) -> Result<()> {
+    fn put(&self, entries: &mut Runs, noted: &mut Runs) -> Result<()> {
         entries.drain(|entry| {
             self.catalog.pool.ground().log.admit(entry.len() as u64 * 2)?;
             self.insert(&entry)?;
-            self.refuse_duplicates(&entry)
+            self.refuse_duplicates(&entry)?;
+            self.put_notes_aside(noted)
         })
+    }
+
+    fn are_notes_many(&self) -> bool {
+        self.building.bytes() >= self.bounds().1
+    }
+
+    fn put_notes_aside(&self, noted: &mut Runs) -> Result<()> {
+        self.catalog.pause();
+        if !self.are_notes_many() {
+            return Ok(());
+        }
+        for entry in self.building.take() {
+            if !self.is_too_long(&entry)? {
+                noted.push(entry);
+            }
+        }
+        noted.put_aside(self.catalog.transactions.ids().space()?)
     }
 
     /// Settles what is noted. Says how many entries that were.
@@ -314,12 +346,12 @@ impl Filler<'_> {
     fn parts<'e>(&self, entry: &'e [u8]) -> Result<(Vec<u8>, &'e [u8])> {
         split(entry).ok_or_else(|| {
             let what = "an entry that was just made makes no sense".into();
-            crate::error::CorruptError::Structure { space: self.index.space, what }.into()
+            CorruptError::Structure { space: self.index.space, what }.into()
         })
     }
 
     /// Locks the rows of entries: nobody has a change of them under way.
-    fn lock(&self, entries: &[&[u8]]) -> Result<crate::transaction::lock::RowGuard<'_>> {
+    fn lock(&self, entries: &[&[u8]]) -> Result<RowGuard<'_>> {
         let locks = self.catalog.transactions.locks();
         let space = self.rows.space().id();
         let names = entries.iter().map(|entry| Ok(locks.name(space, self.parts(entry)?.1)));
@@ -353,7 +385,7 @@ impl Filler<'_> {
         if !self.index.unique {
             return Ok(());
         }
-        let prefix = &entry[..prefix_len(entry)];
+        let prefix = index_key_of(entry);
         let mut cursor = self.tree().cursor();
         let mut more = cursor.seek(Seek::AtLeast(prefix))?;
         while more && cursor.key().starts_with(prefix) {
@@ -374,9 +406,4 @@ impl Filler<'_> {
         }
         Ok(())
     }
-}
-
-/// How much of an entry is the index key's part.
-fn prefix_len(entry: &[u8]) -> usize {
-    split(entry).map_or(entry.len(), |(_, row)| entry.len() - row.len())
 }

@@ -181,16 +181,19 @@ fn build_amid_changes(disk: &SimulatedDisk, seed: u64, rows: u64) -> (Arc<Mutex<
     let done = (|| {
         *changes.lock() = filled(&db, seed, rows)?;
         // All at once; in runs that are merged; in pieces, whenever there are some notes; both.
-        match seed / 2 % 4 {
-            1 => db.engine().catalog.pause.set_bounds(700, usize::MAX),
-            2 => db.engine().catalog.pause.set_bounds(usize::MAX, 900),
-            3 => db.engine().catalog.pause.set_bounds(700, 900),
-            _ => {}
-        }
+        let (entries, notes) = match seed / 2 % 4 {
+            1 => (700, usize::MAX),
+            2 => (usize::MAX, 900),
+            3 => (700, 900),
+            _ => (usize::MAX, usize::MAX),
+        };
+        db.engine().catalog.pause.set_bounds(entries, notes);
         let (acting, handle, table) = (changes.clone(), db.clone(), db.table("t")?);
         let mut failed = false;
         db.engine().catalog.pause.set(move || {
             let changes = &mut *acting.lock();
+            let noted = table.inner.shape().building.as_ref().map_or(0, |building| building.bytes());
+            assert!(noted < notes.saturating_add(2_000), "who changes a row would wait: {noted}");
             for _ in 0..changes.chance.random() % 3 {
                 // A crash ends it all, and the statement finds that out itself.
                 failed |= changes.change(&handle, &table).is_err();

@@ -217,6 +217,8 @@ pub struct Log {
     last_sync_took: AtomicU64,
     /// The longest sync since somebody asked for it.
     longest_sync: AtomicU64,
+    /// When the sync that is under way began; zero when none is.
+    syncing_since: AtomicU64,
     counts: Counts,
 }
 
@@ -309,6 +311,7 @@ impl Log {
             last_sync_at: AtomicU64::new(now),
             last_sync_took: AtomicU64::new(0),
             longest_sync: AtomicU64::new(0),
+            syncing_since: AtomicU64::new(0),
             counts: Counts::default(),
             disk,
             env,

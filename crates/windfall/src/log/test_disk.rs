@@ -37,6 +37,8 @@ struct State {
     next: u64,
     syncs: u64,
     fail_sync: bool,
+    /// Syncs last until this is over.
+    slow_sync: bool,
     full: bool,
 }
 
@@ -90,6 +92,10 @@ impl TestDisk {
 
     pub fn fail_sync(&self) {
         self.0.lock().fail_sync = true;
+    }
+
+    pub fn set_slow_sync(&self, slow: bool) {
+        self.0.lock().slow_sync = slow;
     }
 
     pub fn set_full(&self, full: bool) {
@@ -170,6 +176,9 @@ impl Disk for TestDisk {
     }
 
     fn sync(&self, file: FileName) -> Result<(), DiskError> {
+        while self.0.lock().slow_sync {
+            std::thread::yield_now();
+        }
         let mut state = self.0.lock();
         if state.fail_sync {
             return Err(DiskError::Full { action: "sync", path: self.path(file) });

@@ -370,6 +370,32 @@ fn a_sync_serves_all_that_was_appended_before_it() {
 }
 
 #[test]
+fn a_sync_is_felt_before_it_ends() {
+    let disk = new_database();
+    let life = open_in(disk.clone(), Arc::new(RealEnv::default()));
+    // The segment is there.
+    life.log.sync_to(life.append(&[1; 100]).1).unwrap();
+    let end = life.append(&[1; 100]).1;
+    life.log.take_longest_sync();
+    assert_eq!(life.log.take_longest_sync(), Duration::ZERO);
+    disk.set_slow_sync(true);
+    thread::scope(|scope| {
+        let sync = scope.spawn(|| life.log.sync_to(end));
+        let felt: Vec<Duration> = (0..200)
+            .map(|_| {
+                thread::sleep(Duration::from_millis(1));
+                life.log.take_longest_sync()
+            })
+            .collect();
+        disk.set_slow_sync(false);
+        sync.join().unwrap().unwrap();
+        assert!(felt.is_sorted() && felt[199] > felt[100], "{felt:?}");
+        assert!(life.log.take_longest_sync() >= felt[199]);
+    });
+    assert_eq!(life.log.take_longest_sync(), Duration::ZERO);
+}
+
+#[test]
 fn the_floor_of_appending_waits_for_registration() {
     let life = open(new_database());
     life.append(b"before");

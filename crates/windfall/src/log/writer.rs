@@ -207,7 +207,10 @@ impl Log {
         let (served, arrived) = (self.served.load(Relaxed), self.arrived.load(SeqCst));
         for number in &writer.unsynced {
             let before = self.env.now();
-            self.disk.sync(FileName::Log(*number))?;
+            self.syncing_since.store((before.as_nanos() as u64).max(1), Relaxed);
+            let done = self.disk.sync(FileName::Log(*number));
+            self.syncing_since.store(0, Relaxed);
+            done?;
             let now = self.env.now();
             self.counts.fsyncs.fetch_add(1, Relaxed);
             let took = now.saturating_sub(before).as_nanos() as u64;
@@ -228,10 +231,15 @@ impl Log {
         Duration::from_nanos(self.last_sync_took.load(Relaxed))
     }
 
-    /// How long the longest sync since the last call took, zero if there was none: what the worker that loads the device
-    /// adapts its pace to. For one caller.
+    /// How long the longest sync since the last call took, or has taken that is under way; zero if there was none: what
+    /// the worker that loads the device adapts its pace to. For one caller.
     pub fn take_longest_sync(&self) -> Duration {
-        Duration::from_nanos(self.longest_sync.swap(0, Relaxed))
+        let ended = Duration::from_nanos(self.longest_sync.swap(0, Relaxed));
+        match self.syncing_since.load(Relaxed) {
+            0 => ended,
+            // However short: somebody waits.
+            since => self.env.now().saturating_sub(Duration::from_nanos(since - 1)).max(ended),
+        }
     }
 }
 

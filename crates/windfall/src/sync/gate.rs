@@ -13,6 +13,12 @@
 //! only once nobody is inside it or any other gate of the same closer. So whoever waits at a closed gate waits for work
 //! that waits for no thread inside a gate.
 //!
+//! What counts is whether the thread is inside any gate, whosever it is, be it of another database. A gate says nothing
+//! of what else its passer holds, and threads may go through two databases in both orders: one waits in the second for
+//! a lock, or for a gate that is being closed, while who is in the way waits for it in the first. Neither database sees more
+//! than half of that circle. So a call from within a call waits for nothing that another call may hold, in whichever
+//! database the two are.
+//!
 //! **May touch.** [`Event`].
 
 use core::{cell::Cell, marker::PhantomData};
@@ -33,7 +39,7 @@ const CLOSED_FOR_GOOD: u8 = 3;
 const STRIPES: usize = 4;
 
 thread_local! {
-    /// How many gates this thread is inside of.
+    /// How many gates this thread is inside of, those of all databases.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 

@@ -199,3 +199,32 @@ fn who_is_inside_a_gate_passes_one_that_is_closing() {
         }
     });
 }
+
+/// Two threads go through two gates, in both orders, while two closers close one gate each: tables of two databases, say,
+/// of which neither knows of the other.
+///
+/// Catches: a count of gates passed that is kept for each closer's gates apart: then each thread waits at the gate that the
+/// other one keeps its closer from closing.
+#[test]
+fn gates_of_closers_who_know_nothing_of_each_other_close_no_circle() {
+    explore(8_000, || {
+        let gates = Arc::new([0; 2].map(|_| Gate::new()));
+        let passers = [[0, 1], [1, 0]].map(|[outer, inner]| {
+            let gates = gates.clone();
+            spawn(move || {
+                let _outer = gates[outer].enter(outer).expect("it opens again");
+                let _inner = gates[inner].enter(outer).expect("it opens again");
+            })
+        });
+        let closers = [0, 1].map(|gate| {
+            let gates = gates.clone();
+            spawn(move || {
+                gates[gate].close();
+                gates[gate].open();
+            })
+        });
+        for thread in passers.into_iter().chain(closers) {
+            thread.join().unwrap();
+        }
+    });
+}

@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** Freeing the blocks of a large file competes with every fsync of the same file system, whoever does it and
 //! for as long as it lasts. So a file is cut from its end in small pieces, with pauses in between, and the size of the pieces
-//! follows what the log writer feels: its syncs getting slower than they were means less, an idle log means more. Where
-//! space is short there are no pauses.
+//! follows what the log writer feels: its syncs getting slower than they were, one that is under way among them, means
+//! less. Where nobody writes, and where space is short, there are no pauses.
 //!
 //! **Invariants.** No file goes before the drop of its tablespace is durable. A step cuts one piece or removes one name.
 //! What a crash leaves of a file is named by no record, and is deleted after recovery.
@@ -18,7 +18,7 @@ use crate::{
     disk::FileName,
     env::Next,
     error::DiskError,
-    ids::SpaceId,
+    ids::{Lsn, SpaceId},
     sync::{
         Arc, Event, Mutex, Rank,
         atomic::{
@@ -58,6 +58,18 @@ struct Pace {
     /// What the longest of the log's syncs between two looks takes when nothing is being deleted; zero as long as there
     /// was none.
     usual: Duration,
+    /// The log's end at the last look.
+    log_end: Lsn,
+}
+
+/// What is known of the neighbours of a deletion.
+#[derive(Clone, Copy, Debug, Default)]
+struct Neighbours {
+    /// What the longest of the log's syncs took since the last look, zero if there was none. That is what someone felt.
+    longest_sync: Duration,
+    /// The log's end.
+    log_end: Lsn,
+    short_of_space: bool,
 }
 
 /// Deletes files.
@@ -234,41 +246,57 @@ impl Deleter {
 
     /// Chooses the next piece and the pause before it.
     fn pause(&self) -> Next {
-        let ground = self.pool.ground();
-        let (longest, free) = (ground.log.take_longest_sync(), ground.disk.free_percent());
-        self.pace.lock().after(longest, free.is_some_and(|percent| percent < SHORT_PERCENT))
+        let neighbours = self.neighbours();
+        self.pace.lock().after(neighbours)
     }
 
     /// Nothing is being deleted: learns what the log's syncs usually take.
     fn rest(&self) {
-        let longest = self.pool.ground().log.take_longest_sync();
-        self.pace.lock().rest(longest);
+        let neighbours = self.neighbours();
+        self.pace.lock().rest(neighbours);
+    }
+
+    fn neighbours(&self) -> Neighbours {
+        let ground = self.pool.ground();
+        Neighbours {
+            longest_sync: ground.log.take_longest_sync(),
+            log_end: ground.log.end(),
+            short_of_space: ground.disk.free_percent().is_some_and(|percent| percent < SHORT_PERCENT),
+        }
     }
 }
 
 impl Pace {
     fn new() -> Self {
-        Self { piece: *PIECES.start(), usual: Duration::ZERO }
+        Self { piece: *PIECES.start(), usual: Duration::ZERO, log_end: Lsn::ZERO }
     }
 
-    /// After a piece: `longest` is what the longest of the log's syncs took since the last one, zero if there was none.
-    /// That is what someone felt.
-    fn after(&mut self, longest: Duration, short_of_space: bool) -> Next {
-        if longest.is_zero() || short_of_space {
+    /// After a piece.
+    fn after(&mut self, neighbours: Neighbours) -> Next {
+        let sync = neighbours.longest_sync;
+        let someone_writes = core::mem::replace(&mut self.log_end, neighbours.log_end) != neighbours.log_end;
+        if neighbours.short_of_space || sync.is_zero() && !someone_writes {
             self.piece = *PIECES.end();
             return Next::Again;
         }
         // Who does not know yet what is usual is careful.
-        let calm = longest <= self.usual * SUFFERS / 100;
-        let piece = if calm { self.piece + self.piece / 4 } else { self.piece / 2 };
+        let piece = if sync.is_zero() {
+            self.piece
+        } else if sync <= self.usual * SUFFERS / 100 {
+            self.piece + self.piece / 4
+        } else {
+            self.piece / 2
+        };
         // Under load the pieces stay small: a sync waits for the whole of one.
         self.piece = piece.clamp(*PIECES.start(), *PIECES.start() * 4);
         Next::Idle(PAUSE)
     }
 
     /// With nothing to delete.
-    fn rest(&mut self, longest: Duration) {
+    fn rest(&mut self, neighbours: Neighbours) {
         self.piece = *PIECES.start();
+        self.log_end = neighbours.log_end;
+        let longest = neighbours.longest_sync;
         if !longest.is_zero() {
             self.usual = if self.usual.is_zero() { longest } else { (self.usual * 7 + longest) / 8 };
         }
@@ -290,30 +318,48 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
+    fn synced(longest_sync: Duration) -> Neighbours {
+        Neighbours { longest_sync, ..Neighbours::default() }
+    }
+
     #[test]
     fn the_pace_follows_what_others_feel() {
         let mut pace = Pace::new();
         // Nothing is known yet, and someone syncs: the smallest pieces, and still 32 MB a second and more.
-        assert!(matches!(pace.after(MS, false), Next::Idle(PAUSE)));
+        assert!(matches!(pace.after(synced(MS)), Next::Idle(PAUSE)));
         assert_eq!(pace.piece, *PIECES.start());
         assert!(*PIECES.start() as f64 / PAUSE.as_secs_f64() > 32e6);
-        (0..20).for_each(|_| pace.rest(2 * MS));
+        (0..20).for_each(|_| pace.rest(synced(2 * MS)));
         for _ in 0..20 {
-            assert!(matches!(pace.after(2 * MS, false), Next::Idle(PAUSE)));
+            assert!(matches!(pace.after(synced(2 * MS)), Next::Idle(PAUSE)));
         }
         assert_eq!(pace.piece, *PIECES.start() * 4, "nobody suffers");
-        let _ = pace.after(10 * MS, false);
+        let _ = pace.after(synced(10 * MS));
         assert_eq!(pace.piece, *PIECES.start() * 2, "someone suffers");
     }
 
     #[test]
     fn an_idle_log_and_a_full_disk_mean_haste() {
         let mut pace = Pace::new();
-        pace.rest(MS);
-        assert!(matches!(pace.after(Duration::ZERO, false), Next::Again));
+        pace.rest(synced(MS));
+        assert!(matches!(pace.after(synced(Duration::ZERO)), Next::Again));
         assert_eq!(pace.piece, *PIECES.end());
-        let _ = pace.after(MS, false);
-        assert!(matches!(pace.after(50 * MS, true), Next::Again));
+        let _ = pace.after(synced(MS));
+        assert!(matches!(pace.after(Neighbours { short_of_space: true, ..synced(50 * MS) }), Next::Again));
         assert_eq!(pace.piece, *PIECES.end());
+    }
+
+    /// With commits that are not synced the log grows and is synced once a second.
+    #[test]
+    fn a_log_that_grows_is_not_idle() {
+        let mut pace = Pace::new();
+        pace.rest(synced(MS));
+        for end in 1..100 {
+            let writing = Neighbours { log_end: Lsn(end), ..Neighbours::default() };
+            assert!(matches!(pace.after(writing), Next::Idle(PAUSE)));
+            assert!(pace.piece <= *PIECES.start() * 4);
+        }
+        let writing = Neighbours { log_end: Lsn(99), ..Neighbours::default() };
+        assert!(matches!(pace.after(writing), Next::Again), "nobody has written since");
     }
 }

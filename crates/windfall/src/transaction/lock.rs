@@ -6,8 +6,18 @@
 //! **Invariants.** A lock is named by tablespace and hash of the key, so two keys may share one, which costs time and nothing
 //! else. Whoever waits is served in the order of coming. A call locks its row first, then, in one sorted
 //! acquisition, the keys of unique indexes; rows and index keys are of different tablespaces, so there is no circle.
-//! Nobody waits for a row while holding a lock or latch of another kind; the rank is asserted. A call that is made from
-//! within another one, by the source of a value, does not wait at all: the other one holds locks that belong before.
+//! Nobody waits for a row while holding a lock or latch of another kind; the rank is asserted.
+//!
+//! *Calls within calls.* A call that is made from within another one, by the source of a value, comes while the other one
+//! holds locks that belong before. So it waits for no call, which may be waiting for the other one: it is refused when a
+//! call holds the lock or is in the queue for it. For a *worker*, which is purge or whoever fills a new secondary tree, it
+//! does wait, and that ends:
+//! - A worker waits for no row's lock while it holds one. Purge only tries ([`RowLocks::try_lock`]); whoever needs the locks
+//!   of two rows gives back the one before it waits for the other ([`RowLocks::lock_all`]).
+//! - Under such a lock a worker does a bounded amount of work, and waits at most for latches and frames: for room in the log
+//!   it has asked before, and no gate, no claim and no statement is waited for. No source is read under a latch, so who
+//!   holds one is on the way.
+//! - Before the call there are only workers in the queue, to which the same applies. Calls that come later are behind it.
 //!
 //! **May touch.** `ids`, `env`, `sync`.
 
@@ -32,11 +42,37 @@ pub struct LockName {
     hash: u64,
 }
 
+/// Who wants a lock, or has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Call,
+    /// One that waits for no row while it holds this.
+    Worker,
+}
+
 /// Who holds a lock, and who comes next.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Queue {
     serving: u64,
     next: u64,
+    /// How many of these are calls, the one that is served included.
+    calls: u64,
+}
+
+impl Queue {
+    /// Comes last. Gives the number at which it is served.
+    fn join(&mut self, by: By) -> u64 {
+        self.calls += u64::from(by == By::Call);
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// The one who was served has done. Says whether nobody is left.
+    fn leave(&mut self, by: By) -> bool {
+        self.calls -= u64::from(by == By::Call);
+        self.serving += 1;
+        self.serving == self.next
+    }
 }
 
 #[derive(Debug)]
@@ -57,6 +93,7 @@ pub struct RowLocks {
 #[derive(Debug)]
 pub struct RowGuard<'a> {
     locks: &'a RowLocks,
+    by: By,
     held: Vec<LockName>,
 }
 
@@ -84,77 +121,89 @@ impl RowLocks {
 
     /// Takes a lock, waiting for those who came before.
     pub fn lock(&self, name: LockName) -> RowGuard<'_> {
-        let mut guard = RowGuard { locks: self, held: Vec::with_capacity(1) };
-        self.take(&mut guard, name);
+        let mut guard = RowGuard { locks: self, by: By::Call, held: Vec::with_capacity(1) };
+        guard.take(name);
         guard
     }
 
-    /// Takes the lock of the row of a call, which waits unless it was made from within another one.
+    /// Takes the lock of the row of a call, which waits for no other call if it was made from within one.
     ///
     /// # Errors
     /// [`UsageError::Other`] when it would have to wait and must not.
     pub fn lock_in_call(&self, name: LockName) -> Result<RowGuard<'_>> {
-        if is_nested() { self.try_lock(name).ok_or_else(busy) } else { Ok(self.lock(name)) }
+        let mut guard = RowGuard { locks: self, by: By::Call, held: Vec::with_capacity(1) };
+        guard.take_in_call(name)?;
+        Ok(guard)
     }
 
-    /// Takes the locks of several rows of one tablespace. Only whoever fills a new secondary tree does so, one at a time for a
-    /// tablespace: who holds one of these locks meanwhile asks for none of the others.
-    pub fn lock_all(&self, names: Vec<LockName>) -> RowGuard<'_> {
-        let mut guard = RowGuard { locks: self, held: Vec::with_capacity(names.len()) };
-        self.take_all(&mut guard, names);
-        guard
-    }
-
-    /// Takes a lock if nobody holds it.
-    pub fn try_lock(&self, name: LockName) -> Option<RowGuard<'_>> {
-        match self.shard(name).queues.lock().entry(name) {
-            Entry::Occupied(_) => None,
-            Entry::Vacant(vacant) => {
-                vacant.insert(Queue { serving: 0, next: 1 });
-                Some(RowGuard { locks: self, held: vec![name] })
+    /// Takes the locks of several rows, for a worker, which holds none of them while it waits for another.
+    pub fn lock_all(&self, mut names: Vec<LockName>) -> RowGuard<'_> {
+        names.sort_unstable();
+        names.dedup();
+        let mut awaited = names.first().copied();
+        loop {
+            let mut guard = RowGuard { locks: self, by: By::Worker, held: Vec::with_capacity(names.len()) };
+            awaited.into_iter().for_each(|name| guard.take(name));
+            let others = names.iter().filter(|name| Some(**name) != awaited);
+            match others.copied().find(|name| !guard.try_take(*name)) {
+                Some(busy) => awaited = Some(busy),
+                None => return guard,
             }
         }
     }
 
-    /// Takes more locks, of other tablespaces than those that are held.
+    /// Takes a lock for a worker, if nobody holds it.
+    pub fn try_lock(&self, name: LockName) -> Option<RowGuard<'_>> {
+        let mut guard = RowGuard { locks: self, by: By::Worker, held: Vec::with_capacity(1) };
+        guard.try_take(name).then_some(guard)
+    }
+
+    /// Takes more locks for a call, of other tablespaces than those that are held.
     ///
     /// # Errors
     /// As [`RowLocks::lock_in_call`].
     pub fn lock_more(&self, guard: &mut RowGuard<'_>, mut names: Vec<LockName>) -> Result<()> {
-        if is_nested() {
-            names.sort_unstable();
-            names.dedup();
-            for name in names {
-                guard.held.append(&mut self.try_lock(name).ok_or_else(busy)?.held);
-            }
-        } else {
-            self.take_all(guard, names);
-        }
-        Ok(())
-    }
-
-    fn take_all(&self, guard: &mut RowGuard<'_>, mut names: Vec<LockName>) {
         names.sort_unstable();
         names.dedup();
-        for name in names {
-            self.take(guard, name);
-        }
+        names.into_iter().try_for_each(|name| guard.take_in_call(name))
+    }
+}
+
+impl RowGuard<'_> {
+    fn try_take(&mut self, name: LockName) -> bool {
+        let mut queues = self.locks.shard(name).queues.lock();
+        let Entry::Vacant(vacant) = queues.entry(name) else { return false };
+        vacant.insert(Queue::default()).join(self.by);
+        self.held.push(name);
+        true
     }
 
-    fn take(&self, guard: &mut RowGuard<'_>, name: LockName) {
+    fn take_in_call(&mut self, name: LockName) -> Result<()> {
+        if self.join(name, !is_nested()) { Ok(()) } else { Err(busy()) }
+    }
+
+    fn take(&mut self, name: LockName) {
+        self.join(name, true);
+    }
+
+    /// Comes last and waits to be served, unless it would be behind a call and must not be. Says whether it was served.
+    fn join(&mut self, name: LockName, behind_calls: bool) -> bool {
         drop(Held::take(Rank::Row));
-        let shard = self.shard(name);
+        let shard = self.locks.shard(name);
         let ticket = {
             let mut queues = shard.queues.lock();
-            let queue = queues.entry(name).or_insert(Queue { serving: 0, next: 0 });
-            queue.next += 1;
-            queue.next - 1
+            let queue = queues.entry(name).or_default();
+            if queue.calls > 0 && !behind_calls {
+                return false;
+            }
+            queue.join(self.by)
         };
         let served = || shard.queues.lock().get(&name).is_some_and(|queue| queue.serving == ticket);
         if ticket > 0 && !served() {
-            self.env.wait(&shard.moved, &mut || served());
+            self.locks.env.wait(&shard.moved, &mut || served());
         }
-        guard.held.push(name);
+        self.held.push(name);
+        true
     }
 }
 
@@ -163,11 +212,10 @@ impl Drop for RowGuard<'_> {
         for name in self.held.drain(..).rev() {
             let shard = self.locks.shard(name);
             let mut queues = shard.queues.lock();
-            if let Entry::Occupied(mut queue) = queues.entry(name) {
-                queue.get_mut().serving += 1;
-                if queue.get().serving == queue.get().next {
-                    queue.remove();
-                }
+            if let Entry::Occupied(mut queue) = queues.entry(name)
+                && queue.get_mut().leave(self.by)
+            {
+                queue.remove();
             }
             drop(queues);
             shard.moved.notify();
@@ -182,7 +230,13 @@ mod tests {
     use super::*;
     use crate::{
         env::RealEnv,
-        sync::atomic::{AtomicU64, Ordering::Relaxed},
+        sync::{
+            Gate,
+            atomic::{
+                AtomicBool, AtomicU64,
+                Ordering::{Relaxed, SeqCst},
+            },
+        },
     };
 
     #[test]
@@ -209,6 +263,83 @@ mod tests {
         }
         assert_eq!(sum.load(Relaxed), 8000);
         assert!(locks.shards.iter().all(|shard| shard.queues.lock().is_empty()));
+    }
+
+    fn locks() -> RowLocks {
+        RowLocks::new(Arc::new(RealEnv::default()))
+    }
+
+    /// Runs something as the source of a value does: inside two gates.
+    fn nested<T>(run: impl FnOnce() -> T) -> T {
+        let gates = [Gate::new(), Gate::new()];
+        let _inside = gates.each_ref().map(|gate| gate.enter_here());
+        run()
+    }
+
+    #[test]
+    fn who_is_inside_another_call_waits_for_workers_only() {
+        let locks = locks();
+        let names = [1u8, 2].map(|key| locks.name(SpaceId(20), &[key]));
+        // A worker holds it: it is given back soon.
+        let worker = locks.try_lock(names[0]).unwrap();
+        let waited = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let call = scope.spawn(|| {
+                let guard = nested(|| locks.lock_in_call(names[0]));
+                (guard.map(drop), waited.load(SeqCst))
+            });
+            // Somebody is behind the worker now, or will be; and nobody may queue behind a call.
+            while !locks.has_calls(names[0]) {
+                assert!(!call.is_finished(), "it did not wait");
+                thread::yield_now();
+            }
+            assert!(nested(|| locks.lock_in_call(names[0])).is_err());
+            waited.store(true, SeqCst);
+            drop(worker);
+            let (done, waited) = call.join().unwrap();
+            assert!(done.is_ok() && waited, "{done:?}");
+        });
+        // A call holds it: it may be waiting for this very thread.
+        let call = locks.lock(names[0]);
+        assert!(nested(|| locks.lock_in_call(names[0])).is_err());
+        nested(|| {
+            let mut row = locks.lock_in_call(names[1]).unwrap();
+            assert!(locks.lock_more(&mut row, vec![names[0]]).is_err());
+        });
+        drop(call);
+        assert!(locks.shards.iter().all(|shard| shard.queues.lock().is_empty()));
+    }
+
+    #[test]
+    fn a_worker_holds_no_lock_while_it_waits_for_one() {
+        let locks = locks();
+        let names = [1u8, 2].map(|key| locks.name(SpaceId(20), &[key]));
+        for (held, other) in [(names[0], names[1]), (names[1], names[0])] {
+            let call = locks.lock(held);
+            thread::scope(|scope| {
+                let worker = scope.spawn(|| drop(locks.lock_all(names.to_vec())));
+                while !locks.is_awaited(held) {
+                    assert!(!worker.is_finished(), "it did not wait");
+                    thread::yield_now();
+                }
+                // The call's own source comes by.
+                let inner = nested(|| locks.lock_in_call(other).map(drop));
+                assert!(inner.is_ok(), "{inner:?}");
+                drop(call);
+                worker.join().unwrap();
+            });
+        }
+        assert!(locks.shards.iter().all(|shard| shard.queues.lock().is_empty()));
+    }
+
+    impl RowLocks {
+        fn has_calls(&self, name: LockName) -> bool {
+            self.shard(name).queues.lock().get(&name).is_some_and(|queue| queue.calls > 0)
+        }
+
+        fn is_awaited(&self, name: LockName) -> bool {
+            self.shard(name).queues.lock().get(&name).is_some_and(|queue| queue.next - queue.serving > 1)
+        }
     }
 
     #[test]

@@ -9,9 +9,10 @@
 //! is. Of the records that were taken back only those of chains matter. Purge holds the row's lock while it works on it, so
 //! whoever changes the row finds what it has seen; when the lock is not to be had, the record is deferred. A step looks at
 //! so many records and frees so many pages: a record whose chain is longer is purged again by the next step, and
-//! the lock is given back meanwhile. A stream is walked in order; the
-//! records of an active transaction are left behind, and purged by walking that transaction's own records once it has
-//! ended. So it keeps the slices it wrote to, and no others; slices go in any order.
+//! the lock is given back meanwhile. A stream is walked in order; the records of an active transaction are left behind, and
+//! purged by walking that transaction's own records once it has ended. So it keeps the slices it wrote to, and no
+//! others; slices go in any order. The stream of a session's temporary tables is purged by the calls on these, each as far
+//! as it goes.
 //!
 //! A page that cannot be read is the trouble of its table alone: the record that leads there is put aside, and tried again
 //! from time to time until it works or the table is gone. Of too many the oldest are given up: what they would have freed
@@ -36,6 +37,7 @@ use super::{
     undo_record::{Body, Done, RowChange, Touch, UndoRecord},
 };
 use crate::{
+    buffer::Durability,
     error::{Error, Result},
     ids::{SpaceId, TrxId, UndoPos},
     mtr::Mtr,
@@ -209,18 +211,33 @@ impl Transactions {
         done
     }
 
-    /// One step in one stream; that of a session's temporary tables is the session's to purge. Says whether there is more
-    /// to do at once.
-    ///
-    /// # Errors
-    /// Damage, I/O.
-    pub fn purge_stream(&self, stream: &Stream) -> Result<bool> {
-        self.ground.pool.ground().log.admit(LOG_A_STEP)?;
+    /// One step in one stream. Says whether there is more to do at once.
+    fn purge_stream(&self, stream: &Stream) -> Result<bool> {
+        if stream.durability() == Durability::Logged {
+            self.ground.pool.ground().log.admit(LOG_A_STEP)?;
+        }
         let mut state = stream.purge.state.lock();
         if self.purge_pauses.load(SeqCst) > 0 {
             return Ok(false);
         }
         self.purge_locked(stream, &mut state)
+    }
+
+    /// Purges what a call on a session's temporary tables has left. The call is done, whatever becomes of this: what is left
+    /// even so, the next call takes up.
+    pub fn purge_temporary(&self, stream: &Stream) {
+        debug_assert!(stream.durability() == Durability::Temporary, "the worker purges what is logged");
+        loop {
+            #[cfg(test)]
+            let step = self.failpoint.pass().and_then(|()| self.purge_stream(stream));
+            #[cfg(not(test))]
+            let step = self.purge_stream(stream);
+            match step {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => return tracing::warn!(%error, "temporary tables could not be purged"),
+            }
+        }
     }
 
     fn purge_locked(&self, stream: &Stream, state: &mut State) -> Result<bool> {

@@ -206,7 +206,7 @@ impl Transactions {
     /// [`SchemaError::DuplicateKey`], [`SchemaError::NoRow`], keys and values that are too long, a dropped table, damage,
     /// I/O. The row is unchanged then.
     pub fn write(&self, target: &RowTarget<'_>, key: &[u8], value: Value<'_>, mode: Mode) -> Result<Lsn> {
-        self.admit(key, value.length())?;
+        self.admit(target, key, value.length())?;
         let mut row = self.lock_row(target, key)?;
         let mut trx = Trx::new(self);
         let end = trx.change(&mut row, target, key, Some((value, mode)), true)?;
@@ -219,7 +219,7 @@ impl Transactions {
     /// # Errors
     /// A dropped table, damage, I/O. The row is unchanged then.
     pub fn delete(&self, target: &RowTarget<'_>, key: &[u8]) -> Result<Option<Lsn>> {
-        self.admit(key, 0)?;
+        self.admit(target, key, 0)?;
         let mut row = self.lock_row(target, key)?;
         let mut trx = Trx::new(self);
         let end = trx.change(&mut row, target, key, None, true)?;
@@ -235,10 +235,17 @@ impl Transactions {
         self.locks.lock_in_call(self.locks.name(target.clustered.space().id(), key))
     }
 
-    /// Waits for room in the log.
-    fn admit(&self, key: &[u8], value: u64) -> Result<()> {
+    /// Waits for room in the log, if the change is going to be there.
+    fn admit(&self, target: &RowTarget<'_>, key: &[u8], value: u64) -> Result<()> {
         let inline = value.min(CHUNK as u64);
-        self.ground.pool.ground().log.admit(2 * (key.len() as u64 + inline) + LOG_OVERHEAD)
+        self.admit_bytes(target, 2 * (key.len() as u64 + inline) + LOG_OVERHEAD)
+    }
+
+    fn admit_bytes(&self, target: &RowTarget<'_>, bytes: u64) -> Result<()> {
+        match target.durability() {
+            Durability::Logged => self.ground.pool.ground().log.admit(bytes),
+            Durability::Temporary => Ok(()),
+        }
     }
 }
 
@@ -389,9 +396,9 @@ impl<'e> Trx<'e> {
         mtr.commit()?;
         drop(tail);
         // Between pieces the log may have to be waited for: a row's lock is all that is held.
-        let log = &pool.ground().log;
+        let floor = self.floor();
         let mut write = |chunk: &[u8]| {
-            log.admit(2 * chunk.len() as u64)?;
+            floor.admit_bytes(target, 2 * chunk.len() as u64)?;
             writer.write(chunk)
         };
         for chunk in pieces.inline.unwrap_or(&pieces.head).chunks(CHUNK) {

@@ -7,7 +7,9 @@ use super::{
 use crate::{
     disk::simulated::SimulatedDisk,
     env::SimulatedEnv,
+    error::UsageError,
     sync::work::{self, Work},
+    tablespace,
 };
 
 fn base(disk: &SimulatedDisk) -> Base {
@@ -192,9 +194,45 @@ fn temporary_rows_leave_nothing_in_the_log() {
     assert!(super::read::get(&tree, &key(3), &mut value).unwrap());
     assert!(value == row(3, 11));
     assert!(stream.slices().len() > 2);
-    while base.transactions.purge_stream(&stream).unwrap() {}
+    base.transactions.purge_temporary(&stream);
     assert_eq!(stream.slices().len(), 1);
     assert_eq!((log.end(), ids.ceilings()), (before, spaces));
+}
+
+#[test]
+fn temporary_rows_ask_for_no_room_in_the_log() {
+    let disk = SimulatedDisk::new(1);
+    let setup = Setup::simulated(&disk, &SimulatedEnv::new(5));
+    let base = Base::open(Setup { purge: false, frames: 1024, ..setup }).unwrap();
+    let stream = base.transactions.streams().temporary();
+    let ids = base.transactions.ids();
+    let space = base.pool.attach(ids.space().unwrap(), crate::buffer::Durability::Temporary);
+    let tree = crate::store::Tree::new(base.pool.clone(), space.clone(), base.transactions.no_hash.clone());
+    // Nothing is flushed any more, and those who wait for that are told.
+    base.stop();
+    let log = &base.pool.ground().log;
+    log.set_unflushed(UsageError::Other("the disk is full".into()).into());
+    for value in [&[0; 300][..], b""] {
+        while base.put(b"logged", value, Mode::Put).is_ok() {}
+    }
+    let before = log.end();
+    let secondaries = [];
+    let target = super::RowTarget { clustered: &tree, temporary: Some(&stream), ..base.target(&secondaries) };
+    let write =
+        |value: &[u8]| base.transactions.write(&target, b"row", Value::Bytes(value), Mode::Put).map(drop);
+    let long = vec![7; 300_000];
+    for value in [&[0; 100], &long[..], &[1; 200], &long[..]] {
+        write(value).unwrap();
+    }
+    base.transactions.fail_at(2);
+    assert!(write(&[1; 250_000]).unwrap_err().to_string().contains("failpoint"));
+    let mut found = Vec::new();
+    assert!(super::read::get(&tree, b"row", &mut found).unwrap() && found == long);
+    assert!(base.transactions.delete(&target, b"row").unwrap().is_some());
+    let pages = || tablespace::pages_in_use(&base.pool, &space).unwrap().len();
+    assert!(pages() > 200);
+    base.transactions.purge_temporary(&stream);
+    assert_eq!((pages(), log.end()), (2, before), "a map and a root");
 }
 
 #[test]

@@ -10,7 +10,10 @@ use crate::{
     disk::simulated::SimulatedDisk,
     env::RealEnv,
     error::{Error, SchemaError},
-    sync::Arc,
+    sync::{
+        Arc, Gate,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
 };
 
 fn base() -> Arc<Base> {
@@ -183,4 +186,26 @@ fn of_those_who_want_one_unique_key_one_gets_it() {
     }
     base.stop();
     base.compare_purged(&Rows::new()).unwrap();
+}
+
+#[test]
+fn a_call_from_within_another_one_waits_for_purge() {
+    let base = base();
+    let gates = [Gate::new(), Gate::new()];
+    let over = AtomicBool::new(false);
+    let mut long = vec![0, 0, 1];
+    long.resize(300_000, 1);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(SeqCst) {
+                base.transactions.purge_step().unwrap();
+            }
+        });
+        // As if this were the source of a value.
+        let _inside = gates.each_ref().map(|gate| gate.enter_here().unwrap());
+        let done: Vec<_> = (0..60).map(|_| base.put(b"row", &long, Mode::Put).map(drop)).collect();
+        over.store(true, SeqCst);
+        assert!(done.iter().all(Result::is_ok), "{:?}", done.iter().find(|done| done.is_err()));
+    });
+    base.compare_purged(&Rows::from([(b"row".to_vec(), long)])).unwrap();
 }
