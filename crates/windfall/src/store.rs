@@ -75,6 +75,10 @@ impl PageStore for BufferPool {
 impl<'a> store::MiniTransaction<'a, BufferPool> for Mtr<'a> {
     type Freeing = tablespace::Freeing;
 
+    fn reserve(&mut self, space: &Arc<Space>, bytes: u64) -> Result<()> {
+        Mtr::reserve(self, space, bytes)
+    }
+
     fn latch(&mut self, space: &Arc<Space>, page: PageNo) -> Result<Latched> {
         Mtr::latch(self, space, page).map(|slot| Latched(slot.0))
     }

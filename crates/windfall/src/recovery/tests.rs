@@ -161,7 +161,7 @@ impl Run<'_> {
 
     fn step(&mut self, n: u64, step: Step) -> Result<()> {
         let pool = self.base.pool.clone();
-        pool.ground().log.admit(4096)?;
+        let _room = pool.ground().log.admit(4096)?;
         self.base.env.breathe();
         self.next = self.model.clone();
         match step {

@@ -23,6 +23,8 @@ use crate::{
 
 /// How far a ceiling rises at once.
 const BLOCK: u64 = 65_536;
+/// Log that saying so takes.
+const LOG_A_RECORD: u64 = 64;
 
 #[derive(Debug)]
 struct Counter {
@@ -101,6 +103,8 @@ impl Ids {
         if !both.iter().any(|counter| counter.is_short()) {
             return Ok(());
         }
+        // Drops need ids, too.
+        let _room = self.pool.ground().log.admit_drop(LOG_A_RECORD)?;
         for counter in both {
             if counter.is_short() {
                 counter.promised.fetch_add(BLOCK, SeqCst);

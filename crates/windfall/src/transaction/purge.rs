@@ -65,6 +65,8 @@ const ASIDE_PAUSE: Duration = Duration::from_secs(5);
 const FRUITLESS_MOST: usize = 20;
 /// Log that a step may need.
 const LOG_A_STEP: u64 = 256 << 10;
+/// Log that a secondary entry may need.
+const LOG_A_TOUCH: u64 = 256;
 const _: () =
     assert!((PAGES_A_STEP * chains::LOG_A_PAGE) as u64 <= LOG_A_STEP / 4, "the rest is for records");
 
@@ -180,7 +182,7 @@ impl Transactions {
         let mut idle = 0;
         let mut before = None;
         while idle < FRUITLESS_MOST {
-            self.ground.pool.ground().log.admit(LOG_A_STEP)?;
+            let _room = self.ground.pool.ground().log.admit(LOG_A_STEP)?;
             let mut state = stream.purge.state.lock();
             let more = self.purge_locked(stream, &mut state)?;
             if state.at >= goal && state.walks.is_empty() && state.deferred.is_empty() {
@@ -214,7 +216,7 @@ impl Transactions {
     /// One step in one stream. Says whether there is more to do at once.
     fn purge_stream(&self, stream: &Stream) -> Result<bool> {
         if stream.durability() == Durability::Logged {
-            self.ground.pool.ground().log.admit(LOG_A_STEP)?;
+            let _room = self.ground.pool.ground().log.admit(LOG_A_STEP)?;
         }
         let mut state = stream.purge.state.lock();
         if self.purge_pauses.load(SeqCst) > 0 {
@@ -425,6 +427,8 @@ impl Transactions {
                 let Some(_row) = self.locks.try_lock(self.locks.name(*space, key)) else {
                     return Ok(Outcome::Busy);
                 };
+                // A step has log for so many records, whatever the number of indexes.
+                let _room = self.ground.pool.ground().log.promise(LOG_A_TOUCH * touches.len() as u64)?;
                 for touch in touches.iter().filter(marked) {
                     self.unless_dropped(touch.space, |tree| {
                         remove(tree, version, &touch.key, &mut left.pages)

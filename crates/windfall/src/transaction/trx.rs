@@ -21,10 +21,10 @@ use super::{
     undo_record::{Body, Done, RowChange, Touch},
 };
 use crate::{
-    buffer::{BufferPool, Durability},
+    buffer::{self, BufferPool, Durability},
     error::{Error, Result},
     ids::{Lsn, SpaceId, TrxId, UndoPos},
-    log::Record,
+    log::{Promise, Record},
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
@@ -48,22 +48,47 @@ pub struct Trx<'e> {
     /// Where it announces that it is about to log its end.
     ending: Option<Ending>,
     ended: bool,
+    /// Log for what it does, and for the way back.
+    promise: Option<Promise<'e>>,
 }
 
 impl<'e> Trx<'e> {
     /// A transaction that has written nothing yet.
     pub fn new(floor: &'e Transactions) -> Self {
-        Self { floor, id: TrxId::NONE, logged: None, temporary: None, ending: None, ended: false }
+        Self {
+            floor,
+            id: TrxId::NONE,
+            logged: None,
+            temporary: None,
+            ending: None,
+            ended: false,
+            promise: None,
+        }
     }
 
     /// One that recovery has found unfinished, with its last record.
     pub(super) fn resume(floor: &'e Transactions, id: TrxId, stream: &'e Stream, last: UndoPos) -> Self {
         let ending = floor.active.ending(id);
-        Self { floor, id, logged: Some(Chain { stream, last }), temporary: None, ending, ended: false }
+        let logged = Some(Chain { stream, last });
+        Self { floor, id, logged, temporary: None, ending, ended: false, promise: None }
     }
 
     pub(super) fn floor(&self) -> &'e Transactions {
         self.floor
+    }
+
+    /// Makes sure of log for a change and its way back, before the change. It is kept until the transaction has ended.
+    ///
+    /// # Errors
+    /// A full disk, or another failure to make room.
+    pub(super) fn promise(&mut self, bytes: u64) -> Result<()> {
+        match &mut self.promise {
+            Some(promise) => promise.extend(bytes),
+            None => {
+                self.promise = Some(self.floor.ground.pool.ground().log.promise(bytes)?);
+                Ok(())
+            }
+        }
     }
 
     /// Its id; [`TrxId::NONE`] before it writes.
@@ -178,7 +203,7 @@ impl<'e> Trx<'e> {
     }
 
     fn take_back(&mut self) -> Result<Lsn> {
-        let done = self.try_take_back().map_err(|error| match error {
+        let done = buffer::on_kept_frames(|| self.try_take_back()).map_err(|error| match error {
             Error::Poisoned(_) => error,
             error => {
                 let what = format!("transaction {} could not be rolled back: {error}", self.id);
@@ -226,7 +251,7 @@ fn take_back(floor: &Transactions, stream: &Stream, at: u64, stored: &Stored) ->
                     unless_dropped(take_back_touch(&tree, version, touch))?;
                 }
             }
-            let done = match floor.tree(*space) {
+            let done = match floor.tree(*space).map(Tree::promised) {
                 Some(tree) => unless_dropped(take_back_row(&tree, version, key, change, stream, at))?,
                 None => false,
             };

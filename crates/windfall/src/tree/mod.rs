@@ -38,6 +38,7 @@ pub use check::TreeReport;
 pub use cursor::{Cursor, Seek};
 pub use load::BulkLoader;
 pub use overflow::{OverflowReader, OverflowRef, OverflowWriter};
+pub use structure::log_of_room;
 
 use crate::{
     error::{CorruptError, Result, UsageError},
@@ -63,12 +64,21 @@ pub struct Tree<S: PageStore> {
     /// The root exists. It never goes away, so a look at this spares a look at the tablespace.
     rooted: AtomicBool,
     hash: TreeHash,
+    /// Whoever uses this handle has log for what has to be split: [`log_of_room`].
+    promised: bool,
 }
 
 impl<S: PageStore> Tree<S> {
     /// The tree in this tablespace. Its hash index, which is off, may take memory within `budget`.
     pub fn new(store: Arc<S>, space: S::Space, budget: Arc<HashBudget>) -> Self {
-        Self { store, space, rooted: AtomicBool::new(false), hash: TreeHash::new(budget) }
+        let (rooted, hash) = (AtomicBool::new(false), TreeHash::new(budget));
+        Self { store, space, rooted, hash, promised: false }
+    }
+
+    /// The same for somebody who was promised [`log_of_room`] for each entry that he makes longer: splits ask for none.
+    #[must_use]
+    pub fn promised(self) -> Self {
+        Self { promised: true, ..self }
     }
 
     /// The store that keeps the pages.

@@ -284,7 +284,7 @@ impl<S: PageStore> OverflowWriter<'_, S> {
     /// Writes what is pending, at most a page. Whatever can fail comes before the first change.
     fn flush(&mut self) -> Result<Lsn> {
         let tree = self.tree;
-        let mut mtr = tree.store.begin()?;
+        let mut mtr = tree.begin_long()?;
         let last = mtr.latch(&tree.space, self.last)?;
         // The first page was made empty; every later last page is full.
         let is_empty = self.place == 0 && tree.link(mtr.page(last), self.last, self.stamp, 0)?.len == 0;

@@ -93,6 +93,12 @@ pub trait MiniTransaction<'a, S: PageStore> {
     /// A latched page that is ready to be freed.
     type Freeing;
 
+    /// Makes sure that the log takes a long change, of so many bytes at most. Short ones are the caller's to care for.
+    ///
+    /// # Errors
+    /// When it does not.
+    fn reserve(&mut self, space: &S::Space, bytes: u64) -> Result<()>;
+
     /// Latches a page exclusively, waiting for it. A page that this mini-transaction has latched already is given again.
     ///
     /// # Errors

@@ -135,7 +135,12 @@ impl TestPool {
 
     /// The groups that were logged so far.
     pub fn log(&self) -> Vec<Vec<Logged>> {
-        self.state.lock().log.clone()
+        self.log_since(0)
+    }
+
+    /// The groups that were logged behind the first so many.
+    pub fn log_since(&self, groups: usize) -> Vec<Vec<Logged>> {
+        self.state.lock().log[groups..].to_vec()
     }
 
     /// Changes a page behind everyone's back.
@@ -294,6 +299,10 @@ impl TestMini<'_> {
 
 impl<'a> MiniTransaction<'a, TestPool> for TestMini<'a> {
     type Freeing = Latched;
+
+    fn reserve(&mut self, _: &SpaceId, _: u64) -> Result<()> {
+        Ok(())
+    }
 
     fn latch(&mut self, space: &SpaceId, page: PageNo) -> Result<Latched> {
         let id = PageId { space: *space, page };

@@ -72,6 +72,8 @@ struct State {
     faults: Vec<(u64, Option<FileName>, Fault)>,
     unreadable: BTreeSet<(InodeId, u64)>,
     capacity: Option<u64>,
+    /// From this operation on there is no space left.
+    full_from: Option<u64>,
 }
 
 impl SimulatedDisk {
@@ -88,6 +90,7 @@ impl SimulatedDisk {
             faults: Vec::new(),
             unreadable: BTreeSet::new(),
             capacity: None,
+            full_from: None,
         })
     }
 
@@ -130,6 +133,11 @@ impl SimulatedDisk {
     /// Limits the space for content: from then on a write that needs more finds the disk full. `None` is no limit.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.state.lock().capacity = bytes;
+    }
+
+    /// Makes the disk full from this operation on, counted from 1; `None` is no such limit.
+    pub fn full_from(&self, operation: Option<u64>) {
+        self.state.lock().full_from = operation;
     }
 
     /// How many bytes the content of all files takes, in whole blocks.
@@ -199,6 +207,7 @@ impl SimulatedDisk {
             faults: Vec::new(),
             unreadable: old.unreadable.clone(),
             capacity: old.capacity,
+            full_from: None,
         })
     }
 
@@ -223,6 +232,7 @@ impl SimulatedDisk {
             faults: Vec::new(),
             unreadable: old.unreadable.clone(),
             capacity: old.capacity,
+            full_from: None,
         })
     }
 
@@ -315,9 +325,12 @@ impl State {
         offset: u64,
         length: u64,
     ) -> Result<(), DiskError> {
-        let Some(capacity) = self.capacity else { return Ok(()) };
+        let is_full = self.full_from.is_some_and(|from| from <= self.operations);
+        if self.capacity.is_none() && !is_full {
+            return Ok(());
+        }
         let growth = self.inode(id).current.growth(offset, length);
-        if growth > 0 && self.used() + growth > capacity {
+        if growth > 0 && (is_full || self.capacity.is_some_and(|most| self.used() + growth > most)) {
             return Err(failed(action, &path(file), io::ErrorKind::StorageFull.into()));
         }
         Ok(())
