@@ -161,7 +161,7 @@ impl BufferPool {
         if written < PAGES {
             written += self.flush(self.old_pages(up_to))?;
         }
-        if freed == 0 && written == 0 && self.free_frames() == 0 {
+        if freed == 0 && written == 0 && self.free_frames() <= self.kept_frames() {
             // A page that could not be written and is latched now keeps all others from being written.
             let failing = self.flush_error.lock().is_some();
             self.fruitless_rounds.fetch_add(if failing { FRUITLESS_FAILURE } else { 1 }, Release);

@@ -78,7 +78,12 @@ impl BufferPool {
 
     /// Whether this thread may take one of the free frames.
     fn has_to_spare(&self) -> bool {
-        FROM_KEPT.get() || self.free_frames() > (self.wanted_free() / 2).min(KEPT_MOST)
+        FROM_KEPT.get() || self.free_frames() > self.kept_frames()
+    }
+
+    /// How many free frames are kept for those who make room.
+    pub(super) fn kept_frames(&self) -> usize {
+        (self.wanted_free() / 2).min(KEPT_MOST)
     }
 
     fn ask_for_more(&self) {
