@@ -298,6 +298,10 @@ pub struct Checked {
     pub counted: Vec<(&'static str, u64)>,
     /// What is wrong, a line each.
     pub findings: Vec<String>,
+    /// Files that a crash has left and that are being deleted.
+    pub pending: Vec<String>,
+    /// Files that are not the database's.
+    pub foreign: Vec<String>,
 }
 
 /// Checks everything.
@@ -305,7 +309,7 @@ pub fn check(db: &Database) -> Result<Checked> {
     let report = db.check()?;
     let entries = report.trees.iter().map(|tree| tree.entries).sum();
     let counted = vec![("pages", report.pages), ("trees", report.trees.len() as u64), ("entries", entries)];
-    Ok(Checked { counted, findings: report.findings })
+    Ok(Checked { counted, findings: report.findings, pending: report.pending, foreign: report.foreign })
 }
 
 /// The height of the tree that holds the catalog: the one that belongs to no table.

@@ -3,7 +3,9 @@
 //! **Purpose.** Every page of every data file by its checksum, every tree by its order, every page by the allocation map, every
 //! file by the records: what is wrong is listed, by file and page.
 //!
-//! **Invariants.** Nothing is changed but that dirty pages are written. While a table's trees are read its name is claimed, its
+//! **Invariants.** The check changes nothing but that dirty pages are written. Opening has done more: it has recovered, and
+//! it deletes data files that no record names. Of those it has kept a list, and the check tells which of them a drop or a crash
+//! may have left, and which this database never made. Files that are not ours are told and left alone. While a table's trees are read its name is claimed, its
 //! gate is closed and purge stands still, so that no change under way looks like damage, and no version that waits for purge
 //! like a lost page; where a reader keeps such versions from purge, long values that nothing leads to may be theirs and are
 //! passed over. What is found never ends the check.
@@ -34,6 +36,10 @@ pub struct CheckReport {
     pub pages: u64,
     /// What is wrong. Empty when nothing is.
     pub findings: Vec<String>,
+    /// Data files of dropped tables, and of what was never committed, that a crash has left and that are being deleted.
+    pub pending: Vec<String>,
+    /// Files in the folders of the database that are not its own.
+    pub foreign: Vec<String>,
 }
 
 /// A tree that was checked.
@@ -84,6 +90,7 @@ pub(crate) fn check(engine: &Engine) -> Result<CheckReport> {
     }
     named.extend(engine.transactions.streams().spaces());
     check_files(engine, &mut report, &named)?;
+    report.foreign = engine.disk.foreign()?.iter().map(|path| path.display().to_string()).collect();
     Ok(report)
 }
 
@@ -175,6 +182,18 @@ fn compare_pages(
 
 /// Verifies every page of every data file, and that the files are those that the records name.
 fn check_files(engine: &Engine, report: &mut CheckReport, named: &BTreeSet<SpaceId>) -> Result<()> {
+    let path = |id: &SpaceId| engine.disk.path(FileName::Data(*id)).display().to_string();
+    for id in &engine.leftovers.pending {
+        if engine.disk.len(FileName::Data(*id))?.is_some() {
+            report.pending.push(path(id));
+        }
+    }
+    for id in &engine.leftovers.leaked {
+        report.finding(format!(
+            "{}: no table had this file when the database was opened, and this database never made it; it is deleted",
+            path(id)
+        ));
+    }
     for file in engine.disk.list(Folder::Data)? {
         let FileName::Data(id) = file else { continue };
         let live = engine.pool.space(id).filter(|space| !space.is_dropped());

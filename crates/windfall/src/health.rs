@@ -2,12 +2,18 @@
 //!
 //! **Purpose.** After a failed fsync nobody knows what is on disk, and after a panic inside a mini-transaction nobody
 //! knows what is in memory. From then on nothing further may be written or acknowledged; nor after the database is closed.
+//! Nor may a background worker be missed in silence that others wait for.
 //!
-//! **Invariants.** The first failure sticks; it is what everyone is told.
+//! **Invariants.** The first failure sticks; it is what everyone is told. Who waits is woken. What a panic of a worker has
+//! poisoned on its way out is told as that panic.
 //!
-//! **May touch.** `error`, `sync`.
+//! **May touch.** `error`, `env`, `sync`.
+
+use core::{any::Any, fmt, panic::AssertUnwindSafe};
+use std::panic::{catch_unwind, resume_unwind};
 
 use crate::{
+    env::Step,
     error::{Error, Result},
     sync::{
         Arc, OnceLock,
@@ -24,6 +30,18 @@ struct State {
     failed: AtomicBool,
     closed: AtomicBool,
     reason: OnceLock<Arc<str>>,
+    /// The worker that panicked while all was well, and what it said.
+    panicked: OnceLock<Arc<str>>,
+    tell: OnceLock<Tell>,
+}
+
+/// Wakes those who wait.
+struct Tell(Box<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for Tell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tell")
+    }
 }
 
 impl Health {
@@ -51,7 +69,31 @@ impl Health {
             tracing::error!(reason, "the database stops");
         }
         self.0.failed.store(true, SeqCst);
+        if let Some(tell) = self.0.tell.get() {
+            (tell.0)();
+        }
         self.error()
+    }
+
+    /// Names what wakes those who wait when the database stops. It may be called under any lock. The first one counts.
+    pub fn when_stopped(&self, tell: impl Fn() + Send + Sync + 'static) {
+        let _ = self.0.tell.set(Tell(Box::new(tell)));
+    }
+
+    /// The steps of a worker, which stops the database when it panics: nobody else will do its work.
+    pub fn watch(&self, name: &'static str, mut step: Step) -> Step {
+        let health = self.clone();
+        Box::new(move || {
+            let was_well = !health.is_poisoned();
+            catch_unwind(AssertUnwindSafe(&mut step)).unwrap_or_else(|panic| {
+                let what = format!("the background worker {name} has panicked: {}", said(&*panic));
+                if was_well {
+                    let _ = health.0.panicked.set(what.as_str().into());
+                }
+                health.poison(&what);
+                resume_unwind(panic)
+            })
+        })
     }
 
     /// The database is closed: nothing further is written or acknowledged, in good order.
@@ -64,13 +106,24 @@ impl Health {
         if self.0.closed.load(SeqCst) {
             return Error::Closed;
         }
-        Error::Poisoned(self.0.reason.get().cloned().unwrap_or_else(|| "unknown".into()))
+        let reason = self.0.panicked.get().or(self.0.reason.get());
+        Error::Poisoned(reason.cloned().unwrap_or_else(|| "unknown".into()))
     }
+}
+
+/// What a panic said.
+fn said(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it did not say why")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        env::{Env, Kind, Next, RealEnv},
+        sync::Event,
+    };
 
     #[test]
     fn the_first_failure_sticks() {
@@ -82,5 +135,36 @@ mod tests {
         let health = Health::new();
         health.close();
         assert!(matches!(health.check(), Err(Error::Closed)));
+    }
+
+    #[test]
+    fn a_worker_that_panics_is_named_and_who_waits_is_woken() {
+        let (health, woken) = (Health::new(), Arc::new(Event::new()));
+        let told = woken.clone();
+        health.when_stopped(move || told.notify());
+        let env = RealEnv::default();
+        let ill = health.clone();
+        let step = move || {
+            // As a mini-transaction does that is left unfinished.
+            ill.poison("a trace of it");
+            panic!("a reason")
+        };
+        let worker =
+            env.spawn("test", Kind::Service, Arc::new(Event::new()), health.watch("test", Box::new(step)));
+        woken.wait(|| health.is_poisoned());
+        drop(worker);
+        let error = health.check().unwrap_err().to_string();
+        assert!(error.contains("test has panicked: a reason"), "{error}");
+    }
+
+    #[test]
+    fn a_panic_after_the_end_is_not_its_reason() {
+        let health = Health::new();
+        health.poison("fsync failed");
+        let mut step = health.watch("test", Box::new(|| panic!("a consequence")));
+        assert!(catch_unwind(AssertUnwindSafe(&mut step)).is_err());
+        assert!(health.check().unwrap_err().to_string().contains("fsync failed"));
+        let mut calm = Health::new().watch("test", Box::new(|| Next::Done));
+        assert_eq!(calm(), Next::Done);
     }
 }

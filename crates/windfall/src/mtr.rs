@@ -12,6 +12,8 @@
 //!
 //! **May touch.** `buffer`, `log` and what is below.
 
+use smallvec::SmallVec;
+
 use crate::{
     buffer::{BufferPool, Durability, ExclusivePage, Reading, Space},
     error::Result,
@@ -37,7 +39,7 @@ struct Memo<'a> {
 pub struct Mtr<'a> {
     pool: &'a BufferPool,
     /// Latched pages in the order of latching. A page that was let go leaves a gap.
-    pages: Vec<Option<Memo<'a>>>,
+    pages: SmallVec<[Option<Memo<'a>>; 4]>,
     group: GroupWriter,
     /// Whether a page was changed, logged or not.
     applied: bool,
@@ -55,7 +57,7 @@ impl<'a> Mtr<'a> {
     pub fn begin(pool: &'a BufferPool) -> Result<Self> {
         pool.ground().health.check()?;
         let group = GroupWriter::default();
-        Ok(Self { pool, pages: Vec::with_capacity(8), group, applied: false, recorded: false, promise: None })
+        Ok(Self { pool, pages: SmallVec::new(), group, applied: false, recorded: false, promise: None })
     }
 
     /// Makes sure of log for a long change of a tablespace, before the first change. Short ones, and what takes back, are in

@@ -149,7 +149,7 @@ mod tests {
         let db = Database::open_on(Arc::new(disk), Arc::new(env), &options, &|_| {}).unwrap();
         let session = db.session();
         let table = session.create_temporary_table("t", TableOptions::default()).unwrap();
-        table.put(b"row", &[1; 100_000]).unwrap();
+        table.put(b"row", &vec![1; 100_000]).unwrap();
         let pages = || {
             let space = table.inner.shape().clustered.space().clone();
             crate::tablespace::pages_in_use(&table.engine.pool, &space).unwrap().len()
@@ -157,14 +157,14 @@ mod tests {
         let before = pages();
         // A change passes two of these places, purge the third.
         table.engine.transactions.fail_at(3);
-        table.put(b"row", &[2; 100_000]).unwrap();
+        table.put(b"row", &vec![2; 100_000]).unwrap();
         assert_eq!(table.get(b"row").unwrap(), Some(vec![2; 100_000]));
         assert!(pages() > before, "purge has gone on");
         // The next call purges, be it one that fails itself.
         table.insert(b"row", b"").unwrap_err();
         assert_eq!(pages(), before);
         table.engine.transactions.fail_at(2);
-        table.put(b"row", &[3; 100_000]).unwrap_err();
+        table.put(b"row", &vec![3; 100_000]).unwrap_err();
         assert_eq!((pages(), table.get(b"row").unwrap()), (before, Some(vec![2; 100_000])));
     }
 }

@@ -96,6 +96,19 @@ fn a_database_that_is_not_there() {
     let (_folder, path) = made();
     fs::remove_file(path.join("windfall.control")).expect("a file less");
     told(Database::open(&path, options()), &["data", "no control file", "restore"]);
+    // Nor is a young one, all of which is still in its log.
+    let young = folder.path().join("young");
+    let db = Database::open(&young, options()).expect("a database");
+    db.create_table("t", TableOptions::default()).expect("a table").insert(b"k", b"v").expect("a row");
+    core::mem::forget(db);
+    let copy = folder.path().join("copy");
+    fs::create_dir_all(copy.join("log")).expect("a folder");
+    for segment in fs::read_dir(young.join("log")).expect("the log") {
+        let segment = segment.expect("a segment");
+        fs::copy(segment.path(), copy.join("log").join(segment.file_name())).expect("a copy");
+    }
+    told(Database::open(&copy, options()), &["log", "no control file", "restore"]);
+    assert!(fs::read_dir(copy.join("log")).expect("the log").count() > 0, "it is all still there");
 }
 
 #[test]
@@ -616,9 +629,7 @@ fn a_disk_that_takes_no_pages_is_told_before_the_log_is_full_and_loses_nothing()
     let table = db.create_table("t", TableOptions::default()).expect("a table");
     db.create_table("other", TableOptions::default()).expect("a table").put(b"k", b"v").expect("a row");
     // The log can be written all the time, the data files never.
-    for _ in 0..200_000 {
-        disk.fail_at(0, Fault::TornPage);
-    }
+    disk.fail_nth(1, Fault::TornPage, true);
     let mut written = 0;
     let failure = loop {
         // Few pages and much log: nobody waits for a frame.
@@ -646,6 +657,33 @@ fn a_disk_that_takes_no_pages_is_told_before_the_log_is_full_and_loses_nothing()
             env.settle(2);
         }
     }
+}
+
+#[test]
+fn an_index_that_the_tables_record_has_no_room_for_is_refused_before_it_is_built() -> Result<()> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let db = Database::open(folder.path(), options())?;
+    let table = db.create_table("wide", TableOptions::default())?;
+    for n in 0..300 {
+        table.insert(&key(n), &[n as u8; 100])?;
+    }
+    let name = |n: u32| format!("{n:0200}");
+    let mut n = 0;
+    let (before, refused) = loop {
+        let before = db.metrics().log_groups;
+        match db.create_index("wide", &name(n), IndexOptions::on_value(0..8)) {
+            Ok(()) => n += 1,
+            Err(error) => break (before, error),
+        }
+    };
+    assert!(n > 0 && matches!(refused, Error::Usage(_)), "{n}: {refused:?}");
+    told::<()>(Err(refused), &["table wide", "bytes", "shorter names"]);
+    // Background work logs next to nothing; a tree would be hundreds of groups, or some at least.
+    assert!(db.metrics().log_groups - before < 3, "it was built and then thrown away");
+    // Metadata is a part of the record.
+    let options = TableOptions::default().metadata(vec![1; 4000]);
+    told(db.create_table("metadata", options), &["table metadata", "less metadata"]);
+    db.close()
 }
 
 #[test]

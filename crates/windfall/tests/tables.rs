@@ -336,7 +336,9 @@ fn calls_within_calls_on_another_database_close_no_circle() -> Result<()> {
                 truncated.unwrap();
             })
         });
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        for thread in threads {
+            thread.join().unwrap();
+        }
     });
     for (n, db) in dbs.iter().enumerate() {
         assert_eq!(tables[n].get(&key(0))?, None);

@@ -3,14 +3,14 @@
 //! **Purpose.** `check`: every page checksum, every tree, the allocation maps, missing and leaked files.
 //!
 //! **Invariants.** Exit code 0 means that nothing was found, 1 that something was; damage that keeps the database from
-//! being opened is damage too.
+//! being opened is damage too. What a crash has left to be deleted, and files of others, are told and are no findings.
 //!
 //! **May touch.** `engine`, `output`.
 
 use std::{path::Path, process::ExitCode};
 
 use serde_json::{Map, Value, json};
-use windfall::error::Error;
+use windfall::error::{DiskError, Error};
 
 use super::with_database;
 use crate::{
@@ -24,7 +24,7 @@ use crate::{
 pub fn check(db: &Path, json: bool) -> Result<ExitCode> {
     let report = match with_database(db, false, Commit::Sync, engine::check) {
         Ok(report) => report,
-        Err(Failure::Engine(Error::Corrupt(damage))) => {
+        Err(Failure::Engine(damage @ (Error::Corrupt(_) | Error::Disk(DiskError::Missing { .. })))) => {
             engine::Checked { findings: vec![damage.to_string()], ..engine::Checked::default() }
         }
         Err(failure) => return Err(failure),
@@ -33,7 +33,13 @@ pub fn check(db: &Path, json: bool) -> Result<ExitCode> {
     if json {
         let counted: Map<_, _> =
             report.counted.iter().map(|(what, n)| ((*what).to_owned(), Value::from(*n))).collect();
-        output::print_json(&json!({ "sound": sound, "checked": counted, "findings": report.findings }))?;
+        output::print_json(&json!({
+            "sound": sound,
+            "checked": counted,
+            "findings": report.findings,
+            "pending": report.pending,
+            "foreign": report.foreign,
+        }))?;
     } else {
         let counted: Vec<String> =
             report.counted.iter().map(|(what, n)| format!("{} {what}", output::count(*n))).collect();
@@ -42,7 +48,12 @@ pub fn check(db: &Path, json: bool) -> Result<ExitCode> {
         } else {
             output::things(report.findings.len() as u64, "finding")
         };
-        let lines: Vec<&str> = report.findings.iter().map(String::as_str).chain([verdict.as_str()]).collect();
+        let mut lines = report.findings;
+        lines.extend(report.pending.iter().map(|file| format!("{file}: left by a crash, and being deleted")));
+        lines.extend(
+            report.foreign.iter().map(|file| format!("{file}: not a file of the database, left alone")),
+        );
+        lines.push(verdict);
         output::print(&(lines.join("\n") + "\n"))?;
     }
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::from(1) })

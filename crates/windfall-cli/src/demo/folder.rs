@@ -2,13 +2,15 @@
 //!
 //! **Purpose.** A fresh database every time, which goes away at the end, also of a demo that is interrupted.
 //!
-//! **Invariants.** Only what a demo has made is removed: it lies beside a mark, which the running demo keeps locked. A
-//! database that is kept has no mark beside it at the end.
+//! **Invariants.** Only what a demo has made is removed: it lies beside a mark, which the running demo keeps locked until it
+//! has removed the mark, last of all. From then on the folder may be another demo's. A database that is kept has no mark
+//! beside it at the end.
 //!
 //! **May touch.** `sweep`, the file system.
 
 use std::{
     fs::{self, File},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
@@ -44,10 +46,17 @@ impl Folder {
                 "{database} is there and was not made by a demo: give another --out"
             )));
         }
-        let file = File::options().write(true).create(true).truncate(false).open(&mark).map_err(failed)?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-            Failure::said(format!("another demo is running in {}: give another --out", path.display()))
-        })?;
+        let file = loop {
+            let file =
+                File::options().write(true).create(true).truncate(false).open(&mark).map_err(failed)?;
+            flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+                Failure::said(format!("another demo is running in {}: give another --out", path.display()))
+            })?;
+            // One that has just ended may have removed it in between: then somebody else may have locked the next one.
+            if is_at(&file, &mark) {
+                break file;
+            }
+        };
         if database.exists() {
             fs::remove_dir_all(&database).map_err(failed)?;
         }
@@ -66,13 +75,19 @@ impl Folder {
     }
 
     /// Ends with the database removed, or kept: then no later demo takes it for its own.
-    pub fn end(&self) -> Result<()> {
-        let failed = |e| Failure::said(format!("{} cannot be cleared: {e}", self.path.display()));
-        if self.sweeper.is_some() {
-            fs::remove_dir_all(self.database()).map_err(failed)?;
-        }
-        fs::remove_file(self.path.join(MARK)).map_err(failed)
+    pub fn end(mut self) -> Result<()> {
+        let cleared = match self.sweeper.take() {
+            Some(sweeper) => sweeper.end(),
+            None => fs::remove_file(self.path.join(MARK)),
+        };
+        cleared.map_err(|e| Failure::said(format!("{} cannot be cleared: {e}", self.path.display())))
     }
+}
+
+/// Whether this open file is the one that has the name.
+fn is_at(file: &File, path: &Path) -> bool {
+    let (Ok(open), Ok(named)) = (file.metadata(), fs::metadata(path)) else { return false };
+    (open.dev(), open.ino()) == (named.dev(), named.ino())
 }
 
 #[cfg(test)]
@@ -97,5 +112,23 @@ mod tests {
         fs::create_dir(again.database()).unwrap();
         again.end().unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_demo_that_has_ended_leaves_the_next_one_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let demo = Folder::make(folder.path(), false).unwrap();
+        let mark = folder.path().join(MARK);
+        let locked = File::open(&mark).unwrap();
+        assert!(is_at(&locked, &mark));
+        fs::create_dir(demo.database()).unwrap();
+        demo.end().unwrap();
+        assert!(!is_at(&locked, &mark), "a mark that is gone guards nothing");
+        let next = Folder::make(folder.path(), true).unwrap();
+        assert!(!is_at(&locked, &mark), "nor does it guard the next one's");
+        fs::create_dir(next.database()).unwrap();
+        assert!(Folder::make(folder.path(), false).is_err());
+        next.end().unwrap();
+        assert!(folder.path().join("database").exists(), "it was to be kept");
     }
 }

@@ -40,6 +40,9 @@ const LOG: u64 = 2 << 30;
 /// The time before the end of a run after which no window opens any more.
 const TAIL: Duration = Duration::from_millis(250);
 
+/// So many seconds into a run the pages of the big table, changed just before, are in the pool as they were.
+const STILL_DIRTY: f64 = 8.0;
+
 /// Runs the demo.
 pub fn run(options: &DemoArgs, json: bool) -> Result<ExitCode> {
     let folder = Folder::make(&options.out, options.keep)?;
@@ -113,7 +116,9 @@ impl Sizes {
                 options.drop_every
             )));
         }
-        let big_at = marks.len() / 2;
+        // The cleaner writes what is older than some 15 seconds.
+        let soon = marks.iter().filter(|&&at| at <= STILL_DIRTY).count().saturating_sub(1);
+        let big_at = soon.min(marks.len() / 2);
         Ok(Self { pool, big, big_rows: (big / sbtest::BIG_ROW).max(1), run_seconds, marks, big_at })
     }
 }

@@ -173,3 +173,26 @@ fn damage_is_found_and_is_no_refusal() {
     let told = place.call(&["--json", "check"]);
     assert_eq!((told.code, &told.json()["sound"]), (1, &false.into()));
 }
+
+#[test]
+fn leaked_missing_and_foreign_files_are_told() {
+    let place = Place::new();
+    place.feed(&["load", "t"], "id,a\n1,x\n").served();
+    let data = place.path().join("db/data");
+    let foreign = data.join("notes.txt");
+    fs::write(&foreign, "mine").unwrap();
+    let told = place.call(&["check"]).served();
+    assert!(told.out.contains("notes.txt") && told.out.contains("sound"), "{}", told.out);
+    let leaked = data.join("00000000000fffff.tree");
+    let table = largest_data_file(&place);
+    fs::copy(&table, &leaked).unwrap();
+    let told = place.call(&["--json", "check"]);
+    assert_eq!((told.code, &told.json()["sound"]), (1, &false.into()), "{}", told.out);
+    assert!(told.json()["findings"][0].as_str().unwrap().contains("00000000000fffff.tree"), "{}", told.out);
+    assert!(told.json()["foreign"][0].as_str().unwrap().contains("notes.txt"), "{}", told.out);
+    assert_eq!(fs::read(&foreign).unwrap(), b"mine");
+    fs::remove_file(&table).unwrap();
+    let told = place.call(&["check"]);
+    assert_eq!(told.code, 1, "out: {}\nerr: {}", told.out, told.err);
+    assert!(told.out.contains("missing"), "{}", told.out);
+}

@@ -3,8 +3,9 @@
 //! **Purpose.** Eviction knows a frame's tag and needs the page table to take the page out of; recovery, undo and the
 //! flusher know a tablespace's number. Both find the tablespace here.
 //!
-//! **Invariants.** A tablespace has one slot while it is here, and frames note the slot; a slot is used again, so the
-//! incarnation is compared. A drop does not come here: the reclaimer takes the tablespace out once its frames are back.
+//! **Invariants.** A tablespace is here from its first page on, or earlier. It has one slot while it is here, and frames note
+//! the slot; a slot is used again, so the incarnation is compared. A drop does not come here: the reclaimer takes the
+//! tablespace out once its frames are back.
 //!
 //! **May touch.** `space`.
 
@@ -12,8 +13,9 @@ use rustc_hash::FxHashMap;
 
 use super::space::Space;
 use crate::{
+    error::Result,
     ids::SpaceId,
-    sync::{Arc, Rank, RwLock, atomic::Ordering::Relaxed},
+    sync::{Arc, Rank, RwLock},
 };
 
 /// The directory.
@@ -34,17 +36,28 @@ impl Default for Directory {
 }
 
 impl Directory {
-    /// Enters a tablespace.
-    pub fn add(&self, space: &Arc<Space>) {
+    /// The slot of a tablespace, which is entered if it is not here yet.
+    ///
+    /// # Errors
+    /// [`TableDropped`](crate::error::Error::TableDropped), if it was dropped before.
+    pub fn slot_of(&self, space: &Arc<Space>) -> Result<u32> {
+        space.slot().map_or_else(|| self.enter(space), Ok)
+    }
+
+    fn enter(&self, space: &Arc<Space>) -> Result<u32> {
         let mut tables = self.0.write();
-        let slot = tables.unused.pop().unwrap_or_else(|| {
+        if let Some(slot) = space.slot() {
+            return Ok(slot);
+        }
+        let slot = tables.unused.last().map_or(tables.slots.len(), |slot| *slot as usize);
+        space.set_slot(slot as u32)?;
+        if tables.unused.pop().is_none() {
             tables.slots.push(None);
-            tables.slots.len() as u32 - 1
-        });
-        space.slot.store(slot, Relaxed);
-        tables.slots[slot as usize] = Some(space.clone());
-        let earlier = tables.by_id.insert(space.id(), slot);
+        }
+        tables.slots[slot] = Some(space.clone());
+        let earlier = tables.by_id.insert(space.id(), slot as u32);
         assert!(earlier.is_none(), "tablespace {} was entered twice", space.id());
+        Ok(slot as u32)
     }
 
     /// Takes tablespaces out.

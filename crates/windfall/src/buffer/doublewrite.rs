@@ -27,7 +27,7 @@
 //!
 //! The header has as many 4 KiB blocks as [`PAGES`] entries need.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use crate::{
     disk::{Action, Disk, FileName, IoBuffer, Queue, Request},
@@ -125,8 +125,8 @@ impl Doublewrite {
     ///
     /// # Errors
     /// I/O. A header or a copy that is not whole is none: then the batch never reached the pages' places.
-    pub fn copies(disk: &dyn Disk, page_size: usize) -> Result<HashMap<PageId, (Lsn, Vec<u8>)>> {
-        let mut copies = HashMap::new();
+    pub fn copies(disk: &dyn Disk, page_size: usize) -> Result<BTreeMap<PageId, (Lsn, Vec<u8>)>> {
+        let mut copies = BTreeMap::new();
         if disk.len(FileName::Doublewrite)?.is_some() {
             for turn in 0..2 {
                 collect(disk, page_size, turn * half(page_size), &mut copies)?;
@@ -141,7 +141,7 @@ fn collect(
     disk: &dyn Disk,
     page_size: usize,
     start: u64,
-    copies: &mut HashMap<PageId, (Lsn, Vec<u8>)>,
+    copies: &mut BTreeMap<PageId, (Lsn, Vec<u8>)>,
 ) -> Result<()> {
     let mut header = vec![0; HEADER];
     if disk.read(FileName::Doublewrite, start, &mut header)? < HEADER

@@ -220,9 +220,11 @@ impl BufferPool {
         if batch.is_empty() {
             return Ok(0);
         }
-        let pages = batch.into_iter().map(|(copy, buffer)| (copy.id(), copy, buffer));
-        let (copies, buffers): (Vec<_>, Vec<_>) =
-            pages.map(|(id, copy, buffer)| (copy, (id, buffer))).unzip();
+        let with_id = |(copy, buffer): (Copy, IoBuffer)| {
+            let id = copy.id();
+            (copy, (id, buffer))
+        };
+        let (copies, buffers): (Vec<_>, Vec<_>) = batch.into_iter().map(with_id).unzip();
         let (error, failed) = match self.write_out(&mut flusher, &copies, buffers) {
             Ok(failures) => {
                 // The file of a dropped tablespace may be gone: nobody misses it.
@@ -315,7 +317,7 @@ impl BufferPool {
         if space.is_dropped() {
             return None;
         }
-        let no = space.pages.get(page, &crossbeam_epoch::pin())?;
+        let no = space.pages.get(page)?;
         let frame = self.arena.frame(no);
         if !frame.latch.try_share() {
             return None;

@@ -222,7 +222,9 @@ impl<'a> ExclusivePage<'a> {
     pub fn mark_dirty(&mut self, space: &Arc<Space>, since: Lsn) {
         self.changed = true;
         let frame = self.pool.arena.frame(self.frame);
-        if frame.set(DIRTY) & DIRTY == 0 {
+        // Nobody else sets it under this latch, and nobody clears it.
+        if !frame.is(DIRTY) {
+            frame.set(DIRTY);
             frame.set_oldest(since);
             self.pool.counters.dirty.fetch_add(1, Relaxed);
             self.pool.floor.page_dirtied(space, frame.tag().page, since);
@@ -313,10 +315,10 @@ impl BufferPool {
         self.page_size
     }
 
-    /// Makes a tablespace known to the pool.
+    /// Makes a tablespace known to the pool at once, so that it is found by its number before it has a page.
     pub fn attach(&self, id: SpaceId, durability: Durability) -> Arc<Space> {
         let space = Arc::new(Space::new(id, durability));
-        self.directory.add(&space);
+        self.directory.slot_of(&space).expect("nobody could drop it yet");
         space
     }
 
@@ -331,9 +333,10 @@ impl BufferPool {
     }
 
     /// Drops a tablespace: one store, one push. `lsn` is the end of the group that logged the drop. Nothing in the pool is
-    /// looked at; the frames are used again from now on, and the file goes once the log is durable up to `lsn`.
+    /// looked at; the frames are used again from now on, and the file goes once the log is durable up to `lsn`. What never had
+    /// a page has neither.
     pub fn detach(&self, space: &Arc<Space>, lsn: Lsn) {
-        if space.mark_dropped(lsn) {
+        if space.mark_dropped(lsn) && space.is_known_for_good() {
             self.reclaimer.push(space.clone());
         }
     }
@@ -423,7 +426,7 @@ impl BufferPool {
         count_access(id.space, true);
         loop {
             space.check_live()?;
-            let resident = space.pages.get(page, &crossbeam_epoch::pin());
+            let resident = space.pages.get(page);
             if let Some(frame) = resident {
                 let descriptor = self.arena.frame(frame);
                 let held = Held::take(Rank::Page);
@@ -461,7 +464,7 @@ impl BufferPool {
     fn find(&self, space: &Arc<Space>, page: PageNo, hint: Access) -> Result<FrameNo> {
         loop {
             space.check_live()?;
-            if let Some(frame) = space.pages.get(page, &crossbeam_epoch::pin()) {
+            if let Some(frame) = space.pages.get(page) {
                 return Ok(frame);
             }
             self.load(space, page, hint)?;
@@ -486,11 +489,12 @@ impl BufferPool {
     /// someone else entered it first.
     fn install(&self, space: &Arc<Space>, page: PageNo, hint: Access) -> Result<Option<ExclusivePage<'_>>> {
         self.ground.health.check()?;
+        let slot = self.directory.slot_of(space)?;
         let frame = self.allocate()?;
         let descriptor = self.arena.frame(frame);
         // A reader with a stale frame number may hold the latch for a moment; nobody else can.
         descriptor.latch.exclusive();
-        descriptor.set_tag(PageId { space: space.id(), page }, space.slot.load(Relaxed));
+        descriptor.set_tag(PageId { space: space.id(), page }, slot);
         descriptor.arrive(u8::from(hint == Access::Point));
         if space.pages.insert(page, frame, &crossbeam_epoch::pin()).is_err() {
             self.free_latched(frame);

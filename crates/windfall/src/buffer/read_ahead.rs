@@ -30,7 +30,7 @@ impl BufferPool {
         let mut requests = Vec::new();
         for (space, page) in wanted.iter().take(most) {
             let id = PageId { space: space.id(), page: *page };
-            let resident = space.pages.get(*page, &crossbeam_epoch::pin()).is_some();
+            let resident = space.pages.get(*page).is_some();
             if resident || space.is_dropped() || space.file() == FileState::None {
                 continue;
             }

@@ -5,7 +5,8 @@
 //!
 //! **Invariants.** Once dropped, never live again: the incarnation is not used a second time. Who installs a page looks
 //! at the mark afterwards; who drops marks before the table is drained; so a page installed too late is taken out by
-//! whoever installed it. The memory stays valid until the last handle goes.
+//! whoever installed it. The pool learns of a tablespace with its first page, at the latest; one that is dropped before has
+//! nothing to give back, and its slot settles which of the two it is. The memory stays valid until the last handle goes.
 //!
 //! **May touch.** `ids`, `sync`.
 
@@ -43,16 +44,20 @@ pub enum FileState {
     Made,
 }
 
+/// The slot of a tablespace that the pool does not know yet.
+const UNKNOWN: u32 = u32::MAX;
+/// The slot of one that was dropped before the pool knew it.
+const NEVER: u32 = u32::MAX - 1;
+
 /// A tablespace, as the pool knows it.
 #[derive(Debug)]
 pub struct Space {
     id: SpaceId,
     durability: Durability,
-    /// Its place in the pool's directory.
-    pub(super) slot: AtomicU32,
-    dropped: AtomicBool,
-    /// The end of the group that dropped it; until that is durable the file and the log floor wait.
-    drop_lsn: AtomicU64,
+    /// Its place in the pool's directory, [`UNKNOWN`] or [`NEVER`].
+    slot: AtomicU32,
+    /// The end of the group that dropped it, [`Lsn::MAX`] while it lives; until that is durable the file and the log floor wait.
+    dropped: AtomicU64,
     file: AtomicU8,
     /// Whether it has any page: an empty tree has none.
     has_pages: AtomicBool,
@@ -75,9 +80,8 @@ impl Space {
         Self {
             id,
             durability,
-            slot: AtomicU32::new(u32::MAX),
-            dropped: AtomicBool::new(false),
-            drop_lsn: AtomicU64::new(Lsn::MAX.0),
+            slot: AtomicU32::new(UNKNOWN),
+            dropped: AtomicU64::new(Lsn::MAX.0),
             file: AtomicU8::new(FileState::None as u8),
             has_pages: AtomicBool::new(false),
             free_hint: AtomicU32::new(0),
@@ -103,7 +107,7 @@ impl Space {
     /// Whether it was dropped.
     #[inline]
     pub fn is_dropped(&self) -> bool {
-        self.dropped.load(SeqCst)
+        self.drop_lsn() != Lsn::MAX
     }
 
     /// Refuses work on a dropped tablespace.
@@ -116,14 +120,28 @@ impl Space {
 
     /// Marks it dropped by the group that ends at `lsn`. Says whether this call did.
     pub(super) fn mark_dropped(&self, lsn: Lsn) -> bool {
-        // Who sees the mark sees a position, and always the same.
-        let _ = self.drop_lsn.compare_exchange(Lsn::MAX.0, lsn.0, Relaxed, Relaxed);
-        !self.dropped.swap(true, SeqCst)
+        self.dropped.compare_exchange(Lsn::MAX.0, lsn.0, SeqCst, Relaxed).is_ok()
+    }
+
+    /// Its place in the pool's directory, once it has one.
+    pub(super) fn slot(&self) -> Option<u32> {
+        Some(self.slot.load(Acquire)).filter(|slot| *slot < NEVER)
+    }
+
+    /// Gives it a place, unless it was dropped before. For the directory, under its lock.
+    pub(super) fn set_slot(&self, slot: u32) -> Result<()> {
+        let set = self.slot.compare_exchange(UNKNOWN, slot, SeqCst, Relaxed);
+        set.map(drop).map_err(|_| Error::TableDropped)
+    }
+
+    /// It was marked dropped: if the pool does not know it, it never will. Says whether it does.
+    pub(super) fn is_known_for_good(&self) -> bool {
+        self.slot.compare_exchange(UNKNOWN, NEVER, SeqCst, Relaxed).is_err()
     }
 
     /// Where its drop was logged.
     pub fn drop_lsn(&self) -> Lsn {
-        Lsn(self.drop_lsn.load(Relaxed))
+        Lsn(self.dropped.load(SeqCst))
     }
 
     /// The state of its file.

@@ -24,7 +24,7 @@
 
 use super::{
     building::{Building, MOST},
-    ddl::{Catalog, IndexDefinition, LOG_OVERHEAD, check_name, no_table, record_key},
+    ddl::{Catalog, IndexDefinition, LOG_OVERHEAD, check_name, new_space, no_table, record_key},
     record::{IndexRecord, KeyPart, KeySpec},
     runs::Runs,
     table::{Shape, Table},
@@ -115,8 +115,12 @@ impl Catalog {
             return Err(SchemaError::IndexExists { table, index }.into());
         }
         let record = self.new_index(index)?;
+        // Before any work is done: the record that names the tree has to fit.
+        let mut named = old.record.clone();
+        named.indexes.push(record.clone());
+        self.check_record(name, &named)?;
         claim.keep();
-        let tree = self.tree(self.attach_new(record.space));
+        let tree = self.tree(new_space(record.space));
         let env = self.pool.ground().env.clone();
         let building = Arc::new(Building::new(tree.clone(), record.key.clone(), env));
         table.gate().close();
@@ -128,7 +132,7 @@ impl Catalog {
         table.gate().close();
         let added = filled.and_then(|()| {
             filler.settle_noted()?;
-            self.add_index(name, &table, &old, &record, &tree, mode)
+            self.add_index(name, table, &old, &record, &tree, mode)
         });
         if added.is_err() {
             table.reshape(Shape::clone(&old));

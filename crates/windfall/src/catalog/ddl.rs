@@ -96,8 +96,16 @@ pub(super) fn no_table(name: &str) -> SchemaError {
     SchemaError::NoTable(name.into())
 }
 
+/// A tablespace that the pool will know with its first page.
+pub(super) fn new_space(id: SpaceId) -> Arc<Space> {
+    Arc::new(Space::new(id, Durability::Logged))
+}
+
 pub(super) fn record_key(name: &str) -> Vec<u8> {
-    [&[TABLE], name.as_bytes()].concat()
+    let mut key = Vec::with_capacity(1 + name.len());
+    key.push(TABLE);
+    key.extend_from_slice(name.as_bytes());
+    key
 }
 
 impl Catalog {
@@ -184,10 +192,6 @@ impl Catalog {
         self.names.count()
     }
 
-    pub(super) fn attach_new(&self, space: SpaceId) -> Arc<Space> {
-        self.pool.attach(space, Durability::Logged)
-    }
-
     /// The table of this name.
     ///
     /// # Errors
@@ -224,7 +228,7 @@ impl Catalog {
         let claim = self.names.claim(&[name]);
         let table = claim.table(name)?;
         table.gate().close();
-        let result = run(&table);
+        let result = run(table);
         table.gate().open();
         Some(result)
     }
@@ -262,7 +266,7 @@ impl Catalog {
             on_kept_frames(|| self.system.change(&mut mtr, changes))?;
         }
         if !dropped.is_empty() {
-            mtr.record(&Record::Drop { spaces: dropped.to_vec() });
+            mtr.record(&Record::Drop { spaces: dropped.into() });
         }
         let end = mtr.commit()?;
         // Logged and not durable: what must wait for that is found out here, if anywhere.
@@ -291,6 +295,19 @@ impl Catalog {
         })
     }
 
+    /// Refuses a definition that is longer than a record of the system tree can be.
+    pub(super) fn check_record(&self, table: &str, record: &TableRecord) -> Result<()> {
+        let (length, limit) = (record.encode().len(), self.system.tree().inline_limit());
+        if length <= limit {
+            return Ok(());
+        }
+        let what = format!(
+            "the definition of table {table} would take {length} bytes, and with this page size it has room for {limit}: drop \
+             an index that nobody needs, give the indexes shorter names or fewer parts, or keep less metadata with the table"
+        );
+        Err(UsageError::Other(what.into()).into())
+    }
+
     pub(super) fn new_index(&self, index: &IndexDefinition) -> Result<IndexRecord> {
         Ok(IndexRecord {
             name: index.name.as_str().into(),
@@ -316,9 +333,10 @@ impl Catalog {
             return Err(SchemaError::TableExists(name.into()).into());
         }
         let record = self.new_record(definition)?;
+        self.check_record(name, &record)?;
         let mut change = [Change::put(record_key(name), record.encode())];
         self.change(&mut change, &[], mode)?;
-        let shape = self.shape(record, &mut |space| Ok(self.attach_new(space)))?;
+        let shape = self.shape(record, &mut |space| Ok(new_space(space)))?;
         let hashed = self.hashed.load(SeqCst);
         let table = Arc::new(Table::new(shape, hashed));
         self.pause();
@@ -343,32 +361,29 @@ impl Catalog {
 
     fn drop_claimed(&self, names: &[&str], mode: FlushLog) -> Result<DropReport> {
         let mut claim = self.claim(names)?;
-        let tables = claim.tables().map(|(name, table)| table.ok_or_else(|| no_table(name)));
-        let tables = tables.collect::<Result<SmallVec<[Arc<Table>; 1]>, _>>()?;
-        Gate::close_all(tables.iter().map(|table| table.gate()));
-        let spaces: SmallVec<[Arc<Space>; 2]> =
-            tables.iter().flat_map(|table| spaces_of(&table.shape())).collect();
-        let ids: SmallVec<[SpaceId; 2]> = spaces.iter().map(|space| space.id()).collect();
+        if let Some((name, _)) = claim.tables().find(|(_, table)| table.is_none()) {
+            return Err(no_table(name).into());
+        }
+        let tables = claim.tables().filter_map(|(_, table)| table);
+        Gate::close_all(tables.clone().map(|table| table.gate()));
+        let shapes: SmallVec<[Arc<Shape>; 1]> = tables.clone().map(|table| table.shape()).collect();
+        let spaces = || shapes.iter().flat_map(|shape| shape.trees()).map(|tree| tree.space());
+        let mut ids = SmallVec::<[SpaceId; 2]>::new();
+        spaces().for_each(|space| ids.push(space.id()));
         let mut changes: SmallVec<[Change; 1]> =
             claim.tables().map(|(name, _)| Change::remove(record_key(name))).collect();
         let lsn = match self.change(&mut changes, &ids, mode) {
             Ok(lsn) => lsn,
             Err(error) => {
                 // Nothing was changed, or the database is poisoned.
-                for table in &tables {
-                    table.gate().open();
-                }
+                tables.for_each(|table| table.gate().open());
                 return Err(error);
             }
         };
-        for space in &spaces {
-            self.pool.detach(space, lsn);
-        }
-        for table in &tables {
-            table.gate().close_for_good();
-        }
+        spaces().for_each(|space| self.pool.detach(space, lsn));
+        tables.for_each(|table| table.gate().close_for_good());
         claim.set_all_gone();
-        Ok(DropReport { trees: spaces.len(), lsn, ..DropReport::default() })
+        Ok(DropReport { trees: ids.len(), lsn, ..DropReport::default() })
     }
 
     /// Empties a table: it gets new tablespaces, and the old ones are dropped.
@@ -409,7 +424,7 @@ impl Catalog {
         let changed = self.change(&mut [Change::put(record_key(name), record.encode())], &ids, mode);
         if let Ok(lsn) = changed {
             let kept = |id| old.trees().find(|tree| tree.space().id() == id).cloned();
-            let tree = |id| kept(id).unwrap_or_else(|| self.tree(self.attach_new(id)));
+            let tree = |id| kept(id).unwrap_or_else(|| self.tree(new_space(id)));
             let clustered = tree(record.clustered);
             let secondaries = record.indexes.iter().map(|index| tree(index.space)).collect();
             self.pause();
@@ -429,7 +444,7 @@ impl Catalog {
     pub fn rename_table(&self, from: &str, to: &str, mode: FlushLog) -> Result<()> {
         check_name(to)?;
         let mut claim = self.claim(&[from, to])?;
-        let table = claim.table(from).ok_or_else(|| no_table(from))?;
+        let table = claim.table(from).ok_or_else(|| no_table(from))?.clone();
         if claim.table(to).is_some() {
             return Err(SchemaError::TableExists(to.into()).into());
         }
@@ -447,8 +462,8 @@ impl Catalog {
     /// [`SchemaError::NoTable`]; what the log says.
     pub fn swap_tables(&self, a: &str, b: &str, mode: FlushLog) -> Result<()> {
         let mut claim = self.claim(&[a, b])?;
-        let table_a = claim.table(a).ok_or_else(|| no_table(a))?;
-        let table_b = claim.table(b).ok_or_else(|| no_table(b))?;
+        let table_a = claim.table(a).ok_or_else(|| no_table(a))?.clone();
+        let table_b = claim.table(b).ok_or_else(|| no_table(b))?.clone();
         if a == b {
             return Ok(());
         }
@@ -479,7 +494,7 @@ impl Catalog {
     pub(super) fn discard(&self, tree: &Tree) -> Result<()> {
         let _room = self.pool.ground().log.admit_drop(LOG_OVERHEAD)?;
         let mut mtr = Mtr::begin(&self.pool)?;
-        mtr.record(&Record::Drop { spaces: vec![tree.space().id()] });
+        mtr.record(&Record::Drop { spaces: vec![tree.space().id()].into() });
         let end = mtr.commit()?;
         self.pool.detach(tree.space(), end);
         Ok(())
@@ -491,7 +506,8 @@ impl Catalog {
     /// [`SchemaError`] for the names of its indexes.
     pub fn temporary_table(&self, definition: &TableDefinition) -> Result<Arc<Table>> {
         let record = self.new_record(definition)?;
-        let shape = self.shape(record, &mut |space| Ok(self.pool.attach(space, Durability::Temporary)))?;
+        let space = &mut |id| Ok(Arc::new(Space::new(id, Durability::Temporary)));
+        let shape = self.shape(record, space)?;
         Ok(Arc::new(Table::new(shape, self.hashed.load(SeqCst))))
     }
 

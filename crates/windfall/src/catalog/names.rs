@@ -21,13 +21,21 @@ use crate::{
 
 const SHARDS: usize = 64;
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    /// Nobody is deciding over the name.
+    Free,
+    /// A statement is deciding over the name, and who asks for it waits.
+    Claimed,
+    /// A statement is, and the name goes on to mean what it does.
+    Kept,
+}
+
+/// What a name means, or meant before somebody claimed it.
 #[derive(Debug)]
-enum Entry {
-    Table(Arc<Table>),
-    /// A statement is deciding over the name, which meant this before.
-    Claimed(Option<Arc<Table>>),
-    /// A statement has claimed the name, which goes on to mean this.
-    Kept(Arc<Table>),
+struct Entry {
+    table: Option<Arc<Table>>,
+    mark: Mark,
 }
 
 type Shard = Mutex<FxHashMap<Arc<str>, Entry>>;
@@ -44,7 +52,7 @@ pub struct Names {
 #[derive(Debug)]
 pub struct Claim<'a> {
     names: &'a Names,
-    held: SmallVec<[Held<'a>; 2]>,
+    held: SmallVec<[Held<'a>; 1]>,
 }
 
 /// A claimed name, and what it is to mean.
@@ -67,19 +75,11 @@ impl Names {
     /// gets what the name meant before.
     pub fn get(&self, name: &str) -> Option<Arc<Table>> {
         let mut found = None;
-        let mut look = || match self.shard(name).lock().get(name) {
-            Some(Entry::Claimed(before)) => {
-                found.clone_from(before);
-                is_inside()
-            }
-            Some(Entry::Table(table) | Entry::Kept(table)) => {
-                found = Some(table.clone());
-                true
-            }
-            None => {
-                found = None;
-                true
-            }
+        let mut look = || {
+            let shard = self.shard(name).lock();
+            let entry = shard.get(name);
+            found = entry.and_then(|entry| entry.table.clone());
+            entry.is_none_or(|entry| entry.mark != Mark::Claimed) || is_inside()
         };
         if !look() {
             self.env.wait(&self.decided, &mut look);
@@ -89,7 +89,7 @@ impl Names {
 
     /// Claims names, once nobody else is deciding over any of them. A name that is given twice is claimed once.
     pub fn claim<'a>(&'a self, names: &[&'a str]) -> Claim<'a> {
-        let mut sorted: SmallVec<[&str; 2]> = names.into();
+        let mut sorted: SmallVec<[&str; 1]> = names.into();
         sorted.sort_unstable();
         sorted.dedup();
         let mut claim = Claim { names: self, held: SmallVec::with_capacity(sorted.len()) };
@@ -98,12 +98,13 @@ impl Names {
             let mut take = || {
                 let mut shard = self.shard(name).lock();
                 if let Some(entry) = shard.get_mut(name) {
-                    let Entry::Table(table) = entry else { return false };
-                    let table = table.clone();
-                    *entry = Entry::Claimed(Some(table.clone()));
-                    held.push((name, Some(table)));
+                    if entry.mark != Mark::Free {
+                        return false;
+                    }
+                    entry.mark = Mark::Claimed;
+                    held.push((name, entry.table.clone()));
                 } else {
-                    shard.insert(name.into(), Entry::Claimed(None));
+                    shard.insert(name.into(), Entry { table: None, mark: Mark::Claimed });
                     held.push((name, None));
                 }
                 true
@@ -117,7 +118,7 @@ impl Names {
 
     /// Enters a table whose record was found when the database was opened.
     pub fn enter(&self, name: &str, table: Arc<Table>) {
-        self.shard(name).lock().insert(name.into(), Entry::Table(table));
+        self.shard(name).lock().insert(name.into(), Entry { table: Some(table), mark: Mark::Free });
     }
 
     /// How many names there are, claimed ones included.
@@ -130,9 +131,7 @@ impl Names {
         let mut all = Vec::new();
         for shard in &self.shards {
             for (name, entry) in &*shard.lock() {
-                if let Entry::Table(table) | Entry::Kept(table) | Entry::Claimed(Some(table)) = entry {
-                    all.push((name.clone(), table.clone()));
-                }
+                all.extend(entry.table.as_ref().map(|table| (name.clone(), table.clone())));
             }
         }
         all.sort_by(|a, b| a.0.cmp(&b.0));
@@ -146,24 +145,22 @@ impl Claim<'_> {
     }
 
     /// The table of a claimed name.
-    pub fn table(&self, name: &str) -> Option<Arc<Table>> {
-        self.held[self.place(name)].1.clone()
+    pub fn table(&self, name: &str) -> Option<&Arc<Table>> {
+        self.held[self.place(name)].1.as_ref()
     }
 
     /// Lets the names be found meanwhile: they go on to mean what they do. Other statements wait all the same.
     pub fn keep(&self) {
-        for (name, table) in &self.held {
-            if let Some(table) = table {
-                let mut shard = self.names.shard(name).lock();
-                *shard.get_mut(*name).expect("the name is claimed") = Entry::Kept(table.clone());
-            }
+        for (name, _) in self.held.iter().filter(|(_, table)| table.is_some()) {
+            let mut shard = self.names.shard(name).lock();
+            shard.get_mut(*name).expect("the name is claimed").mark = Mark::Kept;
         }
         self.names.decided.notify();
     }
 
     /// The claimed names in order, each once, and their tables.
-    pub fn tables(&self) -> impl Iterator<Item = (&str, Option<Arc<Table>>)> {
-        self.held.iter().map(|(name, table)| (*name, table.clone()))
+    pub fn tables(&self) -> impl Iterator<Item = (&str, Option<&Arc<Table>>)> + Clone {
+        self.held.iter().map(|(name, table)| (*name, table.as_ref()))
     }
 
     /// None of the claimed names means anything from now on.
@@ -182,10 +179,15 @@ impl Drop for Claim<'_> {
     fn drop(&mut self) {
         for (name, table) in self.held.drain(..) {
             let mut shard = self.names.shard(name).lock();
-            match table {
-                Some(table) => *shard.get_mut(name).expect("the name is claimed") = Entry::Table(table),
-                None => drop(shard.remove(name)),
-            }
+            let before = if table.is_some() {
+                let entry = shard.get_mut(name).expect("the name is claimed");
+                core::mem::replace(entry, Entry { table, mark: Mark::Free }).table
+            } else {
+                shard.remove(name).and_then(|entry| entry.table)
+            };
+            // Nobody else may hold that table: its memory is not freed under the lock.
+            drop(shard);
+            drop(before);
         }
         self.names.decided.notify();
     }

@@ -68,10 +68,10 @@ pub struct Call<'a> {
 impl Table {
     /// A table of this shape.
     pub fn new(shape: Shape, hashed: bool) -> Self {
-        let table =
-            Self { gate: Gate::new(), shape: ArcSwap::from_pointee(shape), hashed: AtomicBool::new(hashed) };
-        table.apply_hash_index();
-        table
+        if hashed {
+            shape.trees().for_each(|tree| tree.hash().switch(true));
+        }
+        Self { gate: Gate::new(), shape: ArcSwap::from_pointee(shape), hashed: AtomicBool::new(hashed) }
     }
 
     /// Switches the hash indexes of its trees, and of those to come.

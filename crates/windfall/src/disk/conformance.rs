@@ -46,7 +46,7 @@ fn is_missing<T>(result: &Result<T, DiskError>) -> bool {
 }
 
 fn missing_files(disk: &dyn Disk) {
-    for file in [FileName::Control, FileName::Doublewrite, LOG, data(9)] {
+    for file in [FileName::Control, FileName::NewControl, FileName::Doublewrite, LOG, data(9)] {
         assert_eq!(disk.len(file).unwrap(), None);
         assert!(is_missing(&disk.read(file, 0, &mut [0; 8])));
         assert!(is_missing(&disk.write(file, 0, &[0; 4096])));

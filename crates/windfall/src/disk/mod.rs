@@ -37,6 +37,8 @@ use crate::{
 pub enum FileName {
     /// `windfall.control`: where recovery begins.
     Control,
+    /// `windfall.control.new`: what becomes the control file of a database that is being made.
+    NewControl,
     /// `windfall.doublewrite`: copies of pages on their way to the data files.
     Doublewrite,
     /// `log/<16 hex digits>.log`: a segment of the redo log, by its number.
@@ -60,7 +62,7 @@ impl FileName {
     /// The folder it lies in.
     pub fn folder(self) -> Folder {
         match self {
-            Self::Control | Self::Doublewrite => Folder::Root,
+            Self::Control | Self::NewControl | Self::Doublewrite => Folder::Root,
             Self::Log(_) => Folder::Log,
             Self::Data(_) => Folder::Data,
         }
@@ -79,6 +81,7 @@ impl FileName {
         };
         let file = match folder {
             Folder::Root if name == "windfall.control" => Self::Control,
+            Folder::Root if name == "windfall.control.new" => Self::NewControl,
             Folder::Root if name == "windfall.doublewrite" => Self::Doublewrite,
             Folder::Root => return None,
             Folder::Log => Self::Log(number(".log")?),
@@ -93,6 +96,7 @@ impl fmt::Display for FileName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Control => f.write_str("windfall.control"),
+            Self::NewControl => f.write_str("windfall.control.new"),
             Self::Doublewrite => f.write_str("windfall.doublewrite"),
             Self::Log(number) => write!(f, "log/{number:016x}.log"),
             Self::Data(space) => write!(f, "data/{:016x}.tree", space.0),
@@ -174,7 +178,9 @@ pub trait Disk: Send + Sync + fmt::Debug {
     fn path(&self, file: FileName) -> PathBuf;
 
     /// How much of the space below the data files is free, in percent; `None` where nobody can say.
-    fn free_percent(&self) -> Option<u64>;
+    fn free_percent(&self) -> Option<u64> {
+        None
+    }
 
     /// Creates an empty file; one that has the name already is cut to nothing. Its name is durable after [`Disk::sync_folder`].
     ///
@@ -193,6 +199,14 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`DiskError::Io`].
     fn list(&self, folder: Folder) -> Result<Vec<FileName>, DiskError>;
+
+    /// What else lies in the folders of the database. Nothing of it is ever touched.
+    ///
+    /// # Errors
+    /// [`DiskError::Io`].
+    fn foreign(&self) -> Result<Vec<PathBuf>, DiskError> {
+        Ok(Vec::new())
+    }
 
     /// Reads bytes, from any offset; gives how many there were before the end of the file. Through the page cache
     /// where the file is the log or the control file; [`Disk::read_page`] is the quick way for data files.

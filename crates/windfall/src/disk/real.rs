@@ -78,6 +78,7 @@ impl Inner {
     }
 }
 
+const LOCK: &str = "windfall.lock";
 const FOLDERS: [(Folder, &str); 3] = [(Folder::Root, ""), (Folder::Log, "log"), (Folder::Data, "data")];
 
 impl RealDisk {
@@ -139,7 +140,7 @@ fn create_folders(path: &Path) -> Result<(), DiskError> {
 }
 
 fn lock(root: &Path) -> Result<OwnedFd, DiskError> {
-    let path = root.join("windfall.lock");
+    let path = root.join(LOCK);
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP;
     let fd = retry_on_intr(|| rustix::fs::open(&path, flags, mode)).map_err(|error| match error {
@@ -192,6 +193,24 @@ impl Disk for RealDisk {
         }
         files.sort_unstable();
         Ok(files)
+    }
+
+    fn foreign(&self) -> Result<Vec<PathBuf>, DiskError> {
+        let mut foreign = Vec::new();
+        for (folder, name) in FOLDERS {
+            let path = self.folder_path(folder);
+            let other =
+                |entry: &str| name.is_empty() && (entry == LOCK || FOLDERS.iter().any(|f| f.1 == entry));
+            for entry in fs::read_dir(&path).map_err(|error| failed("list", &path, error))? {
+                let entry = entry.map_err(|error| failed("list", &path, error))?;
+                let is_ours = |name: &str| FileName::parse(folder, name).is_some() || other(name);
+                if !entry.file_name().to_str().is_some_and(is_ours) {
+                    foreign.push(entry.path());
+                }
+            }
+        }
+        foreign.sort_unstable();
+        Ok(foreign)
     }
 
     fn read(&self, file: FileName, offset: u64, out: &mut [u8]) -> Result<usize, DiskError> {

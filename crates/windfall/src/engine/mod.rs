@@ -14,6 +14,7 @@ mod open;
 
 use core::time::Duration;
 
+pub use open::Leftovers;
 pub(crate) use open::no_database;
 
 use crate::{
@@ -66,6 +67,8 @@ pub struct Engine {
     pub deleter: Arc<Deleter>,
     /// The memory of the hash indexes.
     pub hash_budget: Arc<HashBudget>,
+    /// What opening has found without a name.
+    pub leftovers: Leftovers,
     flush_log: AtomicU8,
     closed: AtomicBool,
     /// Stopped first: the workers that change something.
@@ -98,15 +101,19 @@ impl Engine {
 
     fn spawn_changers(&self) {
         let mut changers = Vec::new();
+        let health = &self.pool.ground().health;
+        let mut spawn = |name, kind, wake, step| {
+            changers.push(self.env.spawn(name, kind, wake, health.watch(name, step)));
+        };
         let (pool, deleter) = (self.pool.clone(), self.deleter.clone());
         let reclaim = move || {
-            let more = pool.reclaim_step(&mut |space| deleter.push(space));
+            let more = pool.reclaim_step(&mut |space| deleter.push(&space));
             if more { Next::Again } else { Next::Idle(RECLAIM_PAUSE) }
         };
-        changers.push(self.env.spawn("reclaimer", Kind::Service, Arc::new(Event::new()), Box::new(reclaim)));
+        spawn("reclaimer", Kind::Service, Arc::new(Event::new()), Box::new(reclaim));
         let deleter = self.deleter.clone();
         let wake = deleter.wake.clone();
-        changers.push(self.env.spawn("deleter", Kind::Service, wake, Box::new(move || deleter.step())));
+        spawn("deleter", Kind::Service, wake, Box::new(move || deleter.step()));
         let mut files = files::FileRecords::new(self.pool.clone(), self.system.clone(), self.deleter.clone());
         let (log, mut failures) = (self.log.clone(), 0);
         let record = move || match files.step() {
@@ -126,7 +133,7 @@ impl Engine {
                 Next::Idle(RECORD_PAUSE)
             }
         };
-        changers.push(self.env.spawn("records", Kind::Tenant, Arc::new(Event::new()), Box::new(record)));
+        spawn("records", Kind::Tenant, Arc::new(Event::new()), Box::new(record));
         let transactions = self.transactions.clone();
         let wake = transactions.purge_wake();
         let purge = move || match transactions.streams().make_ahead().and_then(|()| transactions.purge_step())
@@ -138,7 +145,7 @@ impl Engine {
                 Next::Idle(PURGE_PAUSE)
             }
         };
-        changers.push(self.env.spawn("purge", Kind::Tenant, wake, Box::new(purge)));
+        spawn("purge", Kind::Tenant, wake, Box::new(purge));
         *self.changers.lock() = changers;
     }
 

@@ -7,7 +7,7 @@
 //!
 //! **May touch.** All floors below.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use super::{Engine, files};
 use crate::{
@@ -43,16 +43,14 @@ fn create(
     if !options.create_if_missing {
         return Err(DiskError::Missing { path: disk.path(FileName::Control) }.into());
     }
-    if let Some(file) = disk.list(Folder::Data)?.first() {
-        let what = "there are data files and no control file: restore the database from a backup, or choose an empty \
-                    folder for a new one";
-        return Err(CorruptError::File { file: disk.path(*file), what: what.into() }.into());
+    // A creation makes the control file durable before any of these: here a database has lost it.
+    for folder in [Folder::Data, Folder::Log] {
+        if let Some(file) = disk.list(folder)?.first() {
+            let what = "this is a file of a database, and there is no control file: restore the database from a backup, \
+                        or choose an empty folder for a new one";
+            return Err(CorruptError::File { file: disk.path(*file), what: what.into() }.into());
+        }
     }
-    // Segments of a creation that a crash cut off.
-    for segment in disk.list(Folder::Log)? {
-        disk.remove(segment)?;
-    }
-    disk.sync_folder(Folder::Log)?;
     let page_size = options.page_size.unwrap_or(page::DEFAULT_SIZE);
     check_frames(options, page_size)?;
     Doublewrite::create(&**disk, page_size)?;
@@ -107,10 +105,10 @@ fn check_page_size(disk: &Arc<dyn Disk>, control: &Control, options: &Options) -
 struct Attacher<'a> {
     pool: &'a BufferPool,
     /// The data files that exist.
-    files: HashSet<SpaceId>,
+    files: BTreeSet<SpaceId>,
     /// Tablespaces whose file was made durably, by their record or by the log.
-    made: HashSet<SpaceId>,
-    named: HashSet<SpaceId>,
+    made: BTreeSet<SpaceId>,
+    named: BTreeSet<SpaceId>,
     lost: Lost,
 }
 
@@ -131,6 +129,23 @@ impl Attacher<'_> {
         let space = self.pool.attach(id, Durability::Logged);
         recovery::attach_file(self.pool, &space, self.files.contains(&id), made)?;
         Ok(space)
+    }
+}
+
+/// Data files that no record named when the database was opened. They are being deleted.
+#[derive(Clone, Debug, Default)]
+pub struct Leftovers {
+    /// Those whose number was handed out once: of a drop whose deletion was cut off, or of what was never committed.
+    pub pending: Vec<SpaceId>,
+    /// Those whose number was never handed out: no crash leaves such a file.
+    pub leaked: Vec<SpaceId>,
+}
+
+impl Leftovers {
+    fn of(scan: &Scan, attacher: &Attacher<'_>) -> Self {
+        let unnamed = attacher.files.difference(&attacher.named).copied();
+        let (pending, leaked) = unnamed.partition(|space| space.0 < scan.space_ceiling);
+        Self { pending, leaked }
     }
 }
 
@@ -161,10 +176,12 @@ impl Engine {
             (frames(options.buffer_pool_size, page_size), frames(options.pool_max(), page_size));
         let pool = BufferPool::new(ground, page_size, size, most)?;
         let pool = Arc::new(pool);
+        tell_when_stopped(&log, &pool);
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
         let mut servers = Vec::from(checkpointer.spawn(&*env));
         let writer = log.clone();
-        servers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || writer.step())));
+        let step = pool.ground().health.watch("log", Box::new(move || writer.step()));
+        servers.push(env.spawn("log", Kind::Service, log.wake(), step));
 
         recovery::settle_files(&*disk, &scan)?;
         recovery::mend_torn_pages(&*disk, page_size)?;
@@ -192,6 +209,7 @@ impl Engine {
         pool.say_files_made()?;
         // From here on there is work that asks for room in the log, which may be full.
         checkpointer.recovered(transactions.clone());
+        let leftovers = Leftovers::of(&scan, &attacher);
         drop_unnamed(&pool, &system, &deleter, &attacher)?;
         let engine = Self {
             disk,
@@ -204,6 +222,7 @@ impl Engine {
             checkpointer,
             deleter,
             hash_budget: budget,
+            leftovers,
             flush_log: AtomicU8::new(options.flush_log_at_trx_commit as u8),
             closed: AtomicBool::new(false),
             changers: Mutex::new(Rank::Leaf, Vec::new()),
@@ -213,6 +232,20 @@ impl Engine {
         engine.spawn_changers();
         Ok(engine)
     }
+}
+
+/// Lets those who wait for the log or for a frame look again when the database has stopped.
+fn tell_when_stopped(log: &Arc<Log>, pool: &Arc<BufferPool>) {
+    // Both know the health.
+    let (log, waited_for) = (Arc::downgrade(log), Arc::downgrade(pool));
+    pool.ground().health.when_stopped(move || {
+        if let Some(log) = log.upgrade() {
+            log.tell_stopped();
+        }
+        if let Some(pool) = waited_for.upgrade() {
+            pool.tell_freed();
+        }
+    });
 }
 
 /// The system tree, and what is known of the data files.
@@ -232,7 +265,7 @@ fn system_tree<'a>(
         pool,
         files: files.collect(),
         made: scan.made.keys().copied().collect(),
-        named: HashSet::new(),
+        named: BTreeSet::new(),
         lost,
     };
     if made_before {
@@ -272,7 +305,7 @@ fn drop_unnamed(
             pool.detach(space, end);
         }
     }
-    let known: HashSet<SpaceId> = lost.iter().map(|space| space.id()).collect();
+    let known: BTreeSet<SpaceId> = lost.iter().map(|space| space.id()).collect();
     for file in attacher.files.iter().filter(|space| unnamed(space) && !known.contains(space)) {
         deleter.push_file(*file);
     }

@@ -11,7 +11,7 @@
 //! | 16..32 | uuid of the database |
 //! | 32..40 | sequence number of this write |
 //! | 40..44 | incarnation of the log |
-//! | 44..48 | flags; bit 0: shut down cleanly |
+//! | 44..48 | flags; bit 0: shut down cleanly; bit 1: the file of the system tablespace was made |
 //! | 48..56 | LSN at which the incarnation begins |
 //! | 56..64 | segment size of the log |
 //! | 64..72 | floor: recovery reads the log from this LSN |
@@ -26,8 +26,8 @@
 //!
 //! Magic, version and checksum keep their places in every later version, so that a newer file is told from a damaged one.
 //!
-//! **Invariants.** A slot is durable before the other one is touched: opening syncs what it has read, and a failed write
-//! poisons the database.
+//! **Invariants.** A slot is durable before the other one is touched: opening writes what it has read once more and syncs it,
+//! and a failed write poisons the database.
 //!
 //! **May touch.** `ids`, `error`, `health`, `disk`, `sync`.
 
@@ -151,17 +151,23 @@ pub struct ControlFile {
 
 impl ControlFile {
     /// Makes the control file of a new database, with both slots, durably. Make it last: it is what makes the folder a
-    /// database.
+    /// database. It gets its name when it is whole.
     ///
     /// # Errors
-    /// What the disk says.
+    /// What the disk says; there is no database then.
     pub fn create(disk: Arc<dyn Disk>, health: Health, control: Control) -> Result<Self> {
-        disk.create(FileName::Control)?;
+        let file = FileName::NewControl;
+        disk.create(file)?;
         for sequence in 0..2 {
-            disk.write(FileName::Control, offset(sequence), &control.encode(sequence))?;
+            disk.write(file, offset(sequence), &control.encode(sequence))?;
         }
-        disk.sync(FileName::Control)?;
-        disk.sync_folder(Folder::Root)?;
+        disk.sync(file)?;
+        disk.rename(file, FileName::Control)?;
+        if let Err(error) = disk.sync_folder(Folder::Root) {
+            // A later opening would take a name for durable that may not be.
+            let _ = disk.remove(FileName::Control);
+            return Err(error.into());
+        }
         Ok(Self { disk, health, sequence: 1, control })
     }
 
@@ -171,7 +177,9 @@ impl ControlFile {
     /// [`CorruptError::File`] when there is none, when it is not ours, of another version, or damaged in both slots.
     pub fn open(disk: Arc<dyn Disk>, health: Health) -> Result<Self> {
         let (sequence, control) = Self::read(disk.as_ref())?;
-        // What a killed process wrote may still be in the page cache only; the next write relies on this slot.
+        // The next write relies on this slot. What a killed process wrote may still be in the page cache only, and when its
+        // sync has failed another sync of the same bytes means nothing.
+        disk.write(FileName::Control, offset(sequence), &control.encode(sequence))?;
         disk.sync(FileName::Control)?;
         Ok(Self { disk, health, sequence, control })
     }

@@ -20,19 +20,38 @@ use crate::{
     error::{Result, UsageError},
     ids::Lsn,
     sync::{
-        atomic::Ordering::{Relaxed, SeqCst},
+        atomic::{
+            AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
         thread, thread_local,
     },
 };
 
 /// How many may append at the same time; more wait for a slot. A model has few, so that somebody does wait.
 pub(super) const SLOTS: usize = if cfg!(all(test, feature = "model")) { 2 } else { 128 };
-/// A slot that nobody holds.
-pub(super) const FREE: u64 = u64::MAX;
+/// The bound of a slot that nobody holds.
+const FREE: u64 = u64::MAX;
 
 thread_local! {
     /// The slot that this thread had last: most likely free, and in its cache.
     static LAST: Cell<usize> = Cell::new(thread::number());
+}
+
+/// A place for one who appends.
+#[derive(Debug)]
+pub(super) struct Slot {
+    /// A lower bound of what the holder reserves, or [`FREE`].
+    bound: AtomicU64,
+    /// Groups appended by the holders so far: each counts where nobody else does.
+    groups: AtomicU64,
+}
+
+impl Slot {
+    /// One that nobody holds.
+    pub(super) fn free() -> Self {
+        Self { bound: AtomicU64::new(FREE), groups: AtomicU64::new(0) }
+    }
 }
 
 /// Someone who appends. Dropping it says that what was appended is registered dirty.
@@ -49,7 +68,7 @@ impl Log {
         loop {
             for n in 0..SLOTS {
                 let slot = first.wrapping_add(n) % SLOTS;
-                let cell = &self.slots[slot];
+                let cell = &self.slots[slot].bound;
                 if cell.load(Relaxed) != FREE {
                     continue;
                 }
@@ -59,14 +78,20 @@ impl Log {
                     return LogGroup { log: self, slot };
                 }
             }
-            self.env.wait(&self.slot_free, &mut || self.slots.iter().any(|s| s.load(SeqCst) == FREE));
+            self.env
+                .wait(&self.slot_free, &mut || self.slots.iter().any(|slot| slot.bound.load(SeqCst) == FREE));
         }
     }
 
     /// Everything below this has been registered dirty by whoever appended it.
     pub fn append_floor(&self) -> Lsn {
         let reserved = self.reserved.load(SeqCst);
-        Lsn(self.slots.iter().map(|slot| slot.load(SeqCst)).fold(reserved, u64::min))
+        Lsn(self.slots.iter().map(|slot| slot.bound.load(SeqCst)).fold(reserved, u64::min))
+    }
+
+    /// How many groups were appended.
+    pub(super) fn groups(&self) -> u64 {
+        self.slots.iter().map(|slot| slot.groups.load(Relaxed)).sum()
     }
 
     /// The longest payload that one group can have, in bytes.
@@ -107,14 +132,15 @@ impl LogGroup<'_> {
         let durable = Lsn(log.durable.load(SeqCst));
         log.ring.put(&Header::new(log.seed, start, log.incarnation, durable, payload), payload);
         log.published.notify();
-        log.counts.groups.fetch_add(1, Relaxed);
+        let groups = &log.slots[self.slot].groups;
+        groups.store(groups.load(Relaxed) + 1, Relaxed);
         Ok((start, end))
     }
 }
 
 impl Drop for LogGroup<'_> {
     fn drop(&mut self) {
-        self.log.slots[self.slot].store(FREE, SeqCst);
+        self.log.slots[self.slot].bound.store(FREE, SeqCst);
         self.log.slot_free.notify();
     }
 }

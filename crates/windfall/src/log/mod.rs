@@ -77,7 +77,7 @@ use crate::{
     ids::Lsn,
     sync::{
         Arc, Event, Mutex, OnceLock, Rank,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicU64, Ordering::SeqCst},
     },
 };
 
@@ -159,7 +159,6 @@ pub struct LogMetrics {
 
 #[derive(Debug, Default)]
 struct Counts {
-    groups: CachePadded<AtomicU64>,
     fsyncs: AtomicU64,
     writes: AtomicU64,
     bytes: AtomicU64,
@@ -193,8 +192,7 @@ pub struct Log {
     pub(crate) promised_ever: AtomicU64,
     /// The end of the last marker.
     marked: AtomicU64,
-    slots: Box<[CachePadded<AtomicU64>]>,
-    leading: AtomicBool,
+    slots: Box<[CachePadded<group::Slot>]>,
     writer: Mutex<Writer>,
     /// How many have ever needed a sync, how many of them had when the last one began, and how many took part in it or
     /// came while it ran.
@@ -278,7 +276,9 @@ impl Log {
         let Some(incarnation) = before.incarnation.checked_add(1) else {
             return refuse("path", "the database was opened too often: dump it and load it anew");
         };
-        let segments = Segments::open(disk.clone(), before.uuid, geometry, before.floor, end)?;
+        let known = before.durable.max(before.incarnation_start);
+        let segments =
+            Segments::open(disk.clone(), health.clone(), before.uuid, geometry, before.floor, known, end)?;
         control.update(|control| {
             control.incarnation = incarnation;
             control.incarnation_start = end;
@@ -300,8 +300,7 @@ impl Log {
             #[cfg(test)]
             promised_ever: AtomicU64::new(0),
             marked: AtomicU64::new(end.0),
-            slots: (0..group::SLOTS).map(|_| CachePadded::new(AtomicU64::new(group::FREE))).collect(),
-            leading: AtomicBool::new(false),
+            slots: (0..group::SLOTS).map(|_| CachePadded::new(group::Slot::free())).collect(),
             writer: Mutex::new(Rank::LogWrite, Writer::default()),
             arrived: AtomicU64::new(0),
             served: AtomicU64::new(0),

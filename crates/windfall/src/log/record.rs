@@ -7,6 +7,8 @@
 //!
 //! **May touch.** `ids`, `page`.
 
+use std::borrow::Cow;
+
 use crate::{
     ids::{PageId, PageNo, SpaceId, TrxId, UndoPos},
     page::PageOp,
@@ -25,7 +27,7 @@ pub enum Record<'a> {
     /// Tablespaces were dropped.
     Drop {
         /// Which.
-        spaces: Vec<SpaceId>,
+        spaces: Cow<'a, [SpaceId]>,
     },
     /// A tablespace's file exists durably.
     FileMade {
@@ -121,7 +123,7 @@ impl GroupWriter {
             Record::Page { id, op } => self.page(*id, op),
             Record::Drop { spaces } => {
                 put(DROP, &[spaces.len() as u64]);
-                for space in spaces {
+                for space in spaces.iter() {
                     out.extend_from_slice(&space.0.to_le_bytes());
                 }
             }
@@ -234,7 +236,7 @@ mod tests {
             Record::Page { id: id(7), op: format },
             Record::Page { id: id(7), op: PageOp::Write { at: 40, bytes: b"abc" } },
             Record::Page { id: id(8), op: format },
-            Record::Drop { spaces: vec![SpaceId(7), SpaceId(9)] },
+            Record::Drop { spaces: vec![SpaceId(7), SpaceId(9)].into() },
             Record::FileMade { space: SpaceId(8) },
             Record::Ceilings { space: SpaceId(100), trx: TrxId(200) },
             Record::TrxBegin { trx: TrxId(5), first: UndoPos(99) },

@@ -14,16 +14,25 @@
 //!
 //! Segments are prepared ahead, with their space reserved; those below the floor are renamed and used again.
 //!
+//! **When a sync fails** the system may have dropped the pages that it could not write and call the file clean: the next
+//! sync of it works, and the bytes are lost all the same. So no sync is tried again. A segment that holds a part of the
+//! stream stops the database (`writer`). One that is being prepared holds nothing yet: its file is removed, and the next
+//! attempt begins with another one, every byte of which has to be written anew; till then operations are told. If it
+//! cannot be removed, or if it is the sync of the folder that fails, after which nobody knows which names there are, the
+//! database stops. And whoever opens it again reads what may not be durable: so all that lies behind what was certainly
+//! durable is written once more before it is synced.
+//!
 //! **Invariants.** Header and name of a segment are durable before the first frame is written to it. A segment that is
 //! used again gets its header under its old name, is synced, and is renamed then: at no moment is a file with a
 //! wrong header found under a number that counts.
 //!
-//! **May touch.** `ids`, `error`, `disk`, `sync`.
+//! **May touch.** `ids`, `error`, `health`, `disk`, `sync`.
 
 use super::frame::{self, BLOCK};
 use crate::{
     disk::{Disk, FileName, Folder},
     error::{DiskError, Result},
+    health::Health,
     ids::Lsn,
     sync::{
         Arc, Mutex, Rank,
@@ -35,6 +44,8 @@ const MAGIC: &[u8; 8] = b"WINDLOG1";
 const VERSION: u32 = 1;
 /// How many segments below the floor are kept to be used again; more are removed.
 const KEPT: usize = 2;
+/// The most that is written again at once, in bytes.
+const CHUNK: u64 = 1 << 20;
 
 /// The arithmetic of positions.
 #[derive(Clone, Copy, Debug)]
@@ -121,10 +132,27 @@ struct Files {
     retired: Vec<u64>,
 }
 
+/// Writes a part of the stream to where it lies already.
+fn write_again(disk: &dyn Disk, geometry: Geometry, from: Lsn, end: Lsn) -> Result<(), DiskError> {
+    let (mut at, mut bytes) = (from, Vec::new());
+    while at < end {
+        let (file, offset) = (FileName::Log(geometry.number(at)), geometry.offset(at));
+        bytes.resize((end.0 - at.0).min(geometry.left(at)).min(CHUNK) as usize, 0);
+        let read = disk.read(file, offset, &mut bytes)?;
+        if read < bytes.len() {
+            return Err(DiskError::Missing { path: disk.path(file) });
+        }
+        disk.write(file, offset, &bytes)?;
+        at.0 += read as u64;
+    }
+    Ok(())
+}
+
 /// The files.
 #[derive(Debug)]
 pub(super) struct Segments {
     disk: Arc<dyn Disk>,
+    health: Health,
     uuid: [u8; 16],
     geometry: Geometry,
     /// Segments below this number are ready to be written.
@@ -133,15 +161,19 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// Takes over the files of a log that is needed from `floor` on and ends at `end`. Makes durable what lies between, and
-    /// removes what lies beyond.
+    /// Takes over the files of a log that is needed from `floor` on, was certainly durable up to `known`, and ends at
+    /// `end`. Makes durable what lies between, and removes what lies beyond.
     pub(super) fn open(
         disk: Arc<dyn Disk>,
+        health: Health,
         uuid: [u8; 16],
         geometry: Geometry,
         floor: Lsn,
+        known: Lsn,
         end: Lsn,
     ) -> Result<Self> {
+        // A sync of an earlier process may have failed: what it left would stay readable and never become durable.
+        write_again(&*disk, geometry, known, end)?;
         let first = geometry.number(floor);
         // At the very beginning of a segment nothing in its file counts yet.
         let in_use = geometry.number(end) + u64::from(end > geometry.start(geometry.number(end)));
@@ -158,7 +190,7 @@ impl Segments {
         }
         disk.sync_folder(Folder::Log)?;
         let files = Mutex::new(Rank::LogFiles, Files { first, retired });
-        Ok(Self { disk, uuid, geometry, prepared: AtomicU64::new(in_use.max(first)), files })
+        Ok(Self { disk, health, uuid, geometry, prepared: AtomicU64::new(in_use.max(first)), files })
     }
 
     /// The arithmetic.
@@ -186,27 +218,47 @@ impl Segments {
         if number > up_to {
             return Ok(false);
         }
-        let (name, size) = (FileName::Log(number), self.geometry.segment_size);
-        let header = self.geometry.header(&self.uuid, number);
         // Only a file of full size is used again: another would not hold its space reserved.
         let again = match files.retired.last() {
-            Some(&old) if self.disk.len(FileName::Log(old))? == Some(size) => files.retired.pop(),
+            Some(&old) if self.disk.len(FileName::Log(old))? == Some(self.geometry.segment_size) => {
+                files.retired.pop()
+            }
             _ => None,
         };
-        if let Some(old) = again {
-            let old = FileName::Log(old);
-            self.disk.write(old, 0, &header)?;
-            self.disk.sync(old)?;
-            self.disk.rename(old, name)?;
-        } else {
-            self.disk.create(name)?;
-            self.disk.preallocate(name, 0, size)?;
-            self.disk.write(name, 0, &header)?;
-            self.disk.sync(name)?;
+        if let Err(error) = self.make(number, again) {
+            if !self.throw_away(again.unwrap_or(number), &error)? {
+                files.retired.extend(again);
+            }
+            return Err(error.into());
         }
-        self.disk.sync_folder(Folder::Log)?;
+        self.disk.sync_folder(Folder::Log).map_err(|error| self.health.poison(&error.to_string()))?;
         self.prepared.store(number + 1, SeqCst);
         Ok(true)
+    }
+
+    /// Makes a segment, out of an old file if one is to be used again.
+    fn make(&self, number: u64, again: Option<u64>) -> Result<(), DiskError> {
+        let (name, header) = (FileName::Log(number), self.geometry.header(&self.uuid, number));
+        if let Some(old) = again.map(FileName::Log) {
+            self.disk.write(old, 0, &header)?;
+            self.disk.sync(old)?;
+            return self.disk.rename(old, name);
+        }
+        self.disk.create(name)?;
+        self.disk.preallocate(name, 0, self.geometry.segment_size)?;
+        self.disk.write(name, 0, &header)?;
+        self.disk.sync(name)
+    }
+
+    /// Removes a file of which no segment could be made. Says whether it is gone; it has to be if its sync has failed.
+    fn throw_away(&self, number: u64, error: &DiskError) -> Result<bool> {
+        match (self.disk.remove(FileName::Log(number)), error) {
+            (Ok(()) | Err(DiskError::Missing { .. }), _) => Ok(true),
+            (Err(stays), DiskError::Io { action: "sync", .. }) => {
+                Err(self.health.poison(&format!("{error}; and then: {stays}")))
+            }
+            (Err(_), _) => Ok(false),
+        }
     }
 
     /// Gives up what lies wholly below the floor.

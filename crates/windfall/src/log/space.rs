@@ -205,8 +205,8 @@ impl Log {
         self.promise(bytes)
     }
 
-    /// As [`Log::admit`], but waiting for nothing, whatever is in the way of others, as long as there is a segment at hand:
-    /// for work that makes room, and for what is said of work that was done.
+    /// As [`Log::admit`], but waiting for nothing, whatever is in the way of others, as long as there is a segment at hand: for
+    /// work that makes room, drops and checkpoints, and for what is said of work that was done.
     ///
     /// # Errors
     /// As [`Log::admit`], if the segment at hand is used up.
@@ -346,7 +346,7 @@ impl Log {
             fsyncs: counts.fsyncs.load(Relaxed),
             writes: counts.writes.load(Relaxed),
             bytes: counts.bytes.load(Relaxed),
-            groups: counts.groups.load(Relaxed),
+            groups: self.groups(),
             follows: counts.follows.load(Relaxed),
             buffer_full: counts.full.load(Relaxed),
             waits: counts.waits.load(Relaxed),

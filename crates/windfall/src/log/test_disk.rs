@@ -123,10 +123,6 @@ impl Disk for TestDisk {
         file.to_string().into()
     }
 
-    fn free_percent(&self) -> Option<u64> {
-        None
-    }
-
     fn create(&self, file: FileName) -> Result<(), DiskError> {
         self.rename_all(|state| {
             state.next += 1;

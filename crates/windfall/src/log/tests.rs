@@ -9,6 +9,7 @@
 
 mod control;
 mod crash;
+mod segments;
 
 use std::thread;
 

@@ -3,8 +3,8 @@
 //! **Purpose.** Whoever needs the log written or durable up to a position and finds nobody at it becomes the leader: it
 //! writes every finished frame, syncs once for all of them, and tells everybody. The others wait for the outcome.
 //!
-//! **Invariants.** One leader at a time: `leading` is claimed by compare-and-swap, then the writer's mutex is free.
-//! Followers wait on an event, never on the mutex. `written` moves only after the ring behind it is clear, and so
+//! **Invariants.** One leader at a time: whoever gets the writer's mutex by trying. Followers wait on an event, never on the
+//! mutex. `written` moves only after the ring behind it is clear, and so
 //! hands out that space; `durable` moves only after a sync that worked. A failing write or sync poisons the database
 //! before leadership ends, so whoever waits is told.
 //!
@@ -17,7 +17,13 @@ use crate::{
     disk::FileName,
     error::{DiskError, Error, Result},
     ids::Lsn,
-    sync::atomic::Ordering::{Relaxed, SeqCst},
+    sync::{
+        Held, MutexGuard, Rank,
+        atomic::{
+            AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
 };
 
 /// The most that is written at once, in bytes.
@@ -35,12 +41,17 @@ pub(super) struct Writer {
     unsynced: Vec<u64>,
 }
 
-/// Leadership; it ends with the value.
-struct Lead<'a>(&'a Log);
+/// Leadership. It ends with the value, and then those who wait are told: the fields are dropped in this order.
+struct Lead<'a> {
+    writer: MutexGuard<'a, Writer>,
+    _end: Progress<'a>,
+}
 
-impl Drop for Lead<'_> {
+/// Tells those who wait for the log's progress when it is dropped.
+struct Progress<'a>(&'a Log);
+
+impl Drop for Progress<'_> {
     fn drop(&mut self) {
-        self.0.leading.store(false, SeqCst);
         self.0.progress.notify();
     }
 }
@@ -85,26 +96,27 @@ impl Log {
             self.arrived.fetch_add(1, SeqCst);
             self.arrival.notify();
         }
+        // Leader or not, it waits: for the system, or for the leader.
+        drop(Held::take(Rank::LogWrite));
         while !reached() {
             self.health.check()?;
-            if self.leading.compare_exchange(false, true, SeqCst, SeqCst).is_ok() {
-                let lead = Lead(self);
-                let done = if reached() { Ok(()) } else { self.lead(goal, sync) };
-                drop(lead);
-                done?;
+            if let Some(writer) = self.writer.try_lock() {
+                let mut lead = Lead { writer, _end: Progress(self) };
+                if !reached() {
+                    self.lead(&mut lead.writer, goal, sync)?;
+                }
             } else {
                 self.counts.follows.fetch_add(1, Relaxed);
                 self.env.wait(&self.progress, &mut || {
-                    reached() || !self.leading.load(SeqCst) || self.health.is_poisoned()
+                    reached() || !self.writer.is_locked() || self.health.is_poisoned()
                 });
             }
         }
         Ok(())
     }
 
-    fn lead(&self, goal: u64, sync: bool) -> Result<()> {
-        let mut writer = self.writer.lock();
-        // It may have been closed while this waited.
+    fn lead(&self, writer: &mut Writer, goal: u64, sync: bool) -> Result<()> {
+        // It may have been closed since this was looked at.
         self.health.check()?;
         if sync {
             self.gather();
@@ -113,7 +125,7 @@ impl Log {
             let from = Lsn(self.written.load(SeqCst));
             let upto = self.ring.published(from);
             if upto > from {
-                self.write_out(&mut writer, from, upto).map_err(|error| self.poison(&error))?;
+                self.write_out(writer, from, upto).map_err(|error| self.poison(&error))?;
             } else if from.0 < goal {
                 // Someone has reserved this space and is still copying. If it waits for room in the ring, there is
                 // some: everything before it has just been written, and it was told.
@@ -128,7 +140,7 @@ impl Log {
             }
         }
         if sync {
-            self.sync_written(&mut writer).map_err(|error| self.poison(&error))?;
+            self.sync_written(writer).map_err(|error| self.poison(&error))?;
         }
         Ok(())
     }
@@ -188,8 +200,10 @@ impl Log {
             at.0 += bytes as u64;
             self.written.store(at.0, SeqCst);
             self.progress.notify();
-            self.counts.writes.fetch_add(1, Relaxed);
-            self.counts.bytes.fetch_add(bytes as u64, Relaxed);
+            // Only the leader counts here.
+            let more = |count: &AtomicU64, n| count.store(count.load(Relaxed) + n, Relaxed);
+            more(&self.counts.writes, 1);
+            more(&self.counts.bytes, bytes as u64);
         }
         if geometry.number(upto) != geometry.number(from) {
             self.wake.notify();

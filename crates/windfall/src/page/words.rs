@@ -152,25 +152,24 @@ impl<'a> Page<'a> {
     /// Copies bytes in. The range must lie within the page.
     pub fn write(self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.len(), "a write of {} bytes at {at} leaves the page", bytes.len());
-        let mut at = at;
-        let mut bytes = bytes;
-        let head = (8 - at % 8) % 8;
-        if head > 0 {
-            let n = head.min(bytes.len());
-            for &byte in &bytes[..n] {
-                self.set_u8(at, byte);
-                at += 1;
-            }
-            bytes = &bytes[n..];
-        }
-        let (chunks, rest) = bytes.as_chunks::<8>();
+        let head = bytes.len().min((8 - at % 8) % 8);
+        let (head, rest) = bytes.split_at(head);
+        self.set_few(at, head);
+        let mut at = at + head.len();
+        let (chunks, rest) = rest.as_chunks::<8>();
         for chunk in chunks {
             self.words[at / 8].store(u64::from_le_bytes(*chunk), Relaxed);
             at += 8;
         }
-        for &byte in rest {
-            self.set_u8(at, byte);
-            at += 1;
+        self.set_few(at, rest);
+    }
+
+    /// Writes fewer than eight bytes, all in one word.
+    fn set_few(self, at: usize, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            let value = bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            let mask = (1 << (8 * bytes.len())) - 1;
+            self.put(at / 8, value << (at % 8 * 8), mask << (at % 8 * 8));
         }
     }
 

@@ -14,7 +14,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use crate::{
     buffer::{BufferPool, Doublewrite, Durability, FileState, Space},
@@ -59,7 +59,7 @@ pub struct Scan {
     /// Tablespaces that were dropped.
     pub dropped: HashSet<SpaceId>,
     /// Tablespaces whose file was made durable, with the first group that says so.
-    pub made: HashMap<SpaceId, Lsn>,
+    pub made: BTreeMap<SpaceId, Lsn>,
     /// Transactions without an end, with their first undo record.
     pub unfinished: BTreeMap<TrxId, UndoPos>,
     /// No tablespace id at or above this was handed out.
@@ -87,7 +87,7 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
     while let Some((start, end, group)) = reader.next_group()? {
         for record in GroupReader::new(group) {
             match record.map_err(|what| damage(disk.as_ref(), control, start, what))? {
-                Record::Drop { spaces } => scan.dropped.extend(spaces),
+                Record::Drop { spaces } => scan.dropped.extend(spaces.iter()),
                 Record::FileMade { space } => drop(scan.made.entry(space).or_insert(start)),
                 Record::Ceilings { space, trx } => {
                     scan.space_ceiling = scan.space_ceiling.max(space.0);
@@ -130,8 +130,10 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
 /// # Errors
 /// I/O.
 pub fn settle_files(disk: &dyn Disk, scan: &Scan) -> Result<()> {
-    for space in scan.changed.difference(&scan.dropped) {
-        let file = FileName::Data(*space);
+    let mut changed: Vec<_> = scan.changed.difference(&scan.dropped).copied().collect();
+    changed.sort_unstable();
+    for space in changed {
+        let file = FileName::Data(space);
         if disk.len(file)?.is_some() {
             disk.sync(file)?;
         }
@@ -139,15 +141,17 @@ pub fn settle_files(disk: &dyn Disk, scan: &Scan) -> Result<()> {
     Ok(disk.sync_folder(Folder::Data)?)
 }
 
-/// Puts whole copies in the place of torn pages.
+/// Puts whole copies in the place of torn pages. Says how many there were. A page that is as its copy is written again,
+/// too: if the sync of its place has failed it may be torn on the disk though it is read whole, and the doublewrite file
+/// is about to lose the copy.
 ///
 /// # Errors
 /// I/O.
 pub fn mend_torn_pages(disk: &dyn Disk, page_size: usize) -> Result<usize> {
-    let mut queue = disk.queue();
-    let mut mended = HashSet::new();
-    let mut count = 0;
-    for (id, (_, copy)) in Doublewrite::copies(disk, page_size)? {
+    let mut requests = Vec::new();
+    let mut files = BTreeSet::new();
+    let mut torn = 0;
+    for (id, (lsn, copy)) in Doublewrite::copies(disk, page_size)? {
         let file = FileName::Data(id.space);
         // A file that is not there was never synced: redo makes its pages anew.
         if disk.len(file)?.is_none() {
@@ -155,25 +159,31 @@ pub fn mend_torn_pages(disk: &dyn Disk, page_size: usize) -> Result<usize> {
         }
         let offset = u64::from(id.page.0) * page_size as u64;
         let words: Vec<AtomicU64> = (0..page_size / 8).map(|_| AtomicU64::new(0)).collect();
-        disk.read_page(file, offset, Page::new(&words))?;
-        if Page::new(&words).verify(id).is_err() {
-            tracing::warn!(page = %id, "a torn page is mended from its copy");
+        let page = Page::new(&words);
+        disk.read_page(file, offset, page)?;
+        let is_torn = page.verify(id).is_err();
+        if is_torn || page.lsn() == lsn {
+            if is_torn {
+                tracing::warn!(page = %id, "a torn page is mended from its copy");
+                torn += 1;
+            }
             let mut buffer = IoBuffer::new(page_size);
             buffer.bytes_mut()[..page_size].copy_from_slice(&copy);
-            queue.submit(vec![Request { token: 0, file, offset, action: Action::Write, buffer }]);
-            while queue.pending() > 0 {
-                for done in queue.complete(true) {
-                    done.result?;
-                }
-            }
-            mended.insert(file);
-            count += 1;
+            requests.push(Request { token: 0, file, offset, action: Action::Write, buffer });
+            files.insert(file);
         }
     }
-    for file in mended {
+    let mut queue = disk.queue();
+    queue.submit(requests);
+    while queue.pending() > 0 {
+        for done in queue.complete(true) {
+            done.result?;
+        }
+    }
+    for file in files {
         disk.sync(file)?;
     }
-    Ok(count)
+    Ok(torn)
 }
 
 /// The changes of one page in a batch: group start, group end, and where the change lies in the batch's bytes.
@@ -318,9 +328,12 @@ impl Replay<'_> {
         if id.page == PageNo::HEADER {
             space.set_has_pages();
         }
+        // From the first change on, done or not: what is read may not be durable, if a sync has failed. So a page that was
+        // found done is written once more, too, before the floor of the log passes.
+        let since = changes.first().map_or(Lsn::MAX, |(start, ..)| *start);
         // As it was found: a group may change a page several times, and all its changes carry one LSN.
         let found = if fresh { Lsn::ZERO } else { latched.page().lsn() };
-        for (start, end, at) in changes.iter().filter(|(_, end, _)| *end > found) {
+        for (_, end, at) in changes.iter().filter(|(_, end, _)| *end > found) {
             let page = latched.page();
             let damaged = |what: &str| {
                 let file = self.pool.ground().disk.path(FileName::Data(id.space));
@@ -335,8 +348,9 @@ impl Replay<'_> {
             }
             op.apply(page, id).map_err(damaged)?;
             page.set_lsn(*end);
-            latched.mark_dirty(space, *start);
+            latched.mark_dirty(space, since);
         }
+        latched.mark_dirty(space, since);
         Ok(())
     }
 }

@@ -217,7 +217,7 @@ impl Run<'_> {
                 self.next.remove(&id);
                 self.dropped.push(id);
                 let mut mtr = Mtr::begin(&pool)?;
-                mtr.record(&Record::Drop { spaces: vec![SpaceId(id)] });
+                mtr.record(&Record::Drop { spaces: vec![SpaceId(id)].into() });
                 let end = mtr.commit()?;
                 pool.ground().log.sync_to(end)?;
                 pool.detach(&space, end);
@@ -467,7 +467,7 @@ fn a_torn_page_is_needed_until_the_drop_of_its_tablespace_is_durable() {
     assert!(base.pool.flush([(one.clone(), PageNo(1))]).is_err());
     set(&base, &other, 1).unwrap();
     let mut mtr = Mtr::begin(&base.pool).unwrap();
-    mtr.record(&Record::Drop { spaces: vec![one.id()] });
+    mtr.record(&Record::Drop { spaces: vec![one.id()].into() });
     base.pool.detach(&one, mtr.commit().unwrap());
     while base.pool.reclaim_step(&mut drop) {}
     // Each of these takes over a half of the doublewrite file.
@@ -513,10 +513,10 @@ fn a_full_log_makes_the_deleter_sync_a_drop() {
     base.commit(mtr).unwrap();
     base.checkpointer.checkpoint_all(false).unwrap();
     let mut mtr = Mtr::begin(pool).unwrap();
-    mtr.record(&Record::Drop { spaces: vec![space.id()] });
+    mtr.record(&Record::Drop { spaces: vec![space.id()].into() });
     let dropped = mtr.commit().unwrap();
     pool.detach(&space, dropped);
-    while pool.reclaim_step(&mut |space| deleter.push(space)) {}
+    while pool.reclaim_step(&mut |space| deleter.push(&space)) {}
 
     let _ = deleter.step();
     assert!(log.durable() < dropped, "a log with room waits for nobody");

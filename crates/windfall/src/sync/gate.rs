@@ -122,7 +122,7 @@ impl Gate {
     /// Closes several gates as one and waits until nobody is inside any of them. See [`Gate::close`].
     pub fn close_all<'g>(gates: impl Iterator<Item = &'g Self> + Clone) {
         loop {
-            gates.clone().for_each(|gate| gate.mark(CLOSING));
+            gates.clone().for_each(Self::begin_to_close);
             gates.clone().for_each(|gate| gate.changed.wait(|| gate.is_empty()));
             // Nobody waits for a gate to be closed.
             gates.clone().for_each(|gate| gate.store(CLOSED));
@@ -137,6 +137,15 @@ impl Gate {
     pub fn close_for_good(&self) {
         self.mark(CLOSED_FOR_GOOD);
         self.changed.wait(|| self.is_empty());
+    }
+
+    fn begin_to_close(&self) {
+        // At an open gate nobody waits. At one that was closed too early those who are inside another may pass now.
+        if self.state.load(SeqCst) == OPEN {
+            self.state.store(CLOSING, SeqCst);
+        } else {
+            self.mark(CLOSING);
+        }
     }
 
     fn store(&self, state: u8) {

@@ -164,6 +164,24 @@ impl Drop for Marked<'_> {
     }
 }
 
+/// That a lock is shared from inside a drop, as long as it is.
+#[derive(Debug)]
+struct Shared<'a>(Option<&'a DropMark>);
+
+impl<'a> Shared<'a> {
+    fn new(mark: &'a DropMark) -> Self {
+        Self(mark.shared().then_some(mark))
+    }
+}
+
+impl Drop for Shared<'_> {
+    fn drop(&mut self) {
+        if let Some(mark) = self.0 {
+            mark.unshared();
+        }
+    }
+}
+
 /// A mutex with a rank. A panic while it is held does not poison it: the engine's own poison is stickier.
 #[derive(Debug)]
 pub struct Mutex<T> {
@@ -205,6 +223,11 @@ impl<T> Mutex<T> {
         Some(MutexGuard { _marked: Marked::new(&self.mark), inner, _held: Held::tried(self.rank) })
     }
 
+    /// Whether somebody holds the mutex, or did a moment ago.
+    pub fn is_locked(&self) -> bool {
+        self.inner.is_locked()
+    }
+
     /// The value, when nobody else can hold the mutex.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
@@ -235,7 +258,7 @@ pub struct RwLock<T> {
 /// What [`RwLock::read`] gives.
 #[derive(Debug)]
 pub struct RwLockReadGuard<'a, T> {
-    _marked: Marked<'a>,
+    _shared: Shared<'a>,
     inner: machine::RwLockReadGuard<'a, T>,
     _held: Held,
 }
@@ -262,7 +285,7 @@ impl<T> RwLock<T> {
             self.mark.waited();
             self.inner.read()
         });
-        RwLockReadGuard { _marked: Marked::new(&self.mark), inner, _held: held }
+        RwLockReadGuard { _shared: Shared::new(&self.mark), inner, _held: held }
     }
 
     /// Waits for exclusive access.

@@ -91,9 +91,20 @@ impl DropMark {
         Self(AtomicU32::new(0))
     }
 
-    /// This thread has taken what the mark stands beside. Says whether that was noted, and is to be taken back.
+    /// This thread has taken what the mark stands beside, and nobody else has it, nor writes here, meanwhile. Says whether that
+    /// was noted, and is to be taken back.
     #[inline]
     pub fn taken(&self) -> bool {
+        let dropping = SCOPE.get();
+        if dropping {
+            self.0.store(1, Relaxed);
+        }
+        dropping
+    }
+
+    /// As [`DropMark::taken`], beside others who may have taken it, too.
+    #[inline]
+    pub fn shared(&self) -> bool {
         let dropping = SCOPE.get();
         if dropping {
             self.0.fetch_add(1, Relaxed);
@@ -104,6 +115,12 @@ impl DropMark {
     /// This thread is about to give back what it noted as taken.
     #[inline]
     pub fn given(&self) {
+        self.0.store(0, Relaxed);
+    }
+
+    /// This thread is about to give back what it noted as shared.
+    #[inline]
+    pub fn unshared(&self) {
         self.0.fetch_sub(1, Relaxed);
     }
 

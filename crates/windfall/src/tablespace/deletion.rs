@@ -14,7 +14,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use crate::{
-    buffer::{BufferPool, FileState, Space},
+    buffer::{BufferPool, Space},
     disk::FileName,
     env::Next,
     error::DiskError,
@@ -36,21 +36,19 @@ const PAUSE: Duration = Duration::from_millis(25);
 const IDLE: Duration = Duration::from_millis(500);
 /// A sync that takes longer than this much of what the longest usually takes, in percent, is a neighbour that suffers.
 const SUFFERS: u32 = 150;
-
 /// With less free space than this, in percent, the pace is no matter.
 const SHORT_PERCENT: u64 = 5;
+/// How many files a step looks at for the first time.
+const LOOKS_A_STEP: usize = 16;
 
 #[derive(Debug)]
 struct Doomed {
     space: SpaceId,
-    /// What the pool knows of it; nothing of a file that recovery found without a record.
-    known: Option<Arc<Space>>,
+    /// Where its drop stands in the log; zero where recovery found a file without a record.
+    dropped: Lsn,
     /// How much is left, once it was looked at.
     left: Option<u64>,
 }
-
-/// How many files a step looks at for the first time.
-const LOOKS_A_STEP: usize = 16;
 
 #[derive(Debug)]
 struct Pace {
@@ -122,17 +120,19 @@ impl Deleter {
         }
     }
 
-    /// Takes over a dropped tablespace.
-    pub fn push(&self, space: Arc<Space>) {
-        self.pending.fetch_add(1, SeqCst);
-        self.arrived.lock().push_back(Doomed { space: space.id(), known: Some(space), left: None });
-        self.wake.notify();
+    /// Takes over the file of a dropped tablespace.
+    pub fn push(&self, space: &Space) {
+        self.take_over(Doomed { space: space.id(), dropped: space.drop_lsn(), left: None });
     }
 
     /// Takes over a file that no record names.
     pub fn push_file(&self, space: SpaceId) {
+        self.take_over(Doomed { space, dropped: Lsn::ZERO, left: None });
+    }
+
+    fn take_over(&self, doomed: Doomed) {
         self.pending.fetch_add(1, SeqCst);
-        self.arrived.lock().push_back(Doomed { space, known: None, left: None });
+        self.arrived.lock().push_back(doomed);
         self.wake.notify();
     }
 
@@ -159,20 +159,15 @@ impl Deleter {
         self.look();
         let first = self.queue.lock().pop_front();
         let Some(mut doomed) = first else {
-            if !self.arrived.lock().is_empty() {
-                return Next::Again;
-            }
             self.rest();
             return Next::Idle(IDLE);
         };
-        if let Some(space) = &doomed.known {
-            let log = &self.pool.ground().log;
-            if space.drop_lsn() > log.durable() {
-                // A log under pressure waits for this drop: then it is made durable now.
-                let synced = log.pressure() < 50 || log.sync_to(space.drop_lsn()).is_ok();
-                self.queue.lock().push_back(doomed);
-                return Next::Idle(if synced { PAUSE } else { IDLE });
-            }
+        let log = &self.pool.ground().log;
+        if doomed.dropped > log.durable() {
+            // A log under pressure waits for this drop: then it is made durable now.
+            let synced = log.pressure() < 50 || log.sync_to(doomed.dropped).is_ok();
+            self.queue.lock().push_back(doomed);
+            return Next::Idle(if synced { PAUSE } else { IDLE });
         }
         match self.cut(&mut doomed) {
             Ok(true) => {
@@ -199,11 +194,6 @@ impl Deleter {
         for _ in 0..LOOKS_A_STEP {
             let first = self.arrived.lock().pop_front();
             let Some(mut doomed) = first else { break };
-            if doomed.known.as_ref().is_some_and(|space| self.pool.file_of_dropped(space) == FileState::None)
-            {
-                self.pending.fetch_sub(1, SeqCst);
-                continue;
-            }
             // What cannot be looked at now is when it is its turn.
             doomed.left = self.pool.ground().disk.len(FileName::Data(doomed.space)).ok().flatten();
             self.pending_bytes.fetch_add(doomed.left.unwrap_or(0), Relaxed);

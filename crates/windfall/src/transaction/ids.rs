@@ -23,8 +23,8 @@ use crate::{
 
 /// How far a ceiling rises at once.
 const BLOCK: u64 = 65_536;
-/// Log that saying so takes.
-const LOG_A_RECORD: u64 = 64;
+/// More than the record of a ceiling takes in the log, in bytes.
+const RECORD: u64 = 4096;
 
 #[derive(Debug)]
 struct Counter {
@@ -103,8 +103,8 @@ impl Ids {
         if !both.iter().any(|counter| counter.is_short()) {
             return Ok(());
         }
-        // Drops need ids, too.
-        let _room = self.pool.ground().log.admit_drop(LOG_A_RECORD)?;
+        // A log without room is told before anything is promised. Who has the turn waits for nothing, and drops need ids, too.
+        let _room = self.pool.ground().log.admit_drop(RECORD)?;
         for counter in both {
             if counter.is_short() {
                 counter.promised.fetch_add(BLOCK, SeqCst);

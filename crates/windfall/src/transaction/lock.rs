@@ -143,7 +143,9 @@ impl RowLocks {
         let mut awaited = names.first().copied();
         loop {
             let mut guard = RowGuard { locks: self, by: By::Worker, held: Vec::with_capacity(names.len()) };
-            awaited.into_iter().for_each(|name| guard.take(name));
+            if let Some(name) = awaited {
+                guard.take(name);
+            }
             let others = names.iter().filter(|name| Some(**name) != awaited);
             match others.copied().find(|name| !guard.try_take(*name)) {
                 Some(busy) => awaited = Some(busy),
@@ -272,7 +274,7 @@ mod tests {
     /// Runs something as the source of a value does: inside two gates.
     fn nested<T>(run: impl FnOnce() -> T) -> T {
         let gates = [Gate::new(), Gate::new()];
-        let _inside = gates.each_ref().map(|gate| gate.enter_here());
+        let _inside = gates.each_ref().map(Gate::enter_here);
         run()
     }
 

@@ -9,7 +9,7 @@
 //! - Every entry carries the transaction and the position of the undo record that made its version. Whoever takes back
 //!   or purges touches an entry only if it still does.
 //! - What a change may need is made sure of before its first mini-transaction latches anything: undo slices, lengths of
-//!   keys, uniqueness. Rollback needs nothing new.
+//!   keys, uniqueness, log for it and for its way back. Rollback needs nothing new.
 //! - An overflow chain belongs to one version. It is noted in undo before its first page is linked anywhere. Purge frees it,
 //!   piece by piece, with the record that replaced or deleted the value, or with its own one once that was taken back.
 //! - *Recovery.* A transaction is unfinished if it is in the `TrxTable` record that the control file names, or has a

@@ -379,7 +379,7 @@ impl Stream {
         if self.durability == Durability::Logged {
             let mut mtr = Mtr::begin(&self.ground.pool)?;
             self.ground.system.change(&mut mtr, &mut changes)?;
-            mtr.record(&Record::Drop { spaces: vec![space.id()] });
+            mtr.record(&Record::Drop { spaces: vec![space.id()].into() });
             end = mtr.commit()?;
         }
         self.slices.lock().remove(&slice);
@@ -401,7 +401,7 @@ impl Stream {
             if self.durability == Durability::Logged
                 && let Ok(mut mtr) = Mtr::begin(&ground.pool)
             {
-                mtr.record(&Record::Drop { spaces: vec![space.id()] });
+                mtr.record(&Record::Drop { spaces: vec![space.id()].into() });
                 end = mtr.commit()?;
             }
             ground.pool.detach(&space, end);

@@ -9,7 +9,7 @@
 //! entry only if it still carries this transaction and this undo position, and the last of them marks the record. So
 //! it may be cut off and begun again at any point, and dropped tablespaces are passed over. Of a long value only the record
 //! is marked: its pages are left to purge (`chains`). So the way back takes a few small groups of the log for each record,
-//! asks for no room there, needs no new undo and no new place on the disk; when even so it fails, the database is
+//! asks for none, as that was promised before the change, needs no new undo and no new place on the disk; when even so it fails, the database is
 //! poisoned.
 //!
 //! **May touch.** `buffer`, `mtr`, `log`, `tree` and what is below, the rest of this floor.

@@ -36,24 +36,19 @@ const COUNTED: u64 = 16;
 /// The memory that all hash indexes of a database may take.
 #[derive(Debug)]
 pub struct HashBudget {
-    limit: AtomicU64,
+    limit: u64,
     used: AtomicU64,
 }
 
 impl HashBudget {
     /// A budget of so many bytes.
     pub fn new(limit: u64) -> Self {
-        Self { limit: AtomicU64::new(limit), used: AtomicU64::new(0) }
-    }
-
-    /// Changes the limit. Tables that exist stay; they just do not grow beyond it.
-    pub fn set_limit(&self, limit: u64) {
-        self.limit.store(limit, Relaxed);
+        Self { limit, used: AtomicU64::new(0) }
     }
 
     /// The limit in bytes.
     pub fn limit(&self) -> u64 {
-        self.limit.load(Relaxed)
+        self.limit
     }
 
     /// Bytes in use.

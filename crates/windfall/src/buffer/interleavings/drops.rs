@@ -122,6 +122,29 @@ fn the_flusher_takes_no_page_for_another() {
     });
 }
 
+/// A tablespace that the pool does not know yet gets its first page while it is dropped.
+///
+/// Catches: a look whether the pool knows it that comes before the mark, or that leaves the pool the time to learn of it.
+#[test]
+fn a_tablespace_dropped_at_its_first_page_is_handed_back_or_never_known() {
+    let prepared = Prepared::new();
+    explore(3000, move || {
+        let base = prepared.open(16);
+        let free = base.pool.occupancy().free;
+        let space = Arc::new(Space::new(EMPTY, Durability::Logged));
+        let user = {
+            let (base, space) = (base.clone(), space.clone());
+            spawn(move || make_header(&base.pool, &space).map(drop).or_else(dropped).unwrap())
+        };
+        base.pool.detach(&space, Lsn(8));
+        while base.pool.reclaim_step(&mut |_| panic!("it has no file")) {}
+        user.join().unwrap();
+        while base.pool.reclaim_step(&mut |_| panic!("it has no file")) {}
+        assert!(base.pool.space(EMPTY).is_none(), "the pool knows it for ever");
+        assert_eq!(base.pool.occupancy().free, free, "a frame is lost");
+    });
+}
+
 /// The first page of a tablespace is on its way to a file that is still to be made when the tablespace is dropped.
 ///
 /// Catches: a file that is made without a look at the mark, or not under the lock under which it is asked for.

@@ -164,11 +164,7 @@ impl Base {
             assert_eq!(places, 0, "{no:?} holds {tag} and is in the free list");
             let space = SPACES.iter().position(|id| *id == tag.space).unwrap();
             assert!(!self.spaces[space].is_dropped(), "{no:?} still holds {tag}, which was dropped");
-            assert_eq!(
-                self.spaces[space].pages.get(tag.page, &crossbeam_epoch::pin()),
-                Some(no),
-                "nobody finds {tag} in {no:?}"
-            );
+            assert_eq!(self.spaces[space].pages.get(tag.page), Some(no), "nobody finds {tag} in {no:?}");
             held[space] += 1;
         }
         assert_eq!(self.spaces.each_ref().map(|space| space.resident()), held, "residents are miscounted");

@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** Disks fail in more ways than by crashing.
 //!
-//! **Invariants.** A planned fault happens once, at the first operation from its number on that it fits.
+//! **Invariants.** A planned fault happens only to operations that it fits, and once, unless it is to last.
 //!
 //! **May touch.** Nothing.
 
@@ -13,6 +13,10 @@ use super::FileName;
 pub enum Fault {
     /// The operation fails and does nothing; a sync that fails so may have lost what it was to make durable.
     Eio,
+    /// As [`Fault::Eio`], but only what is to change something and is no sync.
+    WriteFails,
+    /// A read fails, a plain one too, which is no counted operation.
+    ReadFails,
     /// An operation that may take space finds none, and does nothing.
     Full,
     /// A sync fails. Some of what it was to make durable is lost, readers still see it, and later syncs succeed
@@ -32,6 +36,10 @@ pub enum Fault {
 /// What an operation is, as far as faults are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
+    /// A plain read, which is not counted.
+    PlainRead,
+    /// A read of a batch.
+    Read,
     /// A write of bytes.
     Write,
     /// A sync of a file or a folder.
@@ -42,11 +50,40 @@ pub enum Kind {
     Other,
 }
 
+/// A fault that is to come.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// From which operation on.
+    pub from: u64,
+    /// In which file, if not in any.
+    pub on: Option<FileName>,
+    /// How many operations that it fits are spared first.
+    pub spared: u64,
+    /// Whether it stays once it has happened.
+    pub lasting: bool,
+    /// What it is.
+    pub fault: Fault,
+}
+
+impl Plan {
+    /// Whether it happens to this operation; counts those that are spared.
+    pub fn strikes(&mut self, now: u64, kind: Kind, file: FileName) -> bool {
+        let fits = self.from <= now && self.on.is_none_or(|on| on == file) && self.fault.fits(kind, file);
+        if fits && self.spared > 0 {
+            self.spared -= 1;
+            return false;
+        }
+        fits
+    }
+}
+
 impl Fault {
     /// Whether it can happen to such an operation on this file.
     pub fn fits(self, kind: Kind, file: FileName) -> bool {
         match self {
-            Self::Eio => true,
+            Self::Eio => kind != Kind::PlainRead,
+            Self::WriteFails => !matches!(kind, Kind::PlainRead | Kind::Read | Kind::Sync),
+            Self::ReadFails => matches!(kind, Kind::PlainRead | Kind::Read),
             Self::Full => matches!(kind, Kind::Write | Kind::Grow),
             Self::SyncFails => kind == Kind::Sync,
             Self::TornPage => kind == Kind::Write && matches!(file, FileName::Data(_)),

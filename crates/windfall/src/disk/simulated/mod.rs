@@ -25,7 +25,7 @@ use std::{
 
 use content::{Change, Inode, SECTOR};
 pub use fault::Fault;
-use fault::Kind;
+use fault::{Kind, Plan};
 use names::{InodeId, Names};
 
 use super::{
@@ -68,8 +68,10 @@ struct State {
     operations: u64,
     crash_at: Option<u64>,
     crashed: bool,
-    /// From which operation on, in which file if not in any, and what.
-    faults: Vec<(u64, Option<FileName>, Fault)>,
+    faults: Vec<Plan>,
+    /// How often an operation has failed, by plan or for want of room, and which was the last.
+    failures: u64,
+    failed: Option<(&'static str, FileName)>,
     unreadable: BTreeSet<(InodeId, u64)>,
     capacity: Option<u64>,
     /// From this operation on there is no space left.
@@ -88,6 +90,8 @@ impl SimulatedDisk {
             crash_at: None,
             crashed: false,
             faults: Vec::new(),
+            failures: 0,
+            failed: None,
             unreadable: BTreeSet::new(),
             capacity: None,
             full_from: None,
@@ -120,14 +124,39 @@ impl SimulatedDisk {
 
     /// Plans a failure of this operation, or of the first one after it that the fault fits.
     pub fn fail_at(&self, operation: u64, fault: Fault) {
+        self.plan(Plan { from: operation, on: None, spared: 0, lasting: false, fault });
+    }
+
+    /// Plans a failure of the `n`-th operation from here on that the fault fits, counted from 1, and of all later ones that
+    /// it fits if it is `lasting`.
+    pub fn fail_nth(&self, n: u64, fault: Fault, lasting: bool) {
+        self.plan(Plan { from: 0, on: None, spared: n - 1, lasting, fault });
+    }
+
+    /// How often an operation has failed, by plan or for want of room.
+    pub fn failures(&self) -> u64 {
+        self.state.lock().failures
+    }
+
+    /// The last of them: what was attempted, as it stands in the error, and the file.
+    pub fn failed(&self) -> Option<(&'static str, FileName)> {
+        self.state.lock().failed
+    }
+
+    /// Forgets the faults that are planned.
+    pub fn mend(&self) {
+        self.state.lock().faults.clear();
+    }
+
+    fn plan(&self, plan: Plan) {
         let mut state = self.state.lock();
-        state.faults.push((operation, None, fault));
-        state.faults.sort_by_key(|(at, _, _)| *at);
+        state.faults.push(plan);
+        state.faults.sort_by_key(|plan| plan.from);
     }
 
     /// Plans a failure of the next operation on this file that the fault fits.
     pub fn fail_on(&self, file: FileName, fault: Fault) {
-        self.state.lock().faults.push((0, Some(file), fault));
+        self.state.lock().faults.push(Plan { from: 0, on: Some(file), spared: 0, lasting: false, fault });
     }
 
     /// Limits the space for content: from then on a write that needs more finds the disk full. `None` is no limit.
@@ -205,6 +234,8 @@ impl SimulatedDisk {
             crash_at: None,
             crashed: false,
             faults: Vec::new(),
+            failures: 0,
+            failed: None,
             unreadable: old.unreadable.clone(),
             capacity: old.capacity,
             full_from: None,
@@ -230,6 +261,8 @@ impl SimulatedDisk {
             crash_at: None,
             crashed: false,
             faults: Vec::new(),
+            failures: 0,
+            failed: None,
             unreadable: old.unreadable.clone(),
             capacity: old.capacity,
             full_from: None,
@@ -256,16 +289,11 @@ impl SimulatedDisk {
             state.crashed = true;
             return Err(DiskError::Crashed);
         }
-        let due = |(at, on, fault): &(u64, Option<FileName>, Fault)| {
-            *at <= now && on.is_none_or(|on| on == file) && fault.fits(kind, file)
-        };
-        let fault = match state.faults.iter().position(due) {
-            Some(due) => Some(state.faults.remove(due).2),
-            None => None,
-        };
-        match fault {
+        match state.strike(action, kind, file) {
             Some(Fault::Full) => Err(failed(action, &path(file), io::ErrorKind::StorageFull.into())),
-            Some(Fault::Eio) if kind != Kind::Sync => Err(eio(action, file)),
+            Some(Fault::Eio | Fault::WriteFails | Fault::ReadFails) if kind != Kind::Sync => {
+                Err(eio(action, file))
+            }
             fault => run(&mut state, fault),
         }
     }
@@ -296,6 +324,16 @@ fn eio(action: &'static str, file: FileName) -> DiskError {
 impl State {
     fn check(&self) -> Result<(), DiskError> {
         if self.crashed { Err(DiskError::Crashed) } else { Ok(()) }
+    }
+
+    /// The fault that happens to this operation, if one is due.
+    fn strike(&mut self, action: &'static str, kind: Kind, file: FileName) -> Option<Fault> {
+        let now = self.operations;
+        let n = self.faults.iter_mut().position(|plan| plan.strikes(now, kind, file))?;
+        self.failures += 1;
+        self.failed = Some((action, file));
+        let plan = if self.faults[n].lasting { self.faults[n] } else { self.faults.remove(n) };
+        Some(plan.fault)
     }
 
     fn find(&self, file: FileName) -> Result<InodeId, DiskError> {
@@ -331,6 +369,8 @@ impl State {
         }
         let growth = self.inode(id).current.growth(offset, length);
         if growth > 0 && (is_full || self.capacity.is_some_and(|most| self.used() + growth > most)) {
+            self.failures += 1;
+            self.failed = Some((action, file));
             return Err(failed(action, &path(file), io::ErrorKind::StorageFull.into()));
         }
         Ok(())
@@ -424,7 +464,10 @@ impl Disk for SimulatedDisk {
         work::count(Work::Read);
         let mut state = self.state.lock();
         let id = state.find(file)?;
-        state.read(file, id, offset, out)
+        match state.strike("read", Kind::PlainRead, file) {
+            Some(_) => Err(eio("read", file)),
+            None => state.read(file, id, offset, out),
+        }
     }
 
     fn write(&self, file: FileName, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
@@ -469,7 +512,7 @@ impl Disk for SimulatedDisk {
             Folder::Log => FileName::Log(0),
             Folder::Data => FileName::Data(crate::ids::SpaceId::NONE),
         };
-        self.operate("sync", file, Kind::Sync, |state, fault| {
+        self.operate("sync the folder of", file, Kind::Sync, |state, fault| {
             if fault.is_some() {
                 let chance = state.chance.clone();
                 state.names.sync_badly(folder, &chance);

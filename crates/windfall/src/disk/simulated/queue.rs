@@ -46,7 +46,7 @@ impl SimulatedQueue {
     fn carry_out(&self, request: Request, id: InodeId) -> Completion {
         let Request { token, file, offset, action, mut buffer } = request;
         let result = match action {
-            Action::Read => self.disk.operate("read", file, Kind::Other, |state, _| {
+            Action::Read => self.disk.operate("read", file, Kind::Read, |state, _| {
                 let out = buffer.bytes_mut();
                 let got = state.read(file, id, offset, out)?;
                 out[got..].fill(0);

@@ -7,6 +7,7 @@
 //! **May touch.** All of `log`.
 
 use super::*;
+use crate::disk::simulated::{Fault, SimulatedDisk};
 
 fn what(disk: &Arc<TestDisk>) -> String {
     ControlFile::open(disk.clone(), Health::new()).unwrap_err().to_string()
@@ -147,4 +148,26 @@ fn an_older_record_whose_log_is_gone_is_told_as_such() {
     }
     rot(&life.disk);
     tells_of_the_control_file(&life.disk);
+}
+
+#[test]
+fn a_database_that_could_not_be_made_is_none() {
+    for operation in 1..20 {
+        let disk = SimulatedDisk::new(1);
+        disk.fail_at(operation, Fault::Eio);
+        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+        let made = || {
+            let control =
+                Control { uuid: UUID, segment_size: SEGMENT, page_size: 16384, ..Control::default() };
+            ControlFile::create(shared.clone(), Health::new(), control)
+        };
+        if made().is_ok() {
+            assert!(operation > 5, "operation {operation} is one of those that make it");
+            return;
+        }
+        assert_eq!(disk.len(FileName::Control).unwrap(), None, "operation {operation}");
+        made().unwrap();
+        ControlFile::open(shared.clone(), Health::new()).unwrap();
+    }
+    panic!("it never succeeds");
 }

@@ -67,6 +67,17 @@ pub fn unpark_all(key: usize) {
     }
 }
 
+/// What waiters of a lock or a condition are known by.
+fn key<T>(of: &T) -> usize {
+    core::ptr::from_ref(of).addr()
+}
+
+/// Takes a lock if that needs no wait.
+fn attempt<G>(key: usize, take: impl FnOnce() -> Option<G>) -> Option<Guard<G>> {
+    point();
+    take().map(|guard| Guard { key, inner: Some(guard) })
+}
+
 /// Takes a lock: by trying in a scenario, by waiting outside.
 fn take<G>(key: usize, mut attempt: impl FnMut() -> Option<G>, wait: impl FnOnce() -> G) -> Guard<G> {
     if current().is_none() {
@@ -130,19 +141,20 @@ pub const fn const_mutex<T>(value: T) -> Mutex<T> {
 }
 
 impl<T> Mutex<T> {
-    fn key(&self) -> usize {
-        core::ptr::from_ref(self).addr()
-    }
-
     /// Waits for the mutex.
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        take(self.key(), || self.0.try_lock(), || self.0.lock())
+        take(key(self), || self.0.try_lock(), || self.0.lock())
     }
 
     /// Takes the mutex if nobody holds it.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        attempt(key(self), || self.0.try_lock())
+    }
+
+    /// Whether somebody holds the mutex.
+    pub fn is_locked(&self) -> bool {
         point();
-        self.0.try_lock().map(|guard| Guard { key: self.key(), inner: Some(guard) })
+        self.0.is_locked()
     }
 
     /// The value, when nobody else can hold the mutex.
@@ -167,30 +179,24 @@ pub const fn const_rwlock<T>(value: T) -> RwLock<T> {
 }
 
 impl<T> RwLock<T> {
-    fn key(&self) -> usize {
-        core::ptr::from_ref(self).addr()
-    }
-
     /// Waits for shared access.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        take(self.key(), || self.0.try_read(), || self.0.read())
+        take(key(self), || self.0.try_read(), || self.0.read())
     }
 
     /// Shared access if nobody writes.
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
-        point();
-        self.0.try_read().map(|guard| Guard { key: self.key(), inner: Some(guard) })
+        attempt(key(self), || self.0.try_read())
     }
 
     /// Waits for exclusive access.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        take(self.key(), || self.0.try_write(), || self.0.write())
+        take(key(self), || self.0.try_write(), || self.0.write())
     }
 
     /// Exclusive access if nobody has any.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
-        point();
-        self.0.try_write().map(|guard| Guard { key: self.key(), inner: Some(guard) })
+        attempt(key(self), || self.0.try_write())
     }
 }
 
@@ -215,15 +221,11 @@ impl Condvar {
         Self(parking_lot::Condvar::new())
     }
 
-    fn key(&self) -> usize {
-        core::ptr::from_ref(self).addr()
-    }
-
     /// Wakes everybody who waits now.
     pub fn notify_all(&self) {
         point();
         if current().is_some() {
-            unpark_all(self.key());
+            unpark_all(key(self));
         } else {
             self.0.notify_all();
         }
@@ -265,13 +267,13 @@ impl Condvar {
     fn wait_outside<T>(&self, guard: &mut MutexGuard<'_, T>, wait: impl FnOnce(&Seat) -> bool) -> bool {
         point();
         // The seat comes first: from here on a notification finds this thread.
-        let seat = sit_down(self.key());
+        let seat = sit_down(key(self));
         let mutex = parking_lot::MutexGuard::mutex(guard.held());
         guard.inner = None;
         unpark_all(guard.key);
         let expired = wait(&seat);
         LOT.with_borrow_mut(|lot| {
-            if let Some(seats) = lot.get_mut(&self.key()) {
+            if let Some(seats) = lot.get_mut(&key(self)) {
                 seats.retain(|other| !Rc::ptr_eq(other, &seat));
             }
         });

@@ -225,7 +225,7 @@ fn temporary_rows_ask_for_no_room_in_the_log() {
         write(value).unwrap();
     }
     base.transactions.fail_at(2);
-    assert!(write(&[1; 250_000]).unwrap_err().to_string().contains("failpoint"));
+    assert!(write(&vec![1; 250_000]).unwrap_err().to_string().contains("failpoint"));
     let mut found = Vec::new();
     assert!(super::read::get(&tree, b"row", &mut found).unwrap() && found == long);
     assert!(base.transactions.delete(&target, b"row").unwrap().is_some());

@@ -1,0 +1,108 @@
+//! Segments whose preparation fails.
+//!
+//! **Purpose.** No file is trusted after a sync of it has failed.
+//!
+//! **Invariants.** The histories are the same at every run.
+//!
+//! **May touch.** All of `log`, the simulated disk.
+
+use super::*;
+use crate::disk::simulated::{Fault, SimulatedDisk, Survive};
+
+struct Prepared {
+    disk: SimulatedDisk,
+    health: Health,
+    log: Log,
+}
+
+/// A log that is about to prepare a segment: out of an old file, or a new one.
+fn about_to_prepare(out_of_an_old_one: bool) -> Prepared {
+    let (disk, health) = (SimulatedDisk::new(1), Health::new());
+    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let control = Control { uuid: UUID, segment_size: SEGMENT, page_size: 16384, ..Control::default() };
+    let mut control = ControlFile::create(shared.clone(), health.clone(), control).unwrap();
+    let env = Arc::new(SimulatedEnv::new(1));
+    let log = Log::open(shared, env, health.clone(), OPTIONS, &mut control, Lsn::ZERO).unwrap();
+    while log.step() == Next::Again {}
+    for _ in 0..if out_of_an_old_one { 15 } else { 8 } {
+        let (_, end) = log.begin_group().append(&[1; 9000]).unwrap();
+        log.sync_to(end).unwrap();
+    }
+    if out_of_an_old_one {
+        while log.step() == Next::Again {}
+        let floor = log.durable();
+        control.update(|control| (control.floor, control.durable) = (floor, floor)).unwrap();
+        log.set_floor(floor);
+        for _ in 0..6 {
+            let (_, end) = log.begin_group().append(&[1; 9000]).unwrap();
+            log.sync_to(end).unwrap();
+        }
+    }
+    Prepared { disk, health, log }
+}
+
+fn files(disk: &SimulatedDisk) -> Vec<FileName> {
+    disk.list(Folder::Log).unwrap()
+}
+
+#[test]
+fn a_segment_whose_sync_has_failed_is_thrown_away() {
+    for old in [false, true] {
+        let Prepared { disk, health, log } = about_to_prepare(old);
+        let before = files(&disk);
+        disk.fail_nth(1, Fault::SyncFails, false);
+        assert!(matches!(log.step(), Next::Idle(_)));
+        let refused = log.admit(100).unwrap_err();
+        assert!(matches!(refused, Error::Disk(_)), "{refused}");
+        assert!(!health.is_poisoned());
+        // The old file is gone, the new one never stayed.
+        assert_eq!(files(&disk).len(), before.len() - usize::from(old), "{:?}", files(&disk));
+        assert!(files(&disk).iter().all(|file| before.contains(file)));
+        assert_eq!(log.step(), Next::Again);
+        drop(log.admit(100).unwrap());
+        let last = *files(&disk).last().unwrap();
+        assert!(!before.contains(&last));
+        let mut block = [0; 4096];
+        let survivor = disk.restart(Survive::Nothing);
+        assert_eq!(survivor.read(last, 0, &mut block).unwrap(), 4096);
+        assert!(block.starts_with(b"WINDLOG1"), "its header is not durable");
+    }
+}
+
+#[test]
+fn a_segment_that_can_neither_be_trusted_nor_removed_stops_the_database() {
+    for old in [false, true] {
+        let Prepared { disk, health, log } = about_to_prepare(old);
+        disk.fail_nth(1, Fault::SyncFails, false);
+        // The writes before the sync are spared.
+        disk.fail_nth(if old { 2 } else { 4 }, Fault::WriteFails, false);
+        let _ = log.step();
+        assert_eq!(disk.failures(), 2);
+        assert!(health.is_poisoned());
+    }
+}
+
+#[test]
+fn a_failing_sync_of_the_folder_stops_the_database() {
+    for old in [false, true] {
+        let Prepared { disk, health, log } = about_to_prepare(old);
+        disk.fail_nth(2, Fault::SyncFails, false);
+        let _ = log.step();
+        assert_eq!(disk.failures(), 1);
+        assert!(health.is_poisoned());
+        assert!(matches!(log.admit(100), Err(Error::Poisoned(_))));
+    }
+}
+
+#[test]
+fn a_file_that_could_not_be_written_is_used_again_later() {
+    let Prepared { disk, log, .. } = about_to_prepare(true);
+    let before = files(&disk).len();
+    // The header cannot be written, and the file cannot be removed.
+    disk.fail_nth(1, Fault::WriteFails, true);
+    assert!(matches!(log.step(), Next::Idle(_)));
+    disk.mend();
+    assert_eq!(files(&disk).len(), before);
+    assert_eq!(log.step(), Next::Again);
+    assert_eq!(files(&disk).len(), before, "it was renamed");
+}

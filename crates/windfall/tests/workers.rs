@@ -1,0 +1,135 @@
+//! A background worker that panics: nobody waits for it in vain, and every later call is told which one it was.
+
+#![allow(clippy::unwrap_used, reason = "a test panics")]
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use windfall::{
+    Database, Error, Options, Result, TableOptions,
+    disk::{Disk, FileName, Folder, Queue, SimulatedDisk},
+    env::RealEnv,
+    error::DiskError,
+    page::Page,
+};
+
+/// A disk on which one worker panics, once the trap is set.
+#[derive(Debug)]
+struct Trap {
+    disk: SimulatedDisk,
+    worker: String,
+    is_set: AtomicBool,
+}
+
+impl Trap {
+    fn disk(&self) -> &SimulatedDisk {
+        assert!(
+            !self.is_set.load(SeqCst) || thread::current().name() != Some(&self.worker),
+            "the trap was sprung"
+        );
+        &self.disk
+    }
+}
+
+impl Disk for Trap {
+    fn path(&self, file: FileName) -> PathBuf {
+        self.disk.path(file)
+    }
+    fn free_percent(&self) -> Option<u64> {
+        self.disk.free_percent()
+    }
+    fn create(&self, file: FileName) -> Result<(), DiskError> {
+        self.disk().create(file)
+    }
+    fn len(&self, file: FileName) -> Result<Option<u64>, DiskError> {
+        self.disk().len(file)
+    }
+    fn list(&self, folder: Folder) -> Result<Vec<FileName>, DiskError> {
+        self.disk().list(folder)
+    }
+    fn read(&self, file: FileName, offset: u64, out: &mut [u8]) -> Result<usize, DiskError> {
+        self.disk().read(file, offset, out)
+    }
+    fn write(&self, file: FileName, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.disk().write(file, offset, bytes)
+    }
+    fn read_page(&self, file: FileName, offset: u64, into: Page<'_>) -> Result<(), DiskError> {
+        self.disk().read_page(file, offset, into)
+    }
+    fn queue(&self) -> Box<dyn Queue> {
+        self.disk.queue()
+    }
+    fn sync(&self, file: FileName) -> Result<(), DiskError> {
+        self.disk().sync(file)
+    }
+    fn sync_folder(&self, folder: Folder) -> Result<(), DiskError> {
+        self.disk().sync_folder(folder)
+    }
+    fn preallocate(&self, file: FileName, offset: u64, length: u64) -> Result<(), DiskError> {
+        self.disk().preallocate(file, offset, length)
+    }
+    fn truncate(&self, file: FileName, length: u64) -> Result<(), DiskError> {
+        self.disk().truncate(file, length)
+    }
+    fn rename(&self, from: FileName, to: FileName) -> Result<(), DiskError> {
+        self.disk().rename(from, to)
+    }
+    fn remove(&self, file: FileName) -> Result<(), DiskError> {
+        self.disk().remove(file)
+    }
+}
+
+/// Fills a table, drops another one, and goes on until it is told that it cannot.
+fn work(worker: &str) -> Error {
+    let options = Options::default()
+        .page_size(4096)
+        .buffer_pool_size(96 * 4096)
+        .log_size(1 << 20)
+        .log_buffer_size(256 << 10);
+    let disk = SimulatedDisk::new(1);
+    let trap = Arc::new(Trap { disk, worker: format!("windfall-{worker}"), is_set: AtomicBool::new(false) });
+    let db = Database::open_on(trap.clone(), Arc::new(RealEnv::default()), &options, &|_| {}).unwrap();
+    let dropped = db.create_table("dropped", TableOptions::default()).unwrap();
+    dropped.put(b"key", b"value").unwrap();
+    db.checkpoint().unwrap();
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    trap.is_set.store(true, SeqCst);
+    db.drop_table("dropped").unwrap();
+    let mut n = 0u32;
+    let error = loop {
+        n += 1;
+        if let Err(error) = table.put(&n.to_be_bytes(), &[1; 300]) {
+            break error;
+        }
+    };
+    // From now on everybody is told the same, and it can be closed.
+    let told =
+        |error: Error| assert!(matches!(error, Error::Poisoned(_)) && error.to_string().contains(worker));
+    told(db.create_table("another", TableOptions::default()).unwrap_err());
+    told(db.checkpoint().unwrap_err());
+    told(db.drop_table("t").unwrap_err());
+    told(db.close().unwrap_err());
+    error
+}
+
+#[test]
+fn a_panic_of_any_worker_stops_the_database() {
+    for worker in ["cleaner", "checkpoint", "log", "deleter"] {
+        let (done, outcome) = mpsc::channel();
+        thread::spawn(move || done.send(work(worker)));
+        let error = outcome
+            .recv_timeout(Duration::from_mins(1))
+            .unwrap_or_else(|_| panic!("without its {worker} the database goes on, or waits for ever"));
+        assert!(matches!(error, Error::Poisoned(_)), "{error:?}");
+        let told = format!("the background worker {worker} has panicked: the trap was sprung");
+        assert!(error.to_string().contains(&told), "{error}");
+    }
+}
