@@ -40,7 +40,7 @@ const KEPT_MOST: usize = 32;
 
 thread_local! {
     /// Whether this thread takes from what is kept.
-    static FROM_KEPT: Cell<bool> = Cell::new(false);
+    static FROM_KEPT: Cell<bool> = Cell::default();
 }
 
 /// Runs what takes a change back, or makes room: for that the last frames are kept.

@@ -282,7 +282,9 @@ impl Transactions {
             }
             matches!(outcome, Outcome::Busy | Outcome::Cut)
         });
-        unreadable.into_iter().for_each(|at| state.put_aside(at));
+        for at in unreadable {
+            state.put_aside(at);
+        }
         failed.map_or(Ok(()), Err)
     }
 

@@ -9,8 +9,8 @@
 //! entry only if it still carries this transaction and this undo position, and the last of them marks the record. So
 //! it may be cut off and begun again at any point, and dropped tablespaces are passed over. Of a long value only the record
 //! is marked: its pages are left to purge (`chains`). So the way back takes a few small groups of the log for each record,
-//! asks for none, as that was promised before the change, needs no new undo and no new place on the disk; when even so it fails, the database is
-//! poisoned.
+//! which were promised before the change ([`Promise`]), needs no new undo and no new place on the disk; when even so it
+//! fails, the database is poisoned.
 //!
 //! **May touch.** `buffer`, `mtr`, `log`, `tree` and what is below, the rest of this floor.
 
@@ -82,13 +82,11 @@ impl<'e> Trx<'e> {
     /// # Errors
     /// A full disk, or another failure to make room.
     pub(super) fn promise(&mut self, bytes: u64) -> Result<()> {
-        match &mut self.promise {
-            Some(promise) => promise.extend(bytes),
-            None => {
-                self.promise = Some(self.floor.ground.pool.ground().log.promise(bytes)?);
-                Ok(())
-            }
+        if let Some(promise) = &mut self.promise {
+            return promise.extend(bytes);
         }
+        self.promise = Some(self.floor.ground.pool.ground().log.promise(bytes)?);
+        Ok(())
     }
 
     /// Its id; [`TrxId::NONE`] before it writes.

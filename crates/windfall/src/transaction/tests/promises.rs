@@ -17,12 +17,12 @@ fn a_call_appends_no_more_than_it_was_promised() {
         let log = base.pool.ground().log.clone();
         let chance = |below: usize| (env.random() % below as u64) as usize;
         let (longest_key, inline) = (base.clustered.key_limit(), base.clustered.inline_limit());
-        for n in 0..600 {
+        for n in 0..600u16 {
             let mut key = vec![7; [1, 30, longest_key - 2][chance(3)]];
             key.extend([chance(20) as u8, chance(2) as u8]);
             let length = [3, 60, inline - 9, inline, 3 * PAGE_SIZE][chance(5)];
             let mut value = vec![chance(250) as u8; length];
-            value[..2].copy_from_slice(&(n as u16 * 2 + 257).to_le_bytes());
+            value[..2].copy_from_slice(&(n * 2 + 257).to_le_bytes());
             let before = (log.end(), log.promised_ever.load(Relaxed));
             base.transactions.fail_at(chance(8) as u64);
             let done = if chance(4) == 0 {
