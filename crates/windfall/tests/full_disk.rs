@@ -145,7 +145,7 @@ fn many_threads_and_a_disk_that_is_full_now_and_then() {
                             let key = vec![thread, (n * 7 % 40) as u8];
                             let length = [10, 300, 900, 40, 12_000][(n * 13 % 5) as usize];
                             let value = vec![(n % 251) as u8; length];
-                            let done = if n % 9 == 0 {
+                            let done = if n.is_multiple_of(9) {
                                 table.delete(&key).map(|_| drop(rows.remove(&key)))
                             } else {
                                 table.put(&key, &value).map(|()| drop(rows.insert(key, value)))

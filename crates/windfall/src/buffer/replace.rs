@@ -36,7 +36,7 @@ const FOREGROUND_REACH: usize = 4096;
 pub(super) const PATIENCE: u64 = 5_000;
 
 /// The most frames that are kept for those who make room.
-const KEPT_MOST: usize = 32;
+const KEPT_MOST: usize = 8;
 
 thread_local! {
     /// Whether this thread takes from what is kept.
