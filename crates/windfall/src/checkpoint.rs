@@ -35,6 +35,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 const HURRY: Duration = Duration::from_millis(2);
 /// What changed longer ago than this is written even when the log is young, so that a quiet database is soon clean.
 const QUIET: Duration = Duration::from_secs(30);
+/// Log of a checkpoint beside its record.
+const LOG_OVERHEAD: u64 = 256;
 /// In a quiet database, fewer bytes of log than this are not worth a checkpoint.
 const WORTHWHILE: u64 = 4096;
 
@@ -119,7 +121,8 @@ impl Checkpointer {
         let system_made = system.is_some_and(|space| space.file() == FileState::Made);
         let mut group = GroupWriter::default();
         let floor = floor.min(unfinished.note(&mut group));
-        log.admit_drop(group.bytes().len() as u64)?;
+        // This makes room.
+        let _room = log.admit_drop(group.bytes().len() as u64 + LOG_OVERHEAD)?;
         let (start, end) = log.begin_group().append(group.bytes())?;
         log.sync_to(end)?;
         let (space_ceiling, trx_ceiling) = unfinished.ceilings();

@@ -43,6 +43,17 @@ pub enum Error {
     Closed,
 }
 
+impl Error {
+    /// Whether it says that something that was written could not be read again, or not be made sense of: that is the
+    /// trouble of the table that it lies in, and of nobody else.
+    pub(crate) fn is_of_what_was_read(&self) -> bool {
+        matches!(
+            self,
+            Self::Corrupt(_) | Self::Disk(DiskError::Missing { .. } | DiskError::Io { action: "read", .. })
+        )
+    }
+}
+
 /// A failure of the file system.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -18,7 +18,7 @@ use crate::{
     buffer::{BufferPool, Durability, ExclusivePage, Reading, Space},
     error::Result,
     ids::{Lsn, PageId, PageNo},
-    log::{GroupWriter, Record},
+    log::{GroupWriter, Promise, Record},
     page::{Page, PageOp},
     sync::Arc,
 };
@@ -45,6 +45,8 @@ pub struct Mtr<'a> {
     applied: bool,
     /// Whether something beside pages was recorded.
     recorded: bool,
+    /// Log for what is long.
+    promise: Option<Promise<'a>>,
 }
 
 impl<'a> Mtr<'a> {
@@ -55,7 +57,20 @@ impl<'a> Mtr<'a> {
     pub fn begin(pool: &'a BufferPool) -> Result<Self> {
         pool.ground().health.check()?;
         let group = GroupWriter::default();
-        Ok(Self { pool, pages: SmallVec::new(), group, applied: false, recorded: false })
+        Ok(Self { pool, pages: SmallVec::new(), group, applied: false, recorded: false, promise: None })
+    }
+
+    /// Makes sure of log for a long change of a tablespace, before the first change. Short ones, and what takes back, are in
+    /// the promise of who makes them.
+    ///
+    /// # Errors
+    /// A full disk, or another failure to make room.
+    pub fn reserve(&mut self, space: &Space, bytes: u64) -> Result<()> {
+        debug_assert!(!self.applied, "what can fail comes before the first change");
+        if space.durability() == Durability::Logged {
+            self.promise = Some(self.pool.ground().log.promise(bytes)?);
+        }
+        Ok(())
     }
 
     /// The pool it works in.

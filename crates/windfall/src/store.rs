@@ -73,6 +73,12 @@ impl PageStore for BufferPool {
 }
 
 impl<'a> store::MiniTransaction<'a, BufferPool> for Mtr<'a> {
+    type Freeing = tablespace::Freeing;
+
+    fn reserve(&mut self, space: &Arc<Space>, bytes: u64) -> Result<()> {
+        Mtr::reserve(self, space, bytes)
+    }
+
     fn latch(&mut self, space: &Arc<Space>, page: PageNo) -> Result<Latched> {
         Mtr::latch(self, space, page).map(|slot| Latched(slot.0))
     }
@@ -101,8 +107,12 @@ impl<'a> store::MiniTransaction<'a, BufferPool> for Mtr<'a> {
         tablespace::allocate(self, space, kind, level, near).map(|slot| Latched(slot.0))
     }
 
-    fn free(&mut self, space: &Arc<Space>, page: PageNo) -> Result<()> {
-        tablespace::free(self, space, page)
+    fn prepare_free(&mut self, space: &Arc<Space>, page: Latched) -> Result<tablespace::Freeing> {
+        tablespace::prepare_free(self, space, Slot(page.0))
+    }
+
+    fn free(&mut self, space: &Arc<Space>, freeing: tablespace::Freeing) {
+        tablespace::free(self, space, freeing);
     }
 
     fn commit(self) -> Result<Lsn> {

@@ -239,7 +239,7 @@ mod tests {
 
     fn change(db: &Database, changes: &mut [Change]) -> Result<()> {
         let engine = db.engine();
-        engine.log.admit(256 << 10)?;
+        let _room = engine.log.admit(256 << 10)?;
         let mut mtr = Mtr::begin(&engine.pool)?;
         engine.system.change(&mut mtr, changes)?;
         mtr.commit().map(drop)

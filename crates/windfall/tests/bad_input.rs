@@ -11,9 +11,13 @@ use std::{
 
 use windfall::{
     Database, Error, FlushLog, IndexOptions, Options, Result, TableOptions,
-    disk::simulated::{Fault, SimulatedDisk, Survive},
+    disk::{
+        Disk, FileName,
+        simulated::{Fault, SimulatedDisk, Survive},
+    },
     env::SimulatedEnv,
     error::{CorruptError, DiskError, SchemaError, UsageError},
+    ids::SpaceId,
 };
 
 const PAGE: u64 = 4096;
@@ -228,6 +232,117 @@ fn a_damaged_page_is_one_tables_trouble() {
     db.close().expect("a clean end");
     let db = Database::open(&path, options()).expect("the database");
     assert_eq!(db.check().expect("a check").findings, Vec::<String>::new());
+}
+
+/// Two tables on a simulated disk, `good` and `bad`, as a clean end leaves them: 600 rows each and some long values.
+fn two_tables(seed: u64) -> SimulatedDisk {
+    let disk = SimulatedDisk::new(seed);
+    let (db, _env) = simulated(&disk, seed);
+    for name in ["good", "bad"] {
+        let options = TableOptions::default().index("i", IndexOptions::on_value(0..300));
+        let table = db.create_table(name, options).expect("a table");
+        for n in 0..600u32 {
+            table.insert(&key(n), &[n as u8; 500]).expect("a row");
+        }
+        for n in 600..604 {
+            table.insert(&key(n), &[n as u8; 50_000]).expect("a long row");
+        }
+    }
+    db.close().expect("a clean end");
+    disk
+}
+
+fn simulated(disk: &SimulatedDisk, seed: u64) -> (Database, SimulatedEnv) {
+    let env = SimulatedEnv::new(seed);
+    let options = options().buffer_pool_size(600 * PAGE).log_size(4 << 20);
+    let db = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options, &|_| {});
+    (db.expect("the database"), env)
+}
+
+/// The data file of a table's rows on a simulated disk.
+fn data_of(disk: &SimulatedDisk, table: &str) -> FileName {
+    let (db, _env) = simulated(disk, 0);
+    let report = db.check().expect("a check");
+    assert_eq!(report.findings, Vec::<String>::new());
+    let tree = report.trees.iter().find(|tree| tree.table == table && tree.index.is_none());
+    let space = tree.expect("the table").space;
+    db.close().expect("a clean end");
+    // A torn page would be mended from here.
+    let length = disk.len(FileName::Doublewrite).expect("a disk").expect("the file");
+    disk.write(FileName::Doublewrite, 0, &vec![0; length as usize]).expect("no copies");
+    FileName::Data(SpaceId(space))
+}
+
+/// Everything that frees pages of a table whose allocation map is damaged, or cannot be read: rows go until leaves are merged,
+/// long values go, and are begun in vain. Nobody else notices.
+#[test]
+fn a_map_page_that_cannot_be_read_is_one_tables_trouble() {
+    for seed in 0..8 {
+        let disk = two_tables(seed);
+        let file = data_of(&disk, "bad");
+        let lasting = seed % 2 == 0;
+        let harm = |disk: &SimulatedDisk| {
+            if lasting {
+                assert!(disk.corrupt(file, 1000, 0x10));
+            } else {
+                disk.make_unreadable(file, 0);
+            }
+        };
+        harm(&disk);
+        let mut disk = disk;
+        for reopened in 0..3 {
+            let what = format!("seed {seed}, opened again {reopened} times");
+            eprintln!("{what}");
+            let (db, env) = simulated(&disk, seed);
+            let (good, bad) = (db.table("good").expect(&what), db.table("bad").expect(&what));
+            // What needs a page is told what is the matter; what needs none goes on.
+            let long = bad.put(&key(700), &[7; 30_000]);
+            let word = if lasting { "checksum" } else { "read" };
+            told(long, &[&file.to_string(), word]);
+            for n in 200 * reopened..200 * (reopened + 1) {
+                assert!(bad.delete(&key(n)).expect(&what), "{what}: row {n}");
+                good.put(&key(n), &[n as u8; 700]).expect(&what);
+                if n % 16 == 0 {
+                    env.settle(20);
+                }
+            }
+            bad.delete(&key(600 + reopened)).expect(&what);
+            bad.put(&key(603), &[reopened as u8; 100]).expect(&what);
+            good.delete(&key(600 + reopened)).expect(&what);
+            env.settle(300);
+            for n in 0..200 * (reopened + 1) {
+                assert_eq!(good.get(&key(n)).expect(&what), Some(vec![n as u8; 700]), "{what}");
+                assert_eq!(bad.get(&key(n)).expect(&what), None, "{what}");
+            }
+            // What the good table has left behind is purged all the same.
+            let report = db.check().expect(&what);
+            let left = report.trees.iter().filter(|tree| tree.table == "good").map(|tree| tree.deleted);
+            assert_eq!(left.collect::<Vec<_>>(), [0, 0], "{what}");
+            let findings = report.findings;
+            assert!(
+                findings.iter().all(|finding| finding.contains("bad") || finding.contains(&file.to_string())),
+                "{what}: {findings:?}"
+            );
+            assert!(!findings.is_empty(), "{what}");
+            if reopened == 1 {
+                drop((good, bad, db, env));
+                disk = disk.restart(Survive::Nothing);
+            } else {
+                db.close().expect(&what);
+            }
+        }
+        let (db, env) = simulated(&disk, seed);
+        if lasting {
+            // The way out: a new table in its place.
+            db.truncate_table("bad").expect("a truncation");
+        } else {
+            disk.make_readable(file, 0);
+        }
+        env.settle(500);
+        assert_eq!(db.check().expect("a check").findings, Vec::<String>::new(), "seed {seed}");
+        db.table("bad").expect("a table").put(&key(700), &[7; 30_000]).expect("a long row");
+        assert_eq!(db.check().expect("a check").findings, Vec::<String>::new(), "seed {seed}");
+    }
 }
 
 #[test]

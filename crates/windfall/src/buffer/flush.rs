@@ -41,6 +41,8 @@ const SPACES_A_ROUND: usize = 32;
 const FREED_A_ROUND: usize = 512;
 /// How many frames the cleaner's clock passes in one round.
 const CLEANER_REACH: usize = 32_768;
+/// Log of a group beside what it says.
+const LOG_OVERHEAD: u64 = 64;
 /// A failed write counts as so many fruitless rounds: a waiter gives up after a hundred of them.
 const FRUITLESS_FAILURE: u64 = PATIENCE / 100;
 /// So many failing batches in a row, a tenth of a second apart or less, are no passing trouble.
@@ -159,7 +161,7 @@ impl BufferPool {
         if written < PAGES {
             written += self.flush(self.old_pages(up_to))?;
         }
-        if freed == 0 && written == 0 && self.free_frames() == 0 {
+        if freed == 0 && written == 0 && self.free_frames() <= self.kept_frames() {
             // A page that could not be written and is latched now keeps all others from being written.
             let failing = self.flush_error.lock().is_some();
             self.fruitless_rounds.fetch_add(if failing { FRUITLESS_FAILURE } else { 1 }, Release);
@@ -487,7 +489,8 @@ impl BufferPool {
         for space in &new {
             group.push(&Record::FileMade { space: space.id() });
         }
-        self.ground.log.admit_drop(group.bytes().len() as u64)?;
+        // Where there is no place to say so, the batch has failed: it is written again.
+        let _room = self.ground.log.admit_drop(group.bytes().len() as u64 + LOG_OVERHEAD)?;
         let appending = self.ground.log.begin_group();
         let (start, _) = appending.append(group.bytes())?;
         let mut files = self.files.lock();

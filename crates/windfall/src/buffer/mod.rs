@@ -35,6 +35,7 @@ use arena::{Arena, FrameNo};
 pub use doublewrite::Doublewrite;
 use frame::DIRTY;
 pub use read_ahead::PAGES as READ_AHEAD;
+pub use replace::on_kept_frames;
 pub use space::{Durability, FileState, Space};
 
 use crate::{

@@ -4,10 +4,15 @@
 //! brought in leaves at the hand's first visit unless it was used again; a page of a look-up is spared once, one that
 //! is used again twice.
 //!
-//! **Invariants.** The foreground looks at a bounded number of frames and writes none: when it finds no clean victim it
+//! **Invariants.** The last free frames are kept for those who take a change back or drop a tablespace ([`on_kept_frames`]): when dirty pages cannot
+//! be written, others give up while there are still some, and what they have begun can be taken back. Nobody waits for a
+//! frame without an end, not even for that: he may have latched the very page without which there is no batch
+//! ([`BufferPool::flush`]). The foreground looks at a bounded number of frames and writes none: when it finds no clean victim it
 //! wakes the cleaner and waits for a frame. A victim is claimed by its latch, then its tag and state are looked at.
 //!
 //! **May touch.** The rest of `buffer`.
+
+use core::cell::Cell;
 
 use super::{
     BufferPool,
@@ -19,6 +24,7 @@ use crate::{
     ids::{PageId, SpaceId},
     sync::{
         atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
+        thread_local,
         work::{self, Work},
     },
 };
@@ -29,13 +35,30 @@ const FOREGROUND_REACH: usize = 4096;
 /// by waiters.
 pub(super) const PATIENCE: u64 = 5_000;
 
+/// The most frames that are kept for those who make room.
+const KEPT_MOST: usize = 8;
+
+thread_local! {
+    /// Whether this thread takes from what is kept.
+    static FROM_KEPT: Cell<bool> = Cell::default();
+}
+
+/// Runs what takes a change back, or makes room: for that the last frames are kept.
+pub fn on_kept_frames<T>(run: impl FnOnce() -> T) -> T {
+    let before = FROM_KEPT.replace(true);
+    let result = run();
+    FROM_KEPT.set(before);
+    result
+}
+
 impl BufferPool {
     /// Gives a frame that holds nothing and is in no list.
     pub(super) fn allocate(&self) -> Result<FrameNo> {
         loop {
             // Before the first look: a frame that comes free behind a look ends the wait.
             let freed = self.frames_freed.load(Acquire);
-            if let Some(frame) = self.free.pop(&self.arena).or_else(|| self.unused()) {
+            let free = self.has_to_spare().then(|| self.free.pop(&self.arena).or_else(|| self.unused()));
+            if let Some(frame) = free.flatten() {
                 if frame.0 >= self.limit.load(SeqCst) {
                     self.retire(frame);
                     continue;
@@ -51,6 +74,16 @@ impl BufferPool {
             }
             self.wait_for_frame(freed)?;
         }
+    }
+
+    /// Whether this thread may take one of the free frames.
+    fn has_to_spare(&self) -> bool {
+        FROM_KEPT.get() || self.free_frames() > self.kept_frames()
+    }
+
+    /// How many free frames are kept for those who make room.
+    pub(super) fn kept_frames(&self) -> usize {
+        (self.wanted_free() / 2).min(KEPT_MOST)
     }
 
     fn ask_for_more(&self) {

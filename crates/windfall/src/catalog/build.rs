@@ -24,14 +24,14 @@
 
 use super::{
     building::{Building, MOST},
-    ddl::{Catalog, IndexDefinition, check_name, new_space, no_table, record_key},
+    ddl::{Catalog, IndexDefinition, LOG_OVERHEAD, check_name, new_space, no_table, record_key},
     record::{IndexRecord, KeyPart, KeySpec},
     runs::Runs,
     table::{Shape, Table},
 };
 use crate::{
     error::{CorruptError, Error, Result, SchemaError, UsageError},
-    log::FlushLog,
+    log::{FlushLog, Promise},
     mtr::Mtr,
     page::EntryHeader,
     row,
@@ -262,7 +262,7 @@ impl Filler<'_> {
         // The entries with the key of the last one.
         let mut alike: Vec<Vec<u8>> = Vec::new();
         entries.drain(|entry| {
-            self.catalog.pool.ground().log.admit(entry.len() as u64 * 2)?;
+            let _room = self.admit(&entry)?;
             loader.push(&entry, EntryHeader::default(), &[])?;
             if self.index.unique {
                 if !alike.first().is_some_and(|other| other.starts_with(index_key_of(&entry))) {
@@ -279,7 +279,7 @@ impl Filler<'_> {
 
     fn put(&self, entries: &mut Runs, noted: &mut Runs) -> Result<()> {
         entries.drain(|entry| {
-            self.catalog.pool.ground().log.admit(entry.len() as u64 * 2)?;
+            let _room = self.admit(&entry)?;
             self.insert(&entry)?;
             self.refuse_duplicates(&entry)?;
             self.put_notes_aside(noted)
@@ -313,7 +313,7 @@ impl Filler<'_> {
     }
 
     fn settle(&self, entry: &[u8]) -> Result<()> {
-        self.catalog.pool.ground().log.admit(entry.len() as u64 * 2)?;
+        let _room = self.admit(entry)?;
         let row_lock = self.lock(&[entry])?;
         let is_there = self.has(entry)?;
         if entry.len() > self.tree().key_limit() {
@@ -327,6 +327,11 @@ impl Filler<'_> {
         // Of duplicates each row is looked at under its lock, in an order of their own.
         drop(row_lock);
         if is_there { self.refuse_duplicates(entry) } else { Ok(()) }
+    }
+
+    /// Waits for room in the log for a change of an entry.
+    fn admit(&self, entry: &[u8]) -> Result<Promise<'_>> {
+        self.catalog.pool.ground().log.admit(entry.len() as u64 + LOG_OVERHEAD)
     }
 
     fn insert(&self, entry: &[u8]) -> Result<()> {

@@ -15,7 +15,7 @@ use super::{
     table::{Shape, Table},
 };
 use crate::{
-    buffer::{BufferPool, Durability, Space},
+    buffer::{BufferPool, Durability, Space, on_kept_frames},
     error::{Result, SchemaError, UsageError},
     ids::{Lsn, SpaceId},
     log::{FlushLog, Record},
@@ -34,6 +34,8 @@ use crate::{
 
 /// The longest name, in bytes.
 const NAME_LIMIT: usize = 255;
+/// Log for a change of some records beside what they hold.
+pub(super) const LOG_OVERHEAD: u64 = 4 << 10;
 
 /// What a new table is to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -250,15 +252,19 @@ impl Catalog {
             );
             return Err(UsageError::Other(what.into()).into());
         }
-        let bytes = 65_536.max(bytes as u64);
-        if dropped.is_empty() {
-            log.admit(bytes)?;
+        let bytes = bytes as u64 + LOG_OVERHEAD;
+        let _room = if dropped.is_empty() {
+            log.admit(bytes)?
         } else {
             // A drop makes room, on disk and in the log: it waits for none, and is not refused for want of it.
-            log.admit_drop(bytes)?;
-        }
+            log.admit_drop(bytes)?
+        };
         let mut mtr = Mtr::begin(&self.pool)?;
-        self.system.change(&mut mtr, changes)?;
+        if dropped.is_empty() {
+            self.system.change(&mut mtr, changes)?;
+        } else {
+            on_kept_frames(|| self.system.change(&mut mtr, changes))?;
+        }
         if !dropped.is_empty() {
             mtr.record(&Record::Drop { spaces: dropped.into() });
         }
@@ -486,6 +492,7 @@ impl Catalog {
 
     /// Drops a tree that no record ever named.
     pub(super) fn discard(&self, tree: &Tree) -> Result<()> {
+        let _room = self.pool.ground().log.admit_drop(LOG_OVERHEAD)?;
         let mut mtr = Mtr::begin(&self.pool)?;
         mtr.record(&Record::Drop { spaces: vec![tree.space().id()].into() });
         let end = mtr.commit()?;

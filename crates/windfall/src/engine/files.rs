@@ -73,7 +73,7 @@ impl FileRecords {
         changes.extend(gone.iter().map(|space| Change::remove(file_key(*space))));
         if !changes.is_empty() {
             // The floor waits for these records: whoever waits for the floor here would wait for itself.
-            self.pool.ground().log.admit_now(65_536)?;
+            let _room = self.pool.ground().log.admit_now(65_536)?;
             let mut mtr = Mtr::begin(&self.pool)?;
             self.system.change(&mut mtr, &mut changes)?;
             mtr.commit()?;

@@ -297,7 +297,7 @@ fn drop_unnamed(
     let unnamed = |space: &SpaceId| !attacher.named.contains(space);
     let lost: Vec<_> = pool.spaces().into_iter().filter(|space| unnamed(&space.id())).collect();
     if !lost.is_empty() {
-        pool.ground().log.admit_drop((lost.len() * size_of::<SpaceId>()) as u64)?;
+        let _room = pool.ground().log.admit_drop(64 + (size_of::<SpaceId>() * lost.len()) as u64)?;
         let mut mtr = Mtr::begin(pool)?;
         mtr.record(&Record::Drop { spaces: lost.iter().map(|space| space.id()).collect() });
         let end = mtr.commit()?;
@@ -312,7 +312,7 @@ fn drop_unnamed(
     let stale = attacher.made.iter().filter(|space| unnamed(space) && !attacher.files.contains(space));
     let mut changes: Vec<Change> = stale.map(|space| Change::remove(files::file_key(*space))).collect();
     for batch in changes.chunks_mut(64) {
-        pool.ground().log.admit(65_536)?;
+        let _room = pool.ground().log.admit(65_536)?;
         let mut mtr = Mtr::begin(pool)?;
         system.change(&mut mtr, batch)?;
         mtr.commit()?;

@@ -128,7 +128,7 @@ impl Header {
 }
 
 /// The length of a frame with this payload, padded, in bytes.
-pub(super) fn span(payload: usize) -> usize {
+pub(super) const fn span(payload: usize) -> usize {
     (HEADER + payload).next_multiple_of(ALIGN as usize)
 }
 

@@ -30,7 +30,8 @@
 //! **Invariants.**
 //! - LSNs of frames are multiples of 8. What the ring holds is `written..reserved`; `durable <= written <= reserved`.
 //! - Below [`Log::append_floor`] every group's pages are registered dirty.
-//! - Appending never waits for the floor of the log, only for writing; [`Log::admit`] is where operations wait.
+//! - Appending never waits for the floor of the log, only for writing; [`Log::admit`] is where operations wait. It takes
+//!   what was promised before ([`Promise`]): the segments for that are prepared.
 //! - A segment is given up only when the control file durably names a floor above it.
 //! - A failing write or sync poisons the database, and everybody who waits is told.
 //!
@@ -65,6 +66,7 @@ use ring::Ring;
 pub use segments::segment_of;
 use segments::{Geometry, Segments};
 use space::Obstacle;
+pub use space::Promise;
 use writer::Writer;
 
 use crate::{
@@ -183,6 +185,11 @@ pub struct Log {
     written: CachePadded<AtomicU64>,
     durable: AtomicU64,
     floor: AtomicU64,
+    /// What is promised to those who are going to append.
+    promised: CachePadded<AtomicU64>,
+    /// All that was ever promised.
+    #[cfg(test)]
+    pub(crate) promised_ever: AtomicU64,
     /// The end of the last marker.
     marked: AtomicU64,
     slots: Box<[CachePadded<group::Slot>]>,
@@ -289,6 +296,9 @@ impl Log {
             written: CachePadded::new(AtomicU64::new(end.0)),
             durable: AtomicU64::new(end.0),
             floor: AtomicU64::new(before.floor.0),
+            promised: CachePadded::new(AtomicU64::new(0)),
+            #[cfg(test)]
+            promised_ever: AtomicU64::new(0),
             marked: AtomicU64::new(end.0),
             slots: (0..group::SLOTS).map(|_| CachePadded::new(group::Slot::free())).collect(),
             writer: Mutex::new(Rank::LogWrite, Writer::default()),

@@ -5,14 +5,22 @@
 //! never waits for the floor, for its caller holds latches that the checkpoint may need. So the files may exceed the size
 //! somewhat.
 //!
-//! **Invariants.** The floor only rises, and only after the control file names it. A step of the background worker makes or
-//! removes at most one file, or syncs once.
+//! Whoever appends has a [`Promise`] of as many bytes: the disk has them, reserved in segments that are prepared. So a full
+//! disk is an error of who asks for a promise, before anything is changed, and never of who leads the log.
 //!
-//! **May touch.** `ids`, `error`, `env`, `sync`, `segments`.
+//! **Invariants.** The floor only rises, and only after the control file names it. A step of the background worker makes or
+//! removes at most one file, or syncs once. The segments that are prepared reach beyond the log's end by all that is promised,
+//! and, when an ordinary promise is given, by [`KEPT`] more; of that only those take who make room, and they promise
+//! little. A promise counts in full until it is given back, so what was appended under it counts twice for a while.
+//! A change is given its promise together with what taking it back appends, and keeps it until it has ended: rollback
+//! asks for nothing. What is long, the pages of long values and of nodes that are split or merged, is promised
+//! for each mini-transaction on its own.
+//!
+//! **May touch.** `ids`, `error`, `env`, `sync`, `frame`, `segments`.
 
 use core::time::Duration;
 
-use super::{Log, LogMetrics, frame::BLOCK};
+use super::{Log, LogMetrics, frame};
 use crate::{
     env::Next,
     error::{Error, Result},
@@ -30,6 +38,10 @@ use crate::{
 const CROWDED: u64 = 85;
 /// By so much for each percent above.
 const PAUSE_A_PERCENT: Duration = Duration::from_micros(100);
+/// What is kept beyond all promises for work that makes room: drops, checkpoints.
+const KEPT: u64 = 64 << 10;
+/// Bytes of a marker.
+const MARKER: u64 = frame::span(0) as u64;
 /// How often the log is synced when commits do not.
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -68,6 +80,32 @@ impl Obstacle {
     }
 }
 
+/// Room in the log for somebody who appends at most so many bytes before this is dropped.
+#[derive(Debug)]
+#[must_use = "the room is given back when this is dropped"]
+pub struct Promise<'a> {
+    log: &'a Log,
+    bytes: u64,
+}
+
+impl Promise<'_> {
+    /// Promises more.
+    ///
+    /// # Errors
+    /// As [`Log::promise`]; what was promised stays promised.
+    pub fn extend(&mut self, bytes: u64) -> Result<()> {
+        let mut more = self.log.promise(bytes)?;
+        self.bytes += core::mem::take(&mut more.bytes);
+        Ok(())
+    }
+}
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        self.log.promised.fetch_sub(self.bytes, SeqCst);
+    }
+}
+
 impl Log {
     /// The age of the log in bytes: from its floor to its end.
     pub fn age(&self) -> u64 {
@@ -103,12 +141,22 @@ impl Log {
         }
     }
 
-    /// Waits until the log has room for an operation that may append so many bytes. The caller holds no latch and no lock
-    /// that a checkpoint or a page cleaner needs.
+    /// Waits until the log has room for an operation that appends so many bytes, and promises them: [`Log::wait_for_room`],
+    /// then [`Log::promise`].
     ///
     /// # Errors
     /// A full file system, or another failure to write, before anything was changed; the failure that poisoned the database.
-    pub fn admit(&self, bytes: u64) -> Result<()> {
+    pub fn admit(&self, bytes: u64) -> Result<Promise<'_>> {
+        self.wait_for_room(bytes)?;
+        self.promise(bytes)
+    }
+
+    /// Waits until the floor leaves room for an operation that appends so many bytes. The caller holds no latch and no lock
+    /// that a checkpoint or a page cleaner needs.
+    ///
+    /// # Errors
+    /// As [`Log::admit`].
+    pub fn wait_for_room(&self, bytes: u64) -> Result<()> {
         // One operation alone is let in whatever its size.
         let bytes = bytes.min(self.size / 2);
         let room = || self.age() + bytes <= self.size;
@@ -134,7 +182,8 @@ impl Log {
                 self.unrecorded.check()?;
             }
         }
-        self.admit_now(bytes)
+        self.health.check()?;
+        self.unprepared.check()
     }
 
     /// Before the log is full operations become slower, a little each, so that what makes room keeps up and none of them
@@ -151,28 +200,42 @@ impl Log {
     ///
     /// # Errors
     /// As [`Log::admit`].
-    pub fn admit_now(&self, bytes: u64) -> Result<()> {
-        self.health.check()?;
+    pub fn admit_now(&self, bytes: u64) -> Result<Promise<'_>> {
         self.unprepared.check()?;
-        self.have_segment(bytes)
+        self.promise(bytes)
     }
 
     /// As [`Log::admit`], but waiting for nothing, whatever is in the way of others, as long as there is a segment at hand: for
-    /// work that makes room, drops and checkpoints.
+    /// work that makes room, drops and checkpoints, and for what is said of work that was done.
     ///
     /// # Errors
     /// As [`Log::admit`], if the segment at hand is used up.
-    pub fn admit_drop(&self, bytes: u64) -> Result<()> {
-        self.health.check()?;
-        self.have_segment(bytes)
+    pub fn admit_drop(&self, bytes: u64) -> Result<Promise<'_>> {
+        self.promise_before(bytes, 0)
+    }
+
+    /// Promises so many bytes to somebody who has been let in. Whoever promises more may hold latches.
+    ///
+    /// # Errors
+    /// When no segment can be made for them; the failure that poisoned the database.
+    pub fn promise(&self, bytes: u64) -> Result<Promise<'_>> {
+        self.promise_before(bytes, KEPT)
     }
 
     /// The worker prepares segments ahead. Where it is late a full disk is found here, before anything is changed, and not
     /// by who leads the log, for whom it would be too late.
-    fn have_segment(&self, bytes: u64) -> Result<()> {
-        // A frame takes a little more than what is in it.
-        let last = self.segments.geometry().number(Lsn(self.end().0 + bytes + BLOCK as u64));
-        if self.segments.is_ready(last) { Ok(()) } else { self.segments.ready(last) }
+    fn promise_before(&self, bytes: u64, kept: u64) -> Result<Promise<'_>> {
+        self.health.check()?;
+        // First the promise and then the end: who appends under an older promise moves from the one to the other.
+        let promised = self.promised.fetch_add(bytes, SeqCst) + bytes;
+        let promise = Promise { log: self, bytes };
+        #[cfg(test)]
+        self.promised_ever.fetch_add(bytes, Relaxed);
+        let last = self.segments.geometry().number(Lsn(self.end().0 + promised + kept));
+        if !self.segments.is_ready(last) {
+            self.segments.ready(last)?;
+        }
+        Ok(promise)
     }
 
     /// Raises the floor: nothing below it will be read again. The control file has named it durably.
@@ -214,7 +277,8 @@ impl Log {
         if self.health.is_poisoned() {
             return Next::Idle(SECOND);
         }
-        let ahead = self.segments.geometry().number(self.end()) + 1;
+        let number = |behind| self.segments.geometry().number(Lsn(self.end().0 + behind));
+        let ahead = (number(0) + 1).max(number(self.promised.load(SeqCst) + KEPT));
         match self.segments.prepare(ahead) {
             Ok(prepared) => {
                 self.unprepared.clear();
@@ -256,8 +320,9 @@ impl Log {
         Next::Idle(SECOND)
     }
 
-    /// Appends a marker and writes it.
+    /// Appends a marker and writes it. Where there is no place for it, none is needed: it only proves more.
     fn mark(&self) -> Result<()> {
+        let Ok(_room) = self.admit_drop(MARKER) else { return self.health.check() };
         let (_, end) = self.begin_group().append(&[])?;
         self.marked.fetch_max(end.0, SeqCst);
         self.write_to(end)

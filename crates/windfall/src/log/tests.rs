@@ -453,7 +453,70 @@ fn a_full_disk_refuses_new_operations_and_loses_nothing() {
     life.log.commit(end, FlushLog::Sync).unwrap();
     life.disk.set_full(false);
     assert_eq!(life.log.step(), Next::Again);
-    life.log.admit(100).unwrap();
+    drop(life.log.admit(100).unwrap());
+}
+
+#[test]
+fn what_was_promised_can_be_appended_when_the_disk_is_full() {
+    let life = open(new_database());
+    let (log, large) = (&life.log, 3 * SEGMENT);
+    let mut promise = log.promise(large).unwrap();
+    promise.extend(large).unwrap();
+    life.disk.set_full(true);
+    // What is at hand is promised already, but for what is kept for those who make room.
+    assert!(log.promise(SEGMENT).unwrap_err().to_string().contains("full"));
+    assert!(promise.extend(SEGMENT).is_err());
+    let room = log.admit_drop(1000).unwrap();
+    let mut appended = 0;
+    while appended + 9000 <= 2 * large {
+        let (start, end, _) = life.append(&[7; 8000]);
+        log.commit(end, FlushLog::Sync).unwrap();
+        appended += end.0 - start.0;
+    }
+    drop(promise);
+    life.append(&[8; 900]);
+    drop(room);
+    log.finish().unwrap();
+    assert!(log.promise(SEGMENT).is_err());
+    life.disk.set_full(false);
+    drop(log.promise(SEGMENT).unwrap());
+    assert_eq!(log.promised.load(SeqCst), 0);
+}
+
+#[test]
+fn every_one_of_many_promises_is_kept() {
+    for round in 0..20 {
+        let life = open_in(new_database(), Arc::new(RealEnv::default()));
+        let refused: usize = thread::scope(|scope| {
+            let threads: Vec<_> = (0..6u64)
+                .map(|n| {
+                    let (log, disk) = (&life.log, &life.disk);
+                    scope.spawn(move || {
+                        let mut refused = 0;
+                        for turn in 0..40 {
+                            if n == 0 && turn == 5 + round {
+                                disk.set_full(true);
+                            }
+                            let bytes = 1000 * (1 + (n + turn) % 9);
+                            let Ok(_promise) = log.promise(2 * bytes) else {
+                                refused += 1;
+                                continue;
+                            };
+                            for _ in 0..2 {
+                                let payload = vec![n as u8; bytes as usize - 100];
+                                let (_, end) = log.begin_group().append(&payload).unwrap();
+                                log.commit(end, FlushLog::Sync).unwrap();
+                            }
+                        }
+                        refused
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert!(refused > 0 && !life.health.is_poisoned(), "round {round}: {refused} were refused");
+        assert_eq!(life.log.promised.load(SeqCst), 0);
+    }
 }
 
 #[test]
@@ -475,7 +538,7 @@ fn operations_wait_for_the_floor_and_appending_does_not() {
         Next::Idle(Duration::from_secs(1))
     };
     let _worker = env.spawn("checkpoint", Kind::Service, wake, Box::new(step));
-    life.log.admit(1000).unwrap();
+    drop(life.log.admit(1000).unwrap());
     let metrics = life.log.metrics();
     assert!(metrics.waits == 1 && metrics.longest_wait > Duration::ZERO && metrics.age == 0);
 }

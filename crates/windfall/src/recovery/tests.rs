@@ -161,7 +161,7 @@ impl Run<'_> {
 
     fn step(&mut self, n: u64, step: Step) -> Result<()> {
         let pool = self.base.pool.clone();
-        pool.ground().log.admit(4096)?;
+        let _room = pool.ground().log.admit(4096)?;
         self.base.env.breathe();
         self.next = self.model.clone();
         match step {
@@ -203,7 +203,9 @@ impl Run<'_> {
                 };
                 let space = self.space(id);
                 let mut mtr = Mtr::begin(&pool)?;
-                tablespace::free(&mut mtr, &space, PageNo(page))?;
+                let slot = mtr.latch(&space, PageNo(page))?;
+                let freeing = tablespace::prepare_free(&mut mtr, &space, slot)?;
+                tablespace::free(&mut mtr, &space, freeing);
                 self.next.entry(id).or_default().remove(&page);
                 self.base.commit(mtr)?;
             }
@@ -336,9 +338,11 @@ fn a_drop_under_the_hands_of_purge_does_not_stop_the_database() {
     base.commit(mtr).unwrap();
     // Purge frees page after page, and the table is dropped between two of them.
     let mut mtr = Mtr::begin(&base.pool).unwrap();
-    tablespace::free(&mut mtr, &space, PageNo(1)).unwrap();
+    let first = mtr.latch(&space, PageNo(1)).unwrap();
+    let first = tablespace::prepare_free(&mut mtr, &space, first).unwrap();
+    tablespace::free(&mut mtr, &space, first);
     base.pool.detach(&space, Lsn::ZERO);
-    assert!(tablespace::free(&mut mtr, &space, PageNo(2)).is_err());
+    assert!(mtr.latch(&space, PageNo(2)).is_err());
     drop(mtr);
     assert!(base.pool.ground().health.check().is_ok());
     // A change of a live tablespace is not forgiven.

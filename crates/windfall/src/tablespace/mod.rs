@@ -5,7 +5,8 @@
 //! **Invariants.** A tablespace without pages has no header; the first allocation makes page 0, and the page it gives is
 //! page 1. A bit is set while its page is in use; map pages have their own bits set. The latches on map pages are the last
 //! that a mini-transaction takes, in rising order: whoever holds one asks for no other page but the one just allocated.
-//! So several pages are freed in rising order, too. A freed page
+//! So several pages are freed in rising order, too. A map page is latched, and read if need be, before the mini-transaction
+//! changes anything: one that is damaged is an error of this tablespace and no half of a change. A freed page
 //! is formatted as free, so that whatever still points at it sees that it is nobody's.
 //!
 //! **May touch.** `mtr`, `buffer` and what is below.
@@ -184,23 +185,37 @@ pub fn allocate(
     Err(UsageError::Other(what.into()).into())
 }
 
-/// Frees a page; of several in one mini-transaction the lowest first. The page stays latched to the commit.
+/// A latched page that is going to be freed, and its latched map page.
+#[derive(Debug)]
+#[must_use]
+pub struct Freeing {
+    page: Slot,
+    map: Slot,
+}
+
+/// Makes ready to free a latched page; of several in one mini-transaction the lowest first. Whatever can fail happens here,
+/// and nothing is changed: it goes before the first change of the mini-transaction. The page stays latched to the commit.
 ///
 /// # Errors
-/// When the tablespace is dropped, or the page is not in use.
-pub fn free(mtr: &mut Mtr<'_>, space: &Arc<Space>, page: PageNo) -> Result<()> {
-    let slot = mtr.latch(space, page)?;
-    let span = pages_a_map(mtr.pool().page_size());
-    let bit = page.0 % span;
-    let map = mtr.latch(space, PageNo(page.0 - bit))?;
+/// When the tablespace is dropped, the map cannot be read, or the page is not in use.
+pub fn prepare_free(mtr: &mut Mtr<'_>, space: &Arc<Space>, page: Slot) -> Result<Freeing> {
+    let no = mtr.id(page).page;
+    let bit = no.0 % pages_a_map(mtr.pool().page_size());
+    let map = mtr.latch(space, PageNo(no.0 - bit))?;
     if !is_used(mtr.page(map), bit) {
-        let what = format!("page {page} is freed and was not in use").into();
+        let what = format!("page {no} is freed and was not in use").into();
         return Err(CorruptError::Structure { space: space.id(), what }.into());
     }
-    set_bit(mtr, map, bit, false);
-    mtr.apply(slot, &PageOp::Format { kind: PageType::Free, level: 0 });
-    space.lower_free_hint(page.0);
-    Ok(())
+    Ok(Freeing { page, map })
+}
+
+/// Frees a page that was made ready for it.
+pub fn free(mtr: &mut Mtr<'_>, space: &Space, freeing: Freeing) {
+    let Freeing { page, map } = freeing;
+    let no = mtr.id(page).page;
+    set_bit(mtr, map, no.0 % pages_a_map(mtr.pool().page_size()), false);
+    mtr.apply(page, &PageOp::Format { kind: PageType::Free, level: 0 });
+    space.lower_free_hint(no.0);
 }
 
 /// The pages in use, map pages included, in order. For checks: reads every map page.

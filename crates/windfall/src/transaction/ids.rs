@@ -103,8 +103,8 @@ impl Ids {
         if !both.iter().any(|counter| counter.is_short()) {
             return Ok(());
         }
-        // A log without room is told before anything is promised. Who has the turn waits for nothing.
-        self.pool.ground().log.admit_now(RECORD)?;
+        // A log without room is told before anything is promised. Who has the turn waits for nothing, and drops need ids, too.
+        let _room = self.pool.ground().log.admit_drop(RECORD)?;
         for counter in both {
             if counter.is_short() {
                 counter.promised.fetch_add(BLOCK, SeqCst);

@@ -9,7 +9,7 @@
 //! - Every entry carries the transaction and the position of the undo record that made its version. Whoever takes back
 //!   or purges touches an entry only if it still does.
 //! - What a change may need is made sure of before its first mini-transaction latches anything: undo slices, lengths of
-//!   keys, uniqueness. Rollback needs nothing new.
+//!   keys, uniqueness, log for it and for its way back. Rollback needs nothing new.
 //! - An overflow chain belongs to one version. It is noted in undo before its first page is linked anywhere. Purge frees it,
 //!   piece by piece, with the record that replaced or deleted the value, or with its own one once that was taken back.
 //! - *Recovery.* A transaction is unfinished if it is in the `TrxTable` record that the control file names, or has a
@@ -62,8 +62,14 @@ use crate::{
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     system::SystemTree,
-    tree::hash::HashBudget,
+    tree::{hash::HashBudget, log_of_room},
 };
+
+/// Log that the end of a rollback takes.
+const LOG_A_ROLLBACK: u64 = 4 << 10;
+/// Log that taking back takes for each byte of an undo record, but for splits: a touched entry has at least 29, and is taken back
+/// by a group of less than 500.
+const LOG_A_BYTE: u64 = 20;
 
 /// The transaction floor of a database.
 #[derive(Debug)]
@@ -128,6 +134,8 @@ impl Transactions {
                 self.active.end(trx);
                 continue;
             };
+            let log = &self.ground.pool.ground().log;
+            let mut promise = log.promise(LOG_A_ROLLBACK)?;
             let mut last = UndoPos::NONE;
             let mut from = Stream::byte_of(first);
             while let Some(at) = stream.next_record(from)? {
@@ -137,6 +145,8 @@ impl Transactions {
                 };
                 if stream.trx_of(at, &stored)? == trx {
                     last = stream.undo_pos(at);
+                    let split = log_of_room(self.ground.pool.page_size());
+                    promise.extend(LOG_A_BYTE * stored.bytes.len() as u64 + split)?;
                 }
                 from = stored.next;
             }

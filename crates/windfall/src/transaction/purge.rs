@@ -14,12 +14,17 @@
 //! others; slices go in any order. The stream of a session's temporary tables is purged by the calls on these, each as far
 //! as it goes.
 //!
+//! A page that cannot be read is the trouble of its table alone: the record that leads there is put aside, and tried again
+//! from time to time until it works or the table is gone. Of too many the oldest are given up: what they would have freed
+//! stays in that table.
+//!
 //! A change that revives an entry notes the header that the entry had. As long as the reviving transaction is unfinished
 //! the purge of that older version must wait: today the row's lock sees to that, for it is held to the end.
 //!
 //! **May touch.** `system`, `tree` and what is below, the rest of this floor.
 
-use std::collections::{BTreeMap, BTreeSet};
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crossbeam_queue::SegQueue;
 
@@ -28,8 +33,8 @@ use super::{
     active::Horizon,
     chains,
     stream::{Stored, Stream},
-    trx::carries,
-    undo_record::{Body, Done, RowChange, Touch},
+    trx::{carries, merge},
+    undo_record::{Body, Done, RowChange, Touch, UndoRecord},
 };
 use crate::{
     buffer::Durability,
@@ -52,10 +57,16 @@ pub(super) const PAGES_A_STEP: usize = 128;
 const SLICES_A_STEP: usize = 64;
 /// Records that wait for a row's lock, for one stream.
 const DEFERRED_MOST: usize = 256;
+/// Records put aside because of what could not be read, for one stream.
+const ASIDE_MOST: usize = 1024;
+/// How often these are tried again.
+const ASIDE_PAUSE: Duration = Duration::from_secs(5);
 /// Rounds without progress after which what is left is in somebody's hands.
 const FRUITLESS_MOST: usize = 20;
 /// Log that a step may need.
 const LOG_A_STEP: u64 = 256 << 10;
+/// Log that a secondary entry may need.
+const LOG_A_TOUCH: u64 = 256;
 const _: () =
     assert!((PAGES_A_STEP * chains::LOG_A_PAGE) as u64 <= LOG_A_STEP / 4, "the rest is for records");
 
@@ -77,6 +88,10 @@ struct State {
     walks: Vec<(TrxId, UndoPos)>,
     /// Records whose row was locked.
     deferred: Vec<u64>,
+    /// Records whose table could not be read.
+    aside: VecDeque<u64>,
+    /// When these are tried again.
+    aside_due: Duration,
 }
 
 /// What became of a record.
@@ -87,6 +102,8 @@ enum Outcome {
     Busy,
     /// Its chain is longer than what is left of the step.
     Cut,
+    /// Its table cannot be read.
+    Unreadable,
 }
 
 /// What is left of a step.
@@ -112,8 +129,15 @@ impl State {
     fn pins(&self, stream: &Stream) -> BTreeSet<u64> {
         let of = |at: &u64| at / stream.slice_bytes();
         // A deferred record may reach into the next slice.
-        let deferred = self.deferred.iter().flat_map(|at| [of(at), of(at) + 1]);
-        self.left.values().flatten().copied().chain(deferred).collect()
+        let kept = self.deferred.iter().chain(&self.aside).flat_map(|at| [of(at), of(at) + 1]);
+        self.left.values().flatten().copied().chain(kept).collect()
+    }
+
+    fn put_aside(&mut self, at: u64) {
+        if self.aside.len() == ASIDE_MOST {
+            self.aside.pop_front();
+        }
+        self.aside.push_back(at);
     }
 }
 
@@ -154,14 +178,15 @@ impl Transactions {
     /// Purges a stream up to its present end, as far as nobody is in the way. Says whether nobody was.
     fn catch_up(&self, stream: &Stream) -> Result<bool> {
         let goal = stream.end();
+        stream.purge.state.lock().aside_due = Duration::ZERO;
         let mut idle = 0;
         let mut before = None;
         while idle < FRUITLESS_MOST {
-            self.ground.pool.ground().log.admit(LOG_A_STEP)?;
+            let _room = self.ground.pool.ground().log.admit(LOG_A_STEP)?;
             let mut state = stream.purge.state.lock();
             let more = self.purge_locked(stream, &mut state)?;
             if state.at >= goal && state.walks.is_empty() && state.deferred.is_empty() {
-                return Ok(true);
+                return Ok(state.aside.is_empty());
             }
             let now = Some((state.at, state.walks.clone(), state.deferred.len()));
             idle = if now == before && !more { idle + 1 } else { 0 };
@@ -191,7 +216,7 @@ impl Transactions {
     /// One step in one stream. Says whether there is more to do at once.
     fn purge_stream(&self, stream: &Stream) -> Result<bool> {
         if stream.durability() == Durability::Logged {
-            self.ground.pool.ground().log.admit(LOG_A_STEP)?;
+            let _room = self.ground.pool.ground().log.admit(LOG_A_STEP)?;
         }
         let mut state = stream.purge.state.lock();
         if self.purge_pauses.load(SeqCst) > 0 {
@@ -224,6 +249,7 @@ impl Transactions {
             state.walks.extend(stream.purge.ended.pop());
         }
         self.retry_deferred(stream, state, &mut left)?;
+        self.retry_aside(stream, state, &mut left)?;
         let mut walks = core::mem::take(&mut state.walks);
         let walked =
             walks.iter_mut().try_for_each(|walk| self.walk(stream, &horizon, state, walk, &mut left));
@@ -240,18 +266,47 @@ impl Transactions {
     fn retry_deferred(&self, stream: &Stream, state: &mut State, left: &mut Left) -> Result<()> {
         let mut failed = None;
         let mut purged = |at| match stream.record(at)? {
-            Some(stored) => Ok(self.purge_record(stream, at, &stored, left)? == Outcome::Purged),
-            None => Ok(true),
+            Some(stored) => self.purge_record(stream, at, &stored, left),
+            None => Ok(Outcome::Purged),
         };
+        let mut unreadable = Vec::new();
         // After a failure those that are left stay.
         state.deferred.retain(|at| {
-            let done = if failed.is_none() { purged(*at) } else { Ok(false) };
-            !done.unwrap_or_else(|error| {
+            let done = if failed.is_none() { purged(*at) } else { Ok(Outcome::Busy) };
+            let outcome = done.unwrap_or_else(|error| {
                 failed = Some(error);
-                false
-            })
+                Outcome::Busy
+            });
+            if outcome == Outcome::Unreadable {
+                unreadable.push(*at);
+            }
+            matches!(outcome, Outcome::Busy | Outcome::Cut)
         });
+        for at in unreadable {
+            state.put_aside(at);
+        }
         failed.map_or(Ok(()), Err)
+    }
+
+    /// Tries again what could not be read some time ago.
+    fn retry_aside(&self, stream: &Stream, state: &mut State, left: &mut Left) -> Result<()> {
+        let now = self.ground.pool.ground().env.now();
+        if state.aside.is_empty() || now < state.aside_due {
+            return Ok(());
+        }
+        state.aside_due = now + ASIDE_PAUSE;
+        for _ in 0..state.aside.len() {
+            let Some(at) = state.aside.front().copied() else { break };
+            let outcome = match stream.record(at)? {
+                Some(stored) => self.purge_record(stream, at, &stored, left)?,
+                None => Outcome::Purged,
+            };
+            state.aside.pop_front();
+            if outcome != Outcome::Purged {
+                state.aside.push_back(at);
+            }
+        }
+        Ok(())
     }
 
     /// Purges the records of a transaction that was left behind, from the last to the first.
@@ -277,6 +332,7 @@ impl Transactions {
                 Outcome::Purged => {}
                 Outcome::Busy => state.deferred.push(at),
                 Outcome::Cut => break,
+                Outcome::Unreadable => state.put_aside(at),
             }
             *next = stream.decode(at, &stored)?.previous;
         }
@@ -303,6 +359,7 @@ impl Transactions {
                     Outcome::Purged => {}
                     Outcome::Busy => state.deferred.push(at),
                     Outcome::Cut => break,
+                    Outcome::Unreadable => state.put_aside(at),
                 }
             } else if state.left.contains_key(&trx) || self.active.leave_behind(trx) {
                 let slices = state.left.entry(trx).or_default();
@@ -337,6 +394,23 @@ impl Transactions {
 
     fn purge_record(&self, stream: &Stream, at: u64, stored: &Stored, left: &mut Left) -> Result<Outcome> {
         let record = stream.decode(at, stored)?;
+        match self.purge_decoded(stream, at, stored, &record, left) {
+            Err(error) if error.is_of_what_was_read() => {
+                tracing::warn!(%error, "what is left behind in this table could not be purged yet");
+                Ok(Outcome::Unreadable)
+            }
+            done => done,
+        }
+    }
+
+    fn purge_decoded(
+        &self,
+        stream: &Stream,
+        at: u64,
+        stored: &Stored,
+        record: &UndoRecord,
+        left: &mut Left,
+    ) -> Result<Outcome> {
         let version = EntryHeader::new(record.trx, stream.undo_pos(at));
         let gone = match &record.body {
             // The chain belongs to no version: nobody looks for it.
@@ -355,6 +429,8 @@ impl Transactions {
                 let Some(_row) = self.locks.try_lock(self.locks.name(*space, key)) else {
                     return Ok(Outcome::Busy);
                 };
+                // A step has log for so many records, whatever the number of indexes.
+                let _room = self.ground.pool.ground().log.promise(LOG_A_TOUCH * touches.len() as u64)?;
                 for touch in touches.iter().filter(marked) {
                     self.unless_dropped(touch.space, |tree| {
                         remove(tree, version, &touch.key, &mut left.pages)
@@ -388,6 +464,7 @@ impl Stream {
         state.at < self.end()
             || !state.walks.is_empty()
             || !state.deferred.is_empty()
+            || !state.aside.is_empty()
             || !self.purge.ended.is_empty()
     }
 
@@ -415,7 +492,7 @@ fn remove(tree: &Tree, version: EntryHeader, key: &[u8], pages: &mut usize) -> R
     let small = located.remove(&mut mtr);
     mtr.commit()?;
     if small {
-        tree.maintain(key)?;
+        merge(tree, key);
     }
     Ok(true)
 }

@@ -31,15 +31,17 @@ use crate::{
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
-    tree::{OverflowRef, Seek, overflow::VALUE_LIMIT},
+    tree::{OverflowRef, Seek, log_of_room, overflow::VALUE_LIMIT},
 };
 
 /// Bytes read from a source at once.
 const CHUNK: usize = 64 << 10;
 /// How many of a value's first bytes index keys are made of.
 pub const INDEXED: usize = 64 << 10;
-/// Log for a change beside its keys and values: splits on the way, headers.
-const LOG_OVERHEAD: u64 = 64 << 10;
+/// Log for a change beside its keys and values: records of the transaction, undo slices that it makes, headers.
+const LOG_OVERHEAD: u64 = 4 << 10;
+/// Log for a change of a secondary entry, and for its way back, beside the key.
+const LOG_A_TOUCH: u64 = 512;
 
 /// A secondary tree.
 #[derive(Clone, Copy, Debug)]
@@ -206,7 +208,7 @@ impl Transactions {
     /// [`SchemaError::DuplicateKey`], [`SchemaError::NoRow`], keys and values that are too long, a dropped table, damage,
     /// I/O. The row is unchanged then.
     pub fn write(&self, target: &RowTarget<'_>, key: &[u8], value: Value<'_>, mode: Mode) -> Result<Lsn> {
-        self.admit(target, key, value.length())?;
+        self.wait_for_room(target, value.length())?;
         let mut row = self.lock_row(target, key)?;
         let mut trx = Trx::new(self);
         let end = trx.change(&mut row, target, key, Some((value, mode)), true)?;
@@ -219,7 +221,7 @@ impl Transactions {
     /// # Errors
     /// A dropped table, damage, I/O. The row is unchanged then.
     pub fn delete(&self, target: &RowTarget<'_>, key: &[u8]) -> Result<Option<Lsn>> {
-        self.admit(target, key, 0)?;
+        self.wait_for_room(target, 0)?;
         let mut row = self.lock_row(target, key)?;
         let mut trx = Trx::new(self);
         let end = trx.change(&mut row, target, key, None, true)?;
@@ -235,18 +237,23 @@ impl Transactions {
         self.locks.lock_in_call(self.locks.name(target.clustered.space().id(), key))
     }
 
-    /// Waits for room in the log, if the change is going to be there.
-    fn admit(&self, target: &RowTarget<'_>, key: &[u8], value: u64) -> Result<()> {
-        let inline = value.min(CHUNK as u64);
-        self.admit_bytes(target, 2 * (key.len() as u64 + inline) + LOG_OVERHEAD)
-    }
-
-    fn admit_bytes(&self, target: &RowTarget<'_>, bytes: u64) -> Result<()> {
+    /// Waits for room in the log for some bytes of a value, if they are going to be there.
+    fn wait_for_room(&self, target: &RowTarget<'_>, value: u64) -> Result<()> {
         match target.durability() {
-            Durability::Logged => self.ground.pool.ground().log.admit(bytes),
+            Durability::Logged => {
+                self.ground.pool.ground().log.wait_for_room(2 * value.min(CHUNK as u64) + LOG_OVERHEAD)
+            }
             Durability::Temporary => Ok(()),
         }
     }
+}
+
+/// Log that a change takes beside splits and the pages of a long value, and its way back with it, at most. The value before
+/// may be as long as any: it goes into the undo record, and back from there.
+fn log_of(target: &RowTarget<'_>, key: &[u8], plan: &Plan<'_>) -> u64 {
+    let row = key.len() + target.clustered.inline_limit();
+    let touches = plan.planned.iter().map(|planned| 3 * planned.touch.key.len() as u64 + LOG_A_TOUCH);
+    LOG_OVERHEAD + 4 * row as u64 + touches.sum::<u64>()
 }
 
 impl<'e> Trx<'e> {
@@ -294,6 +301,9 @@ impl<'e> Trx<'e> {
         }
         #[cfg(test)]
         self.floor().failpoint.pass()?;
+        if target.durability() == Durability::Logged {
+            self.promise(log_of(target, key, &plan))?;
+        }
         let stored = match pieces {
             Some(pieces) if long => Some(self.write_chain(target, pieces)?.to_bytes().to_vec()),
             Some(Pieces { inline: Some(bytes), .. }) => Some(bytes.to_vec()),
@@ -398,7 +408,7 @@ impl<'e> Trx<'e> {
         // Between pieces the log may have to be waited for: a row's lock is all that is held.
         let floor = self.floor();
         let mut write = |chunk: &[u8]| {
-            floor.admit_bytes(target, 2 * chunk.len() as u64)?;
+            floor.wait_for_room(target, chunk.len() as u64)?;
             writer.write(chunk)
         };
         for chunk in pieces.inline.unwrap_or(&pieces.head).chunks(CHUNK) {
@@ -445,6 +455,13 @@ impl<'e> Trx<'e> {
             }
             (_, None) => RowChange::Insert,
         };
+        if let (RowChange::Update { value, .. }, Some((stored, _)), Durability::Logged) =
+            (&change, new, target.durability())
+            && value.len() > stored.len()
+        {
+            // Others may have taken the room by the time it is taken back.
+            self.promise(log_of_room(tree.store().page_size()))?;
+        }
         let body = Body::Row { space: tree.space().id(), key: key.to_vec(), change, touches };
         let mut record = Vec::new();
         let previous = self.previous(target.durability());

@@ -139,7 +139,7 @@ impl Streams {
     /// # Errors
     /// I/O, a full disk.
     pub fn make_ahead(&self) -> Result<()> {
-        self.ground.pool.ground().log.admit(LOG_A_STEP)?;
+        let _room = self.ground.pool.ground().log.admit(LOG_A_STEP)?;
         self.all().try_for_each(Stream::make_ahead)
     }
 

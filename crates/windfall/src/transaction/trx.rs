@@ -9,8 +9,8 @@
 //! entry only if it still carries this transaction and this undo position, and the last of them marks the record. So
 //! it may be cut off and begun again at any point, and dropped tablespaces are passed over. Of a long value only the record
 //! is marked: its pages are left to purge (`chains`). So the way back takes a few small groups of the log for each record,
-//! asks for no room there, needs no new undo and no new place on the disk; when even so it fails, the database is
-//! poisoned.
+//! which were promised before the change ([`Promise`]), needs no new undo and no new place on the disk; when even so it
+//! fails, the database is poisoned.
 //!
 //! **May touch.** `buffer`, `mtr`, `log`, `tree` and what is below, the rest of this floor.
 
@@ -21,10 +21,10 @@ use super::{
     undo_record::{Body, Done, RowChange, Touch},
 };
 use crate::{
-    buffer::{BufferPool, Durability},
+    buffer::{self, BufferPool, Durability},
     error::{Error, Result},
     ids::{Lsn, SpaceId, TrxId, UndoPos},
-    log::Record,
+    log::{Promise, Record},
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
@@ -48,22 +48,45 @@ pub struct Trx<'e> {
     /// Where it announces that it is about to log its end.
     ending: Option<Ending>,
     ended: bool,
+    /// Log for what it does, and for the way back.
+    promise: Option<Promise<'e>>,
 }
 
 impl<'e> Trx<'e> {
     /// A transaction that has written nothing yet.
     pub fn new(floor: &'e Transactions) -> Self {
-        Self { floor, id: TrxId::NONE, logged: None, temporary: None, ending: None, ended: false }
+        Self {
+            floor,
+            id: TrxId::NONE,
+            logged: None,
+            temporary: None,
+            ending: None,
+            ended: false,
+            promise: None,
+        }
     }
 
     /// One that recovery has found unfinished, with its last record.
     pub(super) fn resume(floor: &'e Transactions, id: TrxId, stream: &'e Stream, last: UndoPos) -> Self {
         let ending = floor.active.ending(id);
-        Self { floor, id, logged: Some(Chain { stream, last }), temporary: None, ending, ended: false }
+        let logged = Some(Chain { stream, last });
+        Self { floor, id, logged, temporary: None, ending, ended: false, promise: None }
     }
 
     pub(super) fn floor(&self) -> &'e Transactions {
         self.floor
+    }
+
+    /// Makes sure of log for a change and its way back, before the change. It is kept until the transaction has ended.
+    ///
+    /// # Errors
+    /// A full disk, or another failure to make room.
+    pub(super) fn promise(&mut self, bytes: u64) -> Result<()> {
+        if let Some(promise) = &mut self.promise {
+            return promise.extend(bytes);
+        }
+        self.promise = Some(self.floor.ground.pool.ground().log.promise(bytes)?);
+        Ok(())
     }
 
     /// Its id; [`TrxId::NONE`] before it writes.
@@ -178,7 +201,7 @@ impl<'e> Trx<'e> {
     }
 
     fn take_back(&mut self) -> Result<Lsn> {
-        let done = self.try_take_back().map_err(|error| match error {
+        let done = buffer::on_kept_frames(|| self.try_take_back()).map_err(|error| match error {
             Error::Poisoned(_) => error,
             error => {
                 let what = format!("transaction {} could not be rolled back: {error}", self.id);
@@ -226,7 +249,7 @@ fn take_back(floor: &Transactions, stream: &Stream, at: u64, stored: &Stored) ->
                     unless_dropped(take_back_touch(&tree, version, touch))?;
                 }
             }
-            let done = match floor.tree(*space) {
+            let done = match floor.tree(*space).map(Tree::promised) {
                 Some(tree) => unless_dropped(take_back_row(&tree, version, key, change, stream, at))?,
                 None => false,
             };
@@ -260,6 +283,14 @@ pub(super) fn carries(header: Option<EntryHeader>, version: EntryHeader) -> bool
     header.is_some_and(|header| header.trx == version.trx && header.undo == version.undo)
 }
 
+/// Merges the leaf of a key with a neighbour, if that can be done. What the tree holds does not depend on it: a page that
+/// cannot be read is the trouble of whoever needs it.
+pub(super) fn merge(tree: &Tree, key: &[u8]) {
+    if let Err(error) = tree.maintain(key) {
+        tracing::warn!(%error, "a leaf that holds little could not be merged");
+    }
+}
+
 fn take_back_touch(tree: &Tree, version: EntryHeader, touch: &Touch) -> Result<bool> {
     let mut mtr = Mtr::begin(tree.store())?;
     let mut located = tree.seek_for_change(&mut mtr, &touch.key, None)?;
@@ -275,7 +306,7 @@ fn take_back_touch(tree: &Tree, version: EntryHeader, touch: &Touch) -> Result<b
     };
     mtr.commit()?;
     if small {
-        tree.maintain(&touch.key)?;
+        merge(tree, &touch.key);
     }
     Ok(true)
 }
@@ -307,7 +338,7 @@ fn take_back_row(
     mtr.apply(slot, &op);
     mtr.commit()?;
     if small {
-        tree.maintain(key)?;
+        merge(tree, key);
     }
     Ok(true)
 }

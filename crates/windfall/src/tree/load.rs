@@ -145,7 +145,7 @@ impl<S: PageStore> BulkLoader<'_, S> {
     /// Writes a node and links it one level above.
     fn write(&mut self, level: usize, lower: &[u8], upper: Option<&[u8]>, list: &NodeList) -> Result<()> {
         let kind = if level == 0 { PageType::Leaf } else { PageType::Inner };
-        let mut mtr = self.tree.store.begin()?;
+        let mut mtr = self.tree.begin_long()?;
         let near = PageNo(self.last_page.0 + 1);
         let page = mtr.allocate(&self.tree.space, kind, level as u8, near)?;
         let image = list.image(lower, upper);
@@ -190,7 +190,7 @@ impl<S: PageStore> BulkLoader<'_, S> {
         if list.is_empty() {
             return Ok(self.lsn);
         }
-        let mut mtr = self.tree.store.begin()?;
+        let mut mtr = self.tree.begin_long()?;
         let root = mtr.latch(&self.tree.space, PageNo::ROOT)?;
         let node = Node::new(mtr.page(root));
         if !node.is_leaf() || node.count() > 0 {

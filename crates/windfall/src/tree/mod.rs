@@ -38,12 +38,13 @@ pub use check::TreeReport;
 pub use cursor::{Cursor, Seek};
 pub use load::BulkLoader;
 pub use overflow::{OverflowReader, OverflowRef, OverflowWriter};
+pub use structure::log_of_room;
 
 use crate::{
     error::{CorruptError, Result, UsageError},
     ids::PageNo,
     page::{
-        EntryHeader, Node, PageOp, PageType,
+        EntryHeader, Node, PageType,
         node::{inline_limit, key_limit},
     },
     sync::{
@@ -63,12 +64,21 @@ pub struct Tree<S: PageStore> {
     /// The root exists. It never goes away, so a look at this spares a look at the tablespace.
     rooted: AtomicBool,
     hash: TreeHash,
+    /// Whoever uses this handle has log for what has to be split: [`log_of_room`].
+    promised: bool,
 }
 
 impl<S: PageStore> Tree<S> {
     /// The tree in this tablespace. Its hash index, which is off, may take memory within `budget`.
     pub fn new(store: Arc<S>, space: S::Space, budget: Arc<HashBudget>) -> Self {
-        Self { store, space, rooted: AtomicBool::new(false), hash: TreeHash::new(budget) }
+        let (rooted, hash) = (AtomicBool::new(false), TreeHash::new(budget));
+        Self { store, space, rooted, hash, promised: false }
+    }
+
+    /// The same for somebody who was promised [`log_of_room`] for each entry that he makes longer: splits ask for none.
+    #[must_use]
+    pub fn promised(self) -> Self {
+        Self { promised: true, ..self }
     }
 
     /// The store that keeps the pages.
@@ -179,11 +189,10 @@ impl<S: PageStore> Tree<S> {
         if !self.is_rooted()? {
             let mut mtr = self.store.begin()?;
             let root = mtr.allocate(&self.space, PageType::Leaf, 0, PageNo::ROOT)?;
-            let page = mtr.page_no(root);
-            if page != PageNo::ROOT {
-                // Someone else made the root at the same time.
-                mtr.apply(root, &PageOp::Format { kind: PageType::Free, level: 0 });
-                mtr.free(&self.space, page)?;
+            if mtr.page_no(root) != PageNo::ROOT {
+                // Someone else made the root at the same time. The map that says so is latched.
+                let page = mtr.prepare_free(&self.space, root)?;
+                mtr.free(&self.space, page);
             }
             mtr.commit()?;
             self.rooted.store(true, Relaxed);

@@ -207,19 +207,17 @@ impl<S: PageStore> Tree<S> {
         if gone.is_empty() {
             return Ok(0);
         }
+        // In rising order, because allocation maps are latched so, and all of them before the first change.
+        gone.sort_unstable_by_key(|page| mtr.page_no(*page));
+        let freeing = gone.into_iter().map(|page| mtr.prepare_free(&self.space, page));
+        let freeing = freeing.collect::<Result<Vec<_>>>()?;
         mtr.apply(anchor, &PageOp::Write { at: NEXT as u32, bytes: &link.next.0.to_le_bytes() });
-        // Every page is marked before the first is freed: the allocation map is latched last.
-        for page in &gone {
-            mtr.apply(*page, &PageOp::Format { kind: PageType::Free, level: 0 });
-        }
-        // And they are freed in rising order, because allocation maps are latched so.
-        let mut numbers: Vec<PageNo> = gone.iter().map(|page| mtr.page_no(*page)).collect();
-        numbers.sort_unstable();
-        for no in numbers {
-            mtr.free(&self.space, no)?;
+        let freed = freeing.len();
+        for page in freeing {
+            mtr.free(&self.space, page);
         }
         mtr.commit()?;
-        Ok(gone.len())
+        Ok(freed)
     }
 
     /// Frees the first and only page of a chain that was shortened to it, in the caller's mini-transaction, together with
@@ -233,7 +231,9 @@ impl<S: PageStore> Tree<S> {
         if link.next != PageNo::NONE {
             return Err(self.damaged(first, "an overflow chain is freed before it was shortened"));
         }
-        self.give_back(mtr, page)
+        let page = mtr.prepare_free(&self.space, page)?;
+        mtr.free(&self.space, page);
+        Ok(())
     }
 
     fn link(&self, page: Page<'_>, no: PageNo, stamp: u64, place: u32) -> Result<Link> {
@@ -284,7 +284,7 @@ impl<S: PageStore> OverflowWriter<'_, S> {
     /// Writes what is pending, at most a page. Whatever can fail comes before the first change.
     fn flush(&mut self) -> Result<Lsn> {
         let tree = self.tree;
-        let mut mtr = tree.store.begin()?;
+        let mut mtr = tree.begin_long()?;
         let last = mtr.latch(&tree.space, self.last)?;
         // The first page was made empty; every later last page is full.
         let is_empty = self.place == 0 && tree.link(mtr.page(last), self.last, self.stamp, 0)?.len == 0;

@@ -7,7 +7,8 @@
 //! through [`MiniTransaction::apply`], under the exclusive latch that [`MiniTransaction::latch`] or
 //! [`MiniTransaction::upgrade`] took and that is held until commit, so that what was changed and what was logged are
 //! the same thing. Latches are taken parent before child, left before right, tree before allocation map.
-//! A mini-transaction that has applied something must be committed: it has no way back.
+//! A mini-transaction that has applied something must be committed: it has no way back. So whatever can fail comes before
+//! the first [`MiniTransaction::apply`].
 //!
 //! **May touch.** `ids`, `error`, `page`.
 
@@ -89,6 +90,15 @@ pub struct Latched(pub usize);
 
 /// A group of changes that reaches the log whole or not at all.
 pub trait MiniTransaction<'a, S: PageStore> {
+    /// A latched page that is ready to be freed.
+    type Freeing;
+
+    /// Makes sure that the log takes a long change, of so many bytes at most. Short ones are the caller's to care for.
+    ///
+    /// # Errors
+    /// When it does not.
+    fn reserve(&mut self, space: &S::Space, bytes: u64) -> Result<()>;
+
     /// Latches a page exclusively, waiting for it. A page that this mini-transaction has latched already is given again.
     ///
     /// # Errors
@@ -120,11 +130,15 @@ pub trait MiniTransaction<'a, S: PageStore> {
     /// When the tablespace is full or dropped.
     fn allocate(&mut self, space: &S::Space, kind: PageType, level: u8, near: PageNo) -> Result<Latched>;
 
-    /// Frees a page, latched by this mini-transaction or by nobody. A latch on it is kept until the commit.
+    /// Makes ready to free a latched page, without changing anything: what can fail of that fails here, so this goes before
+    /// the first change. Of several pages the lowest first.
     ///
     /// # Errors
     /// As [`PageStore::read`].
-    fn free(&mut self, space: &S::Space, page: PageNo) -> Result<()>;
+    fn prepare_free(&mut self, space: &S::Space, page: Latched) -> Result<Self::Freeing>;
+
+    /// Frees a page: it is formatted as free, so that nobody takes it for what it was. Its latch is kept until the commit.
+    fn free(&mut self, space: &S::Space, freeing: Self::Freeing);
 
     /// Makes the changes one group of the log, marks the pages dirty, lets go of all latches. Gives the LSN behind the
     /// group, which is durable once the log is durable up to it; [`Lsn::ZERO`] when nothing was changed.

@@ -14,6 +14,9 @@
 //! records. When the record to come is too large to fit either half at once, the node is split without it,
 //! and again, with fewer records each time.
 //!
+//! Log is promised to each of these changes on its own, before it changes anything; a split on the way back of a
+//! transaction takes what was promised before ([`log_of_room`]).
+//!
 //! **May touch.** What `tree` may touch.
 
 use super::{
@@ -30,6 +33,21 @@ use crate::{
         node_build::{fence_words, prefix_of},
     },
 };
+
+/// How many nodes are split at most where one entry is put: its leaf three times; each level above twice, as a separator takes
+/// less than a quarter of a page; and the root moves down once. That is for six levels of nodes above the leaves: where
+/// keys are so long that there are more, splits still do not meet on all of them.
+const MOST_SPLITS: u64 = 16;
+
+/// Log that one change of the structure takes, at most: the image of a page, and the keys that say where things are.
+const fn one_change(page_size: usize) -> u64 {
+    2 * page_size as u64
+}
+
+/// Log that making room for one entry takes, at most.
+pub const fn log_of_room(page_size: usize) -> u64 {
+    MOST_SPLITS * one_change(page_size)
+}
 
 /// An entry that is going to be put into a node.
 #[derive(Clone, Copy, Debug)]
@@ -152,6 +170,18 @@ fn plan_split(node: Node<'_>, need: &Need<'_>) -> Option<(usize, Vec<u8>)> {
 }
 
 impl<S: PageStore> Tree<S> {
+    /// Begins a mini-transaction that logs up to a page, with log for it.
+    pub(super) fn begin_long(&self) -> Result<S::MiniTransaction<'_>> {
+        let mut mtr = self.store.begin()?;
+        mtr.reserve(&self.space, one_change(self.store.page_size()))?;
+        Ok(mtr)
+    }
+
+    /// Begins a mini-transaction that makes room.
+    fn begin_split(&self) -> Result<S::MiniTransaction<'_>> {
+        if self.promised { self.store.begin() } else { self.begin_long() }
+    }
+
     /// Splits the node of `need`'s key on this level until `need` fits.
     pub(super) fn split(&self, need: &Need<'_>, level: u8) -> Result<()> {
         loop {
@@ -162,7 +192,7 @@ impl<S: PageStore> Tree<S> {
                 self.grow(&path.node)?;
                 continue;
             };
-            let mut mtr = self.store.begin()?;
+            let mut mtr = self.begin_split()?;
             let Some(parent) = mtr.upgrade(&self.space, parent)? else { continue };
             let Some(child) = mtr.upgrade(&self.space, &path.node)? else { continue };
             let node = Node::new(mtr.page(child));
@@ -216,7 +246,7 @@ impl<S: PageStore> Tree<S> {
 
     /// Moves the root's content to a new child, one level below. Nothing happens if the root has changed.
     fn grow(&self, root: &S::Reading<'_>) -> Result<()> {
-        let mut mtr = self.store.begin()?;
+        let mut mtr = self.begin_split()?;
         let Some(root) = mtr.upgrade(&self.space, root)? else { return Ok(()) };
         let node = Node::new(mtr.page(root));
         let level = node.level();
@@ -265,7 +295,7 @@ impl<S: PageStore> Tree<S> {
                 while only_child && self.collapse()? {}
                 return Ok(false);
             };
-            let mut mtr = self.store.begin()?;
+            let mut mtr = self.begin_long()?;
             let Some(parent) = mtr.upgrade(&self.space, &parent)? else { continue };
             let above = Node::new(mtr.page(parent));
             let slot = above.child_slot(key);
@@ -284,9 +314,10 @@ impl<S: PageStore> Tree<S> {
                 if let Some(merged) = Merged::of(nodes) {
                     let Merged { level, lower, upper, image } = &merged;
                     let upper = upper.as_deref();
+                    let gone = mtr.prepare_free(&self.space, gone)?;
                     mtr.apply(left, &PageOp::NodeBuild { level: *level, lower, upper, image });
                     mtr.apply(parent, &PageOp::NodeRemove { slot: right as u16 });
-                    self.give_back(&mut mtr, gone)?;
+                    mtr.free(&self.space, gone);
                     mtr.commit()?;
                     return Ok(true);
                 }
@@ -299,7 +330,7 @@ impl<S: PageStore> Tree<S> {
 
     /// Takes the content of the root's only child into the root. Says whether there was one.
     fn collapse(&self) -> Result<bool> {
-        let mut mtr = self.store.begin()?;
+        let mut mtr = self.begin_long()?;
         let root = mtr.latch(&self.space, PageNo::ROOT)?;
         let node = Node::new(mtr.page(root));
         if !node.is_inner() || node.count() != 1 {
@@ -312,17 +343,11 @@ impl<S: PageStore> Tree<S> {
         let mut list = NodeList::default();
         list.push_node(node, 0, node.count());
         let image = list.image(&[], None);
+        let child = mtr.prepare_free(&self.space, child)?;
         mtr.apply(root, &PageOp::NodeBuild { level, lower: &[], upper: None, image: &image });
-        self.give_back(&mut mtr, child)?;
+        mtr.free(&self.space, child);
         mtr.commit()?;
         Ok(true)
-    }
-
-    /// Frees a latched page, which nobody may take for what it was any more.
-    pub(super) fn give_back(&self, mtr: &mut S::MiniTransaction<'_>, page: Latched) -> Result<()> {
-        mtr.apply(page, &PageOp::Format { kind: PageType::Free, level: 0 });
-        let page = mtr.page_no(page);
-        mtr.free(&self.space, page)
     }
 }
 

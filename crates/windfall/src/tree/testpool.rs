@@ -135,7 +135,12 @@ impl TestPool {
 
     /// The groups that were logged so far.
     pub fn log(&self) -> Vec<Vec<Logged>> {
-        self.state.lock().log.clone()
+        self.log_since(0)
+    }
+
+    /// The groups that were logged behind the first so many.
+    pub fn log_since(&self, groups: usize) -> Vec<Vec<Logged>> {
+        self.state.lock().log[groups..].to_vec()
     }
 
     /// Changes a page behind everyone's back.
@@ -236,7 +241,7 @@ impl PageStore for TestPool {
     }
 
     fn begin(&self) -> Result<TestMini<'_>> {
-        Ok(TestMini { pool: self, pages: Vec::new(), log: Vec::new(), changed: false })
+        Ok(TestMini { pool: self, pages: Vec::new(), log: Vec::new(), changed: false, allocated: false })
     }
 }
 
@@ -254,6 +259,8 @@ pub struct TestMini<'a> {
     pages: Vec<Option<Held>>,
     log: Vec<Logged>,
     changed: bool,
+    /// Whether it has allocated: a pool with allocation maps would hold one latched.
+    allocated: bool,
 }
 
 /// Latches a frame for change if nobody else holds it.
@@ -291,6 +298,12 @@ impl TestMini<'_> {
 }
 
 impl<'a> MiniTransaction<'a, TestPool> for TestMini<'a> {
+    type Freeing = Latched;
+
+    fn reserve(&mut self, _: &SpaceId, _: u64) -> Result<()> {
+        Ok(())
+    }
+
     fn latch(&mut self, space: &SpaceId, page: PageNo) -> Result<Latched> {
         let id = PageId { space: *space, page };
         if let Some(n) = self.pages.iter().position(|held| held.as_ref().is_some_and(|held| held.id == id)) {
@@ -354,20 +367,26 @@ impl<'a> MiniTransaction<'a, TestPool> for TestMini<'a> {
                 (frame, id.page)
             })
         });
+        self.allocated = true;
         let latched = self.hold(frame, PageId { space: *space, page });
         self.apply(latched, &PageOp::Format { kind, level });
         Ok(latched)
     }
 
-    fn free(&mut self, space: &SpaceId, page: PageNo) -> Result<()> {
-        self.changed = true;
+    fn prepare_free(&mut self, _: &SpaceId, page: Latched) -> Result<Latched> {
+        assert!(!self.changed || self.allocated, "what can fail comes before the first change");
+        Ok(page)
+    }
+
+    fn free(&mut self, space: &SpaceId, page: Latched) {
+        let no = self.page_no(page);
         self.pool.wait(|state| {
             if let Some(bits) = state.allocated.get_mut(space) {
-                assert!(core::mem::take(&mut bits[page.0 as usize]), "{page} was freed twice");
+                assert!(core::mem::take(&mut bits[no.0 as usize]), "{no} was freed twice");
             }
             Some(())
         });
-        Ok(())
+        self.apply(page, &PageOp::Format { kind: PageType::Free, level: 0 });
     }
 
     fn commit(mut self) -> Result<Lsn> {

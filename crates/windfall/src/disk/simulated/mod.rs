@@ -74,6 +74,8 @@ struct State {
     failed: Option<(&'static str, FileName)>,
     unreadable: BTreeSet<(InodeId, u64)>,
     capacity: Option<u64>,
+    /// From this operation on there is no space left.
+    full_from: Option<u64>,
 }
 
 impl SimulatedDisk {
@@ -92,6 +94,7 @@ impl SimulatedDisk {
             failed: None,
             unreadable: BTreeSet::new(),
             capacity: None,
+            full_from: None,
         })
     }
 
@@ -161,6 +164,11 @@ impl SimulatedDisk {
         self.state.lock().capacity = bytes;
     }
 
+    /// Makes the disk full from this operation on, counted from 1; `None` is no such limit.
+    pub fn full_from(&self, operation: Option<u64>) {
+        self.state.lock().full_from = operation;
+    }
+
     /// How many bytes the content of all files takes, in whole blocks.
     pub fn used(&self) -> u64 {
         self.state.lock().used()
@@ -181,6 +189,14 @@ impl SimulatedDisk {
         let mut state = self.state.lock();
         if let Some(id) = state.names.get(file) {
             state.unreadable.insert((id, offset / BLOCK as u64));
+        }
+    }
+
+    /// Makes a block readable again that was not.
+    pub fn make_readable(&self, file: FileName, offset: u64) {
+        let mut state = self.state.lock();
+        if let Some(id) = state.names.get(file) {
+            state.unreadable.remove(&(id, offset / BLOCK as u64));
         }
     }
 
@@ -222,6 +238,7 @@ impl SimulatedDisk {
             failed: None,
             unreadable: old.unreadable.clone(),
             capacity: old.capacity,
+            full_from: None,
         })
     }
 
@@ -248,6 +265,7 @@ impl SimulatedDisk {
             failed: None,
             unreadable: old.unreadable.clone(),
             capacity: old.capacity,
+            full_from: None,
         })
     }
 
@@ -345,9 +363,12 @@ impl State {
         offset: u64,
         length: u64,
     ) -> Result<(), DiskError> {
-        let Some(capacity) = self.capacity else { return Ok(()) };
+        let is_full = self.full_from.is_some_and(|from| from <= self.operations);
+        if self.capacity.is_none() && !is_full {
+            return Ok(());
+        }
         let growth = self.inode(id).current.growth(offset, length);
-        if growth > 0 && self.used() + growth > capacity {
+        if growth > 0 && (is_full || self.capacity.is_some_and(|most| self.used() + growth > most)) {
             self.failures += 1;
             self.failed = Some((action, file));
             return Err(failed(action, &path(file), io::ErrorKind::StorageFull.into()));

@@ -4,6 +4,7 @@ mod chains;
 mod crash;
 mod frames;
 mod model;
+mod promises;
 mod purge;
 mod threads;
 

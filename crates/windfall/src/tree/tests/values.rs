@@ -188,3 +188,38 @@ fn the_hash_index_finds_and_never_lies() {
     assert_eq!(budget.used(), 0);
     drop(tree_on(&pool));
 }
+
+/// Entries as long and as short as may be, in every order: what one of them logs to make room stays within what is promised.
+#[test]
+fn making_room_for_an_entry_takes_no_more_log_than_is_promised() {
+    let mut seed = 5u64;
+    let mut chance = move |below: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) as usize % below
+    };
+    let mut worst = (0, 0);
+    for page_size in [4096, 8192] {
+        let tree = tree(page_size);
+        let (longest_key, longest_value) = (tree.key_limit(), tree.inline_limit());
+        let mut before = 0;
+        for n in 0..4000u64 {
+            let mut key = vec![chance(3) as u8; [2, 40, longest_key - 3][chance(3)]];
+            key.extend([chance(250) as u8, chance(250) as u8, chance(4) as u8]);
+            let value = vec![7; [0, 30, longest_value][chance(3)]];
+            put(&tree, &key, header(n + 1), &value);
+            let log = tree.store().log_since(before);
+            before += log.len();
+            // The last group is the entry itself.
+            let splits = &log[..log.len() - 1];
+            let bytes: usize = splits.iter().flatten().map(|logged| logged.op.len() + 24).sum();
+            worst = worst.max((bytes * 100 / page_size, splits.len()));
+            assert!(
+                bytes as u64 <= crate::tree::log_of_room(page_size),
+                "{} splits, {bytes} bytes",
+                splits.len()
+            );
+        }
+        confirm(&tree);
+    }
+    assert!(worst.1 > 3, "{worst:?}: no entry met more than one full node");
+}

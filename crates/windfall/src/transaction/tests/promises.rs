@@ -1,0 +1,47 @@
+//! Log is promised for all that a call appends, and for its way back.
+
+use super::{Base, Mode, PAGE_SIZE, Setup};
+use crate::{
+    disk::simulated::SimulatedDisk,
+    env::{Env, SimulatedEnv},
+    sync::atomic::Ordering::Relaxed,
+};
+
+#[test]
+fn a_call_appends_no_more_than_it_was_promised() {
+    let mut tight = 0;
+    for seed in 0..6 {
+        let (disk, env) = (SimulatedDisk::new(seed), SimulatedEnv::new(seed));
+        let setup = Setup { frames: 512, log_size: 64 << 20, purge: false, ..Setup::simulated(&disk, &env) };
+        let base = Base::open(setup).unwrap();
+        let log = base.pool.ground().log.clone();
+        let chance = |below: usize| (env.random() % below as u64) as usize;
+        let (longest_key, inline) = (base.clustered.key_limit(), base.clustered.inline_limit());
+        for n in 0..600u16 {
+            let mut key = vec![7; [1, 30, longest_key - 2][chance(3)]];
+            key.extend([chance(20) as u8, chance(2) as u8]);
+            let length = [3, 60, inline - 9, inline, 3 * PAGE_SIZE][chance(5)];
+            let mut value = vec![chance(250) as u8; length];
+            value[..2].copy_from_slice(&(n * 2 + 257).to_le_bytes());
+            let before = (log.end(), log.promised_ever.load(Relaxed));
+            base.transactions.fail_at(chance(8) as u64);
+            let done = if chance(4) == 0 {
+                base.delete(&key).map(drop)
+            } else {
+                base.put(&key, &value, Mode::Put).map(drop)
+            };
+            base.transactions.fail_at(0);
+            let appended = log.end().0 - before.0.0;
+            let promised = log.promised_ever.load(Relaxed) - before.1;
+            assert!(appended <= promised, "seed {seed}, {n}: {appended} bytes of {promised}; {done:?}");
+            tight = tight.max(appended * 100 / promised.max(1));
+            base.pool.ground().health.check().unwrap();
+        }
+        base.sync().unwrap();
+        for tree in [&base.clustered, &base.unique, &base.plain] {
+            tree.check().unwrap();
+        }
+    }
+    println!("at most {tight} percent of what was promised is used");
+    assert!(tight > 20, "the promises have nothing to do with what is appended: {tight} percent");
+}

@@ -1,0 +1,184 @@
+//! A disk that becomes full at any moment: a call that needs room fails and has changed nothing, the others go on, and so
+//! does everything once there is room.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    thread,
+};
+
+use windfall::{
+    Database, Error, FlushLog, IndexOptions, Options, Result, Table, TableOptions,
+    disk::simulated::{SimulatedDisk, Survive},
+    env::{Env, RealEnv, SimulatedEnv},
+    error::DiskError,
+};
+
+const PAGE: u64 = 4096;
+/// Longer than the log, and than the pool.
+const LONG: u64 = 2 << 20;
+
+fn open(disk: &SimulatedDisk, env: Arc<dyn Env>) -> Result<Database> {
+    let options = Options::default()
+        .page_size(PAGE as usize)
+        .buffer_pool_size(200 * PAGE)
+        .log_size(1 << 20)
+        .log_buffer_size(64 << 10);
+    Database::open_on(Arc::new(disk.clone()), env, &options, &|_| {})
+}
+
+fn is_full(error: &Error) -> bool {
+    matches!(error, Error::Disk(DiskError::Full { .. }))
+}
+
+fn put_long(table: &Table, key: &[u8], fill: u8) -> Result<()> {
+    table.put_stream(key, LONG, &mut std::io::Read::take(std::io::repeat(fill), LONG))
+}
+
+/// A database with rows, a long value among them, and a table that can be dropped.
+fn made(seed: u64) -> (SimulatedDisk, SimulatedEnv, Database) {
+    let (disk, env) = (SimulatedDisk::new(seed), SimulatedEnv::new(seed));
+    let db = open(&disk, Arc::new(env.clone())).expect("a database");
+    for name in ["t", "other"] {
+        let options = TableOptions::default().index("i", IndexOptions::on_value(0..40));
+        let table = db.create_table(name, options).expect("a table");
+        for n in 0..100u8 {
+            table.insert(&[n], &[n; 300]).expect("a row");
+        }
+    }
+    // Files are made and recorded: in a simulation nobody who waits for the log can see to that.
+    let rest = || {
+        db.checkpoint().expect("a checkpoint");
+        env.settle(100);
+        db.checkpoint().expect("a checkpoint");
+    };
+    rest();
+    put_long(&db.table("t").expect("a table"), b"long", 1).expect("a long row");
+    rest();
+    (disk, env, db)
+}
+
+#[test]
+fn a_long_value_and_a_disk_that_becomes_full_at_every_moment() {
+    let operations = {
+        let (disk, _env, db) = made(0);
+        let before = disk.operations();
+        put_long(&db.table("t").expect("a table"), b"long", 2).expect("a long row");
+        disk.operations() - before
+    };
+    let mut failures = 0;
+    for (seed, moment) in (0..operations + 20).step_by((operations / 120).max(1) as usize).enumerate() {
+        let what = format!("full at operation {moment} of {operations}");
+        let (disk, env, db) = made(0);
+        let (table, other) = (db.table("t").expect(&what), db.table("other").expect(&what));
+        disk.full_from(Some(disk.operations() + moment));
+        let done = put_long(&table, b"long", 2);
+        if let Err(error) = &done {
+            assert!(is_full(error), "{what}: {error}");
+            failures += 1;
+        }
+        if seed % 2 == 0 {
+            env.settle(50);
+        }
+        // Calls that need no room, but for a frame where all of them wait to be written; and those that make some.
+        let fill = if done.is_ok() { 2 } else { 1 };
+        match table.get(b"long") {
+            Ok(value) => assert_eq!(value, Some(vec![fill; LONG as usize]), "{what}"),
+            Err(error) => assert!(is_full(&error), "{what}: {error}"),
+        }
+        let refused = (0..200u8).find_map(|n| other.put(&[n], &[n; 200]).err());
+        assert!(refused.as_ref().is_none_or(is_full), "{what}: {refused:?}");
+        let drop_first = seed % 3 == 0;
+        if drop_first {
+            db.drop_table("other").expect(&what);
+        }
+        if seed % 5 == 0 {
+            // Or the power goes before there is room.
+            drop((table, other, db, env));
+            let disk = disk.restart(Survive::Random(seed as u64));
+            let db = open(&disk, Arc::new(SimulatedEnv::new(1))).expect(&what);
+            let table = db.table("t").expect(&what);
+            assert_eq!(table.get(b"long").expect(&what), Some(vec![fill; LONG as usize]), "{what}");
+            assert_eq!(db.check().expect(&what).findings, Vec::<String>::new(), "{what}");
+            continue;
+        }
+        disk.full_from(None);
+        env.settle(300);
+        assert_eq!(table.get(b"long").expect(&what), Some(vec![fill; LONG as usize]), "{what}");
+        put_long(&table, b"long", 3).expect(&what);
+        for n in 0..100u8 {
+            table.put(&[n], &[n; 500]).expect(&what);
+        }
+        if !drop_first {
+            db.drop_table("other").expect(&what);
+        }
+        assert_eq!(table.get(b"long").expect(&what), Some(vec![3; LONG as usize]), "{what}");
+        env.settle(100);
+        assert_eq!(db.check().expect(&what).findings, Vec::<String>::new(), "{what}");
+        db.close().expect(&what);
+    }
+    assert!(failures > 8, "{failures} failures");
+}
+
+/// Threads whose rows grow and shrink, a log of small segments, and a disk that is full now and then.
+#[test]
+fn many_threads_and_a_disk_that_is_full_now_and_then() {
+    for round in 0..4u64 {
+        let disk = SimulatedDisk::new(round);
+        let db = open(&disk, Arc::new(RealEnv::default())).expect("a database");
+        db.set_flush_log_at_trx_commit(FlushLog::Write);
+        let options = TableOptions::default().index("i", IndexOptions::on_value(0..40));
+        let table = db.create_table("t", options).expect("a table");
+        let (stop, refused) = (AtomicBool::new(false), AtomicU64::new(0));
+        let rows: BTreeMap<Vec<u8>, Vec<u8>> = thread::scope(|scope| {
+            let writers: Vec<_> = (0..5u8)
+                .map(|thread| {
+                    let (table, stop, refused) = (&table, &stop, &refused);
+                    scope.spawn(move || {
+                        let mut rows = BTreeMap::new();
+                        let mut n = 0u64;
+                        while !stop.load(SeqCst) {
+                            n += 1;
+                            let key = vec![thread, (n * 7 % 40) as u8];
+                            let length = [10, 300, 900, 40, 12_000][(n * 13 % 5) as usize];
+                            let value = vec![(n % 251) as u8; length];
+                            let done = if n.is_multiple_of(9) {
+                                table.delete(&key).map(|_| drop(rows.remove(&key)))
+                            } else {
+                                table.put(&key, &value).map(|()| drop(rows.insert(key, value)))
+                            };
+                            if let Err(error) = done {
+                                assert!(is_full(&error), "{error}");
+                                refused.fetch_add(1, SeqCst);
+                            }
+                        }
+                        rows
+                    })
+                })
+                .collect();
+            for turn in 0..12 {
+                disk.full_from((turn % 2 == 0).then_some(1));
+                thread::sleep(core::time::Duration::from_millis(40 + 10 * round));
+            }
+            stop.store(true, SeqCst);
+            writers.into_iter().flat_map(|writer| writer.join().expect("a writer")).collect()
+        });
+        disk.full_from(None);
+        assert!(refused.load(SeqCst) > 0, "round {round}: the disk was never full");
+        let found: BTreeMap<_, _> = table.rows().expect("rows").collect::<Result<_>>().expect("rows");
+        assert!(found == rows, "round {round}: {} rows, {} expected", found.len(), rows.len());
+        // The log looks once a second whether there is room again.
+        let late = || {
+            (0..200).find_map(|_| {
+                thread::sleep(core::time::Duration::from_millis(50));
+                table.put(b"at last", b"there is room").ok()
+            })
+        };
+        assert!(late().is_some(), "round {round}: there is room, and nobody sees it");
+        assert_eq!(db.check().expect("a check").findings, Vec::<String>::new(), "round {round}");
+        db.close().expect("a clean end");
+    }
+}
