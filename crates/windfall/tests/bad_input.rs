@@ -245,7 +245,7 @@ fn two_tables(seed: u64) -> SimulatedDisk {
             table.insert(&key(n), &[n as u8; 500]).expect("a row");
         }
         for n in 600..604 {
-            table.insert(&key(n), &[n as u8; 50_000]).expect("a long row");
+            table.insert(&key(n), &vec![n as u8; 50_000]).expect("a long row");
         }
     }
     db.close().expect("a clean end");
@@ -296,7 +296,7 @@ fn a_map_page_that_cannot_be_read_is_one_tables_trouble() {
             let (db, env) = simulated(&disk, seed);
             let (good, bad) = (db.table("good").expect(&what), db.table("bad").expect(&what));
             // What needs a page is told what is the matter; what needs none goes on.
-            let long = bad.put(&key(700), &[7; 30_000]);
+            let long = bad.put(&key(700), &vec![7; 30_000]);
             let word = if lasting { "checksum" } else { "read" };
             told(long, &[&file.to_string(), word]);
             for n in 200 * reopened..200 * (reopened + 1) {
@@ -340,7 +340,7 @@ fn a_map_page_that_cannot_be_read_is_one_tables_trouble() {
         }
         env.settle(500);
         assert_eq!(db.check().expect("a check").findings, Vec::<String>::new(), "seed {seed}");
-        db.table("bad").expect("a table").put(&key(700), &[7; 30_000]).expect("a long row");
+        db.table("bad").expect("a table").put(&key(700), &vec![7; 30_000]).expect("a long row");
         assert_eq!(db.check().expect("a check").findings, Vec::<String>::new(), "seed {seed}");
     }
 }
