@@ -1,14 +1,15 @@
 //! Checking a whole database.
 //!
-//! **Purpose.** Every page of every data file by its checksum, every tree by its order, every page by the allocation map, every
-//! file by the records: what is wrong is listed, by file and page.
+//! **Purpose.** Every page of every data file by its checksum, every tree by its order, every page by the allocation
+//! map, every file by the records: what is wrong is listed, by file and page.
 //!
 //! **Invariants.** The check changes nothing but that dirty pages are written. Opening has done more: it has recovered, and
-//! it deletes data files that no record names. Of those it has kept a list, and the check tells which of them a drop or a crash
-//! may have left, and which this database never made. Files that are not ours are told and left alone. While a table's trees are read its name is claimed, its
-//! gate is closed and purge stands still, so that no change under way looks like damage, and no version that waits for purge
-//! like a lost page; where a reader keeps such versions from purge, long values that nothing leads to may be theirs and are
-//! passed over. What is found never ends the check.
+//! it deletes data files that no record names. Of those it has kept a list, and the check tells which of them a drop
+//! or a crash may have left, and which this database never made. Files that are not ours are told and left alone.
+//! While a table's trees are read its name is claimed, its gate is closed and purge stands still, so that no change
+//! under way looks like damage, and no version that waits for purge like a lost page; where a reader keeps such
+//! versions from purge, long values that nothing leads to may be theirs and are passed over. What is found never ends
+//! the check.
 //!
 //! **May touch.** `engine` and what is below.
 
@@ -220,7 +221,8 @@ fn is_explained(engine: &Engine, id: SpaceId) -> bool {
     match engine.pool.space(id) {
         Some(space) if space.is_dropped() || space.durability() == Durability::Temporary => true,
         Some(_) => {
-            // A statement that makes a tree has claimed its table: this waits for the outcome, or finds the tree with the table.
+            // A statement that makes a tree has claimed its table: this waits for the outcome, or finds the tree with
+            // the table.
             let tables = engine.catalog.tables();
             let current = tables.iter().filter_map(|(name, _)| engine.catalog.table(name).ok());
             let mut spaces = current.flat_map(|table| table.shape().spaces().collect::<Vec<_>>());

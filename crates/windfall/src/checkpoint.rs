@@ -108,7 +108,8 @@ impl Checkpointer {
         appending.min(self.pool.oldest_dirty()).min(self.pool.files_floor())
     }
 
-    /// Makes a checkpoint, unless recovery is not done. Gives the floor. `clean` says that nothing will be written after it.
+    /// Makes a checkpoint, unless recovery is not done. Gives the floor. `clean` says that nothing will be written
+    /// after it.
     ///
     /// # Errors
     /// What the log or the control file says; either poisons the database.

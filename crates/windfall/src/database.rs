@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** Opens a database, hands out tables and sessions, runs the statements.
 //!
-//! **Invariants.** A [`Database`] is a handle: clones are cheap, any thread may use any of them, and the database is closed in
-//! good order when it is closed or the last handle of any kind goes. Every call is atomic and, by
+//! **Invariants.** A [`Database`] is a handle: clones are cheap, any thread may use any of them, and the database is
+//! closed in good order when it is closed or the last handle of any kind goes. Every call is atomic and, by
 //! [`FlushLog`], durable on its own.
 //!
 //! **May touch.** `engine` and what is below; the rest of the public API.

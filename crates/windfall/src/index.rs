@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** Rows in the order of an index key.
 //!
-//! **Invariants.** An entry leads to the row by its key; a row whose value says otherwise by now, because it changed between
-//! the look at the entry and the look at the row, is left out.
+//! **Invariants.** An entry leads to the row by its key; a row whose value says otherwise by now, because it changed
+//! between the look at the entry and the look at the row, is left out.
 //!
 //! **May touch.** `table`, `cursor`, `range`, `transaction`.
 

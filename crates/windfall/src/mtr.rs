@@ -60,8 +60,8 @@ impl<'a> Mtr<'a> {
         Ok(Self { pool, pages: SmallVec::new(), group, applied: false, recorded: false, promise: None })
     }
 
-    /// Makes sure of log for a long change of a tablespace, before the first change. Short ones, and what takes back, are in
-    /// the promise of who makes them.
+    /// Makes sure of log for a long change of a tablespace, before the first change. Short ones, and what takes back,
+    /// are in the promise of who makes them.
     ///
     /// # Errors
     /// A full disk, or another failure to make room.

@@ -3,10 +3,10 @@
 //! **Purpose.** Temporary tables and scratch trees are tablespaces of their own, known to nobody else, neither logged nor
 //! checkpointed, and dropped at the cost of a drop: each when its user drops it, all of them when the session ends.
 //!
-//! **Invariants.** A call on a temporary table writes no redo for it and waits for no room in the log, whatever it changes. What
-//! it leaves behind it purges itself before it returns; it has been made by then, and does not fail because of that.
-//! Nothing of a session outlives it but handles, which answer [`Error::TableDropped`](crate::error::Error::TableDropped)
-//! then.
+//! **Invariants.** A call on a temporary table writes no redo for it and waits for no room in the log, whatever it
+//! changes. What it leaves behind it purges itself before it returns; it has been made by then, and does not fail
+//! because of that. Nothing of a session outlives it but handles, which answer
+//! [`Error::TableDropped`](crate::error::Error::TableDropped) then.
 //!
 //! **May touch.** `engine`, `table`, `transaction`.
 

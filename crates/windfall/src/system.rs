@@ -7,11 +7,12 @@
 //! only after every leaf was seen to have room. Whoever finds its leaves and whoever merges take turns: a merge holds the
 //! inner node that the way to the next leaf leads through, and would wait for the leaf that is held already.
 //!
-//! **What a drop holds here.** The turn of the writers, until it has found its leaves, and the leaves, until its group is in
-//! the log's buffer; it waits neither for the log to be written or synced, nor for anybody outside this tree, but for
-//! a page that is not in memory and for room in that buffer. Readers take neither. Besides statements and background workers
-//! only a writer that must make its own undo slice waits for it, which the purge worker spares it by making slices ahead.
-//! Both are marked for the count of waits on drops ([`DropMark`](crate::sync::work::DropMark)).
+//! **What a drop holds here.** The turn of the writers, until it has found its leaves, and the leaves, until its
+//! group is in the log's buffer; it waits neither for the log to be written or synced, nor for anybody outside this
+//! tree, but for a page that is not in memory and for room in that buffer. Readers take neither. Besides statements
+//! and background workers only a writer that must make its own undo slice waits for it, which the purge worker spares
+//! it by making slices ahead. Both are marked for the count of waits on drops
+//! ([`DropMark`](crate::sync::work::DropMark)).
 //!
 //! **May touch.** `store`, `tree`, `mtr`.
 //!

@@ -2,9 +2,9 @@
 //!
 //! **Purpose.** Reads and writes of single rows, ranges of rows, long values as streams.
 //!
-//! **Invariants.** A call passes the table's gate and works on the shape that it finds inside. It is atomic over all trees of
-//! the table, and when it returns it is as durable as `flush_log_at_trx_commit` says. A handle that outlives its table answers
-//! [`Error::TableDropped`](crate::error::Error::TableDropped), and keeps no page of it alive.
+//! **Invariants.** A call passes the table's gate and works on the shape that it finds inside. It is atomic over all
+//! trees of the table, and when it returns it is as durable as `flush_log_at_trx_commit` says. A handle that outlives
+//! its table answers [`Error::TableDropped`](crate::error::Error::TableDropped), and keeps no page of it alive.
 //!
 //! **May touch.** `engine`, `catalog`, `transaction`.
 
@@ -107,8 +107,8 @@ impl Table {
     /// Inserts a row.
     ///
     /// # Errors
-    /// [`SchemaError::DuplicateKey`] when there is one with this key, or in a unique index; keys and values that are too long;
-    /// a dropped table; I/O. The table is unchanged then.
+    /// [`SchemaError::DuplicateKey`] when there is one with this key, or in a unique index; keys and values that are
+    /// too long; a dropped table; I/O. The table is unchanged then.
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.write(key, Value::Bytes(value), Mode::Insert)
     }
@@ -223,8 +223,8 @@ impl Table {
 
     /// The rows whose keys lie in a range, in order, from either end.
     ///
-    /// The range may be changed meanwhile: a row that is there all the time is seen once, one that comes or goes may be seen
-    /// or not.
+    /// The range may be changed meanwhile: a row that is there all the time is seen once, one that comes or goes may
+    /// be seen or not.
     ///
     /// # Errors
     /// A dropped table.

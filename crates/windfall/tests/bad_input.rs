@@ -273,8 +273,8 @@ fn data_of(disk: &SimulatedDisk, table: &str) -> FileName {
     FileName::Data(SpaceId(space))
 }
 
-/// Everything that frees pages of a table whose allocation map is damaged, or cannot be read: rows go until leaves are merged,
-/// long values go, and are begun in vain. Nobody else notices.
+/// Everything that frees pages of a table whose allocation map is damaged, or cannot be read: rows go until leaves
+/// are merged, long values go, and are begun in vain. Nobody else notices.
 #[test]
 fn a_map_page_that_cannot_be_read_is_one_tables_trouble() {
     for seed in 0..8 {

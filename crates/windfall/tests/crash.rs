@@ -18,8 +18,8 @@ use windfall::{
     ids::SpaceId,
 };
 
-/// Runs the script, the `whole` of it or up to a crash. Gives what may be there afterwards: what was acknowledged as durable
-/// first, then what each step since has made of it, and at last what the step under way would have.
+/// Runs the script, the `whole` of it or up to a crash. Gives what may be there afterwards: what was acknowledged as
+/// durable first, then what each step since has made of it, and at last what the step under way would have.
 fn run(disk: &SimulatedDisk, seed: u64, script: &[Step], mode: FlushLog, whole: bool) -> Vec<Model> {
     let mut model = Model::default();
     let mut may = vec![model.clone()];

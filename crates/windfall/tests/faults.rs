@@ -1,6 +1,6 @@
-//! Fault enumeration of the whole engine: the scripted histories of the crash tests, with every single operation of the disk
-//! failing once, or from then on. The history goes on; then the database is opened again, from what readers see and from
-//! what a loss of power leaves. A model decides what must be there, and what was acknowledged.
+//! Fault enumeration of the whole engine: the scripted histories of the crash tests, with every single operation of
+//! the disk failing once, or from then on. The history goes on; then the database is opened again, from what readers
+//! see and from what a loss of power leaves. A model decides what must be there, and what was acknowledged.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 

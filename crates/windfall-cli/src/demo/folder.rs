@@ -2,9 +2,9 @@
 //!
 //! **Purpose.** A fresh database every time, which goes away at the end, also of a demo that is interrupted.
 //!
-//! **Invariants.** Only what a demo has made is removed: it lies beside a mark, which the running demo keeps locked until it
-//! has removed the mark, last of all. From then on the folder may be another demo's. A database that is kept has no mark
-//! beside it at the end.
+//! **Invariants.** Only what a demo has made is removed: it lies beside a mark, which the running demo keeps locked
+//! until it has removed the mark, last of all. From then on the folder may be another demo's. A database that is kept
+//! has no mark beside it at the end.
 //!
 //! **May touch.** `sweep`, the file system.
 

@@ -3,9 +3,9 @@
 //! **Purpose.** Eviction knows a frame's tag and needs the page table to take the page out of; recovery, undo and the
 //! flusher know a tablespace's number. Both find the tablespace here.
 //!
-//! **Invariants.** A tablespace is here from its first page on, or earlier. It has one slot while it is here, and frames note
-//! the slot; a slot is used again, so the incarnation is compared. A drop does not come here: the reclaimer takes the
-//! tablespace out once its frames are back.
+//! **Invariants.** A tablespace is here from its first page on, or earlier. It has one slot while it is here, and
+//! frames note the slot; a slot is used again, so the incarnation is compared. A drop does not come here: the
+//! reclaimer takes the tablespace out once its frames are back.
 //!
 //! **May touch.** `space`.
 

@@ -40,8 +40,8 @@ impl DirtySet {
         self.writing.remove(&(since, page));
     }
 
-    /// The copy could not be written. `changed_since` is when the page changed again meanwhile, if it did: it is dirty since
-    /// the earlier change now.
+    /// The copy could not be written. `changed_since` is when the page changed again meanwhile, if it did: it is
+    /// dirty since the earlier change now.
     pub fn not_written(&mut self, page: PageNo, since: Lsn, changed_since: Option<Lsn>) {
         self.writing.remove(&(since, page));
         if let Some(later) = changed_since {

@@ -6,8 +6,9 @@
 //! **Invariants.** A tablespace with a dirty page is in the inbox or in the heap. Its key in the heap is at most its
 //! oldest LSN, now and later, so the top of the heap, once its key is up to date, is the minimum. Groups register their
 //! pages in any order: an older change may come after a younger one. So a key never rises above the LSN below which
-//! everything is registered, which is read before the dirty set is looked at. A dropped tablespace counts until its drop is durable, or until the reclaimer has taken its dirty set: the
-//! control file names no floor before the log is durable beyond everything that was appended before.
+//! everything is registered, which is read before the dirty set is looked at. A dropped tablespace counts until its
+//! drop is durable, or until the reclaimer has taken its dirty set: the control file names no floor before the log is
+//! durable beyond everything that was appended before.
 //!
 //! **May touch.** `space`.
 

@@ -9,8 +9,9 @@
 //! so what could not be written is dirty again, since when it was. The next batch takes over the doublewrite file, which
 //! may have the only whole copies of pages: so it begins only when the last one's writes are synced, and with every page
 //! whose write has failed, until that has succeeded or the drop of its tablespace is durable. A tablespace's file is
-//! made at the first flush; it counts as made when its name, its content and the log's word for it are durable. Whether a tablespace gets a file, and whether a dropped one loses it, is decided under
-//! one lock, so a file is never made behind the deleter's back.
+//! made at the first flush; it counts as made when its name, its content and the log's word for it are durable.
+//! Whether a tablespace gets a file, and whether a dropped one loses it, is decided under one lock, so a file is
+//! never made behind the deleter's back.
 //!
 //! **May touch.** `disk`, `log`, the rest of `buffer`.
 
@@ -238,7 +239,8 @@ impl BufferPool {
         let written = copies.len() - failed.len();
         for (n, copy) in copies.into_iter().enumerate() {
             if !failed.contains(&n) {
-                // A frame that was taken from a dropped tablespace meanwhile is not on its way: there is one batch at a time.
+                // A frame that was taken from a dropped tablespace meanwhile is not on its way: there is one batch at
+                // a time.
                 self.arena.frame(copy.frame).clear(WRITING);
                 copy.space.dirty.lock().written(copy.page, copy.since);
             } else if !self.dirty_again(&copy) {
@@ -503,8 +505,8 @@ impl BufferPool {
         Ok(())
     }
 
-    /// Makes files durable that were created and of which the log does not say so yet, and lets it say so: recovery may have
-    /// found them with all their pages as they should be, so that no flush is to come.
+    /// Makes files durable that were created and of which the log does not say so yet, and lets it say so: recovery
+    /// may have found them with all their pages as they should be, so that no flush is to come.
     ///
     /// # Errors
     /// A failing sync poisons the database.

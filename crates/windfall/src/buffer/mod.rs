@@ -333,8 +333,8 @@ impl BufferPool {
     }
 
     /// Drops a tablespace: one store, one push. `lsn` is the end of the group that logged the drop. Nothing in the pool is
-    /// looked at; the frames are used again from now on, and the file goes once the log is durable up to `lsn`. What never had
-    /// a page has neither.
+    /// looked at; the frames are used again from now on, and the file goes once the log is durable up to `lsn`. What
+    /// never had a page has neither.
     pub fn detach(&self, space: &Arc<Space>, lsn: Lsn) {
         if space.mark_dropped(lsn) && space.is_known_for_good() {
             self.reclaimer.push(space.clone());

@@ -4,11 +4,12 @@
 //! brought in leaves at the hand's first visit unless it was used again; a page of a look-up is spared once, one that
 //! is used again twice.
 //!
-//! **Invariants.** The last free frames are kept for those who take a change back or drop a tablespace ([`on_kept_frames`]): when dirty pages cannot
-//! be written, others give up while there are still some, and what they have begun can be taken back. Nobody waits for a
-//! frame without an end, not even for that: he may have latched the very page without which there is no batch
-//! ([`BufferPool::flush`]). The foreground looks at a bounded number of frames and writes none: when it finds no clean victim it
-//! wakes the cleaner and waits for a frame. A victim is claimed by its latch, then its tag and state are looked at.
+//! **Invariants.** The last free frames are kept for those who take a change back or drop a tablespace
+//! ([`on_kept_frames`]): when dirty pages cannot be written, others give up while there are still some, and what they
+//! have begun can be taken back. Nobody waits for a frame without an end, not even for that: he may have latched the
+//! very page without which there is no batch ([`BufferPool::flush`]). The foreground looks at a bounded number of
+//! frames and writes none: when it finds no clean victim it wakes the cleaner and waits for a frame. A victim is
+//! claimed by its latch, then its tag and state are looked at.
 //!
 //! **May touch.** The rest of `buffer`.
 

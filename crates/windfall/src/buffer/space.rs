@@ -56,7 +56,8 @@ pub struct Space {
     durability: Durability,
     /// Its place in the pool's directory, [`UNKNOWN`] or [`NEVER`].
     slot: AtomicU32,
-    /// The end of the group that dropped it, [`Lsn::MAX`] while it lives; until that is durable the file and the log floor wait.
+    /// The end of the group that dropped it, [`Lsn::MAX`] while it lives; until that is durable the file and the log
+    /// floor wait.
     dropped: AtomicU64,
     file: AtomicU8,
     /// Whether it has any page: an empty tree has none.

@@ -193,7 +193,8 @@ impl Filler<'_> {
     /// Puts the entries of all rows, and settles what is noted meanwhile until it is little.
     fn fill(&self) -> Result<()> {
         self.collect()?;
-        // Each round lets fewer notes come than the one before, so that the last ones are few however busy the row calls are.
+        // Each round lets fewer notes come than the one before, so that the last ones are few however busy the row
+        // calls are.
         let mut limit = MOST;
         for _ in 0..ROUNDS {
             limit = (limit / 8).max(LEAST);

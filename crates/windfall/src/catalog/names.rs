@@ -71,8 +71,8 @@ impl Names {
         &self.shards[hash as usize % SHARDS]
     }
 
-    /// The table of this name, once nobody is deciding over it. A thread inside a gate, for which a statement may be waiting,
-    /// gets what the name meant before.
+    /// The table of this name, once nobody is deciding over it. A thread inside a gate, for which a statement may be
+    /// waiting, gets what the name meant before.
     pub fn get(&self, name: &str) -> Option<Arc<Table>> {
         let mut found = None;
         let mut look = || {

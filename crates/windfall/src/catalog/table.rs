@@ -1,7 +1,7 @@
 //! A table in memory: its gate and its shape.
 //!
-//! **Purpose.** What a handle holds. Row calls pass the gate and work on the shape that they find inside; DDL closes the gate,
-//! waits until nobody is inside, and puts another shape there.
+//! **Purpose.** What a handle holds. Row calls pass the gate and work on the shape that they find inside; DDL closes
+//! the gate, waits until nobody is inside, and puts another shape there.
 //!
 //! **Invariants.** The shape changes only while the gate is closed and empty, so a row call works on one shape from its
 //! beginning to its end. A dropped table's gate is closed for good.
@@ -103,8 +103,8 @@ impl Table {
         Ok(Call { shape: self.shape.load(), _inside: inside })
     }
 
-    /// Begins a row call that is going to change rows, waiting while DDL has the gate closed, or while more changes are noted
-    /// than whoever fills a new secondary tree can look at.
+    /// Begins a row call that is going to change rows, waiting while DDL has the gate closed, or while more changes
+    /// are noted than whoever fills a new secondary tree can look at.
     ///
     /// # Errors
     /// [`Error::TableDropped`].

@@ -182,7 +182,8 @@ pub trait Disk: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Creates an empty file; one that has the name already is cut to nothing. Its name is durable after [`Disk::sync_folder`].
+    /// Creates an empty file; one that has the name already is cut to nothing. Its name is durable after
+    /// [`Disk::sync_folder`].
     ///
     /// # Errors
     /// [`DiskError::Full`], [`DiskError::Io`].

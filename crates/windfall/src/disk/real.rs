@@ -53,8 +53,8 @@ impl Default for RealDiskOptions {
     }
 }
 
-/// A folder of the file system. It is locked against other processes until [`Disk::release`], or until this and its queues are
-/// gone.
+/// A folder of the file system. It is locked against other processes until [`Disk::release`], or until this and its
+/// queues are gone.
 #[derive(Debug)]
 pub struct RealDisk(Arc<Inner>);
 

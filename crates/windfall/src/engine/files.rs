@@ -1,10 +1,10 @@
 //! The records that say which data files were made.
 //!
-//! **Purpose.** The log says it first, and only until it is cut. So a record in the system tree says it, too, before the log's
-//! floor passes; and it goes when the file has gone.
+//! **Purpose.** The log says it first, and only until it is cut. So a record in the system tree says it, too, before
+//! the log's floor passes; and it goes when the file has gone.
 //!
-//! **Invariants.** A live tablespace whose file was made has a record, or the log says so at or above the floor. A record whose
-//! tablespace nobody names is of no consequence. The same worker tidies the system tree.
+//! **Invariants.** A live tablespace whose file was made has a record, or the log says so at or above the floor. A
+//! record whose tablespace nobody names is of no consequence. The same worker tidies the system tree.
 //!
 //! **May touch.** `system`, `buffer`, `tablespace`, `mtr`.
 
@@ -19,7 +19,9 @@ use crate::{
 };
 
 /// How many records one group changes.
-const BATCH: usize = 64;
+pub(super) const BATCH: usize = 64;
+/// Log that such a group takes at most.
+pub(super) const LOG_A_BATCH: u64 = 64 << 10;
 /// From this pressure on the log is left to others, in percent.
 const CROWDED: u64 = 90;
 /// The length of a record: its key.
@@ -73,7 +75,7 @@ impl FileRecords {
         changes.extend(gone.iter().map(|space| Change::remove(file_key(*space))));
         if !changes.is_empty() {
             // The floor waits for these records: whoever waits for the floor here would wait for itself.
-            let _room = self.pool.ground().log.admit_now(65_536)?;
+            let _room = self.pool.ground().log.admit_now(LOG_A_BATCH)?;
             let mut mtr = Mtr::begin(&self.pool)?;
             self.system.change(&mut mtr, &mut changes)?;
             mtr.commit()?;

@@ -1,11 +1,11 @@
 //! The assembled engine: what an open database consists of.
 //!
-//! **Purpose.** Puts the floors together in the order in which they can stand, starts the background workers, and takes all of
-//! it down again.
+//! **Purpose.** Puts the floors together in the order in which they can stand, starts the background workers, and
+//! takes all of it down again.
 //!
-//! **Invariants.** Opening is the same after a crash and after a clean shutdown; a crash only leaves more to replay. Nothing
-//! is served before every page is at the end of the log and every unfinished transaction is rolled back. What no record
-//! names is dropped then.
+//! **Invariants.** Opening is the same after a crash and after a clean shutdown; a crash only leaves more to replay.
+//! Nothing is served before every page is at the end of the log and every unfinished transaction is rolled back. What
+//! no record names is dropped then.
 //!
 //! **May touch.** All floors below.
 

@@ -311,8 +311,10 @@ fn drop_unnamed(
     }
     let stale = attacher.made.iter().filter(|space| unnamed(space) && !attacher.files.contains(space));
     let mut changes: Vec<Change> = stale.map(|space| Change::remove(files::file_key(*space))).collect();
-    for batch in changes.chunks_mut(64) {
-        let _room = pool.ground().log.admit(65_536)?;
+    for batch in changes.chunks_mut(files::BATCH) {
+        // The floor may stand below the files that replay has made until their records are written, which begins later:
+        // nobody may wait for it here.
+        let _room = pool.ground().log.admit_now(files::LOG_A_BATCH)?;
         let mut mtr = Mtr::begin(pool)?;
         system.change(&mut mtr, batch)?;
         mtr.commit()?;

@@ -26,8 +26,8 @@
 //!
 //! Magic, version and checksum keep their places in every later version, so that a newer file is told from a damaged one.
 //!
-//! **Invariants.** A slot is durable before the other one is touched: opening writes what it has read once more and syncs it,
-//! and a failed write poisons the database.
+//! **Invariants.** A slot is durable before the other one is touched: opening writes what it has read once more and
+//! syncs it, and a failed write poisons the database.
 //!
 //! **May touch.** `ids`, `error`, `health`, `disk`, `sync`.
 

@@ -62,7 +62,8 @@ pub struct LogGroup<'a> {
 }
 
 impl Log {
-    /// Begins to append. The caller holds every latch that it needs, appends, registers its pages dirty, and drops the group.
+    /// Begins to append. The caller holds every latch that it needs, appends, registers its pages dirty, and drops
+    /// the group.
     pub fn begin_group(&self) -> LogGroup<'_> {
         let first = LAST.get();
         loop {

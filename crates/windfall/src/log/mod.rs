@@ -6,10 +6,10 @@
 //! first (`writer`) to segment files (`segments`), and read back by recovery ([`LogReader`]). [`ControlFile`] says
 //! where to begin.
 //!
-//! **The end of the log.** After a crash the stream ends in a bad frame: torn, never written, or old bytes of a segment that
-//! is used again. That is the normal end, unless something proves that the log was durable beyond that frame: then
-//! a device has lost or changed what it had promised to keep, and going on would silently drop committed work.
-//! What proves it:
+//! **The end of the log.** After a crash the stream ends in a bad frame: torn, never written, or old bytes of a
+//! segment that is used again. That is the normal end, unless something proves that the log was durable beyond that
+//! frame: then a device has lost or changed what it had promised to keep, and going on would silently drop committed
+//! work. What proves it:
 //!
 //! - The control file names a durable position, and the LSN at which the newest incarnation begins, before which
 //!   everything was made durable.
@@ -250,8 +250,8 @@ impl Log {
     /// before is durable then. A new database has an empty folder and ends at zero.
     ///
     /// # Errors
-    /// [`UsageError::Option`] for sizes that cannot be, [`CorruptError::File`] when the control file contradicts itself, and
-    /// what the disk says.
+    /// [`UsageError::Option`] for sizes that cannot be, [`CorruptError::File`] when the control file contradicts
+    /// itself, and what the disk says.
     pub fn open(
         disk: Arc<dyn Disk>,
         env: Arc<dyn Env>,

@@ -1,6 +1,7 @@
 //! Segment files: where a position of the stream lies, and the life of the files.
 //!
-//! **Purpose.** The stream is cut into segments of a fixed size, numbered from 0. Each begins with a sealed header of 4 KiB:
+//! **Purpose.** The stream is cut into segments of a fixed size, numbered from 0. Each begins with a sealed header of
+//! 4 KiB:
 //!
 //! | bytes | field |
 //! | --- | --- |

@@ -9,12 +9,12 @@
 //! disk is an error of who asks for a promise, before anything is changed, and never of who leads the log.
 //!
 //! **Invariants.** The floor only rises, and only after the control file names it. A step of the background worker makes or
-//! removes at most one file, or syncs once. The segments that are prepared reach beyond the log's end by all that is promised,
-//! and, when an ordinary promise is given, by [`KEPT`] more; of that only those take who make room, and they promise
-//! little. A promise counts in full until it is given back, so what was appended under it counts twice for a while.
-//! A change is given its promise together with what taking it back appends, and keeps it until it has ended: rollback
-//! asks for nothing. What is long, the pages of long values and of nodes that are split or merged, is promised
-//! for each mini-transaction on its own.
+//! removes at most one file, or syncs once. The segments that are prepared reach beyond the log's end by all that is
+//! promised, and, when an ordinary promise is given, by [`KEPT`] more; of that only those take who make room, and
+//! they promise little. A promise counts in full until it is given back, so what was appended under it counts twice
+//! for a while. A change is given its promise together with what taking it back appends, and keeps it until it has
+//! ended: rollback asks for nothing. What is long, the pages of long values and of nodes that are split or merged, is
+//! promised for each mini-transaction on its own.
 //!
 //! **May touch.** `ids`, `error`, `env`, `sync`, `frame`, `segments`.
 
@@ -145,7 +145,8 @@ impl Log {
     /// then [`Log::promise`].
     ///
     /// # Errors
-    /// A full file system, or another failure to write, before anything was changed; the failure that poisoned the database.
+    /// A full file system, or another failure to write, before anything was changed; the failure that poisoned the
+    /// database.
     pub fn admit(&self, bytes: u64) -> Result<Promise<'_>> {
         self.wait_for_room(bytes)?;
         self.promise(bytes)
@@ -205,8 +206,8 @@ impl Log {
         self.promise(bytes)
     }
 
-    /// As [`Log::admit`], but waiting for nothing, whatever is in the way of others, as long as there is a segment at hand: for
-    /// work that makes room, drops and checkpoints, and for what is said of work that was done.
+    /// As [`Log::admit`], but waiting for nothing, whatever is in the way of others, as long as there is a segment at
+    /// hand: for work that makes room, drops and checkpoints, and for what is said of work that was done.
     ///
     /// # Errors
     /// As [`Log::admit`], if the segment at hand is used up.

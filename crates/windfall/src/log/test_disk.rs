@@ -1,7 +1,8 @@
 //! A disk in memory for the tests of the log.
 //!
-//! **Purpose.** It knows what the simulated disk does not: the end of the process alone, after which all that was written is
-//! read back, but a later end of the machine may still take what was never synced. And a crash leaves it usable.
+//! **Purpose.** It knows what the simulated disk does not: the end of the process alone, after which all that was
+//! written is read back, but a later end of the machine may still take what was never synced. And a crash leaves it
+//! usable.
 //!
 //! **Invariants.** What was synced survives. Of the rest each 512-byte sector of each write and each change of a
 //! folder survives or not.

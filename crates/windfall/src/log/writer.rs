@@ -3,10 +3,10 @@
 //! **Purpose.** Whoever needs the log written or durable up to a position and finds nobody at it becomes the leader: it
 //! writes every finished frame, syncs once for all of them, and tells everybody. The others wait for the outcome.
 //!
-//! **Invariants.** One leader at a time: whoever gets the writer's mutex by trying. Followers wait on an event, never on the
-//! mutex. `written` moves only after the ring behind it is clear, and so
-//! hands out that space; `durable` moves only after a sync that worked. A failing write or sync poisons the database
-//! before leadership ends, so whoever waits is told.
+//! **Invariants.** One leader at a time: whoever gets the writer's mutex by trying. Followers wait on an event, never
+//! on the mutex. `written` moves only after the ring behind it is clear, and so hands out that space; `durable` moves
+//! only after a sync that worked. A failing write or sync poisons the database before leadership ends, so whoever
+//! waits is told.
 //!
 //! **May touch.** `ids`, `error`, `disk`, `sync`, `ring`, `segments`.
 

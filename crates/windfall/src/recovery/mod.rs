@@ -122,10 +122,10 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
     Ok(scan)
 }
 
-/// Makes durable what a process that was killed has written and not synced: the page cache shows it, so replay finds it done,
-/// and nobody would sync it any more before the floor of the log passes. Pages that were not durable have a
-/// change above the floor, so the log names all these files. To be done before anything is written: the doublewrite file
-/// may have the only whole copies of such pages.
+/// Makes durable what a process that was killed has written and not synced: the page cache shows it, so replay finds
+/// it done, and nobody would sync it any more before the floor of the log passes. Pages that were not durable have a
+/// change above the floor, so the log names all these files. To be done before anything is written: the doublewrite
+/// file may have the only whole copies of such pages.
 ///
 /// # Errors
 /// I/O.

@@ -15,9 +15,9 @@
 //!
 //! What counts is whether the thread is inside any gate, whosever it is, be it of another database. A gate says nothing
 //! of what else its passer holds, and threads may go through two databases in both orders: one waits in the second for
-//! a lock, or for a gate that is being closed, while who is in the way waits for it in the first. Neither database sees more
-//! than half of that circle. So a call from within a call waits for nothing that another call may hold, in whichever
-//! database the two are.
+//! a lock, or for a gate that is being closed, while who is in the way waits for it in the first. Neither database
+//! sees more than half of that circle. So a call from within a call waits for nothing that another call may hold, in
+//! whichever database the two are.
 //!
 //! **May touch.** [`Event`]; `work`, to count waits.
 

@@ -91,8 +91,8 @@ impl DropMark {
         Self(AtomicU32::new(0))
     }
 
-    /// This thread has taken what the mark stands beside, and nobody else has it, nor writes here, meanwhile. Says whether that
-    /// was noted, and is to be taken back.
+    /// This thread has taken what the mark stands beside, and nobody else has it, nor writes here, meanwhile. Says
+    /// whether that was noted, and is to be taken back.
     #[inline]
     pub fn taken(&self) -> bool {
         let dropping = SCOPE.get();
@@ -195,8 +195,8 @@ pub fn waited_on_drop() {
 /// - waits at the gate of a table that is dropped. They are no other query's: they end with
 ///   [`TableDropped`](crate::Error::TableDropped);
 /// - waits for a name that a drop has claimed. Only who asks for the very name can be in one;
-/// - waits for the log. Whoever commits waits for it, and one sync serves all, a drop's among them; and whoever writes it out
-///   waits until every group before, which may be a drop's, is copied into its buffer.
+/// - waits for the log. Whoever commits waits for it, and one sync serves all, a drop's among them; and whoever
+///   writes it out waits until every group before, which may be a drop's, is copied into its buffer.
 pub fn waits_on_drops() -> u64 {
     WAITS_ON_DROPS.load(Relaxed)
 }

@@ -3,11 +3,11 @@
 //! **Purpose.** Says which transactions have begun and not ended: to the checkpoint, so that recovery can roll them back,
 //! and to purge, so that it leaves alone what someone may still want.
 //!
-//! **Invariants.** An id is handed out and entered here under one lock, so whoever looks sees every transaction below the next
-//! id that has not ended. A transaction is entered before its `TrxBegin` is logged and taken out after its `TrxEnd` was, so
-//! a snapshot taken after the log's end was read misses nobody whose records recovery will not see. Before it logs its
-//! end it announces where the log ends, so that a checkpoint that still finds it here keeps the floor below that. The
-//! lock is a moment's: nobody waits for anything while holding it.
+//! **Invariants.** An id is handed out and entered here under one lock, so whoever looks sees every transaction below
+//! the next id that has not ended. A transaction is entered before its `TrxBegin` is logged and taken out after its
+//! `TrxEnd` was, so a snapshot taken after the log's end was read misses nobody whose records recovery will not see.
+//! Before it logs its end it announces where the log ends, so that a checkpoint that still finds it here keeps the
+//! floor below that. The lock is a moment's: nobody waits for anything while holding it.
 //!
 //! **May touch.** `ids`, `sync`, `ids` of this floor.
 

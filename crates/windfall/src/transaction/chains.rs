@@ -1,16 +1,17 @@
 //! Overflow chains that nobody needs any more.
 //!
-//! **Purpose.** Frees the pages of values that were replaced or deleted, and of values whose transaction was rolled back, in
-//! pieces: a value has up to 4 GiB, which is up to a million pages.
+//! **Purpose.** Frees the pages of values that were replaced or deleted, and of values whose transaction was rolled
+//! back, in pieces: a value has up to 4 GiB, which is up to a million pages.
 //!
 //! **Invariants.**
 //! - Purge alone frees chains. A transaction that is rolled back only marks the record by which it began a chain; that
 //!   takes one small group of the log, so rollback waits for no room there, at run time as little as in recovery, and
 //!   does not depend on the length of what was written. An entry never refers to a chain whose record is marked: the
 //!   entry was taken back before.
-//! - A piece is a mini-transaction that frees up to [`PIECE`] pages behind the chain's first and links the first to the rest;
-//!   the first page goes last, with nothing behind it. So whatever leads to the first page leads to all that is still to
-//!   be freed, whenever a crash comes, and to nothing that was freed: no page is lost, and none is freed twice.
+//! - A piece is a mini-transaction that frees up to [`PIECE`] pages behind the chain's first and links the first to
+//!   the rest; the first page goes last, with nothing behind it. So whatever leads to the first page leads to all
+//!   that is still to be freed, whenever a crash comes, and to nothing that was freed: no page is lost, and none is
+//!   freed twice.
 //! - What leads there, the undo record or an entry marked as deleted, stays until the first page is gone. The record is
 //!   looked at again, and the slice that it lies in is kept.
 //! - A chain's stamp is the position of the undo record that began it, which no other chain ever had: freeing one that is
@@ -28,7 +29,8 @@ use crate::{error::Result, ids::PageNo, mtr::Mtr, page::EntryHeader, store::Tree
 
 /// Pages freed in one mini-transaction.
 const PIECE: usize = 16;
-/// Log that the freeing of a page takes, at most: the mark on the page, the bit in the map, its part of the first page's link.
+/// Log that the freeing of a page takes, at most: the mark on the page, the bit in the map, its part of the first
+/// page's link.
 pub const LOG_A_PAGE: usize = 256;
 
 /// Frees a chain, if it is still there, as far as the allowance of pages goes, which becomes less. Says whether the chain

@@ -3,9 +3,9 @@
 //! **Purpose.** Both are handed out by one addition each. Across restarts a *ceiling* keeps them apart: no id at or above
 //! it was ever handed out.
 //!
-//! **Invariants.** A ceiling is durable in the log before the first id below it is used; a restart begins at the ceiling, and
-//! the ids between are lost. [`Ids::ceilings`] is never below what the log says, so a checkpoint that writes it to the
-//! control file may let the log's word go.
+//! **Invariants.** A ceiling is durable in the log before the first id below it is used; a restart begins at the
+//! ceiling, and the ids between are lost. [`Ids::ceilings`] is never below what the log says, so a checkpoint that
+//! writes it to the control file may let the log's word go.
 //!
 //! **May touch.** `buffer`, `log`, `mtr` and what is below.
 
@@ -103,7 +103,8 @@ impl Ids {
         if !both.iter().any(|counter| counter.is_short()) {
             return Ok(());
         }
-        // A log without room is told before anything is promised. Who has the turn waits for nothing, and drops need ids, too.
+        // A log without room is told before anything is promised. Who has the turn waits for nothing, and drops need
+        // ids, too.
         let _room = self.pool.ground().log.admit_drop(RECORD)?;
         for counter in both {
             if counter.is_short() {

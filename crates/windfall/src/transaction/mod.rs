@@ -4,14 +4,15 @@
 //!
 //! **Invariants.**
 //! - A change of a row is: the row's lock; one undo record and the clustered entry in one mini-transaction; a
-//!   mini-transaction for each secondary entry; `TrxEnd` in the last of them. Without secondary entries that is one group of
-//!   the log.
+//!   mini-transaction for each secondary entry; `TrxEnd` in the last of them. Without secondary entries that is one
+//!   group of the log.
 //! - Every entry carries the transaction and the position of the undo record that made its version. Whoever takes back
 //!   or purges touches an entry only if it still does.
 //! - What a change may need is made sure of before its first mini-transaction latches anything: undo slices, lengths of
 //!   keys, uniqueness, log for it and for its way back. Rollback needs nothing new.
-//! - An overflow chain belongs to one version. It is noted in undo before its first page is linked anywhere. Purge frees it,
-//!   piece by piece, with the record that replaced or deleted the value, or with its own one once that was taken back.
+//! - An overflow chain belongs to one version. It is noted in undo before its first page is linked anywhere. Purge
+//!   frees it, piece by piece, with the record that replaced or deleted the value, or with its own one once that was
+//!   taken back.
 //! - *Recovery.* A transaction is unfinished if it is in the `TrxTable` record that the control file names, or has a
 //!   `TrxBegin` at or above the floor, and has no `TrxEnd` at or above the floor. Its records are found by reading its
 //!   stream from the first one on. The table is read after the rest of the floor is, and holds the floor below the end
@@ -23,8 +24,8 @@
 //!
 //! **May touch.** `system`, `store`, `tree`, `mtr`, `buffer`, `log` and what is below.
 //!
-//! The order of locks: a row's lock, the keys of unique indexes, an undo stream, the system tree, pages: a tree's, then undo
-//! pages, then allocation maps.
+//! The order of locks: a row's lock, the keys of unique indexes, an undo stream, the system tree, pages: a tree's,
+//! then undo pages, then allocation maps.
 
 pub mod active;
 mod chains;
@@ -67,8 +68,8 @@ use crate::{
 
 /// Log that the end of a rollback takes.
 const LOG_A_ROLLBACK: u64 = 4 << 10;
-/// Log that taking back takes for each byte of an undo record, but for splits: a touched entry has at least 29, and is taken back
-/// by a group of less than 500.
+/// Log that taking back takes for each byte of an undo record, but for splits: a touched entry has at least 29, and
+/// is taken back by a group of less than 500.
 const LOG_A_BYTE: u64 = 20;
 
 /// The transaction floor of a database.

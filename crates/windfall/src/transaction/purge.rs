@@ -1,7 +1,7 @@
 //! Purge: what committed transactions left behind goes for good.
 //!
-//! **Purpose.** Entries that are marked as deleted are removed, overflow chains of replaced and deleted values are freed, and
-//! those that a rollback has left; a slice of undo whose transactions are all done with is dropped whole.
+//! **Purpose.** Entries that are marked as deleted are removed, overflow chains of replaced and deleted values are
+//! freed, and those that a rollback has left; a slice of undo whose transactions are all done with is dropped whole.
 //!
 //! **Invariants.** A record is purged once its transaction had ended for everybody who may still look
 //! ([`Horizon`]). An entry is removed only if it still carries the record's version, a chain is freed only if it still
@@ -153,8 +153,8 @@ impl Transactions {
     }
 
     /// Purges what was done with when this was called, then runs something while the purge worker stands still: what it
-    /// looks at has no versions left behind, as far as nobody changes it, if it is told so: a reader that keeps versions, or a
-    /// row that is locked, may have been in the way. Damage that purge meets it leaves in place.
+    /// looks at has no versions left behind, as far as nobody changes it, if it is told so: a reader that keeps
+    /// versions, or a row that is locked, may have been in the way. Damage that purge meets it leaves in place.
     pub fn with_purge_at_rest<T>(&self, run: impl FnOnce(bool) -> T) -> T {
         struct Pause<'a>(&'a Transactions);
         impl Drop for Pause<'_> {
@@ -225,8 +225,8 @@ impl Transactions {
         self.purge_locked(stream, &mut state)
     }
 
-    /// Purges what a call on a session's temporary tables has left. The call is done, whatever becomes of this: what is left
-    /// even so, the next call takes up.
+    /// Purges what a call on a session's temporary tables has left. The call is done, whatever becomes of this: what
+    /// is left even so, the next call takes up.
     pub fn purge_temporary(&self, stream: &Stream) {
         debug_assert!(stream.durability() == Durability::Temporary, "the worker purges what is logged");
         loop {

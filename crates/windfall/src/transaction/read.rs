@@ -3,8 +3,9 @@
 //! **Purpose.** A row's value, whole or as a stream, by its key.
 //!
 //! **Invariants.** A value is that of one version. A chain that is gone means that the entry has changed since it was
-//! looked at, so the entry is looked at again; only a chain that is gone from under an entry that is still the same is damage.
-//! A reader of a stream keeps its version from purge, and has seen no change that could still be taken back.
+//! looked at, so the entry is looked at again; only a chain that is gone from under an entry that is still the same
+//! is damage. A reader of a stream keeps its version from purge, and has seen no change that could still be taken
+//! back.
 //!
 //! **May touch.** `tree`, `buffer` and what is below, the rest of this floor.
 

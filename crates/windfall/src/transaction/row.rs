@@ -5,9 +5,9 @@
 //!
 //! **Invariants.** The row's lock is held from before the first look to the end of the transaction, and so is, for each
 //! unique index, the lock of every index key that the row leaves or takes. So what was planned without a latch is what
-//! is found under it: nobody else changes the row or its secondary entries, which carry the row's key, and purge keeps away.
-//! Order of the work: lengths, locks, duplicates; the overflow chain; the clustered entry with the undo record of it all;
-//! the secondary entries. Whatever fails rolls back what was done.
+//! is found under it: nobody else changes the row or its secondary entries, which carry the row's key, and purge
+//! keeps away. Order of the work: lengths, locks, duplicates; the overflow chain; the clustered entry with the undo
+//! record of it all; the secondary entries. Whatever fails rolls back what was done.
 //!
 //! Index keys are made of the first bytes of a value, at most [`INDEXED`], however long it is: so the change of a
 //! long value needs no more memory than that of a short one.

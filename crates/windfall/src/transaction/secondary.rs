@@ -3,8 +3,9 @@
 //! **Purpose.** A secondary entry is a key without a value: the index key, then the row's clustered key, so that rows with
 //! equal index keys lie side by side, in the order of their rows.
 //!
-//! **Invariants.** The order of entries is the order of index keys, then of clustered keys. Bytes of the index key are kept as
-//! they are but for zero, which becomes `00 ff`; `00 00` ends it. So no index key's form is the beginning of another's.
+//! **Invariants.** The order of entries is the order of index keys, then of clustered keys. Bytes of the index key
+//! are kept as they are but for zero, which becomes `00 ff`; `00 00` ends it. So no index key's form is the beginning
+//! of another's.
 //!
 //! **May touch.** Nothing.
 

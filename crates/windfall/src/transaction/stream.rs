@@ -3,14 +3,14 @@
 //! **Purpose.** Undo records are appended by the mini-transactions that make the changes, read back by rollback and purge,
 //! and go when their slice is dropped whole.
 //!
-//! **Invariants.** A position is never used twice. One appender at a time ([`Stream::lock`]); it takes the stream before any
-//! page, then the leaf, then the undo pages ([`Tail::prepare`], which may fail), and then changes things
+//! **Invariants.** A position is never used twice. One appender at a time ([`Stream::lock`]); it takes the stream
+//! before any page, then the leaf, then the undo pages ([`Tail::prepare`], which may fail), and then changes things
 //! ([`Tail::write`], which cannot). Behind the page in use lies one that is formatted and empty, so whoever reads on
-//! finds the end without ever asking for a page that was not made. After a restart, slices are not written any more but
-//! to mark records as taken back: the first append begins a new one. A slice is made by the purge worker once the one before
-//! is half full, so that no writer waits for the system tree, which a statement may be changing; only who fills a slice faster
-//! than that makes the next one itself. The newest slice is never dropped, as it remembers how far
-//! the stream has come. Slices of a temporary stream are logged nowhere, and gone with the process.
+//! finds the end without ever asking for a page that was not made. After a restart, slices are not written any more
+//! but to mark records as taken back: the first append begins a new one. A slice is made by the purge worker once the
+//! one before is half full, so that no writer waits for the system tree, which a statement may be changing; only who
+//! fills a slice faster than that makes the next one itself. The newest slice is never dropped, as it remembers how
+//! far the stream has come. Slices of a temporary stream are logged nowhere, and gone with the process.
 //!
 //! **May touch.** `system`, `mtr`, `buffer` and what is below.
 //!

@@ -3,8 +3,8 @@
 //! **Purpose.** Hands a stream to whoever begins to write: one that nobody is appending to, if there is any, so that
 //! committing threads do not wait for each other.
 //!
-//! **Invariants.** There are at most [`MOST`] streams, numbered from zero without gaps, and a stream never goes. Their number
-//! grows when all are busy.
+//! **Invariants.** There are at most [`MOST`] streams, numbered from zero without gaps, and a stream never goes.
+//! Their number grows when all are busy.
 //!
 //! **May touch.** `system`, `buffer` and what is below, the rest of this floor.
 

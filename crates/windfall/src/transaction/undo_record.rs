@@ -8,8 +8,8 @@
 //!
 //! # Layout, byte by byte
 //!
-//! In the stream each record begins with its length in bytes (4, all of it) and its state (1: 0 in force, 1 taken back). What
-//! follows is encoded here:
+//! In the stream each record begins with its length in bytes (4, all of it) and its state (1: 0 in force, 1 taken
+//! back). What follows is encoded here:
 //!
 //! | size | field |
 //! | --- | --- |

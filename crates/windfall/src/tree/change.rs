@@ -82,8 +82,8 @@ impl<S: PageStore> Tree<S> {
 }
 
 impl<S: PageStore> Tree<S> {
-    /// Splits the leaf of a key until an entry with a value of so many bytes would fit, or several entries that take as much,
-    /// in mini-transactions of its own. The caller holds no page of this tree.
+    /// Splits the leaf of a key until an entry with a value of so many bytes would fit, or several entries that take
+    /// as much, in mini-transactions of its own. The caller holds no page of this tree.
     ///
     /// # Errors
     /// Those of the store.

@@ -135,7 +135,8 @@ impl<S: PageStore> Tree<S> {
         Ok(())
     }
 
-    /// Of an entry that is marked as deleted the chain may be on its way out: from its second page on, and its first page last.
+    /// Of an entry that is marked as deleted the chain may be on its way out: from its second page on, and its first
+    /// page last.
     fn check_chain(&self, chain: OverflowRef, deleted: bool, seen: &mut HashSet<PageNo>) -> Result<u64> {
         let mut no = chain.first;
         let mut place = 0;

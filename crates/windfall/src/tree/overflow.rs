@@ -184,8 +184,8 @@ impl<S: PageStore> Tree<S> {
         Ok(Link::of(page.page(), stamp, 0).is_some())
     }
 
-    /// Frees up to `at_most` pages of a chain behind its first, in one mini-transaction of its own. Says how many; when there
-    /// was none, [`Tree::free_overflow`] may follow. A chain can be shortened again after a crash.
+    /// Frees up to `at_most` pages of a chain behind its first, in one mini-transaction of its own. Says how many;
+    /// when there was none, [`Tree::free_overflow`] may follow. A chain can be shortened again after a crash.
     ///
     /// # Errors
     /// Those of the store; damage when the page is not the first of such a chain.

@@ -34,9 +34,9 @@ use crate::{
     },
 };
 
-/// How many nodes are split at most where one entry is put: its leaf three times; each level above twice, as a separator takes
-/// less than a quarter of a page; and the root moves down once. That is for six levels of nodes above the leaves: where
-/// keys are so long that there are more, splits still do not meet on all of them.
+/// How many nodes are split at most where one entry is put: its leaf three times; each level above twice, as a
+/// separator takes less than a quarter of a page; and the root moves down once. That is for six levels of nodes above
+/// the leaves: where keys are so long that there are more, splits still do not meet on all of them.
 const MOST_SPLITS: u64 = 16;
 
 /// Log that one change of the structure takes, at most: the image of a page, and the keys that say where things are.

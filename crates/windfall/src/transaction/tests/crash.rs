@@ -1,4 +1,5 @@
-//! Crash enumeration of row histories: afterwards the table is what the model says, with the last operation whole or absent.
+//! Crash enumeration of row histories: afterwards the table is what the model says, with the last operation whole or
+//! absent.
 
 use std::collections::BTreeSet;
 

@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** Readers and cursors beside writers that split and merge.
 //!
-//! **Invariants.** Keys that nobody removes are always found, with a value that was put whole, and every cursor sees each of
-//! them once, in order.
+//! **Invariants.** Keys that nobody removes are always found, with a value that was put whole, and every cursor sees
+//! each of them once, in order.
 //!
 //! **May touch.** What `tree` may touch.
 

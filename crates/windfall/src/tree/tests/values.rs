@@ -189,7 +189,8 @@ fn the_hash_index_finds_and_never_lies() {
     drop(tree_on(&pool));
 }
 
-/// Entries as long and as short as may be, in every order: what one of them logs to make room stays within what is promised.
+/// Entries as long and as short as may be, in every order: what one of them logs to make room stays within what is
+/// promised.
 #[test]
 fn making_room_for_an_entry_takes_no_more_log_than_is_promised() {
     let mut seed = 5u64;
