@@ -84,7 +84,9 @@ impl BufferPool {
 
     /// How many free frames are kept for those who make room.
     pub(super) fn kept_frames(&self) -> usize {
-        (self.wanted_free() / 2).min(KEPT_MOST)
+        // The cleaner keeps more than these ready, or nobody else would ever get one.
+        let few = self.limit.load(Relaxed) as usize / 16;
+        few.min(self.wanted_free() / 2).min(KEPT_MOST)
     }
 
     fn ask_for_more(&self) {
