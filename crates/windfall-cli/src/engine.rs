@@ -5,9 +5,9 @@
 //!
 //! **Invariants.** Nothing is estimated here: a number comes from the library as it is.
 //!
-//! **May touch.** The public API of `windfall`.
+//! **May touch.** The public API of `windfall`, standard error.
 
-use std::path::Path;
+use std::{cell::Cell, path::Path, time::Instant};
 
 use serde::Serialize;
 pub use windfall::{Database, IndexOptions, Table, TableOptions};
@@ -61,7 +61,7 @@ impl Setup {
         Self { log: Some(bytes), ..self }
     }
 
-    /// Opens it.
+    /// Opens it. A recovery that takes longer is told on standard error, once a second.
     pub fn open(&self, path: &Path) -> Result<Database> {
         let mut options = Options::default()
             .create_if_missing(self.create)
@@ -80,7 +80,14 @@ impl Setup {
         if let Some(direct) = self.direct {
             options = options.direct_io(direct);
         }
-        Ok(Database::open(path, options)?)
+        let (start, said) = (Instant::now(), Cell::new(0));
+        let tell = |progress| {
+            let seconds = start.elapsed().as_secs();
+            if said.replace(seconds) < seconds {
+                eprintln!("recovering, {progress}");
+            }
+        };
+        Ok(Database::open_with(path, &options, &tell)?)
     }
 }
 

@@ -44,7 +44,8 @@ pub fn run(bench: &mut Bench) {
     drop_latency::run(bench);
 }
 
-/// The counted work with the pool empty, part full and full; dirty and clean; with the hash index and without.
+/// The counted work with the pool empty, part full and full; of small tables and of the one that fills it; dirty and
+/// clean; with the hash index and without.
 fn counted(bench: &mut Bench) -> Result<()> {
     let fills = bench.size([0, GB, 8 * GB], [0, 4 * MB, 16 * MB]);
     let (mut most, mut height) = (DropWork::default(), 0);
@@ -63,13 +64,28 @@ fn counted(bench: &mut Bench) -> Result<()> {
             fixture::rows(&ballast, filled / fixture::ROW, fill / fixture::ROW)?;
             filled = fill;
             for clean in [false, true] {
-                if clean {
-                    db.checkpoint()?;
-                }
                 for n in 0..10 {
                     let name = format!("small_{n}");
                     fixture::used(&db, &name, SMALL)?;
+                    if clean {
+                        db.checkpoint()?;
+                    }
                     most.raise_to(&engine::drop_counted(&db, &[&name])?);
+                }
+                // The largest one goes itself: dirty without hash indexes, and clean with them.
+                if fill == fills[2] && clean == hash {
+                    let pool = db.metrics();
+                    most.raise_to(&engine::drop_counted(&db, &["ballast"])?);
+                    let hashed = format!("{} hash index", fixture::with(hash));
+                    bench.fact(
+                        format!("clean pages in the pool at the largest drop, {hashed}"),
+                        pool.pool_clean,
+                    );
+                    bench.fact(
+                        format!("dirty pages in the pool at the largest drop, {hashed}"),
+                        pool.pool_dirty,
+                    );
+                    break;
                 }
             }
         }

@@ -259,7 +259,10 @@ impl Filler<'_> {
 
     /// Loads the empty tree.
     fn load(&self, entries: &mut Runs, noted: &mut Runs) -> Result<()> {
-        let mut loader = self.tree().bulk_load(FILL)?;
+        let mut loader = {
+            let _room = self.admit(&[])?;
+            self.tree().bulk_load(FILL)?
+        };
         // The entries with the key of the last one.
         let mut alike: Vec<Vec<u8>> = Vec::new();
         entries.drain(|entry| {

@@ -23,7 +23,7 @@ use crate::{
     mtr::Mtr,
     options::Options,
     page,
-    recovery::{self, Lost, Progress, Scan},
+    recovery::{self, Lost, Phase, Progress, Scan},
     sync::{
         Arc, Mutex, Rank,
         atomic::{AtomicBool, AtomicU8},
@@ -183,7 +183,7 @@ impl Engine {
         let step = pool.ground().health.watch("log", Box::new(move || writer.step()));
         servers.push(env.spawn("log", Kind::Service, log.wake(), step));
 
-        recovery::settle_files(&*disk, &scan)?;
+        recovery::settle_files(&*disk, &scan, progress)?;
         recovery::mend_torn_pages(&*disk, page_size)?;
         pool.set_recovering(true);
         let lost = recovery::replay(&pool, &opened, &scan, progress)?;
@@ -228,7 +228,9 @@ impl Engine {
             changers: Mutex::new(Rank::Leaf, Vec::new()),
             servers: Mutex::new(Rank::Leaf, servers),
         };
-        engine.transactions.roll_back_unfinished()?;
+        engine.transactions.roll_back_unfinished(&|done, total| {
+            progress(Progress { phase: Phase::RollBack, done, total });
+        })?;
         engine.spawn_changers();
         Ok(engine)
     }

@@ -30,8 +30,8 @@
 //! **Invariants.**
 //! - LSNs of frames are multiples of 8. What the ring holds is `written..reserved`; `durable <= written <= reserved`.
 //! - Below [`Log::append_floor`] every group's pages are registered dirty.
-//! - Appending never waits for the floor of the log, only for writing; [`Log::admit`] is where operations wait. It takes
-//!   what was promised before ([`Promise`]): the segments for that are prepared.
+//! - Appending never waits for the floor of the log, only for writing; [`Log::wait_for_room`] is where operations wait.
+//!   It takes what was promised before ([`Promise`]): the segments for that are prepared.
 //! - A segment is given up only when the control file durably names a floor above it.
 //! - A failing write or sync poisons the database, and everybody who waits is told.
 //!

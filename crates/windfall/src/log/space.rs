@@ -94,9 +94,13 @@ impl Promise<'_> {
     /// # Errors
     /// As [`Log::promise`]; what was promised stays promised.
     pub fn extend(&mut self, bytes: u64) -> Result<()> {
-        let mut more = self.log.promise(bytes)?;
-        self.bytes += core::mem::take(&mut more.bytes);
+        self.join(self.log.promise(bytes)?);
         Ok(())
+    }
+
+    /// Makes one promise of two.
+    pub fn join(&mut self, mut more: Self) {
+        self.bytes += core::mem::take(&mut more.bytes);
     }
 }
 
@@ -227,16 +231,37 @@ impl Log {
     /// by who leads the log, for whom it would be too late.
     fn promise_before(&self, bytes: u64, kept: u64) -> Result<Promise<'_>> {
         self.health.check()?;
-        // First the promise and then the end: who appends under an older promise moves from the one to the other.
-        let promised = self.promised.fetch_add(bytes, SeqCst) + bytes;
-        let promise = Promise { log: self, bytes };
-        #[cfg(test)]
-        self.promised_ever.fetch_add(bytes, Relaxed);
-        let last = self.segments.geometry().number(Lsn(self.end().0 + promised + kept));
+        let (promise, last) = self.note_promise(bytes, kept);
         if !self.segments.is_ready(last) {
             self.segments.ready(last)?;
         }
         Ok(promise)
+    }
+
+    /// Counts a promise, and tells the last segment that has to be there for it.
+    fn note_promise(&self, bytes: u64, kept: u64) -> (Promise<'_>, u64) {
+        // First the promise and then the end: who appends under an older promise moves from the one to the other.
+        let promised = self.promised.fetch_add(bytes, SeqCst) + bytes;
+        #[cfg(test)]
+        self.promised_ever.fetch_add(bytes, Relaxed);
+        let last = self.segments.geometry().number(Lsn(self.end().0 + promised + kept));
+        (Promise { log: self, bytes }, last)
+    }
+
+    /// What is promised at the moment, in bytes.
+    pub fn promised(&self) -> u64 {
+        self.promised.load(SeqCst)
+    }
+
+    /// As [`Log::promise`], if the segments for it are there: for who holds a latch. `None` when they would have to be
+    /// made.
+    ///
+    /// # Errors
+    /// The failure that poisoned the database.
+    pub fn promise_at_hand(&self, bytes: u64) -> Result<Option<Promise<'_>>> {
+        self.health.check()?;
+        let (promise, last) = self.note_promise(bytes, KEPT);
+        Ok(self.segments.is_ready(last).then_some(promise))
     }
 
     /// Raises the floor: nothing below it will be read again. The control file has named it durably.
@@ -279,7 +304,7 @@ impl Log {
             return Next::Idle(SECOND);
         }
         let number = |behind| self.segments.geometry().number(Lsn(self.end().0 + behind));
-        let ahead = (number(0) + 1).max(number(self.promised.load(SeqCst) + KEPT));
+        let ahead = (number(0) + 1).max(number(self.promised() + KEPT));
         match self.segments.prepare(ahead) {
             Ok(prepared) => {
                 self.unprepared.clear();

@@ -34,19 +34,39 @@ const BATCH: usize = 32 << 20;
 pub struct Progress {
     /// What is being done.
     pub phase: Phase,
-    /// Bytes of the log done in this phase.
+    /// What is done in this phase, in the phase's unit.
     pub done: u64,
-    /// Bytes of the log to do; zero while the end is not known.
+    /// What there is to do; zero while that is not known.
     pub total: u64,
 }
 
-/// The phases of recovery.
+/// The phases of recovery, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Phase {
-    /// Looking for the end of the log and for drops.
+    /// Looking for the end of the log and for drops, in bytes of the log.
     Scan,
-    /// Applying changes to pages.
+    /// Making durable what was written before, in files.
+    Settle,
+    /// Applying changes to pages, in bytes of the log.
     Replay,
+    /// Taking back what was unfinished, in transactions.
+    RollBack,
+}
+
+impl core::fmt::Display for Progress {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let what = match self.phase {
+            Phase::Scan => "reading the log",
+            Phase::Settle => "syncing the data files",
+            Phase::Replay => "applying the log",
+            Phase::RollBack => "rolling back what was unfinished",
+        };
+        match (self.done * 100).checked_div(self.total) {
+            Some(percent) => write!(f, "{what}: {percent} %"),
+            None => write!(f, "{what}: {} MB", self.done >> 20),
+        }
+    }
 }
 
 /// What the log says from the floor to its end, besides changes of pages.
@@ -129,10 +149,12 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
 ///
 /// # Errors
 /// I/O.
-pub fn settle_files(disk: &dyn Disk, scan: &Scan) -> Result<()> {
+pub fn settle_files(disk: &dyn Disk, scan: &Scan, progress: &dyn Fn(Progress)) -> Result<()> {
     let mut changed: Vec<_> = scan.changed.difference(&scan.dropped).copied().collect();
     changed.sort_unstable();
-    for space in changed {
+    let total = changed.len() as u64;
+    for (done, space) in (0..).zip(changed) {
+        progress(Progress { phase: Phase::Settle, done, total });
         let file = FileName::Data(space);
         if disk.len(file)?.is_some() {
             disk.sync(file)?;

@@ -82,7 +82,7 @@ impl Base {
         let mut workers = Vec::from(checkpointer.spawn(&env));
         let writer = log.clone();
         workers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || writer.step())));
-        settle_files(&*shared, &scan)?;
+        settle_files(&*shared, &scan, &|_| {})?;
         mend_torn_pages(&*shared, PAGE_SIZE)?;
         pool.set_recovering(true);
         if let Some(error) = replay(&pool, &now, &scan, &|_| {})?.into_values().next() {

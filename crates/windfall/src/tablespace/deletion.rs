@@ -1,9 +1,10 @@
 //! Deleting the files of dropped tablespaces, slowly.
 //!
-//! **Purpose.** Freeing the blocks of a large file competes with every fsync of the same file system, whoever does it and
-//! for as long as it lasts. So a file is cut from its end in small pieces, with pauses in between, and the size of
-//! the pieces follows what the log writer feels: its syncs getting slower than they were, one that is under way among
-//! them, means less. Where nobody writes, and where space is short, there are no pauses.
+//! **Purpose.** Freeing the blocks of a large file competes with every fsync of the same file system, whoever does it
+//! and for as long as it lasts. So a file is cut from its end in small pieces, with pauses in between, and small files go
+//! as many at a time as make a piece. The size of the pieces follows what the log writer feels: its syncs getting slower
+//! than they were, one that is under way among them, means less. Where nobody has written for a while, and where space is
+//! short, there are no pauses.
 //!
 //! **Invariants.** No file goes before the drop of its tablespace is durable. A step cuts one piece or removes one name.
 //! What a crash leaves of a file is named by no record, and is deleted after recovery.
@@ -36,6 +37,10 @@ const PAUSE: Duration = Duration::from_millis(25);
 const IDLE: Duration = Duration::from_millis(500);
 /// A sync that takes longer than this much of what the longest usually takes, in percent, is a neighbour that suffers.
 const SUFFERS: u32 = 150;
+/// Nobody writes who has not written for so long.
+const QUIET: Duration = Duration::from_millis(250);
+/// What the removal of a file counts at least, in bytes.
+const NAME: u64 = 64 << 10;
 /// With less free space than this, in percent, the pace is no matter.
 const SHORT_PERCENT: u64 = 5;
 /// How many files a step looks at for the first time.
@@ -58,6 +63,10 @@ struct Pace {
     usual: Duration,
     /// The log's end at the last look.
     log_end: Lsn,
+    /// Since when nobody has written, as far as the looks tell.
+    quiet_since: Option<Duration>,
+    /// What has gone of small files since the last pause.
+    gone: u64,
 }
 
 /// What is known of the neighbours of a deletion.
@@ -67,6 +76,7 @@ struct Neighbours {
     longest_sync: Duration,
     /// The log's end.
     log_end: Lsn,
+    now: Duration,
     short_of_space: bool,
 }
 
@@ -175,7 +185,7 @@ impl Deleter {
                 tracing::debug!(space = doomed.space.0, "a dropped tablespace's file is deleted");
                 self.gone.lock().push(doomed.space);
                 self.pending.fetch_sub(1, SeqCst);
-                Next::Again
+                if self.pace.lock().is_a_piece(doomed.left.unwrap_or(0)) { self.pause() } else { Next::Again }
             }
             Ok(false) => {
                 self.queue.lock().push_front(doomed);
@@ -251,6 +261,7 @@ impl Deleter {
         Neighbours {
             longest_sync: ground.log.take_longest_sync(),
             log_end: ground.log.end(),
+            now: ground.env.now(),
             short_of_space: ground.disk.free_percent().is_some_and(|percent| percent < SHORT_PERCENT),
         }
     }
@@ -258,15 +269,25 @@ impl Deleter {
 
 impl Pace {
     fn new() -> Self {
-        Self { piece: *PIECES.start(), usual: Duration::ZERO, log_end: Lsn::ZERO }
+        Self { piece: *PIECES.start(), usual: Duration::ZERO, log_end: Lsn::ZERO, quiet_since: None, gone: 0 }
+    }
+
+    /// A file of so many bytes has gone whole. Says whether that makes a piece, with those before.
+    fn is_a_piece(&mut self, bytes: u64) -> bool {
+        self.gone += bytes.max(NAME);
+        self.gone >= self.piece
     }
 
     /// After a piece.
     fn after(&mut self, neighbours: Neighbours) -> Next {
+        self.gone = 0;
         let sync = neighbours.longest_sync;
-        let someone_writes = core::mem::replace(&mut self.log_end, neighbours.log_end) != neighbours.log_end;
-        if neighbours.short_of_space || sync.is_zero() && !someone_writes {
-            self.piece = *PIECES.end();
+        let writes = core::mem::replace(&mut self.log_end, neighbours.log_end) != neighbours.log_end;
+        let is_quiet = sync.is_zero() && !writes;
+        self.quiet_since = is_quiet.then(|| self.quiet_since.unwrap_or(neighbours.now));
+        let quiet_for = self.quiet_since.map_or(Duration::ZERO, |since| neighbours.now.saturating_sub(since));
+        if neighbours.short_of_space || quiet_for >= QUIET {
+            self.piece = (self.piece * 2).min(*PIECES.end());
             return Next::Again;
         }
         // Who does not know yet what is usual is careful.
@@ -329,27 +350,65 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_log_and_a_full_disk_mean_haste() {
+    fn a_quiet_log_and_a_full_disk_mean_haste() {
         let mut pace = Pace::new();
         pace.rest(synced(MS));
-        assert!(matches!(pace.after(synced(Duration::ZERO)), Next::Again));
+        let quiet = |now| Neighbours { now, ..Neighbours::default() };
+        assert!(
+            matches!(pace.after(quiet(MS)), Next::Idle(PAUSE)),
+            "that may be a pause between two commits"
+        );
+        assert!(matches!(pace.after(quiet(QUIET)), Next::Idle(PAUSE)));
+        for _ in 0..10 {
+            assert!(matches!(pace.after(quiet(QUIET + MS)), Next::Again));
+        }
         assert_eq!(pace.piece, *PIECES.end());
-        let _ = pace.after(synced(MS));
-        assert!(matches!(pace.after(Neighbours { short_of_space: true, ..synced(50 * MS) }), Next::Again));
+        assert!(matches!(pace.after(synced(MS)), Next::Idle(PAUSE)));
+        assert_eq!(pace.piece, *PIECES.start() * 4);
+        for _ in 0..10 {
+            let short = Neighbours { short_of_space: true, ..synced(50 * MS) };
+            assert!(matches!(pace.after(short), Next::Again));
+        }
         assert_eq!(pace.piece, *PIECES.end());
+    }
+
+    /// A client that commits twenty times a second is mostly between two commits.
+    #[test]
+    fn a_slow_writer_is_a_writer() {
+        let mut pace = Pace::new();
+        (0..20).for_each(|_| pace.rest(synced(2 * MS)));
+        for look in 1..100 {
+            let seen = Neighbours {
+                longest_sync: 2 * MS * (look % 2),
+                log_end: Lsn(u64::from(look.div_ceil(2))),
+                now: PAUSE * look,
+                short_of_space: false,
+            };
+            assert!(matches!(pace.after(seen), Next::Idle(PAUSE)), "look {look}");
+            assert!(pace.piece <= *PIECES.start() * 4);
+        }
     }
 
     /// With commits that are not synced the log grows and is synced once a second.
     #[test]
-    fn a_log_that_grows_is_not_idle() {
+    fn a_log_that_grows_is_not_quiet() {
         let mut pace = Pace::new();
         pace.rest(synced(MS));
         for end in 1..100 {
-            let writing = Neighbours { log_end: Lsn(end), ..Neighbours::default() };
-            assert!(matches!(pace.after(writing), Next::Idle(PAUSE)));
+            let seen = Neighbours { log_end: Lsn(end.into()), now: 100 * MS * end, ..Neighbours::default() };
+            assert!(matches!(pace.after(seen), Next::Idle(PAUSE)));
             assert!(pace.piece <= *PIECES.start() * 4);
         }
-        let writing = Neighbours { log_end: Lsn(99), ..Neighbours::default() };
-        assert!(matches!(pace.after(writing), Next::Again), "nobody has written since");
+    }
+
+    #[test]
+    fn small_files_go_as_many_at_a_time_as_make_a_piece() {
+        let mut pace = Pace::new();
+        let count = |pace: &mut Pace, bytes| (1..1000).find(|_| pace.is_a_piece(bytes)).unwrap();
+        assert_eq!(count(&mut pace, 0), *PIECES.start() / NAME);
+        let _ = pace.after(synced(MS));
+        assert_eq!(count(&mut pace, *PIECES.start() / 4), 4);
+        let _ = pace.after(synced(MS));
+        assert_eq!(count(&mut pace, *PIECES.end()), 1);
     }
 }

@@ -119,13 +119,6 @@ impl RowLocks {
         &self.shards[(name.hash ^ name.space.0) as usize % SHARDS]
     }
 
-    /// Takes a lock, waiting for those who came before.
-    pub fn lock(&self, name: LockName) -> RowGuard<'_> {
-        let mut guard = RowGuard { locks: self, by: By::Call, held: Vec::with_capacity(1) };
-        guard.take(name);
-        guard
-    }
-
     /// Takes the lock of the row of a call, which waits for no other call if it was made from within one.
     ///
     /// # Errors
@@ -251,7 +244,7 @@ mod tests {
                 thread::spawn(move || {
                     for round in 0..2000u64 {
                         let key = [(round + n) as u8 % 3];
-                        let mut guard = locks.lock(locks.name(SpaceId(20), &key));
+                        let mut guard = locks.lock_in_call(locks.name(SpaceId(20), &key)).unwrap();
                         let more = [1u8, 2, 3].map(|k| locks.name(SpaceId(21), &[k]));
                         locks.lock_more(&mut guard, more.to_vec()).unwrap();
                         let before = sum.load(Relaxed);
@@ -302,7 +295,7 @@ mod tests {
             assert!(done.is_ok() && waited, "{done:?}");
         });
         // A call holds it: it may be waiting for this very thread.
-        let call = locks.lock(names[0]);
+        let call = locks.lock_in_call(names[0]).unwrap();
         assert!(nested(|| locks.lock_in_call(names[0])).is_err());
         nested(|| {
             let mut row = locks.lock_in_call(names[1]).unwrap();
@@ -317,7 +310,7 @@ mod tests {
         let locks = locks();
         let names = [1u8, 2].map(|key| locks.name(SpaceId(20), &[key]));
         for (held, other) in [(names[0], names[1]), (names[1], names[0])] {
-            let call = locks.lock(held);
+            let call = locks.lock_in_call(held).unwrap();
             thread::scope(|scope| {
                 let worker = scope.spawn(|| drop(locks.lock_all(names.to_vec())));
                 while !locks.is_awaited(held) {
@@ -348,7 +341,7 @@ mod tests {
     fn a_held_lock_is_not_taken_again() {
         let locks = RowLocks::new(Arc::new(RealEnv::default()));
         let name = locks.name(SpaceId(20), b"key");
-        let first = locks.lock(name);
+        let first = locks.lock_in_call(name).unwrap();
         assert!(locks.try_lock(name).is_none());
         drop(first);
         assert!(locks.try_lock(name).is_some());

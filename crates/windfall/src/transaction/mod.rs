@@ -125,12 +125,15 @@ impl Transactions {
     }
 
     /// Rolls back what recovery has found unfinished, before any other change and before purge begins. The pool knows the
-    /// tablespaces of all tables.
+    /// tablespaces of all tables. `progress` is told how many transactions are done, and how many there are.
     ///
     /// # Errors
     /// Damage, I/O; what is left is rolled back at the next attempt.
-    pub fn roll_back_unfinished(&self) -> Result<()> {
-        for (trx, first) in self.active.snapshot() {
+    pub fn roll_back_unfinished(&self, progress: &dyn Fn(u64, u64)) -> Result<()> {
+        let unfinished = self.active.snapshot();
+        let total = unfinished.len() as u64;
+        for (done, (trx, first)) in (0..).zip(unfinished) {
+            progress(done, total);
             let Some(stream) = self.streams.of(first) else {
                 self.active.end(trx);
                 continue;

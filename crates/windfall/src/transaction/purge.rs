@@ -66,7 +66,7 @@ const FRUITLESS_MOST: usize = 20;
 /// Log that a step may need.
 const LOG_A_STEP: u64 = 256 << 10;
 /// Log that a secondary entry may need.
-const LOG_A_TOUCH: u64 = 256;
+const LOG_OF_REMOVAL: u64 = 256;
 const _: () =
     assert!((PAGES_A_STEP * chains::LOG_A_PAGE) as u64 <= LOG_A_STEP / 4, "the rest is for records");
 
@@ -215,9 +215,8 @@ impl Transactions {
 
     /// One step in one stream. Says whether there is more to do at once.
     fn purge_stream(&self, stream: &Stream) -> Result<bool> {
-        if stream.durability() == Durability::Logged {
-            let _room = self.ground.pool.ground().log.admit(LOG_A_STEP)?;
-        }
+        let is_logged = stream.durability() == Durability::Logged;
+        let _room = is_logged.then(|| self.ground.pool.ground().log.admit(LOG_A_STEP)).transpose()?;
         let mut state = stream.purge.state.lock();
         if self.purge_pauses.load(SeqCst) > 0 {
             return Ok(false);
@@ -243,6 +242,11 @@ impl Transactions {
     }
 
     fn purge_locked(&self, stream: &Stream, state: &mut State) -> Result<bool> {
+        debug_assert!(
+            stream.durability() == Durability::Temporary
+                || self.ground.pool.ground().log.promised() >= LOG_A_STEP,
+            "a step appends nothing that was not promised"
+        );
         let horizon = self.horizon();
         let mut left = Left { records: RECORDS_A_STEP, pages: PAGES_A_STEP };
         for _ in 0..stream.purge.ended.len() {
@@ -296,14 +300,20 @@ impl Transactions {
         }
         state.aside_due = now + ASIDE_PAUSE;
         for _ in 0..state.aside.len() {
-            let Some(at) = state.aside.front().copied() else { break };
+            let Some(at) = state.aside.front().copied().filter(|_| left.records > 0) else { break };
+            left.records -= 1;
             let outcome = match stream.record(at)? {
                 Some(stored) => self.purge_record(stream, at, &stored, left)?,
                 None => Outcome::Purged,
             };
             state.aside.pop_front();
-            if outcome != Outcome::Purged {
-                state.aside.push_back(at);
+            match outcome {
+                Outcome::Purged => {}
+                // It can be read again, and goes on like others.
+                Outcome::Busy | Outcome::Cut if state.deferred.len() < DEFERRED_MOST => {
+                    state.deferred.push(at);
+                }
+                _ => state.aside.push_back(at),
             }
         }
         Ok(())
@@ -423,14 +433,17 @@ impl Transactions {
                     RowChange::Delete { .. } => true,
                 };
                 let marked = |touch: &&Touch| matches!(touch.done, Done::Marked(_));
-                if !leaves_something && !touches.iter().any(|touch| marked(&touch)) {
+                let count = touches.iter().filter(marked).count() as u64;
+                if !leaves_something && count == 0 {
                     return Ok(Outcome::Purged);
                 }
                 let Some(_row) = self.locks.try_lock(self.locks.name(*space, key)) else {
                     return Ok(Outcome::Busy);
                 };
                 // A step has log for so many records, whatever the number of indexes.
-                let _room = self.ground.pool.ground().log.promise(LOG_A_TOUCH * touches.len() as u64)?;
+                let room = || self.ground.pool.ground().log.promise(LOG_OF_REMOVAL * count);
+                let is_logged = stream.durability() == Durability::Logged;
+                let _room = (is_logged && count > 0).then(room).transpose()?;
                 for touch in touches.iter().filter(marked) {
                     self.unless_dropped(touch.space, |tree| {
                         remove(tree, version, &touch.key, &mut left.pages)

@@ -175,8 +175,11 @@ struct Planned<'t> {
 }
 
 /// What is going to be done to a row.
+#[derive(Default)]
 struct Plan<'t> {
     planned: Vec<Planned<'t>>,
+    /// The log has promised what splits on the way back of a shorter value take.
+    is_way_back_promised: bool,
 }
 
 fn check_length(tree: &Tree, key: &[u8]) -> Result<()> {
@@ -285,7 +288,7 @@ impl<'e> Trx<'e> {
         }
         let long = length > tree.inline_limit() as u64;
         let pieces = value.map(Pieces::new).transpose()?;
-        let mut plan = Plan { planned: Vec::new() };
+        let mut plan = Plan::default();
         if long || !target.secondaries.is_empty() || target.watch.is_some() {
             let mut before = Vec::new();
             let header = read::get_indexed(tree, key, &mut before)?;
@@ -314,7 +317,7 @@ impl<'e> Trx<'e> {
         self.floor().failpoint.pass()?;
         let flags = if long { EntryHeader::OVERFLOW } else { 0 };
         let new = stored.as_deref().map(|stored| (stored, flags));
-        let Some(version) = self.change_clustered(target, key, new, mode, &plan, last)? else {
+        let Some(version) = self.change_clustered(target, key, new, mode, &mut plan, last)? else {
             return Ok(None);
         };
         let (version, mut end) = version;
@@ -433,7 +436,7 @@ impl<'e> Trx<'e> {
         key: &[u8],
         new: Option<(&[u8], u16)>,
         mode: Option<Mode>,
-        plan: &Plan<'_>,
+        plan: &mut Plan<'_>,
         last: bool,
     ) -> Result<Option<(EntryHeader, Lsn)>> {
         let tree = target.clustered;
@@ -460,7 +463,14 @@ impl<'e> Trx<'e> {
             && value.len() > stored.len()
         {
             // Others may have taken the room by the time it is taken back.
-            self.promise(log_of_room(tree.store().page_size()))?;
+            let bytes = log_of_room(tree.store().page_size());
+            if !plan.is_way_back_promised && !self.promise_at_hand(bytes)? {
+                // Segments are made while nobody waits for a latch.
+                drop((located, mtr, tail));
+                self.promise(bytes)?;
+                plan.is_way_back_promised = true;
+                return self.change_clustered(target, key, new, mode, plan, last);
+            }
         }
         let body = Body::Row { space: tree.space().id(), key: key.to_vec(), change, touches };
         let mut record = Vec::new();

@@ -89,6 +89,18 @@ impl<'e> Trx<'e> {
         Ok(())
     }
 
+    /// As [`Trx::promise`], for who holds a latch: no segment is made for it. Says whether it is promised.
+    pub(super) fn promise_at_hand(&mut self, bytes: u64) -> Result<bool> {
+        let Some(more) = self.floor.ground.pool.ground().log.promise_at_hand(bytes)? else {
+            return Ok(false);
+        };
+        match &mut self.promise {
+            Some(promise) => promise.join(more),
+            None => self.promise = Some(more),
+        }
+        Ok(true)
+    }
+
     /// Its id; [`TrxId::NONE`] before it writes.
     pub fn id(&self) -> TrxId {
         self.id

@@ -111,8 +111,11 @@ impl Run {
                 continue;
             }
             // The keys of the unique index are given back at once: there is one thread, and it may want them again.
-            let mut unique =
-                base.transactions.locks().lock(base.transactions.locks().name(super::PLAIN, b""));
+            let mut unique = base
+                .transactions
+                .locks()
+                .lock_in_call(base.transactions.locks().name(super::PLAIN, b""))
+                .unwrap();
             let new = value.as_deref().map(|value| (Value::Bytes(value), Mode::Put));
             trx.change(&mut unique, &target, &[*key], new, false)?;
             drop(unique);

@@ -186,7 +186,7 @@ impl Base {
             }
         }
         checkpointer.recovered(transactions.clone());
-        transactions.roll_back_unfinished()?;
+        transactions.roll_back_unfinished(&|_, _| {})?;
         let (pool2, system2) = (pool.clone(), system.clone());
         let record = move || {
             let _ = record_files(&pool2, &system2);
