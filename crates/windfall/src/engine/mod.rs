@@ -136,16 +136,13 @@ impl Engine {
         spawn("records", Kind::Tenant, Arc::new(Event::new()), Box::new(record));
         let transactions = self.transactions.clone();
         let wake = transactions.purge_wake();
-        let purge = move || {
-            // Where there is no room for more undo purge may still make some.
-            let ahead = transactions.streams().make_ahead();
-            match transactions.purge_step().and_then(|more| ahead.map(|()| more)) {
-                Ok(true) => Next::Again,
-                Ok(false) => Next::Idle(PURGE_PAUSE),
-                Err(error) => {
-                    tracing::warn!(%error, "purge could not go on");
-                    Next::Idle(PURGE_PAUSE)
-                }
+        let purge = move || match transactions.streams().make_ahead().and_then(|()| transactions.purge_step())
+        {
+            Ok(true) => Next::Again,
+            Ok(false) => Next::Idle(PURGE_PAUSE),
+            Err(error) => {
+                tracing::warn!(%error, "purge could not go on");
+                Next::Idle(PURGE_PAUSE)
             }
         };
         spawn("purge", Kind::Tenant, wake, Box::new(purge));
