@@ -232,9 +232,7 @@ impl Log {
     fn promise_before(&self, bytes: u64, kept: u64) -> Result<Promise<'_>> {
         self.health.check()?;
         let (promise, last) = self.note_promise(bytes, kept);
-        if !self.segments.is_ready(last) {
-            self.segments.ready(last)?;
-        }
+        self.segments.ready(last)?;
         Ok(promise)
     }
 

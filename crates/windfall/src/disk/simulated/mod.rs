@@ -81,21 +81,7 @@ struct State {
 impl SimulatedDisk {
     /// An empty disk.
     pub fn new(seed: u64) -> Self {
-        Self::with(State {
-            chance: SimulatedEnv::new(seed),
-            names: Names::default(),
-            inodes: BTreeMap::new(),
-            next_inode: 1,
-            operations: 0,
-            crash_at: None,
-            crashed: false,
-            faults: Vec::new(),
-            failures: 0,
-            failed: None,
-            unreadable: BTreeSet::new(),
-            capacity: None,
-            full_from: None,
-        })
+        Self::with(State::new(SimulatedEnv::new(seed), Names::default(), BTreeMap::new()))
     }
 
     fn with(state: State) -> Self {
@@ -225,21 +211,7 @@ impl SimulatedDisk {
             .filter(|(id, _)| linked.contains(id))
             .map(|(id, inode)| (*id, Inode::survivor(inode.survive(survive, &chance))))
             .collect();
-        Self::with(State {
-            chance,
-            names: Names::survivors(names),
-            inodes,
-            next_inode: old.next_inode,
-            operations: 0,
-            crash_at: None,
-            crashed: false,
-            faults: Vec::new(),
-            failures: 0,
-            failed: None,
-            unreadable: old.unreadable.clone(),
-            capacity: old.capacity,
-            full_from: None,
-        })
+        Self::with(old.followed_by(chance, Names::survivors(names), inodes))
     }
 
     /// The disk as the next process finds it after this one was killed: the machine goes on, so readers see what was
@@ -252,21 +224,7 @@ impl SimulatedDisk {
         for inode in inodes.values_mut() {
             inode.under_way = 0;
         }
-        Self::with(State {
-            chance: SimulatedEnv::new(old.operations),
-            names: old.names.clone(),
-            inodes,
-            next_inode: old.next_inode,
-            operations: 0,
-            crash_at: None,
-            crashed: false,
-            faults: Vec::new(),
-            failures: 0,
-            failed: None,
-            unreadable: old.unreadable.clone(),
-            capacity: old.capacity,
-            full_from: None,
-        })
+        Self::with(old.followed_by(SimulatedEnv::new(old.operations), old.names.clone(), inodes))
     }
 
     /// Counts an operation and runs it, unless a fault is due. A crash lets the operation begin: what it changed may
@@ -322,6 +280,35 @@ fn eio(action: &'static str, file: FileName) -> DiskError {
 }
 
 impl State {
+    /// One at its first operation, of which nothing is planned.
+    fn new(chance: SimulatedEnv, names: Names, inodes: BTreeMap<InodeId, Inode>) -> Self {
+        Self {
+            chance,
+            names,
+            inodes,
+            next_inode: 1,
+            operations: 0,
+            crash_at: None,
+            crashed: false,
+            faults: Vec::new(),
+            failures: 0,
+            failed: None,
+            unreadable: BTreeSet::new(),
+            capacity: None,
+            full_from: None,
+        }
+    }
+
+    /// What comes after this one, with what is left of its files: damage and capacity stay.
+    fn followed_by(&self, chance: SimulatedEnv, names: Names, inodes: BTreeMap<InodeId, Inode>) -> Self {
+        Self {
+            next_inode: self.next_inode,
+            unreadable: self.unreadable.clone(),
+            capacity: self.capacity,
+            ..Self::new(chance, names, inodes)
+        }
+    }
+
     fn check(&self) -> Result<(), DiskError> {
         if self.crashed { Err(DiskError::Crashed) } else { Ok(()) }
     }
