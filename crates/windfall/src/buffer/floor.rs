@@ -21,8 +21,9 @@ use super::space::{Durability, Space};
 use crate::{
     ids::{Lsn, PageNo},
     sync::{
-        Arc, Mutex, Rank,
+        Arc, Bug, Mutex, Rank,
         atomic::Ordering::{AcqRel, Release},
+        planted,
         work::{self, Work},
     },
 };
@@ -80,6 +81,7 @@ impl Floor {
     /// when there is none. `durable` is up to where the log is, and every change below `registered` was registered before
     /// the call.
     pub fn oldest(&self, durable: Lsn, registered: Lsn) -> Lsn {
+        let registered = if planted(Bug::FloorForgetsTheUnregistered) { Lsn::MAX } else { registered };
         let mut heap = self.heap.lock();
         self.empty_inbox(&mut heap);
         while let Some((key, space)) = heap.pop() {

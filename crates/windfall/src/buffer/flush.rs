@@ -30,9 +30,9 @@ use crate::{
     ids::{Lsn, PageId, PageNo, SpaceId},
     log::{GroupWriter, Record},
     sync::{
-        Arc,
+        Arc, Bug,
         atomic::Ordering::{Relaxed, Release},
-        work,
+        planted, work,
     },
 };
 
@@ -325,7 +325,8 @@ impl BufferPool {
             return None;
         }
         let id = PageId { space: space.id(), page };
-        let wanted = frame.tag() == id && frame.is(DIRTY) && !frame.is(WRITING);
+        let is_it = frame.tag() == id || planted(Bug::CopyWithoutTag);
+        let wanted = is_it && frame.is(DIRTY) && !frame.is(WRITING);
         let copied = wanted.then(|| {
             let since = frame.oldest();
             let from = self.arena.page(no);
@@ -334,7 +335,12 @@ impl BufferPool {
             frame.set(WRITING);
             frame.clear(DIRTY);
             self.counters.dirty.fetch_sub(1, Relaxed);
-            space.dirty.lock().start_writing(page, since);
+            let mut dirty = space.dirty.lock();
+            dirty.start_writing(page, since);
+            if planted(Bug::CleanWhenCopied) {
+                dirty.written(page, since);
+            }
+            drop(dirty);
             (Copy { space, page, frame: no, since, lsn: from.lsn() }, buffer)
         });
         frame.latch.unshare();
@@ -349,7 +355,7 @@ impl BufferPool {
         }
         let mut dirty = copy.space.dirty.lock();
         // The frame of a dropped page may hold another one by now.
-        if frame.tag() == copy.id() {
+        if frame.tag() == copy.id() || planted(Bug::FailedWriteWithoutTag) {
             let changed_since = (frame.set(DIRTY) & DIRTY != 0).then(|| frame.oldest());
             if changed_since.is_none() {
                 self.counters.dirty.fetch_add(1, Relaxed);
@@ -375,8 +381,15 @@ impl BufferPool {
         let disk = &*self.ground.disk;
         let logged = |copy: &&Copy| copy.space.durability() == Durability::Logged;
         let youngest = copies.iter().filter(logged).map(|copy| copy.lsn).max();
-        if let Some(lsn) = youngest {
+        if let Some(lsn) = youngest
+            && !planted(Bug::PagesBeforeTheLog)
+        {
             self.ground.log.sync_to(lsn)?;
+        }
+        // A change that is left unfinished stops the database and lets go of its pages then: what was copied behind that
+        // is found here.
+        if !planted(Bug::HalfAChangeWritten) {
+            self.ground.health.check()?;
         }
         for (_, buffer) in &mut pages {
             let crc = crc32c::crc32c(&buffer.bytes()[4..self.page_size]);
@@ -428,7 +441,8 @@ impl BufferPool {
         }
         let _deciding = self.files.lock();
         for (id, space) in spaces {
-            if space.file() == FileState::None && !space.is_dropped() {
+            let is_live = !space.is_dropped() || planted(Bug::FileBehindTheDeleter);
+            if space.file() == FileState::None && is_live {
                 self.ground.disk.create(FileName::Data(*id))?;
                 self.counters.files_created.fetch_add(1, Relaxed);
                 space.set_file(FileState::Created);

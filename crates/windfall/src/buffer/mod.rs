@@ -23,7 +23,7 @@ mod flush;
 pub mod frame;
 mod free;
 #[cfg(all(test, feature = "model"))]
-mod interleavings;
+pub(crate) mod interleavings;
 mod page_table;
 mod read_ahead;
 mod reclaim;
@@ -47,12 +47,13 @@ use crate::{
     log::Log,
     page::{Access, Page},
     sync::{
-        Arc, Event, Held, Mutex, Rank,
+        Arc, Bug, Event, Held, Mutex, Rank,
         atomic::{
             AtomicBool, AtomicU32, AtomicU64,
             Ordering::{Acquire, Relaxed, Release},
         },
         latch::Version,
+        planted,
         work::{self, Work},
     },
 };
@@ -358,7 +359,7 @@ impl BufferPool {
             let frame = self.find(space, page, hint)?;
             let descriptor = self.arena.frame(frame);
             let version = descriptor.latch.wait_version();
-            if descriptor.tag() == id {
+            if descriptor.tag() == id || planted(Bug::LookWithoutTag) {
                 if hint == Access::Point {
                     descriptor.touch();
                 }
@@ -402,7 +403,7 @@ impl BufferPool {
             let held = Held::take(Rank::Page);
             descriptor.latch.exclusive();
             let latched = ExclusivePage::new(self, frame, held);
-            if descriptor.tag() == id {
+            if descriptor.tag() == id || planted(Bug::LatchWithoutTag) {
                 descriptor.touch();
                 return Ok(latched);
             }
@@ -450,7 +451,7 @@ impl BufferPool {
     pub fn first(&self, space: &Arc<Space>) -> Result<Option<ExclusivePage<'_>>> {
         let latched = self.fresh(space, PageNo::HEADER)?;
         // Who makes the header notes it under this latch.
-        if !space.has_pages() {
+        if !space.has_pages() || planted(Bug::HeaderMadeTwice) {
             return Ok(Some(latched));
         }
         // It was made, and may even have been written and evicted: then this frame is not what is in the file.
@@ -502,7 +503,7 @@ impl BufferPool {
         }
         space.page_came();
         // The drop marks before it drains, we enter before we look: one of us takes the page out.
-        if space.is_dropped() {
+        if space.is_dropped() && !planted(Bug::LateInstall) {
             self.abandon(space, page, frame);
             return Err(Error::TableDropped);
         }

@@ -26,11 +26,12 @@ use crate::{
     error::{Error, Result},
     ids::Lsn,
     sync::{
-        Arc, Event, Mutex, Rank,
+        Arc, Bug, Event, Mutex, Rank,
         atomic::{
             AtomicBool,
             Ordering::{Relaxed, SeqCst},
         },
+        planted,
     },
 };
 
@@ -238,11 +239,13 @@ impl Log {
 
     /// Counts a promise, and tells the last segment that has to be there for it.
     fn note_promise(&self, bytes: u64, kept: u64) -> (Promise<'_>, u64) {
+        let early = planted(Bug::PromiseLooksFirst).then(|| self.end());
         // First the promise and then the end: who appends under an older promise moves from the one to the other.
         let promised = self.promised.fetch_add(bytes, SeqCst) + bytes;
         #[cfg(test)]
         self.promised_ever.fetch_add(bytes, Relaxed);
-        let last = self.segments.geometry().number(Lsn(self.end().0 + promised + kept));
+        let end = early.unwrap_or_else(|| self.end());
+        let last = self.segments.geometry().number(Lsn(end.0 + promised + kept));
         (Promise { log: self, bytes }, last)
     }
 

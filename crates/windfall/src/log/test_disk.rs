@@ -25,6 +25,8 @@ struct File {
     now: Vec<u8>,
     durable: Vec<u8>,
     pending: Vec<(usize, Vec<u8>)>,
+    /// A sync has failed: nothing becomes durable any more, whatever later ones say.
+    lost: bool,
 }
 
 type Names = BTreeMap<FileName, u64>;
@@ -38,6 +40,8 @@ struct State {
     next: u64,
     syncs: u64,
     fail_sync: bool,
+    /// The next sync of the log fails, and loses what it was to keep.
+    lose_sync: bool,
     /// Syncs last until this is over.
     slow_sync: bool,
     full: bool,
@@ -54,7 +58,7 @@ impl TestDisk {
     /// What is found after the machine has stopped; with `seed` 0 after the process alone has.
     pub fn crash(&self, seed: u64) -> Arc<Self> {
         let mut state = self.0.lock().clone();
-        (state.fail_sync, state.full) = (false, false);
+        (state.fail_sync, state.lose_sync, state.full) = (false, false, false);
         if seed != 0 {
             let mut chance = StdRng::seed_from_u64(seed);
             state.names = state.history[chance.random_range(0..state.history.len())].clone();
@@ -93,6 +97,10 @@ impl TestDisk {
 
     pub fn fail_sync(&self) {
         self.0.lock().fail_sync = true;
+    }
+
+    pub fn lose_one_sync(&self) {
+        self.0.lock().lose_sync = true;
     }
 
     pub fn set_slow_sync(&self, slow: bool) {
@@ -180,11 +188,18 @@ impl Disk for TestDisk {
         if state.fail_sync {
             return Err(DiskError::Full { action: "sync", path: self.path(file) });
         }
+        let lost = file.folder() == Folder::Log && core::mem::take(&mut state.lose_sync);
         state.syncs += u64::from(file.folder() == Folder::Log);
         drop(state);
+        if lost {
+            self.with(file, |file| (file.lost, file.pending) = (true, Vec::new()))?;
+            return Err(DiskError::Full { action: "sync", path: self.path(file) });
+        }
         self.with(file, |file| {
             file.pending.clear();
-            file.durable.clone_from(&file.now);
+            if !file.lost {
+                file.durable.clone_from(&file.now);
+            }
         })
     }
 

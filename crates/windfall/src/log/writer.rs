@@ -18,11 +18,12 @@ use crate::{
     error::{DiskError, Error, Result},
     ids::Lsn,
     sync::{
-        Held, MutexGuard, Rank,
+        Bug, Held, MutexGuard, Rank,
         atomic::{
             AtomicU64,
             Ordering::{Relaxed, SeqCst},
         },
+        planted,
     },
 };
 
@@ -52,7 +53,9 @@ struct Progress<'a>(&'a Log);
 
 impl Drop for Progress<'_> {
     fn drop(&mut self) {
-        self.0.progress.notify();
+        if !planted(Bug::LeaderTellsNobody) {
+            self.0.progress.notify();
+        }
     }
 }
 
@@ -163,6 +166,9 @@ impl Log {
     }
 
     fn poison(&self, error: &dyn core::fmt::Display) -> Error {
+        if planted(Bug::FailureIsForgotten) {
+            return Error::Closed;
+        }
         let error = self.health.poison(&error.to_string());
         // Those who wait for something else of the log than its progress are told here.
         self.tell_stopped();
@@ -196,6 +202,9 @@ impl Log {
             let offset = geometry.offset(at);
             pad(&mut writer.buffer, offset);
             self.disk.write(FileName::Log(number), offset, &writer.buffer)?;
+            if planted(Bug::SpaceGivenBeforeItIsClear) {
+                self.written.store(at.0 + bytes as u64, SeqCst);
+            }
             self.ring.clear(at, bytes);
             at.0 += bytes as u64;
             self.written.store(at.0, SeqCst);
@@ -219,6 +228,9 @@ impl Log {
         }
         // Whoever has arrived by now has appended before: this sync serves it, and perhaps some more.
         let (served, arrived) = (self.served.load(Relaxed), self.arrived.load(SeqCst));
+        if planted(Bug::DurableBeforeTheSync) {
+            self.durable.store(written, SeqCst);
+        }
         for number in &writer.unsynced {
             let before = self.env.now();
             self.syncing_since.store((before.as_nanos() as u64).max(1), Relaxed);

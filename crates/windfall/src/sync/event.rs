@@ -10,14 +10,17 @@
 
 use core::time::Duration;
 
-use super::machine::{
-    Condvar, Mutex,
-    atomic::{
-        AtomicBool, AtomicU32,
-        Ordering::{Relaxed, SeqCst},
-        fence,
+use super::{
+    Bug,
+    machine::{
+        Condvar, Mutex,
+        atomic::{
+            AtomicBool, AtomicU32,
+            Ordering::{Relaxed, SeqCst},
+            fence,
+        },
+        const_mutex, planted,
     },
-    const_mutex,
 };
 
 /// An event to wait for. The condition lives elsewhere, in atomics or behind a lock of its own.
@@ -50,7 +53,9 @@ impl Event {
             fence(SeqCst);
         }
         if self.waiters.load(SeqCst) > 0 {
-            *self.mutex.lock() += 1;
+            if !planted(Bug::NotifierPassesTheMutex) {
+                *self.mutex.lock() += 1;
+            }
             self.condvar.notify_all();
         }
     }
@@ -68,6 +73,9 @@ impl Event {
     /// Waits for the next notification, or until the time has passed. One since the last nap ends it at once. For one
     /// napper at a time.
     pub fn nap(&self, at_most: Duration) {
+        if planted(Bug::NapForgetsTheRing) {
+            self.rung.store(false, SeqCst);
+        }
         self.wait_for(at_most, || self.rung.load(SeqCst));
         self.rung.store(false, SeqCst);
     }

@@ -8,6 +8,7 @@
 //!
 //! **May touch.** Nothing of the engine.
 
+mod bug;
 mod event;
 mod gate;
 pub mod latch;
@@ -24,10 +25,11 @@ mod interleavings;
 
 pub use std::sync::{Arc, OnceLock, Weak};
 
+pub(crate) use bug::Bug;
 pub use event::Event;
 pub use gate::{Gate, Inside, is_inside, is_nested};
 pub use lock::{Held, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, as_another_thread};
 pub use machine::atomic;
-pub(crate) use machine::thread_local;
+pub(crate) use machine::{planted, thread_local};
 #[cfg(all(test, feature = "model"))]
 use model as machine;

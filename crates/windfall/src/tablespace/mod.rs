@@ -25,6 +25,8 @@
 //! | 128 | page size - 128 | one bit a page, lowest bit first, set while in use; the very last bit says instead that the next group exists, and its page is never used |
 
 mod deletion;
+#[cfg(all(test, feature = "model"))]
+mod interleavings;
 
 pub use deletion::{Deleter, Deletions};
 

@@ -9,6 +9,8 @@
 //!
 //! **May touch.** `shuttle`.
 //!
+//! A scenario names the bugs that it is for ([`Bug`]). Each of them is planted once, and is found, or the test fails.
+//!
 //! The mechanism is one call, [`point`], before each access to an atomic: the scheduler may let somebody else go on
 //! there. The atomics themselves are the machine's, as large as they are in the product; so frames, pages and the log's
 //! ring are explored where they lie, in mapped memory. Locks, events and latches that have to wait do so in a small
@@ -37,6 +39,7 @@ use core::{
 };
 use std::{collections::HashMap, rc::Rc};
 
+use super::Bug;
 pub use explore::{explore, spawn};
 pub use lock::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, const_mutex, const_rwlock,
@@ -52,12 +55,24 @@ const WALK: usize = 32;
 type Key = (usize, Option<usize>);
 
 std::thread_local! {
+    /// The bug that is planted.
+    static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
     /// Whether the present look is to be one step.
     static STILL: Cell<bool> = const { Cell::new(false) };
     /// The last word of the walk under way, and its length.
     static LAST_WORD: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
     /// The thread-local values of the scenario's threads, by variable and thread.
     static LOCALS: RefCell<HashMap<Key, Rc<dyn Any>>> = RefCell::default();
+}
+
+/// Whether this bug is planted.
+pub fn planted(bug: Bug) -> bool {
+    PLANTED.get() == Some(bug)
+}
+
+/// Plants a bug in all scenarios that this thread of the machine runs.
+fn plant(bug: Bug) {
+    PLANTED.set(Some(bug));
 }
 
 /// Which thread of the scenario this is; none outside of one.
