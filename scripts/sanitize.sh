@@ -26,8 +26,8 @@ fi
 with() {
     local sanitizer=$1 command=$2
     shift 2
-    RUSTFLAGS="-Zsanitizer=$sanitizer --cfg rustix_use_libc -Cforce-frame-pointers=yes" \
-        TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1 history_size=7" \
+    RUSTFLAGS="-Zsanitizer=$sanitizer --cfg rustix_use_libc" \
+        TSAN_OPTIONS="suppressions=$PWD/scripts/sanitize.supp halt_on_error=1 second_deadlock_stack=1 history_size=7" \
         ASAN_OPTIONS="detect_leaks=1 detect_stack_use_after_return=1" \
         CONCURRENT_SECONDS=$seconds \
         RUSTUP_TOOLCHAIN=$nightly \
@@ -52,7 +52,8 @@ for sanitizer in thread address; do
         address) finds address a_use_of_freed_memory "AddressSanitizer: heap-use-after-free" ;;
     esac
     say "$sanitizer sanitizer: the parts in which threads meet"
-    with "$sanitizer" test --lib -- buffer:: log::tests sync:: transaction::tests::threads tree::tests::concurrent
+    with "$sanitizer" test --lib -- buffer:: sync:: log::tests::threads log::tests::every_one_of_many \
+        transaction::ids transaction::lock transaction::tests::threads tree::tests::concurrent
     say "$sanitizer sanitizer: everything at once, for $seconds s"
     with "$sanitizer" test --test concurrent --test live_check --test workers -- --nocapture
 done

@@ -29,6 +29,7 @@ use crate::{
     error::{DiskError, Error, Result},
     ids::{Lsn, PageId, PageNo, SpaceId},
     log::{GroupWriter, Record},
+    page,
     sync::{
         Arc, Bug,
         atomic::Ordering::{Relaxed, Release},
@@ -121,6 +122,8 @@ struct Copy {
     frame: FrameNo,
     since: Lsn,
     lsn: Lsn,
+    /// What is wrong with it, if anything: then it is memory that is damaged.
+    wrong: Option<&'static str>,
 }
 
 impl Copy {
@@ -341,7 +344,9 @@ impl BufferPool {
                 dirty.written(page, since);
             }
             drop(dirty);
-            (Copy { space, page, frame: no, since, lsn: from.lsn() }, buffer)
+            let wrong =
+                if from.id() == id { page::outline(from).err() } else { Some("it says to be another one") };
+            (Copy { space, page, frame: no, since, lsn: from.lsn(), wrong }, buffer)
         });
         frame.latch.unshare();
         copied
@@ -391,6 +396,7 @@ impl BufferPool {
         if !planted(Bug::HalfAChangeWritten) {
             self.ground.health.check()?;
         }
+        self.check_copies(copies)?;
         for (_, buffer) in &mut pages {
             let crc = crc32c::crc32c(&buffer.bytes()[4..self.page_size]);
             buffer.bytes_mut()[..4].copy_from_slice(&crc.to_le_bytes());
@@ -424,6 +430,23 @@ impl BufferPool {
         // After a failure, too: what did reach its place may be torn there while only the doublewrite file has it whole.
         self.sync_files(&spaces)?;
         Ok(failures)
+    }
+
+    /// Checks what is about to be written, as far as that costs next to nothing. What is wrong here has gone wrong in memory:
+    /// on disk it would be damage.
+    fn check_copies(&self, copies: &[Copy]) -> Result<()> {
+        let durable = self.ground.log.durable();
+        for copy in copies {
+            let ahead = (copy.lsn > durable).then_some("its last change is not in the log");
+            if let Some(what) = copy.wrong.or(ahead) {
+                let id = copy.id();
+                return Err(self
+                    .ground
+                    .health
+                    .poison(&format!("{id} is not what it should be in memory: {what}")));
+            }
+        }
+        Ok(())
     }
 
     /// A failure of the doublewrite file's sync leaves its content unknown; other failures leave nothing behind.

@@ -45,7 +45,7 @@ use crate::{
     health::Health,
     ids::{Lsn, PageId, PageNo, SpaceId},
     log::Log,
-    page::{Access, Page},
+    page::{self, Access, Page},
     sync::{
         Arc, Bug, Event, Held, Mutex, Rank,
         atomic::{
@@ -554,12 +554,16 @@ impl BufferPool {
         self.verify(id, into)
     }
 
-    /// Checks a page as it came from the disk.
+    /// Checks a page as it came from the disk: its checksum, that it is the one that was asked for, that its header fits its
+    /// type, and that the log knows its last change. The flusher checks the same of what it writes.
     ///
     /// # Errors
     /// [`CorruptError::Page`].
     pub fn verify(&self, id: PageId, page: Page<'_>) -> Result<()> {
-        let what = match page.verify(id) {
+        let log_end = self.ground.log.end();
+        let logged = || if page.lsn() > log_end { Err("its last change is not in the log") } else { Ok(()) };
+        let sound = page.verify(id).and_then(|()| page::outline(page)).and_then(|()| logged());
+        let what = match sound {
             Ok(()) => return Ok(()),
             Err(_) if page.is_zero() && self.recovering.load(Acquire) => return Ok(()),
             Err(_) if page.is_zero() => "it was never written",

@@ -99,6 +99,7 @@ impl TestDisk {
         self.0.lock().fail_sync = true;
     }
 
+    #[cfg(feature = "model")]
     pub fn lose_one_sync(&self) {
         self.0.lock().lose_sync = true;
     }

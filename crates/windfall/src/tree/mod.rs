@@ -34,7 +34,7 @@ pub mod testpool;
 mod tests;
 
 pub use change::{Beside, Located};
-pub use check::TreeReport;
+pub use check::{TreeReport, Walk};
 pub use cursor::{Cursor, Seek};
 pub use load::BulkLoader;
 pub use overflow::{OverflowReader, OverflowRef, OverflowWriter};
