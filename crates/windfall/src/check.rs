@@ -130,7 +130,7 @@ struct Pieces<'a> {
     /// Those that were there at the first piece.
     trees: BTreeMap<SpaceId, UnderCheck>,
     /// How many pieces there were.
-    pieces: u32,
+    so_far: u32,
     /// The log's end when the first one began: what changed later may be as it should be and look otherwise.
     since: Lsn,
     /// Since when the last one held up others.
@@ -154,7 +154,7 @@ struct Suspect {
 impl<'a> Pieces<'a> {
     fn new(engine: &'a Engine, piece: usize) -> Self {
         let (trees, suspects) = (BTreeMap::new(), Vec::new());
-        Self { engine, piece, trees, pieces: 0, since: Lsn::ZERO, held_from: Duration::ZERO, suspects }
+        Self { engine, piece, trees, so_far: 0, since: Lsn::ZERO, held_from: Duration::ZERO, suspects }
     }
 
     /// From now on others are held up.
@@ -171,11 +171,11 @@ impl<'a> Pieces<'a> {
         trees: &[(Option<&str>, &Tree)],
         purged: bool,
     ) -> bool {
-        if self.pieces == 0 {
+        if self.so_far == 0 {
             self.since = self.engine.log.end();
             self.trees = trees.iter().map(|(_, tree)| (tree.space().id(), UnderCheck::default())).collect();
         }
-        self.pieces += 1;
+        self.so_far += 1;
         let (mut left, mut counts) = (self.piece, Vec::new());
         for (index, tree) in trees {
             let Some(under_check) = self.trees.get_mut(&tree.space().id()) else { continue };
@@ -214,7 +214,7 @@ impl<'a> Pieces<'a> {
             }
         }
         // Counts of different times are not compared.
-        if self.pieces == 1
+        if self.so_far == 1
             && let Some(((None, rows), indexes)) = counts.split_first()
         {
             for (index, entries) in indexes.iter().filter(|(_, entries)| entries != rows) {
@@ -263,7 +263,7 @@ impl<'a> Pieces<'a> {
                 let shared = self.engine.pool.share(&space, page, Access::Scan);
                 shared.is_ok_and(|shared| shared.page().lsn() <= self.since)
             };
-            if self.pieces == 1 || is_old() {
+            if self.so_far == 1 || is_old() {
                 report.finding(what);
             }
         }
