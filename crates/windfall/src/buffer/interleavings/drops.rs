@@ -122,7 +122,9 @@ fn a_drain_takes_no_frame_that_has_gone_on() {
         let user = {
             let (base, running) = (base.clone(), running.clone());
             spawn(move || {
-                PAGES.into_iter().for_each(|page| base.look(1, page).unwrap());
+                for page in PAGES {
+                    base.look(1, page).unwrap();
+                }
                 running.fetch_sub(1, Relaxed);
             })
         };

@@ -106,7 +106,9 @@ pub fn explore(runs: usize, bugs: &[Bug], scenario: impl Fn() + Clone + Send + S
     }
     drop(advice);
     if planted.is_none() {
-        bugs.iter().for_each(|bug| prove(test, *bug));
+        for bug in bugs {
+            prove(test, *bug);
+        }
     }
 }
 
