@@ -264,7 +264,7 @@ impl BufferPool {
             None => {
                 *self.flush_error.lock() = None;
                 self.failures.store(0, Relaxed);
-                self.ground.log.clear_unflushed();
+                self.ground.log.set_unflushed(None);
             }
         }
         Ok(written)
@@ -310,7 +310,7 @@ impl BufferPool {
     fn note_failure(&self, error: Error) {
         *self.flush_error.lock() = Some(error.clone());
         if self.failures.fetch_add(1, Relaxed) + 1 >= FAILURES_IN_A_ROW {
-            self.ground.log.set_unflushed(error);
+            self.ground.log.set_unflushed(Some(error));
         }
     }
 
