@@ -23,7 +23,7 @@ use crate::{
     mtr::Mtr,
     options::Options,
     page,
-    recovery::{self, Lost, Phase, Progress, Scan},
+    recovery::{self, Files, Lost, Phase, Progress, Recovered, Scan},
     sync::{
         Arc, Mutex, Rank,
         atomic::{AtomicBool, AtomicU8},
@@ -104,8 +104,8 @@ fn check_page_size(disk: &Arc<dyn Disk>, control: &Control, options: &Options) -
 /// Makes tablespaces known to the pool as records name them.
 struct Attacher<'a> {
     pool: &'a BufferPool,
-    /// The data files that exist.
-    files: BTreeSet<SpaceId>,
+    /// The data files that were there when recovery began.
+    files: Files,
     /// Tablespaces whose file was made durably, by their record or by the log.
     made: BTreeSet<SpaceId>,
     named: BTreeSet<SpaceId>,
@@ -183,15 +183,10 @@ impl Engine {
         let step = pool.ground().health.watch("log", Box::new(move || writer.step()));
         servers.push(env.spawn("log", Kind::Service, log.wake(), step));
 
-        recovery::settle_files(&*disk, &scan, progress)?;
-        recovery::mend_torn_pages(&*disk, page_size)?;
-        pool.set_recovering(true);
-        let lost = recovery::replay(&pool, &opened, &scan, progress)?;
-        pool.set_recovering(false);
-
+        let recovered = recovery::recover(&pool, &opened, &scan, progress)?;
         let budget = Arc::new(HashBudget::new(options.hash_memory()));
         let deleter = Arc::new(Deleter::new(pool.clone()));
-        let (system, mut attacher) = system_tree(&pool, &budget, &scan, lost, opened.system_made)?;
+        let (system, mut attacher) = system_tree(&pool, &budget, &scan, recovered, opened.system_made)?;
         let ids = Arc::new(Ids::new(pool.clone(), SpaceId(scan.space_ceiling), TrxId(scan.trx_ceiling)));
         let transactions =
             Transactions::open(pool.clone(), system.clone(), ids, &scan.unfinished, &mut |space| {
@@ -255,21 +250,12 @@ fn system_tree<'a>(
     pool: &'a Arc<BufferPool>,
     budget: &Arc<HashBudget>,
     scan: &Scan,
-    lost: Lost,
+    recovered: Recovered,
     made_before: bool,
 ) -> Result<(Arc<SystemTree>, Attacher<'a>)> {
-    let listed = pool.ground().disk.list(Folder::Data)?;
-    let files = listed.into_iter().filter_map(|file| match file {
-        FileName::Data(space) => Some(space),
-        _ => None,
-    });
-    let mut attacher = Attacher {
-        pool,
-        files: files.collect(),
-        made: scan.made.keys().copied().collect(),
-        named: BTreeSet::new(),
-        lost,
-    };
+    let Recovered { files, lost } = recovered;
+    let made = scan.made.keys().copied().collect();
+    let mut attacher = Attacher { pool, files, made, named: BTreeSet::new(), lost };
     if made_before {
         attacher.made.insert(SpaceId::CATALOG);
     }
