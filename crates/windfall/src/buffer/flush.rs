@@ -42,8 +42,6 @@ const SPACES_A_ROUND: usize = 32;
 const FREED_A_ROUND: usize = 512;
 /// How many frames the cleaner's clock passes in one round.
 const CLEANER_REACH: usize = 32_768;
-/// Log of a group beside what it says.
-const LOG_OVERHEAD: u64 = 64;
 /// A failed write counts as so many fruitless rounds: a waiter gives up after a hundred of them.
 const FRUITLESS_FAILURE: u64 = PATIENCE / 100;
 /// So many failing batches in a row, a tenth of a second apart or less, are no passing trouble.
@@ -492,7 +490,7 @@ impl BufferPool {
             group.push(&Record::FileMade { space: space.id() });
         }
         // Where there is no place to say so, the batch has failed: it is written again.
-        let _room = self.ground.log.admit_drop(group.bytes().len() as u64 + LOG_OVERHEAD)?;
+        let _room = self.ground.log.admit_drop(group.log_bytes())?;
         let appending = self.ground.log.begin_group();
         let (start, _) = appending.append(group.bytes())?;
         let mut files = self.files.lock();

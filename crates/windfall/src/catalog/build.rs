@@ -24,14 +24,14 @@
 
 use super::{
     building::{Building, MOST},
-    ddl::{Catalog, IndexDefinition, LOG_OVERHEAD, check_name, new_space, no_table, record_key},
+    ddl::{Catalog, IndexDefinition, check_name, new_space, no_table, record_key},
     record::{IndexRecord, KeyPart, KeySpec},
     runs::Runs,
     table::{Shape, Table},
 };
 use crate::{
     error::{CorruptError, Error, Result, SchemaError, UsageError},
-    log::{FlushLog, Promise},
+    log::{FlushLog, OVERHEAD, Promise},
     mtr::Mtr,
     page::EntryHeader,
     row,
@@ -335,7 +335,7 @@ impl Filler<'_> {
 
     /// Waits for room in the log for a change of an entry.
     fn admit(&self, entry: &[u8]) -> Result<Promise<'_>> {
-        self.catalog.pool.ground().log.admit(entry.len() as u64 + LOG_OVERHEAD)
+        self.catalog.pool.ground().log.admit(entry.len() as u64 + OVERHEAD)
     }
 
     fn insert(&self, entry: &[u8]) -> Result<()> {

@@ -19,7 +19,7 @@ use crate::{
     error::{CorruptError, DiskError, Error, Result, UsageError},
     health::Health,
     ids::{Lsn, SpaceId, TrxId},
-    log::{Control, ControlFile, Log, Record},
+    log::{Control, ControlFile, Log, OVERHEAD, Record},
     mtr::Mtr,
     options::Options,
     page,
@@ -285,7 +285,7 @@ fn drop_unnamed(
     let unnamed = |space: &SpaceId| !attacher.named.contains(space);
     let lost: Vec<_> = pool.spaces().into_iter().filter(|space| unnamed(&space.id())).collect();
     if !lost.is_empty() {
-        let _room = pool.ground().log.admit_drop(64 + (size_of::<SpaceId>() * lost.len()) as u64)?;
+        let _room = pool.ground().log.admit_drop(OVERHEAD + (size_of::<SpaceId>() * lost.len()) as u64)?;
         let mut mtr = Mtr::begin(pool)?;
         mtr.record(&Record::Drop { spaces: lost.iter().map(|space| space.id()).collect() });
         let end = mtr.commit()?;

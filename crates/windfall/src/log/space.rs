@@ -40,6 +40,8 @@ const CROWDED: u64 = 85;
 const PAUSE_A_PERCENT: Duration = Duration::from_micros(100);
 /// What is kept beyond all promises for work that makes room: drops, checkpoints.
 const KEPT: u64 = 64 << 10;
+/// Log for a change beside its keys and values, in bytes: records of the transaction, undo slices that it makes, headers.
+pub const OVERHEAD: u64 = 4 << 10;
 /// Bytes of a marker.
 const MARKER: u64 = frame::span(0) as u64;
 /// How often the log is synced when commits do not.

@@ -28,6 +28,7 @@ use crate::{
     buffer::Durability,
     error::{CorruptError, Result, SchemaError, UsageError},
     ids::Lsn,
+    log::OVERHEAD,
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
@@ -38,8 +39,6 @@ use crate::{
 const CHUNK: usize = 64 << 10;
 /// How many of a value's first bytes index keys are made of.
 pub const INDEXED: usize = 64 << 10;
-/// Log for a change beside its keys and values: records of the transaction, undo slices that it makes, headers.
-const LOG_OVERHEAD: u64 = 4 << 10;
 /// Log for a change of a secondary entry, and for its way back, beside the key.
 const LOG_A_TOUCH: u64 = 512;
 
@@ -244,7 +243,7 @@ impl Transactions {
     fn wait_for_room(&self, target: &RowTarget<'_>, value: u64) -> Result<()> {
         match target.durability() {
             Durability::Logged => {
-                self.ground.pool.ground().log.wait_for_room(2 * value.min(CHUNK as u64) + LOG_OVERHEAD)
+                self.ground.pool.ground().log.wait_for_room(2 * value.min(CHUNK as u64) + OVERHEAD)
             }
             Durability::Temporary => Ok(()),
         }
@@ -256,7 +255,7 @@ impl Transactions {
 fn log_of(target: &RowTarget<'_>, key: &[u8], plan: &Plan<'_>) -> u64 {
     let row = key.len() + target.clustered.inline_limit();
     let touches = plan.planned.iter().map(|planned| 3 * planned.touch.key.len() as u64 + LOG_A_TOUCH);
-    LOG_OVERHEAD + 4 * row as u64 + touches.sum::<u64>()
+    OVERHEAD + 4 * row as u64 + touches.sum::<u64>()
 }
 
 impl<'e> Trx<'e> {
