@@ -269,13 +269,13 @@ impl BufferPool {
         Ok(())
     }
 
-    /// A pool of `frames` frames that may grow to `most`.
+    /// A pool of `frames` frames that may grow to `most`. The caller has had [`BufferPool::check_frames`] look at them.
     ///
     /// # Errors
-    /// When it is too small, or the address space is not to be had.
+    /// When the address space is not to be had.
     pub fn new(ground: Ground, page_size: usize, frames: usize, most: usize) -> Result<Self> {
         let most = most.max(frames);
-        Self::check_frames(frames, most, page_size)?;
+        debug_assert!(Self::check_frames(frames, most, page_size).is_ok(), "a pool that cannot be");
         let arena = Arena::new(most, page_size)?;
         let flusher = flush::Flusher::new(&*ground.disk);
         Ok(Self {

@@ -34,12 +34,8 @@ use crate::{
     tree::hash::HashBudget,
 };
 
-fn create(
-    disk: &Arc<dyn Disk>,
-    env: &Arc<dyn Env>,
-    health: &Health,
-    options: &Options,
-) -> Result<ControlFile> {
+/// Refuses to make a database where there is to be none, or has been one.
+fn check_is_new(disk: &Arc<dyn Disk>, options: &Options) -> Result<()> {
     if !options.create_if_missing {
         return Err(DiskError::Missing { path: disk.path(FileName::Control) }.into());
     }
@@ -51,8 +47,16 @@ fn create(
             return Err(CorruptError::File { file: disk.path(*file), what: what.into() }.into());
         }
     }
-    let page_size = options.page_size.unwrap_or(page::DEFAULT_SIZE);
-    check_frames(options, page_size)?;
+    Ok(())
+}
+
+fn create(
+    disk: &Arc<dyn Disk>,
+    env: &Arc<dyn Env>,
+    health: &Health,
+    options: &Options,
+    page_size: usize,
+) -> Result<ControlFile> {
     Doublewrite::create(&**disk, page_size)?;
     disk.sync_folder(Folder::Root)?;
     let mut uuid = [0; 16];
@@ -72,15 +76,6 @@ fn create(
 /// A number of frames.
 fn frames(bytes: u64, page_size: usize) -> usize {
     usize::try_from(bytes / page_size as u64).unwrap_or(usize::MAX)
-}
-
-/// Refuses a pool that cannot be, before anything is made.
-fn check_frames(options: &Options, page_size: usize) -> Result<()> {
-    BufferPool::check_frames(
-        frames(options.buffer_pool_size, page_size),
-        frames(options.pool_max(), page_size),
-        page_size,
-    )
 }
 
 fn check_page_size(disk: &Arc<dyn Disk>, control: &Control, options: &Options) -> Result<usize> {
@@ -161,19 +156,27 @@ impl Engine {
         progress: &dyn Fn(Progress),
     ) -> Result<Self> {
         let health = Health::new();
-        let mut control = match disk.len(FileName::Control)? {
-            None => create(&disk, &env, &health, options)?,
-            Some(_) => ControlFile::open(disk.clone(), health.clone())?,
+        let (found, page_size) = if disk.len(FileName::Control)?.is_some() {
+            let control = ControlFile::open(disk.clone(), health.clone())?;
+            let page_size = check_page_size(&disk, control.control(), options)?;
+            (Some(control), page_size)
+        } else {
+            check_is_new(&disk, options)?;
+            (None, options.page_size.unwrap_or(page::DEFAULT_SIZE))
         };
-        let page_size = check_page_size(&disk, control.control(), options)?;
-        check_frames(options, page_size)?;
+        // Before anything is made.
+        let (size, most) =
+            (frames(options.buffer_pool_size, page_size), frames(options.pool_max(), page_size));
+        BufferPool::check_frames(size, most, page_size)?;
+        let mut control = match found {
+            Some(control) => control,
+            None => create(&disk, &env, &health, options, page_size)?,
+        };
         let scan = recovery::scan(&disk, control.control(), progress)?;
         let log = Log::open(disk.clone(), env.clone(), health.clone(), options.log(), &mut control, scan.end)
             .map(Arc::new)?;
         let opened = control.control().clone();
         let ground = Ground { disk: disk.clone(), log: log.clone(), env: env.clone(), health };
-        let (size, most) =
-            (frames(options.buffer_pool_size, page_size), frames(options.pool_max(), page_size));
         let pool = BufferPool::new(ground, page_size, size, most)?;
         let pool = Arc::new(pool);
         tell_when_stopped(&log, &pool);
