@@ -142,6 +142,14 @@ pub enum CorruptError {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UsageError {
+    /// No database is in this folder, and none is to be made.
+    #[error(
+        "there is no database in {folder}: name the folder of one, or let it be made by create_if_missing"
+    )]
+    NoDatabase {
+        /// The folder.
+        folder: PathBuf,
+    },
     /// A key longer than a page allows.
     #[error("the key has {length} bytes; with this page size a key has at most {limit}")]
     KeyTooLong {

@@ -81,10 +81,24 @@ fn flip(file: &Path, at: u64) {
 fn a_database_that_is_not_there() {
     let folder = tempfile::tempdir().expect("a folder");
     let missing = folder.path().join("nothing/here");
-    told(
+    let shown = missing.display().to_string();
+    let error = told(
         Database::open(&missing, options().create_if_missing(false)),
-        &["no database", &missing.display().to_string()],
+        &["no database", &shown, "create_if_missing"],
     );
+    assert!(
+        matches!(&error, Error::Usage(UsageError::NoDatabase { folder }) if *folder == missing),
+        "{error:?}"
+    );
+    let disk = Arc::new(SimulatedDisk::new(1));
+    let simulated = Database::open_on(
+        disk.clone(),
+        Arc::new(SimulatedEnv::new(1)),
+        &options().create_if_missing(false),
+        &|_| {},
+    );
+    assert!(matches!(simulated, Err(Error::Usage(UsageError::NoDatabase { .. }))));
+    assert_eq!(disk.len(FileName::Control).expect("an answer"), None);
     assert!(!missing.exists() && !folder.path().join("nothing").exists());
     // A folder of something else stays as it is.
     fs::write(folder.path().join("letter.txt"), "Dear").expect("a file");

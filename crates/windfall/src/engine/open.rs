@@ -16,7 +16,7 @@ use crate::{
     checkpoint::Checkpointer,
     disk::{Disk, FileName, Folder},
     env::{Env, Kind},
-    error::{CorruptError, DiskError, Error, Result, UsageError},
+    error::{CorruptError, DiskError, Result, UsageError},
     health::Health,
     ids::{Lsn, SpaceId, TrxId},
     log::{Control, ControlFile, Log, OVERHEAD, Record},
@@ -36,8 +36,10 @@ use crate::{
 
 /// Refuses to make a database where there is to be none, or has been one.
 fn check_is_new(disk: &Arc<dyn Disk>, options: &Options) -> Result<()> {
+    let control = disk.path(FileName::Control);
     if !options.create_if_missing {
-        return Err(DiskError::Missing { path: disk.path(FileName::Control) }.into());
+        let folder = control.parent().unwrap_or(&control).to_owned();
+        return Err(UsageError::NoDatabase { folder }.into());
     }
     // A creation makes the control file durable before any of these: here a database has lost it.
     for folder in [Folder::Data, Folder::Log] {
@@ -311,15 +313,4 @@ fn drop_unnamed(
         mtr.commit()?;
     }
     Ok(())
-}
-
-/// Says what a missing database means.
-pub(crate) fn no_database(error: Error) -> Error {
-    match error {
-        Error::Disk(DiskError::Missing { path }) if path.ends_with(FileName::Control.to_string()) => {
-            let what = format!("there is no database in {}", path.parent().unwrap_or(&path).display());
-            UsageError::Other(what.into()).into()
-        }
-        other => other,
-    }
 }
