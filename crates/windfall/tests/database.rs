@@ -60,15 +60,15 @@ fn ddl_is_what_it_says() -> Result<()> {
     let mut rows = old.rows()?;
     let report = db.truncate_table("b")?;
     assert_eq!(report.trees, 1);
-    assert!(matches!(rows.next(), Some(Err(Error::TableDropped))));
+    assert!(matches!(rows.next(), Some(Err(Error::TableDropped(_)))));
     assert_eq!(old.get(b"name")?, None);
     old.insert(b"name", b"new")?;
     // One that does not exist: then none is dropped.
     assert!(db.drop_tables(&["b", "nothing"]).is_err());
     assert_eq!(old.get(b"name")?, Some(b"new".to_vec()));
     db.drop_tables(&["b", "c"])?;
-    assert!(matches!(old.get(b"name"), Err(Error::TableDropped)));
-    assert!(matches!(old.insert(b"x", b"y"), Err(Error::TableDropped)));
+    assert!(matches!(old.get(b"name"), Err(Error::TableDropped(_))));
+    assert!(matches!(old.insert(b"x", b"y"), Err(Error::TableDropped(_))));
     db.create_table("b", TableOptions::default())?;
     assert_eq!(db.table("b")?.get(b"name")?, None);
     assert_eq!(db.tables()?.into_iter().map(|t| t.name).collect::<Vec<_>>(), ["b", "d"]);
@@ -118,9 +118,9 @@ fn temporary_tables_end_with_their_session() -> Result<()> {
     scratch.insert(b"a", b"b")?;
     let kept = scratch.clone();
     drop(scratch);
-    assert!(matches!(kept.get(b"a"), Err(Error::TableDropped)));
+    assert!(matches!(kept.get(b"a"), Err(Error::TableDropped(_))));
     drop(session);
-    assert!(matches!(table.get(&key(1)), Err(Error::TableDropped)));
+    assert!(matches!(table.get(&key(1)), Err(Error::TableDropped(_))));
     Ok(())
 }
 

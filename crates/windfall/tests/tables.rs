@@ -380,7 +380,7 @@ fn a_sink_holds_up_nobody_and_gets_the_value_that_was_there() -> Result<()> {
             };
             handle.read_stream(&key(0), &mut Acting(Some(act))).unwrap_err()
         });
-        assert!(matches!(error, Error::TableDropped), "{error}");
+        assert!(matches!(error, Error::TableDropped(_)), "{error}");
     }
     Ok(())
 }
@@ -538,9 +538,9 @@ fn a_session_drops_what_is_its_own() -> Result<()> {
     let mut rows = table.rows()?;
     assert!(rows.next().is_some_and(|row| row.is_ok()));
     assert_eq!(session.drop_temporary_table("t")?.trees, 2);
-    assert!(matches!(table.get(&key(1)), Err(Error::TableDropped)));
-    assert!(matches!(table.put(&key(1), b""), Err(Error::TableDropped)));
-    assert!(matches!(rows.next(), Some(Err(Error::TableDropped))));
+    assert!(matches!(table.get(&key(1)), Err(Error::TableDropped(_))));
+    assert!(matches!(table.put(&key(1), b""), Err(Error::TableDropped(_))));
+    assert!(matches!(rows.next(), Some(Err(Error::TableDropped(_)))));
     let missing = session.drop_temporary_table("t").unwrap_err();
     assert!(matches!(missing, Error::Schema(SchemaError::NoTable(_))), "{missing}");
     assert!(session.temporary_table("t").is_err());
@@ -565,7 +565,7 @@ fn a_scratch_tree_ends_with_its_guard_or_its_session() -> Result<()> {
     assert_eq!((first.rows()?.count(), second.rows()?.count()), (3000, 10));
     let taken = db.metrics();
     drop(first);
-    assert!(matches!(handle.get(&key(1)), Err(Error::TableDropped)));
+    assert!(matches!(handle.get(&key(1)), Err(Error::TableDropped(_))));
     assert_eq!(second.rows()?.count(), 10);
     // Its memory comes back while others go on.
     let back = || db.metrics().pool_dirty + 30 < taken.pool_dirty;
@@ -577,10 +577,10 @@ fn a_scratch_tree_ends_with_its_guard_or_its_session() -> Result<()> {
     }
     assert!(back(), "{taken:?}");
     drop(session);
-    assert!(matches!(second.put(&key(1), b"late"), Err(Error::TableDropped)));
+    assert!(matches!(second.put(&key(1), b"late"), Err(Error::TableDropped(_))));
     drop(second);
     let third = db.session().scratch()?;
-    assert!(matches!(third.get(&key(1)), Err(Error::TableDropped)), "its session has ended");
+    assert!(matches!(third.get(&key(1)), Err(Error::TableDropped(_))), "its session has ended");
     assert!(db.tables()?.is_empty());
     assert_eq!(db.check()?.findings, Vec::<String>::new());
     Ok(())

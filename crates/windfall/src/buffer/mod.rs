@@ -41,7 +41,7 @@ pub use space::{Durability, FileState, Space};
 use crate::{
     disk::{Disk, FileName},
     env::Env,
-    error::{CorruptError, Error, Result, UsageError},
+    error::{CorruptError, Error, Owner, Result, UsageError},
     health::Health,
     ids::{Lsn, PageId, PageNo, SpaceId},
     log::Log,
@@ -504,7 +504,7 @@ impl BufferPool {
         // The drop marks before it drains, we enter before we look: one of us takes the page out.
         if space.is_dropped() {
             self.abandon(space, page, frame);
-            return Err(Error::TableDropped);
+            return Err(Error::TableDropped(Owner::Unknown));
         }
         Ok(Some(ExclusivePage::new(self, frame, Held::tried(Rank::Page))))
     }

@@ -30,7 +30,8 @@ use super::{
     table::{Shape, Table},
 };
 use crate::{
-    error::{CorruptError, Error, Result, SchemaError, UsageError},
+    error::{CorruptError, Error, Owner, Result, SchemaError, UsageError},
+    ids::SpaceId,
     log::{FlushLog, OVERHEAD, Promise},
     mtr::Mtr,
     page::EntryHeader,
@@ -128,10 +129,11 @@ impl Catalog {
         table.gate().open();
 
         let filler = Filler { catalog: self, table: name, index: &record, rows: &old.clustered, building };
-        let filled = filler.fill();
+        let told = |error: Error| error.of(|space| filler.owner_of(space));
+        let filled = filler.fill().map_err(told);
         table.gate().close();
         let added = filled.and_then(|()| {
-            filler.settle_noted()?;
+            filler.settle_noted().map_err(told)?;
             self.add_index(name, table, &old, &record, &tree, mode)
         });
         if added.is_err() {
@@ -356,10 +358,19 @@ impl Filler<'_> {
         if small { self.tree().maintain(entry) } else { Ok(()) }
     }
 
+    fn owner(&self) -> Owner {
+        Owner::Index { table: self.table.into(), index: self.index.name.clone() }
+    }
+
+    /// Whose tablespace it is, if it is not the index that fails.
+    fn owner_of(&self, space: Option<SpaceId>) -> Owner {
+        if space == Some(self.rows.space().id()) { Owner::Table(self.table.into()) } else { self.owner() }
+    }
+
     fn parts<'e>(&self, entry: &'e [u8]) -> Result<(Vec<u8>, &'e [u8])> {
         split(entry).ok_or_else(|| {
             let what = "an entry that was just made makes no sense".into();
-            CorruptError::Structure { space: self.index.space, what }.into()
+            CorruptError::Structure { owner: self.owner(), space: self.index.space, what }.into()
         })
     }
 
@@ -390,7 +401,8 @@ impl Filler<'_> {
     }
 
     fn too_long(&self, entry: &[u8]) -> Error {
-        UsageError::KeyTooLong { length: entry.len(), limit: self.tree().key_limit() }.into()
+        UsageError::KeyTooLong { owner: self.owner(), length: entry.len(), limit: self.tree().key_limit() }
+            .into()
     }
 
     /// Refuses a key of a unique tree that this entry's row and another one have.
@@ -414,8 +426,7 @@ impl Filler<'_> {
     fn refuse_both(&self, one: &[u8], other: &[u8]) -> Result<()> {
         let _rows = self.lock(&[one, other])?;
         if self.has(one)? && self.has(other)? {
-            let what = format!("index {} of table {}", self.index.name, self.table);
-            return Err(SchemaError::DuplicateKey(what.into()).into());
+            return Err(SchemaError::DuplicateKey(self.owner()).into());
         }
         Ok(())
     }

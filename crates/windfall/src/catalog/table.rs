@@ -12,7 +12,7 @@ use arc_swap::{ArcSwap, Guard};
 
 use super::{building::Building, record::TableRecord};
 use crate::{
-    error::{Error, Result},
+    error::{Error, Owner, Result},
     ids::SpaceId,
     store::Tree,
     sync::{
@@ -99,7 +99,7 @@ impl Table {
     /// # Errors
     /// [`Error::TableDropped`].
     pub fn enter(&self) -> Result<Call<'_>> {
-        let inside = self.gate.enter_here().ok_or(Error::TableDropped)?;
+        let inside = self.gate.enter_here().ok_or(Error::TableDropped(Owner::Unknown))?;
         Ok(Call { shape: self.shape.load(), _inside: inside })
     }
 
