@@ -132,7 +132,8 @@ impl Attacher<'_> {
 /// Data files that no record named when the database was opened. They are being deleted.
 #[derive(Clone, Debug, Default)]
 pub struct Leftovers {
-    /// Those whose number was handed out once: of a drop whose deletion was cut off, or of what was never committed.
+    /// Those whose number was handed out once: of a drop whose deletion was cut off, of what was never committed, or of a
+    /// temporary table. The last of these leave no trace but the file: so one that was lost track of is here, too.
     pub pending: Vec<SpaceId>,
     /// Those whose number was never handed out: no crash leaves such a file.
     pub leaked: Vec<SpaceId>,
