@@ -315,3 +315,58 @@ fn drop_unnamed(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Database, TableOptions,
+        disk::simulated::{SimulatedDisk, Survive},
+        env::SimulatedEnv,
+    };
+
+    #[test]
+    fn what_opening_tidies_waits_for_nothing_that_comes_later() {
+        let options = Options::default().page_size(4096).buffer_pool_size(256 * 4096).log_size(1 << 20);
+        let open = |disk: &SimulatedDisk| {
+            let (disk, env) = (Arc::new(disk.clone()), Arc::new(SimulatedEnv::new(1)));
+            Database::open_on(disk, env, &options, &|_| {}).unwrap()
+        };
+        let disk = SimulatedDisk::new(1);
+        let db = open(&disk);
+        let engine = db.engine();
+        db.create_table("t", TableOptions::default()).unwrap().insert(b"k", b"v").unwrap();
+        let change = |change| {
+            let mut mtr = Mtr::begin(&engine.pool).unwrap();
+            engine.system.change(&mut mtr, &mut [change]).unwrap();
+            mtr.commit().unwrap();
+        };
+        // A record of a file that is gone, as a crowded log leaves it.
+        let stale = files::file_key(engine.transactions.ids().space().unwrap());
+        change(Change::put(stale.clone(), Vec::new()));
+        // The log says that a file was made, and no record does: its floor cannot pass that.
+        engine.pool.flush_all().unwrap();
+        let held = engine.pool.files_floor();
+        assert!(held < Lsn::MAX, "the record was written already");
+        while engine.log.pressure() < 100 || engine.log.end().0 < held.0 + engine.log.size() {
+            change(Change::put(b"x".to_vec(), vec![7; 900]));
+        }
+        engine.log.sync_to(engine.log.end()).unwrap();
+        let crashed = disk.restart(Survive::Nothing);
+        drop(db);
+
+        // In a simulation a wait for what nobody does is a panic.
+        let db = open(&crashed);
+        let engine = db.engine();
+        assert!(engine.log.pressure() >= 100, "there was room in the log");
+        let mut is_there = false;
+        engine
+            .system
+            .scan(&stale, &mut |_, _| {
+                is_there = true;
+                false
+            })
+            .unwrap();
+        assert!(!is_there, "the record is still there");
+    }
+}
