@@ -87,13 +87,13 @@ impl Index {
         })?;
         let call = self.table.enter()?;
         let mut value = Vec::new();
-        let found = read::get(&call.shape.clustered, key, &mut value);
+        let found = read::get(&call.clustered, key, &mut value);
         if !found.map_err(|error| self.table.told(error))? {
             return Ok(None);
         }
         let window = &value[..value.len().min(INDEXED)];
-        let place = call.shape.secondaries.iter().position(|tree| tree.space().id() == space);
-        let still = place.is_some_and(|n| call.shape.record.indexes[n].key.key_of(window) == index_key);
+        let place = call.secondaries.iter().position(|tree| tree.space().id() == space);
+        let still = place.is_some_and(|n| call.record.indexes[n].key.key_of(window) == index_key);
         Ok(still.then(|| IndexRow { index_key, key: key.to_vec(), value }))
     }
 }

@@ -55,23 +55,25 @@ impl Table {
 
     /// The bytes that were given at the table's creation.
     pub fn metadata(&self) -> Vec<u8> {
-        self.inner.shape().record.metadata.clone()
+        self.inner.look(|shape| shape.record.metadata.clone())
     }
 
     /// The longest key, in bytes.
     pub fn key_limit(&self) -> usize {
-        self.inner.shape().clustered.key_limit()
+        self.inner.look(|shape| shape.clustered.key_limit())
     }
 
     /// An error of a call on this table, which says so.
     #[cold]
     pub(crate) fn told(&self, error: Error) -> Error {
         error.of(|space| {
-            let shape = self.inner.shape();
-            let index = shape.record.indexes.iter().find(|index| Some(index.space) == space);
+            let index = self.inner.look(|shape| {
+                let index = shape.record.indexes.iter().find(|index| Some(index.space) == space);
+                index.map(|index| index.name.clone())
+            });
             let table = self.name.clone();
             match index {
-                Some(index) => Owner::Index { table, index: index.name.clone() },
+                Some(index) => Owner::Index { table, index },
                 None => Owner::Table(table),
             }
         })
@@ -85,7 +87,7 @@ impl Table {
     fn change<T>(&self, run: impl FnOnce(&RowTarget<'_>) -> Result<(T, Lsn)>) -> Result<T> {
         self.engine.check_open()?;
         let call = self.inner.enter_to_change().map_err(|error| self.told(error))?;
-        let shape: &Shape = &call.shape;
+        let shape: &Shape = &call;
         let indexes = shape.secondaries.iter().zip(&shape.record.indexes);
         let secondaries: Vec<Secondary<'_>> = indexes
             .map(|(tree, index)| Secondary { tree, unique: index.unique, name: &index.name })
@@ -194,7 +196,7 @@ impl Table {
     pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         self.engine.check_open()?;
         let call = self.enter()?;
-        read::get(&call.shape.clustered, key, value).map_err(|error| self.told(error))
+        read::get(&call.clustered, key, value).map_err(|error| self.told(error))
     }
 
     /// Whether there is a row with this key.
@@ -204,7 +206,7 @@ impl Table {
     pub fn contains(&self, key: &[u8]) -> Result<bool> {
         self.engine.check_open()?;
         let call = self.enter()?;
-        let header = call.shape.clustered.get_into(key, &mut Vec::new());
+        let header = call.clustered.get_into(key, &mut Vec::new());
         let header = header.map_err(|error| self.told(error))?;
         Ok(header.is_some_and(|header| !header.is_deleted()))
     }
@@ -221,7 +223,7 @@ impl Table {
         self.engine.check_open()?;
         let opened = {
             let call = self.enter()?;
-            let opened = self.engine.transactions.open_value(&call.shape.clustered, key);
+            let opened = self.engine.transactions.open_value(&call.clustered, key);
             opened.map_err(|error| self.told(error))?
         };
         let Some(mut reader) = opened else { return Ok(None) };
@@ -268,7 +270,7 @@ impl Table {
         self.engine.check_open()?;
         let call = self.enter()?;
         let owner = Owner::Table(self.name.clone());
-        Ok(Cursor::new(self.engine.clone(), self.inner.clone(), call.shape.clustered.clone(), owner))
+        Ok(Cursor::new(self.engine.clone(), self.inner.clone(), call.clustered.clone(), owner))
     }
 
     /// A secondary index.
@@ -278,7 +280,7 @@ impl Table {
     pub fn index(&self, name: &str) -> Result<Index> {
         self.engine.check_open()?;
         let call = self.enter()?;
-        let shape = &call.shape;
+        let shape = &call;
         let place = shape.record.indexes.iter().position(|index| *index.name == *name);
         let place =
             place.ok_or_else(|| SchemaError::NoIndex { table: self.name.clone(), index: name.into() })?;
