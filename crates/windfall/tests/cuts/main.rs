@@ -7,21 +7,18 @@
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
 mod case;
+#[path = "../guard/mod.rs"]
+mod guard;
 #[path = "../history/mod.rs"]
 mod history;
 mod net;
 
-use std::{
-    env::var,
-    panic::catch_unwind,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
-    thread,
-    time::{Duration, Instant},
-};
+use std::{env::var, panic::catch_unwind};
 
 use case::{Case, History, VARIABLE};
+use guard::AGAIN;
 use history::{Model, verify};
-use net::{AGAIN, Net, left, mix};
+use net::{Net, left, mix};
 use windfall::{
     FlushLog,
     disk::{
@@ -81,55 +78,27 @@ fn one_case_again() {
     println!("nothing is wrong with {case}");
 }
 
-/// Ever new histories, for so many seconds.
+/// Ever new histories.
 #[test]
 #[ignore = "takes as long as it is told to"]
 fn soak() {
-    let number = |name: &str, default: u64| var(name).map_or(default, |text| text.parse().expect(name));
-    let (seconds, seed) = (number("WINDFALL_SOAK_SECONDS", 20), number("WINDFALL_SOAK_SEED", 1_000_000));
-    let end = Instant::now() + Duration::from_secs(seconds);
-    let (next, cuts, cases) = (AtomicU64::new(seed), AtomicU64::new(0), AtomicU64::new(0));
-    let failed = AtomicBool::new(false);
-    let work = || {
-        while Instant::now() < end && !failed.load(SeqCst) {
-            let seed = next.fetch_add(1, SeqCst);
-            let luck = |n| mix(&[seed, n]);
-            let history = History {
-                seed,
-                steps: 50 + luck(1) as usize % 350,
-                mode: MODES[[0, 0, 1, 2][luck(2) as usize % 4]],
-                before: luck(3) as u32 % 4,
-            };
-            let mut net = Net::new(verify);
-            net.until = Some(end);
-            let result = catch_unwind(core::panic::AssertUnwindSafe(|| match luck(4) % 8 {
-                0 => net.cut_recoveries(history, 31),
-                // Many histories here and there find other things than few at every operation.
-                n => net.cut(history, 1 + n * 3, 2),
-            }));
-            failed.fetch_or(result.is_err(), SeqCst);
-            cuts.fetch_add(net.cuts, SeqCst);
-            cases.fetch_add(net.cases, SeqCst);
+    guard::soak("crash points", |seed, end| {
+        let luck = |n| mix(&[seed, n]);
+        let history = History {
+            seed,
+            steps: 50 + luck(1) as usize % 350,
+            mode: MODES[[0, 0, 1, 2][luck(2) as usize % 4]],
+            before: luck(3) as u32 % 4,
+        };
+        let mut net = Net::new(verify);
+        net.until = Some(end);
+        match luck(4) % 8 {
+            0 => net.cut_recoveries(history, 31),
+            // Many histories here and there find other things than few at every operation.
+            n => net.cut(history, 1 + n * 3, 2),
         }
-    };
-    let tell = || {
-        let (seeds, cuts) = (next.load(SeqCst) - seed, cuts.load(SeqCst));
-        println!("crash points: {cuts} in {seeds} histories, {} disks looked at", cases.load(SeqCst));
-    };
-    thread::scope(|scope| {
-        let threads = thread::available_parallelism().map_or(1, usize::from);
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let mut told = Instant::now();
-        while !workers.iter().all(thread::ScopedJoinHandle::is_finished) {
-            thread::sleep(Duration::from_millis(100));
-            if told.elapsed() > Duration::from_secs(5) {
-                told = Instant::now();
-                tell();
-            }
-        }
+        net.cuts
     });
-    tell();
-    assert!(!failed.load(SeqCst), "see above for the command that runs the case again");
 }
 
 /// All bytes of all files: what is the same here is the same to everybody.

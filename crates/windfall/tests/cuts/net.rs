@@ -1,12 +1,6 @@
 //! The net: histories are run, every operation of the disk is taken for a crash, and a judge looks at what is left.
 
-use core::time::Duration;
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::{Arc, Mutex, mpsc},
-    thread,
-    time::Instant,
-};
+use std::time::Instant;
 
 use windfall::{
     FlushLog,
@@ -16,13 +10,9 @@ use windfall::{
 
 use crate::{
     case::{Case, Cut, History},
+    guard::Guard,
     history::{Live, Model, Step, observe, open, script},
 };
-
-/// A case takes well below a second.
-const LIMIT: Duration = Duration::from_mins(2);
-/// What stands before the command in the text of a failure.
-pub const AGAIN: &str = "\nagain: ";
 
 /// What may be there after a crash, and the disk that it has left.
 pub type Visit<'a> = &'a mut dyn FnMut(u64, &SimulatedDisk, &[Model]);
@@ -174,50 +164,6 @@ fn in_time(until: Option<Instant>) -> bool {
     until.is_none_or(|until| Instant::now() < until)
 }
 
-/// Tells what is wrong with a case so that it can be run again, and lets none hang.
-#[derive(Clone)]
-pub struct Guard {
-    watched: Arc<Mutex<Option<(Instant, String)>>>,
-    /// The watch ends with the last of them.
-    _watch: mpsc::Sender<()>,
-}
-
-impl Guard {
-    fn new() -> Self {
-        let watched = Arc::new(Mutex::new(None::<(Instant, String)>));
-        let (watch, end) = mpsc::channel::<()>();
-        let watching = watched.clone();
-        thread::spawn(move || {
-            while end.recv_timeout(Duration::from_secs(1)) == Err(mpsc::RecvTimeoutError::Timeout) {
-                if let Some((since, command)) = &*watching.lock().unwrap()
-                    && since.elapsed() > LIMIT
-                {
-                    eprintln!("it does not come to its end{AGAIN}{command}");
-                    // A thread that never ends cannot be waited for.
-                    std::process::exit(101);
-                }
-            }
-        });
-        Self { watched, _watch: watch }
-    }
-
-    /// Runs something of a case. A panic is told with the command that runs the case again.
-    pub fn run<T>(&self, case: &Case, run: impl FnOnce() -> T) -> T {
-        let before = self.watched.lock().unwrap().replace((Instant::now(), case.command()));
-        let result = catch_unwind(AssertUnwindSafe(run));
-        *self.watched.lock().unwrap() = before.map(|(_, command)| (Instant::now(), command));
-        result.unwrap_or_else(|panic| {
-            let what = panic.downcast_ref::<String>().map(String::as_str);
-            let what = what.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
-            if what.contains(AGAIN) {
-                // Told already, by who knew more of it.
-                resume_unwind(panic);
-            }
-            panic!("{what}\n{case}{AGAIN}{}\n", case.command())
-        })
-    }
-}
-
 /// Counts what it catches nothing in.
 pub struct Net {
     judge: Judge,
@@ -238,7 +184,8 @@ impl Net {
     /// Judges a case, of which this is the first crash.
     pub fn judge(&mut self, cut: &SimulatedDisk, may: &[Model], history: History, cuts: Vec<Cut>) {
         let case = Case { history, cuts };
-        self.guard.run(&case, || (self.judge)(&left(cut, &case), history.seed, may, &case.to_string()));
+        self.guard
+            .run(&case.command(), || (self.judge)(&left(cut, &case), history.seed, may, &case.to_string()));
         self.cases += 1;
     }
 
@@ -258,7 +205,7 @@ impl Net {
         mut at: impl FnMut(&mut Self, u64, &SimulatedDisk, &[Model]),
     ) {
         let (guard, whole) = (self.guard.clone(), Case { history, cuts: Vec::new() });
-        guard.run(&whole, || {
+        guard.run(&whole.command(), || {
             history.run(1..=u64::MAX, &mut |operation, cut, may| {
                 if in_time(self.until) && operation % every == history.seed % every {
                     self.cuts += 1;
@@ -292,7 +239,7 @@ impl Net {
             let ways = [Survive::Nothing, Survive::Everything, Survive::Random(luck)];
             let first = (operation, ways[luck as usize % 3]);
             let case = Case { history, cuts: vec![first] };
-            let operations = net.guard.run(&case, || operations_of_recovery(cut, &case));
+            let operations = net.guard.run(&case.command(), || operations_of_recovery(cut, &case));
             let until = net.until;
             for again in (1..=operations).take_while(|_| in_time(until)) {
                 net.cuts += 1;
@@ -307,7 +254,7 @@ impl Net {
     pub fn again(&mut self, case: &Case) {
         let at = case.cuts.first().map_or(1..=0, |(operation, _)| *operation..=*operation);
         let mut found = case.cuts.is_empty();
-        self.guard.clone().run(case, || {
+        self.guard.clone().run(&case.command(), || {
             case.history.run(at, &mut |_, cut, may| {
                 found = true;
                 self.judge(cut, may, case.history, case.cuts.clone());

@@ -1,7 +1,7 @@
 //! A second reader of the files of a closed database. It goes by docs/file-format.md and shares no code with the engine,
 //! so what the engine writes and reads wrongly in the same way is found.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use windfall::{
     disk::{Disk, FileName, Folder, simulated::SimulatedDisk},
@@ -223,6 +223,19 @@ fn index_entry(key: &[u8], value: &[u8]) -> Vec<u8> {
         byte => vec![*byte],
     });
     part.chain([0, 0]).chain(key.iter().copied()).collect()
+}
+
+/// The table of each tablespace that is one's.
+#[allow(dead_code, reason = "only some tests need it")]
+pub fn owners(disk: &SimulatedDisk) -> Found<BTreeMap<u64, String>> {
+    let mut owners = BTreeMap::new();
+    for (key, value) in Tree::read(disk, SYSTEM)? {
+        if let Some((b't', name)) = key.split_first() {
+            let name = String::from_utf8_lossy(name);
+            owners.extend(spaces_of(&value)?.into_iter().map(|space| (space, name.to_string())));
+        }
+    }
+    Ok(owners)
 }
 
 /// What the files hold. Every tree must be one, every map exact, every index that of its rows, and every file

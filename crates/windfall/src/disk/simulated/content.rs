@@ -95,10 +95,10 @@ impl Content {
         self.extend_to(offset + length);
     }
 
-    /// The offset of the `n`-th byte that lies in a block, counted from 0.
-    pub fn place_of(&self, n: u64) -> Option<u64> {
-        let (nth, within) = place(n);
-        Some(self.blocks.keys().nth(nth as usize)? * BLOCK as u64 + within as u64)
+    /// Where blocks with something in them begin.
+    pub fn filled(&self) -> impl Iterator<Item = u64> {
+        let filled = self.blocks.iter().filter(|(_, bytes)| bytes.iter().any(|byte| *byte != 0));
+        filled.map(|(block, _)| block * BLOCK as u64)
     }
 
     pub fn corrupt(&mut self, offset: u64, mask: u8) {

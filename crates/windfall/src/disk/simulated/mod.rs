@@ -211,32 +211,18 @@ impl SimulatedDisk {
         offset < inode.current.length()
     }
 
-    /// Flips one bit somewhere on the disk, where chance says; in a file that `fits`. Gives file and offset.
+    /// Flips one bit where chance says: in a file that `fits`, in a block that is not all zero. Gives file and offset.
     pub fn flip(&self, fits: impl Fn(FileName) -> bool) -> Option<(FileName, u64)> {
         let mut state = self.state.lock();
-        let state = &mut *state;
-        let files: Vec<(FileName, InodeId)> = state
-            .names
-            .current()
-            .iter()
-            .map(|(file, id)| (*file, *id))
-            .filter(|(file, _)| fits(*file))
+        let files = state.names.current().iter().filter(|(file, _)| fits(**file));
+        let blocks: Vec<(FileName, InodeId, u64)> = files
+            .flat_map(|(file, id)| state.inodes[id].current.filled().map(|block| (*file, *id, block)))
             .collect();
-        let most: u64 =
-            files.iter().filter_map(|(_, id)| state.inodes.get(id)).map(|i| i.current.allocated()).sum();
-        let mut at = state.chance.random().checked_rem(most)?;
-        let mask = 1 << (state.chance.random() % 8);
-        for (file, id) in files {
-            let inode = state.inodes.get_mut(&id)?;
-            let here = inode.current.allocated();
-            if at < here {
-                let offset = inode.current.place_of(at)?;
-                inode.corrupt(offset, mask);
-                return Some((file, offset));
-            }
-            at -= here;
-        }
-        None
+        let luck = state.chance.random();
+        let (file, id, block) = *blocks.get(luck.checked_rem(blocks.len() as u64)? as usize)?;
+        let (byte, bit) = (state.chance.random() % BLOCK as u64, state.chance.random() % 8);
+        state.inode(id).corrupt(block + byte, 1 << bit);
+        Some((file, block + byte))
     }
 
     /// Makes a block of 4 KiB unreadable: reads of it fail until it is written again.
