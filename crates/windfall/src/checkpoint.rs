@@ -226,15 +226,18 @@ impl Checkpointer {
     }
 
     /// Starts the page cleaner and the checkpoint worker.
-    pub fn spawn(self: &Arc<Self>, env: &dyn Env) -> [Worker; 2] {
+    ///
+    /// # Errors
+    /// The system starts no more threads.
+    pub fn spawn(self: &Arc<Self>, env: &dyn Env) -> Result<[Worker; 2]> {
         let (cleaner, checkpointer) = (self.clone(), self.clone());
         let health = &self.pool.ground().health;
         let clean = health.watch("cleaner", Box::new(move || cleaner.clean_step()));
         let step = health.watch("checkpoint", Box::new(move || checkpointer.step()));
-        [
-            env.spawn("cleaner", Kind::Service, self.pool.cleaner_wake.clone(), clean),
-            env.spawn("checkpoint", Kind::Service, self.wake.clone(), step),
-        ]
+        Ok([
+            env.spawn("cleaner", Kind::Service, self.pool.cleaner_wake.clone(), clean)?,
+            env.spawn("checkpoint", Kind::Service, self.wake.clone(), step)?,
+        ])
     }
 }
 

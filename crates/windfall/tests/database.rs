@@ -326,3 +326,34 @@ fn metrics_tell_of_the_catalog_and_of_what_waits_to_be_deleted() -> Result<()> {
     assert!(db.metrics().to_prometheus().contains("windfall_catalog_height"));
     Ok(())
 }
+
+/// Whoever closes a database that somebody else is closing is told when that is done: the folder is free then.
+#[test]
+fn who_closes_second_waits_for_the_end() -> Result<()> {
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..5u32 {
+        let db = Database::open(folder.path(), options().flush_log_at_trx_commit(windfall::FlushLog::Lazy))?;
+        let name = format!("t{round}");
+        let table = db.create_table(&name, TableOptions::default())?;
+        for n in 0..5_000u32 {
+            table.insert(&key(n), &[7; 500])?;
+        }
+        let first = AtomicBool::new(true);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                let (db, first, name, folder) = (db.clone(), &first, &name, folder.path());
+                scope.spawn(move || {
+                    db.close().unwrap();
+                    if first.swap(false, SeqCst) {
+                        let db = Database::open(folder, options()).unwrap();
+                        assert_eq!(db.table(name).unwrap().rows().unwrap().count(), 5_000);
+                    }
+                });
+            }
+        });
+        assert!(matches!(table.get(b"k"), Err(Error::Closed)));
+        db.close()?;
+    }
+    Ok(())
+}

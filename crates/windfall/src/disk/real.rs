@@ -265,7 +265,12 @@ impl Disk for RealDisk {
         let old = self.path(from);
         let renamed = retry_on_intr(|| rustix::fs::rename(&old, self.path(to)));
         self.0.handles.forget(&[from, to]);
-        renamed.map_err(|error| failed("rename", &old, error.into()))
+        renamed.map_err(|error| failed("rename", &old, error.into()))?;
+        if matches!(to, FileName::Log(_)) {
+            // Who leads the log finds it open: that it cannot be opened would be told too late there.
+            self.0.handles.get(to)?;
+        }
+        Ok(())
     }
 
     fn remove(&self, file: FileName) -> Result<(), DiskError> {

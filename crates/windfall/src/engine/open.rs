@@ -25,7 +25,7 @@ use crate::{
     page,
     recovery::{self, Lost, Phase, Progress, Scan},
     sync::{
-        Arc, Mutex, Rank,
+        Arc, Event, Mutex, OnceLock, Rank,
         atomic::{AtomicBool, AtomicU8},
     },
     system::{Change, FILE, SystemTree},
@@ -53,6 +53,7 @@ fn create(
     }
     let page_size = options.page_size.unwrap_or(page::DEFAULT_SIZE);
     check_frames(options, page_size)?;
+    options.check_log_buffer(page_size)?;
     Doublewrite::create(&**disk, page_size)?;
     disk.sync_folder(Folder::Root)?;
     let mut uuid = [0; 16];
@@ -167,6 +168,7 @@ impl Engine {
         };
         let page_size = check_page_size(&disk, control.control(), options)?;
         check_frames(options, page_size)?;
+        options.check_log_buffer(page_size)?;
         let scan = recovery::scan(&disk, control.control(), progress)?;
         let log = Log::open(disk.clone(), env.clone(), health.clone(), options.log(), &mut control, scan.end)
             .map(Arc::new)?;
@@ -178,10 +180,10 @@ impl Engine {
         let pool = Arc::new(pool);
         tell_when_stopped(&log, &pool);
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
-        let mut servers = Vec::from(checkpointer.spawn(&*env));
+        let mut servers = Vec::from(checkpointer.spawn(&*env)?);
         let writer = log.clone();
         let step = pool.ground().health.watch("log", Box::new(move || writer.step()));
-        servers.push(env.spawn("log", Kind::Service, log.wake(), step));
+        servers.push(env.spawn("log", Kind::Service, log.wake(), step)?);
 
         recovery::settle_files(&*disk, &scan, progress)?;
         recovery::mend_torn_pages(&*disk, page_size)?;
@@ -225,13 +227,15 @@ impl Engine {
             leftovers,
             flush_log: AtomicU8::new(options.flush_log_at_trx_commit as u8),
             closed: AtomicBool::new(false),
+            outcome: OnceLock::new(),
+            ended: Event::new(),
             changers: Mutex::new(Rank::Leaf, Vec::new()),
             servers: Mutex::new(Rank::Leaf, servers),
         };
         engine.transactions.roll_back_unfinished(&|done, total| {
             progress(Progress { phase: Phase::RollBack, done, total });
         })?;
-        engine.spawn_changers();
+        engine.spawn_changers()?;
         Ok(engine)
     }
 }
@@ -315,8 +319,8 @@ fn drop_unnamed(
     let mut changes: Vec<Change> = stale.map(|space| Change::remove(files::file_key(*space))).collect();
     for batch in changes.chunks_mut(files::BATCH) {
         // The floor may stand below the files that replay has made until their records are written, which begins later:
-        // nobody may wait for it here.
-        let _room = pool.ground().log.admit_now(files::LOG_A_BATCH)?;
+        // nobody may wait for it here. And a full disk keeps no database shut: something may be dropped from it.
+        let _room = pool.ground().log.admit_drop(files::LOG_A_BATCH)?;
         let mut mtr = Mtr::begin(pool)?;
         system.change(&mut mtr, batch)?;
         mtr.commit()?;

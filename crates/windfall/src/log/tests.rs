@@ -537,7 +537,7 @@ fn operations_wait_for_the_floor_and_appending_does_not() {
         log.set_floor(floor);
         Next::Idle(Duration::from_secs(1))
     };
-    let _worker = env.spawn("checkpoint", Kind::Service, wake, Box::new(step));
+    let _worker = env.spawn("checkpoint", Kind::Service, wake, Box::new(step)).unwrap();
     drop(life.log.admit(1000).unwrap());
     let metrics = life.log.metrics();
     assert!(metrics.waits == 1 && metrics.longest_wait > Duration::ZERO && metrics.age == 0);

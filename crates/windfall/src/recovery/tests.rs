@@ -79,9 +79,9 @@ impl Base {
         let pool = Arc::new(BufferPool::new(ground, PAGE_SIZE, FRAMES, FRAMES)?);
         let now = control.control().clone();
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
-        let mut workers = Vec::from(checkpointer.spawn(&env));
+        let mut workers = Vec::from(checkpointer.spawn(&env)?);
         let writer = log.clone();
-        workers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || writer.step())));
+        workers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || writer.step()))?);
         settle_files(&*shared, &scan, &|_| {})?;
         mend_torn_pages(&*shared, PAGE_SIZE)?;
         pool.set_recovering(true);

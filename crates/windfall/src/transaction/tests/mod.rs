@@ -132,8 +132,8 @@ impl Base {
         let pool = Arc::new(BufferPool::new(ground, PAGE_SIZE, frames, frames)?);
         let now = control.control().clone();
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
-        let mut workers = Vec::from(checkpointer.spawn(&*env));
-        workers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || log.step())));
+        let mut workers = Vec::from(checkpointer.spawn(&*env)?);
+        workers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || log.step()))?);
         mend_torn_pages(&*disk, PAGE_SIZE)?;
         pool.set_recovering(true);
         if let Some(error) = replay(&pool, &now, &found, &|_| {})?.into_values().next() {
@@ -192,7 +192,7 @@ impl Base {
             let _ = record_files(&pool2, &system2);
             Next::Idle(core::time::Duration::from_millis(20))
         };
-        workers.push(env.spawn("records", Kind::Tenant, Arc::new(Event::new()), Box::new(record)));
+        workers.push(env.spawn("records", Kind::Tenant, Arc::new(Event::new()), Box::new(record))?);
         let pool2 = pool.clone();
         let reclaim = move || {
             if pool2.reclaim_step(&mut drop) {
@@ -201,7 +201,7 @@ impl Base {
                 Next::Idle(core::time::Duration::from_millis(20))
             }
         };
-        workers.push(env.spawn("reclaimer", Kind::Service, Arc::new(Event::new()), Box::new(reclaim)));
+        workers.push(env.spawn("reclaimer", Kind::Service, Arc::new(Event::new()), Box::new(reclaim))?);
         if purge {
             let purging = transactions.clone();
             let wake = transactions.purge_wake();
@@ -209,7 +209,7 @@ impl Base {
                 Ok(true) => Next::Again,
                 _ => Next::Idle(core::time::Duration::from_millis(20)),
             };
-            workers.push(env.spawn("purge", Kind::Tenant, wake, Box::new(step)));
+            workers.push(env.spawn("purge", Kind::Tenant, wake, Box::new(step))?);
         }
         let mut trees = trees.into_iter();
         let mut tree = || trees.next().unwrap();
