@@ -114,9 +114,20 @@ impl Past {
         }
     }
 
-    /// Whether every row was one once.
-    fn knows(&self, rows: &Rows) -> bool {
-        rows.iter().all(|(key, value)| self.values.get(key).is_some_and(|values| values.contains(value)))
+    /// Every row was one once.
+    fn check(&self, table: &str, rows: &Rows) {
+        for (key, value) in rows {
+            let known = self.values.get(key);
+            let is_known = known.is_some_and(|values| values.contains(value));
+            let start = &value[..value.len().min(40)];
+            assert!(
+                is_known,
+                "{table}: {} has never been {} bytes {start:?} of {:?}",
+                String::from_utf8_lossy(key),
+                value.len(),
+                known.map(|values| values.iter().map(Vec::len).collect::<Vec<_>>())
+            );
+        }
     }
 }
 
@@ -144,8 +155,13 @@ struct Hurt {
 
 fn tables_of(step: &Step) -> Vec<&String> {
     match step {
-        Step::Create(t, _) | Step::Truncate(t) | Step::CreateIndex(t) | Step::DropIndex(t) => vec![t],
-        Step::Put(t, ..) | Step::Delete(t, _) | Step::Scan(t) => vec![t],
+        Step::Create(t, _)
+        | Step::Truncate(t)
+        | Step::CreateIndex(t)
+        | Step::DropIndex(t)
+        | Step::Put(t, ..)
+        | Step::Delete(t, _)
+        | Step::Scan(t) => vec![t],
         Step::Drop(names) => names.iter().collect(),
         Step::Rename(a, b) | Step::Swap(a, b) => vec![a, b],
         _ => Vec::new(),
@@ -233,7 +249,7 @@ fn hurt(case: Case) -> Hurt {
 }
 
 /// The rows of a table, as a scan gives them, and as it gives them one by one.
-fn rows_of(db: &Database, name: &str, past: &Past) -> Result<Rows> {
+fn rows_of(case: Case, db: &Database, name: &str, past: &Past) -> Result<Rows> {
     let table = db.table(name)?;
     let rows = table.rows()?.collect::<Result<Rows>>();
     let mut single = Rows::new();
@@ -244,10 +260,12 @@ fn rows_of(db: &Database, name: &str, past: &Past) -> Result<Rows> {
             Err(error) => first = first.or(Some(error)),
         }
     }
-    // What can be read is right, whatever cannot.
-    assert!(past.knows(&single), "{name}: rows that never were");
     let rows = rows?;
-    assert!(past.knows(&rows), "{name}: rows that never were");
+    // The log does not say on what its changes build: on a page that has lost a write they may make anything.
+    if case.is_at_rest() {
+        past.check(name, &single);
+        past.check(name, &rows);
+    }
     first.map_or(Ok(rows), Err)
 }
 
@@ -299,7 +317,7 @@ fn look(case: Case, disk: &SimulatedDisk, hurt: &Hurt, files: &[FileName]) -> &'
     let names: BTreeSet<String> = live.db.tables().unwrap().into_iter().map(|info| info.name).collect();
     let mut seen = Model::default();
     for name in names.iter().chain(model.0.keys().filter(|name| !names.contains(*name))) {
-        match rows_of(&live.db, name, past) {
+        match rows_of(case, &live.db, name, past) {
             Ok(rows) => {
                 if model.0.get(name).map(|(_, rows)| rows) != Some(&rows) {
                     wrong.insert(name.clone(), format!("{} rows", rows.len()));

@@ -193,7 +193,7 @@ impl Net {
     /// chance wants; of some of these the recovery is cut, and of some of those the next one.
     pub fn cut(&mut self, history: History, every: u64, random: u64) {
         self.visit(history, every, |net, operation, cut, may| {
-            net.cut_at(history, operation, cut, may, random)
+            net.cut_at(history, operation, cut, may, random);
         });
     }
 
@@ -252,10 +252,10 @@ impl Net {
 
     /// Runs one case again; a case without a cut is its whole history.
     pub fn again(&mut self, case: &Case) {
-        let at = case.cuts.first().map_or(1..=0, |(operation, _)| *operation..=*operation);
+        let at = case.cuts.first().map_or(0, |(operation, _)| *operation);
         let mut found = case.cuts.is_empty();
         self.guard.clone().run(&case.command(), || {
-            case.history.run(at, &mut |_, cut, may| {
+            case.history.run(at..=at, &mut |_, cut, may| {
                 found = true;
                 self.judge(cut, may, case.history, case.cuts.clone());
             })

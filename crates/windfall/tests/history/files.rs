@@ -101,7 +101,7 @@ impl Tree {
         if (u64_at(page, 8), u32_at(page, 24)) != (self.space, number) {
             return wrong("it is another page");
         }
-        if page[4] != kind { wrong(&format!("its type is {}, not {kind}", page[4])) } else { Ok(page) }
+        if page[4] == kind { Ok(page) } else { wrong(&format!("its type is {}, not {kind}", page[4])) }
     }
 
     fn reach(&mut self, number: u32) -> Found<()> {

@@ -72,7 +72,7 @@ pub fn script(seed: u64, steps: usize) -> Vec<Step> {
         // Few keys in the index, and behind them what tells every value from every other one: the step that wrote it.
         let value = |script: &[Step], length: u64, stamp: u64| -> Vec<u8> {
             let step = (script.len() as u32).to_le_bytes();
-            let filler = (0..length).map(|n| (n / 3 ^ stamp) as u8);
+            let filler = (0..length).map(|n| ((n / 3) ^ stamp) as u8);
             [(stamp % 6) as u8; 8].into_iter().chain(step).chain(filler).collect()
         };
         let step = match draw(44) {
@@ -245,7 +245,9 @@ impl Live {
                     assert_eq!(table.index("i")?.range::<&[u8]>(..)?.count(), rows.len(), "{t}");
                 }
                 match which {
-                    Some(t) if self.temporary.remove(t).is_some() => drop(session.drop_temporary_table(t)?),
+                    Some(t) if self.temporary.remove(t).is_some() => {
+                        session.drop_temporary_table(t)?;
+                    }
                     Some(_) => {}
                     None => self.end_session(),
                 }
