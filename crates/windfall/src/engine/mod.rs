@@ -15,7 +15,6 @@ mod open;
 use core::time::Duration;
 
 pub use open::Leftovers;
-pub(crate) use open::no_database;
 
 use crate::{
     buffer::BufferPool,

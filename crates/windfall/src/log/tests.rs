@@ -55,8 +55,14 @@ pub(super) struct Life {
 pub(super) fn open_in(disk: Arc<TestDisk>, env: Arc<dyn Env>) -> Life {
     let (mut control, _, end) = read(&disk, None).unwrap();
     let health = Health::new();
-    let log = Log::open(disk.clone(), env, health.clone(), OPTIONS, &mut control, end).unwrap();
-    Life { disk, control, log: Arc::new(log), health }
+    let log = Log::open(disk.clone(), env, health.clone(), OPTIONS, &mut control, end).map(Arc::new).unwrap();
+    let stopped = Arc::downgrade(&log);
+    health.when_stopped(move || {
+        if let Some(log) = stopped.upgrade() {
+            log.tell_stopped();
+        }
+    });
+    Life { disk, control, log, health }
 }
 
 fn open(disk: Arc<TestDisk>) -> Life {

@@ -14,14 +14,14 @@ use super::{Ids, Mode, RowTarget, Secondary, Transactions, Value, read, secondar
 use crate::{
     buffer::{BufferPool, Doublewrite, Durability, Ground, Space},
     checkpoint::Checkpointer,
-    disk::{Disk, FileName, Folder, simulated::SimulatedDisk},
+    disk::{Disk, FileName, simulated::SimulatedDisk},
     env::{Env, Kind, Next, SimulatedEnv, Worker},
     error::{Result, UsageError},
     health::Health,
     ids::{Lsn, SpaceId, TrxId},
     log::{Control, ControlFile, Log, LogOptions, Record},
     mtr::Mtr,
-    recovery::{attach_file, mend_torn_pages, replay, scan},
+    recovery::{Recovered, attach_file, recover, scan},
     store::Tree,
     sync::{
         Arc, Event, Mutex, Rank,
@@ -134,18 +134,10 @@ impl Base {
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
         let mut workers = Vec::from(checkpointer.spawn(&*env)?);
         workers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || log.step()))?);
-        mend_torn_pages(&*disk, PAGE_SIZE)?;
-        pool.set_recovering(true);
-        if let Some(error) = replay(&pool, &now, &found, &|_| {})?.into_values().next() {
+        let Recovered { files, lost } = recover(&pool, &now, &found, &|_| {})?;
+        if let Some(error) = lost.into_values().next() {
             return Err(error);
         }
-        pool.set_recovering(false);
-
-        let files: HashSet<SpaceId> = disk
-            .list(Folder::Data)?
-            .into_iter()
-            .filter_map(|file| if let FileName::Data(space) = file { Some(space) } else { None })
-            .collect();
         if pool.space(SpaceId::CATALOG).is_none() {
             let space = pool.attach(SpaceId::CATALOG, Durability::Logged);
             // The log does not say any more that its file was made: a record in this very file does.
