@@ -1,7 +1,7 @@
 # Every target installs what it needs, says what it does, and can be run again. The work is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench doc
+.PHONY: help demo test bench fuzz doc
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,6 +14,9 @@ test: ## format, lints, docs, licences, every test
 
 bench: ## the benchmarks that the claims rest on (BENCH="drop read", ARGS="--json")
 	@BENCH="$(BENCH)" bash scripts/bench.sh $(ARGS)
+
+fuzz: ## look for bytes that break a decoder, for SECONDS=600 (TARGETS="page csv")
+	@bash scripts/fuzz.sh "$(or $(SECONDS),600)" $(TARGETS)
 
 doc: ## the documentation of the library
 	@bash scripts/doc.sh
