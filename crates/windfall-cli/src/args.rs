@@ -294,10 +294,10 @@ pub mod fuzz {
 
     use super::{Args, delimiter, size};
 
-    /// Words end with a zero. A number that was accepted is what its digits and its unit say.
+    /// A word a line. A number that was accepted is what its digits and its unit say.
     pub fn arguments(data: &[u8]) {
         let Ok(text) = str::from_utf8(data) else { return };
-        let words: Vec<&str> = text.split('\0').collect();
+        let words: Vec<&str> = text.split('\n').collect();
         let _ = Args::try_parse_from([&["windfall"], &words[..]].concat());
         for word in words {
             if let Ok(bytes) = size(word) {
@@ -317,13 +317,13 @@ pub mod fuzz {
     /// Command lines.
     pub fn arguments_seeds() -> Vec<Vec<u8>> {
         let lines = [
-            "create\0t\0--columns\0a,b\0--key\0b",
-            "load\0t\0--delimiter\0tab\0--skip-bad\0-",
-            "scan\0t\0--limit\010\0--json",
-            "demo\0--pool\08g\0--seconds\020",
-            "bench\0drop\0read",
-            "16KiB\064 m\018446744073709551615\0-1\0+5",
-            "drop\0a\0b\0--db\0here",
+            "create\nt\n--columns\na,b\n--key\nb",
+            "load\nt\n--delimiter\ntab\n--skip-bad\n-",
+            "scan\nt\n--limit\n10\n--json",
+            "demo\n--pool\n8g\n--seconds\n20",
+            "bench\ndrop\nread",
+            "16KiB\n64 m\n18446744073709551615\n-1\n+5",
+            "drop\na\nb\n--db\nhere",
         ];
         lines.map(|line| line.as_bytes().to_vec()).into()
     }

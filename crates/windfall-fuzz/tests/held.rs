@@ -23,7 +23,7 @@ const MUTANTS: usize = 20_000;
 /// The most memory that an input of some kilobytes may take, in bytes: the longest frame of the log, and half as much.
 const MEMORY: usize = 96 << 20;
 /// No input takes that long, on however busy a machine.
-const LONGEST: Duration = Duration::from_secs(60);
+const LONGEST: Duration = Duration::from_mins(1);
 
 /// Counts what a thread has allocated.
 struct Counting;
@@ -44,19 +44,19 @@ fn count(bytes: isize) {
 // SAFETY: everything is passed on to the system's allocator; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
+        count(layout.size().cast_signed());
         // SAFETY: the caller keeps the promises of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
+        count(layout.size().cast_signed());
         // SAFETY: the caller keeps the promises of `alloc_zeroed`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        count(-(layout.size() as isize));
+        count(-layout.size().cast_signed());
         // SAFETY: the caller keeps the promises of `dealloc`.
         unsafe { System.dealloc(at, layout) }
     }
@@ -98,7 +98,7 @@ fn holds(target: &'static Target, name: &str, bytes: &[u8], at: &At) -> bool {
     *at.lock().expect("no holder panics") = None;
     let what = match result {
         Err(_) => "it panics".to_owned(),
-        Ok(()) if took > MEMORY as isize => format!("it takes {} MiB of memory", took >> 20),
+        Ok(()) if took > MEMORY.cast_signed() => format!("it takes {} MiB of memory", took >> 20),
         Ok(()) => return true,
     };
     tell(target.name, name, bytes, &what);

@@ -142,12 +142,10 @@ pub mod fuzz {
 
     const DELIMITERS: &[u8] = b",\t; ";
 
-    /// The good rows of a file, and the names of its columns.
-    fn rows_of(
-        text: &[u8],
-        delimiter: u8,
-        key: Option<&str>,
-    ) -> Option<(Vec<String>, Vec<Vec<Vec<u8>>>, bool)> {
+    /// What is in a file: the names of its columns, its good rows, and whether it has bad ones.
+    type Content = (Vec<String>, Vec<Vec<Vec<u8>>>, bool);
+
+    fn rows_of(text: &[u8], delimiter: u8, key: Option<&str>) -> Option<Content> {
         let mut lines = Lines::of(text, "it", delimiter, key).ok()?;
         let columns = lines.columns().clone();
         let (mut rows, mut bad) = (Vec::new(), false);

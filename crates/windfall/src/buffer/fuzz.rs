@@ -36,7 +36,7 @@ pub fn doublewrite(data: &[u8]) {
         header[..8].copy_from_slice(if flags & 1 == 1 { b"anything" } else { MAGIC });
         header[12..16].copy_from_slice(&((SIZE as u32) << (flags >> 1 & 1)).to_le_bytes());
         header[16..20].copy_from_slice(&u32::from(said).to_le_bytes());
-        let counts = flags & 7 == 0;
+        let counts = flags % 8 == 0;
         for n in 0..usize::from(entries) {
             let at = ENTRIES_AT + n * ENTRY;
             let (wrong, entry, head) = (input.u8(), input.take(20), input.take(HEAD));

@@ -61,7 +61,9 @@ pub fn records_seeds() -> Vec<Vec<u8>> {
     ];
     let encode = |group: &Vec<Record<'_>>| {
         let mut writer = GroupWriter::default();
-        group.iter().for_each(|record| writer.push(record));
+        for record in group {
+            writer.push(record);
+        }
         writer.bytes().to_vec()
     };
     groups.iter().map(encode).collect()
@@ -121,8 +123,11 @@ fn disk_with(stream: &[u8], damage: u8) -> Arc<dyn Disk> {
     Arc::new(disk)
 }
 
+/// A group as it was read: where it starts and ends, and its payload.
+type Group = (Lsn, Lsn, Vec<u8>);
+
 /// What a reader gives, and the end it found; `None` when it found damage.
-fn read(mut reader: LogReader) -> (Vec<(Lsn, Lsn, Vec<u8>)>, Option<Lsn>) {
+fn read(mut reader: LogReader) -> (Vec<Group>, Option<Lsn>) {
     let mut groups = Vec::new();
     loop {
         match reader.next_group() {

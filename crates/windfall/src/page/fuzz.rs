@@ -241,7 +241,7 @@ pub fn redo_seeds() -> Vec<Vec<u8>> {
         PageOp::LeafReplace { slot: 2, header: header(4), value: &[7; 90] },
         PageOp::LeafHeader { slot: 1, header: header(5) },
         PageOp::NodeRemove { slot: 4 },
-        PageOp::NodeKeep { slots: [1, 4], lower: &[b'c'], upper: Some(b"d") },
+        PageOp::NodeKeep { slots: [1, 4], lower: b"c", upper: Some(b"d") },
     ];
     let inner = [
         PageOp::InnerInsert { slot: 1, child: PageNo(9), suffix: b"\0\0" },

@@ -179,6 +179,7 @@ impl TestPool {
 
     /// A pool with the same pages, and without a log.
     #[cfg(feature = "fuzz")]
+    #[must_use]
     pub fn copy(&self) -> Self {
         let state = self.state.lock();
         let copies = state.pages.iter().map(|(id, frame)| {
