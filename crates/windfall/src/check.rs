@@ -225,7 +225,7 @@ fn is_explained(engine: &Engine, id: SpaceId) -> bool {
             // the table.
             let tables = engine.catalog.tables();
             let current = tables.iter().filter_map(|(name, _)| engine.catalog.table(name).ok());
-            let mut spaces = current.flat_map(|table| table.shape().spaces().collect::<Vec<_>>());
+            let mut spaces = current.flat_map(|table| table.look(|shape| shape.spaces().collect::<Vec<_>>()));
             spaces.any(|space| space == id) || engine.transactions.streams().spaces().contains(&id)
         }
         // The pool hands a tablespace over before it counts it as gone, and the deleter deletes the file before it does.

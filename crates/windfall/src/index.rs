@@ -81,12 +81,12 @@ impl Index {
         })?;
         let call = self.table.inner.enter()?;
         let mut value = Vec::new();
-        if !read::get(&call.shape.clustered, key, &mut value)? {
+        if !read::get(&call.clustered, key, &mut value)? {
             return Ok(None);
         }
         let window = &value[..value.len().min(INDEXED)];
-        let place = call.shape.secondaries.iter().position(|tree| tree.space().id() == space);
-        let still = place.is_some_and(|n| call.shape.record.indexes[n].key.key_of(window) == index_key);
+        let place = call.secondaries.iter().position(|tree| tree.space().id() == space);
+        let still = place.is_some_and(|n| call.record.indexes[n].key.key_of(window) == index_key);
         Ok(still.then(|| IndexRow { index_key, key: key.to_vec(), value }))
     }
 }

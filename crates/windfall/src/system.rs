@@ -56,18 +56,21 @@ const ENTRY: usize = 48;
 /// The places of changes: mostly there is one.
 type Places<'k> = SmallVec<[Located<'k, BufferPool>; 1]>;
 
+/// A key. Most are short.
+pub type Key = SmallVec<[u8; 40]>;
+
 /// A change of one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    key: Vec<u8>,
+    key: Key,
     /// The new value; `None` removes the record.
     value: Option<Vec<u8>>,
 }
 
 impl Change {
     /// Writes a record, whether there is one or not.
-    pub fn put(key: Vec<u8>, value: Vec<u8>) -> Self {
-        Self { key, value: Some(value) }
+    pub fn put(key: impl Into<Key>, value: Vec<u8>) -> Self {
+        Self { key: key.into(), value: Some(value) }
     }
 
     /// What the change takes in the log at most, in bytes.
@@ -76,8 +79,8 @@ impl Change {
     }
 
     /// Removes a record, if there is one.
-    pub fn remove(key: Vec<u8>) -> Self {
-        Self { key, value: None }
+    pub fn remove(key: impl Into<Key>) -> Self {
+        Self { key: key.into(), value: None }
     }
 }
 
@@ -165,7 +168,7 @@ impl SystemTree {
                 (Some(value), None) => place.insert(mtr, HEADER, value),
                 (None, Some(_)) => {
                     if place.remove(mtr) {
-                        self.sparse.push(change.key.clone());
+                        self.sparse.push(change.key.to_vec());
                     }
                 }
                 (None, None) => {}

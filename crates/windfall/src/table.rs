@@ -55,19 +55,19 @@ impl Table {
 
     /// The bytes that were given at the table's creation.
     pub fn metadata(&self) -> Vec<u8> {
-        self.inner.shape().record.metadata.clone()
+        self.inner.look(|shape| shape.record.metadata.clone())
     }
 
     /// The longest key, in bytes.
     pub fn key_limit(&self) -> usize {
-        self.inner.shape().clustered.key_limit()
+        self.inner.look(|shape| shape.clustered.key_limit())
     }
 
     /// Runs a change of rows, then waits for the log outside the gate.
     fn change<T>(&self, run: impl FnOnce(&RowTarget<'_>) -> Result<(T, Lsn)>) -> Result<T> {
         self.engine.check_open()?;
         let call = self.inner.enter_to_change()?;
-        let shape: &Shape = &call.shape;
+        let shape: &Shape = &call;
         let indexes = shape.secondaries.iter().zip(&shape.record.indexes);
         let secondaries: Vec<Secondary<'_>> = indexes
             .map(|(tree, index)| Secondary { tree, unique: index.unique, name: &index.name })
@@ -176,7 +176,7 @@ impl Table {
     pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         self.engine.check_open()?;
         let call = self.inner.enter()?;
-        read::get(&call.shape.clustered, key, value)
+        read::get(&call.clustered, key, value)
     }
 
     /// Whether there is a row with this key.
@@ -186,7 +186,7 @@ impl Table {
     pub fn contains(&self, key: &[u8]) -> Result<bool> {
         self.engine.check_open()?;
         let call = self.inner.enter()?;
-        let header = call.shape.clustered.get_into(key, &mut Vec::new())?;
+        let header = call.clustered.get_into(key, &mut Vec::new())?;
         Ok(header.is_some_and(|header| !header.is_deleted()))
     }
 
@@ -202,7 +202,7 @@ impl Table {
         self.engine.check_open()?;
         let opened = {
             let call = self.inner.enter()?;
-            self.engine.transactions.open_value(&call.shape.clustered, key)?
+            self.engine.transactions.open_value(&call.clustered, key)?
         };
         let Some(mut reader) = opened else { return Ok(None) };
         let length = reader.left();
@@ -247,7 +247,7 @@ impl Table {
     pub fn cursor(&self) -> Result<Cursor> {
         self.engine.check_open()?;
         let call = self.inner.enter()?;
-        Ok(Cursor::new(self.engine.clone(), self.inner.clone(), call.shape.clustered.clone()))
+        Ok(Cursor::new(self.engine.clone(), self.inner.clone(), call.clustered.clone()))
     }
 
     /// A secondary index.
@@ -257,7 +257,7 @@ impl Table {
     pub fn index(&self, name: &str) -> Result<Index> {
         self.engine.check_open()?;
         let call = self.inner.enter()?;
-        let shape = &call.shape;
+        let shape = &call;
         let place = shape.record.indexes.iter().position(|index| *index.name == *name);
         let place =
             place.ok_or_else(|| SchemaError::NoIndex { table: self.name.clone(), index: name.into() })?;

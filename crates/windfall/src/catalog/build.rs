@@ -27,7 +27,7 @@ use super::{
     ddl::{Catalog, IndexDefinition, LOG_OVERHEAD, check_name, new_space, no_table, record_key},
     record::{IndexRecord, KeyPart, KeySpec},
     runs::Runs,
-    table::{Shape, Table},
+    table::Shape,
 };
 use crate::{
     error::{CorruptError, Error, Result, SchemaError, UsageError},
@@ -118,51 +118,53 @@ impl Catalog {
         // Before any work is done: the record that names the tree has to fit.
         let mut named = old.record.clone();
         named.indexes.push(record.clone());
-        self.check_record(name, &named)?;
+        self.check_length(name, named.encode().len())?;
         claim.keep();
         let tree = self.tree(new_space(record.space));
         let env = self.pool.ground().env.clone();
         let building = Arc::new(Building::new(tree.clone(), record.key.clone(), env));
-        table.gate().close();
-        table.reshape(Shape { building: Some(building.clone()), ..Shape::clone(&old) });
-        table.gate().open();
+        let unfinished = self.unfinished();
+        let mut closed = table.gate().close();
+        table.reshape(&mut closed, Shape { building: Some(building.clone()), ..old.clone() });
+        drop(closed);
 
         let filler = Filler { catalog: self, table: name, index: &record, rows: &old.clustered, building };
         let filled = filler.fill();
-        table.gate().close();
+        let mut closed = table.gate().close();
         let added = filled.and_then(|()| {
             filler.settle_noted()?;
-            self.add_index(name, table, &old, &record, &tree, mode)
+            self.add_index(name, &old, &record, &tree, mode)
         });
-        if added.is_err() {
-            table.reshape(Shape::clone(&old));
-        }
-        filler.building.end();
-        table.gate().open();
+        let (added, shape) = match added {
+            Ok(shape) => (Ok(()), shape),
+            Err(error) => (Err(error), old.clone()),
+        };
+        table.reshape(&mut closed, shape);
+        drop(filler);
+        drop(closed);
+        unfinished.finished();
         if added.is_err() {
             self.discard(&tree)?;
         }
         added
     }
 
-    /// Records a filled tree and puts it into the table's shape. The gate is closed.
+    /// Records a filled tree. Gives the table's new shape. The gate is closed.
     fn add_index(
         &self,
         name: &str,
-        table: &Table,
         old: &Shape,
         index: &IndexRecord,
         tree: &Arc<Tree>,
         mode: FlushLog,
-    ) -> Result<()> {
+    ) -> Result<Shape> {
         let mut record = old.record.clone();
         record.version += 1;
         record.indexes.push(index.clone());
-        self.change(&mut [Change::put(record_key(name), record.encode())], &[], mode)?;
+        self.change(&mut [Change::put(record_key(name), record.encode())], &[], mode)?.1.finished();
         let mut secondaries = old.secondaries.clone();
         secondaries.push(tree.clone());
-        table.reshape(Shape { record, clustered: old.clustered.clone(), secondaries, building: None });
-        Ok(())
+        Ok(Shape { record, clustered: old.clustered.clone(), secondaries, building: None })
     }
 }
 
@@ -173,6 +175,13 @@ struct Filler<'a> {
     index: &'a IndexRecord,
     rows: &'a Arc<Tree>,
     building: Arc<Building>,
+}
+
+impl Drop for Filler<'_> {
+    fn drop(&mut self) {
+        // Whoever waits for room is told, also when a panic has ended the work.
+        self.building.end();
+    }
 }
 
 impl Filler<'_> {

@@ -17,17 +17,18 @@ use super::{
 use crate::{
     buffer::{BufferPool, Durability, Space, on_kept_frames},
     error::{Result, SchemaError, UsageError},
+    health::Health,
     ids::{Lsn, SpaceId},
     log::{FlushLog, Record},
     mtr::Mtr,
     store::Tree,
     sync::{
-        Arc, Gate,
+        Arc, Closed, Gate,
         atomic::{AtomicBool, Ordering::SeqCst},
         is_inside,
         work::{self, Counts},
     },
-    system::{Change, SystemTree, TABLE},
+    system::{Change, Key, SystemTree, TABLE},
     transaction::Transactions,
     tree::hash::HashBudget,
 };
@@ -68,6 +69,25 @@ pub struct DropReport {
     pub lsn: Lsn,
 }
 
+/// A statement that cannot be left as it is: the log has it, and memory not yet. When a panic keeps it from being finished,
+/// the database is poisoned, because memory and log disagree from then on.
+#[derive(Debug)]
+#[must_use = "the database is poisoned unless the statement is finished"]
+pub(super) struct Unfinished<'a>(&'a Health);
+
+impl Unfinished<'_> {
+    /// It is as it is to be.
+    pub(super) fn finished(self) {
+        core::mem::forget(self);
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.0.poison("a statement was left unfinished");
+    }
+}
+
 /// The catalog of an open database.
 #[derive(Debug)]
 pub struct Catalog {
@@ -101,8 +121,8 @@ pub(super) fn new_space(id: SpaceId) -> Arc<Space> {
     Arc::new(Space::new(id, Durability::Logged))
 }
 
-pub(super) fn record_key(name: &str) -> Vec<u8> {
-    let mut key = Vec::with_capacity(1 + name.len());
+pub(super) fn record_key(name: &str) -> Key {
+    let mut key = Key::with_capacity(1 + name.len());
     key.push(TABLE);
     key.extend_from_slice(name.as_bytes());
     key
@@ -227,18 +247,25 @@ impl Catalog {
     pub fn alone<T>(&self, name: &str, run: impl FnOnce(&Table) -> T) -> Option<T> {
         let claim = self.names.claim(&[name]);
         let table = claim.table(name)?;
-        table.gate().close();
-        let result = run(table);
-        table.gate().open();
-        Some(result)
+        let _closed = table.gate().close();
+        Some(run(table))
     }
 
     fn log_commit(&self, end: Lsn, mode: FlushLog) -> Result<()> {
         self.pool.ground().log.commit(end, mode)
     }
 
+    pub(super) fn unfinished(&self) -> Unfinished<'_> {
+        Unfinished(&self.pool.ground().health)
+    }
+
     /// Changes records as one group, together with what else the group is to say, and waits for the log.
-    pub(super) fn change(&self, changes: &mut [Change], dropped: &[SpaceId], mode: FlushLog) -> Result<Lsn> {
+    pub(super) fn change(
+        &self,
+        changes: &mut [Change],
+        dropped: &[SpaceId],
+        mode: FlushLog,
+    ) -> Result<(Lsn, Unfinished<'_>)> {
         let log = &self.pool.ground().log;
         // All of it is one group: whether that fits has to be known before the first page is changed.
         let dropping = size_of_val(dropped) + size_of::<Lsn>();
@@ -272,7 +299,7 @@ impl Catalog {
         // Logged and not durable: what must wait for that is found out here, if anywhere.
         self.pool.ground().env.breathe();
         self.log_commit(end, mode)?;
-        Ok(end)
+        Ok((end, self.unfinished()))
     }
 
     fn new_record(&self, definition: &TableDefinition) -> Result<TableRecord> {
@@ -295,9 +322,9 @@ impl Catalog {
         })
     }
 
-    /// Refuses a definition that is longer than a record of the system tree can be.
-    pub(super) fn check_record(&self, table: &str, record: &TableRecord) -> Result<()> {
-        let (length, limit) = (record.encode().len(), self.system.tree().inline_limit());
+    /// Refuses a definition whose record has this length, if that is more than the system tree takes.
+    pub(super) fn check_length(&self, table: &str, length: usize) -> Result<()> {
+        let limit = self.system.tree().inline_limit();
         if length <= limit {
             return Ok(());
         }
@@ -333,15 +360,16 @@ impl Catalog {
             return Err(SchemaError::TableExists(name.into()).into());
         }
         let record = self.new_record(definition)?;
-        self.check_record(name, &record)?;
-        let mut change = [Change::put(record_key(name), record.encode())];
-        self.change(&mut change, &[], mode)?;
+        let encoded = record.encode();
+        self.check_length(name, encoded.len())?;
+        let (_, unfinished) = self.change(&mut [Change::put(record_key(name), encoded)], &[], mode)?;
         let shape = self.shape(record, &mut |space| Ok(new_space(space)))?;
         let hashed = self.hashed.load(SeqCst);
         let table = Arc::new(Table::new(shape, hashed));
         self.pause();
         claim.set(name, Some(table.clone()));
         drop(claim);
+        unfinished.finished();
         // Who switched all tables meanwhile did not find this one.
         let now = self.hashed.load(SeqCst);
         if now != hashed {
@@ -364,25 +392,23 @@ impl Catalog {
         if let Some((name, _)) = claim.tables().find(|(_, table)| table.is_none()) {
             return Err(no_table(name).into());
         }
-        let tables = claim.tables().filter_map(|(_, table)| table);
-        Gate::close_all(tables.clone().map(|table| table.gate()));
-        let shapes: SmallVec<[Arc<Shape>; 1]> = tables.clone().map(|table| table.shape()).collect();
-        let spaces = || shapes.iter().flat_map(|shape| shape.trees()).map(|tree| tree.space());
+        let tables = || claim.tables().filter_map(|(_, table)| table);
+        let closed = Gate::close_all(tables().map(|table| table.gate()));
+        let spaces = || {
+            let shapes = tables().zip(&closed).map(|(table, closed)| table.closed_shape(closed));
+            shapes.flat_map(Shape::trees).map(|tree| tree.space())
+        };
         let mut ids = SmallVec::<[SpaceId; 2]>::new();
         spaces().for_each(|space| ids.push(space.id()));
         let mut changes: SmallVec<[Change; 1]> =
             claim.tables().map(|(name, _)| Change::remove(record_key(name))).collect();
-        let lsn = match self.change(&mut changes, &ids, mode) {
-            Ok(lsn) => lsn,
-            Err(error) => {
-                // Nothing was changed, or the database is poisoned.
-                tables.for_each(|table| table.gate().open());
-                return Err(error);
-            }
-        };
+        // When this fails nothing was changed, or the database is poisoned.
+        let (lsn, unfinished) = self.change(&mut changes, &ids, mode)?;
         spaces().for_each(|space| self.pool.detach(space, lsn));
-        tables.for_each(|table| table.gate().close_for_good());
+        closed.into_iter().for_each(Closed::for_good);
         claim.set_all_gone();
+        drop(claim);
+        unfinished.finished();
         Ok(DropReport { trees: ids.len(), lsn, ..DropReport::default() })
     }
 
@@ -420,21 +446,20 @@ impl Catalog {
         let dropped: SmallVec<[Arc<Space>; 2]> =
             spaces_of(&old).into_iter().filter(|space| !record.spaces().any(|id| id == space.id())).collect();
         let ids: SmallVec<[SpaceId; 2]> = dropped.iter().map(|space| space.id()).collect();
-        table.gate().close();
-        let changed = self.change(&mut [Change::put(record_key(name), record.encode())], &ids, mode);
-        if let Ok(lsn) = changed {
-            let kept = |id| old.trees().find(|tree| tree.space().id() == id).cloned();
-            let tree = |id| kept(id).unwrap_or_else(|| self.tree(new_space(id)));
-            let clustered = tree(record.clustered);
-            let secondaries = record.indexes.iter().map(|index| tree(index.space)).collect();
-            self.pause();
-            table.reshape(Shape { record, clustered, secondaries, building: None });
-            for space in &dropped {
-                self.pool.detach(space, lsn);
-            }
+        let mut closed = table.gate().close();
+        let (lsn, unfinished) =
+            self.change(&mut [Change::put(record_key(name), record.encode())], &ids, mode)?;
+        let kept = |id| old.trees().find(|tree| tree.space().id() == id).cloned();
+        let tree = |id| kept(id).unwrap_or_else(|| self.tree(new_space(id)));
+        let clustered = tree(record.clustered);
+        let secondaries = record.indexes.iter().map(|index| tree(index.space)).collect();
+        self.pause();
+        table.reshape(&mut closed, Shape { record, clustered, secondaries, building: None });
+        for space in &dropped {
+            self.pool.detach(space, lsn);
         }
-        table.gate().open();
-        Ok(DropReport { trees: dropped.len(), lsn: changed?, ..DropReport::default() })
+        unfinished.finished();
+        Ok(DropReport { trees: dropped.len(), lsn, ..DropReport::default() })
     }
 
     /// Gives a table another name.
@@ -448,11 +473,12 @@ impl Catalog {
         if claim.table(to).is_some() {
             return Err(SchemaError::TableExists(to.into()).into());
         }
-        let record = table.shape().record.encode();
+        let record = table.look(|shape| shape.record.encode());
         let mut changes = [Change::remove(record_key(from)), Change::put(record_key(to), record)];
-        self.change(&mut changes, &[], mode)?;
+        let (_, unfinished) = self.change(&mut changes, &[], mode)?;
         claim.set(from, None);
         claim.set(to, Some(table));
+        unfinished.finished();
         Ok(())
     }
 
@@ -467,10 +493,13 @@ impl Catalog {
         if a == b {
             return Ok(());
         }
-        let put = |name: &str, table: &Table| Change::put(record_key(name), table.shape().record.encode());
-        self.change(&mut [put(a, &table_b), put(b, &table_a)], &[], mode)?;
+        let put = |name: &str, table: &Table| {
+            Change::put(record_key(name), table.look(|shape| shape.record.encode()))
+        };
+        let (_, unfinished) = self.change(&mut [put(a, &table_b), put(b, &table_a)], &[], mode)?;
         claim.set(a, Some(table_b));
         claim.set(b, Some(table_a));
+        unfinished.finished();
         Ok(())
     }
 

@@ -8,7 +8,7 @@
 //!
 //! **May touch.** `record`, `store`, `sync`.
 
-use arc_swap::{ArcSwap, Guard};
+use smallvec::SmallVec;
 
 use super::{building::Building, record::TableRecord};
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
     ids::SpaceId,
     store::Tree,
     sync::{
-        Arc, Gate, Inside,
+        Arc, Closed, Entered, Gate, Gated,
         atomic::{AtomicBool, Ordering::SeqCst, fence},
         is_nested,
     },
@@ -51,19 +51,13 @@ impl Shape {
 /// A table.
 #[derive(Debug)]
 pub struct Table {
-    gate: Gate,
-    shape: ArcSwap<Shape>,
+    shape: Gated<Shape>,
     /// Whether its trees are to have a hash index.
     hashed: AtomicBool,
 }
 
-/// A row call under way.
-#[derive(Debug)]
-pub struct Call<'a> {
-    /// The table's shape, which stays what it is until the call ends.
-    pub shape: Guard<Arc<Shape>>,
-    _inside: Inside<'a>,
-}
+/// A row call under way: the table's shape, which stays what it is until the call ends.
+pub type Call<'a> = Entered<'a, Shape>;
 
 impl Table {
     /// A table of this shape.
@@ -71,7 +65,7 @@ impl Table {
         if hashed {
             shape.trees().for_each(|tree| tree.hash().switch(true));
         }
-        Self { gate: Gate::new(), shape: ArcSwap::from_pointee(shape), hashed: AtomicBool::new(hashed) }
+        Self { shape: Gated::new(shape), hashed: AtomicBool::new(hashed) }
     }
 
     /// Switches the hash indexes of its trees, and of those to come.
@@ -85,7 +79,8 @@ impl Table {
         loop {
             fence(SeqCst);
             let on = self.hashed.load(SeqCst);
-            for tree in self.shape.load().trees().filter(|tree| tree.hash().is_on() != on) {
+            let trees: SmallVec<[Arc<Tree>; 4]> = self.look(|shape| shape.trees().cloned().collect());
+            for tree in trees.iter().filter(|tree| tree.hash().is_on() != on) {
                 tree.hash().switch(on);
             }
             if self.hashed.load(SeqCst) == on {
@@ -99,8 +94,7 @@ impl Table {
     /// # Errors
     /// [`Error::TableDropped`].
     pub fn enter(&self) -> Result<Call<'_>> {
-        let inside = self.gate.enter_here().ok_or(Error::TableDropped)?;
-        Ok(Call { shape: self.shape.load(), _inside: inside })
+        self.shape.enter().ok_or(Error::TableDropped)
     }
 
     /// Begins a row call that is going to change rows, waiting while DDL has the gate closed, or while more changes
@@ -112,26 +106,36 @@ impl Table {
         loop {
             let call = self.enter()?;
             // Who is inside another call holds a row's lock, which the one that makes room may have to wait for.
-            let full = call.shape.building.as_ref().filter(|building| building.is_full() && !is_nested());
+            let full = call.building.as_ref().filter(|building| building.is_full() && !is_nested());
             let Some(building) = full.cloned() else { return Ok(call) };
             drop(call);
             building.wait_for_room();
         }
     }
 
-    /// The shape as it is now; it may be another one a moment later.
-    pub fn shape(&self) -> Arc<Shape> {
-        self.shape.load_full()
+    /// A short look at the shape as it is now; it may be another one a moment later.
+    pub fn look<R>(&self, look: impl FnOnce(&Shape) -> R) -> R {
+        self.shape.look(look)
+    }
+
+    /// A copy of the shape as it is now.
+    pub fn shape(&self) -> Shape {
+        self.look(Shape::clone)
     }
 
     /// The gate, for DDL.
     pub fn gate(&self) -> &Gate {
-        &self.gate
+        self.shape.gate()
     }
 
-    /// Puts another shape in place. The gate is closed and nobody is inside.
-    pub(super) fn reshape(&self, shape: Shape) {
-        self.shape.store(Arc::new(shape));
+    /// The shape, for who has closed the gate.
+    pub(super) fn closed_shape<'a>(&'a self, closed: &'a Closed<'_>) -> &'a Shape {
+        self.shape.get(closed)
+    }
+
+    /// Puts another shape in place.
+    pub(super) fn reshape(&self, closed: &mut Closed<'_>, shape: Shape) {
+        drop(self.shape.replace(closed, shape));
         self.apply_hash_index();
     }
 }

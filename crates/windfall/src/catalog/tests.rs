@@ -73,7 +73,7 @@ fn open(disk: &SimulatedDisk, seed: u64) -> Result<(Database, SimulatedEnv)> {
 pub fn lone_tree() -> (Arc<Tree>, Database) {
     let (db, _) = open(&SimulatedDisk::new(1), 1).unwrap();
     let table = db.create_table("t", TableOptions::default()).unwrap();
-    (table.inner.shape().clustered.clone(), db)
+    (table.inner.look(|shape| shape.clustered.clone()), db)
 }
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -192,7 +192,8 @@ fn build_amid_changes(disk: &SimulatedDisk, seed: u64, rows: u64) -> (Arc<Mutex<
         let mut failed = false;
         db.engine().catalog.pause.set(move || {
             let changes = &mut *acting.lock();
-            let noted = table.inner.shape().building.as_ref().map_or(0, |building| building.bytes());
+            let noted =
+                table.inner.look(|shape| shape.building.as_ref().map_or(0, |building| building.bytes()));
             assert!(noted < notes.saturating_add(2_000), "who changes a row would wait: {noted}");
             for _ in 0..changes.chance.random() % 3 {
                 // A crash ends it all, and the statement finds that out itself.
@@ -361,7 +362,7 @@ fn a_large_index_is_written_once_from_its_first_page_to_its_last() -> Result<()>
 }
 
 fn hashed(table: &Table) -> Vec<bool> {
-    table.inner.shape().trees().map(|tree| tree.hash().is_on()).collect()
+    table.inner.look(|shape| shape.trees().map(|tree| tree.hash().is_on()).collect())
 }
 
 #[test]
@@ -397,5 +398,41 @@ fn the_setting_of_hash_indexes_reaches_every_tree() -> Result<()> {
     db.create_index("made", "i", index(false))?;
     assert_eq!(hashed(&made), [false, false]);
     pause.clear();
+    Ok(())
+}
+
+/// Memory and log disagree from the panic on: nothing is acknowledged any more, nobody waits for who is gone, and the next
+/// opening finds what the log says.
+#[test]
+fn a_panic_amid_a_statement_stops_the_database_and_nobody_waits() -> Result<()> {
+    type Statement = fn(&Database) -> Result<()>;
+    let statements: [(&str, Statement); 3] = [
+        ("create", |db| db.create_table("new", TableOptions::default()).map(drop)),
+        ("truncate", |db| db.truncate_table("t").map(drop)),
+        ("create index", |db| db.create_index("t", "i", index(false))),
+    ];
+    for (what, statement) in statements {
+        let disk = SimulatedDisk::new(1);
+        let (db, _) = open(&disk, 1)?;
+        let table = db.create_table("t", TableOptions::default())?;
+        table.insert(b"k", b"00001")?;
+        db.engine().catalog.pause.set(|| panic!("a defect"));
+        std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| statement(&db))).unwrap_err();
+        db.engine().catalog.pause.clear();
+        for refused in [table.insert(b"l", b"00002").err(), statement(&db).err()] {
+            let refused = refused.unwrap_or_else(|| panic!("{what}: the database goes on"));
+            assert!(refused.to_string().contains("a statement was left unfinished"), "{what}: {refused}");
+        }
+        drop((table, db));
+        let (db, _) = open(&disk.restart(Survive::Everything), 1)?;
+        let rows = rows_of(&db.table("t")?)?.len();
+        assert_eq!(
+            (rows, db.table("new").is_ok()),
+            (usize::from(what != "truncate"), what == "create"),
+            "{what}"
+        );
+        assert!(db.table("t")?.index("i").is_err(), "{what}");
+        assert_eq!(db.check()?.findings, Vec::<String>::new(), "{what}");
+    }
     Ok(())
 }

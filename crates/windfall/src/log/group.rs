@@ -142,6 +142,6 @@ impl LogGroup<'_> {
 impl Drop for LogGroup<'_> {
     fn drop(&mut self) {
         self.log.slots[self.slot].bound.store(FREE, SeqCst);
-        self.log.slot_free.notify();
+        self.log.slot_free.notify_ordered();
     }
 }

@@ -199,7 +199,7 @@ impl Log {
             self.ring.clear(at, bytes);
             at.0 += bytes as u64;
             self.written.store(at.0, SeqCst);
-            self.progress.notify();
+            self.progress.notify_ordered();
             // Only the leader counts here.
             let more = |count: &AtomicU64, n| count.store(count.load(Relaxed) + n, Relaxed);
             more(&self.counts.writes, 1);

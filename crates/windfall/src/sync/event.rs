@@ -50,9 +50,25 @@ impl Event {
             fence(SeqCst);
         }
         if self.waiters.load(SeqCst) > 0 {
-            *self.mutex.lock() += 1;
-            self.condvar.notify_all();
+            self.wake();
         }
+    }
+
+    /// As [`Event::notify`], for who changed the condition by a sequentially consistent store, and whose waiters look at it
+    /// by such loads: these have one order as they are, and no fence is needed.
+    pub fn notify_ordered(&self) {
+        if !self.rung.load(SeqCst) {
+            self.rung.store(true, SeqCst);
+        }
+        if self.waiters.load(SeqCst) > 0 {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        *self.mutex.lock() += 1;
+        self.condvar.notify_all();
     }
 
     /// Waits until `ready` says so. `ready` runs under no lock but the event's own and must be quick.

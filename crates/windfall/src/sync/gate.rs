@@ -3,6 +3,9 @@
 //! **Purpose.** Row calls on a table pass its gate; DDL on that table closes it. Passing costs one atomic addition on
 //! a stripe that other threads do not share, so a hot table bounces no cache line.
 //!
+//! A closed gate opens when its [`Closed`] is dropped, also by a panic: nobody waits for who is no more. There is one at
+//! a time, so its holder is alone inside.
+//!
 //! **Invariants.** Who passes first adds to a stripe, then looks whether the gate is closed; who closes first marks it
 //! closed, then sums the stripes; all sequentially consistent, so one of the two sees the other. A gate that is closed
 //! for good never opens again.
@@ -22,6 +25,8 @@
 //! **May touch.** [`Event`]; `work`, to count waits.
 
 use core::{cell::Cell, marker::PhantomData};
+
+use smallvec::SmallVec;
 
 use super::{
     Event,
@@ -84,6 +89,13 @@ pub struct Inside<'a> {
     _thread: PhantomData<*const ()>,
 }
 
+/// Proof that a gate is closed and nobody inside. It opens when this is dropped.
+#[derive(Debug)]
+#[must_use = "the gate opens when this is dropped"]
+pub struct Closed<'g> {
+    gate: &'g Gate,
+}
+
 impl Gate {
     /// An open gate.
     pub fn new() -> Self {
@@ -130,24 +142,27 @@ impl Gate {
         self.enter(machine::thread_number())
     }
 
-    /// Closes the gate and waits until nobody is inside. One closer at a time: the caller has claimed
-    /// the table. The caller is inside no gate.
-    pub fn close(&self) {
-        Self::close_all(core::iter::once(self));
+    /// Closes the gate and waits until nobody is inside. The caller is inside no gate.
+    ///
+    /// # Panics
+    /// When somebody else has it closed: whoever closes it has claimed the table.
+    pub fn close(&self) -> Closed<'_> {
+        Self::close_all(core::iter::once(self)).pop().expect("one was closed")
     }
 
     /// Closes several gates as one and waits until nobody is inside any of them. See [`Gate::close`].
-    pub fn close_all<'g>(gates: impl Iterator<Item = &'g Self> + Clone) {
-        gates.clone().for_each(|gate| gate.by_drop.store(work::is_dropping(), Relaxed));
+    pub fn close_all<'g>(gates: impl Iterator<Item = &'g Self>) -> SmallVec<[Closed<'g>; 1]> {
+        let closed: SmallVec<[Closed<'g>; 1]> = gates.map(Self::begin_to_close).collect();
+        let gates = || closed.iter().map(|closed| closed.gate);
         loop {
-            gates.clone().for_each(Self::begin_to_close);
-            gates.clone().for_each(|gate| gate.changed.wait(|| gate.is_empty()));
+            gates().for_each(|gate| gate.changed.wait(|| gate.is_empty()));
             // Nobody waits for a gate to be closed.
-            gates.clone().for_each(|gate| gate.store(CLOSED));
+            gates().for_each(|gate| gate.store(CLOSED));
             // Who was inside one of them may have passed another one that was empty before.
-            if gates.clone().all(Self::is_empty) {
-                return;
+            if gates().all(Self::is_empty) {
+                return closed;
             }
+            gates().for_each(|gate| gate.mark(CLOSING));
         }
     }
 
@@ -157,34 +172,46 @@ impl Gate {
         self.changed.wait(|| self.is_empty());
     }
 
-    fn begin_to_close(&self) {
-        // At an open gate nobody waits. At one that was closed too early those who are inside another may pass now.
-        if self.state.load(SeqCst) == OPEN {
-            self.state.store(CLOSING, SeqCst);
-        } else {
-            self.mark(CLOSING);
-        }
+    fn begin_to_close(&self) -> Closed<'_> {
+        self.by_drop.store(work::is_dropping(), Relaxed);
+        // At an open gate nobody waits.
+        let was_open = self.state.compare_exchange(OPEN, CLOSING, SeqCst, SeqCst);
+        assert!(was_open.is_ok(), "a gate has one closer at a time");
+        Closed { gate: self }
     }
 
     fn store(&self, state: u8) {
-        if self.state.load(SeqCst) != CLOSED_FOR_GOOD {
-            self.state.store(state, SeqCst);
-        }
+        let unless_for_good = |old| (old != CLOSED_FOR_GOOD).then_some(state);
+        let _ = self.state.fetch_update(SeqCst, SeqCst, unless_for_good);
     }
 
     fn mark(&self, state: u8) {
         self.store(state);
-        self.changed.notify();
+        self.changed.notify_ordered();
     }
 
     fn is_empty(&self) -> bool {
         self.inside.iter().map(|stripe| stripe.count.load(SeqCst)).sum::<u64>() == 0
     }
+}
 
-    /// Opens a closed gate. One that is closed for good stays closed.
-    pub fn open(&self) {
-        let _ = self.state.compare_exchange(CLOSED, OPEN, SeqCst, SeqCst);
-        self.changed.notify();
+impl Closed<'_> {
+    /// Whether it is this gate that is closed.
+    pub fn is_of(&self, gate: &Gate) -> bool {
+        core::ptr::eq(self.gate, gate)
+    }
+
+    /// Leaves the gate closed for good.
+    pub fn for_good(self) {
+        self.gate.store(CLOSED_FOR_GOOD);
+    }
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        // It may have been closed for good, and not been closed yet when a panic came.
+        self.gate.store(OPEN);
+        self.gate.changed.notify_ordered();
     }
 }
 
@@ -193,7 +220,7 @@ impl Drop for Inside<'_> {
         DEPTH.set(DEPTH.get() - 1);
         self.gate.inside[self.stripe].count.fetch_sub(1, SeqCst);
         if self.gate.state.load(SeqCst) != OPEN {
-            self.gate.changed.notify();
+            self.gate.changed.notify_ordered();
         }
     }
 }
@@ -225,14 +252,13 @@ mod tests {
             })
             .collect();
         for _ in 0..200 {
-            gate.close();
+            let closed = gate.close();
             alone.store(true, SeqCst);
             thread::yield_now();
             alone.store(false, SeqCst);
-            gate.open();
+            drop(closed);
         }
-        gate.close_for_good();
-        gate.open();
+        gate.close().for_good();
         assert!(gate.enter(0).is_none());
         for thread in threads {
             thread.join().unwrap();
@@ -247,9 +273,9 @@ mod tests {
                 scope.spawn(|| {
                     let hold = || {
                         for _ in 0..100 {
-                            gate.close();
+                            let closed = gate.close();
                             thread::sleep(core::time::Duration::from_millis(1));
-                            gate.open();
+                            drop(closed);
                             thread::yield_now();
                         }
                     };
@@ -297,11 +323,11 @@ mod tests {
             })
             .collect();
         for _ in 0..500 {
-            Gate::close_all(gates[..2].iter());
+            let both = Gate::close_all(gates[..2].iter());
             closed.store(true, SeqCst);
             thread::yield_now();
             closed.store(false, SeqCst);
-            gates[..2].iter().for_each(Gate::open);
+            drop(both);
         }
         over.store(true, SeqCst);
         for thread in threads {

@@ -147,13 +147,12 @@ fn nobody_is_inside_a_closed_gate() {
                 }
             })
         });
-        shared.0.close();
+        let closed = shared.0.close();
         shared.1.store(true, SeqCst);
         shared.1.store(false, SeqCst);
-        shared.0.open();
-        shared.0.close_for_good();
+        drop(closed);
+        shared.0.close().for_good();
         shared.1.store(true, SeqCst);
-        shared.0.open();
         assert!(shared.0.enter(0).is_none(), "closed for good is for good");
         for thread in passers {
             thread.join().unwrap();
@@ -188,10 +187,10 @@ fn who_is_inside_a_gate_passes_one_that_is_closing() {
             })
         });
         let (gates, alone) = &*shared;
-        Gate::close_all(gates[..2].iter());
+        let both = Gate::close_all(gates[..2].iter());
         alone.store(true, SeqCst);
         alone.store(false, SeqCst);
-        gates[..2].iter().for_each(Gate::open);
+        drop(both);
         gates[..2].iter().for_each(Gate::close_for_good);
         alone.store(true, SeqCst);
         for thread in passers {
@@ -219,8 +218,7 @@ fn gates_of_closers_who_know_nothing_of_each_other_close_no_circle() {
         let closers = [0, 1].map(|gate| {
             let gates = gates.clone();
             spawn(move || {
-                gates[gate].close();
-                gates[gate].open();
+                drop(gates[gate].close());
             })
         });
         for thread in passers.into_iter().chain(closers) {

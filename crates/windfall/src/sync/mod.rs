@@ -10,6 +10,7 @@
 
 mod event;
 mod gate;
+mod gated;
 pub mod latch;
 mod lock;
 #[cfg(not(all(test, feature = "model")))]
@@ -25,7 +26,8 @@ mod interleavings;
 pub use std::sync::{Arc, OnceLock, Weak};
 
 pub use event::Event;
-pub use gate::{Gate, Inside, is_inside, is_nested};
+pub use gate::{Closed, Gate, Inside, is_inside, is_nested};
+pub use gated::{Entered, Gated};
 pub use lock::{Held, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, as_another_thread};
 pub use machine::atomic;
 pub(crate) use machine::thread_local;
