@@ -19,8 +19,8 @@ machine=$(uname -m)-unknown-linux-gnu
 build=$PWD/target/fuzz
 binary=$build/$machine/fuzz/windfall-fuzz
 work=$build/work
-# What one input may take: seconds, and MiB in one piece.
-limits=(-timeout=25 -rss_limit_mb=2048 -malloc_limit_mb=128 -max_len=8192)
+# What one input may take: seconds, and MiB in one piece. Memory that epochs free later would be taken for leaks.
+limits=(-timeout=25 -rss_limit_mb=2048 -malloc_limit_mb=128 -max_len=8192 -detect_leaks=0)
 
 build_fuzzer() {
     need_rust
@@ -59,10 +59,11 @@ fuzz() {
     local log=$work/$target.log
     mkdir -p "$work/$target/new" "$work/$target/seeds" "$work/$target/found" "$crate/corpus/$target"
     printf '%-14s %4d s ... ' "$target" "$seconds"
-    local state=held
+    local state=held known=("$crate/corpus/$target")
+    [[ ! -d $crate/regressions/$target ]] || known+=("$crate/regressions/$target")
     WINDFALL_FUZZ_SEEDS=$work/$target/seeds fuzzer "$target" "${limits[@]}" -max_total_time="$seconds" \
         -print_final_stats=1 -artifact_prefix="$work/$target/found/" \
-        "$work/$target/new" "$work/$target/seeds" "$crate/corpus/$target" "$crate/regressions/$target" \
+        "$work/$target/new" "$work/$target/seeds" "${known[@]}" \
         >"$log" 2>&1 </dev/null || state=broken
     local runs new
     runs=$(number_after "$log" stat::number_of_executed_units:)

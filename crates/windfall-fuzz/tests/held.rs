@@ -19,7 +19,7 @@ use std::{
 use windfall_fuzz::{Input, Mutator, Target, known, target, targets};
 
 /// How many mutants a target gets, all its inputs together.
-const MUTANTS: usize = 20_000;
+const MUTANTS: usize = 40_000;
 /// The most memory that an input of some kilobytes may take, in bytes: the longest frame of the log, and half as much.
 const MEMORY: usize = 96 << 20;
 /// No input takes that long, on however busy a machine.
@@ -115,8 +115,8 @@ fn run(target: &'static Target, at: &At) -> Option<usize> {
     }
     // What is slow gets fewer, but as many every time.
     let mutants = match target.name {
-        "database" => MUTANTS / 40,
-        "tree" => MUTANTS / 10,
+        "database" => MUTANTS / 20,
+        "tree" => MUTANTS / 8,
         _ => MUTANTS,
     };
     let mut mutator = Mutator::new(crc(target.name.as_bytes()).into());
