@@ -12,12 +12,13 @@ use std::io;
 
 use super::input::Input;
 use crate::{
-    Database, IndexOptions, Options, Result, TableOptions,
+    database::{Database, IndexOptions, TableOptions},
     disk::{Disk, FileName, Folder, SimulatedDisk, simulated::Survive},
     env::SimulatedEnv,
-    error::UsageError,
+    error::{Result, UsageError},
     ids::{PageId, PageNo},
     log::{self, GroupWriter},
+    options::Options,
     page::{
         Page, PageOp,
         fuzz::{SIZE, bytes, words},
