@@ -37,7 +37,8 @@ pub struct CheckReport {
     pub pages: u64,
     /// What is wrong. Empty when nothing is.
     pub findings: Vec<String>,
-    /// Data files of dropped tables, and of what was never committed, that a crash has left and that are being deleted.
+    /// Data files of dropped and of temporary tables, and of what was never committed, that a crash has left and that are
+    /// being deleted.
     pub pending: Vec<String>,
     /// Files in the folders of the database that are not its own.
     pub foreign: Vec<String>,

@@ -35,8 +35,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 const HURRY: Duration = Duration::from_millis(2);
 /// What changed longer ago than this is written even when the log is young, so that a quiet database is soon clean.
 const QUIET: Duration = Duration::from_secs(30);
-/// Log of a checkpoint beside its record.
-const LOG_OVERHEAD: u64 = 256;
 /// In a quiet database, fewer bytes of log than this are not worth a checkpoint.
 const WORTHWHILE: u64 = 4096;
 
@@ -123,7 +121,7 @@ impl Checkpointer {
         let mut group = GroupWriter::default();
         let floor = floor.min(unfinished.note(&mut group));
         // This makes room.
-        let _room = log.admit_drop(group.bytes().len() as u64 + LOG_OVERHEAD)?;
+        let _room = log.admit_drop(group.log_bytes())?;
         let (start, end) = log.begin_group().append(group.bytes())?;
         log.sync_to(end)?;
         let (space_ceiling, trx_ceiling) = unfinished.ceilings();
@@ -226,15 +224,18 @@ impl Checkpointer {
     }
 
     /// Starts the page cleaner and the checkpoint worker.
-    pub fn spawn(self: &Arc<Self>, env: &dyn Env) -> [Worker; 2] {
+    ///
+    /// # Errors
+    /// The system starts no more threads.
+    pub fn spawn(self: &Arc<Self>, env: &dyn Env) -> Result<[Worker; 2]> {
         let (cleaner, checkpointer) = (self.clone(), self.clone());
         let health = &self.pool.ground().health;
         let clean = health.watch("cleaner", Box::new(move || cleaner.clean_step()));
         let step = health.watch("checkpoint", Box::new(move || checkpointer.step()));
-        [
-            env.spawn("cleaner", Kind::Service, self.pool.cleaner_wake.clone(), clean),
-            env.spawn("checkpoint", Kind::Service, self.wake.clone(), step),
-        ]
+        Ok([
+            env.spawn("cleaner", Kind::Service, self.pool.cleaner_wake.clone(), clean)?,
+            env.spawn("checkpoint", Kind::Service, self.wake.clone(), step)?,
+        ])
     }
 }
 

@@ -9,7 +9,15 @@
 //!
 //! **May touch.** `engine`, `catalog`, `transaction`, `tree`.
 
-use crate::{catalog::Table, engine::Engine, error::Result, store::Tree, sync::Arc, transaction::read, tree};
+use crate::{
+    catalog::Table,
+    engine::Engine,
+    error::{Owner, Result},
+    store::Tree,
+    sync::Arc,
+    transaction::read,
+    tree,
+};
 
 pub use crate::tree::Seek;
 
@@ -47,6 +55,8 @@ pub struct Cursor {
     table: Arc<Table>,
     entries: Entries,
     tree: Arc<Tree>,
+    /// Whose tree it is.
+    owner: Owner,
     at: At,
     /// The value of a row that has it in pages of its own.
     long: Vec<u8>,
@@ -92,14 +102,14 @@ impl Move<'_> {
 }
 
 impl Cursor {
-    pub(crate) fn new(engine: Arc<Engine>, table: Arc<Table>, tree: Arc<Tree>) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, table: Arc<Table>, tree: Arc<Tree>, owner: Owner) -> Self {
         let entries = tree::Cursor::new(tree.clone());
-        Self { engine, table, entries, tree, at: At::Nothing, long: Vec::new() }
+        Self { engine, table, entries, tree, owner, at: At::Nothing, long: Vec::new() }
     }
 
     /// Another one on the same tree, which is nowhere yet.
     pub(crate) fn another(&self) -> Self {
-        Self::new(self.engine.clone(), self.table.clone(), self.tree.clone())
+        Self::new(self.engine.clone(), self.table.clone(), self.tree.clone(), self.owner.clone())
     }
 
     /// Whether it is nowhere yet.
@@ -135,11 +145,10 @@ impl Cursor {
     /// Moves, and on over entries that are no rows. An entry that is not wanted is the end.
     pub(crate) fn go(&mut self, to: Move<'_>, wanted: impl Fn(&[u8]) -> bool) -> Result<bool> {
         self.at = At::Nothing;
-        let found = self.find(to, wanted);
-        if found.is_err() {
+        self.find(to, wanted).map_err(|error| {
             self.entries = tree::Cursor::new(self.tree.clone());
-        }
-        found
+            error.of(|_| self.owner.clone())
+        })
     }
 
     fn find(&mut self, to: Move<'_>, wanted: impl Fn(&[u8]) -> bool) -> Result<bool> {

@@ -18,7 +18,7 @@ use crate::{
     catalog::{DropReport, IndexDefinition, KeyPart, KeySpec, TableDefinition},
     check::{self, CheckReport},
     disk::{Disk, RealDisk, RealDiskOptions},
-    engine::{Engine, no_database},
+    engine::Engine,
     env::{Env, RealEnv},
     error::{Result, UsageError},
     log::FlushLog,
@@ -139,9 +139,12 @@ impl Database {
             direct: options.direct_io,
             create: options.create_if_missing,
         };
-        let disk: Arc<dyn Disk> =
-            Arc::new(RealDisk::open(path, disk_options).map_err(|error| no_database(error.into()))?);
-        Self::open_on(disk, Arc::new(RealEnv::default()), options, progress)
+        Self::open_on(
+            Arc::new(RealDisk::open(path, disk_options)?),
+            Arc::new(RealEnv::default()),
+            options,
+            progress,
+        )
     }
 
     /// Opens the database on a disk and in a world of the caller's choice: this is how simulations begin.
@@ -155,7 +158,7 @@ impl Database {
         progress: &dyn Fn(Progress),
     ) -> Result<Self> {
         options.check()?;
-        let engine = Engine::open(disk, env, options, progress).map_err(no_database)?;
+        let engine = Engine::open(disk, env, options, progress)?;
         let (tables, frames) = (engine.catalog.count(), engine.pool.occupancy().frames);
         info!(tables, frames, log_end = engine.log.end().0, "the database is open");
         Ok(Self { engine: Arc::new(engine) })

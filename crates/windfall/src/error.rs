@@ -1,11 +1,14 @@
 //! What can go wrong, one enum a family of operations, converging on [`Error`].
 //!
-//! **Purpose.** Every error names the thing (file, table, page, LSN) and, where there is one, the cure.
+//! **Purpose.** Every error names the thing (file, table, page, LSN) and, where there is one, the cure. The lower floors know
+//! tablespaces and no tables: what they say gets its [`Owner`] on the way up, where it costs nothing as long as nothing
+//! fails.
 //!
 //! **Invariants.** Errors are cheap to clone, because a failure that poisons the database is told to everyone.
 //!
 //! **May touch.** `ids`, `sync`.
 
+use core::fmt;
 use std::{io, path::PathBuf};
 
 use crate::{
@@ -32,9 +35,9 @@ pub enum Error {
     /// A table, index or row that does not exist, or exists already.
     #[error(transparent)]
     Schema(#[from] SchemaError),
-    /// The table of this handle was dropped, or truncated since an iterator on it began.
-    #[error("the table was dropped: open the table anew to see what has its name today")]
-    TableDropped,
+    /// The table or index of this handle was dropped, or truncated since an iterator on it began.
+    #[error("{0} was dropped: open the table anew to see what has its name today")]
+    TableDropped(Owner),
     /// An earlier failure left the state on disk unknown; nothing further is written or acknowledged.
     #[error("the database stopped after an earlier failure ({0}): close it and open it again to recover")]
     Poisoned(Arc<str>),
@@ -43,7 +46,76 @@ pub enum Error {
     Closed,
 }
 
+/// What an error is about, by the names that its users know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Owner {
+    /// Nobody has said.
+    #[default]
+    Unknown,
+    /// A table.
+    Table(Arc<str>),
+    /// An index of a table.
+    Index {
+        /// The table.
+        table: Arc<str>,
+        /// The index.
+        index: Arc<str>,
+    },
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("the table"),
+            Self::Table(table) => write!(f, "table {table}"),
+            Self::Index { table, index } => write!(f, "index {index} of table {table}"),
+        }
+    }
+}
+
+impl Owner {
+    /// What is too long in a tree of this owner.
+    fn key(&self) -> &'static str {
+        match self {
+            Self::Unknown | Self::Table(_) => "the key",
+            Self::Index { .. } => "the index key, with the row's own key behind it,",
+        }
+    }
+
+    /// A tablespace of this owner.
+    fn tree(&self, space: SpaceId) -> String {
+        match self {
+            Self::Unknown if space == SpaceId::CATALOG => "the system tree".to_owned(),
+            Self::Unknown => format!("tablespace {space}"),
+            known => format!("{known}, tablespace {space}"),
+        }
+    }
+}
+
 impl Error {
+    /// Says what it is about, unless that is known: `owner` is given the tablespace, if the error has one. What is only words
+    /// gets it in front, so this is for where an error leaves the engine, once.
+    #[cold]
+    pub(crate) fn of(mut self, owner: impl FnOnce(Option<SpaceId>) -> Owner) -> Self {
+        let (known, space) = match &mut self {
+            Self::TableDropped(known)
+            | Self::Usage(
+                UsageError::KeyTooLong { owner: known, .. } | UsageError::ValueTooLong { owner: known, .. },
+            ) => (known, None),
+            Self::Corrupt(CorruptError::Structure { owner: known, space, .. }) => (known, Some(*space)),
+            Self::Usage(UsageError::Other(what)) => {
+                *what = format!("{}: {what}", owner(None)).into();
+                return self;
+            }
+            _ => return self,
+        };
+        if *known == Owner::Unknown {
+            *known = owner(space);
+        }
+        self
+    }
+
     /// Whether it says that something that was written could not be read again, or not be made sense of: that is the
     /// trouble of the table that it lies in, and of nobody else.
     pub(crate) fn is_of_what_was_read(&self) -> bool {
@@ -99,7 +171,7 @@ pub enum DiskError {
 #[non_exhaustive]
 pub enum CorruptError {
     /// A page whose checksum or identity is wrong.
-    #[error("{file}: {page} (last changed at LSN {lsn}) is damaged: {what}")]
+    #[error("{file}: {page} (last changed at LSN {lsn}) is damaged: {what}; restore it from a backup")]
     Page {
         /// The data file.
         file: PathBuf,
@@ -129,8 +201,10 @@ pub enum CorruptError {
         what: Arc<str>,
     },
     /// A structure that contradicts itself.
-    #[error("tablespace {space}: {what}")]
+    #[error("{}: {what}; restore it from a backup", owner.tree(*space))]
     Structure {
+        /// Whose tree it is.
+        owner: Owner,
         /// The tablespace.
         space: SpaceId,
         /// What is wrong.
@@ -142,17 +216,32 @@ pub enum CorruptError {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UsageError {
+    /// No database is in this folder, and none is to be made.
+    #[error(
+        "there is no database in {folder}: name the folder of one, or let it be made by create_if_missing"
+    )]
+    NoDatabase {
+        /// The folder.
+        folder: PathBuf,
+    },
     /// A key longer than a page allows.
-    #[error("the key has {length} bytes; with this page size a key has at most {limit}")]
+    #[error(
+        "{} has {length} bytes, and {owner} takes at most {limit}: make it shorter, or the pages of a new database larger",
+        owner.key()
+    )]
     KeyTooLong {
+        /// Whose key it is.
+        owner: Owner,
         /// Its length in bytes.
         length: usize,
         /// The limit in bytes.
         limit: usize,
     },
     /// A value longer than the format allows.
-    #[error("the value has {length} bytes; a value has at most {limit}")]
+    #[error("the value has {length} bytes, and {owner} takes at most {limit}: divide it among several rows")]
     ValueTooLong {
+        /// Whose value it is.
+        owner: Owner,
         /// Its length in bytes.
         length: u64,
         /// The limit in bytes.
@@ -213,8 +302,34 @@ pub enum SchemaError {
     },
     /// A row with that key exists.
     #[error("the key exists already in {0}")]
-    DuplicateKey(Arc<str>),
+    DuplicateKey(Owner),
     /// No row has that key.
-    #[error("there is no row with that key in {0}")]
+    #[error("there is no row with that key in table {0}")]
     NoRow(Arc<str>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_about_nobody_yet_gets_its_owner_once() {
+        let space = SpaceId(7);
+        let of = |space| CorruptError::Structure { owner: Owner::Unknown, space, what: "torn".into() };
+        let error = Error::from(of(space));
+        assert!(error.to_string().starts_with("tablespace 7: torn; restore"), "{error}");
+        assert!(of(SpaceId::CATALOG).to_string().starts_with("the system tree: torn"));
+        let told = error.of(|of| {
+            assert_eq!(of, Some(space));
+            Owner::Table("t".into())
+        });
+        assert!(told.to_string().starts_with("table t, tablespace 7: torn"), "{told}");
+        let again = told.of(|_| Owner::Table("other".into()));
+        assert!(again.to_string().starts_with("table t,"), "{again}");
+        let words = Error::from(UsageError::Other("too much".into())).of(|_| Owner::Table("t".into()));
+        assert_eq!(words.to_string(), "table t: too much");
+        assert!(matches!(Error::Closed.of(|_| Owner::Table("t".into())), Error::Closed));
+        let unsaid = Error::TableDropped(Owner::Unknown).to_string();
+        assert!(unsaid.starts_with("the table was dropped"), "{unsaid}");
+    }
 }

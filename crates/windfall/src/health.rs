@@ -149,8 +149,9 @@ mod tests {
             ill.poison("a trace of it");
             panic!("a reason")
         };
-        let worker =
-            env.spawn("test", Kind::Service, Arc::new(Event::new()), health.watch("test", Box::new(step)));
+        let worker = env
+            .spawn("test", Kind::Service, Arc::new(Event::new()), health.watch("test", Box::new(step)))
+            .unwrap();
         woken.wait(|| health.is_poisoned());
         drop(worker);
         let error = health.check().unwrap_err().to_string();

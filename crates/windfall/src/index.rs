@@ -11,7 +11,7 @@ use core::ops::{Bound, RangeBounds};
 
 use crate::{
     cursor::{Cursor, Move, Seek},
-    error::{CorruptError, Result},
+    error::{CorruptError, Owner, Result},
     range::{Bounds, Range},
     store::Tree,
     sync::Arc,
@@ -23,6 +23,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Index {
     table: Table,
+    name: Arc<str>,
     tree: Arc<Tree>,
 }
 
@@ -38,8 +39,12 @@ pub struct IndexRow {
 }
 
 impl Index {
-    pub(crate) fn new(table: Table, tree: Arc<Tree>) -> Self {
-        Self { table, tree }
+    pub(crate) fn new(table: Table, name: Arc<str>, tree: Arc<Tree>) -> Self {
+        Self { table, name, tree }
+    }
+
+    fn owner(&self) -> Owner {
+        Owner::Index { table: self.table.name.clone(), index: self.name.clone() }
     }
 
     /// The rows whose index keys lie in a range, in order, from either end.
@@ -69,7 +74,8 @@ impl Index {
 
     fn entries(&self) -> Result<Cursor> {
         self.table.engine.check_open()?;
-        Ok(Cursor::new(self.table.engine.clone(), self.table.inner.clone(), self.tree.clone()))
+        let Table { engine, inner, .. } = &self.table;
+        Ok(Cursor::new(engine.clone(), inner.clone(), self.tree.clone(), self.owner()))
     }
 
     /// The row that an entry leads to, unless it has changed since.
@@ -77,11 +83,12 @@ impl Index {
         let space = self.tree.space().id();
         let (index_key, key) = secondary::split(entry).ok_or_else(|| {
             let what = "an entry of a secondary index makes no sense".into();
-            CorruptError::Structure { space, what }
+            CorruptError::Structure { owner: self.owner(), space, what }
         })?;
-        let call = self.table.inner.enter()?;
+        let call = self.table.enter()?;
         let mut value = Vec::new();
-        if !read::get(&call.clustered, key, &mut value)? {
+        let found = read::get(&call.clustered, key, &mut value);
+        if !found.map_err(|error| self.table.told(error))? {
             return Ok(None);
         }
         let window = &value[..value.len().min(INDEXED)];

@@ -12,6 +12,10 @@ use crate::{
     page,
 };
 
+/// So many pages the log's buffer has room for: a quarter of it is the longest group, and the change of a tree's structure
+/// may write two pages and what says where their entries are.
+const PAGES_IN_LOG_BUFFER: usize = 16;
+
 /// Options of a database. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -72,7 +76,8 @@ impl Options {
         page_size: usize => Some(page_size);
         /// The redo log's size, which bounds how much is written again after a crash. Default: 1 GiB.
         log_size: u64 => log_size;
-        /// The log's buffer in memory, a power of two. A group of changes is at most a quarter of it. Default: 16 MiB.
+        /// The log's buffer in memory, a power of two and at least sixteen pages. A group of changes is at most a quarter of
+        /// it. Default: 16 MiB.
         log_buffer_size: usize => log_buffer_size;
         /// When commits are durable. Default: at once.
         flush_log_at_trx_commit: FlushLog => flush_log_at_trx_commit;
@@ -80,7 +85,8 @@ impl Options {
         hash_index: bool => hash_index;
         /// What all hash indexes together may take. Default: a hundredth of the buffer pool.
         hash_index_memory: u64 => Some(hash_index_memory);
-        /// How many data files are kept open. Default: 400.
+        /// How many data files are kept open, and up to twice as many while they are read and written; never more than the
+        /// process's own limit of open files leaves room for. Default: 400.
         open_files: usize => open_files;
         /// How many threads read and write pages in the background. Default: 8.
         io_threads: usize => io_threads;
@@ -108,13 +114,25 @@ impl Options {
         if !self.log_buffer_size.is_power_of_two() || !(64 << 10..=1 << 30).contains(&self.log_buffer_size) {
             return refuse("log_buffer_size", "a power of two from 64 KiB to 1 GiB is needed".into());
         }
-        if self.open_files < 16 {
-            return refuse("open_files", format!("{} is too few: give it at least 16", self.open_files));
+        if !(16..=1 << 20).contains(&self.open_files) {
+            return refuse("open_files", format!("{}: choose 16 to {}", self.open_files, 1 << 20));
         }
         if !(1..=256).contains(&self.io_threads) {
             return refuse("io_threads", format!("{}: choose 1 to 256", self.io_threads));
         }
         Ok(())
+    }
+
+    /// Refuses a buffer of the log that has no room for what one change of a tree's structure may write of pages of this
+    /// size.
+    pub(crate) fn check_log_buffer(&self, page_size: usize) -> Result<()> {
+        let least = PAGES_IN_LOG_BUFFER * page_size;
+        if self.log_buffer_size >= least {
+            return Ok(());
+        }
+        let (given, least, page) = (self.log_buffer_size >> 10, least >> 10, page_size >> 10);
+        let what = format!("{given} KiB are too few for pages of {page} KiB: give it at least {least} KiB");
+        Err(UsageError::Option { name: "log_buffer_size", what: what.into() }.into())
     }
 
     /// How far the pool may grow.
@@ -222,12 +240,17 @@ mod tests {
             (Options::default().buffer_pool_max_size(1), "buffer_pool_max_size"),
             (Options::default().log_size(1000), "log_size"),
             (Options::default().open_files(1), "open_files"),
+            (Options::default().open_files(usize::MAX), "open_files"),
             (Options::default().io_threads(0), "io_threads"),
         ];
         for (options, name) in bad {
             assert!(options.check().unwrap_err().to_string().contains(name));
         }
         assert!(Options::default().check().is_ok());
+        let buffer = Options::default().log_buffer_size(64 << 10);
+        assert!(buffer.check().is_ok() && buffer.check_log_buffer(4096).is_ok());
+        let error = buffer.check_log_buffer(16 << 10).unwrap_err().to_string();
+        assert!(error.contains("at least 256 KiB"), "{error}");
         let smallest = Options::default().log_size(1 << 20);
         assert!(smallest.segment_size() * 2 <= smallest.log_size);
     }

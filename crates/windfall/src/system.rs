@@ -29,7 +29,7 @@ use smallvec::SmallVec;
 
 use crate::{
     buffer::BufferPool,
-    error::{CorruptError, Error, Result, UsageError},
+    error::{CorruptError, Error, Owner, Result, UsageError},
     ids::{SpaceId, TrxId, UndoPos},
     mtr::Mtr,
     page::EntryHeader,
@@ -113,7 +113,7 @@ impl SystemTree {
 
     /// An error that says that a record here is damaged.
     pub fn damaged(&self, what: &str) -> Error {
-        CorruptError::Structure { space: SpaceId::CATALOG, what: what.into() }.into()
+        CorruptError::Structure { owner: Owner::Unknown, space: SpaceId::CATALOG, what: what.into() }.into()
     }
 
     /// A record's value.
@@ -151,7 +151,12 @@ impl SystemTree {
         let limit = self.tree.inline_limit();
         let mut lengths = changes.iter().filter_map(|change| change.value.as_ref()).map(Vec::len);
         if let Some(length) = lengths.find(|length| *length > limit) {
-            return Err(UsageError::ValueTooLong { length: length as u64, limit: limit as u64 }.into());
+            return Err(UsageError::ValueTooLong {
+                owner: Owner::Unknown,
+                length: length as u64,
+                limit: limit as u64,
+            }
+            .into());
         }
         let _turn = self.writing.lock();
         changes.sort_by(|a, b| a.key.cmp(&b.key));

@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** A call passes the table's gate and works on the shape that it finds inside. It is atomic over all
 //! trees of the table, and when it returns it is as durable as `flush_log_at_trx_commit` says. A handle that outlives
-//! its table answers [`Error::TableDropped`](crate::error::Error::TableDropped), and keeps no page of it alive.
+//! its table answers [`Error::TableDropped`], and keeps no page of it alive.
 //!
 //! **May touch.** `engine`, `catalog`, `transaction`.
 
@@ -12,10 +12,10 @@ use core::ops::RangeBounds;
 use std::io::{self, Read};
 
 use crate::{
-    catalog::{self, Shape},
+    catalog::{self, Call, Shape},
     cursor::Cursor,
     engine::Engine,
-    error::{Result, SchemaError, UsageError},
+    error::{Error, Owner, Result, SchemaError, UsageError},
     ids::Lsn,
     index::Index,
     range::{Bounds, Range},
@@ -63,10 +63,30 @@ impl Table {
         self.inner.look(|shape| shape.clustered.key_limit())
     }
 
+    /// An error of a call on this table, which says so.
+    #[cold]
+    pub(crate) fn told(&self, error: Error) -> Error {
+        error.of(|space| {
+            let index = self.inner.look(|shape| {
+                let index = shape.record.indexes.iter().find(|index| Some(index.space) == space);
+                index.map(|index| index.name.clone())
+            });
+            let table = self.name.clone();
+            match index {
+                Some(index) => Owner::Index { table, index },
+                None => Owner::Table(table),
+            }
+        })
+    }
+
+    pub(crate) fn enter(&self) -> Result<Call<'_>> {
+        self.inner.enter().map_err(|error| self.told(error))
+    }
+
     /// Runs a change of rows, then waits for the log outside the gate.
     fn change<T>(&self, run: impl FnOnce(&RowTarget<'_>) -> Result<(T, Lsn)>) -> Result<T> {
         self.engine.check_open()?;
-        let call = self.inner.enter_to_change()?;
+        let call = self.inner.enter_to_change().map_err(|error| self.told(error))?;
         let shape: &Shape = &call;
         let indexes = shape.secondaries.iter().zip(&shape.record.indexes);
         let secondaries: Vec<Secondary<'_>> = indexes
@@ -92,7 +112,7 @@ impl Table {
             self.engine.transactions.purge_temporary(undo.stream());
         }
         drop(call);
-        let (result, end) = done?;
+        let (result, end) = done.map_err(|error| self.told(error))?;
         if end > Lsn::ZERO {
             self.engine.log.commit(end, self.engine.flush_log())?;
         }
@@ -175,8 +195,8 @@ impl Table {
     /// As [`Table::get`].
     pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         self.engine.check_open()?;
-        let call = self.inner.enter()?;
-        read::get(&call.clustered, key, value)
+        let call = self.enter()?;
+        read::get(&call.clustered, key, value).map_err(|error| self.told(error))
     }
 
     /// Whether there is a row with this key.
@@ -185,8 +205,9 @@ impl Table {
     /// As [`Table::get`].
     pub fn contains(&self, key: &[u8]) -> Result<bool> {
         self.engine.check_open()?;
-        let call = self.inner.enter()?;
-        let header = call.clustered.get_into(key, &mut Vec::new())?;
+        let call = self.enter()?;
+        let header = call.clustered.get_into(key, &mut Vec::new());
+        let header = header.map_err(|error| self.told(error))?;
         Ok(header.is_some_and(|header| !header.is_deleted()))
     }
 
@@ -196,13 +217,14 @@ impl Table {
     /// dropped and truncated between two pieces, also by `out` itself.
     ///
     /// # Errors
-    /// As [`Table::get`]; an `out` that fails; [`Error::TableDropped`](crate::error::Error::TableDropped) when the table is
-    /// dropped or truncated meanwhile, and then some of the value has been written.
+    /// As [`Table::get`]; an `out` that fails; [`Error::TableDropped`] when the table is dropped or truncated meanwhile, and
+    /// then some of the value has been written.
     pub fn read_stream(&self, key: &[u8], out: &mut dyn io::Write) -> Result<Option<u64>> {
         self.engine.check_open()?;
         let opened = {
-            let call = self.inner.enter()?;
-            self.engine.transactions.open_value(&call.clustered, key)?
+            let call = self.enter()?;
+            let opened = self.engine.transactions.open_value(&call.clustered, key);
+            opened.map_err(|error| self.told(error))?
         };
         let Some(mut reader) = opened else { return Ok(None) };
         let length = reader.left();
@@ -211,8 +233,8 @@ impl Table {
             self.engine.check_open()?;
             let n = {
                 // The version is kept from purge; that its tablespace is gone shows as the table's being dropped.
-                let _call = self.inner.enter()?;
-                reader.read(&mut piece)?
+                let _call = self.enter()?;
+                reader.read(&mut piece).map_err(|error| self.told(error))?
             };
             // Nobody waits for what `out` does.
             let failed = |error: io::Error| UsageError::Other(format!("the output: {error}").into());
@@ -246,8 +268,9 @@ impl Table {
     /// A dropped table.
     pub fn cursor(&self) -> Result<Cursor> {
         self.engine.check_open()?;
-        let call = self.inner.enter()?;
-        Ok(Cursor::new(self.engine.clone(), self.inner.clone(), call.clustered.clone()))
+        let call = self.enter()?;
+        let owner = Owner::Table(self.name.clone());
+        Ok(Cursor::new(self.engine.clone(), self.inner.clone(), call.clustered.clone(), owner))
     }
 
     /// A secondary index.
@@ -256,12 +279,13 @@ impl Table {
     /// There is none of this name; a dropped table.
     pub fn index(&self, name: &str) -> Result<Index> {
         self.engine.check_open()?;
-        let call = self.inner.enter()?;
+        let call = self.enter()?;
         let shape = &call;
         let place = shape.record.indexes.iter().position(|index| *index.name == *name);
         let place =
             place.ok_or_else(|| SchemaError::NoIndex { table: self.name.clone(), index: name.into() })?;
-        Ok(Index::new(self.clone(), shape.secondaries[place].clone()))
+        let name = shape.record.indexes[place].name.clone();
+        Ok(Index::new(self.clone(), name, shape.secondaries[place].clone()))
     }
 
     /// Switches the adaptive hash index of this table's trees on or off, and of those that it gets later.

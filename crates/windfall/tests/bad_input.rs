@@ -16,7 +16,7 @@ use windfall::{
         simulated::{Fault, SimulatedDisk, Survive},
     },
     env::SimulatedEnv,
-    error::{CorruptError, DiskError, SchemaError, UsageError},
+    error::{CorruptError, DiskError, Owner, SchemaError, UsageError},
     ids::SpaceId,
 };
 
@@ -81,10 +81,24 @@ fn flip(file: &Path, at: u64) {
 fn a_database_that_is_not_there() {
     let folder = tempfile::tempdir().expect("a folder");
     let missing = folder.path().join("nothing/here");
-    told(
+    let shown = missing.display().to_string();
+    let error = told(
         Database::open(&missing, options().create_if_missing(false)),
-        &["no database", &missing.display().to_string()],
+        &["no database", &shown, "create_if_missing"],
     );
+    assert!(
+        matches!(&error, Error::Usage(UsageError::NoDatabase { folder }) if *folder == missing),
+        "{error:?}"
+    );
+    let disk = Arc::new(SimulatedDisk::new(1));
+    let simulated = Database::open_on(
+        disk.clone(),
+        Arc::new(SimulatedEnv::new(1)),
+        &options().create_if_missing(false),
+        &|_| {},
+    );
+    assert!(matches!(simulated, Err(Error::Usage(UsageError::NoDatabase { .. }))));
+    assert_eq!(disk.len(FileName::Control).expect("an answer"), None);
     assert!(!missing.exists() && !folder.path().join("nothing").exists());
     // A folder of something else stays as it is.
     fs::write(folder.path().join("letter.txt"), "Dear").expect("a file");
@@ -429,10 +443,13 @@ fn names_keys_and_values_that_cannot_be() -> Result<()> {
             assert!(error.to_string().contains(&limit.to_string()));
         }
     }
-    told(table.put(&vec![7; limit + 1], b""), &["key has", &limit.to_string()]);
+    told(table.put(&vec![7; limit + 1], b""), &["key has", "table t takes", &limit.to_string()]);
     let endless = std::io::repeat(1);
-    told(table.insert_stream(b"k", (4 << 30) + 1, &mut endless.take(u64::MAX)), &["value has", "4294967296"]);
-    told(table.insert_stream(b"k", 1000, &mut &[1u8; 10][..]), &["source"]);
+    told(
+        table.insert_stream(b"k", (4 << 30) + 1, &mut endless.take(u64::MAX)),
+        &["value has", "table t takes", "4294967296"],
+    );
+    told(table.insert_stream(b"k", 1000, &mut &[1u8; 10][..]), &["table t: ", "source"]);
     told(table.insert_stream(b"k", 100_000, &mut &vec![1u8; 70_000][..]), &["source"]);
     assert_eq!(table.get(b"k")?, None);
     // A value that is longer than the whole log, and than the pool.
@@ -705,5 +722,49 @@ fn a_group_that_is_too_large_for_the_pool_is_refused() -> Result<()> {
     }
     assert_eq!(db.tables()?.len(), 0);
     assert_eq!(db.check()?.findings, Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn errors_name_the_table_or_the_index_that_they_are_about() -> Result<()> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let db = Database::open(folder.path(), options())?;
+    let definition = TableOptions::default().index("i", IndexOptions::on_value(0..900).unique());
+    let table = db.create_table("t", definition)?;
+    table.insert(b"a", b"first")?;
+    told(table.insert(b"a", b"other"), &["in table t"]);
+    told(table.update(b"b", b"other"), &["in table t"]);
+    told(table.insert(b"b", b"first"), &["in index i of table t"]);
+    // Either is short enough, both behind one another are not.
+    let (key, value) = ([1; 600], [1; 900]);
+    told(table.put(&key, &value), &["index key", "index i of table t takes at most 768"]);
+    let plain = db.create_table("plain", TableOptions::default())?;
+    plain.put(&key, &value)?;
+    let refused = db.create_index("plain", "late", IndexOptions::on_value(0..900));
+    told(refused, &["index key", "index late of table plain takes at most 768"]);
+
+    let (mut cursor, mut rows, index) = (table.cursor()?, table.rows()?, table.index("i")?);
+    let mut by_index = index.cursor()?;
+    db.drop_index("t", "i")?;
+    for error in [index.get(b"x")?.next().map(|row| row.map(drop)), Some(by_index.next().map(drop))] {
+        let error = told(error.expect("it does not end"), &["index i of table t was dropped"]);
+        assert!(matches!(error, Error::TableDropped(Owner::Index { .. })), "{error:?}");
+    }
+    db.drop_table("t")?;
+    let mut out = Vec::new();
+    for error in [
+        table.get(b"a").map(drop),
+        table.contains(b"a").map(drop),
+        table.read_stream(b"a", &mut out).map(drop),
+        table.put(b"a", b""),
+        table.delete(b"a").map(drop),
+        table.cursor().map(drop),
+        table.index("i").map(drop),
+        cursor.next().map(drop),
+        rows.next().expect("it does not end").map(drop),
+    ] {
+        let error = told(error, &["table t was dropped", "open the table anew"]);
+        assert!(matches!(error, Error::TableDropped(Owner::Table(_))), "{error:?}");
+    }
     Ok(())
 }

@@ -107,7 +107,7 @@ impl Known {
     }
 
     fn must_be_drop(&self, error: &Error, what: &str) {
-        assert!(matches!(error, Error::TableDropped), "{what} of table {}: {error}", self.number);
+        assert!(matches!(error, Error::TableDropped(_)), "{what} of table {}: {error}", self.number);
         assert!(self.drop_begun.load(SeqCst), "{what}: table {} is told as dropped and is not", self.number);
     }
 }
@@ -250,7 +250,7 @@ impl World {
             };
             match seen {
                 Ok(rows) => drop(self.reads.fetch_add(rows, Relaxed)),
-                Err(Error::TableDropped) => assert!(
+                Err(Error::TableDropped(_)) => assert!(
                     known.drop_begun.load(SeqCst) || known.may_be_emptied_since(from),
                     "table {} is told as dropped and is not",
                     known.number
@@ -285,7 +285,7 @@ impl World {
         for row in index.range::<&[u8]>(..)? {
             // The index may be dropped alone.
             let row = match row {
-                Err(Error::TableDropped) => break,
+                Err(Error::TableDropped(_)) => break,
                 row => row?,
             };
             let key = u32::from_be_bytes(row.key.try_into().expect("four bytes"));
@@ -358,7 +358,10 @@ impl World {
         for (known, table, indexed) in gone {
             known.dropped.store(true, SeqCst);
             let dropped = |what: &str, error: Option<Error>| {
-                assert!(matches!(error, Some(Error::TableDropped)), "{what} on a dropped table: {error:?}");
+                assert!(
+                    matches!(error, Some(Error::TableDropped(_))),
+                    "{what} on a dropped table: {error:?}"
+                );
             };
             dropped("get", table.get(b"key").err());
             dropped("contains", table.contains(b"key").err());

@@ -1,11 +1,12 @@
 //! Cursors over tables and indexes: beside a model, and while the table changes or goes.
 
+mod common;
+
 use std::collections::BTreeMap;
 
+use common::{key, new_database};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use windfall::{
-    Cursor, Database, Error, FlushLog, IndexCursor, IndexOptions, Options, Result, Seek, TableOptions,
-};
+use windfall::{Cursor, Error, FlushLog, IndexCursor, IndexOptions, Options, Result, Seek, TableOptions};
 
 fn options() -> Options {
     Options::default().page_size(4096).buffer_pool_size(8 << 20).flush_log_at_trx_commit(FlushLog::Lazy)
@@ -97,8 +98,7 @@ fn walk(chance: &mut StdRng, rows: &Rows, part: fn(&Keys) -> &[u8], cursor: &mut
 fn cursors_walk_like_a_model() -> Result<()> {
     for seed in 0..12 {
         let mut chance = StdRng::seed_from_u64(seed);
-        let folder = tempfile::tempdir().unwrap();
-        let db = Database::open(folder.path(), options())?;
+        let (_folder, db) = new_database(options())?;
         let table = db.create_table("t", TableOptions::default().index("i", IndexOptions::on_value(0..2)))?;
         let (mut rows, mut by_index) = (Rows::new(), Rows::new());
         // The last round is an empty table.
@@ -128,18 +128,17 @@ fn cursors_walk_like_a_model() -> Result<()> {
 #[test]
 fn a_cursor_keeps_its_place_while_rows_come_and_go() -> Result<()> {
     const ROWS: u32 = 20_000;
-    let folder = tempfile::tempdir().unwrap();
-    let db = Database::open(folder.path(), options())?;
+    let (_folder, db) = new_database(options())?;
     let table = db.create_table("t", TableOptions::default())?;
     for n in (0..ROWS).step_by(2) {
-        table.insert(&n.to_be_bytes(), &[1; 100])?;
+        table.insert(&key(n), &[1; 100])?;
     }
     // The even rows stay; splits and merges of the odd ones go on around them.
     std::thread::scope(|scope| {
         let changer = scope.spawn(|| -> Result<()> {
             for n in (1..ROWS).step_by(2).chain((1..ROWS).step_by(2).rev()) {
-                if !table.delete(&n.to_be_bytes())? {
-                    table.insert(&n.to_be_bytes(), &[2; 300])?;
+                if !table.delete(&key(n))? {
+                    table.insert(&key(n), &[2; 300])?;
                 }
             }
             Ok(())
@@ -170,8 +169,7 @@ fn a_cursor_keeps_its_place_while_rows_come_and_go() -> Result<()> {
 
 #[test]
 fn a_seek_looks_anew() -> Result<()> {
-    let folder = tempfile::tempdir().unwrap();
-    let db = Database::open(folder.path(), options())?;
+    let (_folder, db) = new_database(options())?;
     let table = db.create_table("t", TableOptions::default().index("i", IndexOptions::on_value(0..1)))?;
     for key in ["a", "b", "c"] {
         table.insert(key.as_bytes(), b"1")?;
@@ -193,22 +191,21 @@ fn a_seek_looks_anew() -> Result<()> {
 
 #[test]
 fn a_cursor_ends_with_its_table() -> Result<()> {
-    let folder = tempfile::tempdir().unwrap();
-    let db = Database::open(folder.path(), options())?;
+    let (_folder, db) = new_database(options())?;
     let table = db.create_table("t", TableOptions::default().index("i", IndexOptions::on_value(0..1)))?;
     for n in 0..100_u32 {
-        table.insert(&n.to_be_bytes(), b"v")?;
+        table.insert(&key(n), b"v")?;
     }
     let (mut cursor, mut by_index) = (table.cursor()?, table.index("i")?.cursor()?);
     assert!(cursor.next()? && by_index.next()?);
     db.truncate_table("t")?;
-    assert!(matches!(cursor.next(), Err(Error::TableDropped)));
-    assert!(matches!(by_index.prev(), Err(Error::TableDropped)));
+    assert!(matches!(cursor.next(), Err(Error::TableDropped(_))));
+    assert!(matches!(by_index.prev(), Err(Error::TableDropped(_))));
     assert_eq!((cursor.row(), by_index.row()), (None, None));
     // The handle follows the table; a cursor of before does not.
-    assert!(matches!(cursor.seek(Seek::First), Err(Error::TableDropped)));
+    assert!(matches!(cursor.seek(Seek::First), Err(Error::TableDropped(_))));
     assert!(!table.cursor()?.seek(Seek::First)?);
     db.drop_table("t")?;
-    assert!(matches!(table.cursor(), Err(Error::TableDropped)));
+    assert!(matches!(table.cursor(), Err(Error::TableDropped(_))));
     Ok(())
 }

@@ -1,19 +1,17 @@
 //! The library as its users see it, on a real disk.
 
+mod common;
+
+use common::{key, new_database};
 use windfall::{Database, Error, IndexOptions, Options, Result, TableOptions, error::SchemaError};
 
 fn options() -> Options {
     Options::default().buffer_pool_size(8 << 20).log_size(16 << 20)
 }
 
-fn key(n: u32) -> [u8; 4] {
-    n.to_be_bytes()
-}
-
 #[test]
 fn rows_come_and_go_and_survive() -> Result<()> {
-    let folder = tempfile::tempdir().unwrap();
-    let db = Database::open(folder.path(), options())?;
+    let (folder, db) = new_database(options())?;
     let table =
         db.create_table("t", TableOptions::default().index("by_start", IndexOptions::on_value(0..4)))?;
     for n in 0..2000u32 {
@@ -46,8 +44,7 @@ fn rows_come_and_go_and_survive() -> Result<()> {
 
 #[test]
 fn ddl_is_what_it_says() -> Result<()> {
-    let folder = tempfile::tempdir().unwrap();
-    let db = Database::open(folder.path(), options())?;
+    let (_folder, db) = new_database(options())?;
     for name in ["a", "b", "c"] {
         db.create_table(name, TableOptions::default())?.insert(b"name", name.as_bytes())?;
     }
@@ -60,15 +57,15 @@ fn ddl_is_what_it_says() -> Result<()> {
     let mut rows = old.rows()?;
     let report = db.truncate_table("b")?;
     assert_eq!(report.trees, 1);
-    assert!(matches!(rows.next(), Some(Err(Error::TableDropped))));
+    assert!(matches!(rows.next(), Some(Err(Error::TableDropped(_)))));
     assert_eq!(old.get(b"name")?, None);
     old.insert(b"name", b"new")?;
     // One that does not exist: then none is dropped.
     assert!(db.drop_tables(&["b", "nothing"]).is_err());
     assert_eq!(old.get(b"name")?, Some(b"new".to_vec()));
     db.drop_tables(&["b", "c"])?;
-    assert!(matches!(old.get(b"name"), Err(Error::TableDropped)));
-    assert!(matches!(old.insert(b"x", b"y"), Err(Error::TableDropped)));
+    assert!(matches!(old.get(b"name"), Err(Error::TableDropped(_))));
+    assert!(matches!(old.insert(b"x", b"y"), Err(Error::TableDropped(_))));
     db.create_table("b", TableOptions::default())?;
     assert_eq!(db.table("b")?.get(b"name")?, None);
     assert_eq!(db.tables()?.into_iter().map(|t| t.name).collect::<Vec<_>>(), ["b", "d"]);
@@ -77,8 +74,7 @@ fn ddl_is_what_it_says() -> Result<()> {
 
 #[test]
 fn indexes_come_and_go() -> Result<()> {
-    let folder = tempfile::tempdir().unwrap();
-    let db = Database::open(folder.path(), options())?;
+    let (_folder, db) = new_database(options())?;
     let table = db.create_table("t", TableOptions::default())?;
     for n in 0..500u32 {
         table.insert(&key(n), &key(n / 2))?;
@@ -105,8 +101,7 @@ fn indexes_come_and_go() -> Result<()> {
 
 #[test]
 fn temporary_tables_end_with_their_session() -> Result<()> {
-    let folder = tempfile::tempdir().unwrap();
-    let db = Database::open(folder.path(), options())?;
+    let (_folder, db) = new_database(options())?;
     let session = db.session();
     let table = session.create_temporary_table("t", TableOptions::default())?;
     for n in 0..3000u32 {
@@ -118,16 +113,15 @@ fn temporary_tables_end_with_their_session() -> Result<()> {
     scratch.insert(b"a", b"b")?;
     let kept = scratch.clone();
     drop(scratch);
-    assert!(matches!(kept.get(b"a"), Err(Error::TableDropped)));
+    assert!(matches!(kept.get(b"a"), Err(Error::TableDropped(_))));
     drop(session);
-    assert!(matches!(table.get(&key(1)), Err(Error::TableDropped)));
+    assert!(matches!(table.get(&key(1)), Err(Error::TableDropped(_))));
     Ok(())
 }
 
 #[test]
 fn many_threads_on_one_table() -> Result<()> {
-    let folder = tempfile::tempdir().unwrap();
-    let db = Database::open(folder.path(), options())?;
+    let (_folder, db) = new_database(options())?;
     let table = db.create_table("t", TableOptions::default().index("i", IndexOptions::on_value(0..4)))?;
     std::thread::scope(|scope| {
         for t in 0..4u32 {
@@ -153,8 +147,7 @@ fn many_threads_on_one_table() -> Result<()> {
 
 #[test]
 fn a_lost_file_is_told_as_lost_and_nothing_is_deleted() -> Result<()> {
-    let folder = tempfile::tempdir().unwrap();
-    let db = Database::open(folder.path(), options())?;
+    let (folder, db) = new_database(options())?;
     let table = db.create_table("t", TableOptions::default())?;
     for n in 0..100u32 {
         table.insert(&key(n), b"value")?;
@@ -184,8 +177,7 @@ fn a_lost_file_is_told_as_lost_and_nothing_is_deleted() -> Result<()> {
 #[test]
 fn the_first_rows_of_a_table_may_come_at_the_same_time() -> Result<()> {
     const THREADS: u32 = 4;
-    let folder = tempfile::tempdir().unwrap();
-    let db = Database::open(folder.path(), options())?;
+    let (_folder, db) = new_database(options())?;
     db.set_flush_log_at_trx_commit(windfall::FlushLog::Lazy);
     for round in 0..300 {
         let table = db.create_table(&format!("t{round}"), TableOptions::default())?;
@@ -207,9 +199,8 @@ fn the_first_rows_of_a_table_may_come_at_the_same_time() -> Result<()> {
 
 #[test]
 fn many_new_files_at_once_do_not_hold_up_the_log() -> Result<()> {
-    let folder = tempfile::tempdir().unwrap();
-    let options = Options::default().page_size(4096).buffer_pool_size(8 << 20).log_size(4 << 20);
-    let db = Database::open(folder.path(), options)?;
+    let (_folder, db) =
+        new_database(Options::default().page_size(4096).buffer_pool_size(8 << 20).log_size(4 << 20))?;
     db.set_flush_log_at_trx_commit(windfall::FlushLog::Lazy);
     for n in 0..100 {
         db.create_table(&format!("t{n}"), TableOptions::default())?.insert(b"key", b"value")?;
@@ -234,8 +225,7 @@ fn many_new_files_at_once_do_not_hold_up_the_log() -> Result<()> {
 #[test]
 fn closing_ends_what_is_under_way() -> Result<()> {
     for _ in 0..10 {
-        let folder = tempfile::tempdir().unwrap();
-        let db = Database::open(folder.path(), options())?;
+        let (folder, db) = new_database(options())?;
         db.set_flush_log_at_trx_commit(windfall::FlushLog::Write);
         let table = db.create_table("t", TableOptions::default())?;
         let written = std::thread::scope(|scope| {
@@ -280,8 +270,7 @@ fn a_check_is_not_alarmed_by_what_a_reader_keeps() -> Result<()> {
             Ok(())
         }
     }
-    let folder = tempfile::tempdir().unwrap();
-    let db = Database::open(folder.path(), options())?;
+    let (_folder, db) = new_database(options())?;
     // The reader's own table is the last to be checked: its turn comes when the reader has gone.
     let read = db.create_table("z", TableOptions::default())?;
     let changed = db.create_table("a", TableOptions::default())?;
@@ -300,8 +289,7 @@ fn a_check_is_not_alarmed_by_what_a_reader_keeps() -> Result<()> {
 
 #[test]
 fn metrics_tell_of_the_catalog_and_of_what_waits_to_be_deleted() -> Result<()> {
-    let folder = tempfile::tempdir().unwrap();
-    let db = Database::open(folder.path(), options())?;
+    let (_folder, db) = new_database(options())?;
     assert!(db.metrics().catalog_height <= 1);
     for n in 0..400 {
         db.create_table(&format!("table {n} of a catalog that grows"), TableOptions::default())?;
@@ -324,5 +312,36 @@ fn metrics_tell_of_the_catalog_and_of_what_waits_to_be_deleted() -> Result<()> {
     assert!(most >= 8_000_000, "{most} bytes were seen waiting");
     assert_eq!(db.metrics().files_pending_bytes, 0);
     assert!(db.metrics().to_prometheus().contains("windfall_catalog_height"));
+    Ok(())
+}
+
+/// Whoever closes a database that somebody else is closing is told when that is done: the folder is free then.
+#[test]
+fn who_closes_second_waits_for_the_end() -> Result<()> {
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..5u32 {
+        let db = Database::open(folder.path(), options().flush_log_at_trx_commit(windfall::FlushLog::Lazy))?;
+        let name = format!("t{round}");
+        let table = db.create_table(&name, TableOptions::default())?;
+        for n in 0..5_000u32 {
+            table.insert(&key(n), &[7; 500])?;
+        }
+        let first = AtomicBool::new(true);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                let (db, first, name, folder) = (db.clone(), &first, &name, folder.path());
+                scope.spawn(move || {
+                    db.close().unwrap();
+                    if first.swap(false, SeqCst) {
+                        let db = Database::open(folder, options()).unwrap();
+                        assert_eq!(db.table(name).unwrap().rows().unwrap().count(), 5_000);
+                    }
+                });
+            }
+        });
+        assert!(matches!(table.get(b"k"), Err(Error::Closed)));
+        db.close()?;
+    }
     Ok(())
 }

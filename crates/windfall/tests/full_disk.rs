@@ -6,15 +6,18 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        mpsc,
     },
     thread,
+    time::Duration,
 };
 
 use windfall::{
     Database, Error, FlushLog, IndexOptions, Options, Result, Table, TableOptions,
     disk::simulated::{SimulatedDisk, Survive},
-    env::{Env, RealEnv, SimulatedEnv},
+    env::{Env, Kind, RealEnv, SimulatedEnv, Step, Worker},
     error::DiskError,
+    sync::Event,
 };
 
 const PAGE: u64 = 4096;
@@ -161,7 +164,7 @@ fn many_threads_and_a_disk_that_is_full_now_and_then() {
                 .collect();
             for turn in 0..12 {
                 disk.full_from((turn % 2 == 0).then_some(1));
-                thread::sleep(core::time::Duration::from_millis(40 + 10 * round));
+                thread::sleep(Duration::from_millis(40 + 10 * round));
             }
             stop.store(true, SeqCst);
             writers.into_iter().flat_map(|writer| writer.join().expect("a writer")).collect()
@@ -173,7 +176,7 @@ fn many_threads_and_a_disk_that_is_full_now_and_then() {
         // The log looks once a second whether there is room again.
         let late = || {
             (0..200).find_map(|_| {
-                thread::sleep(core::time::Duration::from_millis(50));
+                thread::sleep(Duration::from_millis(50));
                 table.put(b"at last", b"there is room").ok()
             })
         };
@@ -181,4 +184,81 @@ fn many_threads_and_a_disk_that_is_full_now_and_then() {
         assert_eq!(db.check().expect("a check").findings, Vec::<String>::new(), "round {round}");
         db.close().expect("a clean end");
     }
+}
+
+/// Real threads, whose workers have had their first look before opening goes on.
+#[derive(Debug, Default)]
+struct EagerEnv(RealEnv);
+
+impl Env for EagerEnv {
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn random(&self) -> u64 {
+        self.0.random()
+    }
+
+    fn spawn(&self, name: &'static str, kind: Kind, wake: Arc<Event>, mut step: Step) -> Result<Worker> {
+        let (tell, told) = mpsc::channel();
+        let step = move || {
+            let next = step();
+            let _ = tell.send(());
+            next
+        };
+        let worker = self.0.spawn(name, kind, wake, Box::new(step));
+        told.recv().expect("a first step");
+        worker
+    }
+
+    fn wait(&self, event: &Event, ready: &mut dyn FnMut() -> bool) {
+        self.0.wait(event, ready);
+    }
+
+    fn wait_for(&self, event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
+        self.0.wait_for(event, at_most, ready);
+    }
+}
+
+/// A process dies while a drop is being tidied up, and by then others have filled the disk: who opens the database makes room
+/// in it.
+#[test]
+fn a_full_disk_keeps_no_database_shut() {
+    // All of the history lies in the first segment of the log: there is no old one to use again.
+    let open = |disk: &SimulatedDisk, env: Arc<dyn Env>| {
+        let options =
+            Options::default().page_size(PAGE as usize).buffer_pool_size(200 * PAGE).log_size(64 << 20);
+        Database::open_on(Arc::new(disk.clone()), env, &options, &|_| {})
+    };
+    let cut = |moment: Option<u64>| {
+        let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+        let db = open(&disk, Arc::new(env.clone())).expect("a database");
+        for name in ["t", "other"] {
+            let options = TableOptions::default().index("i", IndexOptions::on_value(0..1));
+            db.create_table(name, options).expect("a table").put(b"k", b"v").expect("a row");
+        }
+        for _ in 0..2 {
+            db.checkpoint().expect("a checkpoint");
+            env.settle(100);
+        }
+        let before = disk.operations();
+        disk.crash_at(moment.map_or(u64::MAX, |moment| before + moment));
+        let _ = db.drop_table("other");
+        env.settle(2_000);
+        let operations = disk.operations() - before;
+        drop((db, env));
+        (disk, operations)
+    };
+    let (_, operations) = cut(None);
+    for (moment, chance) in (1..=operations).flat_map(|moment| (0..6).map(move |chance| (moment, chance))) {
+        let what = format!("crash at operation {moment} of {operations}, chance {chance}");
+        let disk = cut(Some(moment)).0.restart(Survive::Random(chance));
+        disk.full_from(Some(0));
+        let db = open(&disk, Arc::new(EagerEnv::default())).expect(&what);
+        assert_eq!(db.table("t").expect(&what).get(b"k").expect(&what).as_deref(), Some(&b"v"[..]), "{what}");
+        db.drop_table("t").expect(&what);
+        disk.full_from(None);
+        assert_eq!(db.check().expect(&what).findings, Vec::<String>::new(), "{what}");
+    }
+    assert!(operations > 5, "{operations} operations");
 }

@@ -124,8 +124,8 @@ fn temporary_tables_leave_nothing() -> Result<()> {
 
     // Handles that are left keep nothing alive, and a scratch tree ends with its session at the latest.
     drop(session);
-    assert!(matches!(scratch.get(b"key"), Err(Error::TableDropped)));
-    assert!(matches!(temporary.put(b"key", b""), Err(Error::TableDropped)));
+    assert!(matches!(scratch.get(b"key"), Err(Error::TableDropped(_))));
+    assert!(matches!(temporary.put(b"key", b""), Err(Error::TableDropped(_))));
     wait_until("the end of temporary files", || {
         let metrics = db.metrics();
         metrics.files_pending + metrics.drops_pending == 0

@@ -1,5 +1,7 @@
 //! Tables and their handles beside statements on the same tables, with threads on a real disk.
 
+mod common;
+
 use std::{
     io::{self, Read, Write},
     sync::{
@@ -11,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use common::{key, new_database};
 use windfall::{
     Database, Error, FlushLog, IndexOptions, Options, Result, Table, TableOptions,
     error::{SchemaError, UsageError},
@@ -19,10 +22,6 @@ use windfall::{
 
 fn options() -> Options {
     Options::default().buffer_pool_size(16 << 20).log_size(32 << 20).flush_log_at_trx_commit(FlushLog::Lazy)
-}
-
-fn key(n: u32) -> [u8; 4] {
-    n.to_be_bytes()
 }
 
 /// Runs something that might wait for ever.
@@ -35,8 +34,7 @@ fn in_time<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 'stat
 #[test]
 fn calls_go_on_while_an_index_is_built() -> Result<()> {
     const ROWS: u32 = 60_000;
-    let folder = tempfile::tempdir().unwrap();
-    let db = Database::open(folder.path(), options())?;
+    let (_folder, db) = new_database(options())?;
     let table = db.create_table("t", TableOptions::default().index("old", IndexOptions::on_value(4..8)))?;
     for n in 0..ROWS {
         table.insert(&key(n), &[key(n), key(n % 7)].concat())?;
@@ -102,8 +100,7 @@ fn calls_go_on_while_an_index_is_built() -> Result<()> {
 
 #[test]
 fn a_drop_waits_for_the_index_that_is_being_built() -> Result<()> {
-    let folder = tempfile::tempdir().unwrap();
-    let db = Database::open(folder.path(), options())?;
+    let (_folder, db) = new_database(options())?;
     for round in 0..10 {
         let table = db.create_table("t", TableOptions::default())?;
         for n in 0..2000u32 {
@@ -200,8 +197,7 @@ fn a_source_may_call_tables_that_a_statement_is_closing() -> Result<()> {
         ("check", |db| db.check().map(drop)),
     ];
     for (what, statement) in statements {
-        let folder = tempfile::tempdir().unwrap();
-        let db = Database::open(folder.path(), options())?;
+        let (folder, db) = new_database(options())?;
         let (a, b) =
             (db.create_table("a", TableOptions::default())?, db.create_table("b", TableOptions::default())?);
         for table in [&a, &b] {
@@ -233,8 +229,7 @@ fn a_source_may_call_tables_that_a_statement_is_closing() -> Result<()> {
 
 #[test]
 fn a_source_makes_no_statement_and_waits_for_no_row() -> Result<()> {
-    let folder = tempfile::tempdir().unwrap();
-    let db = Database::open(folder.path(), options())?;
+    let (_folder, db) = new_database(options())?;
     let table = db.create_table("t", TableOptions::default())?;
     table.insert(&key(1), &vec![1; 100_000])?;
     let refused = |result: Result<()>| {
@@ -288,8 +283,8 @@ fn a_source_makes_no_statement_and_waits_for_no_row() -> Result<()> {
 /// Two databases count as one here: threads may go through them in both orders, and neither sees the whole circle.
 #[test]
 fn calls_within_calls_on_another_database_close_no_circle() -> Result<()> {
-    let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
-    let dbs = [&folders[0], &folders[1]].map(|folder| Database::open(folder.path(), options()).unwrap());
+    let ((_folder, one), (_other_folder, other)) = (new_database(options())?, new_database(options())?);
+    let dbs = [one, other];
     let tables = [0, 1].map(|n| dbs[n].create_table("t", TableOptions::default()).unwrap());
     // In each thread's source: the other database's row, which the other thread is putting.
     let (ours, of) = (tables.clone(), dbs.clone());
@@ -349,8 +344,7 @@ fn calls_within_calls_on_another_database_close_no_circle() -> Result<()> {
 
 #[test]
 fn a_sink_holds_up_nobody_and_gets_the_value_that_was_there() -> Result<()> {
-    let folder = tempfile::tempdir().unwrap();
-    let db = Database::open(folder.path(), options())?;
+    let (_folder, db) = new_database(options())?;
     let table = db.create_table("t", TableOptions::default())?;
     let value = vec![3; LONG as usize];
     table.insert(&key(0), &value)?;
@@ -380,7 +374,7 @@ fn a_sink_holds_up_nobody_and_gets_the_value_that_was_there() -> Result<()> {
             };
             handle.read_stream(&key(0), &mut Acting(Some(act))).unwrap_err()
         });
-        assert!(matches!(error, Error::TableDropped), "{error}");
+        assert!(matches!(error, Error::TableDropped(_)), "{error}");
     }
     Ok(())
 }
@@ -388,8 +382,7 @@ fn a_sink_holds_up_nobody_and_gets_the_value_that_was_there() -> Result<()> {
 #[test]
 fn tables_with_large_records_are_swapped() -> Result<()> {
     for page_size in [4096, 16384] {
-        let folder = tempfile::tempdir().unwrap();
-        let db = Database::open(folder.path(), options().page_size(page_size))?;
+        let (folder, db) = new_database(options().page_size(page_size))?;
         // The largest record there is.
         let made = |name: &str, size: usize| {
             db.create_table(name, TableOptions::default().metadata(vec![name.as_bytes()[0]; size])).is_ok()
@@ -429,8 +422,7 @@ fn tables_with_large_records_are_swapped() -> Result<()> {
 
 #[test]
 fn values_are_put_from_sources() -> Result<()> {
-    let folder = tempfile::tempdir().unwrap();
-    let db = Database::open(folder.path(), options())?;
+    let (_folder, db) = new_database(options())?;
     let table = db.create_table("t", TableOptions::default().index("i", IndexOptions::on_value(0..2)))?;
     let value =
         |length: usize, salt: usize| -> Vec<u8> { (0..length).map(|n| (n / 3 + salt) as u8).collect() };
@@ -470,8 +462,7 @@ fn values_are_put_from_sources() -> Result<()> {
 #[test]
 fn a_value_far_longer_than_the_log_is_put_replaced_and_deleted() -> Result<()> {
     const LENGTH: u64 = 64 << 20;
-    let folder = tempfile::tempdir().unwrap();
-    let db = Database::open(folder.path(), options().log_size(4 << 20).log_buffer_size(1 << 20))?;
+    let (_folder, db) = new_database(options().log_size(4 << 20).log_buffer_size(1 << 20))?;
     let table = db.create_table("t", TableOptions::default())?;
     for fill in [1, 2] {
         table.put_stream(b"long", LENGTH, &mut io::repeat(fill).take(LENGTH))?;
@@ -491,8 +482,7 @@ fn a_value_far_longer_than_the_log_is_put_replaced_and_deleted() -> Result<()> {
 
 #[test]
 fn indexes_are_made_of_fields() -> Result<()> {
-    let folder = tempfile::tempdir().unwrap();
-    let db = Database::open(folder.path(), options())?;
+    let (_folder, db) = new_database(options())?;
     let table = db.create_table(
         "people",
         TableOptions::default()
@@ -524,8 +514,7 @@ fn indexes_are_made_of_fields() -> Result<()> {
 
 #[test]
 fn a_session_drops_what_is_its_own() -> Result<()> {
-    let folder = tempfile::tempdir().unwrap();
-    let db = Database::open(folder.path(), options())?;
+    let (_folder, db) = new_database(options())?;
     let (session, other) = (db.session(), db.session());
     let indexed = || TableOptions::default().index("i", IndexOptions::on_value(0..4));
     let table = session.create_temporary_table("t", indexed())?;
@@ -538,9 +527,9 @@ fn a_session_drops_what_is_its_own() -> Result<()> {
     let mut rows = table.rows()?;
     assert!(rows.next().is_some_and(|row| row.is_ok()));
     assert_eq!(session.drop_temporary_table("t")?.trees, 2);
-    assert!(matches!(table.get(&key(1)), Err(Error::TableDropped)));
-    assert!(matches!(table.put(&key(1), b""), Err(Error::TableDropped)));
-    assert!(matches!(rows.next(), Some(Err(Error::TableDropped))));
+    assert!(matches!(table.get(&key(1)), Err(Error::TableDropped(_))));
+    assert!(matches!(table.put(&key(1), b""), Err(Error::TableDropped(_))));
+    assert!(matches!(rows.next(), Some(Err(Error::TableDropped(_)))));
     let missing = session.drop_temporary_table("t").unwrap_err();
     assert!(matches!(missing, Error::Schema(SchemaError::NoTable(_))), "{missing}");
     assert!(session.temporary_table("t").is_err());
@@ -553,8 +542,7 @@ fn a_session_drops_what_is_its_own() -> Result<()> {
 
 #[test]
 fn a_scratch_tree_ends_with_its_guard_or_its_session() -> Result<()> {
-    let folder = tempfile::tempdir().unwrap();
-    let db = Database::open(folder.path(), options())?;
+    let (_folder, db) = new_database(options())?;
     let session = db.session();
     let (first, second) = (session.scratch()?, session.scratch()?);
     for n in 0..3000u32 {
@@ -565,7 +553,7 @@ fn a_scratch_tree_ends_with_its_guard_or_its_session() -> Result<()> {
     assert_eq!((first.rows()?.count(), second.rows()?.count()), (3000, 10));
     let taken = db.metrics();
     drop(first);
-    assert!(matches!(handle.get(&key(1)), Err(Error::TableDropped)));
+    assert!(matches!(handle.get(&key(1)), Err(Error::TableDropped(_))));
     assert_eq!(second.rows()?.count(), 10);
     // Its memory comes back while others go on.
     let back = || db.metrics().pool_dirty + 30 < taken.pool_dirty;
@@ -577,10 +565,10 @@ fn a_scratch_tree_ends_with_its_guard_or_its_session() -> Result<()> {
     }
     assert!(back(), "{taken:?}");
     drop(session);
-    assert!(matches!(second.put(&key(1), b"late"), Err(Error::TableDropped)));
+    assert!(matches!(second.put(&key(1), b"late"), Err(Error::TableDropped(_))));
     drop(second);
     let third = db.session().scratch()?;
-    assert!(matches!(third.get(&key(1)), Err(Error::TableDropped)), "its session has ended");
+    assert!(matches!(third.get(&key(1)), Err(Error::TableDropped(_))), "its session has ended");
     assert!(db.tables()?.is_empty());
     assert_eq!(db.check()?.findings, Vec::<String>::new());
     Ok(())
@@ -591,8 +579,7 @@ fn a_scratch_tree_ends_with_its_guard_or_its_session() -> Result<()> {
 fn an_index_is_built_under_more_writers_than_it_can_follow() {
     const ROWS: u32 = 20_000;
     in_time("an index under many writers", || {
-        let folder = tempfile::tempdir().unwrap();
-        let db = Database::open(folder.path(), options()).unwrap();
+        let (_folder, db) = new_database(options()).unwrap();
         let table = db.create_table("t", TableOptions::default()).unwrap();
         for n in 0..ROWS {
             table.insert(&key(n), &[&key(n)[..], &[1; 60]].concat()).unwrap();
@@ -623,8 +610,7 @@ fn an_index_is_built_under_more_writers_than_it_can_follow() {
 /// An index looks at the beginning of a value only: what it would miss is refused, not mistaken.
 #[test]
 fn a_field_that_no_index_can_see_is_refused() -> Result<()> {
-    let folder = tempfile::tempdir().unwrap();
-    let db = Database::open(folder.path(), options())?;
+    let (_folder, db) = new_database(options())?;
     let by_field = || IndexOptions::on_field(1).unique();
     let table = db.create_table("t", TableOptions::default().index("i", by_field()))?;
     let value = |long: usize, n: u32| row::encode(&[&vec![7; long][..], &key(n)]);
@@ -647,8 +633,7 @@ fn a_field_that_no_index_can_see_is_refused() -> Result<()> {
 
 #[test]
 fn a_statement_that_waits_for_one_table_hides_no_other() -> Result<()> {
-    let folder = tempfile::tempdir().unwrap();
-    let db = Database::open(folder.path(), options())?;
+    let (_folder, db) = new_database(options())?;
     let large = db.create_table("large", TableOptions::default())?;
     for n in 0..60_000 {
         large.insert(&key(n), &key(n))?;

@@ -69,9 +69,7 @@ fn with_database<T>(
         return said(none);
     }
     let db = match (Setup { create, ..Setup::with_pool(POOL).commit(commit) }).open(path) {
-        Err(Failure::Engine(Error::Usage(UsageError::Other(what)))) if what.contains("no database") => {
-            return said(none);
-        }
+        Err(Failure::Engine(Error::Usage(UsageError::NoDatabase { .. }))) => return said(none),
         db => db?,
     };
     let result = work(&db);

@@ -42,8 +42,6 @@ const SPACES_A_ROUND: usize = 32;
 const FREED_A_ROUND: usize = 512;
 /// How many frames the cleaner's clock passes in one round.
 const CLEANER_REACH: usize = 32_768;
-/// Log of a group beside what it says.
-const LOG_OVERHEAD: u64 = 64;
 /// A failed write counts as so many fruitless rounds: a waiter gives up after a hundred of them.
 const FRUITLESS_FAILURE: u64 = PATIENCE / 100;
 /// So many failing batches in a row, a tenth of a second apart or less, are no passing trouble.
@@ -264,7 +262,7 @@ impl BufferPool {
             None => {
                 *self.flush_error.lock() = None;
                 self.failures.store(0, Relaxed);
-                self.ground.log.clear_unflushed();
+                self.ground.log.set_unflushed(None);
             }
         }
         Ok(written)
@@ -310,7 +308,7 @@ impl BufferPool {
     fn note_failure(&self, error: Error) {
         *self.flush_error.lock() = Some(error.clone());
         if self.failures.fetch_add(1, Relaxed) + 1 >= FAILURES_IN_A_ROW {
-            self.ground.log.set_unflushed(error);
+            self.ground.log.set_unflushed(Some(error));
         }
     }
 
@@ -492,7 +490,7 @@ impl BufferPool {
             group.push(&Record::FileMade { space: space.id() });
         }
         // Where there is no place to say so, the batch has failed: it is written again.
-        let _room = self.ground.log.admit_drop(group.bytes().len() as u64 + LOG_OVERHEAD)?;
+        let _room = self.ground.log.admit_drop(group.log_bytes())?;
         let appending = self.ground.log.begin_group();
         let (start, _) = appending.append(group.bytes())?;
         let mut files = self.files.lock();

@@ -43,7 +43,7 @@ pub use space::{Durability, FileState, Space};
 use crate::{
     disk::{Disk, FileName},
     env::Env,
-    error::{CorruptError, Error, Result, UsageError},
+    error::{CorruptError, Error, Owner, Result, UsageError},
     health::Health,
     ids::{Lsn, PageId, PageNo, SpaceId},
     log::Log,
@@ -271,13 +271,13 @@ impl BufferPool {
         Ok(())
     }
 
-    /// A pool of `frames` frames that may grow to `most`.
+    /// A pool of `frames` frames that may grow to `most`. The caller has had [`BufferPool::check_frames`] look at them.
     ///
     /// # Errors
-    /// When it is too small, or the address space is not to be had.
+    /// When the address space is not to be had.
     pub fn new(ground: Ground, page_size: usize, frames: usize, most: usize) -> Result<Self> {
         let most = most.max(frames);
-        Self::check_frames(frames, most, page_size)?;
+        debug_assert!(Self::check_frames(frames, most, page_size).is_ok(), "a pool that cannot be");
         let arena = Arena::new(most, page_size)?;
         let flusher = flush::Flusher::new(&*ground.disk);
         Ok(Self {
@@ -506,7 +506,7 @@ impl BufferPool {
         // The drop marks before it drains, we enter before we look: one of us takes the page out.
         if space.is_dropped() {
             self.abandon(space, page, frame);
-            return Err(Error::TableDropped);
+            return Err(Error::TableDropped(Owner::Unknown));
         }
         Ok(Some(ExclusivePage::new(self, frame, Held::tried(Rank::Page))))
     }

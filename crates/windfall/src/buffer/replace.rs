@@ -8,8 +8,8 @@
 //! ([`on_kept_frames`]): when dirty pages cannot be written, others give up while there are still some, and what they
 //! have begun can be taken back. Nobody waits for a frame without an end, not even for that: he may have latched the
 //! very page without which there is no batch ([`BufferPool::flush`]). The foreground looks at a bounded number of
-//! frames and writes none: when it finds no clean victim it wakes the cleaner and waits for a frame. A victim is
-//! claimed by its latch, then its tag and state are looked at.
+//! frames and writes none: when it finds few free ones it wakes the cleaner, and when it finds no clean victim either it
+//! waits for a frame. A victim is claimed by its latch, then its tag and state are looked at.
 //!
 //! **May touch.** The rest of `buffer`.
 
@@ -71,6 +71,7 @@ impl BufferPool {
                 continue;
             }
             if let Some(frame) = self.clock(&mut { FOREGROUND_REACH }, &mut |_| {}) {
+                self.ask_for_more();
                 return Ok(frame);
             }
             self.wait_for_frame(freed)?;
@@ -192,5 +193,46 @@ impl BufferPool {
         descriptor.clear_tag();
         descriptor.latch.release_changed();
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::*;
+    use crate::{
+        Database, Options, TableOptions,
+        disk::simulated::SimulatedDisk,
+        env::{Env, RealEnv, SimulatedEnv},
+        sync::Arc,
+    };
+
+    #[test]
+    fn who_finds_a_frame_by_himself_wakes_the_cleaner() {
+        let (disk, env) = (Arc::new(SimulatedDisk::new(1)), Arc::new(SimulatedEnv::new(1)));
+        let options = Options::default().page_size(4096).buffer_pool_size(128 * 4096);
+        let db = Database::open_on(disk, env, &options, &|_| {}).unwrap();
+        let table = db.create_table("t", TableOptions::default()).unwrap();
+        for n in 0..1000u32 {
+            table.insert(&n.to_be_bytes(), &[7; 500]).unwrap();
+        }
+        db.checkpoint().unwrap();
+        let pool = &db.engine().pool;
+        while pool.free_frames() > 0 {
+            on_kept_frames(|| pool.allocate()).unwrap();
+        }
+        // The cleaner found nothing to free, and sleeps. Now there is a clean page that nobody uses.
+        pool.cleaner_wake.nap(Duration::ZERO);
+        let waits = pool.counters.frame_waits.load(Relaxed);
+        pool.allocate().unwrap();
+        assert_eq!(pool.counters.frame_waits.load(Relaxed), waits, "it came from the cleaner");
+        let (clock, patience) = (RealEnv::default(), Duration::from_secs(2));
+        let before = clock.now();
+        pool.cleaner_wake.nap(patience);
+        assert!(
+            clock.now().saturating_sub(before) < patience,
+            "everybody looks for frames by himself while the cleaner sleeps"
+        );
     }
 }

@@ -12,7 +12,7 @@
 
 use super::{dirty::DirtySet, page_table::PageTable};
 use crate::{
-    error::{Error, Result},
+    error::{Error, Owner, Result},
     ids::{Lsn, SpaceId},
     sync::{
         Mutex, Rank,
@@ -116,7 +116,7 @@ impl Space {
     /// # Errors
     /// [`Error::TableDropped`].
     pub fn check_live(&self) -> Result<()> {
-        if self.is_dropped() { Err(Error::TableDropped) } else { Ok(()) }
+        if self.is_dropped() { Err(Error::TableDropped(Owner::Unknown)) } else { Ok(()) }
     }
 
     /// Marks it dropped by the group that ends at `lsn`. Says whether this call did.
@@ -132,7 +132,7 @@ impl Space {
     /// Gives it a place, unless it was dropped before. For the directory, under its lock.
     pub(super) fn set_slot(&self, slot: u32) -> Result<()> {
         let set = self.slot.compare_exchange(UNKNOWN, slot, SeqCst, Relaxed);
-        set.map(drop).map_err(|_| Error::TableDropped)
+        set.map(drop).map_err(|_| Error::TableDropped(Owner::Unknown))
     }
 
     /// It was marked dropped: if the pool does not know it, it never will. Says whether it does.
@@ -239,6 +239,6 @@ mod tests {
         assert!(space.check_live().is_ok());
         assert!(space.mark_dropped(Lsn(5)) && !space.mark_dropped(Lsn(9)));
         assert_eq!(space.drop_lsn(), Lsn(5), "a second drop changes nothing");
-        assert!(matches!(space.check_live(), Err(Error::TableDropped)));
+        assert!(matches!(space.check_live(), Err(Error::TableDropped(_))));
     }
 }

@@ -24,14 +24,15 @@
 
 use super::{
     building::{Building, MOST},
-    ddl::{Catalog, IndexDefinition, LOG_OVERHEAD, check_name, new_space, no_table, record_key},
+    ddl::{Catalog, IndexDefinition, check_name, new_space, no_table, record_key},
     record::{IndexRecord, KeyPart, KeySpec},
     runs::Runs,
     table::Shape,
 };
 use crate::{
-    error::{CorruptError, Error, Result, SchemaError, UsageError},
-    log::{FlushLog, Promise},
+    error::{CorruptError, Error, Owner, Result, SchemaError, UsageError},
+    ids::SpaceId,
+    log::{FlushLog, OVERHEAD, Promise},
     mtr::Mtr,
     page::EntryHeader,
     row,
@@ -129,10 +130,11 @@ impl Catalog {
         drop(closed);
 
         let filler = Filler { catalog: self, table: name, index: &record, rows: &old.clustered, building };
-        let filled = filler.fill();
+        let told = |error: Error| error.of(|space| filler.owner_of(space));
+        let filled = filler.fill().map_err(told);
         let mut closed = table.gate().close();
         let added = filled.and_then(|()| {
-            filler.settle_noted()?;
+            filler.settle_noted().map_err(told)?;
             self.add_index(name, &old, &record, &tree, mode)
         });
         let (added, shape) = match added {
@@ -344,7 +346,7 @@ impl Filler<'_> {
 
     /// Waits for room in the log for a change of an entry.
     fn admit(&self, entry: &[u8]) -> Result<Promise<'_>> {
-        self.catalog.pool.ground().log.admit(entry.len() as u64 + LOG_OVERHEAD)
+        self.catalog.pool.ground().log.admit(entry.len() as u64 + OVERHEAD)
     }
 
     fn insert(&self, entry: &[u8]) -> Result<()> {
@@ -365,10 +367,19 @@ impl Filler<'_> {
         if small { self.tree().maintain(entry) } else { Ok(()) }
     }
 
+    fn owner(&self) -> Owner {
+        Owner::Index { table: self.table.into(), index: self.index.name.clone() }
+    }
+
+    /// Whose tablespace it is, if it is not the index that fails.
+    fn owner_of(&self, space: Option<SpaceId>) -> Owner {
+        if space == Some(self.rows.space().id()) { Owner::Table(self.table.into()) } else { self.owner() }
+    }
+
     fn parts<'e>(&self, entry: &'e [u8]) -> Result<(Vec<u8>, &'e [u8])> {
         split(entry).ok_or_else(|| {
             let what = "an entry that was just made makes no sense".into();
-            CorruptError::Structure { space: self.index.space, what }.into()
+            CorruptError::Structure { owner: self.owner(), space: self.index.space, what }.into()
         })
     }
 
@@ -399,7 +410,8 @@ impl Filler<'_> {
     }
 
     fn too_long(&self, entry: &[u8]) -> Error {
-        UsageError::KeyTooLong { length: entry.len(), limit: self.tree().key_limit() }.into()
+        UsageError::KeyTooLong { owner: self.owner(), length: entry.len(), limit: self.tree().key_limit() }
+            .into()
     }
 
     /// Refuses a key of a unique tree that this entry's row and another one have.
@@ -423,8 +435,7 @@ impl Filler<'_> {
     fn refuse_both(&self, one: &[u8], other: &[u8]) -> Result<()> {
         let _rows = self.lock(&[one, other])?;
         if self.has(one)? && self.has(other)? {
-            let what = format!("index {} of table {}", self.index.name, self.table);
-            return Err(SchemaError::DuplicateKey(what.into()).into());
+            return Err(SchemaError::DuplicateKey(self.owner()).into());
         }
         Ok(())
     }

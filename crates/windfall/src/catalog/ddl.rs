@@ -19,7 +19,7 @@ use crate::{
     error::{Result, SchemaError, UsageError},
     health::Health,
     ids::{Lsn, SpaceId},
-    log::{FlushLog, Record},
+    log::{FlushLog, OVERHEAD, Record},
     mtr::Mtr,
     store::Tree,
     sync::{
@@ -35,8 +35,6 @@ use crate::{
 
 /// The longest name, in bytes.
 const NAME_LIMIT: usize = 255;
-/// Log for a change of some records beside what they hold.
-pub(super) const LOG_OVERHEAD: u64 = 4 << 10;
 
 /// What a new table is to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -279,7 +277,7 @@ impl Catalog {
             );
             return Err(UsageError::Other(what.into()).into());
         }
-        let bytes = bytes as u64 + LOG_OVERHEAD;
+        let bytes = bytes as u64 + OVERHEAD;
         let _room = if dropped.is_empty() {
             log.admit(bytes)?
         } else {
@@ -521,7 +519,7 @@ impl Catalog {
 
     /// Drops a tree that no record ever named.
     pub(super) fn discard(&self, tree: &Tree) -> Result<()> {
-        let _room = self.pool.ground().log.admit_drop(LOG_OVERHEAD)?;
+        let _room = self.pool.ground().log.admit_drop(OVERHEAD)?;
         let mut mtr = Mtr::begin(&self.pool)?;
         mtr.record(&Record::Drop { spaces: vec![tree.space().id()].into() });
         let end = mtr.commit()?;

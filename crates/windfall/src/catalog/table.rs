@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::{building::Building, record::TableRecord};
 use crate::{
-    error::{Error, Result},
+    error::{Error, Owner, Result},
     ids::SpaceId,
     store::Tree,
     sync::{
@@ -94,7 +94,7 @@ impl Table {
     /// # Errors
     /// [`Error::TableDropped`].
     pub fn enter(&self) -> Result<Call<'_>> {
-        self.shape.enter().ok_or(Error::TableDropped)
+        self.shape.enter().ok_or(Error::TableDropped(Owner::Unknown))
     }
 
     /// Begins a row call that is going to change rows, waiting while DDL has the gate closed, or while more changes

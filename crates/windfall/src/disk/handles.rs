@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** A database may have a hundred thousand files and a process a thousand descriptors.
 //!
-//! **Invariants.** A handle is shared by count: eviction and removal drop the cache's share, and the descriptor is
+//! **Invariants.** The bound leaves a part of the process's own limit of open files to others, and when that is used up all
+//! the same, handles of data files are closed and the call is made again. A handle is shared by count: eviction and removal drop the cache's share, and the descriptor is
 //! closed when the last request on it is done. A handle that was opened while names changed is used but not cached,
 //! so no name ever leads to a file that lost it, and a removed file's blocks are not held back.
 //!
@@ -10,6 +11,7 @@
 
 use std::{
     collections::BTreeMap,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
@@ -17,6 +19,7 @@ use rustc_hash::FxHashMap;
 use rustix::{
     fs::{Advice, Mode, OFlags},
     io::{Errno, retry_on_intr},
+    process::Resource,
 };
 
 use super::{
@@ -31,6 +34,10 @@ use crate::{
         work::{self, Work},
     },
 };
+
+/// The cache may hold one in so many of the files that the process may have open: up to twice as many are open for a time, and
+/// there are others.
+const SHARE: usize = 4;
 
 /// The cache of open files.
 #[derive(Debug)]
@@ -76,6 +83,12 @@ impl Cache {
         Some(entry)
     }
 
+    /// Takes the handles of all data files.
+    fn take_data(&mut self) -> Vec<Entry> {
+        let names = core::mem::take(&mut self.by_use).into_values();
+        names.filter_map(|name| self.files.remove(&name)).collect()
+    }
+
     /// Adds a handle and gives those that had to leave.
     fn put(&mut self, name: FileName, file: Arc<File>, limit: usize) -> Vec<Entry> {
         let mut gone: Vec<Entry> = self.take(name).into_iter().collect();
@@ -96,9 +109,11 @@ impl Cache {
 impl Handles {
     /// An empty cache over a database folder.
     pub fn new(root: PathBuf, limit: usize, direct: bool) -> Self {
+        let most =
+            rustix::process::getrlimit(Resource::Nofile).current.map_or(limit, |most| most as usize / SHARE);
         Self {
             root,
-            limit: limit.max(1),
+            limit: limit.min(most).max(1),
             direct: [AtomicBool::new(direct), AtomicBool::new(direct)],
             cache: Mutex::new(Rank::Handles, Cache::default()),
             open: Arc::default(),
@@ -175,10 +190,10 @@ impl Handles {
         let mut direct = name.is_direct() && able.load(SeqCst);
         let mut fd = Err(Errno::INVAL);
         if direct {
-            fd = retry_on_intr(|| rustix::fs::open(&path, flags | OFlags::DIRECT, mode));
+            fd = self.call_open(&path, flags | OFlags::DIRECT, mode);
         }
         if fd.as_ref().err() == Some(&Errno::INVAL) {
-            fd = retry_on_intr(|| rustix::fs::open(&path, flags, mode));
+            fd = self.call_open(&path, flags, mode);
             if direct && fd.is_ok() {
                 tracing::info!(path = %path.display(), "no direct I/O on this file system: the page cache is used");
                 able.store(false, SeqCst);
@@ -193,6 +208,19 @@ impl Handles {
         }
         let open = matches!(name, FileName::Data(_)).then(|| self.open.clone());
         Ok(File::new(fd, path, direct, open))
+    }
+
+    /// Opens a file. Where there are too many open ones, handles are closed that nobody needs at the moment.
+    fn call_open(&self, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+        let open = || retry_on_intr(|| rustix::fs::open(path, flags, mode));
+        match open() {
+            Err(Errno::MFILE | Errno::NFILE) => {
+                let gone = self.cache.lock().take_data();
+                drop(gone);
+                open()
+            }
+            opened => opened,
+        }
     }
 
     #[cfg(test)]

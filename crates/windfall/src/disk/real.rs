@@ -25,7 +25,7 @@ use super::{
     system::{check_blocks, failed},
 };
 use crate::{
-    error::DiskError,
+    error::{DiskError, Result, UsageError},
     page::Page,
     sync::{
         Arc,
@@ -85,15 +85,15 @@ impl RealDisk {
     /// Opens a database folder, creating what is missing of it, and locks it.
     ///
     /// # Errors
-    /// [`DiskError::Locked`] when another process, or this one, has it open; [`DiskError::Missing`] when there is no
-    /// such database and none is to be created; other failures of the system.
-    pub fn open(path: impl AsRef<Path>, options: RealDiskOptions) -> Result<Self, DiskError> {
+    /// [`DiskError::Locked`] when another process, or this one, has it open; [`UsageError::NoDatabase`] when there is
+    /// none and none is to be created; other failures of the system.
+    pub fn open(path: impl AsRef<Path>, options: RealDiskOptions) -> Result<Self> {
         let root = path.as_ref();
         if options.create {
             create_folders(root)?;
         } else if !root.join(FileName::Control.to_string()).exists() {
             // A folder of something else stays as it is.
-            return Err(DiskError::Missing { path: root.join(FileName::Control.to_string()) });
+            return Err(UsageError::NoDatabase { folder: root.to_owned() }.into());
         }
         let lock = lock(root)?;
         for (_, name) in &FOLDERS[1..] {
@@ -265,7 +265,12 @@ impl Disk for RealDisk {
         let old = self.path(from);
         let renamed = retry_on_intr(|| rustix::fs::rename(&old, self.path(to)));
         self.0.handles.forget(&[from, to]);
-        renamed.map_err(|error| failed("rename", &old, error.into()))
+        renamed.map_err(|error| failed("rename", &old, error.into()))?;
+        if matches!(to, FileName::Log(_)) {
+            // Who leads the log finds it open: that it cannot be opened would be told too late there.
+            self.0.handles.get(to)?;
+        }
+        Ok(())
     }
 
     fn remove(&self, file: FileName) -> Result<(), DiskError> {
@@ -284,6 +289,7 @@ mod tests {
     use super::*;
     use crate::{
         disk::{Action, IoBuffer, Request, conformance},
+        error::Error,
         ids::SpaceId,
     };
 
@@ -319,12 +325,12 @@ mod tests {
         let root = folder.path().join("deep/below");
         let missing = RealDiskOptions { create: false, ..RealDiskOptions::default() };
         assert!(
-            matches!(RealDisk::open(&root, missing), Err(DiskError::Missing { path }) if path.starts_with(&root))
+            matches!(RealDisk::open(&root, missing), Err(Error::Usage(UsageError::NoDatabase { folder })) if folder == root)
         );
         assert!(!root.exists());
         let disk = RealDisk::open(&root, RealDiskOptions::default()).unwrap();
         let second = RealDisk::open(&root, RealDiskOptions::default()).unwrap_err();
-        assert!(matches!(&second, DiskError::Locked { path } if *path == root), "{second}");
+        assert!(matches!(&second, Error::Disk(DiskError::Locked { path }) if *path == root), "{second}");
         let queue = disk.queue();
         drop(disk);
         assert!(RealDisk::open(&root, RealDiskOptions::default()).is_err(), "a queue may still write");

@@ -15,7 +15,6 @@ mod open;
 use core::time::Duration;
 
 pub use open::Leftovers;
-pub(crate) use open::no_database;
 
 use crate::{
     buffer::BufferPool,
@@ -23,11 +22,12 @@ use crate::{
     checkpoint::Checkpointer,
     disk::Disk,
     env::{Env, Kind, Next, Worker},
-    error::Result,
+    error::{Error, Result},
     log::{FlushLog, Log},
     sync::{
-        Arc, Event, Mutex,
+        Arc, Event, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU8, Ordering::SeqCst},
+        is_inside,
     },
     system::SystemTree,
     tablespace::Deleter,
@@ -71,6 +71,9 @@ pub struct Engine {
     pub leftovers: Leftovers,
     flush_log: AtomicU8,
     closed: AtomicBool,
+    /// How closing ended, and who is told then.
+    outcome: OnceLock<Result<()>>,
+    ended: Event,
     /// Stopped first: the workers that change something.
     changers: Mutex<Vec<Worker>>,
     /// Stopped last: those that the others may wait for.
@@ -94,26 +97,27 @@ impl Engine {
     /// [`Error::Closed`](crate::error::Error::Closed), [`Error::Poisoned`](crate::error::Error::Poisoned).
     pub fn check_open(&self) -> Result<()> {
         if self.closed.load(SeqCst) {
-            return Err(crate::error::Error::Closed);
+            return Err(Error::Closed);
         }
         self.pool.ground().health.check()
     }
 
-    fn spawn_changers(&self) {
+    fn spawn_changers(&self) -> Result<()> {
         let mut changers = Vec::new();
         let health = &self.pool.ground().health;
         let mut spawn = |name, kind, wake, step| {
-            changers.push(self.env.spawn(name, kind, wake, health.watch(name, step)));
+            changers.push(self.env.spawn(name, kind, wake, health.watch(name, step))?);
+            Ok::<_, Error>(())
         };
         let (pool, deleter) = (self.pool.clone(), self.deleter.clone());
         let reclaim = move || {
             let more = pool.reclaim_step(&mut |space| deleter.push(&space));
             if more { Next::Again } else { Next::Idle(RECLAIM_PAUSE) }
         };
-        spawn("reclaimer", Kind::Service, Arc::new(Event::new()), Box::new(reclaim));
+        spawn("reclaimer", Kind::Service, Arc::new(Event::new()), Box::new(reclaim))?;
         let deleter = self.deleter.clone();
         let wake = deleter.wake.clone();
-        spawn("deleter", Kind::Service, wake, Box::new(move || deleter.step()));
+        spawn("deleter", Kind::Service, wake, Box::new(move || deleter.step()))?;
         let mut files = files::FileRecords::new(self.pool.clone(), self.system.clone(), self.deleter.clone());
         let (log, mut failures) = (self.log.clone(), 0);
         let record = move || match files.step() {
@@ -133,7 +137,7 @@ impl Engine {
                 Next::Idle(RECORD_PAUSE)
             }
         };
-        spawn("records", Kind::Tenant, Arc::new(Event::new()), Box::new(record));
+        spawn("records", Kind::Tenant, Arc::new(Event::new()), Box::new(record))?;
         let transactions = self.transactions.clone();
         let wake = transactions.purge_wake();
         let purge = move || match transactions.streams().make_ahead().and_then(|()| transactions.purge_step())
@@ -145,18 +149,34 @@ impl Engine {
                 Next::Idle(PURGE_PAUSE)
             }
         };
-        spawn("purge", Kind::Tenant, wake, Box::new(purge));
+        spawn("purge", Kind::Tenant, wake, Box::new(purge))?;
         *self.changers.lock() = changers;
+        Ok(())
     }
 
-    /// Writes everything, marks the database as shut down cleanly and stops the workers. Later calls do nothing.
+    /// Writes everything, marks the database as shut down cleanly and stops the workers. Whoever calls it later, or
+    /// meanwhile, waits for the same outcome.
     ///
     /// # Errors
-    /// What could not be written; the log has it then.
+    /// What could not be written; the log has it then. A second call from within a row call, which the first one may be
+    /// waiting for.
     pub fn close(&self) -> Result<()> {
         if self.closed.swap(true, SeqCst) {
-            return Ok(());
+            let ended = || self.outcome.get().is_some();
+            if !ended() && is_inside() {
+                return Err(Error::Closed);
+            }
+            self.env.wait(&self.ended, &mut || ended());
+            return self.outcome.get().cloned().unwrap_or(Err(Error::Closed));
         }
+        let told = Told(self);
+        let result = self.stop();
+        let _ = self.outcome.set(result.clone());
+        drop(told);
+        result
+    }
+
+    fn stop(&self) -> Result<()> {
         let changers = core::mem::take(&mut *self.changers.lock());
         drop(changers);
         let result = self.shut();
@@ -176,6 +196,16 @@ impl Engine {
         self.log.finish()?;
         self.checkpointer.checkpoint(true)?;
         Ok(())
+    }
+}
+
+/// Tells those who wait for the outcome of closing, also of one that panics.
+struct Told<'a>(&'a Engine);
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        self.0.outcome.get_or_init(|| Err(Error::Closed));
+        self.0.ended.notify();
     }
 }
 

@@ -7,7 +7,7 @@
 //! another worker inside a step, and says when it wants to run again. A foreground wait goes through [`Env::wait`],
 //! which in a simulation runs steps until the condition holds.
 //!
-//! **May touch.** `sync`.
+//! **May touch.** `error`, `sync`.
 
 #[cfg(all(test, feature = "model"))]
 mod model;
@@ -21,7 +21,10 @@ pub use model::ModelEnv;
 pub use real::RealEnv;
 pub use simulated::SimulatedEnv;
 
-use crate::sync::{Arc, Event};
+use crate::{
+    error::Result,
+    sync::{Arc, Event},
+};
 
 /// What a worker says after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +58,10 @@ pub trait Env: Send + Sync + fmt::Debug {
     fn random(&self) -> u64;
 
     /// Starts a worker. `wake` brings an idle one back before its time.
-    fn spawn(&self, name: &'static str, kind: Kind, wake: Arc<Event>, step: Step) -> Worker;
+    ///
+    /// # Errors
+    /// The system starts no more threads.
+    fn spawn(&self, name: &'static str, kind: Kind, wake: Arc<Event>, step: Step) -> Result<Worker>;
 
     /// Waits until `ready` says so. Whoever makes it so notifies `event`. The caller may hold page latches, and nothing
     /// else; in a simulation only [`Kind::Service`] workers run meanwhile.

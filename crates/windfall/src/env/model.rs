@@ -5,7 +5,7 @@
 //! **Invariants.** The clock moves at each look, so that a run is the same whenever it is replayed. There are no
 //! workers: a scenario calls their steps.
 //!
-//! **May touch.** `sync`.
+//! **May touch.** `error`, `sync`.
 
 use core::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -13,7 +13,10 @@ use core::{
 };
 
 use super::{Env, Kind, Step, Worker};
-use crate::sync::{Arc, Event};
+use crate::{
+    error::Result,
+    sync::{Arc, Event},
+};
 
 /// The environment.
 #[derive(Debug, Default)]
@@ -28,7 +31,7 @@ impl Env for ModelEnv {
         0
     }
 
-    fn spawn(&self, name: &'static str, _kind: Kind, _wake: Arc<Event>, _step: Step) -> Worker {
+    fn spawn(&self, name: &'static str, _kind: Kind, _wake: Arc<Event>, _step: Step) -> Result<Worker> {
         unreachable!("a scenario runs the steps of {name} itself")
     }
 

@@ -17,7 +17,10 @@ use std::{
 };
 
 use super::{Env, Kind, Next, Step, Worker};
-use crate::sync::{Arc, Event, work::in_background};
+use crate::{
+    error::{Result, UsageError},
+    sync::{Arc, Event, work::in_background},
+};
 
 /// The environment of the product.
 #[derive(Debug)]
@@ -42,7 +45,7 @@ impl Env for RealEnv {
         self.chance.hash_one(self.drawn.fetch_add(1, SeqCst))
     }
 
-    fn spawn(&self, name: &'static str, _kind: Kind, wake: Arc<Event>, mut step: Step) -> Worker {
+    fn spawn(&self, name: &'static str, _kind: Kind, wake: Arc<Event>, mut step: Step) -> Result<Worker> {
         let stop = Arc::new(AtomicBool::new(false));
         let (told, woken) = (stop.clone(), wake.clone());
         let thread = thread::Builder::new().name(format!("windfall-{name}")).spawn(move || {
@@ -54,8 +57,14 @@ impl Env for RealEnv {
                 }
             }
         });
-        let thread = thread.expect("the system starts a thread");
-        Worker {
+        let thread = thread.map_err(|error| {
+            let what = format!(
+                "the system starts no thread for the background worker {name} ({error}): allow the user or the container more \
+                 threads"
+            );
+            UsageError::Other(what.into())
+        })?;
+        Ok(Worker {
             stop: Some(Box::new(move || {
                 stop.store(true, SeqCst);
                 wake.notify();
@@ -63,7 +72,7 @@ impl Env for RealEnv {
                     let _ = thread.join();
                 }
             })),
-        }
+        })
     }
 
     fn wait(&self, event: &Event, ready: &mut dyn FnMut() -> bool) {

@@ -6,13 +6,16 @@
 //! **Invariants.** Nothing here blocks: a wait runs steps of workers until its condition holds, and panics when no
 //! step can bring it about. Time moves only by steps and [`SimulatedEnv::advance`].
 //!
-//! **May touch.** `sync`.
+//! **May touch.** `error`, `sync`.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
 
 use super::{Env, Kind, Next, Step, Worker};
-use crate::sync::{Arc, Event, Mutex, Rank, as_another_thread, work::in_background};
+use crate::{
+    error::Result,
+    sync::{Arc, Event, Mutex, Rank, as_another_thread, work::in_background},
+};
 
 /// The simulated environment. Clones share one world.
 #[derive(Clone)]
@@ -126,18 +129,18 @@ impl Env for SimulatedEnv {
         self.world.lock().draw()
     }
 
-    fn spawn(&self, _name: &'static str, kind: Kind, _wake: Arc<Event>, step: Step) -> Worker {
+    fn spawn(&self, _name: &'static str, kind: Kind, _wake: Arc<Event>, step: Step) -> Result<Worker> {
         let mut world = self.world.lock();
         let (id, now) = (world.next_id, world.now);
         world.next_id += 1;
         world.workers.insert(id, Simulated { kind, step: Some(step), due: now });
         let env = self.clone();
-        Worker {
+        Ok(Worker {
             stop: Some(Box::new(move || {
                 let worker = env.world.lock().workers.remove(&id);
                 drop(worker);
             })),
-        }
+        })
     }
 
     fn wait(&self, _event: &Event, ready: &mut dyn FnMut() -> bool) {
@@ -184,7 +187,7 @@ mod tests {
                     total.fetch_add(1, SeqCst);
                     Next::Again
                 };
-                env.spawn("test", Kind::Service, Arc::new(Event::new()), Box::new(step))
+                env.spawn("test", Kind::Service, Arc::new(Event::new()), Box::new(step)).unwrap()
             })
             .collect();
         env.wait(&Event::new(), &mut || total.load(SeqCst) >= 20);

@@ -68,7 +68,7 @@ use ring::Ring;
 pub use segments::segment_of;
 use segments::{Geometry, Segments};
 use space::Obstacle;
-pub use space::Promise;
+pub use space::{OVERHEAD, Promise};
 use writer::Writer;
 
 use crate::{

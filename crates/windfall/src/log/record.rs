@@ -5,10 +5,11 @@
 //! **Invariants.** The decoder takes anything and panics at nothing. A page record names its page; consecutive changes of
 //! one page repeat only a byte.
 //!
-//! **May touch.** `ids`, `page`.
+//! **May touch.** `ids`, `page`, `frame`.
 
 use std::borrow::Cow;
 
+use super::frame;
 use crate::{
     ids::{PageId, PageNo, SpaceId, TrxId, UndoPos},
     page::PageOp,
@@ -91,6 +92,11 @@ impl GroupWriter {
     /// The group so far.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// What the group takes of the log, in bytes.
+    pub fn log_bytes(&self) -> u64 {
+        frame::span(self.bytes.len()) as u64
     }
 
     /// Appends a change of a page.

@@ -40,6 +40,8 @@ const CROWDED: u64 = 85;
 const PAUSE_A_PERCENT: Duration = Duration::from_micros(100);
 /// What is kept beyond all promises for work that makes room: drops, checkpoints.
 const KEPT: u64 = 64 << 10;
+/// Log for a change beside its keys and values, in bytes: records of the transaction, undo slices that it makes, headers.
+pub const OVERHEAD: u64 = 4 << 10;
 /// Bytes of a marker.
 const MARKER: u64 = frame::span(0) as u64;
 /// How often the log is synced when commits do not.
@@ -68,14 +70,12 @@ impl Obstacle {
         error.map_or(Ok(()), Err)
     }
 
-    fn set(&self, error: Error) {
-        *self.error.lock() = Some(error);
-        self.is_there.store(true, SeqCst);
-    }
-
-    fn clear(&self) {
-        if self.is_there.swap(false, SeqCst) {
-            *self.error.lock() = None;
+    fn set(&self, error: Option<Error>) {
+        // Most often there was none and is none.
+        if error.is_some() || self.is_there() {
+            let mut now = self.error.lock();
+            self.is_there.store(error.is_some(), SeqCst);
+            *now = error;
         }
     }
 }
@@ -271,24 +271,23 @@ impl Log {
         self.wake.notify();
     }
 
-    /// Pages cannot be written, so the floor may not rise for long: who waits for that is told why.
-    pub fn set_unflushed(&self, error: Error) {
-        self.unflushed.set(error);
-        self.room.notify();
+    /// Pages cannot be written, so the floor may not rise for long: who waits for that is told why. `None` when they can.
+    pub fn set_unflushed(&self, error: Option<Error>) {
+        self.tell_obstacle(&self.unflushed, error);
     }
 
-    /// As [`Log::set_unflushed`], for the records of files that were made. `None` when they can be written.
+    /// As [`Log::set_unflushed`], for the records of files that were made.
     pub fn set_unrecorded(&self, error: Option<Error>) {
-        match error {
-            Some(error) => self.unrecorded.set(error),
-            None => self.unrecorded.clear(),
-        }
-        self.room.notify();
+        self.tell_obstacle(&self.unrecorded, error);
     }
 
-    /// Pages can be written again.
-    pub fn clear_unflushed(&self) {
-        self.unflushed.clear();
+    fn tell_obstacle(&self, obstacle: &Obstacle, error: Option<Error>) {
+        let is_there = error.is_some();
+        obstacle.set(error);
+        // Who waits for room is brought no nearer to it by an obstacle that has gone.
+        if is_there {
+            self.room.notify();
+        }
     }
 
     /// The event that brings the background worker back before its time: pass it to `Env::spawn` with [`Log::step`].
@@ -305,7 +304,7 @@ impl Log {
         let ahead = (number(0) + 1).max(number(self.promised() + KEPT));
         match self.segments.prepare(ahead) {
             Ok(prepared) => {
-                self.unprepared.clear();
+                self.tell_obstacle(&self.unprepared, None);
                 if prepared {
                     return Next::Again;
                 }
@@ -313,8 +312,7 @@ impl Log {
             Err(error) => {
                 // Nothing is lost yet: new operations are refused, those under way still have the segment at hand.
                 tracing::warn!(%error, "no log segment could be prepared ahead");
-                self.unprepared.set(error);
-                self.room.notify();
+                self.tell_obstacle(&self.unprepared, Some(error));
             }
         }
         match self.segments.remove_one() {

@@ -55,8 +55,14 @@ pub(super) struct Life {
 pub(super) fn open_in(disk: Arc<TestDisk>, env: Arc<dyn Env>) -> Life {
     let (mut control, _, end) = read(&disk, None).unwrap();
     let health = Health::new();
-    let log = Log::open(disk.clone(), env, health.clone(), OPTIONS, &mut control, end).unwrap();
-    Life { disk, control, log: Arc::new(log), health }
+    let log = Log::open(disk.clone(), env, health.clone(), OPTIONS, &mut control, end).map(Arc::new).unwrap();
+    let stopped = Arc::downgrade(&log);
+    health.when_stopped(move || {
+        if let Some(log) = stopped.upgrade() {
+            log.tell_stopped();
+        }
+    });
+    Life { disk, control, log, health }
 }
 
 fn open(disk: Arc<TestDisk>) -> Life {
@@ -524,7 +530,7 @@ fn operations_wait_for_the_floor_and_appending_does_not() {
         log.set_floor(floor);
         Next::Idle(Duration::from_secs(1))
     };
-    let _worker = env.spawn("checkpoint", Kind::Service, wake, Box::new(step));
+    let _worker = env.spawn("checkpoint", Kind::Service, wake, Box::new(step)).unwrap();
     drop(life.log.admit(1000).unwrap());
     let metrics = life.log.metrics();
     assert!(metrics.waits == 1 && metrics.longest_wait > Duration::ZERO && metrics.age == 0);

@@ -15,7 +15,7 @@ use core::time::Duration;
 use super::{Log, frame::BLOCK};
 use crate::{
     disk::FileName,
-    error::{DiskError, Error, Result},
+    error::{DiskError, Result},
     ids::Lsn,
     sync::{
         Held, MutexGuard, Rank,
@@ -125,7 +125,7 @@ impl Log {
             let from = Lsn(self.written.load(SeqCst));
             let upto = self.ring.published(from);
             if upto > from {
-                self.write_out(writer, from, upto).map_err(|error| self.poison(&error))?;
+                self.write_out(writer, from, upto).map_err(|error| self.health.poison(&error.to_string()))?;
             } else if from.0 < goal {
                 // Someone has reserved this space and is still copying. If it waits for room in the ring, there is
                 // some: everything before it has just been written, and it was told.
@@ -140,7 +140,7 @@ impl Log {
             }
         }
         if sync {
-            self.sync_written(writer).map_err(|error| self.poison(&error))?;
+            self.sync_written(writer).map_err(|error| self.health.poison(&error.to_string()))?;
         }
         Ok(())
     }
@@ -162,14 +162,8 @@ impl Log {
         }
     }
 
-    fn poison(&self, error: &dyn core::fmt::Display) -> Error {
-        let error = self.health.poison(&error.to_string());
-        // Those who wait for something else of the log than its progress are told here.
-        self.tell_stopped();
-        error
-    }
-
-    /// Lets everybody who waits for the log see that the database has stopped.
+    /// Lets everybody who waits for the log see that the database has stopped: whoever puts the log to work has
+    /// [`Health::when_stopped`](crate::health::Health::when_stopped) call it.
     pub fn tell_stopped(&self) {
         self.published.notify();
         self.room.notify();

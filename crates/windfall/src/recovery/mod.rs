@@ -142,41 +142,77 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
     Ok(scan)
 }
 
+/// What recovery leaves to whoever reads the records.
+#[derive(Debug, Default)]
+pub struct Recovered {
+    /// The data files that were there when it began.
+    pub files: Files,
+    /// Tablespaces that could not be brought to the end of the log.
+    pub lost: Lost,
+}
+
+/// Data files, by their tablespaces.
+pub type Files = BTreeSet<SpaceId>;
+
+/// Tablespaces that could not be brought to the end of the log, and what is wrong: damage, if anything names them.
+/// Nothing names one whose drop lies below the floor while purge still had its hands in it when the drop was logged.
+pub type Lost = BTreeMap<SpaceId, Error>;
+
+/// Brings the pages to the end of the log, which is open again. Before this, nothing writes.
+///
+/// # Errors
+/// Damage of the log, I/O. Damage of a page, or a missing file, makes its tablespace a lost one.
+pub fn recover(
+    pool: &BufferPool,
+    control: &Control,
+    scan: &Scan,
+    progress: &dyn Fn(Progress),
+) -> Result<Recovered> {
+    let disk = &*pool.ground().disk;
+    // Once, and before anything is written: what replay makes must not stand for what was lost.
+    let files: Files = disk
+        .list(Folder::Data)?
+        .into_iter()
+        .filter_map(|file| match file {
+            FileName::Data(space) => Some(space),
+            _ => None,
+        })
+        .collect();
+    settle_files(disk, scan, &files, progress)?;
+    mend_torn_pages(disk, pool.page_size(), &files)?;
+    pool.set_recovering(true);
+    let lost = replay(pool, control, scan, &files, progress)?;
+    pool.set_recovering(false);
+    Ok(Recovered { files, lost })
+}
+
 /// Makes durable what a process that was killed has written and not synced: the page cache shows it, so replay finds
 /// it done, and nobody would sync it any more before the floor of the log passes. Pages that were not durable have a
 /// change above the floor, so the log names all these files. To be done before anything is written: the doublewrite
 /// file may have the only whole copies of such pages.
-///
-/// # Errors
-/// I/O.
-pub fn settle_files(disk: &dyn Disk, scan: &Scan, progress: &dyn Fn(Progress)) -> Result<()> {
+fn settle_files(disk: &dyn Disk, scan: &Scan, files: &Files, progress: &dyn Fn(Progress)) -> Result<()> {
     let mut changed: Vec<_> = scan.changed.difference(&scan.dropped).copied().collect();
     changed.sort_unstable();
     let total = changed.len() as u64;
     for (done, space) in (0..).zip(changed) {
         progress(Progress { phase: Phase::Settle, done, total });
-        let file = FileName::Data(space);
-        if disk.len(file)?.is_some() {
-            disk.sync(file)?;
+        if files.contains(&space) {
+            disk.sync(FileName::Data(space))?;
         }
     }
     Ok(disk.sync_folder(Folder::Data)?)
 }
 
-/// Puts whole copies in the place of torn pages. Says how many there were. A page that is as its copy is written again,
-/// too: if the sync of its place has failed it may be torn on the disk though it is read whole, and the doublewrite file
-/// is about to lose the copy.
-///
-/// # Errors
-/// I/O.
-pub fn mend_torn_pages(disk: &dyn Disk, page_size: usize) -> Result<usize> {
+/// Puts whole copies in the place of torn pages. A page that is as its copy is written again, too: if the sync of its
+/// place has failed it may be torn on the disk though it is read whole, and the doublewrite file is about to lose the
+/// copy.
+fn mend_torn_pages(disk: &dyn Disk, page_size: usize, files: &Files) -> Result<()> {
     let mut requests = Vec::new();
-    let mut files = BTreeSet::new();
-    let mut torn = 0;
+    let mut mended = BTreeSet::new();
     for (id, (lsn, copy)) in Doublewrite::copies(disk, page_size)? {
         let file = FileName::Data(id.space);
         // A file that is not there was never synced: redo makes its pages anew.
-        if disk.len(file)?.is_none() {
+        if !files.contains(&id.space) {
             continue;
         }
         let offset = u64::from(id.page.0) * page_size as u64;
@@ -187,12 +223,11 @@ pub fn mend_torn_pages(disk: &dyn Disk, page_size: usize) -> Result<usize> {
         if is_torn || page.lsn() == lsn {
             if is_torn {
                 tracing::warn!(page = %id, "a torn page is mended from its copy");
-                torn += 1;
             }
             let mut buffer = IoBuffer::new(page_size);
             buffer.bytes_mut()[..page_size].copy_from_slice(&copy);
             requests.push(Request { token: 0, file, offset, action: Action::Write, buffer });
-            files.insert(file);
+            mended.insert(file);
         }
     }
     let mut queue = disk.queue();
@@ -202,57 +237,46 @@ pub fn mend_torn_pages(disk: &dyn Disk, page_size: usize) -> Result<usize> {
             done.result?;
         }
     }
-    for file in files {
+    for file in mended {
         disk.sync(file)?;
     }
-    Ok(torn)
+    Ok(())
 }
 
 /// The changes of one page in a batch: group start, group end, and where the change lies in the batch's bytes.
 type Changes = Vec<(Lsn, Lsn, core::ops::Range<usize>)>;
 
-/// Tablespaces that could not be brought to the end of the log, and what is wrong: damage, if anything names them.
-/// Nothing names one whose drop lies below the floor while purge still had its hands in it when the drop was logged.
-pub type Lost = BTreeMap<SpaceId, Error>;
-
 struct Replay<'a> {
     pool: &'a BufferPool,
     scan: &'a Scan,
+    files: &'a Files,
     lost: Lost,
-    /// The data files that exist.
-    files: HashSet<SpaceId>,
     queue: Box<dyn Queue>,
     bytes: Vec<u8>,
     pages: BTreeMap<PageId, Changes>,
 }
 
-/// Replays the log into the pool, up to the end that the scan found. The pool is set to recovering by the caller.
-///
-/// # Errors
-/// Damage of the log, I/O. Damage of a page, or a missing file, makes its tablespace a lost one.
-pub fn replay(
+/// Replays the log into the pool, up to the end that the scan found.
+fn replay(
     pool: &BufferPool,
     control: &Control,
     scan: &Scan,
+    files: &Files,
     progress: &dyn Fn(Progress),
 ) -> Result<Lost> {
     let disk = &pool.ground().disk;
-    let files = disk.list(Folder::Data)?.into_iter().filter_map(|file| match file {
-        FileName::Data(space) => Some(space),
-        _ => None,
-    });
     let mut replay = Replay {
         pool,
         scan,
+        files,
         lost: Lost::new(),
-        files: files.collect(),
         queue: disk.queue(),
         bytes: Vec::new(),
         pages: BTreeMap::new(),
     };
     // One that is missing may have been dropped below the floor while its last pages were being written: then nothing
     // names it any more. If something does, the file is missed when its tablespace is attached or changed.
-    for space in scan.made.keys().filter(|space| replay.files.contains(space)) {
+    for space in scan.made.keys().filter(|space| files.contains(space)) {
         replay.space(*space)?;
     }
     let mut reader = LogReader::new(disk.clone(), control, control.floor)?.up_to(scan.end);

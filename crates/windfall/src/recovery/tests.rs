@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{mend_torn_pages, replay, scan, settle_files};
+use super::{recover, scan};
 use crate::{
     buffer::{BufferPool, Doublewrite, Durability, Ground, Space},
     checkpoint::{Checkpointer, Unfinished},
@@ -79,16 +79,12 @@ impl Base {
         let pool = Arc::new(BufferPool::new(ground, PAGE_SIZE, FRAMES, FRAMES)?);
         let now = control.control().clone();
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
-        let mut workers = Vec::from(checkpointer.spawn(&env));
+        let mut workers = Vec::from(checkpointer.spawn(&env)?);
         let writer = log.clone();
-        workers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || writer.step())));
-        settle_files(&*shared, &scan, &|_| {})?;
-        mend_torn_pages(&*shared, PAGE_SIZE)?;
-        pool.set_recovering(true);
-        if let Some(error) = replay(&pool, &now, &scan, &|_| {})?.into_values().next() {
+        workers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || writer.step()))?);
+        if let Some(error) = recover(&pool, &now, &scan, &|_| {})?.lost.into_values().next() {
             return Err(error);
         }
-        pool.set_recovering(false);
         checkpointer.recovered(Arc::new(NoTransactions));
         let base = Self { env, pool, checkpointer, _workers: workers };
         Ok(base)

@@ -30,7 +30,7 @@ pub use deletion::{Deleter, Deletions};
 
 use crate::{
     buffer::{BufferPool, Space},
-    error::{CorruptError, Result, UsageError},
+    error::{CorruptError, Owner, Result, UsageError},
     ids::{PageId, PageNo},
     mtr::{Mtr, Slot},
     page::{Access, Page, PageOp, PageType},
@@ -237,7 +237,7 @@ pub fn prepare_free(mtr: &mut Mtr<'_>, space: &Arc<Space>, page: Slot) -> Result
     let map = mtr.latch(space, PageNo(no.0 - bit))?;
     if !is_used(mtr.page(map), bit) {
         let what = format!("page {no} is freed and was not in use").into();
-        return Err(CorruptError::Structure { space: space.id(), what }.into());
+        return Err(CorruptError::Structure { owner: Owner::Unknown, space: space.id(), what }.into());
     }
     Ok(Freeing { page, map })
 }
@@ -268,7 +268,7 @@ pub fn pages_in_use(pool: &BufferPool, space: &Arc<Space>) -> Result<Vec<PageNo>
         if page.page_type() != PageType::Map as u8 || (first == 0 && page.u64(MAGIC_AT) != MAGIC) {
             let id = PageId { space: space.id(), page: PageNo(first) };
             let what = format!("{id} is not an allocation map").into();
-            return Err(CorruptError::Structure { space: space.id(), what }.into());
+            return Err(CorruptError::Structure { owner: Owner::Unknown, space: space.id(), what }.into());
         }
         used.extend((0..span - 1).filter(|bit| is_used(page, *bit)).map(|bit| PageNo(first + bit)));
         if !is_used(page, span - 1) {

@@ -137,8 +137,11 @@ impl Transactions {
         for (done, (trx, first)) in (0..).zip(unfinished) {
             progress(done, total);
             let Some(stream) = self.streams.of(first) else {
-                self.active.end(trx);
-                continue;
+                let what = format!(
+                    "undo position {} of the unfinished transaction {} is in no undo stream",
+                    first.0, trx.0
+                );
+                return Err(self.ground.system.damaged(&what));
             };
             let log = &self.ground.pool.ground().log;
             let mut promise = log.promise(LOG_A_ROLLBACK)?;

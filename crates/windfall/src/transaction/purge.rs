@@ -465,7 +465,7 @@ impl Transactions {
     /// Runs something on a tree. One that was dropped meanwhile needs nothing.
     fn unless_dropped(&self, space: SpaceId, run: impl FnOnce(&Tree) -> Result<bool>) -> Result<bool> {
         match self.tree(space).map(|tree| run(&tree)) {
-            None | Some(Err(Error::TableDropped)) => Ok(true),
+            None | Some(Err(Error::TableDropped(_))) => Ok(true),
             Some(done) => done,
         }
     }

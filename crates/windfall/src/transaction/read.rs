@@ -15,7 +15,7 @@ use super::{
     row::INDEXED,
 };
 use crate::{
-    error::{CorruptError, Result},
+    error::{CorruptError, Owner, Result},
     page::EntryHeader,
     store::Tree,
     sync::Arc,
@@ -25,7 +25,7 @@ use crate::{
 fn chain_of(tree: &Tree, stored: &[u8]) -> Result<OverflowRef> {
     OverflowRef::from_bytes(stored).ok_or_else(|| {
         let what = "a reference to an overflow chain makes no sense".into();
-        CorruptError::Structure { space: tree.space().id(), what }.into()
+        CorruptError::Structure { owner: Owner::Unknown, space: tree.space().id(), what }.into()
     })
 }
 

@@ -26,8 +26,9 @@ use super::{
 };
 use crate::{
     buffer::Durability,
-    error::{CorruptError, Result, SchemaError, UsageError},
+    error::{CorruptError, Owner, Result, SchemaError, UsageError},
     ids::Lsn,
+    log::OVERHEAD,
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
@@ -38,8 +39,6 @@ use crate::{
 const CHUNK: usize = 64 << 10;
 /// How many of a value's first bytes index keys are made of.
 pub const INDEXED: usize = 64 << 10;
-/// Log for a change beside its keys and values: records of the transaction, undo slices that it makes, headers.
-const LOG_OVERHEAD: u64 = 4 << 10;
 /// Log for a change of a secondary entry, and for its way back, beside the key.
 const LOG_A_TOUCH: u64 = 512;
 
@@ -90,8 +89,12 @@ impl RowTarget<'_> {
         if self.temporary.is_some() { Durability::Temporary } else { Durability::Logged }
     }
 
-    fn duplicate(name: &str) -> SchemaError {
-        SchemaError::DuplicateKey(name.into())
+    fn owner(&self) -> Owner {
+        Owner::Table(self.name.into())
+    }
+
+    fn owner_of(&self, secondary: &Secondary<'_>) -> Owner {
+        Owner::Index { table: self.name.into(), index: secondary.name.into() }
     }
 }
 
@@ -182,10 +185,10 @@ struct Plan<'t> {
     is_way_back_promised: bool,
 }
 
-fn check_length(tree: &Tree, key: &[u8]) -> Result<()> {
+fn check_length(tree: &Tree, key: &[u8], owner: impl FnOnce() -> Owner) -> Result<()> {
     let limit = tree.key_limit();
     if key.len() > limit {
-        return Err(UsageError::KeyTooLong { length: key.len(), limit }.into());
+        return Err(UsageError::KeyTooLong { owner: owner(), length: key.len(), limit }.into());
     }
     Ok(())
 }
@@ -193,7 +196,7 @@ fn check_length(tree: &Tree, key: &[u8]) -> Result<()> {
 /// Whether the change is to be made of a row that is there or is not; no mode is a delete.
 fn is_wanted(target: &RowTarget<'_>, mode: Option<Mode>, live: bool) -> Result<bool> {
     match (mode, live) {
-        (Some(Mode::Insert), true) => Err(RowTarget::duplicate(target.name).into()),
+        (Some(Mode::Insert), true) => Err(SchemaError::DuplicateKey(target.owner()).into()),
         (Some(Mode::Update), false) => Err(SchemaError::NoRow(target.name.into()).into()),
         (None, live) => Ok(live),
         _ => Ok(true),
@@ -244,7 +247,7 @@ impl Transactions {
     fn wait_for_room(&self, target: &RowTarget<'_>, value: u64) -> Result<()> {
         match target.durability() {
             Durability::Logged => {
-                self.ground.pool.ground().log.wait_for_room(2 * value.min(CHUNK as u64) + LOG_OVERHEAD)
+                self.ground.pool.ground().log.wait_for_room(2 * value.min(CHUNK as u64) + OVERHEAD)
             }
             Durability::Temporary => Ok(()),
         }
@@ -256,7 +259,7 @@ impl Transactions {
 fn log_of(target: &RowTarget<'_>, key: &[u8], plan: &Plan<'_>) -> u64 {
     let row = key.len() + target.clustered.inline_limit();
     let touches = plan.planned.iter().map(|planned| 3 * planned.touch.key.len() as u64 + LOG_A_TOUCH);
-    LOG_OVERHEAD + 4 * row as u64 + touches.sum::<u64>()
+    OVERHEAD + 4 * row as u64 + touches.sum::<u64>()
 }
 
 impl<'e> Trx<'e> {
@@ -277,14 +280,14 @@ impl<'e> Trx<'e> {
         last: bool,
     ) -> Result<Option<Lsn>> {
         let tree = target.clustered;
-        check_length(tree, key)?;
+        check_length(tree, key, || target.owner())?;
         let (value, mode) = match new {
             Some((value, mode)) => (Some(value), Some(mode)),
             None => (None, None),
         };
         let length = value.as_ref().map_or(0, Value::length);
         if length > VALUE_LIMIT {
-            return Err(UsageError::ValueTooLong { length, limit: VALUE_LIMIT }.into());
+            return Err(UsageError::ValueTooLong { owner: target.owner(), length, limit: VALUE_LIMIT }.into());
         }
         let long = length > tree.inline_limit() as u64;
         let pieces = value.map(Pieces::new).transpose()?;
@@ -358,7 +361,7 @@ impl<'e> Trx<'e> {
             for (index_key, put) in [(old, false), (new, true)] {
                 let Some(index_key) = index_key else { continue };
                 let entry = secondary::entry_key(index_key, key);
-                check_length(secondary.tree, &entry)?;
+                check_length(secondary.tree, &entry, || target.owner_of(secondary))?;
                 if secondary.unique {
                     names.push(locks.name(space, index_key));
                     if put {
@@ -373,7 +376,7 @@ impl<'e> Trx<'e> {
         }
         locks.lock_more(row, names)?;
         for (secondary, index_key) in taken {
-            check_unique(secondary, index_key, key)?;
+            check_unique(target, secondary, index_key, key)?;
         }
         let mut value = Vec::new();
         for Planned { tree, touch } in &mut plan.planned {
@@ -384,7 +387,9 @@ impl<'e> Trx<'e> {
                 (Done::Marked(_), Some(header)) if !header.is_deleted() => Done::Marked(header),
                 _ => {
                     let what = "a secondary entry contradicts its row".into();
-                    return Err(CorruptError::Structure { space: touch.space, what }.into());
+                    return Err(
+                        CorruptError::Structure { owner: Owner::Unknown, space: touch.space, what }.into()
+                    );
                 }
             };
         }
@@ -509,7 +514,9 @@ impl<'e> Trx<'e> {
             }
             (Done::Marked(_), None) => {
                 let what = "a secondary entry has vanished while its row was locked".into();
-                return Err(CorruptError::Structure { space: touch.space, what }.into());
+                return Err(
+                    CorruptError::Structure { owner: Owner::Unknown, space: touch.space, what }.into()
+                );
             }
             (_, Some(_)) => located.set_header(&mut mtr, version),
             (_, None) => located.insert(&mut mtr, version, &[]),
@@ -522,13 +529,18 @@ impl<'e> Trx<'e> {
 }
 
 /// Refuses an index key that a live entry of another row has. The index key's lock is held.
-fn check_unique(secondary: &Secondary<'_>, index_key: &[u8], key: &[u8]) -> Result<()> {
+fn check_unique(
+    target: &RowTarget<'_>,
+    secondary: &Secondary<'_>,
+    index_key: &[u8],
+    key: &[u8],
+) -> Result<()> {
     let prefix = secondary::prefix_of(index_key);
     let mut cursor = secondary.tree.cursor();
     let mut more = cursor.seek(Seek::AtLeast(&prefix))?;
     while more && cursor.key().starts_with(&prefix) {
         if is_live(cursor.header()) && &cursor.key()[prefix.len()..] != key {
-            return Err(RowTarget::duplicate(secondary.name).into());
+            return Err(SchemaError::DuplicateKey(target.owner_of(secondary)).into());
         }
         more = cursor.next()?;
     }

@@ -31,7 +31,7 @@ use std::collections::BTreeMap;
 use super::{ids::Ids, undo_record::UndoRecord};
 use crate::{
     buffer::{BufferPool, Durability, Space},
-    error::{CorruptError, Error, Result},
+    error::{CorruptError, Error, Owner, Result},
     ids::{Lsn, PageNo, SpaceId, TrxId, UndoPos},
     log::Record,
     mtr::{Mtr, Slot},
@@ -239,7 +239,7 @@ impl Stream {
     fn damaged(&self, at: u64, what: &str) -> Error {
         let what = format!("undo stream {} at byte {at}: {what}", self.number).into();
         let space = self.space(at / self.slice_bytes()).map_or(SpaceId::NONE, |space| space.id());
-        CorruptError::Structure { space, what }.into()
+        CorruptError::Structure { owner: Owner::Unknown, space, what }.into()
     }
 
     /// Slice, page, and offset in the page's bytes.

@@ -72,14 +72,9 @@ impl Streams {
         }
         let streams: Box<[OnceLock<Stream>]> = (0..MOST).map(|_| OnceLock::new()).collect();
         let count = found.last_key_value().map_or(1, |(stream, _)| usize::from(*stream) + 1);
-        for number in 0..count as u8 {
+        for (number, stream) in (0..=u8::MAX).zip(&streams[..count]) {
             let slices = found.remove(&number).unwrap_or_default();
-            let _ = streams[usize::from(number)].set(Stream::new(
-                ground.clone(),
-                number,
-                Durability::Logged,
-                slices,
-            ));
+            let _ = stream.set(Stream::new(ground.clone(), number, Durability::Logged, slices));
         }
         Ok(Self { ground, made: streams, count: AtomicUsize::new(count), turn: AtomicUsize::new(0) })
     }
@@ -147,5 +142,47 @@ impl Streams {
         self.made[number].get_or_init(|| {
             Stream::new(self.ground.clone(), number as u8, Durability::Logged, BTreeMap::new())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{
+            Mode,
+            tests::{Base, Setup},
+        },
+        *,
+    };
+    use crate::{
+        disk::simulated::{SimulatedDisk, Survive},
+        env::SimulatedEnv,
+    };
+
+    #[test]
+    fn all_streams_are_found_again() {
+        for count in [1, 255, MOST] {
+            let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+            let open = |disk: &SimulatedDisk| {
+                Base::open(Setup { log_size: 16 << 20, purge: false, ..Setup::simulated(disk, &env) })
+                    .unwrap()
+            };
+            let base = open(&disk);
+            let streams = base.transactions.streams();
+            for number in 0..count {
+                // The next one to write gets this stream.
+                streams.get(number);
+                streams.count.store(number + 1, SeqCst);
+                streams.turn.store(number, SeqCst);
+                base.put(&number.to_be_bytes(), &number.to_be_bytes(), Mode::Insert).unwrap();
+            }
+            let made = streams.spaces();
+            assert!(made.len() >= count, "{} slices of {count} streams", made.len());
+            base.sync().unwrap();
+            drop(base);
+            let base = open(&disk.restart(Survive::Everything));
+            let streams = base.transactions.streams();
+            assert_eq!((streams.all().count(), streams.spaces()), (count, made));
+        }
     }
 }

@@ -277,7 +277,7 @@ fn take_back(floor: &Transactions, stream: &Stream, at: u64, stored: &Stored) ->
 /// A tablespace that was dropped meanwhile needs nothing taken back.
 fn unless_dropped(done: Result<bool>) -> Result<bool> {
     match done {
-        Err(Error::TableDropped) => Ok(false),
+        Err(Error::TableDropped(_)) => Ok(false),
         done => done,
     }
 }

@@ -22,7 +22,7 @@ use super::{
     structure::{Need, is_underfull},
 };
 use crate::{
-    error::{Result, UsageError},
+    error::{Owner, Result, UsageError},
     ids::PageNo,
     page::{EntryHeader, Node, PageOp},
 };
@@ -57,7 +57,12 @@ impl<S: PageStore> Tree<S> {
         self.check_key(key)?;
         let limit = self.inline_limit();
         if let Some(length) = room.filter(|room| *room > limit) {
-            return Err(UsageError::ValueTooLong { length: length as u64, limit: limit as u64 }.into());
+            return Err(UsageError::ValueTooLong {
+                owner: Owner::Unknown,
+                length: length as u64,
+                limit: limit as u64,
+            }
+            .into());
         }
         self.ensure_root()?;
         loop {

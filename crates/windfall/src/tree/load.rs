@@ -16,7 +16,7 @@ use super::{
     structure::separator,
 };
 use crate::{
-    error::{Result, UsageError},
+    error::{Owner, Result, UsageError},
     ids::{Lsn, PageNo},
     page::{
         EntryHeader, Node, NodeList, PageOp, PageType,
@@ -87,7 +87,12 @@ impl<S: PageStore> BulkLoader<'_, S> {
         self.tree.check_key(key)?;
         let limit = self.tree.inline_limit();
         if value.len() > limit {
-            return Err(UsageError::ValueTooLong { length: value.len() as u64, limit: limit as u64 }.into());
+            return Err(UsageError::ValueTooLong {
+                owner: Owner::Unknown,
+                length: value.len() as u64,
+                limit: limit as u64,
+            }
+            .into());
         }
         let list = &self.levels[0].list;
         if !list.is_empty() && list.key(list.len() - 1) >= key {

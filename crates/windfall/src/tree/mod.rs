@@ -43,7 +43,7 @@ pub use overflow::{OverflowReader, OverflowRef, OverflowWriter};
 pub use structure::log_of_room;
 
 use crate::{
-    error::{CorruptError, Result, UsageError},
+    error::{CorruptError, Owner, Result, UsageError},
     ids::PageNo,
     page::{
         EntryHeader, Node, PageType,
@@ -214,7 +214,7 @@ impl<S: PageStore> Tree<S> {
     fn check_key(&self, key: &[u8]) -> Result<()> {
         let limit = self.key_limit();
         if key.len() > limit {
-            Err(UsageError::KeyTooLong { length: key.len(), limit }.into())
+            Err(UsageError::KeyTooLong { owner: Owner::Unknown, length: key.len(), limit }.into())
         } else {
             Ok(())
         }
@@ -223,6 +223,7 @@ impl<S: PageStore> Tree<S> {
     /// The error for a structure that contradicts itself.
     fn damaged(&self, page: PageNo, what: &str) -> crate::error::Error {
         let space = self.store.space_id(&self.space);
-        CorruptError::Structure { space, what: format!("page {page}: {what}").into() }.into()
+        CorruptError::Structure { owner: Owner::Unknown, space, what: format!("page {page}: {what}").into() }
+            .into()
     }
 }

@@ -41,7 +41,7 @@ use super::{
     store::{Access, MiniTransaction, PageStore, Reading, Shared},
 };
 use crate::{
-    error::{Result, UsageError},
+    error::{Owner, Result, UsageError},
     ids::{Lsn, PageNo},
     page::{Page, PageOp, PageType},
 };
@@ -258,7 +258,7 @@ impl<S: PageStore> OverflowWriter<'_, S> {
         let whole = capacity(self.tree.store.page_size());
         let length = self.length + chunk.len() as u64;
         if length > VALUE_LIMIT {
-            return Err(UsageError::ValueTooLong { length, limit: VALUE_LIMIT }.into());
+            return Err(UsageError::ValueTooLong { owner: Owner::Unknown, length, limit: VALUE_LIMIT }.into());
         }
         self.length = length;
         while !chunk.is_empty() {

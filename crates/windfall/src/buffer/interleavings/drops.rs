@@ -11,7 +11,7 @@ use crate::{
 
 /// The one error that a drop may bring upon others.
 fn dropped(error: Error) -> Result<()> {
-    if matches!(error, Error::TableDropped) { Ok(()) } else { Err(error) }
+    if matches!(error, Error::TableDropped(_)) { Ok(()) } else { Err(error) }
 }
 
 impl Base {

@@ -14,14 +14,14 @@ use super::{Ids, Mode, RowTarget, Secondary, Transactions, Value, read, secondar
 use crate::{
     buffer::{BufferPool, Doublewrite, Durability, Ground, Space},
     checkpoint::Checkpointer,
-    disk::{Disk, FileName, Folder, simulated::SimulatedDisk},
+    disk::{Disk, FileName, simulated::SimulatedDisk},
     env::{Env, Kind, Next, SimulatedEnv, Worker},
     error::{Result, UsageError},
     health::Health,
     ids::{Lsn, SpaceId, TrxId},
     log::{Control, ControlFile, Log, LogOptions, Record},
     mtr::Mtr,
-    recovery::{attach_file, mend_torn_pages, replay, scan},
+    recovery::{Recovered, attach_file, recover, scan},
     store::Tree,
     sync::{
         Arc, Event, Mutex, Rank,
@@ -132,20 +132,12 @@ impl Base {
         let pool = Arc::new(BufferPool::new(ground, PAGE_SIZE, frames, frames)?);
         let now = control.control().clone();
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
-        let mut workers = Vec::from(checkpointer.spawn(&*env));
-        workers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || log.step())));
-        mend_torn_pages(&*disk, PAGE_SIZE)?;
-        pool.set_recovering(true);
-        if let Some(error) = replay(&pool, &now, &found, &|_| {})?.into_values().next() {
+        let mut workers = Vec::from(checkpointer.spawn(&*env)?);
+        workers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || log.step()))?);
+        let Recovered { files, lost } = recover(&pool, &now, &found, &|_| {})?;
+        if let Some(error) = lost.into_values().next() {
             return Err(error);
         }
-        pool.set_recovering(false);
-
-        let files: HashSet<SpaceId> = disk
-            .list(Folder::Data)?
-            .into_iter()
-            .filter_map(|file| if let FileName::Data(space) = file { Some(space) } else { None })
-            .collect();
         if pool.space(SpaceId::CATALOG).is_none() {
             let space = pool.attach(SpaceId::CATALOG, Durability::Logged);
             // The log does not say any more that its file was made: a record in this very file does.
@@ -192,7 +184,7 @@ impl Base {
             let _ = record_files(&pool2, &system2);
             Next::Idle(core::time::Duration::from_millis(20))
         };
-        workers.push(env.spawn("records", Kind::Tenant, Arc::new(Event::new()), Box::new(record)));
+        workers.push(env.spawn("records", Kind::Tenant, Arc::new(Event::new()), Box::new(record))?);
         let pool2 = pool.clone();
         let reclaim = move || {
             if pool2.reclaim_step(&mut drop) {
@@ -201,7 +193,7 @@ impl Base {
                 Next::Idle(core::time::Duration::from_millis(20))
             }
         };
-        workers.push(env.spawn("reclaimer", Kind::Service, Arc::new(Event::new()), Box::new(reclaim)));
+        workers.push(env.spawn("reclaimer", Kind::Service, Arc::new(Event::new()), Box::new(reclaim))?);
         if purge {
             let purging = transactions.clone();
             let wake = transactions.purge_wake();
@@ -209,7 +201,7 @@ impl Base {
                 Ok(true) => Next::Again,
                 _ => Next::Idle(core::time::Duration::from_millis(20)),
             };
-            workers.push(env.spawn("purge", Kind::Tenant, wake, Box::new(step)));
+            workers.push(env.spawn("purge", Kind::Tenant, wake, Box::new(step))?);
         }
         let mut trees = trees.into_iter();
         let mut tree = || trees.next().unwrap();

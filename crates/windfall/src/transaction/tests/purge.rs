@@ -211,7 +211,7 @@ fn temporary_rows_ask_for_no_room_in_the_log() {
     // Nothing is flushed any more, and those who wait for that are told.
     base.stop();
     let log = &base.pool.ground().log;
-    log.set_unflushed(UsageError::Other("the disk is full".into()).into());
+    log.set_unflushed(Some(UsageError::Other("the disk is full".into()).into()));
     for value in [&[0; 300][..], b""] {
         while base.put(b"logged", value, Mode::Put).is_ok() {}
     }

@@ -175,7 +175,9 @@ fn of_those_who_want_one_unique_key_one_gets_it() {
         for thread in threads {
             match thread.join().unwrap() {
                 Ok(_) => won += 1,
-                Err(Error::Schema(SchemaError::DuplicateKey(index))) => assert_eq!(&*index, "unique"),
+                Err(Error::Schema(SchemaError::DuplicateKey(index))) => {
+                    assert_eq!(index.to_string(), "index unique of table table");
+                }
                 Err(error) => panic!("round {round}: {error}"),
             }
         }

@@ -136,9 +136,9 @@ fn limits_are_told() {
     let tree = tree(4096);
     let mut mtr = tree.store().begin().unwrap();
     let error = tree.seek_for_change(&mut mtr, &[1; 769], None).unwrap_err();
-    assert!(matches!(error, Error::Usage(UsageError::KeyTooLong { length: 769, limit: 768 })));
+    assert!(matches!(error, Error::Usage(UsageError::KeyTooLong { length: 769, limit: 768, .. })));
     let error = tree.seek_for_change(&mut mtr, b"a", Some(1025)).unwrap_err();
-    assert!(matches!(error, Error::Usage(UsageError::ValueTooLong { length: 1025, limit: 1024 })));
+    assert!(matches!(error, Error::Usage(UsageError::ValueTooLong { length: 1025, limit: 1024, .. })));
     assert!(tree.store().is_empty(tree.space()).unwrap(), "nothing was made for a call that failed");
     assert_eq!(tree.check().unwrap(), crate::tree::TreeReport::default());
     assert_eq!(get(&tree, &[1; 5000]), None);
