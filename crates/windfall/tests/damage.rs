@@ -7,6 +7,7 @@
 
 mod guard;
 mod history;
+mod soak;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -490,7 +491,7 @@ fn one_case_again() {
 #[test]
 #[ignore = "takes as long as it is told to"]
 fn soak() {
-    guard::soak("damages", |seed, end| {
+    soak::soak("damages", |seed, end| {
         let kind = KINDS[mix(&[seed]) as usize % 5];
         let mut counts = BTreeMap::new();
         if Instant::now() < end {
