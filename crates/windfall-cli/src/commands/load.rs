@@ -3,9 +3,9 @@
 //! **Purpose.** `load`: a CSV or TSV file with a header becomes rows, the key column their key.
 //!
 //! **Invariants.** A bad line stops the load and is named by its number, or is left out and counted if that was asked
-//! for; a bad header always stops it. A load that fails leaves no table behind that it made; in a table that was there
-//! before, the rows before the bad line stay, and the message says how many. What a finished load has loaded is
-//! durable.
+//! for; a bad header always stops it. A load that fails, up to its last checkpoint, leaves no table behind that it made;
+//! in a table that was there before, the rows before the failure stay, and the message says how many. What a finished
+//! load has loaded is durable.
 //!
 //! **May touch.** `engine`, `output`, `columns`.
 
@@ -63,26 +63,13 @@ pub fn load(db: &Path, json: bool, options: &LoadArgs) -> Result<ExitCode> {
     // Commits are synced together, by the checkpoint at the end: until then nobody was told that a row is loaded.
     let loaded = with_database(db, true, Commit::Lazy, |db| {
         let (table, made) = table_for(db, &options.table, &columns, &name)?;
-        let result = rows(&mut lines, &table, (&columns, key_at), options, &name);
+        let mut loaded = Loaded::default();
+        let ended = rows(&mut lines, &table, (&columns, key_at), options, &name, &mut loaded);
         bar.finish_and_clear();
-        if result.is_err() && made {
-            db.drop_table(&options.table)?;
+        match ended.and_then(|()| Ok(db.checkpoint()?)) {
+            Ok(()) => Ok(loaded),
+            Err(why) => Err(give_up(db, &options.table, made, loaded.rows, why)),
         }
-        let result = result.map_err(|e| match e {
-            Failed::Line(why, rows) if made || rows == 0 => {
-                Failure::said(format!("{why}; nothing was loaded (--skip-bad leaves bad lines out)"))
-            }
-            Failed::Line(why, 1) => {
-                Failure::said(format!("{why}; the row before it is loaded (--skip-bad leaves bad lines out)"))
-            }
-            Failed::Line(why, rows) => Failure::said(format!(
-                "{why}; the {} before it are loaded (--skip-bad leaves bad lines out)",
-                output::things(rows, "row")
-            )),
-            Failed::Other(failure) => failure,
-        });
-        db.checkpoint()?;
-        result
     })?;
     report(json, &options.table, &columns, &loaded)?;
     Ok(ExitCode::SUCCESS)
@@ -176,9 +163,39 @@ fn described(columns: &Columns) -> String {
 
 /// Why a load stopped.
 enum Failed {
-    /// A bad line, and how many rows were loaded before it.
-    Line(String, u64),
+    /// A bad line.
+    Line(String),
     Other(Failure),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self::Other(error.into())
+    }
+}
+
+/// Ends a load that has failed, and says what it leaves behind.
+fn give_up(db: &Database, table: &str, made: bool, rows: u64, why: Failed) -> Failure {
+    // Nothing is told that a crash could still take back.
+    engine::set_commit(db, Commit::Sync);
+    let left = if made {
+        match db.drop_table(table) {
+            Ok(_) => "nothing was loaded".to_owned(),
+            Err(e) => format!("{table}, which it made, cannot be dropped: {e}"),
+        }
+    } else {
+        // What the data files refuse is in the log, unless that has stopped, too.
+        let most = if matches!(db.checkpoint(), Err(Error::Poisoned(_))) { "at most " } else { "" };
+        match rows {
+            0 => "nothing was loaded".to_owned(),
+            1 => format!("{most}the row before it is loaded"),
+            n => format!("{most}the {} before it are loaded", output::things(n, "row")),
+        }
+    };
+    match why {
+        Failed::Line(why) => Failure::said(format!("{why}; {left} (--skip-bad leaves bad lines out)")),
+        Failed::Other(why) => Failure::said(format!("{why}; {left}")),
+    }
 }
 
 /// Loads the lines below the header.
@@ -188,12 +205,12 @@ fn rows(
     (columns, key_at): (&Columns, usize),
     options: &LoadArgs,
     name: &str,
-) -> Result<Loaded, Failed> {
-    let mut loaded = Loaded::default();
+    loaded: &mut Loaded,
+) -> Result<(), Failed> {
     let mut line = csv::ByteRecord::new();
     loop {
         let why = match lines.read_byte_record(&mut line) {
-            Ok(false) => return Ok(loaded),
+            Ok(false) => return Ok(()),
             Ok(true) if line == [END][..] => continue,
             Ok(true) if is_cut(&line) => "a quote is opened in it and never closed".to_owned(),
             Err(e) => return Err(Failed::Other(unreadable(name, &e))),
@@ -209,7 +226,7 @@ fn rows(
         let number = line.position().map_or(0, csv::Position::line);
         let why = format!("{name}, line {number}: {why}");
         if !options.skip_bad {
-            return Err(Failed::Line(why, loaded.rows));
+            return Err(Failed::Line(why));
         }
         loaded.skipped += 1;
         if loaded.shown.len() < SHOWN {
