@@ -3,24 +3,21 @@
 //! **Purpose.** `load`: a CSV or TSV file with a header becomes rows, the key column their key.
 //!
 //! **Invariants.** A bad line stops the load and is named by its number, or is left out and counted if that was asked
-//! for; a bad header always stops it. A load that fails, up to its last checkpoint, leaves no table behind that it made;
-//! in a table that was there before, the rows before the failure stay, and the message says how many. What a finished
+//! for; a bad header always stops it. A load that fails, up to its last checkpoint, or is stopped by a signal, leaves no
+//! table behind that it made; in a table that was there before, the rows before that stay, and the message says how many. What a finished
 //! load has loaded is durable.
 //!
-//! **May touch.** `engine`, `output`, `columns`.
+//! **May touch.** `input`, `engine`, `output`, `columns`.
 
-use std::{
-    fs::File,
-    io::{self, IsTerminal as _, Read},
-    path::Path,
-    process::ExitCode,
-};
+use std::{path::Path, process::ExitCode};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use windfall::error::{Error, SchemaError, UsageError};
 
-use super::{schema, with_database};
+use super::{
+    input::{self, Lines},
+    schema, with_database,
+};
 use crate::{
     args::{Commit, LoadArgs},
     columns::{self, Columns},
@@ -28,10 +25,6 @@ use crate::{
     failure::{Failure, Result},
     output,
 };
-
-/// What is put behind the input, as a line of its own: a quote that is never closed swallows it, and is known by that. No
-/// text contains it, and no delimiter is in it.
-const END: &[u8] = b"\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8";
 
 /// How many of the lines that were left out are shown.
 const SHOWN: usize = 5;
@@ -46,26 +39,22 @@ struct Loaded {
 
 /// Loads a file.
 pub fn load(db: &Path, json: bool, options: &LoadArgs) -> Result<ExitCode> {
-    let (input, bar, name) = open_input(options.file.as_deref())?;
     let tsv =
         options.file.as_deref().and_then(Path::extension).is_some_and(|e| e.eq_ignore_ascii_case("tsv"));
     let delimiter = options.delimiter.unwrap_or(if tsv { b'\t' } else { b',' });
-    let end = [b"\n", END, b"\n"].concat();
-    let mut lines = csv::ReaderBuilder::new()
-        .delimiter(delimiter)
-        .flexible(true)
-        .from_reader(bar.wrap_read(input).chain(io::Cursor::new(end)));
+    let mut lines = Lines::open(options.file.as_deref(), delimiter)?;
     schema::printable("table name", &options.table)?;
-    let header = lines.byte_headers().map_err(|e| unreadable(&name, &e))?;
-    let (columns, key_at) = columns_of(header, options.key.as_deref())
-        .map_err(|e| Failure::said(format!("{name}, line 1 (the header): {e}")))?;
+    let header = lines.header()?;
+    let (columns, key_at) = columns_of(&header, options.key.as_deref())
+        .map_err(|e| Failure::said(format!("{}, line 1 (the header): {e}", lines.name())))?;
 
     // Commits are synced together, by the checkpoint at the end: until then nobody was told that a row is loaded.
     let loaded = with_database(db, true, Commit::Lazy, |db| {
-        let (table, made) = table_for(db, &options.table, &columns, &name)?;
+        lines.watch_signals()?;
+        let (table, made) = table_for(db, &options.table, &columns, lines.name())?;
         let mut loaded = Loaded::default();
-        let ended = rows(&mut lines, &table, (&columns, key_at), options, &name, &mut loaded);
-        bar.finish_and_clear();
+        let ended = rows(&mut lines, &table, (&columns, key_at), options, &mut loaded);
+        lines.finish();
         match ended.and_then(|()| Ok(db.checkpoint()?)) {
             Ok(()) => Ok(loaded),
             Err(why) => Err(give_up(db, &options.table, made, loaded.rows, why)),
@@ -77,11 +66,11 @@ pub fn load(db: &Path, json: bool, options: &LoadArgs) -> Result<ExitCode> {
 
 /// The columns that a header names, and which of its fields is the key.
 fn columns_of(header: &csv::ByteRecord, key: Option<&str>) -> Result<(Columns, usize)> {
-    if is_cut(header) {
+    if input::is_cut(header) {
         return Err(Failure::said("a quote is opened in it and never closed"));
     }
     let mut names = Vec::new();
-    for field in header.iter().filter(|_| *header != [END][..]) {
+    for field in header.iter().filter(|_| !input::is_end(header)) {
         let text = str::from_utf8(field).map_err(|_| {
             Failure::said(
                 "it is not text in UTF-8: give a CSV or TSV file, in that encoding and not compressed",
@@ -92,43 +81,6 @@ fn columns_of(header: &csv::ByteRecord, key: Option<&str>) -> Result<(Columns, u
     let columns = schema::columns(names.iter().copied(), key)?;
     let key_at = names.iter().position(|n| n.trim() == columns.key).unwrap_or(0);
     Ok((columns, key_at))
-}
-
-/// Whether the end of the input lies within a quote of this line.
-fn is_cut(line: &csv::ByteRecord) -> bool {
-    *line != [END][..] && line.iter().next_back().is_some_and(|field| field.trim_ascii_end().ends_with(END))
-}
-
-/// Opens the file or standard input, with a bar that shows how far it is read.
-fn open_input(file: Option<&Path>) -> Result<(Box<dyn Read>, ProgressBar, String)> {
-    let (input, length, name): (Box<dyn Read>, _, _) = match file.filter(|f| *f != Path::new("-")) {
-        None => (Box::new(io::stdin()), None, "standard input".to_owned()),
-        Some(path) => {
-            let name = path.display().to_string();
-            let failed = |e| Failure::said(format!("{name} cannot be read: {e}"));
-            let file = File::open(path).map_err(failed)?;
-            let about = file.metadata().map_err(failed)?;
-            if about.is_dir() {
-                return Err(Failure::said(format!("{name} is a folder: give a CSV or TSV file")));
-            }
-            (Box::new(file), about.is_file().then_some(about.len()), name)
-        }
-    };
-    let bar = match length {
-        _ if !io::stderr().is_terminal() => ProgressBar::hidden(),
-        None => ProgressBar::new_spinner().with_style(style("{spinner} {bytes} {bytes_per_sec}")),
-        Some(n) => ProgressBar::new(n)
-            .with_style(style("{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left")),
-    };
-    Ok((input, bar, name))
-}
-
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
-}
-
-fn unreadable(name: &str, error: &csv::Error) -> Failure {
-    Failure::said(format!("{name}: {error}"))
 }
 
 /// The table of that name with these columns, and whether it was made here.
@@ -168,8 +120,8 @@ enum Failed {
     Other(Failure),
 }
 
-impl From<Error> for Failed {
-    fn from(error: Error) -> Self {
+impl<E: Into<Failure>> From<E> for Failed {
+    fn from(error: E) -> Self {
         Self::Other(error.into())
     }
 }
@@ -194,37 +146,31 @@ fn give_up(db: &Database, table: &str, made: bool, rows: u64, why: Failed) -> Fa
     };
     match why {
         Failed::Line(why) => Failure::said(format!("{why}; {left} (--skip-bad leaves bad lines out)")),
+        Failed::Other(Failure::Stopped(signal, _)) => Failure::Stopped(signal, left),
         Failed::Other(why) => Failure::said(format!("{why}; {left}")),
     }
 }
 
 /// Loads the lines below the header.
 fn rows(
-    lines: &mut csv::Reader<impl Read>,
+    lines: &mut Lines,
     table: &Table,
     (columns, key_at): (&Columns, usize),
     options: &LoadArgs,
-    name: &str,
     loaded: &mut Loaded,
 ) -> Result<(), Failed> {
     let mut line = csv::ByteRecord::new();
-    loop {
-        let why = match lines.read_byte_record(&mut line) {
-            Ok(false) => return Ok(()),
-            Ok(true) if line == [END][..] => continue,
-            Ok(true) if is_cut(&line) => "a quote is opened in it and never closed".to_owned(),
-            Err(e) => return Err(Failed::Other(unreadable(name, &e))),
-            Ok(true) => match one(&line, table, (columns, key_at), options.replace) {
-                Ok(None) => {
-                    loaded.rows += 1;
-                    continue;
-                }
-                Ok(Some(why)) => why,
-                Err(e) => return Err(Failed::Other(e)),
-            },
+    while lines.next(&mut line)? {
+        let why = if input::is_cut(&line) {
+            "a quote is opened in it and never closed".to_owned()
+        } else if let Some(why) = one(&line, table, (columns, key_at), options.replace)? {
+            why
+        } else {
+            loaded.rows += 1;
+            continue;
         };
         let number = line.position().map_or(0, csv::Position::line);
-        let why = format!("{name}, line {number}: {why}");
+        let why = format!("{}, line {number}: {why}", lines.name());
         if !options.skip_bad {
             return Err(Failed::Line(why));
         }
@@ -233,6 +179,7 @@ fn rows(
             loaded.shown.push(why);
         }
     }
+    Ok(())
 }
 
 /// Loads one line, or says what is wrong with it.

@@ -8,7 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::io::ioctl_fionread;
+use rustix::{
+    io::ioctl_fionread,
+    process::{Pid, Signal, kill_process},
+};
 
 use crate::{Place, Told};
 
@@ -68,4 +71,47 @@ fn a_load_whose_checkpoint_fails_is_a_failed_load() {
     fail(&rows).refused(&["db/data", "the 20,000 rows before it are loaded"]);
     assert!(place.call(&["scan", "t"]).served().out == format!("id,name\n{rows}"), "some are missing");
     place.call(&["check"]).served();
+}
+
+#[test]
+fn an_interrupted_load_is_a_failed_load() {
+    let place = Place::new();
+    let interrupt = |rows, signal| {
+        let load = Load::begin(&place, &[], rows);
+        // It waits for more input, which never comes.
+        kill_process(Pid::from_child(&load.0), signal).unwrap();
+        crate::told(&load.0.wait_with_output().unwrap())
+    };
+    // The table is the load's: it goes with it.
+    let told = interrupt("1,one\n2,two\n", Signal::INT);
+    assert_eq!((told.code, told.err.as_str()), (130, "windfall: stopped by SIGINT; nothing was loaded\n"));
+    place.call(&["get", "t", "1"]).refused(&["no table t"]);
+    // The table was there before: what is said to stay is there.
+    place.call(&["create", "t", "--columns", "id,name"]).served();
+    let told = interrupt("1,one\n2,two\n", Signal::TERM);
+    assert_eq!(
+        (told.code, told.err.as_str()),
+        (143, "windfall: stopped by SIGTERM; the 2 rows before it are loaded\n")
+    );
+    assert_eq!(place.call(&["scan", "t"]).served().out, "id,name\n1,one\n2,two\n");
+    place.call(&["check"]).served();
+}
+
+#[test]
+fn a_load_is_interrupted_between_two_rows() {
+    let place = Place::new();
+    place.call(&["create", "t", "--columns", "id,name"]).served();
+    let mut load = Load::begin(&place, &[], "1,one\n");
+    let mut pipe = load.0.stdin.take().unwrap();
+    // Rows without an end: it never waits for input.
+    let writer =
+        thread::spawn(move || (2_u64..).find(|n| pipe.write_all(format!("{n},x\n").as_bytes()).is_err()));
+    thread::sleep(Duration::from_millis(200));
+    kill_process(Pid::from_child(&load.0), Signal::INT).unwrap();
+    let told = crate::told(&load.0.wait_with_output().unwrap());
+    assert!(writer.join().unwrap().is_some(), "it has read on");
+    assert_eq!(told.code, 130, "{}", told.err);
+    let stay = place.call(&["scan", "t"]).served().out.lines().count() - 1;
+    let digits: String = told.err.chars().filter(char::is_ascii_digit).collect();
+    assert_eq!(digits, stay.to_string(), "{}", told.err);
 }
