@@ -109,7 +109,10 @@ fn a_database_that_is_not_there() {
     // A database without its control file is not made anew.
     let (_folder, path) = made();
     fs::remove_file(path.join("windfall.control")).expect("a file less");
-    told(Database::open(&path, options()), &["data", "no control file", "restore"]);
+    for create in [true, false] {
+        let opened = Database::open(&path, options().create_if_missing(create));
+        told(opened, &["windfall.control", "missing", "data", "restore"]);
+    }
     // Nor is a young one, all of which is still in its log.
     let young = folder.path().join("young");
     let db = Database::open(&young, options()).expect("a database");
@@ -121,7 +124,10 @@ fn a_database_that_is_not_there() {
         let segment = segment.expect("a segment");
         fs::copy(segment.path(), copy.join("log").join(segment.file_name())).expect("a copy");
     }
-    told(Database::open(&copy, options()), &["log", "no control file", "restore"]);
+    for create in [true, false] {
+        let opened = Database::open(&copy, options().create_if_missing(create));
+        told(opened, &["windfall.control", "missing", "log", "restore"]);
+    }
     assert!(fs::read_dir(copy.join("log")).expect("the log").count() > 0, "it is all still there");
 }
 

@@ -144,6 +144,33 @@ fn a_database_in_use_is_refused() {
     place.call(&["tables"]).served();
 }
 
+#[test]
+fn a_control_file_that_is_lost_is_damage() {
+    let place = Place::new();
+    place.feed(&["load", "t"], "a,b\n1,2\n").served();
+    fs::remove_file(place.path().join("db/windfall.control")).unwrap();
+    let told = place.call(&["check"]);
+    assert_eq!(told.code, 1, "out: {}\nerr: {}", told.out, told.err);
+    for words in ["db/windfall.control", "missing", "restore", "backup"] {
+        assert!(told.out.contains(words), "{words}: {}", told.out);
+    }
+    for call in [&["tables"][..], &["create", "u", "--columns", "a"]] {
+        place.call(call).refused(&["db/windfall.control", "missing", "restore", "backup"]);
+    }
+}
+
+#[test]
+fn a_folder_that_may_not_be_looked_into_is_not_called_empty() {
+    let place = Place::new();
+    // Whoever runs this may be allowed everything, but nobody gets through a circle.
+    std::os::unix::fs::symlink("db", place.path().join("db")).unwrap();
+    for call in [&["tables"][..], &["check"]] {
+        let told = place.call(call).refused(&["db", "symbolic links"]);
+        assert!(!told.err.contains("no database"), "{}", told.err);
+    }
+    place.call(&["create", "t", "--columns", "a"]).refused(&["db cannot be made"]);
+}
+
 /// The largest data file of a database.
 fn largest_data_file(place: &Place) -> PathBuf {
     let files = fs::read_dir(place.path().join("db/data")).unwrap().map(|entry| {
