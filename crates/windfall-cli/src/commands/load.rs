@@ -3,7 +3,7 @@
 //! **Purpose.** `load`: a CSV or TSV file with a header becomes rows, the key column their key.
 //!
 //! **Invariants.** A bad line stops the load and is named by its number, or is left out and counted if that was asked
-//! for; a bad header always stops it. A load that fails, up to its last checkpoint, or is stopped by a signal, leaves no
+//! for; a bad header always stops it, and so does a line that is longer than lines may be. A load that fails, up to its last checkpoint, or is stopped by a signal, leaves no
 //! table behind that it made; in a table that was there before, the rows before that stay, and the message says how many. What a finished
 //! load has loaded is durable.
 //!
@@ -42,7 +42,7 @@ pub fn load(db: &Path, json: bool, options: &LoadArgs) -> Result<ExitCode> {
     let tsv =
         options.file.as_deref().and_then(Path::extension).is_some_and(|e| e.eq_ignore_ascii_case("tsv"));
     let delimiter = options.delimiter.unwrap_or(if tsv { b'\t' } else { b',' });
-    let mut lines = Lines::open(options.file.as_deref(), delimiter)?;
+    let mut lines = Lines::open(options.file.as_deref(), delimiter, options.max_line)?;
     schema::printable("table name", &options.table)?;
     let header = lines.header()?;
     let (columns, key_at) = columns_of(&header, options.key.as_deref())
@@ -106,10 +106,11 @@ fn table_for(db: &Database, name: &str, columns: &Columns, file: &str) -> Result
 }
 
 fn described(columns: &Columns) -> String {
-    match columns.others.as_slice() {
-        [] => format!("the key {} and no other column", columns.key),
-        [one] => format!("the key {} and the column {one}", columns.key),
-        more => format!("the key {} and the columns {}", columns.key, more.join(", ")),
+    let (key, others) = (output::quoted(columns.key.as_bytes()), output::listed(&columns.others));
+    match columns.others.len() {
+        0 => format!("the key {key} and no other column"),
+        1 => format!("the key {key} and the column {others}"),
+        _ => format!("the key {key} and the columns {others}"),
     }
 }
 
@@ -196,7 +197,7 @@ fn one(
     }
     let key = &line[key_at];
     if key.is_empty() {
-        return Ok(Some(format!("its key ({}) is empty", columns.key)));
+        return Ok(Some(format!("its key ({}) is empty", output::quoted(columns.key.as_bytes()))));
     }
     let others: Vec<&[u8]> =
         line.iter().enumerate().filter(|(at, _)| *at != key_at).map(|(_, field)| field).collect();
@@ -206,7 +207,7 @@ fn one(
     match if replace { table.put(key, &value) } else { table.insert(key, &value) } {
         Ok(()) => Ok(None),
         Err(Error::Schema(SchemaError::DuplicateKey(_))) => {
-            Ok(Some(format!("the key {} is there already (--replace replaces rows)", output::text(key))))
+            Ok(Some(format!("the key {} is there already (--replace replaces rows)", output::quoted(key))))
         }
         Err(Error::Usage(e @ (UsageError::KeyTooLong { .. } | UsageError::ValueTooLong { .. }))) => {
             Ok(Some(e.to_string()))
