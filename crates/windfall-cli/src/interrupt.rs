@@ -35,6 +35,12 @@ static HAS_COME: AtomicBool = AtomicBool::new(false);
 pub struct Signal(u8);
 
 impl Signal {
+    /// The one that has come.
+    pub fn come() -> Option<Self> {
+        let number = CAME.load(SeqCst);
+        (number != 0).then_some(Self(number as u8))
+    }
+
     /// Its name.
     pub fn name(self) -> &'static str {
         low_level::signal_name(self.0.into()).unwrap_or("a signal")
@@ -77,12 +83,6 @@ impl Interrupt {
             low_level::pipe::register(signal, self.wake.try_clone()?)?;
         }
         Ok(())
-    }
-
-    /// The signal that has come.
-    pub fn signal(&self) -> Option<Signal> {
-        let number = CAME.load(SeqCst);
-        (number != 0).then_some(Signal(number as u8))
     }
 
     /// Waits until there is something to read, or a signal has come.

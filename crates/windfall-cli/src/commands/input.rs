@@ -19,7 +19,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
     failure::{Failure, Result},
-    interrupt::Interrupt,
+    interrupt::{Interrupt, Signal},
     output,
 };
 
@@ -63,7 +63,7 @@ impl Read for Input {
             return Err(io::Error::other("the line is too long"));
         }
         self.interrupt.wait_for(&self.file)?;
-        if self.interrupt.signal().is_some() {
+        if Signal::come().is_some() {
             return Err(io::Error::other("stopped by a signal"));
         }
         let read = self.file.read(out)?;
@@ -150,7 +150,7 @@ impl Lines {
     /// It cannot be read or is too long, or a signal has come.
     pub fn next(&mut self, line: &mut ByteRecord) -> Result<bool> {
         loop {
-            if let Some(signal) = self.reader.get_ref().interrupt.signal() {
+            if let Some(signal) = Signal::come() {
                 return Err(Failure::Stopped(signal, String::new()));
             }
             self.reader.get_mut().read = 0;
@@ -192,7 +192,7 @@ impl Lines {
 
     fn unreadable(&self, error: &csv::Error, start: Option<&csv::Position>) -> Failure {
         let input = self.reader.get_ref();
-        match input.interrupt.signal() {
+        match Signal::come() {
             Some(signal) => Failure::Stopped(signal, String::new()),
             None if input.read > input.limit => self.too_long(start),
             None => Failure::said(format!("{}: {error}", self.name)),

@@ -61,10 +61,8 @@ fn with_database<T>(
     if path.is_file() {
         return said(format!("{shown} is a file: --db takes the folder of a database"));
     }
-    if create {
-        if let Err(e) = fs::create_dir_all(path) {
-            return said(format!("{shown} cannot be made: {e}; give another folder with --db"));
-        }
+    if create && let Err(e) = fs::create_dir_all(path) {
+        return said(format!("{shown} cannot be made: {e}; give another folder with --db"));
     }
     let db = match (Setup { create, ..Setup::with_pool(POOL).commit(commit) }).open(path) {
         Err(Failure::Engine(Error::Usage(UsageError::NoDatabase { .. }))) => return said(none),

@@ -67,7 +67,7 @@ fn a_load_whose_checkpoint_fails_is_a_failed_load() {
     place.call(&["drop", "t"]).served();
     place.call(&["create", "t", "--columns", "id,name"]).served();
     let name = "x".repeat(300);
-    let rows: String = (10_000..30_000).map(|id| format!("{id},{name}\n")).collect();
+    let rows = (10_000..30_000).map(|id| format!("{id},{name}")).collect::<Vec<_>>().join("\n") + "\n";
     fail(&rows).refused(&["db/data", "the 20,000 rows before it are loaded"]);
     assert!(place.call(&["scan", "t"]).served().out == format!("id,name\n{rows}"), "some are missing");
     place.call(&["check"]).served();
@@ -104,8 +104,9 @@ fn a_load_is_interrupted_between_two_rows() {
     let mut load = Load::begin(&place, &[], "1,one\n");
     let mut pipe = load.0.stdin.take().unwrap();
     // Rows without an end: it never waits for input.
-    let writer =
-        thread::spawn(move || (2_u64..).find(|n| pipe.write_all(format!("{n},x\n").as_bytes()).is_err()));
+    let writer = thread::spawn(move || {
+        (2..1_u64 << 40).find(|n| pipe.write_all(format!("{n},x\n").as_bytes()).is_err())
+    });
     thread::sleep(Duration::from_millis(200));
     kill_process(Pid::from_child(&load.0), Signal::INT).unwrap();
     let told = crate::told(&load.0.wait_with_output().unwrap());

@@ -95,7 +95,8 @@ fn lines_without_an_end() {
             place.command(&[&["load", "t"], arguments].concat()).stdin(Stdio::piped()).spawn().unwrap();
         let mut pipe = child.stdin.take().unwrap();
         pipe.write_all(head.as_bytes()).unwrap();
-        let written = (0..2_000).take_while(|_| pipe.write_all(&[b'x'; 1 << 16]).is_ok()).count();
+        let piece = "x".repeat(1 << 16);
+        let written = (0..2_000).take_while(|_| pipe.write_all(piece.as_bytes()).is_ok()).count();
         drop(pipe);
         (crate::told(&child.wait_with_output().unwrap()), written << 16)
     };
