@@ -743,7 +743,15 @@ fn errors_name_the_table_or_the_index_that_they_are_about() -> Result<()> {
     told(table.insert(b"b", b"first"), &["in index i of table t"]);
     // Either is short enough, both behind one another are not.
     let (key, value) = ([1; 600], [1; 900]);
-    told(table.put(&key, &value), &["index key", "index i of table t takes at most 768"]);
+    let words = ["row's own key", "index i of table t takes at most 768", "the one or the other shorter"];
+    told(table.put(&key, &value), &words);
+    told(table.put(&[1; 768], b""), &[&words[..], &["has 770 bytes"]].concat());
+    told(
+        table.put(&[1; 769], b""),
+        &["the key has 769 bytes, and table t takes at most 768: make it shorter"],
+    );
+    table.put(&[1; 766], b"")?;
+    assert_eq!(table.key_limit(), 768);
     let plain = db.create_table("plain", TableOptions::default())?;
     plain.put(&key, &value)?;
     let refused = db.create_index("plain", "late", IndexOptions::on_value(0..900));
