@@ -7,7 +7,7 @@
 //! table behind that it made; in a table that was there before, the rows before that stay, and the message says how many. What a finished
 //! load has loaded is durable.
 //!
-//! **May touch.** `input`, `engine`, `output`, `columns`.
+//! **May touch.** `input`, `lines`, `engine`, `output`, `columns`.
 
 use std::{path::Path, process::ExitCode};
 
@@ -15,14 +15,16 @@ use serde_json::json;
 use windfall::error::{Error, SchemaError, UsageError};
 
 use super::{
-    input::{self, Lines},
+    input::Input,
+    lines::{Line, Lines},
     schema, with_database,
 };
 use crate::{
     args::{Commit, LoadArgs},
-    columns::{self, Columns},
+    columns::Columns,
     engine::{self, Database, Table},
     failure::{Failure, Result},
+    interrupt::Signal,
     output,
 };
 
@@ -42,19 +44,18 @@ pub fn load(db: &Path, json: bool, options: &LoadArgs) -> Result<ExitCode> {
     let tsv =
         options.file.as_deref().and_then(Path::extension).is_some_and(|e| e.eq_ignore_ascii_case("tsv"));
     let delimiter = options.delimiter.unwrap_or(if tsv { b'\t' } else { b',' });
-    let mut lines = Lines::open(options.file.as_deref(), delimiter, options.max_line)?;
     schema::printable("table name", &options.table)?;
-    let header = lines.header()?;
-    let (columns, key_at) = columns_of(&header, options.key.as_deref())
-        .map_err(|e| Failure::said(format!("{}, line 1 (the header): {e}", lines.name())))?;
+    let (input, name) = Input::open(options.file.as_deref())?;
+    let mut lines = Lines::of(input, &name, delimiter, options.key.as_deref(), options.max_line)?;
+    let columns = lines.columns().clone();
 
     // Commits are synced together, by the checkpoint at the end: until then nobody was told that a row is loaded.
     let loaded = with_database(db, true, Commit::Lazy, |db| {
-        lines.watch_signals()?;
-        let (table, made) = table_for(db, &options.table, &columns, lines.name())?;
+        lines.input().watch_signals()?;
+        let (table, made) = table_for(db, &options.table, &columns, &name)?;
         let mut loaded = Loaded::default();
-        let ended = rows(&mut lines, &table, (&columns, key_at), options, &mut loaded);
-        lines.finish();
+        let ended = rows(&mut lines, &table, options, &mut loaded);
+        lines.input().finish();
         match ended.and_then(|()| Ok(db.checkpoint()?)) {
             Ok(()) => Ok(loaded),
             Err(why) => Err(give_up(db, &options.table, made, loaded.rows, why)),
@@ -62,25 +63,6 @@ pub fn load(db: &Path, json: bool, options: &LoadArgs) -> Result<ExitCode> {
     })?;
     report(json, &options.table, &columns, &loaded)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The columns that a header names, and which of its fields is the key.
-fn columns_of(header: &csv::ByteRecord, key: Option<&str>) -> Result<(Columns, usize)> {
-    if input::is_cut(header) {
-        return Err(Failure::said("a quote is opened in it and never closed"));
-    }
-    let mut names = Vec::new();
-    for field in header.iter().filter(|_| !input::is_end(header)) {
-        let text = str::from_utf8(field).map_err(|_| {
-            Failure::said(
-                "it is not text in UTF-8: give a CSV or TSV file, in that encoding and not compressed",
-            )
-        })?;
-        names.push(text.trim_start_matches('\u{feff}'));
-    }
-    let columns = schema::columns(names.iter().copied(), key)?;
-    let key_at = names.iter().position(|n| n.trim() == columns.key).unwrap_or(0);
-    Ok((columns, key_at))
 }
 
 /// The table of that name with these columns, and whether it was made here.
@@ -154,24 +136,29 @@ fn give_up(db: &Database, table: &str, made: bool, rows: u64, why: Failed) -> Fa
 
 /// Loads the lines below the header.
 fn rows(
-    lines: &mut Lines,
+    lines: &mut Lines<Input>,
     table: &Table,
-    (columns, key_at): (&Columns, usize),
     options: &LoadArgs,
     loaded: &mut Loaded,
 ) -> Result<(), Failed> {
-    let mut line = csv::ByteRecord::new();
-    while lines.next(&mut line)? {
-        let why = if input::is_cut(&line) {
-            "a quote is opened in it and never closed".to_owned()
-        } else if let Some(why) = one(&line, table, (columns, key_at), options.replace)? {
-            why
-        } else {
-            loaded.rows += 1;
-            continue;
+    loop {
+        let next = lines.next();
+        // A signal that has ended a wait for input has made it fail, too.
+        if let Some(signal) = Signal::come() {
+            return Err(Failure::Stopped(signal, String::new()).into());
+        }
+        let Some((place, line)) = next? else { return Ok(()) };
+        let why = match line {
+            Line::Row { key, value } => match one(table, key, &value, options.replace)? {
+                None => {
+                    loaded.rows += 1;
+                    continue;
+                }
+                Some(why) => why,
+            },
+            Line::Bad(why) => why,
         };
-        let number = line.position().map_or(0, csv::Position::line);
-        let why = format!("{}, line {number}: {why}", lines.name());
+        let why = format!("{place}: {why}");
         if !options.skip_bad {
             return Err(Failed::Line(why));
         }
@@ -180,31 +167,11 @@ fn rows(
             loaded.shown.push(why);
         }
     }
-    Ok(())
 }
 
-/// Loads one line, or says what is wrong with it.
-fn one(
-    line: &csv::ByteRecord,
-    table: &Table,
-    (columns, key_at): (&Columns, usize),
-    replace: bool,
-) -> Result<Option<String>> {
-    let expected = columns.others.len() + 1;
-    if line.len() != expected {
-        let has = output::things(line.len() as u64, "field");
-        return Ok(Some(format!("it has {has}, the header has {expected}")));
-    }
-    let key = &line[key_at];
-    if key.is_empty() {
-        return Ok(Some(format!("its key ({}) is empty", output::quoted(columns.key.as_bytes()))));
-    }
-    let others: Vec<&[u8]> =
-        line.iter().enumerate().filter(|(at, _)| *at != key_at).map(|(_, field)| field).collect();
-    let Some(value) = columns::encode(&others) else {
-        return Ok(Some("it is longer than a row can be (4 GiB)".to_owned()));
-    };
-    match if replace { table.put(key, &value) } else { table.insert(key, &value) } {
+/// Loads one row, or says what is wrong with it.
+fn one(table: &Table, key: &[u8], value: &[u8], replace: bool) -> Result<Option<String>> {
+    match if replace { table.put(key, value) } else { table.insert(key, value) } {
         Ok(()) => Ok(None),
         Err(Error::Schema(SchemaError::DuplicateKey(_))) => {
             Ok(Some(format!("the key {} is there already (--replace replaces rows)", output::quoted(key))))

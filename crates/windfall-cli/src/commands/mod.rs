@@ -9,6 +9,7 @@
 
 mod check;
 mod input;
+pub mod lines;
 mod load;
 mod read;
 mod schema;

@@ -1,0 +1,60 @@
+//! What runs a case of a net: a failure is told with the command that runs the case again, and no case hangs.
+
+#![allow(clippy::unwrap_used, reason = "a test panics")]
+
+use core::time::Duration;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::{Arc, Mutex, mpsc},
+    thread,
+    time::Instant,
+};
+
+/// A case takes well below a second.
+const LIMIT: Duration = Duration::from_mins(2);
+/// What stands before the command in the text of a failure.
+pub const AGAIN: &str = "\nagain: ";
+
+/// Tells what is wrong with a case so that it can be run again, and lets none hang.
+#[derive(Clone)]
+pub struct Guard {
+    watched: Arc<Mutex<Option<(Instant, String)>>>,
+    /// The watch ends with the last of them.
+    _watch: mpsc::Sender<()>,
+}
+
+impl Guard {
+    pub fn new() -> Self {
+        let watched = Arc::new(Mutex::new(None::<(Instant, String)>));
+        let (watch, end) = mpsc::channel::<()>();
+        let watching = watched.clone();
+        thread::spawn(move || {
+            while end.recv_timeout(Duration::from_secs(1)) == Err(mpsc::RecvTimeoutError::Timeout) {
+                if let Some((since, command)) = &*watching.lock().unwrap()
+                    && since.elapsed() > LIMIT
+                {
+                    eprintln!("it does not come to its end{AGAIN}{command}");
+                    // A thread that never ends cannot be waited for.
+                    std::process::exit(101);
+                }
+            }
+        });
+        Self { watched, _watch: watch }
+    }
+
+    /// Runs something of a case. A panic is told with the command that runs the case again.
+    pub fn run<T>(&self, command: &str, run: impl FnOnce() -> T) -> T {
+        let before = self.watched.lock().unwrap().replace((Instant::now(), command.to_owned()));
+        let result = catch_unwind(AssertUnwindSafe(run));
+        *self.watched.lock().unwrap() = before.map(|(_, command)| (Instant::now(), command));
+        result.unwrap_or_else(|panic| {
+            let what = panic.downcast_ref::<String>().map(String::as_str);
+            let what = what.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
+            if what.contains(AGAIN) {
+                // Told already, by who knew more of it.
+                resume_unwind(panic);
+            }
+            panic!("{what}{AGAIN}{command}\n")
+        })
+    }
+}
