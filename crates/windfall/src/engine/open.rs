@@ -37,17 +37,20 @@ use crate::{
 /// Refuses to make a database where there is to be none, or has been one.
 fn check_is_new(disk: &Arc<dyn Disk>, options: &Options) -> Result<()> {
     let control = disk.path(FileName::Control);
-    if !options.create_if_missing {
-        let folder = control.parent().unwrap_or(&control).to_owned();
-        return Err(UsageError::NoDatabase { folder }.into());
-    }
     // A creation makes the control file durable before any of these: here a database has lost it.
     for folder in [Folder::Data, Folder::Log] {
         if let Some(file) = disk.list(folder)?.first() {
-            let what = "this is a file of a database, and there is no control file: restore the database from a backup, \
-                        or choose an empty folder for a new one";
-            return Err(CorruptError::File { file: disk.path(*file), what: what.into() }.into());
+            let what = format!(
+                "it is missing, although {} is there: restore the database from a backup, or choose an empty folder for \
+                 a new one",
+                disk.path(*file).display()
+            );
+            return Err(CorruptError::File { file: control, what: what.into() }.into());
         }
+    }
+    if !options.create_if_missing {
+        let folder = control.parent().unwrap_or(&control).to_owned();
+        return Err(UsageError::NoDatabase { folder }.into());
     }
     Ok(())
 }
