@@ -132,7 +132,7 @@ impl LogGroup<'_> {
         }
         let durable = Lsn(log.durable.load(SeqCst));
         log.ring.put(&Header::new(log.seed, start, log.incarnation, durable, payload), payload);
-        log.published.notify();
+        log.published.notify_ordered();
         let groups = &log.slots[self.slot].groups;
         groups.store(groups.load(Relaxed) + 1, Relaxed);
         Ok((start, end))

@@ -58,7 +58,7 @@ impl Event {
     }
 
     /// As [`Event::notify`], for who changed the condition by a sequentially consistent store, and whose waiters look at it
-    /// by such loads: these have one order as they are, and no fence is needed.
+    /// by such loads; or under a lock, under which they look: these have one order as they are, and no fence is needed.
     pub fn notify_ordered(&self) {
         if !self.rung.load(SeqCst) {
             self.rung.store(true, SeqCst);
