@@ -17,7 +17,7 @@ use std::{
     time::Instant,
 };
 
-use guard::Guard;
+use guard::{Guard, mix};
 use history::{Live, Model, Rows, Step, files, open, script, verify};
 use windfall::{
     Database, Error, Result,
@@ -25,7 +25,6 @@ use windfall::{
         Disk, FileName, Folder,
         simulated::{Fault, SimulatedDisk, Survive},
     },
-    env::{Env, SimulatedEnv},
     error::DiskError,
     ids::SpaceId,
 };
@@ -90,10 +89,6 @@ impl Case {
     fn is_killed(&self) -> bool {
         mix(&[self.seed, self.n, 7]).is_multiple_of(2)
     }
-}
-
-fn mix(parts: &[u64]) -> u64 {
-    parts.iter().fold(0, |sum, part| SimulatedEnv::new(sum ^ part).random())
 }
 
 /// What was there at any time.

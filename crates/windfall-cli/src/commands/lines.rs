@@ -101,15 +101,15 @@ impl<R: Read> Lines<R> {
         &self.columns
     }
 
-    /// The next line, and where it stands, in words.
+    /// The next line, and its number.
     ///
     /// # Errors
     /// The input cannot be read, or the line is too long: there is no way on behind it.
-    pub fn next(&mut self) -> Result<Option<(String, Line<'_>)>> {
+    pub fn next(&mut self) -> Result<Option<(u64, Line<'_>)>> {
         while read(&mut self.reader, &mut self.line, &self.name)? {
             if !is_end(&self.line) {
                 let number = self.line.position().map_or(0, csv::Position::line);
-                return Ok(Some((format!("{}, line {number}", self.name), self.row())));
+                return Ok(Some((number, self.row())));
             }
         }
         Ok(None)

@@ -54,7 +54,7 @@ pub fn load(db: &Path, json: bool, options: &LoadArgs) -> Result<ExitCode> {
         lines.input().watch_signals()?;
         let (table, made) = table_for(db, &options.table, &columns, &name)?;
         let mut loaded = Loaded::default();
-        let ended = rows(&mut lines, &table, options, &mut loaded);
+        let ended = rows(&mut lines, (&table, &name), options, &mut loaded);
         lines.input().finish();
         match ended.and_then(|()| Ok(db.checkpoint()?)) {
             Ok(()) => Ok(loaded),
@@ -137,7 +137,7 @@ fn give_up(db: &Database, table: &str, made: bool, rows: u64, why: Failed) -> Fa
 /// Loads the lines below the header.
 fn rows(
     lines: &mut Lines<Input>,
-    table: &Table,
+    (table, name): (&Table, &str),
     options: &LoadArgs,
     loaded: &mut Loaded,
 ) -> Result<(), Failed> {
@@ -147,7 +147,7 @@ fn rows(
         if let Some(signal) = Signal::come() {
             return Err(Failure::Stopped(signal, String::new()).into());
         }
-        let Some((place, line)) = next? else { return Ok(()) };
+        let Some((number, line)) = next? else { return Ok(()) };
         let why = match line {
             Line::Row { key, value } => match one(table, key, &value, options.replace)? {
                 None => {
@@ -158,7 +158,7 @@ fn rows(
             },
             Line::Bad(why) => why,
         };
-        let why = format!("{place}: {why}");
+        let why = format!("{name}, line {number}: {why}");
         if !options.skip_bad {
             return Err(Failed::Line(why));
         }

@@ -18,9 +18,9 @@ mod soak;
 use std::{env::var, panic::catch_unwind};
 
 use case::{Case, History, VARIABLE};
-use guard::AGAIN;
+use guard::{AGAIN, mix};
 use history::{Model, verify};
-use net::{Net, left, mix};
+use net::{Net, left};
 use windfall::{
     FlushLog,
     disk::{

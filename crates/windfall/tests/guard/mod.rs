@@ -10,6 +10,8 @@ use std::{
     time::Instant,
 };
 
+use windfall::env::{Env, SimulatedEnv};
+
 /// A case takes well below a second.
 const LIMIT: Duration = Duration::from_mins(2);
 /// What stands before the command in the text of a failure.
@@ -57,4 +59,9 @@ impl Guard {
             panic!("{what}{AGAIN}{command}\n")
         })
     }
+}
+
+/// Some number that follows from others.
+pub fn mix(parts: &[u64]) -> u64 {
+    parts.iter().fold(0, |sum, part| SimulatedEnv::new(sum ^ part).random())
 }
