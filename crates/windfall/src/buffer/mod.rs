@@ -539,6 +539,18 @@ impl BufferPool {
         self.tell_freed();
     }
 
+    /// Lets those who wait for the log or for a frame look again when the database has stopped.
+    pub fn tell_when_stopped(self: &Arc<Self>) {
+        // The health is known to both.
+        let pool = Arc::downgrade(self);
+        self.ground.health.when_stopped(move || {
+            if let Some(pool) = pool.upgrade() {
+                pool.ground.log.tell_stopped();
+                pool.tell_freed();
+            }
+        });
+    }
+
     /// Lets those who wait for a frame look again.
     pub(crate) fn tell_freed(&self) {
         self.frames_freed.fetch_add(1, Release);

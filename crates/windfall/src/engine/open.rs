@@ -186,7 +186,7 @@ impl Engine {
         let ground = Ground { disk: disk.clone(), log: log.clone(), env: env.clone(), health };
         let pool = BufferPool::new(ground, page_size, size, most)?;
         let pool = Arc::new(pool);
-        tell_when_stopped(&log, &pool);
+        pool.tell_when_stopped();
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
         let mut servers = Vec::from(checkpointer.spawn(&*env)?);
         let writer = log.clone();
@@ -241,20 +241,6 @@ impl Engine {
         engine.spawn_changers()?;
         Ok(engine)
     }
-}
-
-/// Lets those who wait for the log or for a frame look again when the database has stopped.
-fn tell_when_stopped(log: &Arc<Log>, pool: &Arc<BufferPool>) {
-    // Both know the health.
-    let (log, waited_for) = (Arc::downgrade(log), Arc::downgrade(pool));
-    pool.ground().health.when_stopped(move || {
-        if let Some(log) = log.upgrade() {
-            log.tell_stopped();
-        }
-        if let Some(pool) = waited_for.upgrade() {
-            pool.tell_freed();
-        }
-    });
 }
 
 /// The system tree, and what is known of the data files.

@@ -224,6 +224,20 @@ impl<S: PageStore> Tree<S> {
         }
     }
 
+    /// Refuses a value that is too long to lie in a node.
+    ///
+    /// # Errors
+    /// `ValueTooLong`.
+    pub fn check_inline(&self, length: usize) -> Result<()> {
+        let limit = self.inline_limit();
+        if length > limit {
+            let (length, limit) = (length as u64, limit as u64);
+            Err(UsageError::ValueTooLong { owner: Owner::Unknown, length, limit }.into())
+        } else {
+            Ok(())
+        }
+    }
+
     /// The error for a structure that contradicts itself.
     fn damaged(&self, page: PageNo, what: &str) -> crate::error::Error {
         let space = self.store.space_id(&self.space);

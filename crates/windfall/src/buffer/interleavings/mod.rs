@@ -66,13 +66,7 @@ fn base(disk: SimulatedDisk, mut control: ControlFile, end: Lsn, frames: u32) ->
     let pool =
         BufferPool::new(ground, PAGE_SIZE, super::SMALLEST, super::SMALLEST + 4).map(Arc::new).unwrap();
     pool.limit.store(frames, Relaxed);
-    let stopped = Arc::downgrade(&pool);
-    pool.ground().health.when_stopped(move || {
-        if let Some(pool) = stopped.upgrade() {
-            pool.ground().log.tell_stopped();
-            pool.tell_freed();
-        }
-    });
+    pool.tell_when_stopped();
     let spaces = SPACES.map(|id| pool.attach(id, Durability::Logged));
     Base { disk, pool, spaces }
 }

@@ -11,6 +11,18 @@ use crate::{
     },
 };
 
+/// Cleans while these threads run: whoever finds every frame latched waits for it. Looks at everything afterwards.
+fn clean_beside(base: &Base, running: &AtomicU64, threads: [shuttle::thread::JoinHandle<()>; 2]) {
+    while running.load(Relaxed) > 0 {
+        base.pool.clean_step(Lsn::ZERO).unwrap();
+        base.pool.cleaner_wake.nap(Duration::from_millis(1));
+    }
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    base.audit();
+}
+
 /// Two threads use six pages in three frames, while the cleaner frees frames: latches and looks get the page that they
 /// asked for.
 ///
@@ -42,15 +54,7 @@ fn nobody_takes_a_page_for_another() {
                 running.fetch_sub(1, Relaxed);
             })
         });
-        // Whoever finds every frame latched waits for the cleaner.
-        while running.load(Relaxed) > 0 {
-            base.pool.clean_step(Lsn::ZERO).unwrap();
-            base.pool.cleaner_wake.nap(Duration::from_millis(1));
-        }
-        for thread in threads {
-            thread.join().unwrap();
-        }
-        base.audit();
+        clean_beside(&base, &running, threads);
     });
 }
 
@@ -83,14 +87,7 @@ fn what_was_seen_is_latched_or_nothing() {
                 }
             }),
         ];
-        while running.load(Relaxed) > 0 {
-            base.pool.clean_step(Lsn::ZERO).unwrap();
-            base.pool.cleaner_wake.nap(Duration::from_millis(1));
-        }
-        for thread in threads {
-            thread.join().unwrap();
-        }
-        base.audit();
+        clean_beside(&base, &running, threads);
     });
 }
 
