@@ -28,6 +28,7 @@ pub mod fuzz;
 pub mod hash;
 mod load;
 pub mod overflow;
+mod page_set;
 pub mod store;
 mod structure;
 #[cfg(any(test, feature = "test-pool"))]
@@ -40,6 +41,7 @@ pub use check::{TreeReport, Walk};
 pub use cursor::{Cursor, Seek};
 pub use load::BulkLoader;
 pub use overflow::{OverflowReader, OverflowRef, OverflowWriter};
+pub use page_set::PageSet;
 pub use structure::log_of_room;
 
 use crate::{

@@ -10,7 +10,10 @@
 
 use std::collections::HashMap;
 
-use super::store::{Access, Latched, MiniTransaction, PageStore, Reading, Shared};
+use super::{
+    PageSet,
+    store::{Access, Latched, MiniTransaction, PageStore, Reading, Shared},
+};
 use crate::{
     error::{Error, Result, UsageError},
     ids::{Lsn, PageId, PageNo, SpaceId},
@@ -22,6 +25,7 @@ use crate::{
             Ordering::{Acquire, Relaxed, Release},
             fence,
         },
+        work::{self, Work},
     },
 };
 
@@ -127,7 +131,7 @@ impl TestPool {
     }
 
     /// The numbers of the pages that a tablespace has allocated, without the allocation map's own.
-    pub fn allocated(&self, space: SpaceId) -> Vec<PageNo> {
+    pub fn allocated(&self, space: SpaceId) -> PageSet {
         let state = self.state.lock();
         let bits = state.allocated.get(&space).map_or(&[][..], |bits| bits);
         (0..).zip(bits).filter(|(n, used)| *n > 0 && **used).map(|(n, _)| PageNo(n)).collect()
@@ -233,6 +237,7 @@ impl PageStore for TestPool {
     }
 
     fn read<'a>(&'a self, space: &'a SpaceId, page: PageNo, _: Access) -> Result<TestReading> {
+        work::count(Work::Frame);
         let id = PageId { space: *space, page };
         self.wait(|state| {
             let frame = match Self::find(state, id) {

@@ -34,7 +34,7 @@ fn slot(page: Page<'_>, n: usize) -> usize {
 /// A leaf that is not the root.
 fn leaf(tree: &Tree<TestPool>) -> PageNo {
     let mut found = None;
-    for page in tree.check().unwrap().pages {
+    for page in tree.check().unwrap().pages.iter() {
         tree.store().damage(id(page), |page| {
             if Node::new(page).is_leaf() {
                 found = Some(page.id().page);
@@ -110,9 +110,9 @@ fn a_leaf_whose_last_write_was_lost_is_told() {
     let tree = some_tree();
     let key = |n: u64| (n * 3).to_be_bytes();
     let images = || -> Vec<(PageNo, Vec<u8>)> {
-        let pages = tree.check().unwrap().pages.into_iter().filter(|page| *page != PageNo::ROOT);
+        let pages = tree.check().unwrap().pages;
         let mut all = Vec::new();
-        for page in pages {
+        for page in pages.iter().filter(|page| *page != PageNo::ROOT) {
             let mut bytes = Vec::new();
             tree.store().damage(id(page), |page| page.append_to(0, 4096, &mut bytes));
             all.push((page, bytes));
