@@ -30,8 +30,8 @@ use crate::{
     engine::Engine,
     error::{Owner, Result},
     ids::{PageId, PageNo, SpaceId},
-    page::Page,
-    sync::{Arc, atomic::AtomicU64},
+    page::{Page, blank},
+    sync::Arc,
 };
 use pieces::Pieces;
 
@@ -193,7 +193,7 @@ fn check_pages(engine: &Engine, report: &mut CheckReport, space: &Arc<Space>) {
         Ok(length) => length.unwrap_or(0),
         Err(error) => return report.finding(error.to_string()),
     };
-    let words: Vec<AtomicU64> = (0..page_size / 8).map(|_| AtomicU64::new(0)).collect();
+    let words = blank(page_size);
     let page = Page::new(&words);
     let look = |id: PageId| -> Result<()> {
         engine.disk.read_page(file, u64::from(id.page.0) * page_size as u64, page)?;

@@ -216,7 +216,7 @@ mod tests {
             fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
                 self.2 += out.len();
                 if self.2 > 50_000 && self.0.send(()).is_ok() {
-                    let _ = self.1.recv_timeout(Duration::from_secs(60));
+                    let _ = self.1.recv_timeout(Duration::from_mins(1));
                     self.0 = mpsc::channel().0;
                 }
                 out.fill(1);

@@ -19,7 +19,6 @@ use crate::{
     error::Result,
     ids::PageNo,
     page::{self, Node, Page},
-    sync::atomic::AtomicU64,
 };
 
 /// What a check has found in a sound tree.
@@ -112,7 +111,7 @@ impl<S: PageStore> Tree<S> {
         if !self.is_rooted()? {
             return Ok(true);
         }
-        let words: Vec<AtomicU64> = (0..self.store.page_size() / 8).map(|_| AtomicU64::new(0)).collect();
+        let words = page::blank(self.store.page_size());
         let copy = Page::new(&words);
         let mut piece = Piece { seen: PageSet::default(), most: *left };
         let from = core::mem::take(&mut walk.next);

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     error::{Error, Result, UsageError},
     ids::{Lsn, PageId, PageNo, SpaceId},
-    page::{Page, PageOp, PageType},
+    page::{Page, PageOp, PageType, blank},
     sync::{
         Arc, Event, Mutex, Rank,
         atomic::{
@@ -112,7 +112,7 @@ impl TestPool {
     }
 
     fn frame(&self) -> Arc<Frame> {
-        let words = (0..self.page_size / 8).map(|_| AtomicU64::new(0)).collect();
+        let words = blank(self.page_size);
         Arc::new(Frame { words, version: AtomicU64::new(0), shared: AtomicU64::new(0) })
     }
 
