@@ -170,7 +170,8 @@ impl<S: PageStore> Tree<S> {
         // Whatever fails here, the descent finds a better error if there is one.
         let reading = self.store.read(&self.space, page, Access::Point).ok()?;
         let node = Node::new(reading.page());
-        if !node.is_leaf() || !node.has_prefix_of(key) {
+        // A page that nobody has come to from its parent yet may be older than what the tree knows of it.
+        if !node.is_leaf() || !node.has_prefix_of(key) || reading.is_unproven() {
             return None;
         }
         value.clear();

@@ -21,7 +21,7 @@ use crate::{
     sync::{
         Arc, Event, Mutex, Rank,
         atomic::{
-            AtomicU64,
+            AtomicBool, AtomicU64,
             Ordering::{Acquire, Relaxed, Release},
             fence,
         },
@@ -35,6 +35,7 @@ struct Frame {
     words: Box<[AtomicU64]>,
     version: AtomicU64,
     shared: AtomicU64,
+    unproven: AtomicBool,
 }
 
 /// One logged change.
@@ -80,6 +81,14 @@ impl Reading for TestReading {
         fence(Acquire);
         self.frame.version.load(Relaxed) == self.version
     }
+
+    fn is_unproven(&self) -> bool {
+        self.frame.unproven.load(Relaxed)
+    }
+
+    fn proven(&self) {
+        self.frame.unproven.store(false, Relaxed);
+    }
 }
 
 /// A pool's shared latch.
@@ -113,7 +122,12 @@ impl TestPool {
 
     fn frame(&self) -> Arc<Frame> {
         let words = blank(self.page_size);
-        Arc::new(Frame { words, version: AtomicU64::new(0), shared: AtomicU64::new(0) })
+        Arc::new(Frame {
+            words,
+            version: AtomicU64::new(0),
+            shared: AtomicU64::new(0),
+            unproven: AtomicBool::new(false),
+        })
     }
 
     /// Waits until `take` gets what it wants from the state.
@@ -153,6 +167,7 @@ impl TestPool {
         if let Some(frame) = state.pages.get(&id) {
             change(Page::new(&frame.words));
             frame.version.fetch_add(2, Relaxed);
+            frame.unproven.store(true, Relaxed);
         }
     }
 
