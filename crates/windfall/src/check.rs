@@ -9,29 +9,31 @@
 //! While a table's trees are read its name is claimed, its gate is closed and purge stands still, so that no change
 //! under way looks like damage, and no version that waits for purge like a lost page; where a reader keeps such
 //! versions from purge, long values that nothing leads to may be theirs and are passed over. A check beside others does
-//! that a piece at a time, and leaves the table to them in between; what it says is of the moment of each piece, and what
-//! only a look at everything at once could tell of a table of several pieces it does not say: whether rows and
-//! entries are as many, and whether a page that has changed meanwhile is lost, or one of a long value while purge is behind.
+//! that a piece at a time ([`pieces`]), and leaves the table to them in between; what it says is of the moment of each
+//! piece, and what only a look at everything at once could tell of a table of several pieces it does not say: whether
+//! rows and entries are as many, and whether a page that has changed meanwhile is lost, or one of a long value while
+//! purge is behind. A table that is made, or gets another name, after the check has begun is passed over, and so is a
+//! tree that its table gets after its first piece.
 //! What is found never ends the check.
 //!
 //! **May touch.** `engine` and what is below.
 
-use core::{iter::once, time::Duration};
-use std::collections::{BTreeMap, BTreeSet};
+mod pieces;
+
+use core::iter::once;
+use std::collections::BTreeSet;
 
 use crate::{
     buffer::{Durability, FileState, Space},
-    catalog::Catalog,
+    catalog::{self, Catalog, IndexRecord},
     disk::{FileName, Folder},
     engine::Engine,
-    error::Result,
-    ids::{Lsn, PageId, PageNo, SpaceId},
-    page::{Access, Page, PageType},
-    store::Tree,
-    sync::{Arc, Event, atomic::AtomicU64},
-    tablespace,
-    tree::Walk,
+    error::{Owner, Result},
+    ids::{PageId, PageNo, SpaceId},
+    page::{Page, blank},
+    sync::Arc,
 };
+use pieces::Pieces;
 
 /// How many pages of a table are looked at while its calls wait, if others are to go on.
 pub(crate) const PIECE: usize = 256;
@@ -88,35 +90,14 @@ pub(crate) fn check(engine: &Engine, piece: usize) -> Result<CheckReport> {
     let mut report = CheckReport::default();
     engine.checkpointer.checkpoint_all(false)?;
     let mut named = BTreeSet::from([SpaceId::CATALOG]);
-    let mut system = Pieces::new(engine, piece);
-    while !engine.system.at_rest(|tree| {
-        system.hold();
-        system.go_on(&mut report, "", &[(None, tree)], true)
-    }) {
-        system.pause();
-    }
-    system.judge(&mut report);
+    Pieces::new(engine, piece).run(&mut report, |pieces, report| {
+        engine
+            .system
+            .at_rest(|tree| pieces.hold(|pieces| pieces.go_on(report, &[(Owner::Unknown, tree)], true)))
+    });
     for (name, _) in engine.catalog.tables() {
-        let mut pieces = Pieces::new(engine, piece);
-        // None when the table is gone: then it is nobody's trouble.
-        while Some(false)
-            == engine.catalog.alone(&name, |table| {
-                pieces.hold();
-                let shape = table.shape();
-                named.extend(shape.record.spaces());
-                let names = shape.record.indexes.iter().map(|index| Some(&*index.name));
-                let trees = once(&shape.clustered).chain(&shape.secondaries);
-                let trees: Vec<_> = once(None).chain(names).zip(trees.map(|tree| &**tree)).collect();
-                let transactions = &engine.transactions;
-                // All of it at once waits for purge, too.
-                transactions.with_purge_at_rest(piece == usize::MAX, |purged| {
-                    pieces.go_on(&mut report, &name, &trees, purged)
-                })
-            })
-        {
-            pieces.pause();
-        }
-        pieces.judge(&mut report);
+        Pieces::new(engine, piece)
+            .run(&mut report, |pieces, report| check_some(engine, &name, pieces, report, &mut named));
     }
     named.extend(engine.transactions.streams().spaces());
     check_files(engine, &mut report, &named)?;
@@ -124,164 +105,28 @@ pub(crate) fn check(engine: &Engine, piece: usize) -> Result<CheckReport> {
     Ok(report)
 }
 
-/// The trees of a table under check, in pieces between which calls and statements go on.
-struct Pieces<'a> {
-    engine: &'a Engine,
-    piece: usize,
-    /// Those that were there at the first piece.
-    trees: BTreeMap<SpaceId, UnderCheck>,
-    /// How many pieces there were.
-    so_far: u32,
-    /// The log's end when the first one began: what changed later may be as it should be and look otherwise.
-    since: Lsn,
-    /// Since when the last one held up others.
-    held_from: Duration,
-    /// Pages that the tree and the allocation map see differently.
-    suspects: Vec<Suspect>,
-}
-
-#[derive(Default)]
-struct UnderCheck {
-    walk: Walk,
-    has_ended: bool,
-}
-
-struct Suspect {
-    space: Arc<Space>,
-    page: PageNo,
-    what: String,
-}
-
-impl<'a> Pieces<'a> {
-    fn new(engine: &'a Engine, piece: usize) -> Self {
-        let (trees, suspects) = (BTreeMap::new(), Vec::new());
-        Self { engine, piece, trees, so_far: 0, since: Lsn::ZERO, held_from: Duration::ZERO, suspects }
-    }
-
-    /// From now on others are held up.
-    fn hold(&mut self) {
-        self.held_from = self.engine.env.now();
-    }
-
-    /// Checks some pages more, while nobody changes these trees; `purged` says that no version waits for purge. Says whether
-    /// that was the last piece.
-    fn go_on(
-        &mut self,
-        report: &mut CheckReport,
-        table: &str,
-        trees: &[(Option<&str>, &Tree)],
-        purged: bool,
-    ) -> bool {
-        if self.so_far == 0 {
-            self.since = self.engine.log.end();
-            self.trees = trees.iter().map(|(_, tree)| (tree.space().id(), UnderCheck::default())).collect();
-        }
-        self.so_far += 1;
-        let (mut left, mut counts) = (self.piece, Vec::new());
-        for (index, tree) in trees {
-            let Some(under_check) = self.trees.get_mut(&tree.space().id()) else { continue };
-            if under_check.has_ended {
-                continue;
-            }
-            if left == 0 {
-                break;
-            }
-            let what = match (table, index) {
-                ("", _) => "the system tree".to_owned(),
-                (table, None) => format!("table {table}"),
-                (table, Some(index)) => format!("index {index} of table {table}"),
-            };
-            match tree.check_piece(&mut under_check.walk, &mut left) {
-                Ok(false) => break,
-                Ok(true) => {
-                    under_check.has_ended = true;
-                    let found = core::mem::take(&mut under_check.walk).finish();
-                    counts.push((*index, found.entries - found.deleted));
-                    self.compare(report, what, tree, &found.pages, purged);
-                    report.trees.push(CheckedTree {
-                        table: table.to_owned(),
-                        index: index.map(str::to_owned),
-                        space: tree.space().id().0,
-                        entries: found.entries - found.deleted,
-                        deleted: found.deleted,
-                        height: found.height,
-                        pages: found.pages.len() as u64,
-                    });
-                }
-                Err(error) => {
-                    under_check.has_ended = true;
-                    report.finding(format!("{what}: {error}"));
-                }
-            }
-        }
-        // Counts of different times are not compared.
-        if self.so_far == 1
-            && let Some(((None, rows), indexes)) = counts.split_first()
-        {
-            for (index, entries) in indexes.iter().filter(|(_, entries)| entries != rows) {
-                let index = index.unwrap_or_default();
-                report.finding(format!("table {table}: {rows} rows, but {entries} entries in index {index}"));
-            }
-        }
-        let is_open = |tree: &Tree| self.trees.get(&tree.space().id()).is_some_and(|tree| !tree.has_ended);
-        !trees.iter().any(|(_, tree)| is_open(tree))
-    }
-
-    /// Compares the pages that were reached with the allocation map.
-    fn compare(
-        &mut self,
-        report: &mut CheckReport,
-        what: String,
-        tree: &Tree,
-        found: &[PageNo],
-        purged: bool,
-    ) {
-        let engine = self.engine;
-        let used = match tablespace::pages_in_use(&engine.pool, tree.space()) {
-            Ok(used) => used,
-            Err(error) => return report.finding(format!("{what}: {error}")),
-        };
-        let maps = tablespace::pages_a_map(engine.pool.page_size());
-        let used: BTreeSet<_> = used.into_iter().filter(|page| !page.0.is_multiple_of(maps)).collect();
-        let reached: BTreeSet<_> = found.iter().copied().collect();
-        let id = tree.space().id();
-        let suspect = |page: &PageNo, how: &str| Suspect {
-            space: tree.space().clone(),
-            page: *page,
-            what: format!("{what}: page {page} of tablespace {id} is {how}"),
-        };
-        let lost = used.difference(&reached).filter(|page| purged || !is_overflow(engine, tree, **page));
-        self.suspects.extend(lost.map(|page| suspect(page, "in use and nothing leads to it")));
-        let free = reached.difference(&used);
-        self.suspects.extend(free.map(|page| suspect(page, "in the tree and not in use")));
-    }
-
-    /// Tells the suspects. If there were several pieces, only those that have not changed since the first: whoever
-    /// allocates or frees a page changes it, so these were neither, and a tree that leads to a page does so until then.
-    fn judge(self, report: &mut CheckReport) {
-        for Suspect { space, page, what } in self.suspects {
-            let is_old = || {
-                let shared = self.engine.pool.share(&space, page, Access::Scan);
-                shared.is_ok_and(|shared| shared.page().lsn() <= self.since)
-            };
-            if self.so_far == 1 || is_old() {
-                report.finding(what);
-            }
-        }
-    }
-
-    /// Leaves the table to others for as long as it was held.
-    fn pause(&self) {
-        let (env, health) = (&self.engine.env, &self.engine.pool.ground().health);
-        let took = env.now().saturating_sub(self.held_from);
-        env.wait_for(&Event::new(), took, &mut || health.is_poisoned());
-    }
-}
-
-/// Whether a page is one of a long value, which an older version may need.
-fn is_overflow(engine: &Engine, tree: &Tree, page: PageNo) -> bool {
-    let shared = engine.pool.share(tree.space(), page, Access::Scan);
-    shared.is_ok_and(|shared| shared.page().page_type() == PageType::Overflow as u8)
+/// Checks a piece of a table. Says whether it was the last.
+fn check_some(
+    engine: &Engine,
+    name: &Arc<str>,
+    pieces: &mut Pieces<'_>,
+    report: &mut CheckReport,
+    named: &mut BTreeSet<SpaceId>,
+) -> bool {
+    let check = |table: &catalog::Table| {
+        let shape = table.shape();
+        named.extend(shape.record.spaces());
+        let of_index = |index: &IndexRecord| Owner::Index { table: name.clone(), index: index.name.clone() };
+        let owners = once(Owner::Table(name.clone())).chain(shape.record.indexes.iter().map(of_index));
+        let trees: Vec<_> = owners.zip(shape.trees().map(|tree| &**tree)).collect();
+        pieces.hold(|pieces| {
+            // All of it at once waits for purge, too.
+            let catches_up = pieces.are_one();
+            engine.transactions.with_purge_at_rest(catches_up, |purged| pieces.go_on(report, &trees, purged))
+        })
+    };
+    // If the table is gone it is nobody's trouble.
+    engine.catalog.alone(name, check).unwrap_or(true)
 }
 
 /// Verifies every page of every data file, and that the files are those that the records name.
@@ -348,7 +193,7 @@ fn check_pages(engine: &Engine, report: &mut CheckReport, space: &Arc<Space>) {
         Ok(length) => length.unwrap_or(0),
         Err(error) => return report.finding(error.to_string()),
     };
-    let words: Vec<AtomicU64> = (0..page_size / 8).map(|_| AtomicU64::new(0)).collect();
+    let words = blank(page_size);
     let page = Page::new(&words);
     let look = |id: PageId| -> Result<()> {
         engine.disk.read_page(file, u64::from(id.page.0) * page_size as u64, page)?;
@@ -376,6 +221,9 @@ mod tests {
         env::SimulatedEnv,
         mtr::Mtr,
         options::Options,
+        page::PageType,
+        sync::work::{self, Work},
+        tablespace,
     };
 
     #[test]
@@ -409,5 +257,52 @@ mod tests {
                 report.findings
             );
         }
+    }
+
+    /// Counted, not timed: what is looked at while a table's calls wait depends on no size.
+    #[test]
+    fn a_hold_of_a_large_tree_is_as_short_as_that_of_a_small_one() {
+        let options = Options::default().page_size(4096).buffer_pool_size(4096 * 4096).log_size(128 << 20);
+        let (disk, env) = (Arc::new(SimulatedDisk::new(1)), Arc::new(SimulatedEnv::new(1)));
+        let db = Database::open_on(disk, env.clone(), &options, &|_| {}).unwrap();
+        let table = db.create_table("t", TableOptions::default()).unwrap();
+        for n in 0..3000u32 {
+            table.put(&n.to_be_bytes(), &[n as u8; 1000]).unwrap();
+        }
+        for n in 0..5u8 {
+            table.put_stream(&[b'l', n], 40_000_000, &mut std::io::repeat(n)).unwrap();
+            db.checkpoint().unwrap();
+            env.settle(200);
+        }
+        let engine = &db.engine;
+        let space = engine.catalog.table("t").unwrap().shape().clustered.space().clone();
+        let lost = 1000;
+        for _ in 0..lost {
+            let mut mtr = Mtr::begin(&engine.pool).unwrap();
+            tablespace::allocate(&mut mtr, &space, PageType::Leaf, 0, PageNo::ROOT).unwrap();
+            mtr.commit().unwrap();
+        }
+        let (mut report, mut named) = (CheckReport::default(), BTreeSet::new());
+        let mut pieces = Pieces::new(engine, PIECE);
+        let (mut holds, mut longest, mut most_told) = (0u64, 0, 0);
+        loop {
+            let before = work::so_far();
+            let has_ended = check_some(engine, &"t".into(), &mut pieces, &mut report, &mut named);
+            longest = longest.max((work::so_far() - before).of(Work::Frame));
+            let told = report.findings.len();
+            pieces.judge(&mut report);
+            most_told = most_told.max(report.findings.len() - told);
+            holds += 1;
+            if has_ended {
+                break;
+            }
+        }
+        let tree = &report.trees[0];
+        assert!(tree.pages > 50_000, "{tree:?}");
+        assert_eq!(report.findings.len(), lost, "{:?}", report.findings.first());
+        let bound = PIECE as u64 + u64::from(tree.height);
+        assert!(longest <= bound, "{longest} pages in one hold");
+        assert!(most_told <= PIECE + 64, "{most_told} pages suspected in one hold");
+        assert!(holds >= tree.pages / bound, "{holds} holds");
     }
 }

@@ -92,7 +92,7 @@ impl Owner {
     }
 
     /// A tablespace of this owner.
-    fn tree(&self, space: SpaceId) -> String {
+    pub(crate) fn tree(&self, space: SpaceId) -> String {
         match self {
             Self::Unknown if space == SpaceId::CATALOG => "the system tree".to_owned(),
             Self::Unknown => format!("tablespace {space}"),

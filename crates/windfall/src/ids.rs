@@ -48,6 +48,11 @@ impl PageNo {
     pub const NONE: Self = Self(u32::MAX);
 }
 
+/// The pages of a word with a bit for each, the lowest for page `64 * at`.
+pub fn pages_of(at: u32, bits: u64) -> impl Iterator<Item = PageNo> {
+    (0..64).filter(move |bit| bits & 1 << bit != 0).map(move |bit| PageNo(at * 64 + bit))
+}
+
 /// A page of the database: its tablespace and its number there.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct PageId {

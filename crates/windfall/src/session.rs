@@ -108,6 +108,7 @@ impl Drop for Session {
         for table in self.tables.get_mut().values() {
             self.engine.catalog.drop_temporary(&table.inner);
         }
+        // One that is going at this moment is here, too: to drop it once more is to wait for those inside it.
         for table in core::mem::take(&mut *self.undo.scratches.lock()).values() {
             self.engine.catalog.drop_temporary(table);
         }
@@ -137,8 +138,9 @@ impl Drop for Scratch {
         if Catalog::check_outside().is_err() {
             return;
         }
-        self.undo.scratches.lock().remove(&self.table.inner.look(|shape| shape.record.id));
         self.table.engine.catalog.drop_temporary(&self.table.inner);
+        // Not before: the session's end waits for the calls on what is here, which need its undo.
+        self.undo.scratches.lock().remove(&self.table.inner.look(|shape| shape.record.id));
     }
 }
 
@@ -201,5 +203,50 @@ mod tests {
         handle.put_stream(b"row", 100, &mut Source(&session, Some(scratch))).unwrap();
         drop(session);
         assert!(handle.get(b"row").is_err(), "it went with the session");
+    }
+
+    #[test]
+    fn the_end_of_a_session_waits_for_calls_on_a_scratch_tree_that_is_going() {
+        use std::{sync::mpsc, thread, time::Duration};
+
+        /// Amid a long value, it waits until it is told to go on.
+        struct Source(mpsc::Sender<()>, mpsc::Receiver<()>, usize);
+
+        impl std::io::Read for Source {
+            fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+                self.2 += out.len();
+                if self.2 > 50_000 && self.0.send(()).is_ok() {
+                    let _ = self.1.recv_timeout(Duration::from_mins(1));
+                    self.0 = mpsc::channel().0;
+                }
+                out.fill(1);
+                Ok(out.len())
+            }
+        }
+
+        let folder = tempfile::tempdir().unwrap();
+        let db = Database::open(folder.path(), Options::default().buffer_pool_size(4 << 20)).unwrap();
+        let session = db.session();
+        let scratch = session.scratch().unwrap();
+        let handle = Table::clone(&scratch);
+        let ((inside, is_inside), (go_on, goes_on)) = (mpsc::channel(), mpsc::channel());
+        thread::scope(|scope| {
+            let call = handle.clone();
+            let call =
+                scope.spawn(move || call.put_stream(b"row", 1_000_000, &mut Source(inside, goes_on, 0)));
+            is_inside.recv().unwrap();
+            scope.spawn(move || drop(scratch));
+            while handle.get(b"none").is_ok() {
+                thread::yield_now();
+            }
+            let ended = scope.spawn(move || drop(session));
+            // It does not end, but nothing tells that it has come to wait.
+            thread::sleep(Duration::from_millis(100));
+            assert!(!ended.is_finished(), "the session is gone, with the undo of a call under way");
+            go_on.send(()).unwrap();
+            call.join().unwrap().unwrap();
+        });
+        assert!(handle.get(b"row").is_err(), "it went with the session");
+        db.create_table("t", TableOptions::default()).unwrap().insert(b"the database", b"works").unwrap();
     }
 }

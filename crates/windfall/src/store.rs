@@ -31,6 +31,15 @@ impl store::Reading for Reading<'_> {
     fn is_valid(&self) -> bool {
         Reading::is_valid(self)
     }
+
+    #[inline]
+    fn is_unproven(&self) -> bool {
+        Reading::is_unproven(self)
+    }
+
+    fn proven(&self) {
+        Reading::proven(self);
+    }
 }
 
 impl store::Shared for SharedPage<'_> {

@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
+mod stress;
+
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{
@@ -17,6 +19,7 @@ use std::{
 };
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
+use stress::seconds;
 use windfall::{Database, Error, FlushLog, IndexOptions, Options, Table, TableOptions, error::SchemaError};
 
 const PAGE: u64 = 4096;
@@ -33,11 +36,6 @@ fn options() -> Options {
         .log_size(2 << 20)
         .log_buffer_size(256 << 10)
         .flush_log_at_trx_commit(FlushLog::Write)
-}
-
-fn seconds(default: u64) -> Duration {
-    let asked = std::env::var("CONCURRENT_SECONDS").ok().and_then(|s| s.parse().ok());
-    Duration::from_secs(asked.unwrap_or(default))
 }
 
 fn seed() -> u64 {

@@ -1,5 +1,5 @@
-//! Crash enumeration of the whole engine: scripted histories of DDL and rows on the simulated disk, cut at its operations,
-//! recovery cut again. A model decides what must be there; when commits are lazy, what may be there.
+//! Crashes of the whole engine that `tests/cuts` does not make of its histories: a process that lives on while the disk is
+//! gone, kills that are followed by a loss of power, drops that are not durable. A model decides what must be there.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -18,91 +18,23 @@ use windfall::{
     ids::SpaceId,
 };
 
-/// Runs the script, the `whole` of it or up to a crash. Gives what may be there afterwards: what was acknowledged as
-/// durable first, then what each step since has made of it, and at last what the step under way would have.
-fn run(disk: &SimulatedDisk, seed: u64, script: &[Step], mode: FlushLog, whole: bool) -> Vec<Model> {
+/// Runs the script up to its end, or to what fails because the disk is gone. Gives what may be there afterwards: what was
+/// acknowledged, be it after the disk had gone, and what the step that failed would have made of it.
+fn run(disk: &SimulatedDisk, seed: u64, script: &[Step]) -> Vec<Model> {
     let mut model = Model::default();
-    let mut may = vec![model.clone()];
-    let Ok(mut live) = open(disk, seed) else { return may };
-    live.db.set_flush_log_at_trx_commit(mode);
+    let Ok(mut live) = open(disk, seed) else { return vec![model] };
     for step in script {
-        match model.after(step) {
-            None => {
-                let refused = live.apply(step);
-                assert!(refused.is_err(), "{step:?} should have been refused");
-                if disk.is_crashed() {
-                    return may;
-                }
-            }
-            Some(after) => {
-                let done = live.apply(step);
-                if done.is_ok() && (mode == FlushLog::Sync || matches!(step, Step::Checkpoint)) {
-                    may.clear();
-                }
-                may.push(after.clone());
-                if let Err(error) = done {
-                    assert!(disk.is_crashed(), "{step:?}: {error}");
-                    return may;
-                }
-                model = after;
+        let after = model.after(step);
+        match (after, live.apply(step)) {
+            (None, done) => assert!(done.is_err(), "{step:?} should have been refused"),
+            (Some(after), Ok(())) => model = after,
+            (Some(after), Err(error)) => {
+                assert!(disk.is_crashed(), "{step:?}: {error}");
+                return vec![model, after];
             }
         }
     }
-    if whole {
-        let seen = observe(&live.db).unwrap();
-        assert!(seen == model, "without any crash: {seen:?} is not {model:?}");
-        assert_eq!(live.db.check().unwrap().findings, Vec::<String>::new(), "without any crash");
-    }
-    may
-}
-
-/// Cuts a history at every so many operations of the disk. Gives the number of crash points.
-fn enumerate(seed: u64, steps: usize, every: u64, mode: FlushLog) -> u64 {
-    let script = script(seed, steps);
-    let disk = SimulatedDisk::new(seed);
-    run(&disk, seed, &script, mode, true);
-    let total = disk.operations();
-    let mut points = 0;
-    for operation in (1 + seed % every..=total).step_by(every as usize) {
-        let disk = SimulatedDisk::new(seed);
-        disk.crash_at(operation);
-        let may = run(&disk, seed, &script, mode, false);
-        let survive = [Survive::Nothing, Survive::Everything, Survive::Random(operation)]
-            [(operation / every % 3) as usize];
-        let what = format!(
-            "seed {seed}, {steps} steps, {mode:?}, crash at operation {operation} of {total}, {survive:?}"
-        );
-        let mut survivor = disk.restart(survive);
-        if operation.is_multiple_of(2) {
-            // Recovery is cut, too.
-            survivor.crash_at(1 + operation % 61);
-            drop(open(&survivor, seed));
-            survivor = survivor.restart(survive);
-        }
-        verify(&survivor, seed, &may, &what);
-        points += 1;
-    }
-    points
-}
-
-#[test]
-fn a_short_history_is_cut_at_every_operation() {
-    let points: u64 = (1..3).map(|seed| enumerate(seed, 60, 1, FlushLog::Sync)).sum();
-    assert!(points > 200, "{points} crash points are too few to mean anything");
-}
-
-#[test]
-fn longer_histories_are_cut_here_and_there() {
-    let points: u64 = (10..16).map(|seed| enumerate(seed, 500, 13, FlushLog::Sync)).sum();
-    assert!(points > 250, "{points} crash points are too few to mean anything");
-}
-
-/// What was not durable may be lost, but only from its end on: what is there is what was there at one time.
-#[test]
-fn lazy_commits_are_lost_from_the_end_on() {
-    let modes = [FlushLog::Lazy, FlushLog::Write];
-    let points: u64 = (20..26).map(|seed| enumerate(seed, 400, 3, modes[seed as usize % 2])).sum();
-    assert!(points > 250, "{points} crash points are too few to mean anything");
+    vec![model]
 }
 
 /// A killed process leaves what it wrote and did not sync: the next one must not take it for durable.
@@ -112,11 +44,11 @@ fn a_process_is_killed_and_then_the_power_is_lost() {
     for (seed, steps) in [(1, 60), (2, 60), (31, 120)] {
         let script = script(seed, steps);
         let disk = SimulatedDisk::new(seed);
-        run(&disk, seed, &script, FlushLog::Sync, true);
+        run(&disk, seed, &script);
         for operation in 1..=disk.operations() {
             let disk = SimulatedDisk::new(seed);
             disk.crash_at(operation);
-            let may = run(&disk, seed, &script, FlushLog::Sync, false);
+            let may = run(&disk, seed, &script);
             let next = disk.next_process();
             let what =
                 format!("seed {seed}, {steps} steps, killed at operation {operation}, opened, power lost");

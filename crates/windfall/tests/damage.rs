@@ -20,7 +20,7 @@ use std::{
 use guard::{Guard, mix};
 use history::{Live, Model, Rows, Step, files, open, script, verify};
 use windfall::{
-    Database, Error, Result,
+    Database, Error, Result, TableOptions,
     disk::{
         Disk, FileName, Folder,
         simulated::{Fault, SimulatedDisk, Survive},
@@ -384,7 +384,7 @@ fn is_undo(disk: &SimulatedDisk, files: &[FileName]) -> bool {
 
 /// Whether there can be a new table.
 fn goes_on(live: &Live) -> bool {
-    let made = live.db.create_table("afterwards", windfall::TableOptions::default());
+    let made = live.db.create_table("afterwards", TableOptions::default());
     let put = made.and_then(|table| table.put(b"the database", b"works"));
     live.env.settle(150);
     if let Err(error) = &put {
@@ -509,4 +509,56 @@ fn a_case_is_read_as_it_is_written() {
         assert_eq!(quoted.parse(), Ok(case), "{told}");
     }
     assert!("7 Rust 3".parse::<Case>().is_err());
+}
+
+/// A page that is whole, in its place, and older than a split: what is not in it any more, or not yet, is not taken for
+/// absent.
+#[test]
+fn a_page_from_before_a_split_is_told() {
+    const PAGE: usize = 4096;
+    let key = |n: u32| n.to_be_bytes();
+    let disk = SimulatedDisk::new(1);
+    let Live { db, env, .. } = open(&disk, 1).unwrap();
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    let put_all = |odd: u32| {
+        (0..400).for_each(|n| table.put(&key(n * 2 + odd), &[1; 60]).unwrap());
+        db.checkpoint().unwrap();
+        env.settle(200);
+        db.checkpoint().unwrap();
+    };
+    put_all(0);
+    let report = db.check().unwrap();
+    let file = FileName::Data(SpaceId(report.trees.iter().find(|tree| tree.table == "t").unwrap().space));
+    let bytes = || {
+        let mut bytes = vec![0; disk.len(file).unwrap().unwrap() as usize];
+        disk.read(file, 0, &mut bytes).unwrap();
+        bytes
+    };
+    let before = bytes();
+    put_all(1);
+    drop(table);
+    db.close().unwrap();
+    let now = bytes();
+    let mut leaves = 0;
+    for (n, old) in before.chunks(PAGE).enumerate() {
+        let is_leaf = old[4] == 2;
+        if !is_leaf || now[n * PAGE..][..PAGE] == *old {
+            continue;
+        }
+        leaves += 1;
+        let disk = disk.restart(Survive::Everything);
+        disk.write(file, (n * PAGE) as u64, old).unwrap();
+        disk.sync(file).unwrap();
+        let Live { db, env: _env, .. } = open(&disk, 2).unwrap();
+        let table = db.table("t").unwrap();
+        let mut told = 0;
+        for n in 0..800 {
+            match table.get(&key(n)) {
+                Ok(row) => assert!(row.is_some(), "row {n} is taken for absent"),
+                Err(_) => told += 1,
+            }
+        }
+        assert!(told > 0, "page {n} is from before");
+    }
+    assert!(leaves > 5, "{leaves} leaves were split");
 }

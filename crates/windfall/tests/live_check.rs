@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
+mod stress;
+
 use std::{
     sync::{
         Arc,
@@ -15,6 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use stress::seconds;
 use windfall::{Database, Error, FlushLog, IndexOptions, Options, Table, TableOptions, error::SchemaError};
 
 const PAGE: u64 = 4096;
@@ -26,11 +29,6 @@ const KEYS: u32 = 3000;
 const ROWS: u32 = 40_000;
 /// Longer than this nobody waits, unless the machine itself is not to be had: a hundred times what a piece takes.
 const LONG: Duration = Duration::from_secs(2);
-
-fn seconds(default: u64) -> Duration {
-    let asked = std::env::var("CONCURRENT_SECONDS").ok().and_then(|s| s.parse().ok());
-    Duration::from_secs(asked.unwrap_or(default))
-}
 
 #[derive(Debug)]
 struct World {

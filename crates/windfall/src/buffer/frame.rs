@@ -26,6 +26,8 @@ pub const DIRTY: u32 = 1;
 pub const WRITING: u32 = 2;
 /// The frame lies beyond the pool's present size and is not in use.
 pub const RETIRED: u32 = 4;
+/// The page came from the disk, and nobody has held it against what leads to it since.
+pub const UNPROVEN: u32 = 8;
 
 /// How often CLOCK passes over a page that was used: a page gets this when it is used again.
 const USED: u8 = 2;

@@ -35,7 +35,7 @@ mod space;
 
 use arena::{Arena, FrameNo};
 pub use doublewrite::Doublewrite;
-use frame::DIRTY;
+use frame::{DIRTY, UNPROVEN};
 pub use read_ahead::PAGES as READ_AHEAD;
 pub use replace::on_kept_frames;
 pub use space::{Durability, FileState, Space};
@@ -155,6 +155,18 @@ impl Reading<'_> {
     #[inline]
     pub fn is_valid(&self) -> bool {
         self.pool.arena.frame(self.frame).latch.is(self.version)
+    }
+
+    /// Whether nobody has held the page against what leads to it since it came from the disk. A hint, as it is not part of
+    /// the version.
+    #[inline]
+    pub fn is_unproven(&self) -> bool {
+        self.pool.arena.frame(self.frame).is(UNPROVEN)
+    }
+
+    /// Notes that it was held against that.
+    pub fn proven(&self) {
+        self.pool.arena.frame(self.frame).clear(UNPROVEN);
     }
 }
 
@@ -480,7 +492,10 @@ impl BufferPool {
         let Some(mut latched) = self.install(space, page, hint)? else { return Ok(()) };
         latched.changed();
         match self.read_in(space, page, latched.page()) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.arena.frame(latched.frame).set(UNPROVEN);
+                Ok(())
+            }
             Err(error) => {
                 self.abandon(space, page, latched.hand_over());
                 Err(error)

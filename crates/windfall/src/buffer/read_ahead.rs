@@ -7,7 +7,7 @@
 //!
 //! **May touch.** `disk`, the rest of `buffer`.
 
-use super::{BufferPool, ExclusivePage, FileState, Space, doublewrite::words};
+use super::{BufferPool, ExclusivePage, FileState, Space, doublewrite::words, frame::UNPROVEN};
 use crate::{
     disk::{Action, FileName, IoBuffer, Queue, Request},
     error::Result,
@@ -54,6 +54,7 @@ impl BufferPool {
                 let content = Page::new(&bytes[..self.page_size / 8]);
                 if done.result.is_ok() && self.verify(id, content).is_ok() {
                     latched.page().copy_from(content);
+                    self.arena.frame(latched.frame).set(UNPROVEN);
                 } else {
                     self.abandon(space, id.page, latched.hand_over());
                 }

@@ -23,7 +23,7 @@ use crate::{
     mtr::Mtr,
     store::Tree,
     sync::{
-        Arc, Closed, Gate,
+        Arc, Gate,
         atomic::{AtomicBool, Ordering::SeqCst},
         is_inside,
         work::{self, Counts},
@@ -403,7 +403,8 @@ impl Catalog {
         // When this fails nothing was changed, or the database is poisoned.
         let (lsn, unfinished) = self.change(&mut changes, &ids, mode)?;
         spaces().for_each(|space| self.pool.detach(space, lsn));
-        closed.into_iter().for_each(Closed::for_good);
+        tables().for_each(|table| table.gate().close_for_good());
+        drop(closed);
         claim.set_all_gone();
         drop(claim);
         unfinished.finished();

@@ -8,7 +8,9 @@
 //!
 //! **May touch.** `ids`, the rest of `page`.
 
-use super::{EntryHeader, HEADER, Node, NodeList, Page, PageOp, PageType, node::NODE_HEADER, validate};
+use super::{
+    EntryHeader, HEADER, Node, NodeList, Page, PageOp, PageType, blank, node::NODE_HEADER, validate,
+};
 use crate::{
     ids::{Lsn, PageId, PageNo, SpaceId, TrxId, UndoPos},
     sync::atomic::AtomicU64,
@@ -24,8 +26,8 @@ const OPS: usize = 64;
 const ID: PageId = PageId { space: SpaceId(77), page: PageNo(3) };
 
 /// A page that begins with these bytes, and ends with them if there are enough.
-pub fn words(bytes: &[u8]) -> Vec<AtomicU64> {
-    let words: Vec<_> = (0..SIZE / 8).map(|_| AtomicU64::new(0)).collect();
+pub fn words(bytes: &[u8]) -> Box<[AtomicU64]> {
+    let words = blank(SIZE);
     Page::new(&words).write(0, &bytes[..bytes.len().min(SIZE)]);
     words
 }

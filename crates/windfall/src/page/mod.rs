@@ -35,7 +35,7 @@ pub use node::{EntryHeader, Node};
 pub use node_build::NodeList;
 pub use node_check::{outline, validate};
 pub use op::PageOp;
-pub use words::Page;
+pub use words::{Page, blank};
 
 use crate::{
     ids::{Lsn, PageId, PageNo, SpaceId},

@@ -407,6 +407,26 @@ impl<'a> Node<'a> {
         key.map_or(self.count(), |key| self.find(key).0).saturating_sub(1)
     }
 
+    /// Whether the fences of a child are the separators beside its slot here.
+    pub fn leads_to(self, slot: usize, child: Node<'_>) -> bool {
+        let (mut here, mut there) = (Vec::new(), Vec::new());
+        self.key_into(slot, &mut here);
+        child.lower_into(&mut there);
+        if here != there {
+            return false;
+        }
+        here.clear();
+        there.clear();
+        let is_last = slot + 1 >= self.count();
+        let has_upper = if is_last {
+            self.upper_into(&mut here)
+        } else {
+            self.key_into(slot + 1, &mut here);
+            true
+        };
+        has_upper == child.upper_into(&mut there) && here == there
+    }
+
     /// The child in a slot of an inner node.
     #[inline]
     pub fn child(self, slot: usize) -> PageNo {

@@ -26,6 +26,11 @@ impl core::fmt::Debug for Page<'_> {
     }
 }
 
+/// The words of a page of this many bytes, all zero: memory that is no frame.
+pub fn blank(page_size: usize) -> Box<[AtomicU64]> {
+    (0..page_size / 8).map(|_| AtomicU64::new(0)).collect()
+}
+
 impl<'a> Page<'a> {
     /// A page over these words.
     pub fn new(words: &'a [AtomicU64]) -> Self {
@@ -260,7 +265,7 @@ mod tests {
             writes in prop::collection::vec((0usize..250, prop::collection::vec(any::<u8>(), 0..40)), 1..20),
             at in 0usize..256, len in 0usize..64, other in prop::collection::vec(any::<u8>(), 0..64),
         ) {
-            let words: Vec<AtomicU64> = (0..32).map(|_| AtomicU64::new(0)).collect();
+            let words = blank(256);
             let page = Page::new(&words);
             let mut model = vec![0u8; 256];
             for (at, bytes) in &writes {

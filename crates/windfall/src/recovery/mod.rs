@@ -22,8 +22,8 @@ use crate::{
     error::{CorruptError, DiskError, Error, Result},
     ids::{Lsn, PageId, PageNo, SpaceId, TrxId, UndoPos},
     log::{Control, GroupReader, LogReader, Record, segment_of},
-    page::{Page, PageOp},
-    sync::{Arc, atomic::AtomicU64},
+    page::{Page, PageOp, blank},
+    sync::Arc,
 };
 
 /// How many bytes of changes are collected before their pages are visited: each page of a batch is visited once.
@@ -216,7 +216,7 @@ fn mend_torn_pages(disk: &dyn Disk, page_size: usize, files: &Files) -> Result<(
             continue;
         }
         let offset = u64::from(id.page.0) * page_size as u64;
-        let words: Vec<AtomicU64> = (0..page_size / 8).map(|_| AtomicU64::new(0)).collect();
+        let words = blank(page_size);
         let page = Page::new(&words);
         disk.read_page(file, offset, page)?;
         let is_torn = page.verify(id).is_err();

@@ -4,7 +4,7 @@
 //! a stripe that other threads do not share, so a hot table bounces no cache line.
 //!
 //! A closed gate opens when its [`Closed`] is dropped, also by a panic: nobody waits for who is no more. There is one at
-//! a time, so its holder is alone inside.
+//! a time, so its holder is alone inside. By [`Gate::close_for_good`] it stays closed.
 //!
 //! **Invariants.** Who passes first adds to a stripe, then looks whether the gate is closed; who closes first marks it
 //! closed, then sums the stripes; all sequentially consistent, so one of the two sees the other. A gate that is closed
@@ -89,7 +89,7 @@ pub struct Inside<'a> {
     _thread: PhantomData<*const ()>,
 }
 
-/// Proof that a gate is closed and nobody inside. It opens when this is dropped.
+/// Proof that a gate is closed and nobody inside. It opens when this is dropped, unless it was closed for good meanwhile.
 #[derive(Debug)]
 #[must_use = "the gate opens when this is dropped"]
 pub struct Closed<'g> {
@@ -167,7 +167,8 @@ impl Gate {
         }
     }
 
-    /// Closes the gate for good and waits until nobody is inside. The caller is inside no gate.
+    /// Closes the gate for good and waits until nobody is inside. The caller is inside no gate, and may have closed this one;
+    /// somebody else may be closing it for good, too.
     pub fn close_for_good(&self) {
         self.mark(CLOSED_FOR_GOOD);
         self.changed.wait(|| self.is_empty());
@@ -200,11 +201,6 @@ impl Closed<'_> {
     /// Whether it is this gate that is closed.
     pub fn is_of(&self, gate: &Gate) -> bool {
         core::ptr::eq(self.gate, gate)
-    }
-
-    /// Leaves the gate closed for good.
-    pub fn for_good(self) {
-        self.gate.store(CLOSED_FOR_GOOD);
     }
 }
 
@@ -259,7 +255,9 @@ mod tests {
             alone.store(false, SeqCst);
             drop(closed);
         }
-        gate.close().for_good();
+        let closed = gate.close();
+        gate.close_for_good();
+        drop(closed);
         assert!(gate.enter(0).is_none());
         for thread in threads {
             thread.join().unwrap();

@@ -154,7 +154,9 @@ fn nobody_is_inside_a_closed_gate() {
         shared.1.store(true, SeqCst);
         shared.1.store(false, SeqCst);
         drop(closed);
-        shared.0.close().for_good();
+        let closed = shared.0.close();
+        shared.0.close_for_good();
+        drop(closed);
         shared.1.store(true, SeqCst);
         assert!(shared.0.enter(0).is_none(), "closed for good is for good");
         for thread in passers {

@@ -253,29 +253,54 @@ pub fn free(mtr: &mut Mtr<'_>, space: &Space, freeing: Freeing) {
     space.lower_free_hint(no.0);
 }
 
-/// The pages in use, map pages included, in order. For checks: reads every map page.
+/// What an allocation map says.
+#[derive(Debug)]
+pub struct Group {
+    /// A bit for each page of the group from its map page on, the lowest of the first word first.
+    pub used: Vec<u64>,
+    /// Whether there is another group behind it.
+    pub has_next: bool,
+}
+
+/// What the map page of a group says. Of a tablespace without pages it is that there is none in use.
 ///
 /// # Errors
 /// Damage, I/O.
-pub fn pages_in_use(pool: &BufferPool, space: &Arc<Space>) -> Result<Vec<PageNo>> {
-    let mut used = Vec::new();
+pub fn group(pool: &BufferPool, space: &Arc<Space>, group: u32) -> Result<Group> {
     if !space.has_pages() {
-        return Ok(used);
+        return Ok(Group { used: Vec::new(), has_next: false });
     }
     let span = pages_a_map(pool.page_size());
-    let mut first = 0u32;
-    loop {
-        let map = pool.share(space, PageNo(first), Access::Scan)?;
-        let page = map.page();
-        if page.page_type() != PageType::Map as u8 || (first == 0 && page.u64(MAGIC_AT) != MAGIC) {
-            let id = PageId { space: space.id(), page: PageNo(first) };
-            let what = format!("{id} is not an allocation map").into();
-            return Err(CorruptError::Structure { owner: Owner::Unknown, space: space.id(), what }.into());
-        }
-        used.extend((0..span - 1).filter(|bit| is_used(page, *bit)).map(|bit| PageNo(first + bit)));
-        if !is_used(page, span - 1) {
-            return Ok(used);
-        }
-        first += span;
+    let first = PageNo(group * span);
+    let map = pool.share(space, first, Access::Scan)?;
+    let page = map.page();
+    if page.page_type() != PageType::Map as u8 || (group == 0 && page.u64(MAGIC_AT) != MAGIC) {
+        let id = PageId { space: space.id(), page: first };
+        let what = format!("{id} is not an allocation map").into();
+        return Err(CorruptError::Structure { owner: Owner::Unknown, space: space.id(), what }.into());
     }
+    let mut used: Vec<u64> = (BITS_AT..page.len()).step_by(8).map(|at| page.u64(at)).collect();
+    let has_next = is_used(page, span - 1);
+    if let Some(last) = used.last_mut() {
+        *last &= !(1 << 63);
+    }
+    Ok(Group { used, has_next })
+}
+
+/// The pages in use, map pages included, in order. For tests: reads every map page.
+///
+/// # Errors
+/// Damage, I/O.
+#[cfg(test)]
+pub fn pages_in_use(pool: &BufferPool, space: &Arc<Space>) -> Result<Vec<PageNo>> {
+    let mut pages = Vec::new();
+    for number in 0.. {
+        let group = group(pool, space, number)?;
+        let first = number * pages_a_map(pool.page_size()) / 64;
+        pages.extend((first..).zip(group.used).flat_map(|(at, bits)| crate::ids::pages_of(at, bits)));
+        if !group.has_next {
+            break;
+        }
+    }
+    Ok(pages)
 }

@@ -6,8 +6,10 @@
 //! was the parent's child, and reading on from that version is safe. Levels fall by one at each step: a descent ends,
 //! whatever the pages hold.
 //!
-//! A page whose last write the disk has lost is whole, and may be a node that was split since: who looks for what is not
-//! there, goes on from a node, or changes one, comes by [`Tree::reach`], which finds it to be another one's node.
+//! A page whose last write the disk has lost is whole, and may be a node that was split or merged since. So the first descent
+//! to a page that has come from the disk holds its fences against its parent; and who looks for what is not there,
+//! goes on from a node, or changes one, comes by [`Tree::reach`], which finds it to be another one's node, also where it is
+//! the parent that was lost.
 //!
 //! **May touch.** What `tree` may touch.
 
@@ -80,6 +82,22 @@ impl<S: PageStore> Tree<S> {
         }
     }
 
+    /// Holds a page that has come from the disk against its parent: their fences change together. The parent was valid when
+    /// the page's version was taken. `false` when one of them has changed since.
+    #[cold]
+    fn prove(&self, parent: &S::Reading<'_>, slot: usize, node: &S::Reading<'_>) -> Result<bool> {
+        let fits = Node::new(parent.page()).leads_to(slot, Node::new(node.page()));
+        let page = node.page().id().page;
+        if !parent.is_valid() || !node.is_valid() {
+            return Ok(false);
+        }
+        if !fits {
+            return Err(self.astray(page));
+        }
+        node.proven();
+        Ok(true)
+    }
+
     /// What is wrong with a page that the tree leads to and whose fences are others.
     pub(super) fn astray(&self, page: PageNo) -> Error {
         self.damaged(
@@ -102,6 +120,7 @@ impl<S: PageStore> Tree<S> {
         let mut page = PageNo::ROOT;
         let mut node = self.store.read(&self.space, page, Access::Point)?;
         let mut expected = None;
+        let mut slot = 0;
         loop {
             let view = Node::new(node.page());
             let at = view.level();
@@ -112,13 +131,20 @@ impl<S: PageStore> Tree<S> {
                 }
                 return Ok(None);
             }
+            if node.is_unproven()
+                && let Some(parent) = &parent
+                && !self.prove(parent, slot, &node)?
+            {
+                return Ok(None);
+            }
             if at <= level {
                 return Ok(node.is_valid().then(|| (at == level).then_some(Path { parent, node })));
             }
-            page = view.child(match toward {
+            slot = match toward {
                 Toward::Key(key) => view.child_slot(key),
                 Toward::Below(key) => view.child_slot_below(key),
-            });
+            };
+            page = view.child(slot);
             // Before a page number from a torn read could send the store to the disk.
             if !node.is_valid() {
                 return Ok(None);

@@ -104,7 +104,7 @@ pub fn tree(data: &[u8]) {
     static MADE: OnceLock<Result<Tree<TestPool>>> = OnceLock::new();
     let Ok(made) = MADE.get_or_init(made) else { panic!("a tree cannot be made") };
     let tree = tree_on(made.store().copy());
-    let pages = tree.store().allocated(*tree.space());
+    let pages: Vec<_> = tree.store().allocated(*tree.space()).iter().collect();
     let mut input = Input(data);
     while !input.is_empty() {
         let page = pages[usize::from(input.u8()) % pages.len()];

@@ -28,6 +28,7 @@ pub mod fuzz;
 pub mod hash;
 mod load;
 pub mod overflow;
+mod page_set;
 pub mod store;
 mod structure;
 #[cfg(any(test, feature = "test-pool"))]
@@ -40,6 +41,7 @@ pub use check::{TreeReport, Walk};
 pub use cursor::{Cursor, Seek};
 pub use load::BulkLoader;
 pub use overflow::{OverflowReader, OverflowRef, OverflowWriter};
+pub use page_set::PageSet;
 pub use structure::log_of_room;
 
 use crate::{
@@ -168,7 +170,8 @@ impl<S: PageStore> Tree<S> {
         // Whatever fails here, the descent finds a better error if there is one.
         let reading = self.store.read(&self.space, page, Access::Point).ok()?;
         let node = Node::new(reading.page());
-        if !node.is_leaf() || !node.has_prefix_of(key) {
+        // A page that nobody has come to from its parent yet may be older than what the tree knows of it.
+        if !node.is_leaf() || !node.has_prefix_of(key) || reading.is_unproven() {
             return None;
         }
         value.clear();

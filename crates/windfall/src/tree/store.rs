@@ -28,6 +28,12 @@ pub trait Reading: Clone {
 
     /// Whether everything read so far was one unchanged version of the very page that was asked for.
     fn is_valid(&self) -> bool;
+
+    /// Whether the page has come from the disk and nobody has held it against what leads to it since.
+    fn is_unproven(&self) -> bool;
+
+    /// The page is what its parent says.
+    fn proven(&self);
 }
 
 /// A page under a shared latch: it does not change.

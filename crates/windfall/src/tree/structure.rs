@@ -310,7 +310,13 @@ impl<S: PageStore> Tree<S> {
                 let links = [above.child(right - 1), above.child(right)];
                 let left = mtr.latch(&self.space, links[0])?;
                 let gone = mtr.latch(&self.space, links[1])?;
+                let above = Node::new(mtr.page(parent));
                 let nodes = [Node::new(mtr.page(left)), Node::new(mtr.page(gone))];
+                for (at, node) in nodes.into_iter().enumerate() {
+                    if !above.leads_to(right - 1 + at, node) {
+                        return Err(self.astray(links[at]));
+                    }
+                }
                 if let Some(merged) = Merged::of(nodes) {
                     let Merged { level, lower, upper, image } = &merged;
                     let upper = upper.as_deref();

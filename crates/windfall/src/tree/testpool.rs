@@ -10,18 +10,22 @@
 
 use std::collections::HashMap;
 
-use super::store::{Access, Latched, MiniTransaction, PageStore, Reading, Shared};
+use super::{
+    PageSet,
+    store::{Access, Latched, MiniTransaction, PageStore, Reading, Shared},
+};
 use crate::{
     error::{Error, Result, UsageError},
     ids::{Lsn, PageId, PageNo, SpaceId},
-    page::{Page, PageOp, PageType},
+    page::{Page, PageOp, PageType, blank},
     sync::{
         Arc, Event, Mutex, Rank,
         atomic::{
-            AtomicU64,
+            AtomicBool, AtomicU64,
             Ordering::{Acquire, Relaxed, Release},
             fence,
         },
+        work::{self, Work},
     },
 };
 
@@ -31,6 +35,7 @@ struct Frame {
     words: Box<[AtomicU64]>,
     version: AtomicU64,
     shared: AtomicU64,
+    unproven: AtomicBool,
 }
 
 /// One logged change.
@@ -76,6 +81,14 @@ impl Reading for TestReading {
         fence(Acquire);
         self.frame.version.load(Relaxed) == self.version
     }
+
+    fn is_unproven(&self) -> bool {
+        self.frame.unproven.load(Relaxed)
+    }
+
+    fn proven(&self) {
+        self.frame.unproven.store(false, Relaxed);
+    }
 }
 
 /// A pool's shared latch.
@@ -108,8 +121,13 @@ impl TestPool {
     }
 
     fn frame(&self) -> Arc<Frame> {
-        let words = (0..self.page_size / 8).map(|_| AtomicU64::new(0)).collect();
-        Arc::new(Frame { words, version: AtomicU64::new(0), shared: AtomicU64::new(0) })
+        let words = blank(self.page_size);
+        Arc::new(Frame {
+            words,
+            version: AtomicU64::new(0),
+            shared: AtomicU64::new(0),
+            unproven: AtomicBool::new(false),
+        })
     }
 
     /// Waits until `take` gets what it wants from the state.
@@ -127,7 +145,7 @@ impl TestPool {
     }
 
     /// The numbers of the pages that a tablespace has allocated, without the allocation map's own.
-    pub fn allocated(&self, space: SpaceId) -> Vec<PageNo> {
+    pub fn allocated(&self, space: SpaceId) -> PageSet {
         let state = self.state.lock();
         let bits = state.allocated.get(&space).map_or(&[][..], |bits| bits);
         (0..).zip(bits).filter(|(n, used)| *n > 0 && **used).map(|(n, _)| PageNo(n)).collect()
@@ -149,6 +167,7 @@ impl TestPool {
         if let Some(frame) = state.pages.get(&id) {
             change(Page::new(&frame.words));
             frame.version.fetch_add(2, Relaxed);
+            frame.unproven.store(true, Relaxed);
         }
     }
 
@@ -233,6 +252,7 @@ impl PageStore for TestPool {
     }
 
     fn read<'a>(&'a self, space: &'a SpaceId, page: PageNo, _: Access) -> Result<TestReading> {
+        work::count(Work::Frame);
         let id = PageId { space: *space, page };
         self.wait(|state| {
             let frame = match Self::find(state, id) {

@@ -6,7 +6,7 @@ use crate::{
     env::SimulatedEnv,
     error::Error,
     ids::{Lsn, PageId, PageNo, SpaceId},
-    page::{Page, PageType},
+    page::{Page, PageType, blank},
     sync::atomic::AtomicU64,
 };
 
@@ -22,7 +22,7 @@ const IN_MEMORY: [Wrong; 5] = [
 ];
 
 /// A base with a leaf that is written, and with its copy as it lies on the disk.
-fn base(disk: &SimulatedDisk) -> (Base, PageId, Vec<AtomicU64>) {
+fn base(disk: &SimulatedDisk) -> (Base, PageId, Box<[AtomicU64]>) {
     let base = Base::open(Setup::simulated(disk, &SimulatedEnv::new(1))).unwrap();
     base.put(b"key", b"a value that is long enough", super::Mode::Put).unwrap();
     base.pool.flush_all().unwrap();
@@ -32,8 +32,8 @@ fn base(disk: &SimulatedDisk) -> (Base, PageId, Vec<AtomicU64>) {
     (base, id, words)
 }
 
-fn on_disk(disk: &SimulatedDisk, id: PageId) -> Vec<AtomicU64> {
-    let words: Vec<AtomicU64> = (0..PAGE_SIZE / 8).map(|_| AtomicU64::new(0)).collect();
+fn on_disk(disk: &SimulatedDisk, id: PageId) -> Box<[AtomicU64]> {
+    let words = blank(PAGE_SIZE);
     let offset = u64::from(id.page.0) * PAGE_SIZE as u64;
     disk.read_page(FileName::Data(id.space), offset, Page::new(&words)).unwrap();
     words

@@ -324,7 +324,7 @@ impl Base {
                 tablespace::pages_in_use(&self.pool, tree.space()).map_err(|error| error.to_string())?;
             used.retain(|page| page.0 % tablespace::pages_a_map(PAGE_SIZE) != 0);
             let reached = tree.check().map_err(|error| error.to_string())?.pages;
-            if used != reached {
+            if !reached.iter().eq(used.iter().copied()) {
                 return Err(format!("pages {used:?} are in use, {reached:?} are needed"));
             }
         }

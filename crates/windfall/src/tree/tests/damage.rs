@@ -10,7 +10,11 @@ use super::{confirm, header, put, remove, tree};
 use crate::{
     ids::{PageId, PageNo, SpaceId},
     page::{Node, Page, PageType},
-    tree::{Seek, Tree, store::PageStore, testpool::TestPool},
+    tree::{
+        Seek, Tree,
+        store::{MiniTransaction, PageStore},
+        testpool::TestPool,
+    },
 };
 
 fn some_tree() -> Tree<TestPool> {
@@ -34,7 +38,7 @@ fn slot(page: Page<'_>, n: usize) -> usize {
 /// A leaf that is not the root.
 fn leaf(tree: &Tree<TestPool>) -> PageNo {
     let mut found = None;
-    for page in tree.check().unwrap().pages {
+    for page in tree.check().unwrap().pages.iter() {
         tree.store().damage(id(page), |page| {
             if Node::new(page).is_leaf() {
                 found = Some(page.id().page);
@@ -110,9 +114,9 @@ fn a_leaf_whose_last_write_was_lost_is_told() {
     let tree = some_tree();
     let key = |n: u64| (n * 3).to_be_bytes();
     let images = || -> Vec<(PageNo, Vec<u8>)> {
-        let pages = tree.check().unwrap().pages.into_iter().filter(|page| *page != PageNo::ROOT);
+        let pages = tree.check().unwrap().pages;
         let mut all = Vec::new();
-        for page in pages {
+        for page in pages.iter().filter(|page| *page != PageNo::ROOT) {
             let mut bytes = Vec::new();
             tree.store().damage(id(page), |page| page.append_to(0, 4096, &mut bytes));
             all.push((page, bytes));
@@ -137,5 +141,101 @@ fn a_leaf_whose_last_write_was_lost_is_told() {
         assert!((0..1000).map(|_| down.prev()).find(|step| !matches!(step, Ok(true))).unwrap().is_err());
         tree.store().damage(id(*page), |page| page.write(0, now));
     }
+    confirm(&tree);
+}
+
+/// A leaf: its bytes, its fences and its keys.
+#[derive(Debug, Default)]
+struct Image {
+    bytes: Vec<u8>,
+    lower: Vec<u8>,
+    upper: Option<Vec<u8>>,
+    keys: Vec<Vec<u8>>,
+}
+
+fn image(tree: &Tree<TestPool>, page: PageNo) -> Image {
+    let mut image = Image::default();
+    tree.store().damage(id(page), |page| {
+        let (node, mut upper) = (Node::new(page), Vec::new());
+        page.append_to(0, 4096, &mut image.bytes);
+        node.lower_into(&mut image.lower);
+        image.upper = node.upper_into(&mut upper).then_some(upper);
+        for slot in 0..node.count() {
+            let mut key = Vec::new();
+            node.key_into(slot, &mut key);
+            image.keys.push(key);
+        }
+    });
+    image
+}
+
+fn put_back(tree: &Tree<TestPool>, page: PageNo, image: &Image) {
+    tree.store().damage(id(page), |page| page.write(0, &image.bytes));
+}
+
+/// The leaves of a tree of two levels.
+fn leaves(tree: &Tree<TestPool>) -> Vec<PageNo> {
+    tree.check().unwrap().pages.iter().filter(|page| *page != PageNo::ROOT).collect()
+}
+
+/// A leaf as it was before a split, under a parent that knows of the split: its keys of today may be found in it, with the
+/// entries of earlier. It is told as soon as it has come from the disk, and nothing is built upon it.
+#[test]
+fn a_leaf_that_has_lost_its_split_is_told_for_every_key() {
+    let tree = tree(4096);
+    let put_all = |odd: u32, value: &[u8]| {
+        (0..300).for_each(|n: u32| put(&tree, &(n * 2 + odd).to_be_bytes(), header(1), value));
+    };
+    put_all(0, &[1; 60]);
+    let before: Vec<_> = leaves(&tree).into_iter().map(|page| (page, image(&tree, page))).collect();
+    put_all(1, &[2; 60]);
+    let mut split = 0;
+    for (page, old) in before {
+        let now = image(&tree, page);
+        if (&now.lower, &now.upper) == (&old.lower, &old.upper) {
+            continue;
+        }
+        split += 1;
+        put_back(&tree, page, &old);
+        let told = tree.check().unwrap_err().to_string();
+        assert!(told.contains(&format!("page {page}: its fences")), "{told}");
+        for key in &now.keys {
+            let told = tree.get_into(key, &mut Vec::new()).unwrap_err().to_string();
+            assert!(told.contains(&format!("page {page}:")), "{told}");
+            let mut mtr = tree.store().begin().unwrap();
+            assert!(tree.seek_for_change(&mut mtr, key, Some(3)).is_err());
+        }
+        put_back(&tree, page, &now);
+    }
+    assert!(split > 3, "{split} leaves were split");
+    confirm(&tree);
+}
+
+/// A merge comes to a leaf and its neighbour, and to the neighbour not by a descent.
+#[test]
+fn a_neighbour_that_has_lost_its_split_is_not_merged() {
+    let tree = tree(4096);
+    let put_some =
+        |from: u32| (from..from + 200).for_each(|n| put(&tree, &n.to_be_bytes(), header(1), &[1; 60]));
+    put_some(0);
+    let page = leaves(&tree).into_iter().find(|page| image(&tree, *page).upper.is_none()).unwrap();
+    let old = image(&tree, page);
+    put_some(200);
+    let now = image(&tree, page);
+    assert!(old.upper != now.upper, "it was not split");
+    let images = leaves(&tree).into_iter().map(|page| image(&tree, page));
+    let below = images.into_iter().find(|leaf| leaf.upper.as_ref() == Some(&now.lower)).unwrap().keys;
+    // Emptied, so that it is to be merged: with its right neighbour, if that may be.
+    for key in &below {
+        let mut mtr = tree.store().begin().unwrap();
+        let place = tree.seek_for_change(&mut mtr, key, None).unwrap();
+        place.remove(&mut mtr);
+        mtr.commit().unwrap();
+    }
+    put_back(&tree, page, &old);
+    let told = tree.maintain(&below[0]).unwrap_err().to_string();
+    assert!(told.contains(&format!("page {page}:")), "{told}");
+    put_back(&tree, page, &now);
+    tree.maintain(&below[0]).unwrap();
     confirm(&tree);
 }

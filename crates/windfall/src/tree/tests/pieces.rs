@@ -2,15 +2,17 @@
 
 use super::{
     super::{
-        Walk,
+        OverflowRef, Walk,
         store::{Access, Shared},
     },
+    values::{bytes, free, refer, write},
     *,
 };
 use crate::{
     error::Result,
     ids::{PageId, PageNo},
     page::{Node, PageType},
+    sync::work::{self, Work},
 };
 
 fn key(n: u32) -> [u8; 4] {
@@ -49,6 +51,97 @@ fn many_pieces_find_what_one_does() {
     }
 }
 
+/// A tree with long values beside short ones, and the chains of these, by their keys.
+fn tree_of_long_values() -> (Tree<TestPool>, Vec<(u32, OverflowRef)>) {
+    let tree = some_tree(400);
+    let mut chains = Vec::new();
+    for (n, length) in [(0, 30_000), (7, 400_000), (8, 5_000), (250, 90_000), (399, 200_000)] {
+        let chain = write(&tree, u64::from(n), &bytes(length), length);
+        refer(&tree, &key(n), chain);
+        chains.push((n, chain));
+    }
+    (tree, chains)
+}
+
+#[test]
+fn a_long_value_is_looked_at_in_pieces_too() {
+    let (tree, _) = tree_of_long_values();
+    let whole = tree.check().unwrap();
+    assert!(whole.overflow > 150 && whole.leaves > 5, "{whole:?}");
+    for pages in [1, 4, 30] {
+        let (mut walk, mut most, mut pieces) = (Walk::default(), 0, 0);
+        loop {
+            let before = work::so_far();
+            let has_ended = tree.check_piece(&mut walk, &mut { pages }).unwrap();
+            most = most.max((work::so_far() - before).of(Work::Frame));
+            pieces += 1;
+            if has_ended {
+                break;
+            }
+        }
+        assert_eq!(walk.finish(), whole, "{pages} pages at a time");
+        let bound = pages as u64 + u64::from(whole.height);
+        assert!(most <= bound, "{most} pages in a piece of {pages}");
+        assert!(pieces >= whole.pages.len() as u64 / bound, "{pieces} pieces of {pages}");
+    }
+}
+
+#[test]
+fn a_long_value_may_go_while_it_is_looked_at() {
+    type Change = fn(&Tree<TestPool>, u32, OverflowRef);
+    fn mark(tree: &Tree<TestPool>, n: u32, chain: OverflowRef) {
+        let header = EntryHeader { flags: EntryHeader::OVERFLOW | EntryHeader::DELETED, ..header(1) };
+        put(tree, &key(n), header, &chain.to_bytes());
+    }
+    let changes: [Change; 6] = [
+        |tree, n, _| put(tree, &key(n), header(1), b"short"),
+        |tree, n, _| assert!(remove(tree, &key(n))),
+        |tree, n, chain| {
+            let other = write(tree, 1000, &bytes(70_000), 1000);
+            refer(tree, &key(n), other);
+            free(tree, chain, 100);
+        },
+        |tree, n, chain| {
+            remove(tree, &key(n));
+            free(tree, chain, 100);
+            write(tree, 1000, &bytes(300_000), 1000);
+        },
+        mark,
+        |tree, n, chain| {
+            mark(tree, n, chain);
+            tree.shorten_overflow(chain.first, chain.stamp, 16).unwrap();
+        },
+    ];
+    for (which, change) in changes.iter().enumerate() {
+        for after in 1..60 {
+            let (tree, chains) = tree_of_long_values();
+            let mut pieces = 0;
+            let (report, _) = walk(&tree, 3, || {
+                pieces += 1;
+                if pieces == after {
+                    for (n, chain) in &chains {
+                        change(&tree, *n, *chain);
+                    }
+                }
+            })
+            .unwrap_or_else(|error| panic!("change {which} behind piece {after}: {error}"));
+            assert!(report.entries >= 395, "{report:?}");
+        }
+    }
+}
+
+#[test]
+fn a_page_that_a_long_value_has_lost_is_found_in_any_piece() {
+    for pages in [1, 3, 1000] {
+        let (tree, chains) = tree_of_long_values();
+        let (_, chain) = chains[1];
+        // The last but so many: it is freed under an entry that is not marked.
+        tree.shorten_overflow(chain.first, chain.stamp, 5).unwrap();
+        let error = walk(&tree, pages, || {}).unwrap_err().to_string();
+        assert!(error.contains("overflow chain"), "{pages} pages at a time: {error}");
+    }
+}
+
 #[test]
 fn what_changes_between_two_pieces_is_no_damage() {
     let tree = some_tree(2000);
@@ -74,16 +167,16 @@ fn what_changes_between_two_pieces_is_no_damage() {
 fn damage_in_a_later_piece_is_found() {
     let tree = some_tree(2000);
     let whole = tree.check().unwrap();
-    let leaf = |page: &PageNo| {
-        let shared = tree.store().share(tree.space(), *page, Access::Scan).unwrap();
+    let leaf = |page: PageNo| {
+        let shared = tree.store().share(tree.space(), page, Access::Scan).unwrap();
         (shared.page().page_type() == PageType::Leaf as u8).then(|| {
             let mut lower = Vec::new();
             Node::new(shared.page()).lower_into(&mut lower);
             lower
         })
     };
-    let last = whole.pages.iter().max_by_key(|page| leaf(page)).unwrap();
-    tree.store().damage(PageId { space: *tree.space(), page: *last }, |page| page.set_u16(28, 9999));
+    let last = whole.pages.iter().max_by_key(|page| leaf(*page)).unwrap();
+    tree.store().damage(PageId { space: *tree.space(), page: last }, |page| page.set_u16(28, 9999));
     let mut pieces = 1;
     let error = walk(&tree, 5, || pieces += 1).unwrap_err();
     assert!(error.to_string().contains(&format!("page {last}")) && pieces > 10, "{error}, {pieces} pieces");

@@ -15,18 +15,22 @@ use crate::{
     page::EntryHeader,
     sync::Arc,
     tree::{
-        OverflowRef, Tree,
+        OverflowRef, PageSet, Tree,
         hash::HashBudget,
         store::{MiniTransaction, PageStore},
         testpool::TestPool,
     },
 };
 
-fn bytes(n: usize) -> Vec<u8> {
+fn only_the_root() -> PageSet {
+    PageSet::from_iter([PageNo::ROOT])
+}
+
+pub(super) fn bytes(n: usize) -> Vec<u8> {
     (0..n).map(|at| (at * 7 + at / 251) as u8).collect()
 }
 
-fn write(tree: &Tree<TestPool>, stamp: u64, value: &[u8], chunk: usize) -> OverflowRef {
+pub(super) fn write(tree: &Tree<TestPool>, stamp: u64, value: &[u8], chunk: usize) -> OverflowRef {
     let mut mtr = tree.store().begin().unwrap();
     let mut writer = tree.begin_overflow(&mut mtr, stamp).unwrap();
     mtr.commit().unwrap();
@@ -41,14 +45,14 @@ fn read(tree: &Tree<TestPool>, value: OverflowRef) -> Result<Vec<u8>, Error> {
     tree.read_overflow(value).read_to_end(&mut out).map(|()| out)
 }
 
-fn free(tree: &Tree<TestPool>, value: OverflowRef, at_once: usize) {
+pub(super) fn free(tree: &Tree<TestPool>, value: OverflowRef, at_once: usize) {
     while tree.shorten_overflow(value.first, value.stamp, at_once).unwrap() > 0 {}
     let mut mtr = tree.store().begin().unwrap();
     tree.free_overflow(&mut mtr, value.first, value.stamp).unwrap();
     mtr.commit().unwrap();
 }
 
-fn refer(tree: &Tree<TestPool>, key: &[u8], value: OverflowRef) {
+pub(super) fn refer(tree: &Tree<TestPool>, key: &[u8], value: OverflowRef) {
     put(tree, key, EntryHeader { flags: EntryHeader::OVERFLOW, ..header(1) }, &value.to_bytes());
 }
 
@@ -67,7 +71,7 @@ proptest! {
         prop_assert_eq!(report.overflow as usize, len.div_ceil(4096 - 48).max(1));
         remove(&tree, b"long");
         free(&tree, reference, at_once);
-        prop_assert_eq!(confirm(&tree).pages, vec![PageNo::ROOT]);
+        prop_assert_eq!(confirm(&tree).pages, only_the_root());
         prop_assert_eq!(read(&tree, reference).is_err(), len > 0, "the chain is gone");
     }
 }
@@ -87,7 +91,7 @@ fn a_chain_can_be_walked_and_freed_however_far_it_was_written() {
     assert_eq!(tree.shorten_overflow(first, 9, 3).unwrap(), 3);
     assert!(tree.shorten_overflow(first, 8, 3).is_err(), "another chain's stamp");
     free(&tree, OverflowRef { length: 0, stamp: 9, first }, 2);
-    assert_eq!(confirm(&tree).pages, [PageNo::ROOT]);
+    assert_eq!(confirm(&tree).pages, only_the_root());
 }
 
 #[test]
@@ -108,7 +112,7 @@ fn a_chain_on_its_way_out_is_sound_while_its_entry_is_marked_as_deleted() {
     mark(EntryHeader::DELETED);
     free(&tree, value, 4);
     let report = tree.check().unwrap();
-    assert_eq!((report.overflow, report.pages), (0, vec![PageNo::ROOT]));
+    assert_eq!((report.overflow, report.pages), (0, only_the_root()));
     // The pages are another chain's now.
     let other = write(&tree, 10, &bytes(50_000), 50_000);
     assert_eq!(other.first, value.first);
