@@ -1,7 +1,7 @@
 # Every target installs what it needs, says what it does, and can be run again. The work is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak sanitize fuzz bench doc
+.PHONY: help demo test soak mutants coverage sanitize fuzz bench doc
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,6 +14,12 @@ test: ## format, lints, docs, licences, every test
 
 soak: ## the nets of the tests with ever new seeds (ARGS="--seconds 3600 --nets crash")
 	@bash scripts/soak.sh $(ARGS)
+
+mutants: ## how many small changes of the code the tests notice, of a sample (SECONDS=600, goes on where it was)
+	@bash scripts/mutants.sh "$(or $(SECONDS),600)"
+
+coverage: ## lines and branches of the engine that the tests run: a table, and pages in target/coverage/html
+	@bash scripts/coverage.sh
 
 bench: ## the benchmarks that the claims rest on (BENCH="drop read", ARGS="--json")
 	@BENCH="$(BENCH)" bash scripts/bench.sh $(ARGS)

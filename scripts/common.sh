@@ -109,3 +109,26 @@ need_rustup() {
         hash -r
     fi
 }
+
+# What cargo builds for the scripts alone.
+tools=$PWD/target/tools
+
+# has_tool NAME: whether there is this subcommand of cargo (`cargo-deny`), ours or the user's.
+has_tool() {
+    PATH="$tools/bin:$PATH" cargo "${1#cargo-}" --version 2>/dev/null | grep -q "^$1 "
+}
+
+# install_tool NAME VERSION: takes minutes. What an interrupted build has made serves the next.
+install_tool() {
+    mkdir -p "$tools"
+    cargo install --quiet --locked "$1@$2" --root "$tools" --target-dir "$tools/build-$1" && rm -rf "$tools/build-$1"
+}
+
+# need_tool NAME VERSION: installs it unless it is there, and has cargo find it.
+need_tool() {
+    if ! has_tool "$1"; then
+        say "installing $1 $2 into target/tools"
+        install_tool "$1" "$2" || fail "$1 could not be installed (see above)"
+    fi
+    export PATH="$tools/bin:$PATH"
+}

@@ -8,6 +8,8 @@ cd "$(dirname "$0")/.."
 source scripts/common.sh
 
 nets=(crash damage kill)
+# Worth its builds in a long soak only, or by name.
+long_nets=(mutants)
 
 # A test of the engine that draws new cases for so many seconds: soak_test TARGET SECONDS SEED.
 soak_test() {
@@ -27,22 +29,31 @@ net_kill() {
     soak_test kill "$@"
 }
 
+# One sample over all turns and calls: it goes on where it was.
+net_mutants() {
+    bash scripts/mutants.sh "$1"
+}
+
 usage() {
     cat <<END
 usage: soak.sh [--seconds N] [--seed N] [--nets "NAME ..."]
   --seconds N   how long, over all nets together (600)
   --seed N      the first seed; without it the time decides, and it is printed
-  --nets NAMES  some of: ${nets[*]}
+  --nets NAMES  some of: ${nets[*]} ${long_nets[*]} (all; ${long_nets[*]} from an hour on)
 END
 }
 
 seconds=600
 seed=$(date +%s)
+named=
 while (($# > 0)); do
     case $1 in
         --seconds) seconds=${2-} ;;
         --seed) seed=${2-} ;;
-        --nets) read -r -a nets <<<"${2-}" ;;
+        --nets)
+            read -r -a nets <<<"${2-}"
+            named=yes
+            ;;
         --help | -h)
             usage
             exit 0
@@ -54,6 +65,9 @@ while (($# > 0)); do
 done
 [[ $seconds =~ ^[1-9][0-9]*$ ]] || fail "--seconds is a number of seconds, not \`$seconds\`"
 [[ $seed =~ ^[0-9]+$ ]] || fail "--seed is a number, not \`$seed\`"
+if [[ -z $named ]] && ((seconds >= 3600)); then
+    nets+=("${long_nets[@]}")
+fi
 ((${#nets[@]} > 0)) || fail "--nets names no net"
 for net in "${nets[@]}"; do
     declare -F "net_$net" >/dev/null || fail "there is no net \`$net\` (--help lists them)"

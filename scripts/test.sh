@@ -7,7 +7,6 @@ cd "$(dirname "$0")/.."
 source scripts/common.sh
 
 deny_version=0.20.2
-tools=$PWD/target/tools
 
 times=()
 stage=
@@ -38,21 +37,15 @@ run() {
     stage=
 }
 
-has_deny() {
-    PATH="$tools/bin:$PATH" cargo deny --version 2>/dev/null | grep -q '^cargo-deny '
-}
-
-# Building cargo-deny takes minutes: it runs beside the other builds, and yields to them. What an interrupted build has
-# made serves the next.
+# It runs beside the other builds, and yields to them.
 start_deny_build() {
-    if has_deny; then
+    if has_tool cargo-deny; then
         return
     fi
     say "installing cargo-deny $deny_version into target/tools (in the background)"
     mkdir -p "$tools"
     set -m
-    nice -n 10 cargo install --quiet --locked "cargo-deny@$deny_version" --root "$tools" --target-dir "$tools/build" \
-        >"$tools/install.log" 2>&1 </dev/null &
+    (renice -n 10 "$BASHPID" >/dev/null && install_tool cargo-deny "$deny_version") >"$tools/install.log" 2>&1 </dev/null &
     deny_build=$!
     set +m
 }
@@ -67,7 +60,6 @@ await_deny_build() {
         fail "cargo-deny could not be installed"
     }
     deny_build=
-    rm -rf "$tools/build"
 }
 
 licences() {

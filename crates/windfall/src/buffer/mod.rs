@@ -32,6 +32,8 @@ mod reclaim;
 mod replace;
 mod resize;
 mod space;
+#[cfg(test)]
+pub(crate) mod test_pool;
 
 use arena::{Arena, FrameNo};
 pub use doublewrite::Doublewrite;

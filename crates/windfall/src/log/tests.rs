@@ -477,6 +477,20 @@ fn what_was_promised_can_be_appended_when_the_disk_is_full() {
 }
 
 #[test]
+fn promises_leave_log_for_those_who_make_room() {
+    let life = open(new_database());
+    while life.log.step() == Next::Again {}
+    life.disk.set_full(true);
+    let promises: Vec<_> = std::iter::from_fn(|| life.log.promise(500).ok()).collect();
+    assert!(!promises.is_empty());
+    let drops: Vec<_> = (0..60).map(|_| life.log.admit_drop(1000).unwrap()).collect();
+    for _ in &drops {
+        life.append(&[1; 900]);
+    }
+    life.log.sync_to(Lsn::MAX).unwrap();
+}
+
+#[test]
 fn every_one_of_many_promises_is_kept() {
     for round in 0..20 {
         let life = open_in(new_database(), Arc::new(RealEnv::default()));

@@ -27,6 +27,8 @@
 mod deletion;
 #[cfg(all(test, feature = "model"))]
 mod interleavings;
+#[cfg(test)]
+mod tests;
 
 pub use deletion::{Deleter, Deletions};
 

@@ -1,0 +1,28 @@
+//! A pool for tests of single steps, on this floor and those just above it: a simulated disk, and no workers.
+
+use super::{BufferPool, Doublewrite, Ground};
+use crate::{
+    disk::simulated::SimulatedDisk,
+    env::SimulatedEnv,
+    health::Health,
+    ids::Lsn,
+    log::{Control, ControlFile, Log, LogOptions},
+    sync::Arc,
+};
+
+pub(crate) const PAGE_SIZE: usize = 4096;
+
+/// A pool of so many frames over a new disk.
+pub(crate) fn new_pool(frames: usize) -> (SimulatedDisk, Arc<BufferPool>) {
+    let disk = SimulatedDisk::new(1);
+    let (shared, env, health) = (Arc::new(disk.clone()), Arc::new(SimulatedEnv::new(1)), Health::new());
+    Doublewrite::create(&disk, PAGE_SIZE).unwrap();
+    let control =
+        Control { page_size: PAGE_SIZE as u32, uuid: [7; 16], segment_size: 1 << 20, ..Control::default() };
+    let mut control = ControlFile::create(shared.clone(), health.clone(), control).unwrap();
+    let options = LogOptions { size: 16 << 20, buffer: 1 << 20 };
+    let log = Log::open(shared.clone(), env.clone(), health.clone(), options, &mut control, Lsn::ZERO);
+    let ground = Ground { disk: shared, log: Arc::new(log.unwrap()), env, health };
+    let pool = BufferPool::new(ground, PAGE_SIZE, frames, frames);
+    (disk, pool.map(Arc::new).unwrap())
+}

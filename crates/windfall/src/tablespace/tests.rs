@@ -1,0 +1,171 @@
+//! The allocation map beside a plain set of numbers.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::{BITS_AT, allocate, first_free, free, is_used, pages_a_map, pages_in_use, prepare_free};
+use crate::{
+    buffer::{
+        BufferPool, Durability, Space,
+        test_pool::{PAGE_SIZE, new_pool},
+    },
+    error::Result,
+    ids::{PageNo, SpaceId},
+    mtr::Mtr,
+    page::{Page, PageOp, PageType},
+    sync::{Arc, atomic::AtomicU64},
+};
+
+/// Pages in the group of a map page.
+const SPAN: u32 = ((PAGE_SIZE - 128) * 8) as u32;
+
+proptest! {
+    #[test]
+    fn the_first_free_page_is_the_lowest_one(
+        mut free in prop::collection::btree_set(0..SPAN, 0..6),
+        near in prop::collection::vec(0..200_u32, 0..4),
+        from in prop_oneof![0..200_u32, 0..SPAN],
+    ) {
+        free.extend(near);
+        let words: Vec<AtomicU64> = (0..PAGE_SIZE / 8).map(|_| AtomicU64::new(u64::MAX)).collect();
+        let map = Page::new(&words);
+        for bit in &free {
+            let at = BITS_AT + *bit as usize / 8;
+            map.write(at, &[map.u8(at) & !(1 << (bit % 8))]);
+        }
+        // The last page of a group is never given.
+        prop_assert_eq!(first_free(map, from), free.range(from..).next().copied().filter(|bit| *bit < SPAN - 1));
+        for bit in (0..200).chain(free.iter().copied()).chain([SPAN - 1]) {
+            prop_assert_eq!(is_used(map, bit), !free.contains(&bit));
+        }
+    }
+}
+
+struct Base {
+    pool: Arc<BufferPool>,
+    space: Arc<Space>,
+}
+
+impl Base {
+    fn new() -> Self {
+        let (_, pool) = new_pool(1024);
+        let space = pool.attach(SpaceId(20), Durability::Logged);
+        assert_eq!(pages_a_map(PAGE_SIZE), SPAN);
+        Self { pool, space }
+    }
+
+    fn allocate(&self, near: u32) -> u32 {
+        let mut mtr = Mtr::begin(&self.pool).unwrap();
+        let slot = allocate(&mut mtr, &self.space, PageType::Leaf, 0, PageNo(near)).unwrap();
+        let page = mtr.id(slot).page.0;
+        assert_eq!(mtr.page(slot).page_type(), PageType::Leaf as u8);
+        mtr.commit().unwrap();
+        page
+    }
+
+    fn free(&self, page: u32) -> Result<()> {
+        let mut mtr = Mtr::begin(&self.pool)?;
+        let slot = mtr.latch(&self.space, PageNo(page))?;
+        let freeing = prepare_free(&mut mtr, &self.space, slot)?;
+        free(&mut mtr, &self.space, freeing);
+        mtr.commit()?;
+        Ok(())
+    }
+
+    fn used(&self) -> Vec<u32> {
+        pages_in_use(&self.pool, &self.space).unwrap().into_iter().map(|page| page.0).collect()
+    }
+
+    /// Marks all of a group as used, but for these of its pages.
+    fn fill(&self, group: u32, but: &[u32]) {
+        let mut mtr = Mtr::begin(&self.pool).unwrap();
+        let map = mtr.latch(&self.space, PageNo(group * SPAN)).unwrap();
+        let mut bytes = vec![0xff; PAGE_SIZE - BITS_AT];
+        // What says that there is a next group stays as it is.
+        let says_next = if is_used(mtr.page(map), SPAN - 1) { None } else { Some(&(SPAN - 1)) };
+        for bit in but.iter().chain(says_next) {
+            bytes[*bit as usize / 8] &= !(1 << (bit % 8));
+        }
+        mtr.apply(map, &PageOp::Write { at: BITS_AT as u32, bytes: &bytes });
+        mtr.commit().unwrap();
+    }
+}
+
+#[test]
+fn pages_are_given_one_behind_the_other() {
+    let base = Base::new();
+    // More than a word of bits, and more than two.
+    let given: Vec<u32> = (0..200).map(|_| base.allocate(0)).collect();
+    assert_eq!(given, (1..=200).collect::<Vec<_>>());
+    assert_eq!(base.used(), (0..=200).collect::<Vec<_>>());
+    for page in [150, 3, 70] {
+        base.free(page).unwrap();
+    }
+    assert!(!base.used().iter().any(|page| [3, 70, 150].contains(page)));
+    assert_eq!([100, 0, 0, 0].map(|near| base.allocate(near)), [150, 3, 70, 201]);
+    // Near its neighbour, or the lowest one.
+    assert_eq!([500, 500, 0].map(|near| base.allocate(near)), [500, 501, 202]);
+}
+
+#[test]
+fn what_is_not_in_use_cannot_be_freed() {
+    let base = Base::new();
+    let page = base.allocate(0);
+    base.free(page).unwrap();
+    let error = base.free(page).unwrap_err().to_string();
+    assert!(error.contains("page 1 is freed and was not in use"), "{error}");
+    let other = base.pool.attach(SpaceId(21), Durability::Logged);
+    base.pool.detach(&base.space, crate::ids::Lsn(1));
+    let mut mtr = Mtr::begin(&base.pool).unwrap();
+    assert!(allocate(&mut mtr, &base.space, PageType::Leaf, 0, PageNo::ROOT).is_err());
+    assert!(pages_in_use(&base.pool, &other).unwrap().is_empty());
+}
+
+#[test]
+fn a_full_group_is_followed_by_the_next() {
+    let base = Base::new();
+    assert_eq!(base.allocate(0), 1);
+    base.fill(0, &[7, SPAN - 2]);
+    assert_eq!([0, 0].map(|near| base.allocate(near)), [7, SPAN - 2]);
+    // The last page of a group is nobody's, and page SPAN is a map.
+    assert_eq!([0, 0].map(|near| base.allocate(near)), [SPAN + 1, SPAN + 2]);
+    assert_eq!(base.used().last_chunk(), Some(&[SPAN - 2, SPAN, SPAN + 1, SPAN + 2]));
+    // Whoever finds the second group full makes a third; who frees in the first is served from there again.
+    base.fill(1, &[]);
+    assert_eq!(base.allocate(SPAN + 9), 2 * SPAN + 1);
+    assert_eq!(base.allocate(2 * SPAN + 40), 2 * SPAN + 40);
+    base.free(SPAN - 2).unwrap();
+    base.free(SPAN + 2).unwrap();
+    assert_eq!([0, 0, 0].map(|near| base.allocate(near)), [SPAN - 2, SPAN + 2, 2 * SPAN + 2]);
+    let used: BTreeSet<u32> = base.used().into_iter().collect();
+    assert!(!used.contains(&(SPAN - 1)) && !used.contains(&(2 * SPAN - 1)));
+    assert_eq!(
+        used.range(2 * SPAN..).collect::<Vec<_>>(),
+        [2 * SPAN, 2 * SPAN + 1, 2 * SPAN + 2, 2 * SPAN + 40].iter().collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn a_group_begins_near_its_neighbour() {
+    for (near, first) in
+        [(SPAN + 30, SPAN + 30), (SPAN, SPAN + 1), (2 * SPAN - 2, 2 * SPAN - 2), (2 * SPAN - 1, SPAN + 1)]
+    {
+        let base = Base::new();
+        assert_eq!(base.allocate(0), 1);
+        assert_eq!(base.allocate(near), first, "near {near}");
+        assert_eq!(base.used(), [0, 1, SPAN, first]);
+    }
+}
+
+#[test]
+fn how_far_a_tablespace_goes_is_learnt_once() {
+    let base = Base::new();
+    base.allocate(0);
+    base.allocate(SPAN + 30);
+    assert_eq!(base.space.map_groups(), 2);
+    // As after a restart.
+    base.space.set_map_groups(0);
+    assert_eq!(base.allocate(SPAN + 30), SPAN + 31);
+    assert_eq!(base.space.map_groups(), 2);
+}

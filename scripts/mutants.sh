@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# How many small changes of the engine's code do its tests notice? Draws a sample of what `cargo mutants` can change on
+# the floors that .cargo/mutants.toml names, and runs the tests with each change: first those beside the code, and the
+# others if these pass. What was found is kept for this state of the code, so that the next call goes on with the sample.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=scripts/common.sh
+source scripts/common.sh
+
+mutants_version=27.1.0
+# Of the viable ones of a whole sample.
+bound=85
+# A change that makes the tests run for longer than this hangs, and is noticed by that.
+lib_timeout=120
+all_timeout=1200
+
+seconds=${1:?usage: mutants.sh SECONDS [SEED [SAMPLE]]}
+seed=${2:-1}
+sample=${3:-200}
+
+rust_parts=()
+need_rust
+need git git
+need_tool cargo-mutants "$mutants_version"
+
+# A copy to change, with builds of its own; files keep their times, so that cargo sees what has changed.
+home=$PWD/target/mutants
+tree=$home/tree
+rm -rf "$tree"
+mkdir -p "$tree"
+git ls-files -z --cached --others --exclude-standard | xargs -0 ls -d 2>/dev/null | tar -c -T - | tar -x -C "$tree"
+export CARGO_TARGET_DIR=$home/build
+state=$(cd "$tree" && find .cargo crates/windfall Cargo.lock -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-16)
+out=$home/$state-$seed
+mkdir -p "$out"
+touch "$out/results"
+
+mutants() {
+    cargo mutants --dir "$tree" -p windfall "$@"
+}
+
+# The rules of the house look at the text of the code, and the canary runs the others once more.
+targets=()
+for test in "$tree"/crates/windfall/tests/*; do
+    name=$(basename "$test" .rs)
+    case $name in
+        house_rules | canary) ;;
+        *) [[ $test == *.rs || -e $test/main.rs ]] && targets+=(--test "$name") ;;
+    esac
+done
+
+if [[ ! -e $out/baseline ]]; then
+    say "the tests without a change"
+    (cd "$tree" && cargo test --quiet --profile mutants -p windfall --lib "${targets[@]}")
+    touch "$out/baseline"
+fi
+total=$(mutants --list | wc -l)
+
+# judge NUMBER TIMEOUT TESTS...: one change, by these tests. Says caught, missed, timeout or unviable.
+judge() {
+    local number=$1 timeout=$2
+    shift 2
+    rm -rf "$out/run"
+    # What comes behind `--` it would give to the tests alone, and build them all.
+    mutants --in-place --baseline skip --shard "$number/$total" --sharding round-robin --timeout "$timeout" \
+        --output "$out/run" --no-times --colors never "${@/#/--cargo-arg=}" >"$out/log" 2>&1 </dev/null || true
+    local verdict
+    for verdict in caught missed timeout unviable; do
+        if [[ -s $out/run/mutants.out/$verdict.txt ]]; then
+            echo "$verdict"
+            return
+        fi
+    done
+    cat "$out/log" >&2
+    return 1
+}
+
+count() {
+    awk -v what="$1" '$2 ~ "^(" what ")$" { n++ } END { print n + 0 }' "$out/results"
+}
+
+end=$((SECONDS + seconds))
+say "a sample of $sample of $total changes, seed $seed: $(count 'caught|missed|timeout') were made before"
+while read -r number; do
+    (($(count 'caught|missed|timeout') < sample)) || break
+    if awk -v number="$number" '$1 == number { found = 1 } END { exit !found }' "$out/results"; then
+        continue
+    fi
+    ((SECONDS < end)) || break
+    begin=$SECONDS
+    verdict=$(judge "$number" "$lib_timeout" --lib)
+    if [[ $verdict == missed ]]; then
+        verdict=$(judge "$number" "$all_timeout" "${targets[@]}")
+    fi
+    name=$(cat "$out/run/mutants.out/$verdict.txt")
+    printf '%s %s %s\n' "$number" "$verdict" "$name" >>"$out/results"
+    printf '%4d s  %-8s %s\n' $((SECONDS - begin)) "$verdict" "$name"
+done < <(awk -v seed="$seed" -v n="$total" 'BEGIN { srand(seed); for (i = 0; i < n; i++) printf "%.9f %d\n", rand(), i }' | sort -n | cut -d ' ' -f 2)
+
+caught=$(count 'caught|timeout')
+missed=$(count missed)
+made=$((caught + missed))
+say "$made of $sample changes made: $caught noticed ($(count timeout) by the time they took), $missed not; $(count unviable) more do not compile"
+awk '$2 == "missed" { sub(/^[0-9]+ missed /, "  not noticed: "); print }' "$out/results"
+if ((made >= sample && caught * 100 < bound * made)); then
+    fail "fewer than $bound of 100 changes are noticed"
+fi
