@@ -35,6 +35,8 @@ use crate::{
 
 /// How many pages of a table are looked at while its calls wait, if others are to go on.
 pub(crate) const PIECE: usize = 256;
+/// For how long a table is left to others between two looks, at most.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a check has found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -270,10 +272,11 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// Leaves the table to others for as long as it was held.
+    /// Leaves the table to others for as long as it was held, or a while.
     fn pause(&self) {
         let (env, health) = (&self.engine.env, &self.engine.pool.ground().health);
-        let took = env.now().saturating_sub(self.held_from);
+        // The clock may have jumped, and whoever waits has come in long before.
+        let took = env.now().saturating_sub(self.held_from).min(LONGEST_PAUSE);
         env.wait_for(&Event::new(), took, &mut || health.is_poisoned());
     }
 }

@@ -355,9 +355,9 @@ impl Database {
     }
 
     /// Checks everything beside the work of others: a table is held for a few hundred pages at a time, or for one long
-    /// value, and left to them for as long in between. Of a table larger than that it is not told whether its rows and the
-    /// entries of its indexes are as many, nor whether a page is lost that was changed during the check, or is one of a
-    /// long value while purge is behind; all else is.
+    /// value, and left to them for as long in between, at most a second. Of a table larger than that it is not told whether
+    /// its rows and the entries of its indexes are as many, nor whether a page is lost that was changed during the check, or
+    /// is one of a long value while purge is behind; all else is.
     ///
     /// # Errors
     /// As [`Database::check`].
