@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
-nets=(crash damage kill)
+nets=(crash damage kill limits)
 
 # A test of the engine that draws new cases for so many seconds: soak_test TARGET SECONDS SEED.
 soak_test() {
@@ -25,6 +25,11 @@ net_damage() {
 
 net_kill() {
     soak_test kill "$@"
+}
+
+# A case in full may take some minutes, and is not cut off.
+net_limits() {
+    soak_test limits "$@"
 }
 
 usage() {
