@@ -299,7 +299,7 @@ fn a_file_system_that_is_full_amid_everything() {
         let open = || Database::open(&case.folder, options());
         let mut world = World { db: open().unwrap(), rows: Rows::new(), next: 0 };
         world.db.create_table("t", definition()).unwrap();
-        let (rounds, mut refusals) = (sized(90, 1500), [0; CALLS as usize]);
+        let (rounds, mut refusals) = (sized(90, 400), [0; CALLS as usize]);
         for round in 0..rounds {
             let kind = round % CALLS;
             let what = format!("round {round}, call {kind}");
