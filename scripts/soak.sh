@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
-nets=(crash damage kill)
+nets=(crash damage kill limits)
 # Worth its builds in a long soak only, or by name.
 long_nets=(mutants)
 
@@ -27,6 +27,11 @@ net_damage() {
 
 net_kill() {
     soak_test kill "$@"
+}
+
+# A case in full may take some minutes, and is not cut off.
+net_limits() {
+    soak_test limits "$@"
 }
 
 # One sample over all turns and calls: it goes on where it was.

@@ -356,7 +356,7 @@ impl Database {
     }
 
     /// Checks everything beside the work of others: a table is held for a few hundred pages at a time, however large it and
-    /// its values are, and left to them for as long in between. Of a table larger than that it is not told whether its
+    /// its values are, and left to them for as long in between, at most a second. Of a table larger than that it is not told whether its
     /// rows and the entries of its indexes are as many, nor whether a page is lost that was changed during the check, or is
     /// one of a long value while purge is behind; all else is. A table that is made or renamed after the check has begun is
     /// passed over, and so is an index that is made after its table's turn has.

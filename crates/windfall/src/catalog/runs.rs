@@ -70,7 +70,7 @@ impl Runs {
 
     /// Adds an entry.
     pub fn push(&mut self, entry: Vec<u8>) {
-        self.bytes += entry.len() + size_of::<Vec<u8>>();
+        self.bytes += entry.capacity() + size_of::<Vec<u8>>();
         self.memory.push(entry);
     }
 

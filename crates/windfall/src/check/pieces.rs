@@ -29,6 +29,9 @@ use crate::{
     tree::{PageSet, Walk},
 };
 
+/// For how long a table is left to others between two looks, at most.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
 /// A table under check.
 pub struct Pieces<'a> {
     engine: &'a Engine,
@@ -250,9 +253,10 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// Leaves the table to others for as long as it was held.
+    /// Leaves the table to others for as long as it was held, or a while.
     fn pause(&self) {
         let (env, health) = (&self.engine.env, &self.engine.pool.ground().health);
-        env.wait_for(&Event::new(), self.held, &mut || health.is_poisoned());
+        // The clock may have jumped, and whoever waits has come in long before.
+        env.wait_for(&Event::new(), self.held.min(LONGEST_PAUSE), &mut || health.is_poisoned());
     }
 }

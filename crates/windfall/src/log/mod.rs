@@ -280,6 +280,7 @@ impl Log {
         let Some(incarnation) = before.incarnation.checked_add(1) else {
             return refuse("path", "the database was opened too often: dump it and load it anew");
         };
+        let ring = Ring::new(options.buffer)?;
         let known = before.durable.max(before.incarnation_start);
         let segments =
             Segments::open(disk.clone(), health.clone(), before.uuid, geometry, before.floor, known, end)?;
@@ -295,7 +296,7 @@ impl Log {
             incarnation,
             size: options.size,
             segments,
-            ring: Ring::new(options.buffer),
+            ring,
             reserved: CachePadded::new(AtomicU64::new(end.0)),
             written: CachePadded::new(AtomicU64::new(end.0)),
             durable: AtomicU64::new(end.0),

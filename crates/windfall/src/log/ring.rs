@@ -7,10 +7,11 @@
 //! first word of its frame last, so that whoever sees it sees the rest; that word is never zero. So a non-zero first word means a whole
 //! frame. Only the writer clears, and only what it has consumed.
 //!
-//! **May touch.** `frame`.
+//! **May touch.** `frame`, `error`.
 
 use super::frame::{HEADER, Header, span};
 use crate::{
+    error::{Result, UsageError},
     ids::Lsn,
     sync::atomic::{
         AtomicU64,
@@ -31,9 +32,18 @@ impl core::fmt::Debug for Ring {
 
 impl Ring {
     /// A ring of this many bytes, a power of two.
-    pub(super) fn new(bytes: usize) -> Self {
+    ///
+    /// # Errors
+    /// [`UsageError::Option`] when so much memory is not to be had.
+    pub(super) fn new(bytes: usize) -> Result<Self> {
         assert!(bytes.is_power_of_two() && bytes >= 4096, "the log buffer's size is a power of two");
-        Self { words: (0..bytes / 8).map(|_| AtomicU64::new(0)).collect() }
+        let mut words = Vec::new();
+        words.try_reserve_exact(bytes / 8).map_err(|error| UsageError::Option {
+            name: "log_buffer_size",
+            what: format!("{bytes} bytes of memory are not to be had ({error}): choose less").into(),
+        })?;
+        words.resize_with(bytes / 8, || AtomicU64::new(0));
+        Ok(Self { words: words.into_boxed_slice() })
     }
 
     /// Its size in bytes.
@@ -122,7 +132,7 @@ mod tests {
 
     #[test]
     fn only_whole_frames_are_seen_and_the_turn_of_the_ring_is_no_obstacle() {
-        let (ring, seed) = (Ring::new(4096), Seed::new(&[1; 16]));
+        let (ring, seed) = (Ring::new(4096).unwrap(), Seed::new(&[1; 16]));
         let mut at = Lsn(4096 - 16);
         for n in 0..200usize {
             let payload = vec![n as u8 | 1; n % 37];

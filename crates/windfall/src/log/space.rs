@@ -328,7 +328,8 @@ impl Log {
 
     /// Syncs what lazy commits have left, then lets a marker say so: damage to it is told from a torn tail then.
     fn every_second(&self) -> Next {
-        let since = self.env.now().saturating_sub(Duration::from_nanos(self.last_sync_at.load(Relaxed)));
+        // A clock that has jumped, wherever to, keeps nothing from becoming durable.
+        let since = self.env.now().abs_diff(Duration::from_nanos(self.last_sync_at.load(Relaxed)));
         if since < SECOND {
             return Next::Idle(SECOND.checked_sub(since).unwrap_or(SECOND));
         }

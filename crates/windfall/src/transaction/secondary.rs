@@ -34,7 +34,10 @@ pub fn escape(index_key: &[u8], out: &mut Vec<u8>) {
 
 /// The key of a secondary entry.
 pub fn entry_key(index_key: &[u8], clustered_key: &[u8]) -> Vec<u8> {
-    let mut out = prefix_of(index_key);
+    // As long as it will be, where no byte is zero: entries are collected by the million.
+    let mut out = Vec::with_capacity(index_key.len() + END.len() + clustered_key.len());
+    escape(index_key, &mut out);
+    out.extend_from_slice(&END);
     out.extend_from_slice(clustered_key);
     out
 }

@@ -370,12 +370,20 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> OverflowReader<T> {
     /// Reads the rest, appending to `out`.
     ///
     /// # Errors
-    /// As [`OverflowReader::read`].
+    /// As [`OverflowReader::read`]; a value that does not fit in memory.
     pub fn read_to_end(&mut self, out: &mut Vec<u8>) -> Result<()> {
+        let whole = self.left;
         let piece = capacity(self.tree.store.page_size());
         while self.left > 0 {
             let start = out.len();
-            out.resize(start + piece.min(usize::try_from(self.left).unwrap_or(piece)), 0);
+            let more = piece.min(usize::try_from(self.left).unwrap_or(piece));
+            // Bit by bit: a damaged length claims no memory.
+            out.try_reserve(more).map_err(|_| {
+                let what =
+                    format!("there is no memory for a value of {whole} bytes: read it with read_stream");
+                UsageError::Other(what.into())
+            })?;
+            out.resize(start + more, 0);
             match self.read(&mut out[start..]) {
                 Ok(n) => out.truncate(start + n),
                 Err(error) => {

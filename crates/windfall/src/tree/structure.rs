@@ -7,7 +7,8 @@
 //! mini-transaction of its own, and the descent begins anew. The root is split in place: its content moves to a new
 //! child, which is then split like any other. A node that falls under a third is merged with a neighbour if
 //! both fit one page with a reserve of an eighth, so that neighbours never both stay small and a merge is not undone by
-//! the next insert; entries are not shifted between nodes.
+//! the next insert; entries are not shifted between nodes. Where inner nodes are merged, children become neighbours that
+//! were none: they are looked at again.
 //!
 //! Why a split always finds its place: a record takes at most 7/16 of a page and a fence at most 3/16, so between
 //! "the left part with its fences just fits" and "the right part just fits" lies at least one boundary of
@@ -18,6 +19,8 @@
 //! transaction takes what was promised before ([`log_of_room`]).
 //!
 //! **May touch.** What `tree` may touch.
+
+use std::borrow::Cow;
 
 use super::{
     Tree,
@@ -271,17 +274,28 @@ impl<S: PageStore> Tree<S> {
     /// # Errors
     /// Those of the store.
     pub fn maintain(&self, key: &[u8]) -> Result<()> {
-        let mut level = 0;
-        while self.merge_at(key, level)? {
-            level += 1;
+        let mut later = vec![(Cow::Borrowed(key), 0)];
+        while let Some((key, level)) = later.pop() {
+            match self.merge_at(&key, level)? {
+                Outcome::Stays => {}
+                Outcome::Alone => later.push((key, level + 1)),
+                Outcome::Merged(seam) => {
+                    later.push((key.clone(), level + 1));
+                    later.push((key, level));
+                    let below = |key| (Cow::Owned(key), level - 1);
+                    later.extend(seam.into_iter().flatten().map(below));
+                }
+            }
         }
         Ok(())
     }
 
-    /// Merges the node of a key on this level. Says whether the level above may want the same now.
-    fn merge_at(&self, key: &[u8], level: u8) -> Result<bool> {
+    /// Merges the node of a key on this level, if it should and can be.
+    fn merge_at(&self, key: &[u8], level: u8) -> Result<Outcome> {
         loop {
-            let Some(path) = self.reach(Toward::Key(key), level, Access::Point)? else { return Ok(false) };
+            let Some(path) = self.reach(Toward::Key(key), level, Access::Point)? else {
+                return Ok(Outcome::Stays);
+            };
             let node = Node::new(path.node.page());
             let small = is_underfull(node);
             let only_child = node.is_inner() && node.count() == 1;
@@ -289,18 +303,18 @@ impl<S: PageStore> Tree<S> {
                 continue;
             }
             if !small {
-                return Ok(false);
+                return Ok(Outcome::Stays);
             }
             let Some(parent) = path.parent else {
                 while only_child && self.collapse()? {}
-                return Ok(false);
+                return Ok(Outcome::Stays);
             };
             let mut mtr = self.begin_long()?;
             let Some(parent) = mtr.upgrade(&self.space, &parent)? else { continue };
             let above = Node::new(mtr.page(parent));
             let slot = above.child_slot(key);
             if above.count() == 1 {
-                return Ok(true);
+                return Ok(Outcome::Alone);
             }
             for right in [slot + 1, slot] {
                 let above = Node::new(mtr.page(parent));
@@ -318,19 +332,19 @@ impl<S: PageStore> Tree<S> {
                     }
                 }
                 if let Some(merged) = Merged::of(nodes) {
-                    let Merged { level, lower, upper, image } = &merged;
+                    let Merged { level, lower, upper, image, .. } = &merged;
                     let upper = upper.as_deref();
                     let gone = mtr.prepare_free(&self.space, gone)?;
                     mtr.apply(left, &PageOp::NodeBuild { level: *level, lower, upper, image });
                     mtr.apply(parent, &PageOp::NodeRemove { slot: right as u16 });
                     mtr.free(&self.space, gone);
                     mtr.commit()?;
-                    return Ok(true);
+                    return Ok(Outcome::Merged(merged.seam));
                 }
                 mtr.unlatch(gone);
                 mtr.unlatch(left);
             }
-            return Ok(false);
+            return Ok(Outcome::Stays);
         }
     }
 
@@ -357,12 +371,24 @@ impl<S: PageStore> Tree<S> {
     }
 }
 
+/// What has become of a node that might have been merged.
+enum Outcome {
+    /// It stays as it is.
+    Stays,
+    /// It is its parent's only child: a neighbour comes when the parent is merged.
+    Alone,
+    /// It was merged: see [`Merged::seam`].
+    Merged(Option<[Vec<u8>; 2]>),
+}
+
 /// Two neighbours as one node.
 struct Merged {
     level: u8,
     lower: Vec<u8>,
     upper: Option<Vec<u8>>,
     image: Vec<u8>,
+    /// Of inner nodes, keys of two of their children: these had different parents, and are neighbours now.
+    seam: Option<[Vec<u8>; 2]>,
 }
 
 impl Merged {
@@ -384,6 +410,12 @@ impl Merged {
             return None;
         }
         let image = list.image(&lower, upper.as_deref());
-        Some(Self { level: left.level(), lower, upper, image })
+        let seam = left.is_inner().then(|| {
+            let (mut last, mut first) = (Vec::new(), Vec::new());
+            left.key_into(left.count().saturating_sub(1), &mut last);
+            right.lower_into(&mut first);
+            [last, first]
+        });
+        Some(Self { level: left.level(), lower, upper, image, seam })
     }
 }

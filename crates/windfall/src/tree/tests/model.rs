@@ -228,6 +228,33 @@ fn many_rows_come_and_go() {
     confirm(&tree);
 }
 
+/// With separators so long that a node has three or four children, nodes above the leaves cannot be merged for long: their
+/// only children become neighbours late.
+#[test]
+fn a_tree_that_is_emptied_in_any_order_is_one_page() {
+    let tree = tree(4096);
+    let limit = tree.key_limit();
+    for group in [2u64, 3, 5, 2000] {
+        let key = |n: u64| {
+            let mut key = vec![0x55; limit];
+            key[..8].copy_from_slice(&(n / group).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+            key[limit - 8..].copy_from_slice(&(n % group).to_be_bytes());
+            key
+        };
+        for order in [1u64, 1999, 617, 1201] {
+            for n in 0..2000 {
+                put(&tree, &key(n), header(n), &value(n, n as usize % 5 * 250));
+            }
+            for n in 0..2000 {
+                assert!(remove(&tree, &key(n * order % 2000)));
+            }
+            confirm(&tree);
+            let pages = tree.store().allocated(*tree.space()).len();
+            assert_eq!(pages, 1, "groups of {group}, order {order}");
+        }
+    }
+}
+
 #[test]
 fn ascending_keys_fill_their_pages() {
     let tree = tree(4096);

@@ -1,0 +1,266 @@
+//! Clocks that jump. The engine knows one clock, that of its environment, and no time of day: whatever it shows, nobody waits
+//! for ever, no worker runs in circles, and nothing is lost.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use windfall::{
+    Database, Error, FlushLog, IndexOptions, Options, Result, TableOptions,
+    disk::simulated::{SimulatedDisk, Survive},
+    env::{Env, Kind, RealEnv, SimulatedEnv, Step, Worker},
+    error::SchemaError,
+    sync::Event,
+};
+
+use crate::{assert_sound, guard::mix, in_a_process_of_its_own, seed, sized, wait_until};
+
+pub const SIMULATED: &str = "clocks::histories_under_a_clock_that_jumps";
+
+const HOUR: Duration = Duration::from_hours(1);
+
+/// What the clock does, now and then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Jumps {
+    Forwards,
+    Backwards,
+    /// It stands.
+    Never,
+    Anywhere,
+}
+
+/// An environment whose clock jumps.
+#[derive(Debug)]
+struct Jumpy {
+    env: Arc<dyn Env>,
+    jumps: Jumps,
+    looks: AtomicU64,
+    /// How many steps each worker has made.
+    steps: Arc<Mutex<BTreeMap<&'static str, u64>>>,
+}
+
+impl Jumpy {
+    fn new(env: Arc<dyn Env>, jumps: Jumps) -> Self {
+        Self { env, jumps, looks: AtomicU64::new(0), steps: Arc::default() }
+    }
+}
+
+impl Env for Jumpy {
+    fn now(&self) -> Duration {
+        let start = HOUR * 1_000_000;
+        // Some looks are before a jump, and some behind it.
+        let jumps = (self.looks.fetch_add(1, SeqCst) / 7) as u32;
+        match self.jumps {
+            Jumps::Forwards => start + self.env.now() + HOUR * jumps,
+            Jumps::Backwards => (start + self.env.now()).saturating_sub(HOUR * jumps),
+            Jumps::Never => start,
+            Jumps::Anywhere => HOUR * (mix(&[u64::from(jumps)]) % 1_000_000) as u32,
+        }
+    }
+
+    fn random(&self) -> u64 {
+        self.env.random()
+    }
+
+    fn spawn(&self, name: &'static str, kind: Kind, wake: Arc<Event>, mut step: Step) -> Result<Worker> {
+        let steps = self.steps.clone();
+        let step = move || {
+            *steps.lock().unwrap().entry(name).or_default() += 1;
+            step()
+        };
+        self.env.spawn(name, kind, wake, Box::new(step))
+    }
+
+    fn wait(&self, event: &Event, ready: &mut dyn FnMut() -> bool) {
+        self.env.wait(event, ready);
+    }
+
+    fn wait_for(&self, event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
+        self.env.wait_for(event, at_most, ready);
+    }
+
+    fn breathe(&self) {
+        self.env.breathe();
+    }
+}
+
+fn open(disk: &SimulatedDisk, env: Arc<dyn Env>) -> Database {
+    let options = Options::default()
+        .page_size(4096)
+        .buffer_pool_size(200 * 4096)
+        .log_size(1 << 20)
+        .log_buffer_size(64 << 10);
+    Database::open_on(Arc::new(disk.clone()), env, &options, &|_| {}).unwrap()
+}
+
+fn definition() -> TableOptions {
+    TableOptions::default().index("i", IndexOptions::on_value(0..8))
+}
+
+/// Real threads: commits that wait for each other, statements, deletions, checks beside all that. None of them knows how long
+/// anything has taken.
+#[test]
+fn nobody_waits_for_a_clock_that_jumps_and_nobody_runs_in_circles() {
+    let test = "clocks::nobody_waits_for_a_clock_that_jumps_and_nobody_runs_in_circles";
+    in_a_process_of_its_own(test, |case| {
+        for jumps in [Jumps::Forwards, Jumps::Backwards, Jumps::Never, Jumps::Anywhere] {
+            let disk = SimulatedDisk::new(1);
+            let env = Arc::new(Jumpy::new(Arc::new(RealEnv::default()), jumps));
+            let db = open(&disk, env.clone());
+            case.part(&format!("{jumps:?}"), || work(&db));
+            lazy_commits_become_durable(&db, &disk, jumps);
+            // With nothing to do they sleep, a little by little.
+            let steps = || env.steps.lock().unwrap().clone();
+            thread::sleep(Duration::from_millis(600));
+            let before = steps();
+            thread::sleep(Duration::from_secs(1));
+            for (worker, steps) in steps() {
+                let made = steps - before[worker];
+                assert!(
+                    made < 400,
+                    "{jumps:?}: the worker {worker} has made {made} steps in a second, for nothing"
+                );
+            }
+            let text = db.metrics().to_prometheus();
+            assert!(text.contains("windfall_log_longest_wait"), "{text}");
+            db.close().unwrap();
+        }
+    });
+}
+
+fn work(db: &Database) {
+    let (stop, calls, checks) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    for thread in 0..4u32 {
+        db.create_table(&format!("t{thread}"), definition()).unwrap();
+    }
+    thread::scope(|scope| {
+        for thread in 0..4u32 {
+            let (db, stop, calls) = (&db, &stop, &calls);
+            scope.spawn(move || {
+                for n in 0u32.. {
+                    if stop.load(SeqCst) {
+                        break;
+                    }
+                    let name = format!("t{thread}");
+                    if n % 2000 == 1999 {
+                        db.truncate_table(&name).unwrap();
+                    }
+                    // More pages than a check looks at in one go.
+                    let length = if n % 4 == 0 { 30_000 } else { 300 };
+                    db.table(&name).unwrap().put(&(n % 200).to_be_bytes(), &vec![n as u8; length]).unwrap();
+                    calls.fetch_add(1, SeqCst);
+                }
+            });
+        }
+        let (db, stop, checks) = (&db, &stop, &checks);
+        scope.spawn(move || {
+            while !stop.load(SeqCst) {
+                assert_eq!(db.check_live().unwrap().findings, Vec::<String>::new());
+                checks.fetch_add(1, SeqCst);
+            }
+        });
+        thread::sleep(Duration::from_millis(1500));
+        let before = (calls.load(SeqCst), checks.load(SeqCst));
+        thread::sleep(Duration::from_millis(1500));
+        stop.store(true, SeqCst);
+        let after = (calls.load(SeqCst), checks.load(SeqCst));
+        assert!(after.0 > before.0 + 20 && after.1 > 0, "calls and checks: {before:?}, then {after:?}");
+    });
+    let dropped = Instant::now();
+    db.drop_tables(&["t0", "t1"]).unwrap();
+    wait_until("the deletion of files", || db.metrics().files_pending == 0);
+    assert!(dropped.elapsed() < Duration::from_secs(20), "the files took {:?}", dropped.elapsed());
+    assert_sound(db, "after work");
+}
+
+/// What was committed lazily is durable within a second or so, if the clock moves at all.
+fn lazy_commits_become_durable(db: &Database, disk: &SimulatedDisk, jumps: Jumps) {
+    db.set_flush_log_at_trx_commit(FlushLog::Lazy);
+    db.create_table("lazy", TableOptions::default()).unwrap().put(b"k", b"v").unwrap();
+    if jumps == Jumps::Never {
+        return;
+    }
+    let start = Instant::now();
+    let is_durable = || {
+        let left = disk.survivor(Survive::Nothing);
+        let db = open(&left, Arc::new(SimulatedEnv::new(1)));
+        db.table("lazy").is_ok_and(|table| table.get(b"k").unwrap().is_some())
+    };
+    while !is_durable() {
+        assert!(start.elapsed() < Duration::from_secs(8), "{jumps:?}: a lazy commit is still not durable");
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Histories of rows and statements on one thread, each step of which may come an hour after the one before; in the end the
+/// power goes.
+#[test]
+fn histories_under_a_clock_that_jumps() {
+    in_a_process_of_its_own(SIMULATED, |case| {
+        for history in 0..sized(24, 400) {
+            for jumps in [Jumps::Forwards, Jumps::Backwards, Jumps::Never, Jumps::Anywhere] {
+                case.guard.run(&crate::again(SIMULATED), || run_history(mix(&[seed(), history]), jumps));
+            }
+        }
+    });
+}
+
+fn run_history(seed: u64, jumps: Jumps) {
+    let what = format!("seed {seed}, {jumps:?}");
+    let (disk, world) = (SimulatedDisk::new(seed), SimulatedEnv::new(seed));
+    let db = open(&disk, Arc::new(Jumpy::new(Arc::new(world.clone()), jumps)));
+    let mut chance = StdRng::seed_from_u64(seed);
+    let mut model: BTreeMap<u8, BTreeMap<u16, Vec<u8>>> = BTreeMap::new();
+    for _ in 0..250 {
+        let number = chance.random_range(0..4u8);
+        let name = format!("t{number}");
+        match (model.get_mut(&number), chance.random_range(0..40)) {
+            (None, _) => {
+                db.create_table(&name, definition()).unwrap();
+                model.insert(number, BTreeMap::new());
+            }
+            (Some(_), 0) => {
+                db.drop_table(&name).unwrap();
+                model.remove(&number);
+            }
+            (Some(rows), 1) => {
+                db.truncate_table(&name).unwrap();
+                rows.clear();
+            }
+            (Some(_), 2) => db.checkpoint().unwrap(),
+            (Some(_), 3) => assert_eq!(db.check_live().unwrap().findings, Vec::<String>::new(), "{what}"),
+            (Some(rows), _) => {
+                let key = chance.random_range(0..60u16);
+                let value = vec![chance.random(); chance.random_range(8..6000)];
+                db.table(&name).unwrap().put(&key.to_be_bytes(), &value).unwrap();
+                rows.insert(key, value);
+            }
+        }
+        if chance.random_range(0..6) == 0 {
+            world.advance(Duration::from_millis(chance.random_range(0..2000)));
+            world.settle(20);
+        }
+    }
+    world.settle(200);
+    drop(db);
+    let db = open(&disk.restart(Survive::Random(seed)), Arc::new(SimulatedEnv::new(seed)));
+    for number in 0..4 {
+        match (db.table(&format!("t{number}")), model.get(&number)) {
+            (Ok(table), Some(rows)) => {
+                let found = table.rows().unwrap().map(Result::unwrap);
+                let wanted = rows.iter().map(|(key, value)| (key.to_be_bytes().to_vec(), value.clone()));
+                assert!(found.eq(wanted), "{what}: table {number}");
+            }
+            (Err(Error::Schema(SchemaError::NoTable(_))), None) => {}
+            (found, _) => panic!("{what}: table {number}: {found:?}"),
+        }
+    }
+    assert_sound(&db, &what);
+}

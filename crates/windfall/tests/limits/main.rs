@@ -1,0 +1,187 @@
+//! Limits of the process and of the machine: what runs out is an error of who asks for it, or no error at all, and nothing
+//! is lost; what goes on for long takes no more than its share.
+//!
+//! Each case runs in a process of its own, which sets its limits for itself and can be measured. `WINDFALL_LIMITS=long` runs
+//! it in full, `WINDFALL_LIMITS_SEED` draws it again.
+
+#![allow(clippy::unwrap_used, reason = "a test panics")]
+
+mod clocks;
+mod files;
+mod full;
+#[path = "../guard/mod.rs"]
+mod guard;
+mod keys;
+mod long;
+mod memory;
+mod pool;
+#[path = "../soak/mod.rs"]
+mod soak;
+
+use std::{
+    env::{current_exe, var, var_os},
+    os::unix::process::ExitStatusExt,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    time::{Duration, Instant},
+};
+
+use guard::{Guard, mix};
+use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
+use windfall::{Database, FlushLog, Options};
+
+const CASE: &str = "WINDFALL_LIMITS_CASE";
+const FOLDER: &str = "WINDFALL_LIMITS_FOLDER";
+const STAGE: &str = "WINDFALL_LIMITS_STAGE";
+/// What a stage says when it has come to its end.
+const DONE: &str = "the stage is done";
+const SCALE: &str = "WINDFALL_LIMITS";
+const SEED: &str = "WINDFALL_LIMITS_SEED";
+
+/// The cases that have more to show in full, or with another seed.
+const CASES: [&str; 11] = [
+    files::MANY_FILES,
+    files::MANY_TABLES,
+    memory::BOUNDED,
+    pool::SMALL_POOL,
+    keys::ORDERS,
+    keys::LONG_KEYS,
+    long::STREAMED,
+    long::KILLED,
+    clocks::SIMULATED,
+    full::FILE_SIZE,
+    full::FILE_SYSTEM,
+];
+
+/// Whether a case is run in full.
+fn in_full() -> bool {
+    var(SCALE).is_ok_and(|scale| scale == "long")
+}
+
+/// The size of a case: the usual one, or that in full.
+fn sized<T>(usual: T, full: T) -> T {
+    if in_full() { full } else { usual }
+}
+
+/// What draws a case.
+fn seed() -> u64 {
+    var(SEED).map_or(1, |seed| seed.parse().unwrap())
+}
+
+fn again(test: &str) -> String {
+    let scale = if in_full() { format!("{SCALE}=long ") } else { String::new() };
+    format!("{scale}{SEED}={} cargo test -p windfall --test limits -- --exact --nocapture {test}", seed())
+}
+
+/// A stage of a test, as the process that is for it sees it.
+struct Case {
+    test: &'static str,
+    folder: PathBuf,
+    guard: Guard,
+}
+
+impl Case {
+    /// Does a part of the case, which does not take long, and says how long.
+    fn part<T>(&self, what: &str, run: impl FnOnce() -> T) -> T {
+        let start = Instant::now();
+        let done = self.guard.run(&again(self.test), run);
+        println!("    {what}: {:.1} s", start.elapsed().as_secs_f64());
+        done
+    }
+}
+
+/// Says that a stage has come to its end, and kills the process.
+fn die() -> ! {
+    println!("{DONE}");
+    kill_process(getpid(), Signal::KILL).unwrap();
+    unreachable!("it is dead")
+}
+
+/// Runs a test of this file again in other processes, one after the other, each for one stage on the same folder.
+fn in_processes_of_its_own(test: &'static str, stages: &[&dyn Fn(&Case)]) {
+    in_processes_on(&std::env::temp_dir(), test, stages);
+}
+
+/// As [`in_processes_of_its_own`], with the folder of the case in this one.
+fn in_processes_on(above: &Path, test: &'static str, stages: &[&dyn Fn(&Case)]) {
+    if var(CASE).is_ok_and(|case| case == test) {
+        let stage: usize = var(STAGE).unwrap().parse().unwrap();
+        stages[stage](&Case { test, folder: var_os(FOLDER).unwrap().into(), guard: Guard::new() });
+        println!("{DONE}");
+        return;
+    }
+    let folder = tempfile::tempdir_in(above).unwrap();
+    for stage in 0..stages.len() {
+        let mut command = Command::new(current_exe().unwrap());
+        command.args([test, "--exact", "--nocapture"]);
+        command.env(CASE, test).env(STAGE, stage.to_string()).env(FOLDER, folder.path());
+        check(test, &command.output().unwrap(), DONE);
+    }
+}
+
+fn in_a_process_of_its_own(test: &'static str, run: impl Fn(&Case)) {
+    in_processes_of_its_own(test, &[&run]);
+}
+
+/// A process that has said that it is done is a good one, also if it has ended by its own hand then. What it tells is told.
+fn check(test: &str, run: &Output, done: &str) {
+    let said = String::from_utf8_lossy(&run.stdout) + String::from_utf8_lossy(&run.stderr);
+    let killed = run.status.signal() == Some(Signal::KILL.as_raw());
+    let good = said.contains(done) && (run.status.success() || killed);
+    assert!(good, "{test}: {:?}\n{said}\nagain: {}", run.status, again(test));
+    said.lines().filter(|line| line.starts_with("    ")).for_each(|line| println!("{line}"));
+}
+
+fn limit(resource: Resource, most: u64) {
+    let maximum = getrlimit(resource).maximum;
+    setrlimit(resource, Rlimit { current: Some(most), maximum }).unwrap();
+}
+
+/// Small sizes, and commits that nobody waits for.
+fn small() -> Options {
+    Options::default()
+        .buffer_pool_size(8 << 20)
+        .log_size(8 << 20)
+        .log_buffer_size(1 << 20)
+        .flush_log_at_trx_commit(FlushLog::Lazy)
+}
+
+/// What the system says of this process, in bytes: `VmRSS` is the memory that it has, `VmHWM` the most that it had.
+fn memory(what: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap();
+    let number: String = line.chars().filter(char::is_ascii_digit).collect();
+    number.parse::<u64>().unwrap() << 10
+}
+
+fn assert_sound(db: &Database, what: &str) {
+    assert_eq!(
+        db.check().unwrap_or_else(|error| panic!("{what}: {error}")).findings,
+        Vec::<String>::new(),
+        "{what}"
+    );
+}
+
+/// Waits for what comes by itself.
+fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !ready() {
+        assert!(start.elapsed() < Duration::from_mins(1), "{what}: that does not come");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The cases in full, in turn, ever drawn anew.
+#[test]
+#[ignore = "takes as long as it is told to"]
+fn soak() {
+    soak::soak("cases", |number, _end| {
+        let test = CASES[number as usize % CASES.len()];
+        println!("{test}, seed {number}");
+        let mut command = Command::new(current_exe().unwrap());
+        command.args([test, "--exact", "--nocapture"]);
+        command.env(SCALE, "long").env(SEED, mix(&[number]).to_string());
+        check(test, &command.output().unwrap(), "1 passed");
+        1
+    });
+}

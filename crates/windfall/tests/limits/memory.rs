@@ -1,0 +1,160 @@
+//! A limit of memory: what a process takes beside its pool does not grow with its data, and what is not to be had is told.
+
+use rustix::process::Resource;
+use windfall::{Database, Error, IndexOptions, Options, TableOptions, error::UsageError};
+
+use crate::{
+    Case, assert_sound, die, guard::mix, in_a_process_of_its_own, in_processes_of_its_own, limit, memory,
+    seed, sized, small,
+};
+
+pub const BOUNDED: &str = "memory::memory_beside_the_pool_does_not_grow_with_the_data";
+
+const POOL: u64 = 8 << 20;
+/// What the process may have beside the pool, whatever lies in the database. Half of it is what recovery collects before it
+/// goes to the pages, or what the building of an index sorts at a time.
+const BESIDE: u64 = 112 << 20;
+/// Beyond that: stacks of threads, and what is reserved and not used.
+const RESERVED: u64 = 96 << 20;
+
+fn options() -> Options {
+    small().buffer_pool_size(POOL).buffer_pool_max_size(POOL).log_size(64 << 20)
+}
+
+/// Opens it in a process that can have no more than it should need.
+fn open(case: &Case) -> Database {
+    limit(Resource::Data, POOL + BESIDE + RESERVED);
+    Database::open(&case.folder, options()).unwrap()
+}
+
+fn assert_bounded(what: &str) {
+    let beside = memory("VmHWM").saturating_sub(POOL);
+    println!("    {what}: at most {} MiB beside the pool", beside >> 20);
+    assert!(beside <= BESIDE, "{what}: {beside} bytes beside the pool");
+}
+
+/// Some neighbours at a time, in the order of chance.
+fn row(n: u32) -> ([u8; 12], Vec<u8>) {
+    let place = mix(&[seed(), u64::from(n / 64)]);
+    let mut key = [0; 12];
+    key[..8].copy_from_slice(&place.to_be_bytes());
+    key[8..].copy_from_slice(&n.to_be_bytes());
+    let mut value = vec![n as u8 | 1; 640 + n as usize % 200];
+    value[..4].copy_from_slice(&n.to_be_bytes());
+    (key, value)
+}
+
+const LONG: u64 = 48 << 20;
+
+fn long_value(fill: u8) -> impl std::io::Read {
+    std::io::Read::take(std::io::repeat(fill), LONG)
+}
+
+/// Many times the pool, and the bound: rows in the order of chance, an index, long values, tables, a scan, a check; the
+/// process dies with much to recover, and the next one goes on.
+#[test]
+fn memory_beside_the_pool_does_not_grow_with_the_data() {
+    let rows = sized(120_000, 1_500_000);
+    let work = |case: &Case| {
+        let db = open(case);
+        let table = db.create_table("t", TableOptions::default()).unwrap();
+        case.part("rows", || {
+            for n in 0..rows {
+                let (key, value) = row(n);
+                table.insert(&key, &value).unwrap();
+            }
+        });
+        assert_bounded("rows");
+        case.part("long values", || {
+            for n in 0..4u8 {
+                let (key, fill) = ([n % 2], n);
+                table.put_stream(&key, LONG, &mut long_value(fill)).unwrap();
+            }
+            for n in 0..2u8 {
+                assert_eq!(table.read_stream(&[n], &mut std::io::sink()).unwrap(), Some(LONG));
+            }
+            assert!(table.delete(&[0]).unwrap() && table.delete(&[1]).unwrap());
+        });
+        assert_bounded("long values");
+        case.part("index", || db.create_index("t", "i", IndexOptions::on_value(0..640)).unwrap());
+        assert_bounded("index");
+        case.part("scans", || {
+            assert_eq!(table.rows().unwrap().count(), rows as usize);
+            assert_eq!(table.rows().unwrap().rev().count(), rows as usize);
+        });
+        assert_bounded("scans");
+        case.part("check", || {
+            assert_sound(&db, "all at once");
+            assert_eq!(db.check_live().unwrap().findings, Vec::<String>::new());
+        });
+        assert_bounded("check");
+        case.part("much to recover", || {
+            for n in (0..rows).step_by(5) {
+                assert!(table.delete(&row(n).0).unwrap());
+            }
+            db.create_table("last", TableOptions::default()).unwrap();
+            db.set_flush_log_at_trx_commit(windfall::FlushLog::Sync);
+            table.insert(b"last", b"").unwrap();
+        });
+        assert_bounded("all of it");
+        die();
+    };
+    let go_on = |case: &Case| {
+        let db = case.part("recovery", || open(case));
+        assert_bounded("recovery");
+        let table = db.table("t").unwrap();
+        case.part("purge and check", || {
+            assert_eq!(table.rows().unwrap().count(), (rows - rows.div_ceil(5) + 1) as usize);
+            assert_sound(&db, "after recovery");
+        });
+        assert_bounded("purge and check");
+        case.part("gone", || {
+            db.drop_table("t").unwrap();
+            db.close().unwrap();
+        });
+        assert_bounded("all of it");
+    };
+    in_processes_of_its_own(BOUNDED, &[&work, &go_on]);
+}
+
+/// An option that asks for more than there is is told by its name, with the cure, and has made nothing; with less it works.
+#[test]
+fn a_size_beyond_the_memory_is_told() {
+    in_a_process_of_its_own("memory::a_size_beyond_the_memory_is_told", |case| {
+        limit(Resource::As, 512 << 20);
+        let refused = |options: Options, option: &str| {
+            let error = Database::open(&case.folder, options).unwrap_err();
+            let told = error.to_string();
+            assert!(
+                matches!(&error, Error::Usage(UsageError::Option { name, .. }) if *name == option),
+                "{error:?}"
+            );
+            assert!(told.contains("bytes") && told.contains("choose less"), "{told}");
+        };
+        let pool = |bytes| small().buffer_pool_size(bytes);
+        refused(pool(4 << 30), "buffer_pool_max_size");
+        // Four times this size is reserved, for it may grow.
+        refused(pool(400 << 20), "buffer_pool_max_size");
+        refused(small().buffer_pool_max_size(16 << 40), "buffer_pool_max_size");
+        refused(small().log_buffer_size(1 << 30).log_size(4 << 30), "log_buffer_size");
+        let db = Database::open(&case.folder, pool(32 << 20)).unwrap();
+        let table = db.create_table("t", TableOptions::default()).unwrap();
+        // What was refused has left nothing behind that is in the way.
+        table.insert(b"k", b"v").unwrap();
+        // A value that does not fit the memory is told, too, and can be had in pieces.
+        let length = 300 << 20;
+        case.part("a value beyond the memory", || {
+            table.put_stream(b"long", length, &mut std::io::Read::take(std::io::repeat(7), length)).unwrap();
+            let told = table.get(b"long").unwrap_err().to_string();
+            assert!(
+                told.contains("table t") && told.contains("bytes") && told.contains("read_stream"),
+                "{told}"
+            );
+            let told = table.rows().unwrap().find_map(Result::err).expect("it is not to be had").to_string();
+            assert!(told.contains("table t") && told.contains("read_stream"), "{told}");
+        });
+        assert_eq!(table.read_stream(b"long", &mut std::io::sink()).unwrap(), Some(length));
+        assert_eq!(table.get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
+        db.close().unwrap();
+    });
+}
