@@ -14,6 +14,7 @@ use core::time::Duration;
 
 use crate::{
     buffer::{BufferPool, FileState},
+    canary::{Bug, is_planted},
     env::{Env, Kind, Next, Worker},
     error::Result,
     ids::{Lsn, SpaceId},
@@ -125,6 +126,10 @@ impl Checkpointer {
         let (start, end) = log.begin_group().append(group.bytes())?;
         log.sync_to(end)?;
         let (space_ceiling, trx_ceiling) = unfinished.ceilings();
+        if is_planted(Bug::LogCutEarly) {
+            log.set_floor(floor);
+            while log.step() == Next::Again {}
+        }
         control.update(|control| {
             control.floor = floor.max(control.floor);
             control.checkpoint = start;

@@ -11,6 +11,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod buffer;
+pub mod canary;
 pub mod catalog;
 pub mod check;
 pub mod checkpoint;

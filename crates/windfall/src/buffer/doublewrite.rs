@@ -30,6 +30,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
+    canary::{Bug, is_planted},
     disk::{Action, Disk, FileName, IoBuffer, Queue, Request},
     error::{DiskError, Result},
     ids::{Lsn, PageId, PageNo, SpaceId},
@@ -115,7 +116,9 @@ impl Doublewrite {
                 done.result?;
             }
         }
-        disk.sync(FileName::Doublewrite)?;
+        if !is_planted(Bug::CopiesNotSynced) {
+            disk.sync(FileName::Doublewrite)?;
+        }
         self.turn = 1 - self.turn;
         Ok(())
     }

@@ -19,6 +19,7 @@ use crossbeam_queue::SegQueue;
 
 use super::space::{Durability, Space};
 use crate::{
+    canary::{Bug, is_planted},
     ids::{Lsn, PageNo},
     sync::{
         Arc, Mutex, Rank,
@@ -71,7 +72,8 @@ impl Floor {
         let mut dirty = space.dirty.lock();
         dirty.insert(page, since);
         // The log knows nothing of a temporary tablespace.
-        if space.durability() == Durability::Logged && !space.listed.swap(true, AcqRel) {
+        let is_known = space.durability() == Durability::Logged && !is_planted(Bug::DirtyPageForgotten);
+        if is_known && !space.listed.swap(true, AcqRel) {
             self.inbox.push(space.clone());
         }
     }

@@ -25,6 +25,7 @@ use super::{
     replace::PATIENCE,
 };
 use crate::{
+    canary::{Bug, is_planted},
     disk::{Action, Disk, FileName, Folder, IoBuffer, Queue, Request},
     error::{DiskError, Error, Result},
     ids::{Lsn, PageId, PageNo, SpaceId},
@@ -314,7 +315,7 @@ impl BufferPool {
 
     /// Copies a dirty page, if it can be had at once and no copy of it is under way.
     fn copy_out(&self, space: Arc<Space>, page: PageNo) -> Option<(Copy, IoBuffer)> {
-        if space.is_dropped() {
+        if space.is_dropped() && !is_planted(Bug::DroppedPageWritten) {
             return None;
         }
         let no = space.pages.get(page)?;
@@ -373,7 +374,9 @@ impl BufferPool {
         let disk = &*self.ground.disk;
         let logged = |copy: &&Copy| copy.space.durability() == Durability::Logged;
         let youngest = copies.iter().filter(logged).map(|copy| copy.lsn).max();
-        if let Some(lsn) = youngest {
+        if let Some(lsn) = youngest
+            && !is_planted(Bug::PageBeforeLog)
+        {
             self.ground.log.sync_to(lsn)?;
         }
         for (_, buffer) in &mut pages {
@@ -426,7 +429,8 @@ impl BufferPool {
         }
         let _deciding = self.files.lock();
         for (id, space) in spaces {
-            if space.file() == FileState::None && !space.is_dropped() {
+            let is_wanted = !space.is_dropped() || is_planted(Bug::DroppedPageWritten);
+            if space.file() == FileState::None && is_wanted {
                 self.ground.disk.create(FileName::Data(*id))?;
                 self.counters.files_created.fetch_add(1, Relaxed);
                 space.set_file(FileState::Created);
@@ -468,7 +472,8 @@ impl BufferPool {
             if space.durability() != Durability::Logged {
                 continue;
             }
-            match disk.sync(FileName::Data(*id)) {
+            let synced = if is_planted(Bug::DataNotSynced) { Ok(()) } else { disk.sync(FileName::Data(*id)) };
+            match synced {
                 Ok(()) => {}
                 // As for a page that could not be written: the drop has to be durable, and then nobody misses the file.
                 Err(_) if space.is_dropped() => {
@@ -484,7 +489,9 @@ impl BufferPool {
         if new.is_empty() {
             return Ok(());
         }
-        disk.sync_folder(Folder::Data).map_err(poison)?;
+        if !is_planted(Bug::FolderNotSynced) {
+            disk.sync_folder(Folder::Data).map_err(poison)?;
+        }
         let mut group = GroupWriter::default();
         for space in &new {
             group.push(&Record::FileMade { space: space.id() });

@@ -39,6 +39,7 @@ pub use replace::on_kept_frames;
 pub use space::{Durability, FileState, Space};
 
 use crate::{
+    canary::{Bug, is_planted},
     disk::{Disk, FileName},
     env::Env,
     error::{CorruptError, Error, Owner, Result, UsageError},
@@ -358,7 +359,7 @@ impl BufferPool {
             let frame = self.find(space, page, hint)?;
             let descriptor = self.arena.frame(frame);
             let version = descriptor.latch.wait_version();
-            if descriptor.tag() == id {
+            if descriptor.tag() == id || is_planted(Bug::TagUnchecked) {
                 if hint == Access::Point {
                     descriptor.touch();
                 }
@@ -560,6 +561,7 @@ impl BufferPool {
     pub fn verify(&self, id: PageId, page: Page<'_>) -> Result<()> {
         let what = match page.verify(id) {
             Ok(()) => return Ok(()),
+            Err(_) if is_planted(Bug::ChecksumIgnored) => return Ok(()),
             Err(_) if page.is_zero() && self.recovering.load(Acquire) => return Ok(()),
             Err(_) if page.is_zero() => "it was never written",
             Err(what) => what,

@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use super::{Engine, files};
 use crate::{
     buffer::{BufferPool, Doublewrite, Durability, Ground, Space},
+    canary::{Bug, is_planted},
     catalog::Catalog,
     checkpoint::Checkpointer,
     disk::{Disk, FileName, Folder},
@@ -291,7 +292,7 @@ fn drop_unnamed(
     deleter: &Deleter,
     attacher: &Attacher<'_>,
 ) -> Result<()> {
-    let unnamed = |space: &SpaceId| !attacher.named.contains(space);
+    let unnamed = |space: &SpaceId| !attacher.named.contains(space) && !is_planted(Bug::DeletionForgotten);
     let lost: Vec<_> = pool.spaces().into_iter().filter(|space| unnamed(&space.id())).collect();
     if !lost.is_empty() {
         let _room = pool.ground().log.admit_drop(OVERHEAD + (size_of::<SpaceId>() * lost.len()) as u64)?;

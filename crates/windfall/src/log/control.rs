@@ -33,6 +33,7 @@
 
 use super::frame::{self, BLOCK};
 use crate::{
+    canary::{Bug, is_planted},
     disk::{Disk, FileName, Folder},
     error::{CorruptError, DiskError, Result},
     health::Health,
@@ -258,5 +259,6 @@ impl ControlFile {
 }
 
 fn offset(sequence: u64) -> u64 {
-    sequence % 2 * BLOCK as u64
+    let slot = if is_planted(Bug::ControlOverwritten) { 0 } else { sequence % 2 };
+    slot * BLOCK as u64
 }

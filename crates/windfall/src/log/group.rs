@@ -17,6 +17,7 @@ use super::{
     frame::{self, HEADER, Header, MAX_FRAME},
 };
 use crate::{
+    canary::{Bug, is_planted},
     error::{Result, UsageError},
     ids::Lsn,
     sync::{
@@ -87,6 +88,9 @@ impl Log {
     /// Everything below this has been registered dirty by whoever appended it.
     pub fn append_floor(&self) -> Lsn {
         let reserved = self.reserved.load(SeqCst);
+        if is_planted(Bug::GroupForgotten) {
+            return Lsn(reserved);
+        }
         Lsn(self.slots.iter().map(|slot| slot.bound.load(SeqCst)).fold(reserved, u64::min))
     }
 

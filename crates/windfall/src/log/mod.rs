@@ -70,6 +70,7 @@ pub use space::{OVERHEAD, Promise};
 use writer::Writer;
 
 use crate::{
+    canary::{Bug, is_planted},
     disk::{Disk, FileName},
     env::Env,
     error::{CorruptError, Error, Result, UsageError},
@@ -350,8 +351,8 @@ impl Log {
     pub fn commit(&self, lsn: Lsn, mode: FlushLog) -> Result<()> {
         match mode {
             FlushLog::Lazy => self.health.check(),
-            FlushLog::Sync => self.sync_to(lsn),
-            FlushLog::Write => self.write_to(lsn),
+            FlushLog::Sync if !is_planted(Bug::CommitNotAwaited) => self.sync_to(lsn),
+            FlushLog::Sync | FlushLog::Write => self.write_to(lsn),
         }
     }
 }

@@ -11,6 +11,7 @@
 
 use super::frame::{HEADER, Header, span};
 use crate::{
+    canary::{Bug, is_planted},
     ids::Lsn,
     sync::atomic::{
         AtomicU64,
@@ -56,6 +57,9 @@ impl Ring {
     pub(super) fn put(&self, header: &Header, payload: &[u8]) {
         let [first, second, third] = header.words();
         let word = |n: u64| &self.words[self.index(Lsn(header.lsn.0 + 8 * n))];
+        if is_planted(Bug::GroupSeenEarly) {
+            word(0).store(first, Release);
+        }
         word(1).store(second, Relaxed);
         word(2).store(third, Relaxed);
         let (whole, rest) = payload.as_chunks::<8>();

@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use crate::{
     buffer::{BufferPool, Doublewrite, Durability, FileState, Space},
+    canary::{Bug, is_planted},
     disk::{Action, Disk, FileName, Folder, IoBuffer, Queue, Request},
     error::{CorruptError, DiskError, Error, Result},
     ids::{Lsn, PageId, PageNo, SpaceId, TrxId, UndoPos},
@@ -179,7 +180,9 @@ pub fn recover(
         })
         .collect();
     settle_files(disk, scan, &files, progress)?;
-    mend_torn_pages(disk, pool.page_size(), &files)?;
+    if !is_planted(Bug::TornPageKept) {
+        mend_torn_pages(disk, pool.page_size(), &files)?;
+    }
     pool.set_recovering(true);
     let lost = replay(pool, control, scan, &files, progress)?;
     pool.set_recovering(false);
@@ -379,7 +382,8 @@ impl Replay<'_> {
         let since = changes.first().map_or(Lsn::MAX, |(start, ..)| *start);
         // As it was found: a group may change a page several times, and all its changes carry one LSN.
         let found = if fresh { Lsn::ZERO } else { latched.page().lsn() };
-        for (_, end, at) in changes.iter().filter(|(_, end, _)| *end > found) {
+        let is_due = |end: Lsn| end > found || is_planted(Bug::ReplayedTwice);
+        for (_, end, at) in changes.iter().filter(|(_, end, _)| is_due(*end)) {
             let page = latched.page();
             let damaged = |what: &str| {
                 let file = self.pool.ground().disk.path(FileName::Data(id.space));

@@ -10,6 +10,8 @@
 
 use core::time::Duration;
 
+use crate::canary::{Bug, is_planted};
+
 use super::machine::{
     Condvar, Mutex,
     atomic::{
@@ -95,9 +97,9 @@ impl Event {
         self.waiters.fetch_add(1, SeqCst);
         fence(SeqCst);
         let mut generation = self.mutex.lock();
-        let mut expired = false;
+        let (mut expired, mut looks) = (false, !is_planted(Bug::WakeupLost));
         let was_ready = loop {
-            if ready() {
+            if core::mem::replace(&mut looks, true) && ready() {
                 break true;
             }
             if expired {

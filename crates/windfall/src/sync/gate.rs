@@ -28,6 +28,8 @@ use core::{cell::Cell, marker::PhantomData};
 
 use smallvec::SmallVec;
 
+use crate::canary::{Bug, is_planted};
+
 use super::{
     Event,
     machine::{
@@ -191,7 +193,8 @@ impl Gate {
     }
 
     fn is_empty(&self) -> bool {
-        self.inside.iter().map(|stripe| stripe.count.load(SeqCst)).sum::<u64>() == 0
+        is_planted(Bug::GateNotAwaited)
+            || self.inside.iter().map(|stripe| stripe.count.load(SeqCst)).sum::<u64>() == 0
     }
 }
 

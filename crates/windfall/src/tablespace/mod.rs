@@ -30,6 +30,7 @@ pub use deletion::{Deleter, Deletions};
 
 use crate::{
     buffer::{BufferPool, Space},
+    canary::{Bug, is_planted},
     error::{CorruptError, Owner, Result, UsageError},
     ids::{PageId, PageNo},
     mtr::{Mtr, Slot},
@@ -213,7 +214,9 @@ pub fn prepare_free(mtr: &mut Mtr<'_>, space: &Arc<Space>, page: Slot) -> Result
 pub fn free(mtr: &mut Mtr<'_>, space: &Space, freeing: Freeing) {
     let Freeing { page, map } = freeing;
     let no = mtr.id(page).page;
-    set_bit(mtr, map, no.0 % pages_a_map(mtr.pool().page_size()), false);
+    if !is_planted(Bug::PageNotFreed) {
+        set_bit(mtr, map, no.0 % pages_a_map(mtr.pool().page_size()), false);
+    }
     mtr.apply(page, &PageOp::Format { kind: PageType::Free, level: 0 });
     space.lower_free_hint(no.0);
 }

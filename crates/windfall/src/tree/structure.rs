@@ -25,6 +25,7 @@ use super::{
     store::{Access, Latched, MiniTransaction, PageStore, Reading},
 };
 use crate::{
+    canary::{Bug, is_planted},
     error::Result,
     ids::PageNo,
     page::{
@@ -213,9 +214,9 @@ impl<S: PageStore> Tree<S> {
     }
 
     /// Moves the slots from `at` on to a new right neighbour.
-    fn split_node(
-        &self,
-        mut mtr: S::MiniTransaction<'_>,
+    fn split_node<'a>(
+        &'a self,
+        mut mtr: S::MiniTransaction<'a>,
         parent: Latched,
         child: Latched,
         at: usize,
@@ -239,6 +240,13 @@ impl<S: PageStore> Tree<S> {
         mtr.apply(right, &PageOp::NodeBuild { level, lower: between, upper, image: &image });
         mtr.apply(child, &PageOp::NodeKeep { slots: [0, at as u16], lower: &lower, upper: Some(between) });
         let link = mtr.page_no(right);
+        let mut parent = parent;
+        if is_planted(Bug::SplitInTwoGroups) {
+            let above = mtr.page_no(parent);
+            mtr.commit()?;
+            mtr = self.store.begin()?;
+            parent = mtr.latch(&self.space, above)?;
+        }
         mtr.apply(parent, &PageOp::InnerInsert { slot: slot as u16, child: link, suffix });
         mtr.commit()?;
         Ok(())

@@ -8,7 +8,7 @@ use super::source::{Source, Token};
 /// `tree::store` is the seam: the tree asks there for what keeps its pages, and what keeps them implements it, so it
 /// lies below both.
 const FLOORS: &[&[&str]] = &[
-    &["sync", "row"],
+    &["sync", "row", "canary"],
     &["ids"],
     &["error"],
     &["page"],
@@ -33,7 +33,7 @@ const FLOORS: &[&[&str]] = &[
 ];
 
 /// Rooms that know less than their floor would allow: the tree is an algorithm over pages, whoever keeps them.
-const NARROW: &[(&str, &[&str])] = &[("tree", &["ids", "error", "page", "sync", "tree::store"])];
+const NARROW: &[(&str, &[&str])] = &[("tree", &["canary", "ids", "error", "page", "sync", "tree::store"])];
 
 /// A path as it stands in a file, and the line of its last part.
 #[derive(Debug)]
