@@ -1,7 +1,7 @@
 # Every target installs what it needs, says what it does, and can be run again. The work is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench doc
+.PHONY: help demo test soak bench doc
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -11,6 +11,9 @@ demo: ## drop tables under load and watch: terminal table and report.html (ARGS=
 
 test: ## format, lints, docs, licences, every test
 	@bash scripts/test.sh
+
+soak: ## the nets of the tests with ever new seeds (ARGS="--seconds 3600 --nets crash")
+	@bash scripts/soak.sh $(ARGS)
 
 bench: ## the benchmarks that the claims rest on (BENCH="drop read", ARGS="--json")
 	@BENCH="$(BENCH)" bash scripts/bench.sh $(ARGS)

@@ -7,7 +7,7 @@ mod history;
 
 use std::collections::BTreeMap;
 
-use history::{Model, Rows, Step, apply, index, observe, open, script, verify};
+use history::{Live, Model, Rows, Step, index, observe, open, script, verify};
 use windfall::{
     Database, FlushLog, TableOptions,
     disk::{
@@ -23,19 +23,19 @@ use windfall::{
 fn run(disk: &SimulatedDisk, seed: u64, script: &[Step], mode: FlushLog, whole: bool) -> Vec<Model> {
     let mut model = Model::default();
     let mut may = vec![model.clone()];
-    let Ok((db, env)) = open(disk, seed) else { return may };
-    db.set_flush_log_at_trx_commit(mode);
+    let Ok(mut live) = open(disk, seed) else { return may };
+    live.db.set_flush_log_at_trx_commit(mode);
     for step in script {
         match model.after(step) {
             None => {
-                let refused = apply(&db, &env, step);
+                let refused = live.apply(step);
                 assert!(refused.is_err(), "{step:?} should have been refused");
                 if disk.is_crashed() {
                     return may;
                 }
             }
             Some(after) => {
-                let done = apply(&db, &env, step);
+                let done = live.apply(step);
                 if done.is_ok() && (mode == FlushLog::Sync || matches!(step, Step::Checkpoint)) {
                     may.clear();
                 }
@@ -49,9 +49,9 @@ fn run(disk: &SimulatedDisk, seed: u64, script: &[Step], mode: FlushLog, whole: 
         }
     }
     if whole {
-        let seen = observe(&db).unwrap();
+        let seen = observe(&live.db).unwrap();
         assert!(seen == model, "without any crash: {seen:?} is not {model:?}");
-        assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "without any crash");
+        assert_eq!(live.db.check().unwrap().findings, Vec::<String>::new(), "without any crash");
     }
     may
 }
@@ -121,7 +121,7 @@ fn a_process_is_killed_and_then_the_power_is_lost() {
             let what =
                 format!("seed {seed}, {steps} steps, killed at operation {operation}, opened, power lost");
             // Where the database was still being made there is none.
-            let Ok((db, env)) = open(&next, seed) else { continue };
+            let Ok(Live { db, env, .. }) = open(&next, seed) else { continue };
             db.checkpoint().unwrap_or_else(|error| panic!("{what}: {error}"));
             env.settle(50);
             db.checkpoint().unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -141,7 +141,7 @@ fn pages_that_a_killed_process_has_written_are_made_durable() {
     };
     let run = |crash: Option<u64>| {
         let disk = SimulatedDisk::new(5);
-        let (db, env) = open(&disk, 5).unwrap();
+        let Live { db, env, .. } = open(&disk, 5).unwrap();
         let table = db.create_table("t", TableOptions::default()).unwrap();
         for value in [1, 2] {
             for n in 0..40u32 {
@@ -164,12 +164,12 @@ fn pages_that_a_killed_process_has_written_are_made_durable() {
     let (_, operations) = run(None);
     for n in 1..=operations {
         let next = run(Some(n)).0.next_process();
-        let (db, env) = open(&next, 6).unwrap();
+        let Live { db, env, .. } = open(&next, 6).unwrap();
         for _ in 0..2 {
             db.checkpoint().unwrap();
             env.settle(100);
         }
-        let (db, _env) = open(&next.restart(Survive::Nothing), 7).unwrap();
+        let Live { db, env: _env, .. } = open(&next.restart(Survive::Nothing), 7).unwrap();
         assert!(
             rows(&db).iter().all(|row| *row == Some(vec![2; 50])),
             "killed at operation {n} of {operations}"
@@ -179,7 +179,7 @@ fn pages_that_a_killed_process_has_written_are_made_durable() {
 
 /// A database with one table: rows that are in its file, changes of them that only the log knows, all durable.
 fn with_table(disk: &SimulatedDisk) -> (Database, SimulatedEnv, Model) {
-    let (db, env) = open(disk, 7).unwrap();
+    let Live { db, env, .. } = open(disk, 7).unwrap();
     let table = db.create_table("t", TableOptions::default().index("i", index())).unwrap();
     let mut rows = Rows::new();
     for round in 0..2u8 {
@@ -272,7 +272,7 @@ fn a_drop_that_is_not_durable_leaves_its_table_whole() {
 #[test]
 fn a_check_tells_what_a_crash_has_left_from_what_has_leaked() {
     let disk = SimulatedDisk::new(3);
-    let (db, _env) = open(&disk, 3).unwrap();
+    let Live { db, env: _env, .. } = open(&disk, 3).unwrap();
     for name in ["dropped", "kept"] {
         let table = db.create_table(name, TableOptions::default()).unwrap();
         table.put(b"key", &[1; 500]).unwrap();
@@ -280,32 +280,18 @@ fn a_check_tells_what_a_crash_has_left_from_what_has_leaked() {
     db.checkpoint().unwrap();
     db.drop_table("dropped").unwrap();
     let disk = disk.restart(Survive::Nothing);
-    let (db, _env) = open(&disk, 3).unwrap();
+    let Live { db, env: _env, .. } = open(&disk, 3).unwrap();
     let report = db.check().unwrap();
     assert_eq!(report.findings, Vec::<String>::new());
     assert_eq!(report.pending.len(), 1, "{report:?}");
     db.close().unwrap();
-    let (db, env) = open(&disk, 3).unwrap();
+    let Live { db, env, .. } = open(&disk, 3).unwrap();
     env.settle(300);
     assert_eq!(db.check().unwrap().pending, Vec::<String>::new());
     db.close().unwrap();
     let stray = FileName::Data(SpaceId(0xf_ffff));
     disk.create(stray).unwrap();
-    let (db, _env) = open(&disk, 3).unwrap();
+    let Live { db, env: _env, .. } = open(&disk, 3).unwrap();
     let report = db.check().unwrap();
     assert!(report.findings.len() == 1 && report.findings[0].contains("fffff.tree"), "{report:?}");
-}
-
-/// As many histories as asked for: `CRASH_SEEDS=100..200 cargo test --test crash -- --ignored`.
-#[test]
-#[ignore = "takes as long as it is told to"]
-fn as_many_histories_as_asked_for() {
-    let range = std::env::var("CRASH_SEEDS").unwrap_or_else(|_| "1000..1020".into());
-    let (from, to) = range.split_once("..").expect("CRASH_SEEDS is FROM..TO");
-    let mut points = 0;
-    for seed in from.parse::<u64>().unwrap()..to.parse().unwrap() {
-        let mode = [FlushLog::Sync, FlushLog::Write, FlushLog::Lazy][seed as usize / 7 % 3];
-        points += enumerate(seed, 100 + (seed % 7) as usize * 100, 1 + seed % 5, mode);
-    }
-    println!("{points} crash points");
 }

@@ -8,14 +8,13 @@ mod history;
 
 use std::{panic, sync::mpsc, thread, time::Duration};
 
-use history::{Model, Step, apply, observe, open, script, verify};
+use history::{Live, Model, Step, observe, open, script, verify};
 use windfall::{
-    Database, Error, FlushLog,
+    Error, FlushLog,
     disk::{
         FileName,
         simulated::{Fault, SimulatedDisk, Survive},
     },
-    env::SimulatedEnv,
     error::DiskError,
 };
 
@@ -41,7 +40,7 @@ struct Case {
 struct History {
     case: Case,
     disk: SimulatedDisk,
-    db: Option<(Database, SimulatedEnv)>,
+    live: Option<Live>,
     /// What is there, as long as nothing is in doubt.
     model: Model,
     /// What may be there after a loss of power: what was acknowledged as durable, then what each step since has made of it.
@@ -62,7 +61,7 @@ impl History {
         let mut history = Self {
             case,
             disk,
-            db: None,
+            live: None,
             model: Model::default(),
             may: vec![Model::default()],
             stopped: false,
@@ -79,11 +78,11 @@ impl History {
             }
             let failures = self.disk.failures();
             match open(&self.disk, self.case.seed) {
-                Ok((db, env)) => {
-                    db.set_flush_log_at_trx_commit(self.case.mode);
+                Ok(live) => {
+                    live.db.set_flush_log_at_trx_commit(self.case.mode);
                     let made = self.case.fault == Fault::SyncFails && self.disk.failures() > failures;
                     assert!(!made, "opened although a sync had failed");
-                    self.db = Some((db, env));
+                    self.live = Some(live);
                     return self.settle();
                 }
                 Err(error) => {
@@ -103,8 +102,8 @@ impl History {
 
     /// After an opening: what was in doubt is so no more.
     fn settle(&mut self) {
-        let (db, _) = self.db.as_ref().unwrap();
-        match observe(db) {
+        let live = self.live.as_ref().unwrap();
+        match observe(&live.db) {
             Ok(seen) => {
                 assert!(self.may.contains(&seen), "opened, {seen:?}\nis none of {:?}", self.may);
                 self.model = seen.clone();
@@ -113,14 +112,14 @@ impl History {
             }
             Err(error) => {
                 assert!(is_told(&error) && self.disk.failures() > 0, "{error:?}");
-                self.db = None;
+                self.live = None;
             }
         }
     }
 
     fn close(&mut self) {
-        let Some((db, _)) = self.db.take() else { return };
-        match db.close() {
+        let Some(live) = self.live.take() else { return };
+        match live.close() {
             Ok(()) => {
                 assert!(!self.stopped, "closed in good order although the database had stopped");
                 self.may = vec![self.model.clone()];
@@ -142,12 +141,12 @@ impl History {
     }
 
     fn step(&mut self, step: &Step) {
-        let Some((db, env)) = &self.db else { return };
+        let Some(live) = &mut self.live else { return };
         let failures = self.disk.failures();
-        let done = apply(db, env, step);
+        let done = live.apply(step);
         let sync_failed = self.case.fault == Fault::SyncFails && self.disk.failures() > failures;
         let stops = sync_failed && {
-            let next = db.checkpoint();
+            let next = live.db.checkpoint();
             // A segment of the log that is being prepared is thrown away; all else stops the database.
             let is_segment = matches!(self.disk.failed(), Some(("sync", FileName::Log(_))));
             let stops = matches!(next, Err(Error::Poisoned(_)));
@@ -161,7 +160,7 @@ impl History {
                 "{step:?}: {error:?}"
             ),
             // No acknowledgement.
-            (_, Ok(())) if matches!(step, Step::Settle) => {}
+            (_, Ok(())) if matches!(step, Step::Settle | Step::EndTemporary(_)) => {}
             (Some(after), Ok(())) => {
                 assert!(!self.stopped, "{step:?} is acknowledged after the end");
                 if self.case.mode == FlushLog::Sync || matches!(step, Step::Checkpoint) {
@@ -189,8 +188,8 @@ impl History {
 
     /// What has failed without stopping the database has changed nothing.
     fn look(&self, step: &Step) {
-        let (db, _) = self.db.as_ref().unwrap();
-        match observe(db) {
+        let live = self.live.as_ref().unwrap();
+        match observe(&live.db) {
             Ok(seen) => assert!(
                 seen == self.model,
                 "{step:?} has failed, and there is\n{seen:?}\nin place of\n{:?}",
@@ -204,7 +203,7 @@ impl History {
         let Case { seed, n, .. } = self.case;
         let survive = [Survive::Nothing, Survive::Everything, Survive::Random(n)][n as usize % 3];
         let mut power_lost = (self.disk.survivor(survive), self.may.clone());
-        if let (Some((db, _)), false) = (&self.db, self.stopped) {
+        if let (Some(Live { db, .. }), false) = (&self.live, self.stopped) {
             self.disk.mend();
             let seen = observe(db).unwrap();
             assert!(seen == self.model, "at the end {seen:?}\nis not {:?}", self.model);
@@ -216,14 +215,15 @@ impl History {
         self.may.push(self.model.clone());
         let next = self.disk.next_process();
         // The disk is the next process's by now.
-        self.db = None;
+        self.live = None;
         verify(&power_lost.0, seed, &power_lost.1, "after a loss of power");
         // Some of these lose the power later on.
         if self.names_in_doubt() {
             return;
         }
         // What the next process reads, it says: so that has to be there after the power is lost behind it, too.
-        let (db, env) = open(&next, seed).unwrap_or_else(|error| panic!("in the next process: {error}"));
+        let Live { db, env, .. } =
+            open(&next, seed).unwrap_or_else(|error| panic!("in the next process: {error}"));
         let seen = observe(&db).unwrap_or_else(|error| panic!("in the next process: {error}"));
         assert!(self.may.contains(&seen), "in the next process {seen:?}\nis none of {:?}", self.may);
         if n.is_multiple_of(2) {

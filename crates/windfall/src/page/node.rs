@@ -485,6 +485,13 @@ impl<'a> Node<'a> {
             && self.upper_range().is_none_or(|(at, len)| self.page.compare(at, len, key) == Order::Greater)
     }
 
+    /// Whether the keys just below this one lie within the fences. Below the empty key there is none, and the first node
+    /// answers for that.
+    pub fn contains_below(self, key: &[u8]) -> bool {
+        (self.lower == 0 || self.page.compare(NODE_HEADER, self.lower.into(), key) == Order::Less)
+            && self.upper_range().is_none_or(|(at, len)| self.page.compare(at, len, key) != Order::Less)
+    }
+
     /// Whether a key begins with the common prefix: enough to trust a slot that was found for it.
     #[inline]
     pub fn has_prefix_of(self, key: &[u8]) -> bool {

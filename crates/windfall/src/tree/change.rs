@@ -66,7 +66,7 @@ impl<S: PageStore> Tree<S> {
         }
         self.ensure_root()?;
         loop {
-            let Some(path) = self.descend(Toward::Key(key), 0, Access::Point)? else {
+            let Some(path) = self.reach(Toward::Key(key), 0, Access::Point)? else {
                 return Err(self.damaged(PageNo::ROOT, "the root has vanished"));
             };
             let Some(leaf) = mtr.upgrade(&self.space, &path.node)? else { continue };

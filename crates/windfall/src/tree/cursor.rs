@@ -257,7 +257,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
         loop {
             let batch = &mut self.batch;
             let toward = if up { Toward::Key(&batch.low) } else { Toward::Below(batch.high.as_deref()) };
-            let Some(path) = self.tree.descend(toward, 0, access)? else { return Ok(false) };
+            let Some(path) = self.tree.reach(toward, 0, access)? else { return Ok(false) };
             let node = Node::new(path.node.page());
             let is_valid = || path.node.is_valid();
             let counts = if up {

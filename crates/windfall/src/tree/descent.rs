@@ -6,13 +6,20 @@
 //! was the parent's child, and reading on from that version is safe. Levels fall by one at each step: a descent ends,
 //! whatever the pages hold.
 //!
+//! A page whose last write the disk has lost is whole, and may be a node that was split since: who looks for what is not
+//! there, goes on from a node, or changes one, comes by [`Tree::reach`], which finds it to be another one's node.
+//!
 //! **May touch.** What `tree` may touch.
 
 use super::{
     Tree,
     store::{Access, PageStore, Reading},
 };
-use crate::{error::Result, ids::PageNo, page::Node};
+use crate::{
+    error::{Error, Result},
+    ids::PageNo,
+    page::Node,
+};
 
 /// Where to.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +28,17 @@ pub(super) enum Toward<'k> {
     Key(&'k [u8]),
     /// To the node that holds the keys just below this one, or the last one of its level.
     Below(Option<&'k [u8]>),
+}
+
+impl Toward<'_> {
+    /// Whether this is the node, by its fences.
+    pub fn is_at(self, node: Node<'_>) -> bool {
+        match self {
+            Toward::Key(key) => node.contains(key),
+            Toward::Below(Some(key)) => node.contains_below(key),
+            Toward::Below(None) => !node.has_upper(),
+        }
+    }
 }
 
 /// Where a descent has ended.
@@ -48,6 +66,26 @@ impl<S: PageStore> Tree<S> {
                 return Ok(path);
             }
         }
+    }
+
+    /// As [`Tree::descend`], and the node is the right one by its own fences, too.
+    pub(super) fn reach(&self, toward: Toward<'_>, level: u8, access: Access) -> Result<Option<Path<'_, S>>> {
+        loop {
+            let Some(path) = self.descend(toward, level, access)? else { return Ok(None) };
+            let is_there = toward.is_at(Node::new(path.node.page()));
+            let page = path.node.page().id().page;
+            if path.node.is_valid() {
+                return if is_there { Ok(Some(path)) } else { Err(self.astray(page)) };
+            }
+        }
+    }
+
+    /// What is wrong with a page that the tree leads to and whose fences are others.
+    pub(super) fn astray(&self, page: PageNo) -> Error {
+        self.damaged(
+            page,
+            "its keys are not those that its parent tells: a write of the one or the other was lost",
+        )
     }
 
     /// One attempt; the outer `None` when something changed on the way.

@@ -146,7 +146,11 @@ impl<S: PageStore> Tree<S> {
                 node.header(slot)
             });
             let leaf = node.page().id().page;
+            let is_there = found || node.contains(key);
             if path.node.is_valid() {
+                if !is_there {
+                    return Err(self.astray(leaf));
+                }
                 // A root that is a leaf is found without a hint.
                 if let Some(hash) = hash.filter(|_| path.parent.is_some()) {
                     self.hash.note(hash, leaf, slot);

@@ -186,7 +186,7 @@ impl<S: PageStore> Tree<S> {
     /// Splits the node of `need`'s key on this level until `need` fits.
     pub(super) fn split(&self, need: &Need<'_>, level: u8) -> Result<()> {
         loop {
-            let Some(path) = self.descend(Toward::Key(need.key), level, Access::Point)? else {
+            let Some(path) = self.reach(Toward::Key(need.key), level, Access::Point)? else {
                 return Ok(());
             };
             let Some(parent) = &path.parent else {
@@ -289,7 +289,7 @@ impl<S: PageStore> Tree<S> {
     /// Merges the node of a key on this level. Says whether the level above may want the same now.
     fn merge_at(&self, key: &[u8], level: u8) -> Result<bool> {
         loop {
-            let Some(path) = self.descend(Toward::Key(key), level, Access::Point)? else { return Ok(false) };
+            let Some(path) = self.reach(Toward::Key(key), level, Access::Point)? else { return Ok(false) };
             let node = Node::new(path.node.page());
             let small = is_underfull(node);
             let only_child = node.is_inner() && node.count() == 1;

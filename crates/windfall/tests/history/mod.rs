@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
+pub mod files;
+
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use windfall::{
-    Database, IndexOptions, Options, Result, TableOptions,
+    Database, IndexOptions, Options, Result, Session, TableOptions,
     disk::{Disk, FileName, simulated::SimulatedDisk},
     env::{Env, SimulatedEnv},
 };
@@ -18,10 +20,19 @@ pub fn options() -> Options {
         .log_buffer_size(256 << 10)
 }
 
-pub fn open(disk: &SimulatedDisk, seed: u64) -> Result<(Database, SimulatedEnv)> {
+pub fn open(disk: &SimulatedDisk, seed: u64) -> Result<Live> {
     let env = SimulatedEnv::new(seed);
     let db = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options(), &|_| {})?;
-    Ok((db, env))
+    Ok(Live { db, env, session: None, temporary: BTreeMap::new() })
+}
+
+/// An open database, and what lives no longer than its process.
+pub struct Live {
+    pub db: Database,
+    pub env: SimulatedEnv,
+    session: Option<Session>,
+    /// The temporary tables of the session, and what they must hold.
+    temporary: BTreeMap<String, Rows>,
 }
 
 pub type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -41,6 +52,11 @@ pub enum Step {
     DropIndex(String),
     Put(String, Vec<u8>, Vec<u8>),
     Delete(String, Vec<u8>),
+    /// Into a temporary table, which is made if it is not there.
+    Temporary(String, Vec<u8>, Vec<u8>),
+    /// The temporary tables are read, and this one is dropped, or all of them with their session.
+    EndTemporary(Option<String>),
+    Scan(String),
     Checkpoint,
     Settle,
 }
@@ -50,10 +66,16 @@ pub fn script(seed: u64, steps: usize) -> Vec<Step> {
     let mut draw = |n: u64| chance.random() % n;
     let name = |draw: &mut dyn FnMut(u64) -> u64| format!("t{}", draw(4));
     let mut script = vec![Step::Create("t0".into(), true), Step::Create("t1".into(), false)];
-    for _ in 0..steps {
+    while script.len() < steps + 2 {
         let table = name(&mut draw);
         let key = format!("key {:03}", draw(60)).into_bytes();
-        let step = match draw(40) {
+        // Few keys in the index, and behind them what tells every value from every other one: the step that wrote it.
+        let value = |script: &[Step], length: u64, stamp: u64| -> Vec<u8> {
+            let step = (script.len() as u32).to_le_bytes();
+            let filler = (0..length).map(|n| ((n / 3) ^ stamp) as u8);
+            [(stamp % 6) as u8; 8].into_iter().chain(step).chain(filler).collect()
+        };
+        let step = match draw(44) {
             0 | 1 => Step::Create(table, draw(2) == 0),
             2 => Step::Drop(vec![table]),
             3 => Step::Drop(vec![table, name(&mut draw)]),
@@ -64,16 +86,35 @@ pub fn script(seed: u64, steps: usize) -> Vec<Step> {
             8 => Step::DropIndex(table),
             9 => Step::Checkpoint,
             10..13 => Step::Settle,
-            13..20 => Step::Delete(table, key),
+            13..19 => Step::Delete(table, key),
+            19 => Step::Scan(table),
+            20 | 21 => {
+                let length = if draw(3) == 0 { 30_000 } else { draw(600) };
+                Step::Temporary(format!("temporary {}", draw(2)), key, value(&script, length, draw(200)))
+            }
+            22 => Step::EndTemporary((draw(2) == 0).then(|| format!("temporary {}", draw(2)))),
+            23 => {
+                // Rows side by side, so that leaves split, and the same rows away, so that they merge.
+                let (first, rows, length) = (draw(60), 5 + draw(20), 200 + draw(700));
+                for n in first..first + rows {
+                    let key = format!("row {n:03}").into_bytes();
+                    script.push(if length < 450 {
+                        Step::Delete(table.clone(), key)
+                    } else {
+                        Step::Put(table.clone(), key, value(&script, length, n))
+                    });
+                }
+                continue;
+            }
             _ => {
                 // Now and then a value that needs an overflow chain.
                 let length = if draw(12) == 0 { 3000 + draw(9000) } else { draw(300) };
-                let value = (0..length).map(|n| (n ^ draw(3)) as u8).collect();
-                Step::Put(table, key, value)
+                Step::Put(table, key, value(&script, length, draw(200)))
             }
         };
         script.push(step);
     }
+    script.truncate(steps + 2);
     script
 }
 
@@ -142,7 +183,8 @@ impl Model {
             }
             Step::Put(t, key, value) => drop(tables.get_mut(t)?.1.insert(key.clone(), value.clone())),
             Step::Delete(t, key) => drop(tables.get_mut(t)?.1.remove(key)),
-            Step::Checkpoint | Step::Settle => {}
+            Step::Scan(t) => drop(tables.get(t)?),
+            Step::Temporary(..) | Step::EndTemporary(_) | Step::Checkpoint | Step::Settle => {}
         }
         Some(next)
     }
@@ -152,26 +194,97 @@ pub fn index() -> IndexOptions {
     IndexOptions::on_value(0..8)
 }
 
-pub fn apply(db: &Database, env: &SimulatedEnv, step: &Step) -> Result<()> {
-    match step {
-        Step::Create(t, indexed) => {
-            let options = TableOptions::default();
-            let options = if *indexed { options.index("i", index()) } else { options };
-            db.create_table(t, options).map(drop)
+impl Live {
+    pub fn apply(&mut self, step: &Step) -> Result<()> {
+        let Self { db, env, .. } = self;
+        match step {
+            Step::Create(t, indexed) => {
+                let options = TableOptions::default();
+                let options = if *indexed { options.index("i", index()) } else { options };
+                db.create_table(t, options).map(drop)
+            }
+            Step::Drop(names) => {
+                db.drop_tables(&names.iter().map(String::as_str).collect::<Vec<_>>()).map(drop)
+            }
+            Step::Truncate(t) => db.truncate_table(t).map(drop),
+            Step::Rename(a, b) => db.rename_table(a, b),
+            Step::Swap(a, b) => db.swap_tables(a, b),
+            Step::CreateIndex(t) => db.create_index(t, "i", index()),
+            Step::DropIndex(t) => db.drop_index(t, "i").map(drop),
+            Step::Put(t, key, value) => db.table(t)?.put(key, value),
+            Step::Delete(t, key) => db.table(t)?.delete(key).map(drop),
+            Step::Scan(t) => db.table(t)?.rows()?.try_for_each(|row| row.map(drop)),
+            Step::Temporary(..) | Step::EndTemporary(_) => {
+                // What has failed may have been done in part.
+                self.temporarily(step).inspect_err(|_| self.end_session())
+            }
+            Step::Checkpoint => db.checkpoint(),
+            Step::Settle => {
+                env.settle(20);
+                Ok(())
+            }
         }
-        Step::Drop(names) => db.drop_tables(&names.iter().map(String::as_str).collect::<Vec<_>>()).map(drop),
-        Step::Truncate(t) => db.truncate_table(t).map(drop),
-        Step::Rename(a, b) => db.rename_table(a, b),
-        Step::Swap(a, b) => db.swap_tables(a, b),
-        Step::CreateIndex(t) => db.create_index(t, "i", index()),
-        Step::DropIndex(t) => db.drop_index(t, "i").map(drop),
-        Step::Put(t, key, value) => db.table(t)?.put(key, value),
-        Step::Delete(t, key) => db.table(t)?.delete(key).map(drop),
-        Step::Checkpoint => db.checkpoint(),
-        Step::Settle => {
-            env.settle(20);
-            Ok(())
+    }
+
+    fn temporarily(&mut self, step: &Step) -> Result<()> {
+        let session = self.session.get_or_insert_with(|| self.db.session());
+        match step {
+            Step::Temporary(t, key, value) => {
+                let table = match self.temporary.get(t) {
+                    Some(_) => session.temporary_table(t)?,
+                    None => session.create_temporary_table(t, TableOptions::default().index("i", index()))?,
+                };
+                let rows = self.temporary.entry(t.clone()).or_default();
+                table.put(key, value)?;
+                rows.insert(key.clone(), value.clone());
+            }
+            Step::EndTemporary(which) => {
+                for (t, rows) in &self.temporary {
+                    let table = session.temporary_table(t)?;
+                    assert_eq!(&table.rows()?.collect::<Result<Rows>>()?, rows, "{t}");
+                    assert_eq!(table.index("i")?.range::<&[u8]>(..)?.count(), rows.len(), "{t}");
+                }
+                match which {
+                    Some(t) if self.temporary.remove(t).is_some() => {
+                        session.drop_temporary_table(t)?;
+                    }
+                    Some(_) => {}
+                    None => self.end_session(),
+                }
+            }
+            _ => {}
         }
+        Ok(())
+    }
+
+    fn end_session(&mut self) {
+        self.session = None;
+        self.temporary.clear();
+    }
+
+    /// Waits until nothing is left to be done in the background, and says what is wrong then.
+    pub fn come_to_rest(&self) -> Result<Vec<String>> {
+        let mut left = String::new();
+        for _ in 0..30 {
+            self.env.settle(60);
+            let (metrics, report) = (self.db.metrics(), self.db.check()?);
+            if !report.findings.is_empty() {
+                return Ok(report.findings);
+            }
+            let deleted: u64 = report.trees.iter().map(|tree| tree.deleted).sum();
+            let files = (metrics.files_pending, metrics.drops_pending, report.pending.len());
+            if (deleted, metrics.active_transactions, files) == (0, 0, (0, 0, 0)) {
+                return Ok(Vec::new());
+            }
+            left = format!("{deleted} marked entries, files {files:?}, {metrics:?}");
+        }
+        Ok(vec![format!("it does not come to rest: {left}")])
+    }
+
+    /// Closes the database in good order.
+    pub fn close(mut self) -> Result<()> {
+        self.end_session();
+        self.db.close()
     }
 }
 
@@ -192,21 +305,33 @@ pub fn observe(db: &Database) -> Result<Model> {
     Ok(model)
 }
 
+/// Opens what a crash has left. One of these models must be there, all of it sound, and the database must work; then it
+/// is closed, and its files are read by somebody else.
 pub fn verify(disk: &SimulatedDisk, seed: u64, may: &[Model], what: &str) {
     if disk.len(FileName::Control).unwrap().is_none() {
         assert!(may[0].0.is_empty(), "{what}: the database is gone");
         return;
     }
-    let (db, env) = open(disk, seed).unwrap_or_else(|error| panic!("{what}: {error}"));
-    let seen = observe(&db).unwrap_or_else(|error| panic!("{what}: {error}"));
+    // In some cases, as the blocks fall, also without what no recovery may need.
+    if (disk.used() / 4096).is_multiple_of(2) {
+        files::forget_below_the_floor(disk);
+    }
+    let live = open(disk, seed).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let seen = observe(&live.db).unwrap_or_else(|error| panic!("{what}: {error}"));
     // From the newest on: mostly it is that.
     if !may.iter().rev().any(|model| seen == *model) {
         let (first, last) = (may.first(), may.last());
         panic!("{what}:\nseen  {seen:?}\nis none of {} states from {first:?}\nto    {last:?}", may.len());
     }
-    env.settle(100);
-    let report = db.check().unwrap_or_else(|error| panic!("{what}: {error}"));
-    assert_eq!(report.findings, Vec::<String>::new(), "{what}");
-    let table = db.create_table("afterwards", TableOptions::default()).unwrap();
+    let table = live.db.create_table("afterwards", TableOptions::default()).unwrap();
     table.put(b"the database", b"works").unwrap();
+    let findings = live.come_to_rest().unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_eq!(findings, Vec::<String>::new(), "{what}");
+    live.close().unwrap_or_else(|error| panic!("{what}: {error}"));
+    let mut expected = seen;
+    expected
+        .0
+        .insert("afterwards".into(), (false, BTreeMap::from([(b"the database".into(), b"works".into())])));
+    let found = files::read(disk).unwrap_or_else(|error| panic!("{what}: in the files: {error}"));
+    assert!(found == expected, "{what}: in the files is\n{found:?}\nin place of\n{expected:?}");
 }

@@ -4,8 +4,8 @@
 //! from its bytes. A file therefore has two contents: what readers see, and what is certain to survive.
 //!
 //! **Invariants.** The durable content changes by syncs only. What survives is the durable content with some of the
-//! changes since the last sync on top, in their order: of a sector written twice either write may be the last that
-//! arrived, but never bytes that nobody wrote there.
+//! changes since the last sync on top, the writes between two other changes in any order: of a sector written twice
+//! either write may be the last that arrived, but never bytes that nobody wrote there.
 //!
 //! **May touch.** `env`, `sync`.
 
@@ -95,6 +95,12 @@ impl Content {
         self.extend_to(offset + length);
     }
 
+    /// Where blocks with something in them begin.
+    pub fn filled(&self) -> impl Iterator<Item = u64> {
+        let filled = self.blocks.iter().filter(|(_, bytes)| bytes.iter().any(|byte| *byte != 0));
+        filled.map(|(block, _)| block * BLOCK as u64)
+    }
+
     pub fn corrupt(&mut self, offset: u64, mask: u8) {
         let (block, within) = place(offset);
         if let Some(bytes) = self.blocks.get_mut(&block) {
@@ -161,6 +167,11 @@ impl Inode {
         self.changes.push(change);
     }
 
+    /// Writes what readers see, and nobody else will.
+    pub fn show(&mut self, offset: u64, bytes: &[u8]) {
+        self.current.write(offset, bytes);
+    }
+
     /// Makes content and length durable.
     pub fn sync(&mut self) {
         for change in core::mem::take(&mut self.changes) {
@@ -207,7 +218,14 @@ impl Inode {
                 let mut left = self.durable.clone();
                 // From none to all, so that the extremes are met too.
                 let luck = chance.random() % 5;
-                for change in &self.changes {
+                let mut changes: Vec<&Change> = self.changes.iter().collect();
+                if chance.random().is_multiple_of(2) {
+                    let is_write = |change: &&Change| matches!(change, Change::Write { .. });
+                    for writes in changes.chunk_by_mut(|a, b| is_write(a) && is_write(b)) {
+                        shuffle(writes, chance);
+                    }
+                }
+                for change in changes {
                     if chance.random() % 4 < luck {
                         arrive(change, &mut left, chance);
                     } else if let (Change::Write { offset, bytes }, 0) = (change, chance.random() % 8) {
@@ -218,6 +236,12 @@ impl Inode {
                 left
             }
         }
+    }
+}
+
+fn shuffle<T>(items: &mut [T], chance: &SimulatedEnv) {
+    for n in (1..items.len()).rev() {
+        items.swap(n, (chance.random() % (n as u64 + 1)) as usize);
     }
 }
 

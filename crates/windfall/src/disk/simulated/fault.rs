@@ -26,8 +26,12 @@ pub enum Fault {
     TornPage,
     /// A write is acknowledged and never happens.
     LostWrite,
-    /// A write is acknowledged and happens elsewhere in the file.
+    /// A write is acknowledged and forgotten: readers see it, syncs succeed, and after the crash it is gone.
+    ForgottenWrite,
+    /// A write is acknowledged and happens elsewhere, where it may lengthen a file.
     MisdirectedWrite {
+        /// In which file, if not in its own; if there is none of this name the write is lost.
+        file: Option<FileName>,
         /// Where it happens, in bytes.
         offset: u64,
     },
@@ -87,7 +91,12 @@ impl Fault {
             Self::Full => matches!(kind, Kind::Write | Kind::Grow),
             Self::SyncFails => kind == Kind::Sync,
             Self::TornPage => kind == Kind::Write && matches!(file, FileName::Data(_)),
-            Self::LostWrite | Self::MisdirectedWrite { .. } => kind == Kind::Write,
+            Self::LostWrite | Self::ForgottenWrite | Self::MisdirectedWrite { .. } => kind == Kind::Write,
         }
+    }
+
+    /// Whether the disk does not say that something went wrong.
+    pub fn is_damage(self) -> bool {
+        matches!(self, Self::LostWrite | Self::ForgottenWrite | Self::MisdirectedWrite { .. })
     }
 }

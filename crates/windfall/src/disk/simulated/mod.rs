@@ -1,12 +1,31 @@
 //! A disk in memory that crashes, tears, forgets and fails on command.
 //!
-//! **Purpose.** Every crash that a real disk may suffer, at a chosen operation, replayable from a seed.
+//! **Purpose.** Every crash that a real disk may suffer, at a chosen operation, and the damage that it may do,
+//! replayable from a seed.
 //!
 //! **Invariants.** Operations are counted from 1: creations, writes, syncs of files and folders, preallocations,
 //! truncations, renames, removals, and each request of a batch when it is carried out; plain reads are not. From the
-//! chosen operation on everything fails, and [`SimulatedDisk::restart`] gives what the machine finds afterwards: all
-//! that was synced, and of the rest what the mode says, including the operation that was cut off. Everything that
-//! chance decides is drawn from the seed, in the order of the calls.
+//! chosen operation on everything fails, and [`SimulatedDisk::restart`] gives what the machine finds afterwards.
+//! Everything that chance decides is drawn from the seed, in the order of the calls.
+//!
+//! *What a crash leaves.* These are the rules that the engine may rely on; nothing beyond them is promised.
+//!
+//! 1. What was synced is there: of a file its content and length, of a folder its names. Neither sync covers the other,
+//!    and no sync covers a request that has not completed.
+//! 2. Of the writes since the sync of their file any may arrive, in any order, the one that was cut off included: an
+//!    older one may lie over a younger one.
+//! 3. A write may arrive in part, at sectors of 512 bytes or at blocks of 4 KiB: its beginning, its end, or any pieces. A
+//!    sector is whole. A file may have the length of a write whose bytes have not arrived: zeros then.
+//! 4. Truncations and reservations may each arrive or not, but no write arrives on the other side of them.
+//! 5. Of the names changed since the sync of their folder any may arrive: creations, renames, removals. A rename is whole
+//!    or has not happened, and a change of a name waits for the earlier ones of that name. No name waits for content.
+//! 6. Nothing is made up: no sector holds what nobody wrote there, no name leads to what it never led to.
+//! 7. A sync that is cut off or fails has promised nothing. After one that failed the disk forgets what it has not kept:
+//!    readers see it, later syncs succeed without it, and a crash shows what is missing.
+//!
+//! *Damage* ([`Fault::is_damage`], [`SimulatedDisk::flip`]) breaks these rules: a write that is acknowledged and lost,
+//! at once or at the crash although it was synced; one that lands elsewhere, in this file or in another one; bits that
+//! flip at rest. No engine survives that whole. What this one notices, and what it cannot, stands in docs/testing.md.
 //!
 //! **May touch.** `error`, `page`, `env`, `sync`.
 
@@ -20,6 +39,7 @@ mod tests;
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
+    ops::RangeInclusive,
     path::PathBuf,
 };
 
@@ -59,7 +79,7 @@ pub struct SimulatedDisk {
     state: Arc<Mutex<State>>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct State {
     chance: SimulatedEnv,
     names: Names,
@@ -76,6 +96,14 @@ struct State {
     capacity: Option<u64>,
     /// From this operation on there is no space left.
     full_from: Option<u64>,
+    cuts: Option<Cuts>,
+}
+
+/// The disk as crashes at these operations would have left it.
+#[derive(Clone, Debug)]
+struct Cuts {
+    at: RangeInclusive<u64>,
+    taken: Vec<(u64, SimulatedDisk)>,
 }
 
 impl SimulatedDisk {
@@ -96,6 +124,19 @@ impl SimulatedDisk {
     /// Crashes at this operation, counted from 1. It fails with [`DiskError::Crashed`], as does everything after it.
     pub fn crash_at(&self, operation: u64) {
         self.state.lock().crash_at = Some(operation);
+    }
+
+    /// Keeps, from now on, the disk as a crash at each of these operations would leave it: one run of a history then
+    /// gives all its crash points. [`SimulatedDisk::take_cuts`] hands them out.
+    pub fn keep_cuts(&self, at: RangeInclusive<u64>) {
+        self.state.lock().cuts = Some(Cuts { at, taken: Vec::new() });
+    }
+
+    /// What was kept since the last call, each with its operation. They have crashed: [`SimulatedDisk::restart`] says what
+    /// is left.
+    pub fn take_cuts(&self) -> Vec<(u64, Self)> {
+        let mut state = self.state.lock();
+        state.cuts.as_mut().map(|cuts| core::mem::take(&mut cuts.taken)).unwrap_or_default()
     }
 
     /// Crashes now.
@@ -168,6 +209,20 @@ impl SimulatedDisk {
         };
         inode.corrupt(offset, mask);
         offset < inode.current.length()
+    }
+
+    /// Flips one bit where chance says: in a file that `fits`, in a block that is not all zero. Gives file and offset.
+    pub fn flip(&self, fits: impl Fn(FileName) -> bool) -> Option<(FileName, u64)> {
+        let mut state = self.state.lock();
+        let files = state.names.current().iter().filter(|(file, _)| fits(**file));
+        let blocks: Vec<(FileName, InodeId, u64)> = files
+            .flat_map(|(file, id)| state.inodes[id].current.filled().map(|block| (*file, *id, block)))
+            .collect();
+        let luck = state.chance.random();
+        let (file, id, block) = *blocks.get(luck.checked_rem(blocks.len() as u64)? as usize)?;
+        let (byte, bit) = (state.chance.random() % BLOCK as u64, state.chance.random() % 8);
+        state.inode(id).corrupt(block + byte, 1 << bit);
+        Some((file, block + byte))
     }
 
     /// Makes a block of 4 KiB unreadable: reads of it fail until it is written again.
@@ -247,13 +302,21 @@ impl SimulatedDisk {
             state.crashed = true;
             return Err(DiskError::Crashed);
         }
-        match state.strike(action, kind, file) {
+        // As above: the crash comes before a sync, and behind anything else.
+        if kind == Kind::Sync {
+            state.cut();
+        }
+        let result = match state.strike(action, kind, file) {
             Some(Fault::Full) => Err(failed(action, &path(file), io::ErrorKind::StorageFull.into())),
             Some(Fault::Eio | Fault::WriteFails | Fault::ReadFails) if kind != Kind::Sync => {
                 Err(eio(action, file))
             }
             fault => run(&mut state, fault),
+        };
+        if kind != Kind::Sync {
+            state.cut();
         }
+        result
     }
 
     /// An operation on the content of a file.
@@ -296,6 +359,21 @@ impl State {
             unreadable: BTreeSet::new(),
             capacity: None,
             full_from: None,
+            cuts: None,
+        }
+    }
+
+    /// Keeps what a crash at this operation would leave, if that is asked for.
+    fn cut(&mut self) {
+        let now = self.operations;
+        if self.cuts.as_ref().is_none_or(|cuts| !cuts.at.contains(&now)) {
+            return;
+        }
+        let cuts = self.cuts.take();
+        let left = Self { crashed: true, ..self.clone() };
+        self.cuts = cuts;
+        if let Some(cuts) = &mut self.cuts {
+            cuts.taken.push((now, SimulatedDisk::with(left)));
         }
     }
 
@@ -371,10 +449,18 @@ impl State {
         bytes: &[u8],
         fault: Option<Fault>,
     ) -> Result<(), DiskError> {
-        let offset = match fault {
+        let (id, offset) = match fault {
             Some(Fault::LostWrite) => return Ok(()),
-            Some(Fault::MisdirectedWrite { offset }) => offset,
-            _ => offset,
+            Some(Fault::ForgottenWrite) => {
+                self.inode(id).show(offset, bytes);
+                return Ok(());
+            }
+            Some(Fault::MisdirectedWrite { file, offset }) => {
+                // Whoever it lands upon: where there is nobody, it is only lost.
+                let Some(id) = file.map_or(Some(id), |file| self.names.get(file)) else { return Ok(()) };
+                (id, offset)
+            }
+            _ => (id, offset),
         };
         let mut arriving = bytes;
         if fault == Some(Fault::TornPage) {

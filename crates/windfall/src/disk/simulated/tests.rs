@@ -251,11 +251,124 @@ fn faults_happen_once_where_they_fit() {
     disk.write(LOG, 0, &[2]).unwrap();
     disk.sync(LOG).unwrap();
     assert_eq!(content(&disk, LOG).unwrap(), [1; 4096]);
-    disk.fail_at(0, Fault::MisdirectedWrite { offset: 512 });
+}
+
+#[test]
+fn a_write_may_land_elsewhere_or_nowhere() {
+    let disk = with_log(&[1; 4096]);
+    disk.fail_at(0, Fault::MisdirectedWrite { file: None, offset: 512 });
     disk.write(LOG, 0, &[2]).unwrap();
     let mut out = [0; 2];
     disk.read(LOG, 511, &mut out).unwrap();
     assert_eq!(out, [1, 2]);
+    disk.create(DATA).unwrap();
+    disk.fail_at(0, Fault::MisdirectedWrite { file: Some(DATA), offset: 4096 });
+    disk.write(LOG, 0, &[3; 512]).unwrap();
+    disk.read(LOG, 0, &mut out).unwrap();
+    assert_eq!(out, [1, 1]);
+    assert_eq!(content(&disk, DATA).unwrap(), [[0; 4096].as_slice(), &[3; 512]].concat());
+    disk.fail_at(0, Fault::MisdirectedWrite { file: Some(FileName::Doublewrite), offset: 0 });
+    disk.write(LOG, 0, &[4]).unwrap();
+    disk.read(LOG, 0, &mut out).unwrap();
+    assert_eq!((out, disk.len(FileName::Doublewrite).unwrap()), ([1, 1], None));
+}
+
+#[test]
+fn a_forgotten_write_is_seen_until_the_crash_whatever_is_synced() {
+    let disk = with_log(&[1; 8192]);
+    disk.fail_at(0, Fault::ForgottenWrite);
+    disk.write(LOG, 0, &[2; 8192]).unwrap();
+    disk.write(LOG, 4096, &[3; 4096]).unwrap();
+    disk.sync(LOG).unwrap();
+    let seen = [[2; 4096], [3; 4096]].concat();
+    assert_eq!(content(&disk, LOG).unwrap(), seen);
+    assert_eq!(content(&disk.next_process(), LOG).unwrap(), seen, "the machine goes on");
+    for survive in [Survive::Nothing, Survive::Random(7)] {
+        assert_eq!(content(&disk.restart(survive), LOG).unwrap(), [[1; 4096], [3; 4096]].concat());
+    }
+}
+
+#[test]
+fn an_older_write_may_lie_over_a_younger_one() {
+    let disk = with_log(&[1; 1024]);
+    disk.write(LOG, 0, &[2; 1024]).unwrap();
+    disk.write(LOG, 0, &[3; 512]).unwrap();
+    let seen: BTreeSet<(u8, u8)> = (0..200)
+        .map(|seed| content(&disk.restart(Survive::Random(seed)), LOG).unwrap())
+        .map(|bytes| (bytes[0], bytes[512]))
+        .collect();
+    assert!(seen.is_superset(&BTreeSet::from([(1, 1), (2, 2), (3, 1), (3, 2)])), "{seen:?}");
+}
+
+/// Every kind of operation, some of them twice.
+fn all_operations(disk: &SimulatedDisk) -> Result<(), DiskError> {
+    disk.create(DATA)?;
+    disk.preallocate(DATA, 0, 16_384)?;
+    disk.sync_folder(Folder::Data)?;
+    let mut queue = disk.queue();
+    queue.submit((0..4).map(|n| write(n, DATA, 7)).collect());
+    while queue.pending() > 0 {
+        queue.complete(true).into_iter().try_for_each(|done| done.result)?;
+    }
+    disk.write(LOG, 0, &[8; 9000])?;
+    disk.sync(DATA)?;
+    disk.rename(LOG, FileName::Log(2))?;
+    disk.truncate(DATA, 4096)?;
+    disk.write(FileName::Log(2), 512, &[9; 512])?;
+    disk.sync(FileName::Log(2))?;
+    disk.sync_folder(Folder::Log)?;
+    disk.remove(DATA)
+}
+
+#[test]
+fn one_run_gives_the_disk_of_every_crash() {
+    let all = |disk: &SimulatedDisk| [LOG, FileName::Log(2), DATA].map(|file| content(disk, file));
+    let whole = with_log(&[1; 6000]);
+    let before = whole.operations();
+    whole.keep_cuts(before + 1..=u64::MAX);
+    all_operations(&whole).unwrap();
+    let cuts = whole.take_cuts();
+    assert_eq!(
+        cuts.iter().map(|(at, _)| *at).collect::<Vec<_>>(),
+        (before + 1..=whole.operations()).collect::<Vec<_>>()
+    );
+    for (at, cut) in cuts {
+        let crashed = with_log(&[1; 6000]);
+        crashed.crash_at(at);
+        assert!(matches!(all_operations(&crashed), Err(DiskError::Crashed)));
+        assert!(cut.is_crashed());
+        for survive in [Survive::Nothing, Survive::Everything].into_iter().chain((0..20).map(Survive::Random))
+        {
+            assert_eq!(all(&cut.restart(survive)), all(&crashed.restart(survive)), "{at}, {survive:?}");
+        }
+    }
+    assert!(whole.take_cuts().is_empty(), "they are handed out once");
+}
+
+#[test]
+fn flips_come_anywhere_and_by_the_seed() {
+    let disk = with_log(&[6; 8192]);
+    disk.create(DATA).unwrap();
+    disk.write(DATA, 40_960, &[6; 4096]).unwrap();
+    disk.sync(DATA).unwrap();
+    disk.sync_folder(Folder::Data).unwrap();
+    let mut files = BTreeSet::new();
+    for seed in 0..50 {
+        let damaged = || {
+            let left = disk.restart(Survive::Random(seed));
+            (left.flip(|_| true), left)
+        };
+        let (place, left) = damaged();
+        let (file, offset) = place.unwrap();
+        assert_eq!(damaged().0, place);
+        let bytes = content(&left, file).unwrap();
+        assert_eq!((bytes[offset as usize] ^ 6).count_ones(), 1);
+        assert_eq!(bytes.iter().filter(|byte| ![0, 6].contains(*byte)).count(), 1);
+        files.insert(file);
+    }
+    assert_eq!(files, BTreeSet::from([LOG, DATA]));
+    assert_eq!(disk.restart(Survive::Everything).flip(|file| file == DATA).unwrap().0, DATA);
+    assert_eq!(SimulatedDisk::new(1).flip(|_| true), None);
 }
 
 #[test]

@@ -8,12 +8,12 @@
 
 use proptest::prelude::*;
 
-use super::{header, put, tree};
+use super::{confirm, header, put, remove, tree};
 use crate::{
     ids::{PageId, PageNo, SpaceId},
     page::{self, Node, Page, PageOp, PageType},
     sync::atomic::AtomicU64,
-    tree::{Seek, Tree, testpool::TestPool},
+    tree::{Seek, Tree, store::PageStore, testpool::TestPool},
 };
 
 fn some_tree() -> Tree<TestPool> {
@@ -104,6 +104,43 @@ fn reading_a_damaged_page_is_an_error_or_an_answer_but_no_panic() {
     assert!(tree.cursor().next().is_err());
     assert!(tree.cursor().seek(Seek::Last).is_err());
     assert!(tree.check().is_err());
+}
+
+/// A leaf as it was before a merge, under a parent that knows of the merge: nothing goes in circles, and what lies
+/// outside of its fences is not taken for absent.
+#[test]
+fn a_leaf_whose_last_write_was_lost_is_told() {
+    let tree = some_tree();
+    let key = |n: u64| (n * 3).to_be_bytes();
+    let images = || -> Vec<(PageNo, Vec<u8>)> {
+        let pages = tree.check().unwrap().pages.into_iter().filter(|page| *page != PageNo::ROOT);
+        let mut all = Vec::new();
+        for page in pages {
+            let mut bytes = Vec::new();
+            tree.store().damage(id(page), |page| page.append_to(0, 4096, &mut bytes));
+            all.push((page, bytes));
+        }
+        all
+    };
+    let before = images();
+    (0..400).filter(|n| n % 4 != 0).for_each(|n| assert!(remove(&tree, &key(n))));
+    let merged = images();
+    assert!(merged.len() > 1 && merged.len() < before.len());
+    for (page, now) in &merged {
+        let (_, old) = before.iter().find(|(n, _)| n == page).unwrap();
+        tree.store().damage(id(*page), |page| page.write(0, old));
+        let told = |n: &u64| tree.get_into(&key(*n), &mut Vec::new()).is_err();
+        let missed: Vec<u64> = (0..400).filter(told).collect();
+        assert!(!missed.is_empty(), "page {page}");
+        let mut mtr = tree.store().begin().unwrap();
+        assert!(missed.iter().all(|n| tree.seek_for_change(&mut mtr, &key(*n), None).is_err()));
+        drop(mtr);
+        let (mut up, mut down) = (tree.cursor(), tree.cursor());
+        assert!((0..1000).map(|_| up.next()).find(|step| !matches!(step, Ok(true))).unwrap().is_err());
+        assert!((0..1000).map(|_| down.prev()).find(|step| !matches!(step, Ok(true))).unwrap().is_err());
+        tree.store().damage(id(*page), |page| page.write(0, now));
+    }
+    confirm(&tree);
 }
 
 fn page_words(bytes: &[u8]) -> Vec<AtomicU64> {

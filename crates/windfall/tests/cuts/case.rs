@@ -1,0 +1,97 @@
+//! A case: a history, where it is cut, and what survives. It is written as a command that runs just this case again.
+
+use core::{fmt, str::FromStr};
+
+use windfall::{FlushLog, disk::simulated::Survive};
+
+/// The variable that holds a case.
+pub const VARIABLE: &str = "WINDFALL_CRASH";
+
+/// A history: everything in it follows from these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct History {
+    pub seed: u64,
+    /// Steps of its last life.
+    pub steps: usize,
+    pub mode: FlushLog,
+    /// How often it has crashed and recovered before the life that is cut.
+    pub before: u32,
+}
+
+/// A crash: before or amid this operation of the disk, with this left.
+pub type Cut = (u64, Survive);
+
+/// A history and its crash; those that follow cut the recovery from the one before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Case {
+    pub history: History,
+    pub cuts: Vec<Cut>,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let History { seed, steps, mode, before } = self.history;
+        write!(f, "seed={seed} steps={steps} mode={mode:?} before={before}")?;
+        for (operation, survive) in &self.cuts {
+            match survive {
+                Survive::Nothing => write!(f, " cut={operation}:nothing")?,
+                Survive::Everything => write!(f, " cut={operation}:everything")?,
+                Survive::Random(seed) => write!(f, " cut={operation}:{seed}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Case {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut case = Self {
+            history: History { seed: 0, steps: 0, mode: FlushLog::Sync, before: 0 },
+            cuts: Vec::new(),
+        };
+        for part in text.split_whitespace() {
+            let (key, value) = part.split_once('=').ok_or_else(|| format!("{part:?} is no KEY=VALUE"))?;
+            let number = |text: &str| text.parse::<u64>().map_err(|error| format!("{part:?}: {error}"));
+            match key {
+                "seed" => case.history.seed = number(value)?,
+                "steps" => case.history.steps = number(value)? as usize,
+                "before" => case.history.before = number(value)? as u32,
+                "mode" => {
+                    let modes = [FlushLog::Sync, FlushLog::Write, FlushLog::Lazy];
+                    let mode = modes.into_iter().find(|mode| format!("{mode:?}") == value);
+                    case.history.mode = mode.ok_or_else(|| format!("{part:?} is none of {modes:?}"))?;
+                }
+                "cut" => {
+                    let (operation, survive) = value
+                        .split_once(':')
+                        .ok_or_else(|| format!("{part:?} is no cut=OPERATION:SURVIVE"))?;
+                    let survive = match survive {
+                        "nothing" => Survive::Nothing,
+                        "everything" => Survive::Everything,
+                        seed => Survive::Random(number(seed)?),
+                    };
+                    case.cuts.push((number(operation)?, survive));
+                }
+                _ => return Err(format!("{key:?} is unknown")),
+            }
+        }
+        Ok(case)
+    }
+}
+
+impl Case {
+    /// The command that runs it again.
+    pub fn command(&self) -> String {
+        format!(
+            "{VARIABLE}='{self}' cargo test -p windfall --test cuts -- --exact --ignored --nocapture one_case_again"
+        )
+    }
+
+    /// The case of such a command.
+    pub fn of_command(command: &str) -> Result<Self, String> {
+        let (_, rest) = command.split_once(&format!("{VARIABLE}='")).ok_or("it names no case")?;
+        rest.split_once('\'').ok_or("it has no end")?.0.parse()
+    }
+}

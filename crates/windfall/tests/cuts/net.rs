@@ -1,0 +1,265 @@
+//! The net: histories are run, every operation of the disk is taken for a crash, and a judge looks at what is left.
+
+use std::time::Instant;
+
+use windfall::{
+    FlushLog,
+    disk::simulated::{SimulatedDisk, Survive},
+    env::{Env, SimulatedEnv},
+};
+
+use crate::{
+    case::{Case, Cut, History},
+    guard::Guard,
+    history::{Live, Model, Step, observe, open, script},
+};
+
+/// What may be there after a crash, and the disk that it has left.
+pub type Visit<'a> = &'a mut dyn FnMut(u64, &SimulatedDisk, &[Model]);
+
+/// Looks at what a crash has left: the disk, what may be there, and where it was. It panics if something is wrong.
+pub type Judge = fn(&SimulatedDisk, u64, &[Model], &str);
+
+/// What became of one life.
+struct Life {
+    /// What was there at last, as far as it is certain, and what may be.
+    may: Vec<Model>,
+    operations: u64,
+}
+
+/// Some number that follows from others.
+pub fn mix(parts: &[u64]) -> u64 {
+    parts.iter().fold(0, |sum, part| SimulatedEnv::new(sum ^ part).random())
+}
+
+impl History {
+    /// The script of a life; of those before it is shorter.
+    fn script(&self, life: u32) -> Vec<Step> {
+        let steps = if life < self.before { self.steps.min(150) } else { self.steps };
+        script(self.seed ^ u64::from(life) << 32, steps)
+    }
+
+    /// Runs the lives before the last, each to its crash. Gives what the last one finds.
+    fn grow_up(&self) -> (SimulatedDisk, Vec<Model>) {
+        let (mut disk, mut may) = (SimulatedDisk::new(self.seed), vec![Model::default()]);
+        for life in 0..self.before {
+            let luck = mix(&[self.seed, u64::from(life), 1]);
+            disk.crash_at(20 + luck % 300);
+            may = self.live(&disk, life, may, &mut |_, _, _| {}).may;
+            let survive =
+                [Survive::Nothing, Survive::Everything, Survive::Random(luck)][(luck >> 32) as usize % 3];
+            disk = disk.restart(survive);
+        }
+        (disk, may)
+    }
+
+    /// Runs the last life and visits the crashes at these operations. Gives how many operations there are.
+    pub fn run(&self, cuts: core::ops::RangeInclusive<u64>, visit: Visit<'_>) -> u64 {
+        let (disk, may) = self.grow_up();
+        disk.keep_cuts(cuts);
+        self.live(&disk, self.before, may, visit).operations
+    }
+
+    /// One life, which the disk may end. What may be there is first what was acknowledged as durable, then what each step
+    /// since has made of it, and at last what the step under way would have.
+    fn live(&self, disk: &SimulatedDisk, life: u32, mut may: Vec<Model>, visit: Visit<'_>) -> Life {
+        let mut visit_all = |may: &[Model]| {
+            for (operation, cut) in disk.take_cuts() {
+                visit(operation, &cut, may);
+            }
+        };
+        let script = self.script(life);
+        let mut live: Option<Live> = None;
+        let mut model = Model::default();
+        let reopen = 60 + mix(&[self.seed, u64::from(life), 2]) as usize % 60;
+        for (n, step) in script.iter().enumerate() {
+            if n % reopen == reopen - 1
+                && let Some(open) = live.take()
+            {
+                let done = open.close();
+                visit_all(&may);
+                match done {
+                    Ok(()) => may = vec![model.clone()],
+                    Err(error) => assert!(disk.is_crashed(), "closing: {error}"),
+                }
+            }
+            if live.is_none() {
+                let opened = open(disk, self.seed.wrapping_add(n as u64));
+                visit_all(&may);
+                match opened {
+                    Ok(opened) => {
+                        opened.db.set_flush_log_at_trx_commit(self.mode);
+                        if n == 0 && life == 0 {
+                            // A database that does not exist yet is an empty one.
+                        } else if let Ok(seen) = observe(&opened.db) {
+                            assert!(may.contains(&seen), "opened, {seen:?} is none of {may:?}");
+                            model = seen.clone();
+                            may = vec![seen];
+                        }
+                        live = Some(opened);
+                    }
+                    Err(error) => assert!(disk.is_crashed(), "opening: {error}"),
+                }
+            }
+            let Some(open) = live.as_mut().filter(|_| !disk.is_crashed()) else { break };
+            let after = model.after(step);
+            let done = open.apply(step);
+            if let Some(after) = &after {
+                may.push(after.clone());
+            }
+            visit_all(&may);
+            match (after, done) {
+                (None, done) => assert!(done.is_err(), "{step:?} should have been refused"),
+                (Some(_), Err(error)) => assert!(disk.is_crashed(), "{step:?}: {error}"),
+                (Some(after), Ok(())) => {
+                    if self.mode == FlushLog::Sync || matches!(step, Step::Checkpoint) {
+                        may = vec![after.clone()];
+                    }
+                    model = after;
+                }
+            }
+        }
+        if let Some(live) = live {
+            if !disk.is_crashed() {
+                let seen = observe(&live.db).unwrap();
+                assert!(seen == model, "without any crash: {seen:?} is not {model:?}");
+                assert_eq!(live.come_to_rest().unwrap(), Vec::<String>::new(), "without any crash");
+            }
+            let _ = live.close();
+            visit_all(&may);
+        }
+        Life { may, operations: disk.operations() }
+    }
+}
+
+/// Opens what a crash has left, lets the workers work, and closes: all that a recovery does.
+fn recover(disk: &SimulatedDisk, seed: u64) {
+    if let Ok(live) = open(disk, seed) {
+        live.env.settle(40);
+        let _ = live.close();
+    }
+}
+
+/// The disk that the crashes of a case leave, the first of which is this one.
+pub fn left(cut: &SimulatedDisk, case: &Case) -> SimulatedDisk {
+    let mut disk = cut.restart(case.cuts[0].1);
+    for (operation, survive) in &case.cuts[1..] {
+        disk.keep_cuts(*operation..=*operation);
+        recover(&disk, case.history.seed);
+        // One that is over before gets no further.
+        let next = disk.take_cuts().pop().map_or_else(|| disk.clone(), |(_, cut)| cut);
+        disk = next.restart(*survive);
+    }
+    disk
+}
+
+/// How many operations a recovery makes from there on.
+pub fn operations_of_recovery(cut: &SimulatedDisk, case: &Case) -> u64 {
+    let disk = left(cut, case);
+    recover(&disk, case.history.seed);
+    disk.operations()
+}
+
+fn in_time(until: Option<Instant>) -> bool {
+    until.is_none_or(|until| Instant::now() < until)
+}
+
+/// Counts what it catches nothing in.
+pub struct Net {
+    judge: Judge,
+    guard: Guard,
+    /// From then on what is left of a history is run, but not looked at.
+    pub until: Option<Instant>,
+    /// Operations at which a history, or a recovery, was cut.
+    pub cuts: u64,
+    /// Disks that were looked at: of each cut several.
+    pub cases: u64,
+}
+
+impl Net {
+    pub fn new(judge: Judge) -> Self {
+        Self { judge, guard: Guard::new(), until: None, cuts: 0, cases: 0 }
+    }
+
+    /// Judges a case, of which this is the first crash.
+    pub fn judge(&mut self, cut: &SimulatedDisk, may: &[Model], history: History, cuts: Vec<Cut>) {
+        let case = Case { history, cuts };
+        self.guard
+            .run(&case.command(), || (self.judge)(&left(cut, &case), history.seed, may, &case.to_string()));
+        self.cases += 1;
+    }
+
+    /// Cuts a history at every so many operations. At each, nothing survives, and everything, and `random` times what
+    /// chance wants; of some of these the recovery is cut, and of some of those the next one.
+    pub fn cut(&mut self, history: History, every: u64, random: u64) {
+        self.visit(history, every, |net, operation, cut, may| {
+            net.cut_at(history, operation, cut, may, random);
+        });
+    }
+
+    /// Runs a history and visits the crash at every so manieth operation.
+    fn visit(
+        &mut self,
+        history: History,
+        every: u64,
+        mut at: impl FnMut(&mut Self, u64, &SimulatedDisk, &[Model]),
+    ) {
+        let (guard, whole) = (self.guard.clone(), Case { history, cuts: Vec::new() });
+        guard.run(&whole.command(), || {
+            history.run(1..=u64::MAX, &mut |operation, cut, may| {
+                if in_time(self.until) && operation % every == history.seed % every {
+                    self.cuts += 1;
+                    at(self, operation, cut, may);
+                }
+            })
+        });
+    }
+
+    fn cut_at(&mut self, history: History, operation: u64, cut: &SimulatedDisk, may: &[Model], random: u64) {
+        let luck = |n: u64| mix(&[history.seed, operation, n]);
+        let random = (0..random).map(|n| Survive::Random(luck(n)));
+        for (n, survive) in [Survive::Nothing, Survive::Everything].into_iter().chain(random).enumerate() {
+            let luck = luck(100 + n as u64);
+            let mut cuts = vec![(operation, survive)];
+            if luck.is_multiple_of(3) {
+                cuts.push((1 + (luck >> 8) % 60, Survive::Random(luck >> 4)));
+                if (luck / 3).is_multiple_of(4) {
+                    cuts.push((1 + (luck >> 16) % 40, Survive::Random(luck >> 5)));
+                }
+                self.cuts += cuts.len() as u64 - 1;
+            }
+            self.judge(cut, may, history, cuts);
+        }
+    }
+
+    /// Cuts every so manieth recovery at all of its operations.
+    pub fn cut_recoveries(&mut self, history: History, every: u64) {
+        self.visit(history, every, |net, operation, cut, may| {
+            let luck = mix(&[history.seed, operation]);
+            let ways = [Survive::Nothing, Survive::Everything, Survive::Random(luck)];
+            let first = (operation, ways[luck as usize % 3]);
+            let case = Case { history, cuts: vec![first] };
+            let operations = net.guard.run(&case.command(), || operations_of_recovery(cut, &case));
+            let until = net.until;
+            for again in (1..=operations).take_while(|_| in_time(until)) {
+                net.cuts += 1;
+                for survive in [Survive::Nothing, Survive::Everything, Survive::Random(luck ^ again)] {
+                    net.judge(cut, may, history, vec![first, (again, survive)]);
+                }
+            }
+        });
+    }
+
+    /// Runs one case again; a case without a cut is its whole history.
+    pub fn again(&mut self, case: &Case) {
+        let at = case.cuts.first().map_or(0, |(operation, _)| *operation);
+        let mut found = case.cuts.is_empty();
+        self.guard.clone().run(&case.command(), || {
+            case.history.run(at..=at, &mut |_, cut, may| {
+                found = true;
+                self.judge(cut, may, case.history, case.cuts.clone());
+            })
+        });
+        assert!(found, "the history has fewer operations");
+    }
+}

@@ -1,0 +1,516 @@
+//! Damage that the disk does not tell of, in the middle of histories: writes that are lost, forgotten by the crash, or land
+//! elsewhere, and bits that flip at rest. Nothing panics, hangs or recovers without end. What comes out is right or an
+//! error, and other tables go on; where no program could notice, it is what was there once. docs/testing.md says which
+//! is which.
+
+#![allow(clippy::unwrap_used, reason = "a test panics")]
+
+mod guard;
+mod history;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env::var,
+    fmt,
+    str::FromStr,
+    time::Instant,
+};
+
+use guard::Guard;
+use history::{Live, Model, Rows, Step, files, open, script, verify};
+use windfall::{
+    Database, Error, Result,
+    disk::{
+        Disk, FileName, Folder,
+        simulated::{Fault, SimulatedDisk, Survive},
+    },
+    env::{Env, SimulatedEnv},
+    error::DiskError,
+    ids::SpaceId,
+};
+
+const VARIABLE: &str = "WINDFALL_DAMAGE";
+/// The length of a history.
+const STEPS: usize = 110;
+
+/// What the disk does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Flip,
+    /// A data file is gone.
+    Gone,
+    Lost,
+    Forgotten,
+    Misdirected,
+}
+
+const KINDS: [Kind; 5] = [Kind::Flip, Kind::Gone, Kind::Lost, Kind::Forgotten, Kind::Misdirected];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Case {
+    seed: u64,
+    kind: Kind,
+    /// The n-th flip of a history's end, the n-th file, or the n-th write.
+    n: u64,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?} {}", self.seed, self.kind, self.n)
+    }
+}
+
+impl FromStr for Case {
+    type Err = String;
+
+    fn from_str(text: &str) -> core::result::Result<Self, String> {
+        let parts: Vec<&str> = text.split_whitespace().collect();
+        let [seed, kind, n] = parts[..] else { return Err(format!("{text:?} is not SEED KIND N")) };
+        let number = |text: &str| text.parse::<u64>().map_err(|error| format!("{text:?}: {error}"));
+        let kind = KINDS.into_iter().find(|known| format!("{known:?}") == kind);
+        let kind = kind.ok_or_else(|| format!("{text:?} has none of {KINDS:?}"))?;
+        Ok(Self { seed: number(seed)?, kind, n: number(n)? })
+    }
+}
+
+impl Case {
+    /// Whether it happens when the history is over.
+    fn is_at_rest(self) -> bool {
+        matches!(self.kind, Kind::Flip | Kind::Gone)
+    }
+
+    fn command(&self) -> String {
+        format!(
+            "{VARIABLE}='{self}' cargo test -p windfall --test damage -- --exact --ignored --nocapture one_case_again"
+        )
+    }
+
+    /// Whether the process is killed at the end, and does not close the database.
+    fn is_killed(&self) -> bool {
+        mix(&[self.seed, self.n, 7]).is_multiple_of(2)
+    }
+}
+
+fn mix(parts: &[u64]) -> u64 {
+    parts.iter().fold(0, |sum, part| SimulatedEnv::new(sum ^ part).random())
+}
+
+/// What was there at any time.
+#[derive(Default)]
+struct Past {
+    /// The states, each once, the last one last.
+    states: Vec<Model>,
+    /// Every value that a key has ever had, in whatever table.
+    values: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>,
+}
+
+impl Past {
+    fn see(&mut self, step: &Step, after: &Model) {
+        if let Step::Put(_, key, value) = step {
+            self.values.entry(key.clone()).or_default().insert(value.clone());
+        }
+        if self.states.last() != Some(after) {
+            self.states.push(after.clone());
+        }
+    }
+
+    /// Every row was one once.
+    fn check(&self, table: &str, rows: &Rows) {
+        for (key, value) in rows {
+            let known = self.values.get(key);
+            let is_known = known.is_some_and(|values| values.contains(value));
+            let start = &value[..value.len().min(40)];
+            assert!(
+                is_known,
+                "{table}: {} has never been {} bytes {start:?} of {:?}",
+                String::from_utf8_lossy(key),
+                value.len(),
+                known.map(|values| values.iter().map(Vec::len).collect::<Vec<_>>())
+            );
+        }
+    }
+}
+
+/// Whether damage may be told so.
+fn tells(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Corrupt(_)
+            | Error::Poisoned(_)
+            | Error::Disk(DiskError::Missing { .. } | DiskError::Io { .. })
+    )
+}
+
+/// A history in which a write is damaged, as long as it goes on.
+struct Hurt {
+    disk: SimulatedDisk,
+    past: Past,
+    model: Model,
+    /// Which files the damage concerns: where the write should have gone, and where it went. None: it has not happened.
+    files: Vec<FileName>,
+    /// Tables with a step that has failed, whose rows are in doubt.
+    doubtful: BTreeSet<String>,
+    stopped: bool,
+}
+
+fn tables_of(step: &Step) -> Vec<&String> {
+    match step {
+        Step::Create(t, _)
+        | Step::Truncate(t)
+        | Step::CreateIndex(t)
+        | Step::DropIndex(t)
+        | Step::Put(t, ..)
+        | Step::Delete(t, _)
+        | Step::Scan(t) => vec![t],
+        Step::Drop(names) => names.iter().collect(),
+        Step::Rename(a, b) | Step::Swap(a, b) => vec![a, b],
+        _ => Vec::new(),
+    }
+}
+
+/// A history with many pages written.
+fn steps(seed: u64) -> impl Iterator<Item = Step> {
+    let script = script(seed, STEPS).into_iter().enumerate();
+    script.map(|(n, step)| if n % 8 == 7 { Step::Checkpoint } else { step })
+}
+
+/// Where a write lands that goes astray: in its own file or in another one, on a page of it or beside.
+fn astray(disk: &SimulatedDisk, luck: u64) -> (Option<FileName>, u64) {
+    let files: Vec<FileName> =
+        [Folder::Root, Folder::Log, Folder::Data].iter().flat_map(|f| disk.list(*f).unwrap()).collect();
+    let file = files.get((luck % (files.len() as u64 + 2)) as usize).copied();
+    let length = file.and_then(|file| disk.len(file).unwrap()).unwrap_or(60_000).max(512);
+    let offset = (luck >> 16) % length;
+    (file, offset / if luck >> 60 == 0 { 512 } else { 4096 } * if luck >> 60 == 0 { 512 } else { 4096 })
+}
+
+/// Runs a history with a damaged write.
+fn hurt(case: Case) -> Hurt {
+    let disk = SimulatedDisk::new(case.seed);
+    let mut hurt = Hurt {
+        disk: disk.clone(),
+        past: Past::default(),
+        model: Model::default(),
+        files: Vec::new(),
+        doubtful: BTreeSet::new(),
+        stopped: false,
+    };
+    let mut live = open(&disk, case.seed).unwrap();
+    let mut left = if mix(&[case.seed, case.n]).is_multiple_of(3) { 2 } else { usize::MAX };
+    let mut planned = None;
+    for (n, step) in steps(case.seed).enumerate() {
+        if n == 40 && !case.is_at_rest() {
+            let (file, offset) = astray(&disk, mix(&[case.seed, case.n, 3]));
+            planned = file;
+            let fault = match case.kind {
+                Kind::Lost => Fault::LostWrite,
+                Kind::Forgotten => Fault::ForgottenWrite,
+                _ => Fault::MisdirectedWrite { file, offset },
+            };
+            disk.fail_nth(case.n, fault, false);
+        }
+        let after = hurt.model.after(&step);
+        let done = live.apply(&step);
+        if disk.failures() > 0 && hurt.files.is_empty() {
+            hurt.files.extend(disk.failed().map(|(_, file)| file));
+            if case.kind == Kind::Misdirected {
+                hurt.files.push(planned.unwrap_or(hurt.files[0]));
+            }
+        }
+        match (after, done) {
+            (Some(after), Ok(())) => {
+                hurt.past.see(&step, &after);
+                hurt.model = after;
+            }
+            (after, Err(error)) => {
+                let is_refused = after.is_none() && matches!(error, Error::Schema(_));
+                assert!(is_refused || tells(&error) && !hurt.files.is_empty(), "{step:?}: {error:?}");
+                if let (Some(after), false) = (after, is_refused) {
+                    hurt.past.see(&step, &after);
+                    hurt.doubtful.extend(tables_of(&step).into_iter().cloned());
+                }
+                hurt.stopped |= matches!(error, Error::Poisoned(_));
+            }
+            (None, Ok(())) => panic!("{step:?} should have been refused"),
+        }
+        if !hurt.files.is_empty() {
+            left -= 1;
+        }
+        if left == 0 || hurt.stopped {
+            break;
+        }
+    }
+    if case.is_killed() {
+        disk.crash();
+    } else if let Err(error) = live.close() {
+        assert!(tells(&error) && !hurt.files.is_empty(), "closing: {error:?}");
+    }
+    hurt
+}
+
+/// The rows of a table, as a scan gives them, and as it gives them one by one.
+fn rows_of(case: Case, db: &Database, name: &str, past: &Past) -> Result<Rows> {
+    let table = db.table(name)?;
+    let rows = table.rows()?.collect::<Result<Rows>>();
+    let mut single = Rows::new();
+    let mut first = None;
+    for key in past.values.keys() {
+        match table.get(key) {
+            Ok(value) => drop(value.map(|value| single.insert(key.clone(), value))),
+            Err(error) => first = first.or(Some(error)),
+        }
+    }
+    let rows = rows?;
+    // The log does not say on what its changes build: on a page that has lost a write they may make anything.
+    if case.is_at_rest() {
+        past.check(name, &single);
+        past.check(name, &rows);
+    }
+    first.map_or(Ok(rows), Err)
+}
+
+/// What may be wrong with a database that was damaged.
+struct Allowed {
+    /// It may not open, or stop.
+    everything: bool,
+    /// It may be as it was at an earlier time.
+    earlier: bool,
+    /// Whether rows of the tables concerned may be those of earlier times, without an error.
+    stale: bool,
+}
+
+fn allowed(case: Case, files: &[FileName]) -> Allowed {
+    let is_shared = |file: &FileName| match file {
+        // The system tree, and slices of undo are nobody's.
+        FileName::Data(space) => space.0 < 16,
+        _ => true,
+    };
+    Allowed {
+        everything: files.iter().any(is_shared),
+        // The end of the log proves itself by what is written behind it.
+        earlier: case.is_killed() && files.iter().any(|file| matches!(file, FileName::Log(_))),
+        stale: !case.is_at_rest(),
+    }
+}
+
+/// Opens what is left and looks at it. Says what was told: nothing, of one table, or of everything.
+fn look(case: Case, disk: &SimulatedDisk, hurt: &Hurt, files: &[FileName]) -> &'static str {
+    let Hurt { past, model, doubtful, .. } = hurt;
+    let allowed = allowed(case, files);
+    let live = match open(disk, case.seed) {
+        Ok(live) => live,
+        Err(error) => {
+            assert!(tells(&error), "opening says {error:?}");
+            // What the log has to change and cannot be read keeps the database closed, by name.
+            let is_named = files.iter().any(|file| error.to_string().contains(&file.to_string()));
+            assert!(
+                allowed.everything || hurt.stopped || is_named || is_undo(disk, files),
+                "{files:?} concern some, and nothing opens: {error}"
+            );
+            return "refused";
+        }
+    };
+    let mut wrong: BTreeMap<String, String> = BTreeMap::new();
+    // Those of them that no error tells of.
+    let mut silent = BTreeSet::new();
+    let mut is_told = false;
+    let names: BTreeSet<String> = live.db.tables().unwrap().into_iter().map(|info| info.name).collect();
+    let mut seen = Model::default();
+    for name in names.iter().chain(model.0.keys().filter(|name| !names.contains(*name))) {
+        match rows_of(case, &live.db, name, past) {
+            Ok(rows) => {
+                if model.0.get(name).map(|(_, rows)| rows) != Some(&rows) {
+                    wrong.insert(name.clone(), format!("{} rows", rows.len()));
+                    silent.insert(name);
+                }
+                seen.0.insert(name.clone(), (false, rows));
+            }
+            Err(error) => {
+                is_told = true;
+                wrong.insert(name.clone(), error.to_string());
+                assert!(tells(&error) || matches!(error, Error::Schema(_)), "{name}: {error:?}");
+            }
+        }
+    }
+    let is_earlier = || past.states.iter().any(|state| same_rows(state, &seen));
+    // The database goes on, or says why it does not.
+    let goes_on = goes_on(&live);
+    let check = live.db.check();
+    is_told |= check.as_ref().map_or(true, |report| !report.findings.is_empty());
+    let closed = live.close();
+    assert!(goes_on || allowed.everything || hurt.stopped || is_undo(disk, files), "nothing goes on");
+    if let Err(error) = closed {
+        assert!(tells(&error), "closing says {error:?}");
+    }
+    if !allowed.everything && !is_undo(disk, files) {
+        let owners = files::owners(disk).unwrap();
+        let concerned: BTreeSet<&String> = files
+            .iter()
+            .filter_map(|file| match file {
+                FileName::Data(SpaceId(space)) => owners.get(space),
+                _ => None,
+            })
+            .chain(doubtful)
+            .collect();
+        // Whom a write has hit that should have gone elsewhere, or a flip, says so itself.
+        let missed = match files[0] {
+            FileName::Data(SpaceId(space)) if allowed.stale => owners.get(&space),
+            _ => None,
+        };
+        let made_up = silent.iter().find(|name| Some(**name) != missed && !doubtful.contains(**name));
+        assert!(made_up.is_none(), "{files:?}: nothing tells that {made_up:?} is wrong: {wrong:?}");
+        for (name, what) in &wrong {
+            assert!(concerned.contains(name), "{files:?} are of {concerned:?}, and wrong is {name}: {what}");
+        }
+    }
+    let untold = !is_told && !wrong.is_empty() && doubtful.is_empty();
+    assert!(
+        !untold || allowed.stale || allowed.earlier && is_earlier(),
+        "nothing is told of {files:?}, and wrong is {wrong:?}"
+    );
+    match (wrong.is_empty(), is_told) {
+        (true, false) => "whole",
+        (_, true) => "told",
+        (false, false) if is_earlier() => "earlier",
+        _ => "stale",
+    }
+}
+
+fn same_rows(a: &Model, b: &Model) -> bool {
+    a.0.len() == b.0.len() && a.0.iter().zip(&b.0).all(|(a, b)| a.0 == b.0 && a.1.1 == b.1.1)
+}
+
+/// Whether all these files that are of pages belong to no table: slices of undo, and what is being deleted.
+fn is_undo(disk: &SimulatedDisk, files: &[FileName]) -> bool {
+    let Ok(owners) = files::owners(&disk.survivor(Survive::Everything)) else { return true };
+    files.iter().any(|file| matches!(file, FileName::Data(space) if !owners.contains_key(&space.0)))
+}
+
+/// Whether there can be a new table.
+fn goes_on(live: &Live) -> bool {
+    let made = live.db.create_table("afterwards", windfall::TableOptions::default());
+    let put = made.and_then(|table| table.put(b"the database", b"works"));
+    live.env.settle(150);
+    if let Err(error) = &put {
+        assert!(tells(error), "{error:?}");
+    }
+    put.is_ok()
+}
+
+/// Runs a case. Says what was told of it; nothing when its damage has not come.
+fn run(case: Case) -> Option<&'static str> {
+    let hurt = hurt(case);
+    let left = hurt.disk.restart(Survive::Random(case.n));
+    let files = if case.kind == Kind::Flip {
+        // Every other one in the pages of tables.
+        let fits = |file: FileName| {
+            case.n.is_multiple_of(2) || matches!(file, FileName::Data(space) if space.0 > 15)
+        };
+        vec![left.flip(fits)?.0]
+    } else if case.kind == Kind::Gone {
+        let file = *left.list(Folder::Data).unwrap().get(case.n as usize - 1)?;
+        left.remove(file).unwrap();
+        left.sync_folder(Folder::Data).unwrap();
+        vec![file]
+    } else {
+        hurt.files.clone()
+    };
+    (!files.is_empty()).then(|| look(case, &left, &hurt, &files))
+}
+
+/// Damages one history in one way, here and there, until there is nothing more to damage. Counts what was told.
+fn enumerate(seed: u64, kind: Kind, every: u64, most: u64, counts: &mut BTreeMap<&'static str, u64>) {
+    let guard = Guard::new();
+    for n in (1 + seed % every..=most * every).step_by(every as usize) {
+        let case = Case { seed, kind, n };
+        let Some(outcome) = guard.run(&case.command(), || run(case)) else { break };
+        *counts.entry(outcome).or_default() += 1;
+    }
+}
+
+fn all(kind: Kind, seeds: core::ops::Range<u64>, every: u64, most: u64) -> BTreeMap<&'static str, u64> {
+    let mut counts = BTreeMap::new();
+    for seed in seeds {
+        enumerate(seed, kind, every, most, &mut counts);
+    }
+    println!("{kind:?}: {counts:?}");
+    counts
+}
+
+#[test]
+fn bits_flip_at_rest() {
+    let counts = all(Kind::Flip, 1..7, 1, 60);
+    assert!(counts["told"] > 50 && !counts.contains_key("stale"), "{counts:?}");
+}
+
+#[test]
+fn files_are_gone() {
+    let counts = all(Kind::Gone, 40..70, 1, 99);
+    assert!(counts["refused"] > 100 && !counts.contains_key("stale"), "{counts:?}");
+}
+
+#[test]
+fn writes_are_lost() {
+    let counts = all(Kind::Lost, 10..14, 2, 80);
+    assert!(counts["told"] > 5, "{counts:?}");
+}
+
+#[test]
+fn writes_are_forgotten_by_the_crash() {
+    let counts = all(Kind::Forgotten, 20..24, 2, 80);
+    assert!(counts["told"] > 5, "{counts:?}");
+}
+
+#[test]
+fn writes_land_elsewhere() {
+    let counts = all(Kind::Misdirected, 30..36, 1, 80);
+    assert!(counts["told"] > 50, "{counts:?}");
+}
+
+#[test]
+fn what_is_not_damaged_is_whole() {
+    for seed in 1..9 {
+        let hurt = hurt(Case { seed, kind: Kind::Lost, n: u64::MAX });
+        assert!(hurt.files.is_empty() && hurt.doubtful.is_empty());
+        let left = hurt.disk.restart(Survive::Random(seed));
+        verify(&left, seed, &[hurt.model], &format!("seed {seed}, without damage"));
+    }
+}
+
+/// The case in the variable `WINDFALL_DAMAGE`, as a failure tells it.
+#[test]
+#[ignore = "needs a case"]
+fn one_case_again() {
+    let case: Case = var(VARIABLE).expect("a case in WINDFALL_DAMAGE").parse().unwrap();
+    let outcome = Guard::new().run(&case.command(), || run(case));
+    println!("{case}: {outcome:?}");
+}
+
+/// Ever new damage.
+#[test]
+#[ignore = "takes as long as it is told to"]
+fn soak() {
+    guard::soak("damages", |seed, end| {
+        let kind = KINDS[mix(&[seed]) as usize % 5];
+        let mut counts = BTreeMap::new();
+        if Instant::now() < end {
+            enumerate(seed, kind, 1 + mix(&[seed, 1]) % 7, 12, &mut counts);
+        }
+        counts.values().sum()
+    });
+}
+
+#[test]
+fn a_case_is_read_as_it_is_written() {
+    for kind in KINDS {
+        let case = Case { seed: 7, kind, n: 99 };
+        assert_eq!(case.to_string().parse(), Ok(case));
+        let text = Guard::new();
+        let told =
+            std::panic::catch_unwind(|| text.run(&case.command(), || panic!("on purpose"))).unwrap_err();
+        let told = told.downcast_ref::<String>().unwrap();
+        let quoted = told.split('\'').nth(1).unwrap();
+        assert_eq!(quoted.parse(), Ok(case), "{told}");
+    }
+    assert!("7 Rust 3".parse::<Case>().is_err());
+}

@@ -1,0 +1,284 @@
+//! A second reader of the files of a closed database. It goes by docs/file-format.md and shares no code with the engine,
+//! so what the engine writes and reads wrongly in the same way is found.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use windfall::{
+    disk::{Disk, FileName, Folder, simulated::SimulatedDisk},
+    ids::SpaceId,
+};
+
+use super::{Model, Rows};
+
+const PAGE: usize = 4096;
+const SYSTEM: u64 = 1;
+
+type Found<T> = Result<T, String>;
+
+fn u16_at(bytes: &[u8], at: usize) -> usize {
+    usize::from(u16::from_le_bytes(bytes[at..at + 2].try_into().unwrap()))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
+}
+
+fn bytes_of(disk: &SimulatedDisk, file: FileName) -> Found<Option<Vec<u8>>> {
+    let Some(length) = disk.len(file).map_err(|error| error.to_string())? else { return Ok(None) };
+    let mut bytes = vec![0; length as usize];
+    disk.read(file, 0, &mut bytes).map_err(|error| error.to_string())?;
+    Ok(Some(bytes))
+}
+
+/// The valid slot of the control file that counts.
+fn control(disk: &SimulatedDisk) -> Option<Vec<u8>> {
+    let bytes = bytes_of(disk, FileName::Control).ok()??;
+    let slots = bytes.chunks_exact(4096).filter(|slot| crc32c::crc32c(&slot[..4092]) == u32_at(slot, 4092));
+    slots.max_by_key(|slot| u64_at(slot, 32)).map(<[u8]>::to_vec)
+}
+
+/// Destroys all of the log that lies below its floor: whoever recovers must not need it.
+pub fn forget_below_the_floor(disk: &SimulatedDisk) {
+    let Some(control) = control(disk) else { return };
+    let (segment_size, floor) = (u64_at(&control, 56), u64_at(&control, 64));
+    let room = segment_size - 4096;
+    for file in disk.list(Folder::Log).unwrap() {
+        let FileName::Log(number) = file else { continue };
+        let within = floor.saturating_sub(number * room).min(room);
+        if within == room {
+            disk.remove(file).unwrap();
+        } else if within > 0 && disk.len(file).unwrap() >= Some(4096 + within) {
+            disk.write(file, 4096, &vec![0xa5; within as usize]).unwrap();
+            disk.sync(file).unwrap();
+        }
+    }
+    disk.sync_folder(Folder::Log).unwrap();
+}
+
+/// A tree as its file holds it.
+struct Tree {
+    space: u64,
+    bytes: Vec<u8>,
+    reached: BTreeSet<u32>,
+    entries: Rows,
+}
+
+impl Tree {
+    /// The entries of a tree. One that was never flushed has no file.
+    fn read(disk: &SimulatedDisk, space: u64) -> Found<Rows> {
+        let Some(bytes) = bytes_of(disk, FileName::Data(SpaceId(space)))? else { return Ok(Rows::new()) };
+        let mut tree = Self { space, bytes, reached: BTreeSet::from([0]), entries: Rows::new() };
+        let map = tree.page(0, 1)?.to_vec();
+        if &map[32..40] != b"WFSPACE1" || u32_at(&map, 40) as usize != PAGE {
+            return Err(format!("the first page of tablespace {space} is none"));
+        }
+        let bit = |n: u32| map[128 + n as usize / 8] & 1 << (n % 8) != 0;
+        let used: BTreeSet<u32> = (0..(PAGE as u32 - 128) * 8).filter(|n| bit(*n)).collect();
+        if used.contains(&1) {
+            tree.node(1, None, &[], None)?;
+        }
+        if used != tree.reached {
+            let (lost, extra) = (used.difference(&tree.reached), tree.reached.difference(&used));
+            return Err(format!(
+                "tablespace {space}: nothing leads to {lost:?}, not in the map is {extra:?}"
+            ));
+        }
+        Ok(tree.entries)
+    }
+
+    fn page(&self, number: u32, kind: u8) -> Found<&[u8]> {
+        let at = number as usize * PAGE;
+        let page =
+            self.bytes.get(at..at + PAGE).ok_or_else(|| format!("{}: no page {number}", self.space))?;
+        let wrong = |what: &str| Err(format!("page {number} of tablespace {}: {what}", self.space));
+        if crc32c::crc32c(&page[4..]) != u32_at(page, 0) {
+            return wrong("its checksum is wrong");
+        }
+        if (u64_at(page, 8), u32_at(page, 24)) != (self.space, number) {
+            return wrong("it is another page");
+        }
+        if page[4] == kind { Ok(page) } else { wrong(&format!("its type is {}, not {kind}", page[4])) }
+    }
+
+    fn reach(&mut self, number: u32) -> Found<()> {
+        if self.reached.insert(number) { Ok(()) } else { Err(format!("{}: page {number} twice", self.space)) }
+    }
+
+    /// Everything below a node, which holds the keys from `lower` on and below `upper`.
+    fn node(&mut self, number: u32, level: Option<u8>, lower: &[u8], upper: Option<&[u8]>) -> Found<()> {
+        self.reach(number)?;
+        let is_leaf = self.page(number, 2).is_ok();
+        let page = self.page(number, if is_leaf { 2 } else { 3 })?.to_vec();
+        let wrong = |what: String| Err(format!("node {number} of tablespace {}: {what}", self.space));
+        if level.is_some_and(|level| level != page[5]) || is_leaf != (page[5] == 0) {
+            return wrong(format!("its level is {}", page[5]));
+        }
+        let (slots, prefix) = (u16_at(&page, 28), u16_at(&page, 34));
+        let (lower_len, upper_len) = (u16_at(&page, 36), u16_at(&page, 38));
+        let upper_at = 40 + lower_len.next_multiple_of(8);
+        let first = upper_at + upper_len.next_multiple_of(8);
+        let fence = (page[6] & 1 != 0).then(|| &page[upper_at..upper_at + upper_len]);
+        if (&page[40..40 + lower_len], fence) != (lower, upper) {
+            return wrong("its fences are not those of its parent".into());
+        }
+        let mut keys: Vec<(Vec<u8>, usize)> = Vec::new();
+        for slot in (0..slots).map(|n| u64_at(&page, first + 8 * n)) {
+            let (at, length) = ((slot >> 16 & 0xffff) as usize * 8, (slot & 0xffff) as usize);
+            let suffix = at + if is_leaf { 18 } else { 4 };
+            keys.push(([&page[40..40 + prefix], &page[suffix..suffix + length]].concat(), at));
+        }
+        let is_below = |key: &[u8]| upper.is_none_or(|upper| key < upper);
+        let inside = keys.iter().all(|(key, _)| key.as_slice() >= lower && is_below(key));
+        if !inside || !keys.is_sorted_by(|a, b| a.0 < b.0) {
+            return wrong("its keys are out of order or outside its fences".into());
+        }
+        if is_leaf {
+            for (key, at) in keys {
+                self.entry(&page, key, at)?;
+            }
+            return Ok(());
+        }
+        if keys.first().is_none_or(|(key, _)| key != lower) {
+            return wrong("it does not begin with its lower fence".into());
+        }
+        for (n, (key, at)) in keys.iter().enumerate() {
+            let next = keys.get(n + 1).map(|(key, _)| key.as_slice()).or(upper);
+            self.node(u32_at(&page, *at), Some(page[5] - 1), key, next)?;
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, page: &[u8], key: Vec<u8>, at: usize) -> Found<()> {
+        let (flags, length) = (u16_at(page, at + 6), u16_at(page, at + 16));
+        // What of the key is not the common prefix stands before the value.
+        let value = at + 18 + key.len() - u16_at(page, 34);
+        let stored = page[value..value + length].to_vec();
+        if flags & 1 != 0 {
+            return Err(format!("tablespace {}: an entry of {key:?} is left, marked as deleted", self.space));
+        }
+        let value = if flags & 2 == 0 { stored } else { self.chain(&stored)? };
+        self.entries.insert(key, value);
+        Ok(())
+    }
+
+    /// A long value.
+    fn chain(&mut self, reference: &[u8]) -> Found<Vec<u8>> {
+        let (length, stamp, mut next) = (u64_at(reference, 0), u64_at(reference, 8), u32_at(reference, 16));
+        let mut value = Vec::new();
+        for place in 0.. {
+            if next == u32::MAX {
+                break;
+            }
+            self.reach(next)?;
+            let page = self.page(next, 4)?;
+            if (u64_at(page, 32), u32_at(page, 40)) != (stamp, place) {
+                return Err(format!("tablespace {}: page {next} belongs to another chain", self.space));
+            }
+            value.extend_from_slice(&page[48..48 + u32_at(page, 44) as usize]);
+            next = u32_at(page, 28);
+        }
+        if value.len() as u64 == length {
+            Ok(value)
+        } else {
+            Err(format!("a chain of {} bytes", value.len()))
+        }
+    }
+}
+
+/// Takes a string with its length, of `size` bytes, off the front.
+fn string<'a>(record: &mut &'a [u8], size: usize) -> Found<&'a [u8]> {
+    let head = take(record, size)?;
+    let length = if size == 2 { u16_at(head, 0) } else { u32_at(head, 0) as usize };
+    take(record, length)
+}
+
+fn take<'a>(record: &mut &'a [u8], length: usize) -> Found<&'a [u8]> {
+    record.split_off(..length).ok_or_else(|| "a record of a table is cut off".to_owned())
+}
+
+/// The tablespaces of a table: that of its rows, and those of its indexes.
+fn spaces_of(mut record: &[u8]) -> Found<Vec<u64>> {
+    let record = &mut record;
+    take(record, 17)?;
+    let mut spaces = vec![u64_at(take(record, 8)?, 0)];
+    string(record, 4)?;
+    for _ in 0..u16_at(take(record, 2)?, 0) {
+        string(record, 4)?;
+        spaces.push(u64_at(take(record, 8)?, 0));
+        take(record, 1)?;
+        let parts = u16_at(take(record, 2)?, 0);
+        take(record, parts * 9)?;
+    }
+    if record.is_empty() { Ok(spaces) } else { Err("a record of a table is too long".into()) }
+}
+
+/// The key of the entry that a row has in the index of the histories, the first eight bytes of the value.
+fn index_entry(key: &[u8], value: &[u8]) -> Vec<u8> {
+    let part = value[..value.len().min(8)].iter().flat_map(|byte| match byte {
+        0 => vec![0, 255],
+        byte => vec![*byte],
+    });
+    part.chain([0, 0]).chain(key.iter().copied()).collect()
+}
+
+/// The table of each tablespace that is one's.
+#[allow(dead_code, reason = "only some tests need it")]
+pub fn owners(disk: &SimulatedDisk) -> Found<BTreeMap<u64, String>> {
+    let mut owners = BTreeMap::new();
+    for (key, value) in Tree::read(disk, SYSTEM)? {
+        if let Some((b't', name)) = key.split_first() {
+            let name = String::from_utf8_lossy(name);
+            owners.extend(spaces_of(&value)?.into_iter().map(|space| (space, name.to_string())));
+        }
+    }
+    Ok(owners)
+}
+
+/// What the files hold. Every tree must be one, every map exact, every index that of its rows, and every file
+/// somebody's.
+pub fn read(disk: &SimulatedDisk) -> Found<Model> {
+    let mut model = Model::default();
+    let mut named = BTreeSet::from([SYSTEM]);
+    let mut made = BTreeSet::from([SYSTEM]);
+    for (key, value) in Tree::read(disk, SYSTEM)? {
+        match key.split_first() {
+            Some((b't', name)) => {
+                let spaces = spaces_of(&value)?;
+                if !spaces.iter().all(|space| named.insert(*space)) {
+                    return Err(format!("a tablespace of {spaces:?} has two owners"));
+                }
+                let rows = Tree::read(disk, spaces[0])?;
+                for space in &spaces[1..] {
+                    let entries: BTreeSet<Vec<u8>> = Tree::read(disk, *space)?.into_keys().collect();
+                    if entries != rows.iter().map(|(key, value)| index_entry(key, value)).collect() {
+                        return Err(format!("the index in tablespace {space} is not that of its rows"));
+                    }
+                }
+                model.0.insert(String::from_utf8_lossy(name).into_owned(), (spaces.len() > 1, rows));
+            }
+            Some((b'u', _)) => drop(named.insert(u64_at(&value, 0))),
+            Some((b'f', space)) => {
+                let space = space.try_into().map_err(|_| "a record of a file is no number".to_owned())?;
+                made.insert(u64::from_be_bytes(space));
+            }
+            _ => return Err(format!("a record of nothing: {key:?}")),
+        }
+    }
+    let there: BTreeSet<u64> = disk
+        .list(Folder::Data)
+        .unwrap()
+        .iter()
+        .filter_map(|file| if let FileName::Data(space) = file { Some(space.0) } else { None })
+        .collect();
+    if let Some(leak) = there.difference(&named).next() {
+        return Err(format!("the file of tablespace {leak} is nobody's"));
+    }
+    match named.intersection(&made).find(|space| !there.contains(space)) {
+        Some(space) if *space != SYSTEM => Err(format!("the file of tablespace {space} is missing")),
+        _ => Ok(model),
+    }
+}

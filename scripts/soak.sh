@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# The nets of the tests with ever new seeds, one after the other, until the time is over. A net that catches something
+# prints the command that runs the case again, and ends this. To add one: a function that takes seconds and a seed,
+# prints a line now and then, ends in time with a count, and fails when it has caught something; and its name below.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=scripts/common.sh
+source scripts/common.sh
+
+nets=(crash damage)
+
+# A test of the engine that draws new cases for so many seconds: soak_test TARGET SECONDS SEED.
+soak_test() {
+    WINDFALL_SOAK_SECONDS=$2 WINDFALL_SOAK_SEED=$3 \
+        cargo test --quiet -p windfall --test "$1" -- --exact --ignored --nocapture soak
+}
+
+net_crash() {
+    soak_test cuts "$@"
+}
+
+net_damage() {
+    soak_test damage "$@"
+}
+
+usage() {
+    cat <<END
+usage: soak.sh [--seconds N] [--seed N] [--nets "NAME ..."]
+  --seconds N   how long, over all nets together (600)
+  --seed N      the first seed; without it the time decides, and it is printed
+  --nets NAMES  some of: ${nets[*]}
+END
+}
+
+seconds=600
+seed=$(date +%s)
+while (($# > 0)); do
+    case $1 in
+        --seconds) seconds=${2-} ;;
+        --seed) seed=${2-} ;;
+        --nets) read -r -a nets <<<"${2-}" ;;
+        --help | -h)
+            usage
+            exit 0
+            ;;
+        *) fail "unknown: $1 (--help says what there is)" ;;
+    esac
+    (($# > 1)) || fail "$1 needs a value"
+    shift 2
+done
+[[ $seconds =~ ^[1-9][0-9]*$ ]] || fail "--seconds is a number of seconds, not \`$seconds\`"
+[[ $seed =~ ^[0-9]+$ ]] || fail "--seed is a number, not \`$seed\`"
+((${#nets[@]} > 0)) || fail "--nets names no net"
+for net in "${nets[@]}"; do
+    declare -F "net_$net" >/dev/null || fail "there is no net \`$net\` (--help lists them)"
+done
+
+need_rust
+say "building"
+cargo test --quiet -p windfall --no-run
+# Rounds of a minute or two, so that every net gets its turn early.
+end=$((SECONDS + seconds))
+round=0
+while ((SECONDS < end)); do
+    for net in "${nets[@]}"; do
+        left=$((end - SECONDS))
+        ((left > 0)) || break
+        turn=$((seconds / ${#nets[@]} < 120 ? seconds / ${#nets[@]} : 120))
+        turn=$((turn < left ? turn : left))
+        say "$net: $((turn > 0 ? turn : 1)) s of $left s left, from seed $((seed + round * 1000000))"
+        "net_$net" "$((turn > 0 ? turn : 1))" "$((seed + round * 1000000))" || fail "the net \`$net\` has caught something (see above)"
+    done
+    round=$((round + 1))
+done
+say "nothing was caught: nets ${nets[*]}, $SECONDS s, from seed $seed"
