@@ -1,7 +1,7 @@
 # Every target installs what it needs, says what it does, and can be run again. The work is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak bench doc
+.PHONY: help demo test soak fuzz bench doc
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,6 +17,9 @@ soak: ## the nets of the tests with ever new seeds (ARGS="--seconds 3600 --nets 
 
 bench: ## the benchmarks that the claims rest on (BENCH="drop read", ARGS="--json")
 	@BENCH="$(BENCH)" bash scripts/bench.sh $(ARGS)
+
+fuzz: ## look for bytes that break a decoder, for SECONDS=600 (TARGETS="page csv")
+	@bash scripts/fuzz.sh "$(or $(SECONDS),600)" $(TARGETS)
 
 doc: ## the documentation of the library
 	@bash scripts/doc.sh

@@ -265,15 +265,16 @@ impl BenchName {
 /// Reads a size such as `4096`, `512k`, `64m` or `8g`.
 pub fn size(text: &str) -> Result<u64, String> {
     let lower = text.trim().to_ascii_lowercase();
-    let number = lower.trim_end_matches("ib").trim_end_matches('b');
-    let (digits, shift) = match number.as_bytes().last() {
-        Some(b'k') => (&number[..number.len() - 1], 10),
-        Some(b'm') => (&number[..number.len() - 1], 20),
-        Some(b'g') => (&number[..number.len() - 1], 30),
-        Some(b't') => (&number[..number.len() - 1], 40),
-        _ => (number, 0),
+    let (digits, unit) = lower.split_at(lower.find(|c: char| !c.is_ascii_digit()).unwrap_or(lower.len()));
+    let shift = match unit.trim_start() {
+        "" | "b" => Some(0),
+        "k" | "kb" | "kib" => Some(10),
+        "m" | "mb" | "mib" => Some(20),
+        "g" | "gb" | "gib" => Some(30),
+        "t" | "tb" | "tib" => Some(40),
+        _ => None,
     };
-    let bytes = digits.trim().parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
+    let bytes = shift.and_then(|shift| digits.parse::<u64>().ok()?.checked_mul(1 << shift));
     bytes.ok_or_else(|| "give a number of bytes, such as 4096, 512k, 64m or 8g".into())
 }
 
@@ -283,6 +284,48 @@ fn delimiter(text: &str) -> Result<u8, String> {
         b"tab" | b"\\t" => Ok(b'\t'),
         [one] if one.is_ascii() && !matches!(one, b'"' | b'\n' | b'\r') => Ok(*one),
         _ => Err("give one ASCII character, or `tab`".into()),
+    }
+}
+
+/// Any words as a command line.
+#[cfg(feature = "fuzz")]
+pub mod fuzz {
+    use clap::Parser as _;
+
+    use super::{Args, delimiter, size};
+
+    /// A word a line. A number that was accepted is what its digits and its unit say.
+    pub fn arguments(data: &[u8]) {
+        let Ok(text) = str::from_utf8(data) else { return };
+        let words: Vec<&str> = text.split('\n').collect();
+        let _ = Args::try_parse_from([&["windfall"], &words[..]].concat());
+        for word in words {
+            if let Ok(bytes) = size(word) {
+                let digits: String = word.chars().filter(char::is_ascii_digit).collect();
+                let unit =
+                    word.chars().find(char::is_ascii_alphabetic).map_or('b', |c| c.to_ascii_lowercase());
+                let power = ["b", "k", "m", "g", "t"].iter().position(|u| u.starts_with(unit));
+                let number: u128 = digits.parse().unwrap_or(u128::MAX);
+                assert_eq!(power.map(|power| number << (10 * power)), Some(bytes.into()), "{word:?}");
+            }
+            if let Ok(one) = delimiter(word) {
+                assert!(one.is_ascii() && (word.len() == 1 || one == b'\t'));
+            }
+        }
+    }
+
+    /// Command lines.
+    pub fn arguments_seeds() -> Vec<Vec<u8>> {
+        let lines = [
+            "create\nt\n--columns\na,b\n--key\nb",
+            "load\nt\n--delimiter\ntab\n--skip-bad\n-",
+            "scan\nt\n--limit\n10\n--json",
+            "demo\n--pool\n8g\n--seconds\n20",
+            "bench\ndrop\nread",
+            "16KiB\n64 m\n18446744073709551615\n-1\n+5",
+            "drop\na\nb\n--db\nhere",
+        ];
+        lines.map(|line| line.as_bytes().to_vec()).into()
     }
 }
 
@@ -302,7 +345,7 @@ mod tests {
         assert_eq!(size("64m"), Ok(64 << 20));
         assert_eq!(size("8G"), Ok(8 << 30));
         assert_eq!(size("16KiB"), Ok(16 << 10));
-        for bad in ["", "m", "-1", "1.5g", "12q", "99999999999t"] {
+        for bad in ["", "m", "-1", "+1", "1.5g", "12q", "4kbb", "4ib", "99999999999t"] {
             assert!(size(bad).is_err(), "{bad}");
         }
     }

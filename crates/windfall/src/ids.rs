@@ -31,6 +31,8 @@ impl SpaceId {
     pub const CATALOG: Self = Self(1);
     /// The first id handed out to others; the ids below are the engine's.
     pub const FIRST: Self = Self(16);
+    /// No id above this is handed out.
+    pub const MAX: Self = Self(u64::MAX / 2);
 }
 
 /// The number of a page within its tablespace; page `n` lies at byte `n * page_size` of the file.

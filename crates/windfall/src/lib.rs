@@ -21,6 +21,8 @@ pub mod disk;
 pub mod engine;
 pub mod env;
 pub mod error;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod health;
 pub mod ids;
 pub mod index;

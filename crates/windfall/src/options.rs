@@ -156,6 +156,79 @@ impl Options {
     }
 }
 
+/// Any sizes.
+#[cfg(feature = "fuzz")]
+pub mod fuzz {
+    use super::Options;
+    use crate::{
+        fuzz::input::Input,
+        log::{self, FlushLog},
+        page,
+    };
+
+    /// Numbers of which half are near a power of two.
+    fn number(input: &mut Input<'_>) -> u64 {
+        let (power, more) = (input.u8(), input.u64());
+        if power < 128 { more } else { (1u64 << (power % 64)).wrapping_add(more % 5).wrapping_sub(2) }
+    }
+
+    /// What is accepted keeps the bounds that the floors below rely on.
+    pub fn options(data: &[u8]) {
+        let mut input = Input(data);
+        let flags = input.u8();
+        let mut options = Options::default()
+            .buffer_pool_size(number(&mut input))
+            .log_size(number(&mut input))
+            .log_buffer_size(number(&mut input) as usize)
+            .open_files(number(&mut input) as usize)
+            .io_threads(number(&mut input) as usize);
+        if flags & 1 == 1 {
+            options = options.page_size(number(&mut input) as usize);
+        }
+        if flags & 2 == 2 {
+            options = options.buffer_pool_max_size(number(&mut input));
+        }
+        if flags & 4 == 4 {
+            options = options.hash_index_memory(number(&mut input));
+        }
+        assert_eq!(FlushLog::try_from(flags).is_ok(), flags < 3);
+        let segment = options.segment_size();
+        assert!(segment.is_power_of_two() && (64 << 10..=64 << 20).contains(&segment));
+        let _ = options.hash_memory();
+        if options.check().is_err() {
+            return;
+        }
+        let log = options.log();
+        assert!(log.size >= 2 * segment && log.buffer.is_power_of_two());
+        assert!(options.page_size.is_none_or(|size| page::SIZES.contains(&size)));
+        assert!(options.pool_max() >= options.buffer_pool_size && options.io_threads <= 256);
+        assert_eq!(log::segment_of(segment, crate::ids::Lsn(log.size)), log.size / (segment - 4096));
+    }
+
+    /// Options that are accepted, at their bounds.
+    pub fn options_seeds() -> Vec<Vec<u8>> {
+        let number = |power: u8, more: u64| [&[128 + power][..], &more.to_le_bytes()].concat();
+        let sizes = |flags: u8, log: u8, buffer: u8| {
+            [
+                vec![flags],
+                number(27, 2),
+                number(log, 2),
+                number(buffer, 2),
+                number(5, 3),
+                number(8, 2),
+                number(14, 2),
+            ]
+            .concat()
+        };
+        vec![
+            sizes(0, 30, 24),
+            sizes(1, 20, 16),
+            [sizes(7, 62, 30), number(33, 1), number(20, 0)].concat(),
+            sizes(3, 63, 31),
+        ]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,7 @@
 //! before, the rows before the bad line stay, and the message says how many. What a finished load has loaded is
 //! durable.
 //!
-//! **May touch.** `engine`, `output`, `columns`.
+//! **May touch.** `lines`, `engine`, `output`, `columns`.
 
 use std::{
     fs::File,
@@ -20,18 +20,17 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use windfall::error::{Error, SchemaError, UsageError};
 
-use super::{schema, with_database};
+use super::{
+    lines::{Line, Lines},
+    schema, with_database,
+};
 use crate::{
     args::{Commit, LoadArgs},
-    columns::{self, Columns},
+    columns::Columns,
     engine::{self, Database, Table},
     failure::{Failure, Result},
     output,
 };
-
-/// What is put behind the input, as a line of its own: a quote that is never closed swallows it, and is known by that. No
-/// text contains it, and no delimiter is in it.
-const END: &[u8] = b"\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8";
 
 /// How many of the lines that were left out are shown.
 const SHOWN: usize = 5;
@@ -50,20 +49,14 @@ pub fn load(db: &Path, json: bool, options: &LoadArgs) -> Result<ExitCode> {
     let tsv =
         options.file.as_deref().and_then(Path::extension).is_some_and(|e| e.eq_ignore_ascii_case("tsv"));
     let delimiter = options.delimiter.unwrap_or(if tsv { b'\t' } else { b',' });
-    let end = [b"\n", END, b"\n"].concat();
-    let mut lines = csv::ReaderBuilder::new()
-        .delimiter(delimiter)
-        .flexible(true)
-        .from_reader(bar.wrap_read(input).chain(io::Cursor::new(end)));
     schema::printable("table name", &options.table)?;
-    let header = lines.byte_headers().map_err(|e| unreadable(&name, &e))?;
-    let (columns, key_at) = columns_of(header, options.key.as_deref())
-        .map_err(|e| Failure::said(format!("{name}, line 1 (the header): {e}")))?;
+    let mut lines = Lines::of(bar.wrap_read(input), &name, delimiter, options.key.as_deref())?;
+    let columns = lines.columns().clone();
 
     // Commits are synced together, by the checkpoint at the end: until then nobody was told that a row is loaded.
     let loaded = with_database(db, true, Commit::Lazy, |db| {
         let (table, made) = table_for(db, &options.table, &columns, &name)?;
-        let result = rows(&mut lines, &table, (&columns, key_at), options, &name);
+        let result = rows(&mut lines, &table, options);
         bar.finish_and_clear();
         if result.is_err() && made {
             db.drop_table(&options.table)?;
@@ -86,30 +79,6 @@ pub fn load(db: &Path, json: bool, options: &LoadArgs) -> Result<ExitCode> {
     })?;
     report(json, &options.table, &columns, &loaded)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The columns that a header names, and which of its fields is the key.
-fn columns_of(header: &csv::ByteRecord, key: Option<&str>) -> Result<(Columns, usize)> {
-    if is_cut(header) {
-        return Err(Failure::said("a quote is opened in it and never closed"));
-    }
-    let mut names = Vec::new();
-    for field in header.iter().filter(|_| *header != [END][..]) {
-        let text = str::from_utf8(field).map_err(|_| {
-            Failure::said(
-                "it is not text in UTF-8: give a CSV or TSV file, in that encoding and not compressed",
-            )
-        })?;
-        names.push(text.trim_start_matches('\u{feff}'));
-    }
-    let columns = schema::columns(names.iter().copied(), key)?;
-    let key_at = names.iter().position(|n| n.trim() == columns.key).unwrap_or(0);
-    Ok((columns, key_at))
-}
-
-/// Whether the end of the input lies within a quote of this line.
-fn is_cut(line: &csv::ByteRecord) -> bool {
-    *line != [END][..] && line.iter().next_back().is_some_and(|field| field.trim_ascii_end().ends_with(END))
 }
 
 /// Opens the file or standard input, with a bar that shows how far it is read.
@@ -138,10 +107,6 @@ fn open_input(file: Option<&Path>) -> Result<(Box<dyn Read>, ProgressBar, String
 
 fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
-}
-
-fn unreadable(name: &str, error: &csv::Error) -> Failure {
-    Failure::said(format!("{name}: {error}"))
 }
 
 /// The table of that name with these columns, and whether it was made here.
@@ -182,32 +147,22 @@ enum Failed {
 }
 
 /// Loads the lines below the header.
-fn rows(
-    lines: &mut csv::Reader<impl Read>,
-    table: &Table,
-    (columns, key_at): (&Columns, usize),
-    options: &LoadArgs,
-    name: &str,
-) -> Result<Loaded, Failed> {
+fn rows(lines: &mut Lines<impl Read>, table: &Table, options: &LoadArgs) -> Result<Loaded, Failed> {
     let mut loaded = Loaded::default();
-    let mut line = csv::ByteRecord::new();
-    loop {
-        let why = match lines.read_byte_record(&mut line) {
-            Ok(false) => return Ok(loaded),
-            Ok(true) if line == [END][..] => continue,
-            Ok(true) if is_cut(&line) => "a quote is opened in it and never closed".to_owned(),
-            Err(e) => return Err(Failed::Other(unreadable(name, &e))),
-            Ok(true) => match one(&line, table, (columns, key_at), options.replace) {
-                Ok(None) => {
-                    loaded.rows += 1;
-                    continue;
+    while let Some((place, line)) = lines.next().map_err(Failed::Other)? {
+        let why = match line {
+            Line::Row { key, value } => {
+                match one(table, key, &value, options.replace).map_err(Failed::Other)? {
+                    None => {
+                        loaded.rows += 1;
+                        continue;
+                    }
+                    Some(why) => why,
                 }
-                Ok(Some(why)) => why,
-                Err(e) => return Err(Failed::Other(e)),
-            },
+            }
+            Line::Bad(why) => why,
         };
-        let number = line.position().map_or(0, csv::Position::line);
-        let why = format!("{name}, line {number}: {why}");
+        let why = format!("{place}: {why}");
         if !options.skip_bad {
             return Err(Failed::Line(why, loaded.rows));
         }
@@ -216,30 +171,12 @@ fn rows(
             loaded.shown.push(why);
         }
     }
+    Ok(loaded)
 }
 
-/// Loads one line, or says what is wrong with it.
-fn one(
-    line: &csv::ByteRecord,
-    table: &Table,
-    (columns, key_at): (&Columns, usize),
-    replace: bool,
-) -> Result<Option<String>> {
-    let expected = columns.others.len() + 1;
-    if line.len() != expected {
-        let has = output::things(line.len() as u64, "field");
-        return Ok(Some(format!("it has {has}, the header has {expected}")));
-    }
-    let key = &line[key_at];
-    if key.is_empty() {
-        return Ok(Some(format!("its key ({}) is empty", columns.key)));
-    }
-    let others: Vec<&[u8]> =
-        line.iter().enumerate().filter(|(at, _)| *at != key_at).map(|(_, field)| field).collect();
-    let Some(value) = columns::encode(&others) else {
-        return Ok(Some("it is longer than a row can be (4 GiB)".to_owned()));
-    };
-    match if replace { table.put(key, &value) } else { table.insert(key, &value) } {
+/// Loads one row, or says what is wrong with it.
+fn one(table: &Table, key: &[u8], value: &[u8], replace: bool) -> Result<Option<String>> {
+    match if replace { table.put(key, value) } else { table.insert(key, value) } {
         Ok(()) => Ok(None),
         Err(Error::Schema(SchemaError::DuplicateKey(_))) => {
             Ok(Some(format!("the key {} is there already (--replace replaces rows)", output::text(key))))

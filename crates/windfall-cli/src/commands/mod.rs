@@ -8,6 +8,7 @@
 //! **May touch.** Every module of the crate.
 
 mod check;
+pub mod lines;
 mod load;
 mod read;
 mod schema;

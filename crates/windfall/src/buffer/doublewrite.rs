@@ -40,10 +40,10 @@ use crate::{
 
 /// The most pages of a batch.
 pub const PAGES: usize = 128;
-const MAGIC: &[u8; 8] = b"WFDBLWR1";
-const ENTRIES_AT: usize = 24;
-const ENTRY: usize = 24;
-const HEADER: usize = (ENTRIES_AT + PAGES * ENTRY).next_multiple_of(4096);
+pub(super) const MAGIC: &[u8; 8] = b"WFDBLWR1";
+pub(super) const ENTRIES_AT: usize = 24;
+pub(super) const ENTRY: usize = 24;
+pub(super) const HEADER: usize = (ENTRIES_AT + PAGES * ENTRY).next_multiple_of(4096);
 
 /// The doublewrite file.
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ pub struct Doublewrite {
 }
 
 /// Bytes of one half.
-fn half(page_size: usize) -> u64 {
+pub(super) fn half(page_size: usize) -> u64 {
     (HEADER + PAGES * page_size) as u64
 }
 

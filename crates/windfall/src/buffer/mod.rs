@@ -22,6 +22,8 @@ mod floor;
 mod flush;
 pub mod frame;
 mod free;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 #[cfg(all(test, feature = "model"))]
 mod interleavings;
 mod page_table;

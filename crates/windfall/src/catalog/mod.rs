@@ -17,6 +17,8 @@
 mod build;
 mod building;
 mod ddl;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod names;
 mod record;
 mod runs;

@@ -104,6 +104,37 @@ impl fmt::Display for FileName {
     }
 }
 
+/// Any name in any folder.
+#[cfg(feature = "fuzz")]
+pub mod fuzz {
+    use super::{FileName, Folder, SpaceId};
+
+    const FOLDERS: [Folder; 3] = [Folder::Root, Folder::Log, Folder::Data];
+
+    /// A name that is accepted is just the name that the file is given.
+    pub fn file_name(data: &[u8]) {
+        let Ok(name) = str::from_utf8(data) else { return };
+        for folder in FOLDERS {
+            let Some(file) = FileName::parse(folder, name) else { continue };
+            assert_eq!(file.folder(), folder);
+            assert_eq!(file.to_string().rsplit('/').next(), Some(name));
+        }
+    }
+
+    /// The names of every kind of file.
+    pub fn file_name_seeds() -> Vec<Vec<u8>> {
+        let files = [
+            FileName::Control,
+            FileName::NewControl,
+            FileName::Doublewrite,
+            FileName::Log(7),
+            FileName::Data(SpaceId(u64::MAX)),
+        ];
+        let name = |file: FileName| file.to_string().rsplit('/').next().unwrap_or_default().into();
+        files.map(name).into()
+    }
+}
+
 /// One request of a batch.
 #[derive(Debug)]
 pub struct Request {

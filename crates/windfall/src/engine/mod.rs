@@ -94,7 +94,7 @@ impl Engine {
     /// Refuses work on a closed database.
     ///
     /// # Errors
-    /// [`Error::Closed`](crate::error::Error::Closed), [`Error::Poisoned`](crate::error::Error::Poisoned).
+    /// [`Error::Closed`], [`Error::Poisoned`].
     pub fn check_open(&self) -> Result<()> {
         if self.closed.load(SeqCst) {
             return Err(Error::Closed);

@@ -77,7 +77,7 @@ pub struct Control {
 }
 
 impl Control {
-    fn encode(&self, sequence: u64) -> [u8; BLOCK] {
+    pub(super) fn encode(&self, sequence: u64) -> [u8; BLOCK] {
         let mut slot = [0; BLOCK];
         let mut put = |at: usize, bytes: &[u8]| slot[at..at + bytes.len()].copy_from_slice(bytes);
         put(0, MAGIC);
@@ -189,10 +189,10 @@ impl ControlFile {
         let wrong =
             |what: String| CorruptError::File { file: disk.path(FileName::Control), what: what.into() };
         let mut newest: Option<(u64, Control)> = None;
-        let (mut ours, mut damaged, mut version) = (false, false, None);
-        for sequence in 0..2 {
+        let (mut ours, mut damaged, mut version, mut misplaced) = (false, false, None, false);
+        for place in 0..2 {
             let mut slot = [0; BLOCK];
-            match disk.read(FileName::Control, offset(sequence), &mut slot) {
+            match disk.read(FileName::Control, offset(place), &mut slot) {
                 Err(DiskError::Missing { .. }) => {
                     return Err(wrong(
                         "the control file is missing: this folder holds no Windfall database; check the path, or \
@@ -205,6 +205,8 @@ impl ControlFile {
             };
             match Control::decode(&slot) {
                 Ok(found) => {
+                    ours = true;
+                    misplaced |= found.0 % 2 != place;
                     if newest.as_ref().is_none_or(|(n, _)| *n < found.0) {
                         newest = Some(found);
                     }
@@ -220,14 +222,16 @@ impl ControlFile {
                 "the database has format version {found}; this program knows version {FORMAT_VERSION}: open it with \
                  the program version that wrote it"
             ),
-            (None, Some((sequence, mut control))) => {
+            // In the place of the other one it may have taken the place of a newer one, and is about to be written over what
+            // tells that there was one.
+            (None, Some((sequence, mut control))) if !(damaged && misplaced) => {
                 control.alone = damaged;
                 return Ok((sequence, control));
             }
-            (None, None) if ours => {
+            (None, _) if ours => {
                 "both copies of the control record are damaged: restore the database from a backup".into()
             }
-            (None, None) => "this is not the control file of a Windfall database: check the path".into(),
+            (None, _) => "this is not the control file of a Windfall database: check the path".into(),
         };
         Err(wrong(what).into())
     }
@@ -247,7 +251,10 @@ impl ControlFile {
         change(&mut control);
         // The damaged slot is the next to be written.
         control.alone = false;
-        let sequence = self.sequence + 1;
+        // No database writes so often: it says whatever it was made to say.
+        let sequence = self.sequence.checked_add(1);
+        let sequence =
+            sequence.ok_or_else(|| self.health.poison("the control file was written too often"))?;
         let written = self
             .disk
             .write(FileName::Control, offset(sequence), &control.encode(sequence))

@@ -39,6 +39,8 @@
 
 mod control;
 mod frame;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod group;
 mod reader;
 mod record;
@@ -75,7 +77,7 @@ use crate::{
     env::Env,
     error::{CorruptError, Error, Result, UsageError},
     health::Health,
-    ids::Lsn,
+    ids::{Lsn, SpaceId, TrxId},
     sync::{
         Arc, Event, Mutex, OnceLock, Rank,
         atomic::{AtomicU64, Ordering::SeqCst},
@@ -238,7 +240,9 @@ fn geometry(disk: &dyn Disk, control: &Control) -> Result<Geometry> {
         && [control.floor, control.checkpoint, control.durable, control.incarnation_start]
             .into_iter()
             .all(sane)
-        && control.floor <= control.durable.max(control.incarnation_start);
+        && control.floor <= control.durable.max(control.incarnation_start)
+        && control.space_ceiling <= SpaceId::MAX.0
+        && control.trx_ceiling <= TrxId::MAX.0;
     if makes_sense {
         return Ok(Geometry::new(size));
     }

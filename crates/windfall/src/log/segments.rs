@@ -89,7 +89,7 @@ impl Geometry {
         self.room() - at.0 % self.room()
     }
 
-    fn header(self, uuid: &[u8; 16], number: u64) -> [u8; BLOCK] {
+    pub(super) fn header(self, uuid: &[u8; 16], number: u64) -> [u8; BLOCK] {
         let mut block = [0; BLOCK];
         block[..8].copy_from_slice(MAGIC);
         block[8..12].copy_from_slice(&VERSION.to_le_bytes());

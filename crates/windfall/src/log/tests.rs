@@ -179,19 +179,6 @@ proptest! {
         let damaged = matches!(read(&disk, None), Err(Error::Corrupt(CorruptError::Log { .. })));
         prop_assert!(damaged, "a damaged header of segment {} was not noticed", number);
     }
-
-    #[test]
-    fn garbage_never_panics(garbage in prop::collection::vec(any::<u8>(), 0..5000), at in 0usize..5000, from in 0u64..2000) {
-        let life = open(new_database());
-        life.append(&[1; 5000]);
-        life.append(&[2; 50]);
-        life.log.write_to(Lsn::MAX).unwrap();
-        let disk = life.disk.crash(0);
-        disk.write(FileName::Log(0), at as u64, &garbage).unwrap();
-        let _ = read(&disk, Some(Lsn(from * 8)));
-        disk.write(FileName::Control, at as u64, &garbage).unwrap();
-        let _ = read(&disk, None);
-    }
 }
 
 #[test]

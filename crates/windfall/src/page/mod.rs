@@ -22,6 +22,8 @@
 //! | 24 | 4 | page number |
 //! | 28 | 4 | free for the page type |
 
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod node;
 pub mod node_build;
 mod node_change;

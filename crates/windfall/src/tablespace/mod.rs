@@ -69,6 +69,39 @@ fn first_free(map: Page<'_>, from: u32) -> Option<u32> {
     None
 }
 
+/// A map page of any content.
+#[cfg(feature = "fuzz")]
+pub mod fuzz {
+    use super::{first_free, is_used, pages_a_map};
+    use crate::page::{
+        Page, PageType,
+        fuzz::{page_seeds, words},
+    };
+
+    /// The page that is given is the first free one, and never the map or what lies beyond it.
+    pub fn map(data: &[u8]) {
+        let words = words(data);
+        let map = Page::new(&words);
+        let last = pages_a_map(map.len()) - 1;
+        for from in [0, 1, 63, 64, u32::from(map.u16(0)) % (last + 2), last - 1, last, last + 1] {
+            let expected = (from..last).find(|bit| !is_used(map, *bit));
+            assert_eq!(first_free(map, from), expected, "from {from}");
+        }
+    }
+
+    /// Maps: empty, full, and with pages in use.
+    pub fn map_seeds() -> Vec<Vec<u8>> {
+        let mut seeds = page_seeds();
+        seeds.retain(|page| page[4] == PageType::Map as u8);
+        let with = |used: core::ops::Range<usize>| {
+            let mut page = seeds[0].clone();
+            page[used].fill(0xff);
+            page
+        };
+        vec![with(128..128), with(128..4096), with(128..300), with(300..4095)]
+    }
+}
+
 fn set_bit(mtr: &mut Mtr<'_>, map: Slot, bit: u32, used: bool) {
     let at = BITS_AT + bit as usize / 8;
     let byte = mtr.page(map).u8(at);

@@ -116,8 +116,8 @@ impl Ids {
         }
         let (space, trx) = self.ceilings();
         let (space, trx) = (SpaceId(space), TrxId(trx));
-        if trx > TrxId::MAX {
-            let what = "the transaction ids are used up: dump the database and load it anew";
+        if trx > TrxId::MAX || space > SpaceId::MAX {
+            let what = "the ids are used up: dump the database and load it anew";
             return Err(UsageError::Other(what.into()).into());
         }
         let mut mtr = Mtr::begin(&self.pool)?;

@@ -29,6 +29,8 @@
 
 pub mod active;
 mod chains;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod ids;
 pub mod lock;
 mod purge;

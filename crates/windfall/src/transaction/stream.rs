@@ -135,7 +135,7 @@ struct Piece {
     length: usize,
 }
 
-fn key_of(stream: u8, slice: u64) -> Vec<u8> {
+pub(super) fn key_of(stream: u8, slice: u64) -> Vec<u8> {
     [&[UNDO, stream][..], &slice.to_be_bytes()].concat()
 }
 

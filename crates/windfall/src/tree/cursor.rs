@@ -266,6 +266,17 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
                 batch.fill_down(node, self.limit, is_valid)
             };
             if counts {
+                // Whoever follows the bounds of damaged nodes may go in circles.
+                let gets_on = match &batch.high {
+                    Some(high) => batch.low < *high || !up && batch.low.is_empty(),
+                    None => true,
+                };
+                if !gets_on {
+                    let page = node.page().id().page;
+                    return Err(self
+                        .tree
+                        .damaged(page, "it does not reach beyond the key that it was found by"));
+                }
                 self.limit = self.limit.saturating_mul(4);
                 return Ok(true);
             }

@@ -23,6 +23,8 @@ mod change;
 mod check;
 mod cursor;
 mod descent;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod hash;
 mod load;
 pub mod overflow;

@@ -177,6 +177,22 @@ impl TestPool {
         Ok(Self { page_size: self.page_size, keeps_log: false, state, released: Event::new() })
     }
 
+    /// A pool with the same pages, and without a log.
+    #[cfg(feature = "fuzz")]
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        let state = self.state.lock();
+        let copies = state.pages.iter().map(|(id, frame)| {
+            let copy = self.frame();
+            Page::new(&copy.words).copy_from(Page::new(&frame.words));
+            (*id, copy)
+        });
+        let copied =
+            State { pages: copies.collect(), allocated: state.allocated.clone(), ..State::default() };
+        let state = Mutex::new(Rank::Leaf, copied);
+        Self { page_size: self.page_size, keeps_log: false, state, released: Event::new() }
+    }
+
     /// Rebuilds every page from the log and compares it with the pool's.
     ///
     /// # Errors

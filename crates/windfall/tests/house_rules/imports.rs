@@ -8,6 +8,7 @@ use super::source::{Source, Token};
 /// `tree::store` is the seam: the tree asks there for what keeps its pages, and what keeps them implements it, so it
 /// lies below both.
 const FLOORS: &[&[&str]] = &[
+    &["fuzz::input"],
     &["sync", "row", "canary"],
     &["ids"],
     &["error"],
@@ -30,10 +31,12 @@ const FLOORS: &[&[&str]] = &[
     &["options"],
     &["engine"],
     &["database", "metrics", "check", "session", "table", "index", "range", "cursor"],
+    &["fuzz"],
 ];
 
 /// Rooms that know less than their floor would allow: the tree is an algorithm over pages, whoever keeps them.
-const NARROW: &[(&str, &[&str])] = &[("tree", &["canary", "ids", "error", "page", "sync", "tree::store"])];
+const NARROW: &[(&str, &[&str])] =
+    &[("tree", &["canary", "ids", "error", "page", "sync", "tree::store", "fuzz::input"])];
 
 /// A path as it stands in a file, and the line of its last part.
 #[derive(Debug)]

@@ -1,18 +1,15 @@
-//! Damaged pages and damaged logs.
+//! Damaged pages.
 //!
-//! **Purpose.** `check` finds what was planted; whatever a page or a logged operation holds, nothing panics.
+//! **Purpose.** `check` finds what was planted. What any bytes do is for the fuzz targets (`page/fuzz.rs`, `tree/fuzz.rs`).
 //!
 //! **Invariants.** Every damage that changes what the tree means is found.
 //!
 //! **May touch.** What `tree` may touch.
 
-use proptest::prelude::*;
-
 use super::{confirm, header, put, remove, tree};
 use crate::{
     ids::{PageId, PageNo, SpaceId},
-    page::{self, Node, Page, PageOp, PageType},
-    sync::atomic::AtomicU64,
+    page::{Node, Page, PageType},
     tree::{Seek, Tree, store::PageStore, testpool::TestPool},
 };
 
@@ -141,119 +138,4 @@ fn a_leaf_whose_last_write_was_lost_is_told() {
         tree.store().damage(id(*page), |page| page.write(0, now));
     }
     confirm(&tree);
-}
-
-fn page_words(bytes: &[u8]) -> Vec<AtomicU64> {
-    let words: Vec<_> = (0..512).map(|_| AtomicU64::new(0)).collect();
-    let page = Page::new(&words);
-    page.write(0, &bytes[..bytes.len().min(4096)]);
-    words
-}
-
-/// Looks at everything that a reader may look at.
-fn look_around(page: Page<'_>, key: &[u8]) {
-    let node = Node::new(page);
-    let mut out = Vec::new();
-    let (slot, _) = node.find(key);
-    for slot in [0, slot, node.count(), usize::from(u16::MAX)] {
-        node.key_into(slot, &mut out);
-        node.value_into(slot, &mut out);
-        node.lower_into(&mut out);
-        node.upper_into(&mut out);
-        let _ = (node.header(slot), node.child(slot), node.words_of(slot));
-    }
-    let _ =
-        (node.contains(key), node.has_prefix_of(key), node.child_slot(key), node.child_slot_below(Some(key)));
-    let _ = (node.free_words(), node.live_words(), node.child_slot_below(None));
-    let _ = page::validate(page);
-}
-
-/// Operations of every kind with arbitrary fields.
-fn any_op(n: u8, slots: [u16; 2], a: &[u8], b: &[u8]) -> PageOp<'static> {
-    let (a, b): (&'static [u8], &'static [u8]) = (a.to_vec().leak(), b.to_vec().leak());
-    let header = header(slots[1].into());
-    let slot = slots[0];
-    let upper = slots[1].is_multiple_of(2).then_some(b);
-    match n {
-        0 => PageOp::Write { at: slot.into(), bytes: a },
-        1 => PageOp::LeafInsert { slot, header, suffix: a, value: b },
-        2 => PageOp::LeafReplace { slot, header, value: a },
-        3 => PageOp::LeafHeader { slot, header },
-        4 => PageOp::InnerInsert { slot, child: PageNo(7), suffix: a },
-        5 => PageOp::NodeRemove { slot },
-        6 => PageOp::NodeKeep { slots, lower: a, upper },
-        7 => PageOp::NodeBuild { level: slots[1] as u8 % 2, lower: a, upper, image: b },
-        _ => PageOp::Format { kind: PageType::Leaf, level: 0 },
-    }
-}
-
-fn bytes(page: Page<'_>) -> Vec<u8> {
-    let mut bytes = vec![0; page.len()];
-    page.read(0, &mut bytes);
-    bytes
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
-
-    #[test]
-    fn decoding_and_applying_noise_never_panics(
-        noise in prop::collection::vec(any::<u8>(), 0..200), tag in 0u8..12, page in prop::collection::vec(any::<u8>(), 64..300),
-    ) {
-        let mut noise = noise;
-        noise.insert(0, tag);
-        let words = page_words(&page);
-        let page = Page::new(&words);
-        for kind in [PageType::Leaf, PageType::Inner] {
-            page.set_u8(4, kind as u8);
-            look_around(page, &noise);
-            let mut rest = &noise[..];
-            while let Ok((op, behind)) = PageOp::decode(rest) {
-                let mut encoded = Vec::new();
-                op.encode(&mut encoded);
-                prop_assert_eq!(&encoded[..], &rest[..rest.len() - behind.len()]);
-                let before = bytes(page);
-                if op.apply(page, id(PageNo(3))).is_err() {
-                    prop_assert_eq!(before, bytes(page), "an operation failed and changed the page: {:?}", op);
-                }
-                look_around(page, &noise);
-                rest = behind;
-            }
-        }
-    }
-
-    #[test]
-    fn operations_on_noisy_nodes_never_panic(
-        n in 0u8..9, slots in prop::array::uniform2(prop_oneof![4 => 0u16..40, 1 => any::<u16>()]),
-        a in prop::collection::vec(any::<u8>(), 0..40), b in prop::collection::vec(any::<u8>(), 0..600),
-        hits in prop::collection::vec((28usize..200, any::<u8>()), 0..6), inner in any::<bool>(), rows in 1u64..40,
-    ) {
-        let words = page_words(&[]);
-        let page = Page::new(&words);
-        let mut list = page::NodeList::default();
-        for n in 0..rows {
-            let key = [b"common", &n.to_be_bytes()[..]].concat();
-            if inner { list.push_inner(&key, PageNo(n as u32)) } else { list.push_leaf(&key, header(n), &[4; 40]) }
-        }
-        let (lower, upper) = (&b"common"[..], Some(&b"commonX"[..]));
-        let image = list.image(lower, upper);
-        PageOp::NodeBuild { level: inner.into(), lower, upper, image: &image }.apply(page, id(PageNo(3))).unwrap();
-        if !inner {
-            prop_assert!(page::validate(page).is_ok());
-        }
-        let sound = hits.is_empty();
-        for (at, bits) in hits {
-            page.set_u8(at, page.u8(at) ^ bits);
-        }
-        look_around(page, &a);
-        let op = any_op(n, slots, &a, &b);
-        let mut encoded = Vec::new();
-        op.encode(&mut encoded);
-        prop_assert_eq!(PageOp::decode(&encoded), Ok((op, &[][..])));
-        let before = bytes(page);
-        if op.apply(page, id(PageNo(3))).is_err() {
-            prop_assert_eq!(before, bytes(page), "{:?} failed and changed the page (sound: {})", op, sound);
-        }
-        look_around(page, &a);
-    }
 }

@@ -1,0 +1,17 @@
+//! The fuzz targets of the command: files to load, and the command line.
+//!
+//! **Purpose.** Lists them for `crates/windfall-fuzz`, as `windfall::fuzz` does for the library.
+//!
+//! **Invariants.** Only builds with the feature `fuzz` have it.
+//!
+//! **May touch.** The readers.
+
+use windfall::fuzz::Target;
+
+use crate::{args, commands::lines};
+
+/// All of them.
+pub const TARGETS: &[Target] = &[
+    Target { name: "csv", run: lines::fuzz::csv, seeds: lines::fuzz::csv_seeds },
+    Target { name: "arguments", run: args::fuzz::arguments, seeds: args::fuzz::arguments_seeds },
+];

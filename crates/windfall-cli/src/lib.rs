@@ -1,0 +1,46 @@
+//! The command `windfall`.
+//!
+//! **Purpose.** Tables from the shell, the demo and the benchmarks, over the public API of the library alone.
+//!
+//! **Invariants.** What a command answers goes to standard output; what went wrong goes to standard error, as one line
+//! that names the thing and the cure. Exit code 0: done; 1: damage found, or a claim that does not hold; 2: the call, or
+//! a part of a benchmark, could not be served.
+//!
+//! **May touch.** The library `windfall`, the file system, the terminal.
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
+#![allow(
+    clippy::cast_sign_loss,
+    clippy::unchecked_time_subtraction,
+    reason = "what is cast and subtracted here are times, rates and places in drawings, and not negative"
+)]
+
+mod args;
+mod bench;
+mod columns;
+mod commands;
+mod demo;
+mod engine;
+mod failure;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
+mod measure;
+mod output;
+mod report;
+mod sweep;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+/// What the binary does.
+pub fn main() -> ExitCode {
+    match commands::run(args::Args::parse()) {
+        Ok(code) => code,
+        // Whoever reads our output may stop reading: `windfall scan t | head`.
+        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("windfall: {failure}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Every fuzz target over its seeds, its corpus, what was found to be wrong once, and mutants of them all: none panics,
+//! none takes long, none takes much memory. The fuzzer looks for more (`make fuzz`); this holds what it has found.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
+    env, fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+    process,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use windfall_fuzz::{Input, Mutator, Target, known, target, targets};
+
+/// How many mutants a target gets, all its inputs together.
+const MUTANTS: usize = 40_000;
+/// The most memory that an input of some kilobytes may take, in bytes: the longest frame of the log, and half as much.
+const MEMORY: usize = 96 << 20;
+/// No input takes that long, on however busy a machine.
+const LONGEST: Duration = Duration::from_mins(1);
+
+/// Counts what a thread has allocated.
+struct Counting;
+
+thread_local! {
+    static NOW: Cell<isize> = const { Cell::new(0) };
+    static MOST: Cell<isize> = const { Cell::new(0) };
+}
+
+fn count(bytes: isize) {
+    // While a thread ends its variables are gone.
+    let _ = NOW.try_with(|now| {
+        now.set(now.get() + bytes);
+        let _ = MOST.try_with(|most| most.set(most.get().max(now.get())));
+    });
+}
+
+// SAFETY: everything is passed on to the system's allocator; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size().cast_signed());
+        // SAFETY: the caller keeps the promises of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size().cast_signed());
+        // SAFETY: the caller keeps the promises of `alloc_zeroed`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        count(-layout.size().cast_signed());
+        // SAFETY: the caller keeps the promises of `dealloc`.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What a thread is at, and since when.
+type At = Mutex<Option<(Instant, &'static str, String, Vec<u8>)>>;
+
+/// Keeps a case for whoever looks into it, and says how.
+fn tell(target: &str, name: &str, bytes: &[u8], what: &str) {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{target}-{:08x}", crc(bytes)));
+    let kept = fs::write(&path, bytes);
+    eprintln!("\n{target}: {what}, with {name} ({} bytes)", bytes.len());
+    match kept {
+        Ok(()) => eprintln!(
+            "again: WINDFALL_FUZZ_INPUT={} WINDFALL_FUZZ_TARGET={target} cargo test -p windfall-fuzz --test held\n\
+             to keep it: move it to crates/windfall-fuzz/regressions/{target}/",
+            path.display()
+        ),
+        Err(error) => eprintln!("{}: {error}", path.display()),
+    }
+}
+
+/// A short name for bytes: FNV-1a.
+fn crc(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}
+
+/// Runs one input. Says whether the target held.
+fn holds(target: &'static Target, name: &str, bytes: &[u8], at: &At) -> bool {
+    *at.lock().expect("no holder panics") = Some((Instant::now(), target.name, name.into(), bytes.to_vec()));
+    let before = NOW.get();
+    MOST.set(before);
+    let result = catch_unwind(AssertUnwindSafe(|| (target.run)(bytes)));
+    let took = MOST.get() - before;
+    *at.lock().expect("no holder panics") = None;
+    let what = match result {
+        Err(_) => "it panics".to_owned(),
+        Ok(()) if took > MEMORY.cast_signed() => format!("it takes {} MiB of memory", took >> 20),
+        Ok(()) => return true,
+    };
+    tell(target.name, name, bytes, &what);
+    false
+}
+
+/// Runs a target over all it has, and over mutants. Gives the number of inputs, or `None` if one did not hold.
+fn run(target: &'static Target, at: &At) -> Option<usize> {
+    let inputs = known(target).expect("the inputs can be read");
+    for Input { name, bytes } in &inputs {
+        if !holds(target, name, bytes, at) {
+            return None;
+        }
+    }
+    // What is slow gets fewer, but as many every time.
+    let mutants = match target.name {
+        "database" => MUTANTS / 20,
+        "tree" => MUTANTS / 8,
+        _ => MUTANTS,
+    };
+    let mut mutator = Mutator::new(crc(target.name.as_bytes()).into());
+    for n in 0..mutants {
+        let input = &inputs[n % inputs.len()];
+        let other = &inputs[(n / inputs.len() + n) % inputs.len()];
+        let mutant = mutator.mutant(&input.bytes, &other.bytes);
+        if !holds(target, &format!("mutant {n}, of {}", input.name), &mutant, at) {
+            return None;
+        }
+    }
+    Some(inputs.len() + mutants)
+}
+
+/// A hang would say nothing: ends the process with the name of the input.
+fn watch(ats: &[At], left: &AtomicUsize) {
+    while left.load(SeqCst) > 0 {
+        thread::sleep(Duration::from_millis(50));
+        for at in ats {
+            if let Some((since, target, name, bytes)) = &*at.lock().expect("no holder panics")
+                && since.elapsed() > LONGEST
+            {
+                tell(target, name, bytes, &format!("it takes more than {} s", LONGEST.as_secs()));
+                process::abort();
+            }
+        }
+    }
+}
+
+#[test]
+fn no_input_that_is_known_and_no_mutant_of_one_breaks_a_target() {
+    let only = env::var("WINDFALL_FUZZ_TARGET").ok().map(|name| target(&name).expect("a target's name"));
+    if let Some(path) = env::var_os("WINDFALL_FUZZ_INPUT") {
+        let bytes = fs::read(path).expect("the input");
+        return (only.expect("WINDFALL_FUZZ_TARGET names its target").run)(&bytes);
+    }
+    let all: Vec<_> = targets().filter(|target| only.is_none_or(|only| only.name == target.name)).collect();
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(all.len());
+    let ats: Vec<At> = (0..threads).map(|_| At::default()).collect();
+    let (next, left) = (AtomicUsize::new(0), AtomicUsize::new(threads));
+    let broken = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        scope.spawn(|| watch(&ats, &left));
+        for at in &ats {
+            let (next, left, broken, all) = (&next, &left, &broken, &all);
+            scope.spawn(move || {
+                // The slow ones stand last: the longest first.
+                while let Some(target) = all.len().checked_sub(next.fetch_add(1, SeqCst) + 1).map(|n| all[n])
+                {
+                    let since = Instant::now();
+                    match run(target, at) {
+                        Some(inputs) => eprintln!(
+                            "{:>14}: {inputs:>6} inputs in {:4.1} s",
+                            target.name,
+                            since.elapsed().as_secs_f64()
+                        ),
+                        None => broken.lock().expect("no holder panics").push(target.name),
+                    }
+                }
+                left.fetch_sub(1, SeqCst);
+            });
+        }
+    });
+    let broken = broken.into_inner().expect("no holder panics");
+    assert!(broken.is_empty(), "these targets are broken: {broken:?}");
+}
+
+#[test]
+fn a_mutator_changes_nearly_all_and_repeats_itself() {
+    let (one, other) = (vec![3; 200], vec![5; 50]);
+    let mut changed = 0;
+    let (mut a, mut b) = (Mutator::new(7), Mutator::new(7));
+    for _ in 0..1000 {
+        let mutant = a.mutant(&one, &other);
+        assert_eq!(mutant, b.mutant(&one, &other));
+        changed += usize::from(mutant != one);
+    }
+    assert!(changed > 950, "{changed} of 1000");
+}

@@ -1,0 +1,39 @@
+//! The fuzz target of a table's record.
+//!
+//! **Purpose.** Any bytes as a record of the system tree.
+//!
+//! **Invariants.** What is accepted has just one stored form, and names each tree once.
+//!
+//! **May touch.** `ids`, the records.
+
+use std::collections::BTreeSet;
+
+use super::{IndexRecord, KeyPart, KeySpec, TableRecord};
+use crate::ids::SpaceId;
+
+/// A table's record.
+pub fn table(data: &[u8]) {
+    let Some(record) = TableRecord::decode(data) else { return };
+    assert_eq!(record.encode(), data);
+    let spaces: BTreeSet<_> = record.spaces().collect();
+    let names: BTreeSet<_> = record.indexes.iter().map(|index| index.name.clone()).collect();
+    assert!(spaces.len() == 1 + record.indexes.len() && names.len() == record.indexes.len());
+}
+
+/// Records of tables with and without indexes.
+pub fn table_seeds() -> Vec<Vec<u8>> {
+    let index = |n: u64, parts| IndexRecord {
+        name: format!("index {n}").into(),
+        space: SpaceId(n),
+        unique: n.is_multiple_of(2),
+        key: KeySpec { parts },
+    };
+    let parts = vec![KeyPart::Value { offset: 3, length: 4 }, KeyPart::Field { number: 9 }];
+    [vec![], vec![index(91, parts)], vec![index(91, vec![]), index(92, vec![KeyPart::Field { number: 0 }])]]
+        .into_iter()
+        .map(|indexes| {
+            let metadata = b"rows\x01anything"[..indexes.len() * 5].to_vec();
+            TableRecord { id: 4, version: 7, clustered: SpaceId(90), metadata, indexes }.encode()
+        })
+        .collect()
+}

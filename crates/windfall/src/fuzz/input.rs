@@ -1,0 +1,45 @@
+//! Takes fields from the bytes of a fuzzer.
+//!
+//! **Purpose.** What a decoder reads is made from a few fields, so that a mutation changes one thing at a time.
+//!
+//! **Invariants.** Any bytes are an input: what is missing is zero or empty.
+//!
+//! **May touch.** Nothing.
+
+/// The bytes that are left.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a>(pub &'a [u8]);
+
+impl<'a> Input<'a> {
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The next so many bytes, or as many as there are.
+    pub fn take(&mut self, most: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(most.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+
+    fn array<const N: usize>(&mut self) -> [u8; N] {
+        let taken = self.take(N);
+        core::array::from_fn(|n| taken.get(n).copied().unwrap_or(0))
+    }
+
+    /// The next byte.
+    pub fn u8(&mut self) -> u8 {
+        u8::from_le_bytes(self.array())
+    }
+
+    /// The next two bytes.
+    pub fn u16(&mut self) -> u16 {
+        u16::from_le_bytes(self.array())
+    }
+
+    /// The next eight bytes.
+    pub fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.array())
+    }
+}

@@ -1,0 +1,296 @@
+//! Fuzz targets of pages and of their changes.
+//!
+//! **Purpose.** [`page`] takes any bytes for a page that was read from disk, [`redo`] any bytes for logged changes.
+//!
+//! **Invariants.** Nothing that a page holds makes a reader panic. A node that passes [`validate`] answers for each of its
+//! records, can be made anew from them, and stays sound under changes that fit it. An operation that fails has changed
+//! nothing.
+//!
+//! **May touch.** `ids`, the rest of `page`.
+
+use super::{EntryHeader, HEADER, Node, NodeList, Page, PageOp, PageType, node::NODE_HEADER, validate};
+use crate::{
+    ids::{Lsn, PageId, PageNo, SpaceId, TrxId, UndoPos},
+    sync::atomic::AtomicU64,
+};
+
+/// The size of the pages.
+pub const SIZE: usize = 4096;
+
+/// No more operations are applied to one page: a longer log finds nothing else.
+const OPS: usize = 64;
+
+/// Where the pages belong.
+const ID: PageId = PageId { space: SpaceId(77), page: PageNo(3) };
+
+/// A page that begins with these bytes, and ends with them if there are enough.
+pub fn words(bytes: &[u8]) -> Vec<AtomicU64> {
+    let words: Vec<_> = (0..SIZE / 8).map(|_| AtomicU64::new(0)).collect();
+    Page::new(&words).write(0, &bytes[..bytes.len().min(SIZE)]);
+    words
+}
+
+/// The bytes of a page.
+pub fn bytes(page: Page<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; page.len()];
+    page.read(0, &mut bytes);
+    bytes
+}
+
+/// The last few bytes, as a key.
+fn some_key(data: &[u8]) -> &[u8] {
+    &data[data.len() - data.len().min(12)..]
+}
+
+/// Looks at everything that an optimistic reader may look at.
+fn look_around(page: Page<'_>, key: &[u8]) {
+    let node = Node::new(page);
+    let mut out = Vec::new();
+    let (slot, _) = node.find(key);
+    for slot in [0, slot, node.count(), usize::from(u16::MAX)] {
+        out.clear();
+        node.key_into(slot, &mut out);
+        node.value_into(slot, &mut out);
+        node.lower_into(&mut out);
+        node.upper_into(&mut out);
+        assert!(out.len() <= 5 * page.len(), "a record is longer than its page");
+        let _ = (node.header(slot), node.child(slot), node.words_of(slot), node.is_at(slot, key));
+    }
+    let _ =
+        (node.contains(key), node.has_prefix_of(key), node.child_slot(key), node.child_slot_below(Some(key)));
+    let _ = (node.free_words(), node.live_words(), node.child_slot_below(None));
+}
+
+/// The records of a node, whole keys and bodies, and its fences.
+#[derive(Debug, PartialEq)]
+struct Content {
+    level: u8,
+    lower: Vec<u8>,
+    upper: Option<Vec<u8>>,
+    records: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Content {
+    fn of(node: Node<'_>) -> Self {
+        let mut list = NodeList::default();
+        list.push_node(node, 0, node.count());
+        let (mut lower, mut upper) = (Vec::new(), Vec::new());
+        node.lower_into(&mut lower);
+        let upper = node.upper_into(&mut upper).then_some(upper);
+        let records = (0..list.len()).map(|n| (list.key(n).to_vec(), list.body(n).to_vec())).collect();
+        Self { level: node.level(), lower, upper, records }
+    }
+}
+
+/// A sound node answers for each of its records, and for the gap behind each.
+fn answers(node: Node<'_>, content: &Content) {
+    for (n, (key, _)) in content.records.iter().enumerate() {
+        assert!(node.contains(key) && node.has_prefix_of(key));
+        let (at, len) = node.value_range(n);
+        assert!(!node.is_leaf() || at + len <= node.page().len());
+        if n >= node.first_slot() {
+            assert_eq!(node.find(key), (n, true));
+            assert!(node.is_at(n, key));
+        }
+        assert!(node.is_leaf() || node.child_slot(key) == n);
+        let behind = [key, &[0][..]].concat();
+        let next = content.records.get(n + 1).is_some_and(|(next, _)| *next == behind);
+        if node.contains(&behind) {
+            assert_eq!(node.find(&behind), (n + 1, next));
+        }
+    }
+}
+
+/// A sound node can be made anew from what it holds.
+fn comes_back(node: Node<'_>, content: &Content) {
+    let mut list = NodeList::default();
+    list.push_node(node, 0, node.count());
+    let upper = content.upper.as_deref();
+    let image = list.image(&content.lower, upper);
+    let words = words(&[]);
+    let page = Page::new(&words);
+    let op = PageOp::NodeBuild { level: content.level, lower: &content.lower, upper, image: &image };
+    assert_eq!(op.apply(page, ID), Ok(()), "what was in a node does not fit one");
+    match validate(page) {
+        Ok(node) => assert_eq!(Content::of(node), *content),
+        Err(what) => panic!("a node that was made of a sound one: {what}"),
+    }
+}
+
+/// Changes a sound node as a tree would: it stays sound, and holds what was put into it.
+fn changes_well(page: Page<'_>, data: &[u8]) {
+    for chunk in data.chunks(9).take(8) {
+        let node = Node::new(page);
+        let mut key = Vec::new();
+        page.append_to(NODE_HEADER, node.prefix_len(), &mut key);
+        key.extend_from_slice(&chunk[..chunk.len() / 2]);
+        let (slot, found) = node.find(&key);
+        if !node.contains(&key) || slot < node.first_slot() {
+            continue;
+        }
+        let (index, header) = (slot as u16, EntryHeader::new(TrxId(7), UndoPos(9)));
+        let suffix = &key[node.prefix_len()..];
+        let (op, there) = match (found, node.is_leaf()) {
+            (true, true) if chunk[0] % 2 == 0 => {
+                (PageOp::LeafReplace { slot: index, header, value: data }, true)
+            }
+            (true, _) => (PageOp::NodeRemove { slot: index }, false),
+            (false, true) => (PageOp::LeafInsert { slot: index, header, suffix, value: chunk }, true),
+            (false, false) => (PageOp::InnerInsert { slot: index, child: PageNo(8), suffix }, true),
+        };
+        if op.apply(page, ID).is_err() {
+            // It has no room, and only what makes it longer may say so.
+            assert!(there, "{op:?} does not fit a sound node");
+            continue;
+        }
+        match validate(page) {
+            Ok(node) => assert_eq!(node.find(&key), (slot, there), "{op:?}"),
+            Err(what) => panic!("{what}, behind {op:?}"),
+        }
+    }
+}
+
+/// Takes the page for a node, and holds a sound one to its word.
+fn look(page: Page<'_>, data: &[u8]) {
+    look_around(page, some_key(data));
+    let Ok(node) = validate(page) else { return };
+    let content = Content::of(node);
+    answers(node, &content);
+    comes_back(node, &content);
+}
+
+/// A page that was read from disk.
+pub fn page(data: &[u8]) {
+    let words = words(data);
+    let page = Page::new(&words);
+    let id = page.id();
+    let found = page.verify(id);
+    let whole = page.u32(0) == page.checksum();
+    assert_eq!(found.is_ok(), whole, "the checksum decides");
+    page.seal();
+    assert_eq!(page.verify(id), Ok(()));
+    assert!(page.verify(PageId { page: PageNo(id.page.0 ^ 1), ..id }).is_err());
+    let _ = (page.lsn(), page.is_zero(), PageType::from_u8(page.page_type()));
+    look(page, data);
+    if validate(page).is_ok() {
+        changes_well(page, data);
+    }
+}
+
+/// Logged changes of a page, from one that was never written on.
+pub fn redo(data: &[u8]) {
+    let words = words(&[]);
+    let page = Page::new(&words);
+    let mut rest = data;
+    for _ in 0..OPS {
+        let Ok((op, behind)) = PageOp::decode(rest) else { break };
+        let mut encoded = Vec::new();
+        op.encode(&mut encoded);
+        assert_eq!(encoded, rest[..rest.len() - behind.len()], "{op:?}");
+        let before = bytes(page);
+        if op.apply(page, ID).is_err() {
+            assert!(before == bytes(page), "an operation failed and changed the page: {op:?}");
+        }
+        look(page, data);
+        rest = behind;
+    }
+    if validate(page).is_ok() {
+        changes_well(page, data);
+    }
+}
+
+fn header(n: u64) -> EntryHeader {
+    EntryHeader { trx: TrxId(n), flags: n as u16 % 3, undo: UndoPos(n << 7) }
+}
+
+/// The logged form of operations, one behind the other.
+fn logged(ops: &[PageOp<'_>]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for op in ops {
+        op.encode(&mut out);
+    }
+    out
+}
+
+/// Builds a node of so many records, and runs something with the operation.
+fn build<T>(rows: u32, level: u8, upper: Option<&[u8]>, run: impl FnOnce(PageOp<'_>) -> T) -> T {
+    let lower: &[u8] = if upper.is_some() { b"common" } else { b"" };
+    let mut list = NodeList::default();
+    if level > 0 {
+        list.push_inner(lower, PageNo(40));
+    }
+    for n in 0..rows {
+        let key = [b"common", &n.to_be_bytes()[..]].concat();
+        if level > 0 {
+            list.push_inner(&key, PageNo(n));
+        } else {
+            list.push_leaf(&key, header(n.into()), &[n as u8; 20][..n as usize % 20]);
+        }
+    }
+    let image = list.image(lower, upper);
+    run(PageOp::NodeBuild { level, lower, upper, image: &image })
+}
+
+/// Every operation, on nodes that they fit.
+pub fn redo_seeds() -> Vec<Vec<u8>> {
+    let upper = Some(&b"commonX"[..]);
+    let leaf = [
+        PageOp::LeafInsert { slot: 0, header: header(1), suffix: b"", value: b"the first" },
+        PageOp::LeafInsert { slot: 3, header: header(2), suffix: &[0, 0, 0, 1, 5], value: b"between" },
+        PageOp::LeafReplace { slot: 2, header: header(3), value: b"shorter" },
+        PageOp::LeafReplace { slot: 2, header: header(4), value: &[7; 90] },
+        PageOp::LeafHeader { slot: 1, header: header(5) },
+        PageOp::NodeRemove { slot: 4 },
+        PageOp::NodeKeep { slots: [1, 4], lower: b"c", upper: Some(b"d") },
+    ];
+    let inner = [
+        PageOp::InnerInsert { slot: 1, child: PageNo(9), suffix: b"\0\0" },
+        PageOp::NodeRemove { slot: 2 },
+        PageOp::NodeKeep { slots: [0, 3], lower: b"common", upper: None },
+    ];
+    let raw = [
+        PageOp::Format { kind: PageType::Map, level: 0 },
+        PageOp::Write { at: 32, bytes: b"WFSPACE1" },
+        PageOp::Format { kind: PageType::Leaf, level: 0 },
+        PageOp::Write { at: 28, bytes: &[1, 0, 4, 0] },
+        PageOp::LeafInsert { slot: 0, header: header(6), suffix: b"key", value: b"value" },
+    ];
+    let with = |op: PageOp<'_>, ops: &[PageOp<'_>]| [logged(&[op]), logged(ops)].concat();
+    vec![
+        build(6, 0, upper, |op| with(op, &leaf)),
+        build(9, 0, None, |op| with(op, &leaf[1..6])),
+        build(6, 1, upper, |op| with(op, &inner)),
+        build(6, 2, None, |op| with(op, &inner)),
+        build(0, 0, None, |op| with(op, &leaf[..1])),
+        logged(&raw),
+    ]
+}
+
+/// Pages of every type.
+pub fn page_seeds() -> Vec<Vec<u8>> {
+    let words = words(&[]);
+    let page = Page::new(&words);
+    let mut seeds = Vec::new();
+    let mut keep = || {
+        page.set_lsn(Lsn(4711));
+        page.seal();
+        seeds.push(bytes(page));
+    };
+    for (rows, level, upper) in
+        [(0, 0, None), (3, 0, None), (40, 0, Some(&b"commonX"[..])), (12, 1, Some(b"d")), (30, 3, None)]
+    {
+        let built = build(rows, level, upper, |op| op.apply(page, ID));
+        assert_eq!(built, Ok(()));
+        if rows > 0 {
+            // A hole in the heap.
+            assert_eq!(PageOp::NodeRemove { slot: 1 }.apply(page, ID), Ok(()));
+        }
+        keep();
+    }
+    for kind in [PageType::Free, PageType::Map, PageType::Overflow, PageType::Undo] {
+        page.format(ID, kind, 0);
+        page.write(HEADER, b"some content");
+        keep();
+    }
+    seeds
+}

@@ -1,0 +1,169 @@
+//! Fuzz targets of trees and of overflow chains.
+//!
+//! **Purpose.** [`tree`] changes bytes of the pages of a tree and reads it in every way; [`overflow`] takes any bytes for a
+//! reference to a chain, and for a page of one.
+//!
+//! **Invariants.** Every read ends, with an answer or an error, whatever the pages hold. A tree that passes its check gives
+//! each entry, once, in order, both ways and by its key.
+//!
+//! **May touch.** What `tree` may touch.
+
+use super::{
+    Seek, Tree,
+    hash::HashBudget,
+    overflow::{Link, OverflowRef, capacity},
+    store::{MiniTransaction, PageStore},
+    testpool::TestPool,
+};
+use crate::{
+    error::Result,
+    fuzz::input::Input,
+    ids::{PageId, PageNo, SpaceId, TrxId, UndoPos},
+    page::{
+        EntryHeader, Page,
+        fuzz::{SIZE, words},
+    },
+    sync::{Arc, OnceLock},
+};
+
+/// How many entries the tree has: three levels of small pages.
+const ENTRIES: u64 = 700;
+/// No read of a tree of this size gives more.
+const MOST: usize = 20_000;
+
+fn put(tree: &Tree<TestPool>, key: &[u8], header: EntryHeader, value: &[u8]) -> Result<()> {
+    let mut mtr = tree.store().begin()?;
+    tree.seek_for_change(&mut mtr, key, Some(value.len()))?.insert(&mut mtr, header, value);
+    mtr.commit().map(drop)
+}
+
+fn key_of(n: u64) -> Vec<u8> {
+    // Long keys: inner nodes with few children, so that there are several levels.
+    [&[b'k'; 90][..], &(n * 3).to_be_bytes(), &[b'-'; 100]].concat()
+}
+
+fn tree_on(pool: TestPool) -> Tree<TestPool> {
+    Tree::new(Arc::new(pool), SpaceId(77), Arc::new(HashBudget::new(1 << 20)))
+}
+
+/// A tree with a long value.
+fn made() -> Result<Tree<TestPool>> {
+    let tree = tree_on(TestPool::new(SIZE, false));
+    for n in 0..ENTRIES {
+        put(
+            &tree,
+            &key_of(n),
+            EntryHeader::new(TrxId(n), UndoPos(n << 7)),
+            &[n as u8; 40][..n as usize % 40],
+        )?;
+    }
+    let mut mtr = tree.store().begin()?;
+    let mut chain = tree.begin_overflow(&mut mtr, 4711)?;
+    mtr.commit()?;
+    chain.write(&[9; 10_000])?;
+    let (reference, _) = chain.finish()?;
+    let flags = EntryHeader::OVERFLOW;
+    put(&tree, b"long", EntryHeader { trx: TrxId(1), flags, undo: UndoPos(8) }, &reference.to_bytes())?;
+    Ok(tree)
+}
+
+/// The keys that a cursor gives; `None` if it found damage. It has to end.
+fn walk(tree: &Tree<TestPool>, up: bool) -> Option<Vec<Vec<u8>>> {
+    let mut keys = Vec::new();
+    let mut cursor = tree.cursor();
+    while if up { cursor.next() } else { cursor.prev() }.ok()? {
+        keys.push(cursor.key().to_vec());
+        assert!(keys.len() <= MOST, "a cursor goes round in circles");
+    }
+    if !up {
+        keys.reverse();
+    }
+    Some(keys)
+}
+
+/// Reads by every way; what it reads may be damaged.
+fn look(tree: &Tree<TestPool>, key: &[u8]) {
+    let mut value = Vec::new();
+    for seek in [Seek::AtLeast(key), Seek::Above(key), Seek::AtMost(key), Seek::Below(key)] {
+        let _ = tree.cursor().seek(seek);
+    }
+    if let Ok(Some(header)) = tree.get_into(key, &mut value)
+        && header.is_overflow()
+        && let Some(reference) = OverflowRef::from_bytes(&value)
+    {
+        let mut long = Vec::new();
+        let read = tree.read_overflow(reference).read_to_end(&mut long);
+        assert!(long.len() <= MOST, "a chain goes round in circles");
+        assert!(read.is_err() || long.len() as u64 == reference.length);
+    }
+    let _ = tree.height();
+}
+
+/// A tree, some bytes of which are others.
+pub fn tree(data: &[u8]) {
+    static MADE: OnceLock<Result<Tree<TestPool>>> = OnceLock::new();
+    let Ok(made) = MADE.get_or_init(made) else { panic!("a tree cannot be made") };
+    let tree = tree_on(made.store().copy());
+    let pages = tree.store().allocated(*tree.space());
+    let mut input = Input(data);
+    while !input.is_empty() {
+        let page = pages[usize::from(input.u8()) % pages.len()];
+        let at = usize::from(input.u16()) % SIZE;
+        let len = usize::from(input.u8()) % 48;
+        let bytes = input.take(len);
+        let bytes = &bytes[..bytes.len().min(SIZE - at)];
+        tree.store().damage(PageId { space: *tree.space(), page }, |page| page.write(at, bytes));
+    }
+    let (up, down) = (walk(&tree, true), walk(&tree, false));
+    for key in [&key_of(0)[..], &key_of(ENTRIES / 2), b"long", b"", &[0xff; 9], data] {
+        look(&tree, key);
+    }
+    let Ok(report) = tree.check() else { return };
+    let Some(keys) = up else { panic!("the check finds nothing, and a cursor does") };
+    assert_eq!(keys.len() as u64, report.entries);
+    assert!(keys.is_sorted_by(|a, b| a < b), "keys out of order, and the check finds nothing");
+    assert!(down.is_some_and(|down| down == keys), "a cursor finds another tree from behind");
+    for key in keys.iter().step_by(7) {
+        assert!(tree.get_into(key, &mut Vec::new()).is_ok_and(|found| found.is_some()));
+    }
+}
+
+/// Nothing, and bytes of the root, of inner nodes, of leaves, of the chain.
+pub fn tree_seeds() -> Vec<Vec<u8>> {
+    let patch = |page: u8, at: u16, bytes: &[u8]| {
+        [&[page][..], &at.to_le_bytes(), &[bytes.len() as u8], bytes].concat()
+    };
+    let mut seeds = vec![vec![], [patch(1, 36, &[0, 0]), patch(2, 38, &[3, 0])].concat()];
+    for page in [0, 1, 2, 9, 50, 51, 52, 53] {
+        seeds.push(patch(page, 28, &[3, 0, 9, 0, 0, 0]));
+        seeds.push(patch(page, 40, b"k"));
+        seeds.push(patch(page, 4, &[3, 1]));
+    }
+    seeds
+}
+
+/// A reference to a chain, and a page of one.
+pub fn overflow(data: &[u8]) {
+    if let Some(reference) = OverflowRef::from_bytes(data) {
+        assert_eq!(reference.to_bytes(), data);
+    }
+    let mut input = Input(data);
+    let (stamp, place) = (input.u64(), u32::from(input.u8()));
+    let words = words(input.0);
+    let page = Page::new(&words);
+    let Some(link) = Link::of(page, stamp, place) else { return };
+    assert!(link.len <= capacity(SIZE) && Link::place_of(page) == place);
+    assert_eq!(Link::of(page, stamp ^ 1, place).map(|link| link.next), None::<PageNo>);
+}
+
+/// References and pages of chains.
+pub fn overflow_seeds() -> Vec<Vec<u8>> {
+    let mut page = vec![0; 60];
+    page[4] = 5;
+    page[28..32].copy_from_slice(&7u32.to_le_bytes());
+    page[32..40].copy_from_slice(&4711u64.to_le_bytes());
+    page[40] = 2;
+    page[44] = 12;
+    let reference = OverflowRef { length: 10_000, stamp: 4711, first: PageNo(12) };
+    vec![reference.to_bytes().to_vec(), [&4711u64.to_le_bytes()[..], &[2], &page].concat()]
+}

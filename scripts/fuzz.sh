@@ -1,0 +1,145 @@
+#!/usr/bin/env bash
+# Fuzzes every decoder of bytes that may be anything.
+#
+#   fuzz.sh SECONDS             all targets, for so many seconds together
+#   fuzz.sh SECONDS TARGET...   these targets alone
+#   fuzz.sh replay TARGET FILE  one input again
+#   fuzz.sh minimise [TARGET]   keeps of the corpus, and of what fuzzing has added, what reaches different code
+#
+# No other tool and no nightly toolchain is needed: libFuzzer is built by the crate `libfuzzer-sys`, the pinned compiler
+# knows the instrumentation that it wants, and RUSTC_BOOTSTRAP lets it link its own AddressSanitizer. So the fuzzer
+# sees the code that the same compiler makes for users.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=scripts/common.sh
+source scripts/common.sh
+
+crate=crates/windfall-fuzz
+machine=$(uname -m)-unknown-linux-gnu
+build=$PWD/target/fuzz
+binary=$build/$machine/fuzz/windfall-fuzz
+work=$build/work
+# What one input may take: seconds, and MiB in one piece. Memory that epochs free later would be taken for leaks.
+limits=(-timeout=25 -rss_limit_mb=2048 -malloc_limit_mb=128 -max_len=8192 -detect_leaks=0)
+
+build_fuzzer() {
+    need_rust
+    need g++ g++
+    say "building the fuzzer"
+    local flags=(
+        -Cpasses=sancov-module
+        -Cllvm-args=-sanitizer-coverage-level=4
+        -Cllvm-args=-sanitizer-coverage-inline-8bit-counters
+        -Cllvm-args=-sanitizer-coverage-pc-table
+        -Cllvm-args=-sanitizer-coverage-trace-compares
+        -Zsanitizer=address
+    )
+    # A target of its own, so that build scripts and macros are not instrumented.
+    RUSTC_BOOTSTRAP=1 RUSTFLAGS="${flags[*]}" cargo build --profile fuzz --target "$machine" --target-dir "$build" \
+        -p windfall-fuzz --features fuzzer --bin windfall-fuzz
+}
+
+fuzzer() {
+    local target=$1
+    shift
+    WINDFALL_FUZZ_TARGET=$target "$binary" "$@"
+}
+
+all_targets() {
+    WINDFALL_FUZZ_TARGET=list "$binary"
+}
+
+number_after() {
+    sed -n "s/^$2 *//p" "$1" | tail -n 1
+}
+
+# Gives TARGET so many seconds; adds a line to the table.
+fuzz() {
+    local target=$1 seconds=$2
+    local log=$work/$target.log
+    mkdir -p "$work/$target/new" "$work/$target/seeds" "$work/$target/found" "$crate/corpus/$target"
+    printf '%-14s %4d s ... ' "$target" "$seconds"
+    local state=held known=("$crate/corpus/$target")
+    [[ ! -d $crate/regressions/$target ]] || known+=("$crate/regressions/$target")
+    WINDFALL_FUZZ_SEEDS=$work/$target/seeds fuzzer "$target" "${limits[@]}" -max_total_time="$seconds" \
+        -print_final_stats=1 -artifact_prefix="$work/$target/found/" \
+        "$work/$target/new" "$work/$target/seeds" "${known[@]}" \
+        >"$log" 2>&1 </dev/null || state=broken
+    local runs new
+    runs=$(number_after "$log" stat::number_of_executed_units:)
+    new=$(number_after "$log" stat::new_units_added:)
+    printf '%s\n' "$state"
+    local crashes=0
+    if [[ $state == broken ]]; then
+        crashes=1
+        broken+=("$target")
+    fi
+    table+=("$(printf '%-14s %12s %12s %8d' "$target" "${runs:-0}" "${new:-0}" "$crashes")")
+}
+
+# Keeps of the corpus of TARGET, and of what was added to it, the least that reaches all that they reach together.
+minimise() {
+    local target=$1 kept=$work/$1/kept
+    rm -rf "$kept"
+    mkdir -p "$kept" "$work/$target/new" "$crate/corpus/$target"
+    fuzzer "$target" "${limits[@]}" -merge=1 "$kept" "$crate/corpus/$target" "$work/$target/new" \
+        >"$work/$target.log" 2>&1 </dev/null || fail "the corpus of $target: see $work/$target.log"
+    # A repository is no place for a fuzzer's whole memory: the shortest, up to some kilobytes.
+    local size=0 file
+    rm -f "$crate/corpus/$target"/*
+    while read -r bytes file; do
+        ((size += bytes)) || true
+        ((size > 48 << 10)) && break
+        mv "$file" "$crate/corpus/$target/"
+    done < <(find "$kept" -type f -printf '%s %p\n' | sort -n)
+    printf '%-14s %5d inputs\n' "$target" "$(find "$crate/corpus/$target" -type f | wc -l)"
+    rmdir --ignore-fail-on-non-empty "$crate/corpus/$target"
+}
+
+case ${1:-} in
+replay)
+    [[ $# == 3 ]] || fail "give a target and a file: fuzz.sh replay TARGET FILE"
+    build_fuzzer
+    fuzzer "$2" "${limits[@]}" "$3"
+    exit
+    ;;
+minimise)
+    shift
+    build_fuzzer
+    targets=("$@")
+    [[ $# != 0 ]] || mapfile -t targets < <(all_targets)
+    for target in "${targets[@]}"; do
+        minimise "$target"
+    done
+    exit
+    ;;
+'' | *[!0-9]*)
+    fail "give the number of seconds: make fuzz SECONDS=600"
+    ;;
+esac
+
+total=$1
+shift
+build_fuzzer
+targets=("$@")
+[[ $# != 0 ]] || mapfile -t targets < <(all_targets)
+each=$((total / ${#targets[@]}))
+((each > 0)) || each=1
+say "fuzzing ${#targets[@]} targets, $each s each"
+broken=()
+table=()
+for target in "${targets[@]}"; do
+    fuzz "$target" "$each"
+done
+
+say "what was found"
+printf '%-14s %12s %12s %8s\n' target executions "new inputs" crashes
+printf '%s\n' "${table[@]}"
+if ((${#broken[@]} > 0)); then
+    for target in "${broken[@]}"; do
+        printf '\n%s: what it says is in %s\n' "$target" "$work/$target.log"
+        find "$work/$target/found" -type f -newer "$binary" -printf "again: bash scripts/fuzz.sh replay $target %p\n"
+        printf 'to keep it as a test: mkdir -p %s && mv FILE there\n' "$crate/regressions/$target"
+    done
+    fail "these targets are broken: ${broken[*]}"
+fi
