@@ -62,7 +62,7 @@ fn net(bug: Bug) -> Net {
 }
 
 /// Longer than the slowest net takes on a busy machine: who waits for ever has failed, too.
-const PATIENCE: Duration = Duration::from_mins(10);
+const PATIENCE: Duration = Duration::from_mins(5);
 
 fn cargo(net: Net) -> Command {
     let mut cargo = Command::new(env!("CARGO"));
