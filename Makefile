@@ -1,10 +1,10 @@
 # Every target installs what it needs, says what it does, and can be run again. The work is in scripts/.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak fuzz bench doc
+.PHONY: help demo test soak sanitize fuzz bench doc
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## drop tables under load and watch: terminal table and report.html (ARGS="--seconds 20 --out DIR")
 	@bash scripts/demo.sh $(ARGS)
@@ -23,3 +23,6 @@ fuzz: ## look for bytes that break a decoder, for SECONDS=600 (TARGETS="page csv
 
 doc: ## the documentation of the library
 	@bash scripts/doc.sh
+
+sanitize: ## real threads under the thread and the address sanitizer of a nightly compiler (SECONDS=600)
+	@bash scripts/sanitize.sh $(SECONDS)

@@ -80,6 +80,17 @@ need_rust() {
     if cargo_suits; then
         return
     fi
+    need_rustup
+    say "installing Rust $toolchain"
+    rustup toolchain install "$toolchain" --profile minimal --component rustfmt,clippy --no-self-update
+    cargo_suits || fail "rustup installed Rust $toolchain, but cargo does not run: $(cargo --version 2>&1 || true)"
+}
+
+# rustup, whatever cargo is there beside it.
+need_rustup() {
+    if [[ -x ${CARGO_HOME:-$HOME/.cargo}/bin/rustup ]]; then
+        export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
+    fi
     if ! has rustup; then
         need curl curl ca-certificates
         say "installing rustup into ${CARGO_HOME:-$HOME/.cargo}"
@@ -97,7 +108,4 @@ need_rust() {
         export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
         hash -r
     fi
-    say "installing Rust $toolchain"
-    rustup toolchain install "$toolchain" --profile minimal --component rustfmt,clippy --no-self-update
-    cargo_suits || fail "rustup installed Rust $toolchain, but cargo does not run: $(cargo --version 2>&1 || true)"
 }

@@ -7,5 +7,5 @@ source scripts/common.sh
 
 need_rust
 say "building the documentation"
-RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+RUSTDOCFLAGS="-D warnings" cargo doc -p windfall --no-deps
 say "open ${CARGO_TARGET_DIR:-target}/doc/windfall/index.html"

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
-nets=(crash damage)
+nets=(crash damage kill)
 
 # A test of the engine that draws new cases for so many seconds: soak_test TARGET SECONDS SEED.
 soak_test() {
@@ -21,6 +21,10 @@ net_crash() {
 
 net_damage() {
     soak_test damage "$@"
+}
+
+net_kill() {
+    soak_test kill "$@"
 }
 
 usage() {

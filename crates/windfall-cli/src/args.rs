@@ -105,6 +105,10 @@ pub struct LoadArgs {
     /// Replace the row when its key exists already, instead of calling the line bad.
     #[arg(long)]
     pub replace: bool,
+    /// The longest line, with what is quoted in it; a longer one stops the load. It takes a few times its length of
+    /// memory. The header has at most 1m.
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "64m")]
+    pub max_line: u64,
 }
 
 /// Options of `get`.

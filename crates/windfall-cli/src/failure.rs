@@ -4,9 +4,11 @@
 //!
 //! **Invariants.** The line names the thing and, where there is one, the cure.
 //!
-//! **May touch.** Nothing.
+//! **May touch.** `interrupt`.
 
 use std::{fmt, io};
+
+use crate::interrupt::Signal;
 
 /// The result of a command.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
@@ -20,6 +22,8 @@ pub enum Failure {
     Answer(io::Error),
     /// Another call to the system failed.
     System(io::Error),
+    /// A signal has ended it in good order, and this is what stays.
+    Stopped(Signal, String),
     /// Anything else, said in words.
     Said(String),
 }
@@ -28,6 +32,11 @@ impl Failure {
     /// A failure in words.
     pub fn said(what: impl Into<String>) -> Self {
         Self::Said(what.into())
+    }
+
+    /// The exit code.
+    pub fn code(&self) -> u8 {
+        if let Self::Stopped(signal, _) = self { signal.code() } else { 2 }
     }
 
     /// Whether the reader of our output has gone.
@@ -42,6 +51,7 @@ impl fmt::Display for Failure {
             Self::Engine(e) => e.to_string(),
             Self::Answer(e) => format!("the answer cannot be written: {e}"),
             Self::System(e) => e.to_string(),
+            Self::Stopped(signal, left) => format!("stopped by {}; {left}", signal.name()),
             Self::Said(what) => what.clone(),
         };
         // One failure, one line, whatever was quoted in it.

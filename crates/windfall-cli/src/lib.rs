@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** What a command answers goes to standard output; what went wrong goes to standard error, as one line
 //! that names the thing and the cure. Exit code 0: done; 1: damage found, or a claim that does not hold; 2: the call, or
-//! a part of a benchmark, could not be served.
+//! a part of a benchmark, could not be served; 128 and the number of a signal: that has ended it.
 //!
 //! **May touch.** The library `windfall`, the file system, the terminal.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
@@ -23,6 +23,7 @@ mod engine;
 mod failure;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
+mod interrupt;
 mod measure;
 mod output;
 mod report;
@@ -40,7 +41,7 @@ pub fn main() -> ExitCode {
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("windfall: {failure}");
-            ExitCode::from(2)
+            ExitCode::from(failure.code())
         }
     }
 }

@@ -48,6 +48,32 @@ pub fn text(bytes: &[u8]) -> String {
     }
 }
 
+/// The most characters of a quotation, and the most names of a list.
+const QUOTED: usize = 60;
+const LISTED: usize = 8;
+
+/// Bytes as a message quotes them: the beginning of them, if they are many.
+pub fn quoted(bytes: &[u8]) -> String {
+    // One more character than is shown tells whether there are more.
+    let end = match str::from_utf8(bytes) {
+        Ok(text) => text.char_indices().nth(QUOTED + 1).map_or(text.len(), |(end, _)| end),
+        Err(_) => bytes.len().min(QUOTED + 1),
+    };
+    let text = text(&bytes[..end]);
+    match text.char_indices().nth(QUOTED) {
+        None => text,
+        Some((end, _)) => format!("{}...", &text[..end]),
+    }
+}
+
+/// Names as a message lists them: the first, if they are many.
+pub fn listed(names: &[String]) -> String {
+    let shown: Vec<String> = names.iter().take(LISTED).map(|name| quoted(name.as_bytes())).collect();
+    let more = names.len() - shown.len();
+    let shown = shown.join(", ");
+    if more == 0 { shown } else { format!("{shown}, ... and {} more", count(more as u64)) }
+}
+
 /// Bytes for programs.
 pub fn value(bytes: &[u8]) -> Value {
     str::from_utf8(bytes).map_or_else(|_| json!({ "hex": hex(bytes) }), Into::into)
@@ -180,6 +206,18 @@ mod tests {
             [time(999.0), time(1500.0), time(2.5e7), time(3e9)],
             ["999 ns", "1.50 µs", "25.0 ms", "3.00 s"]
         );
+    }
+
+    #[test]
+    fn quotations_are_cut() {
+        let long = "é".repeat(QUOTED);
+        assert_eq!(quoted(long.as_bytes()), long);
+        assert_eq!(quoted(format!("{long}é").as_bytes()), format!("{long}..."));
+        assert_eq!(quoted(&[0xff; 2]), "\\xff\\xff");
+        assert_eq!(quoted(&[0xff; 1_000]), format!("{}...", "\\xff".repeat(QUOTED / 4)));
+        let names: Vec<String> = (0..10).map(|n| n.to_string()).collect();
+        assert_eq!(listed(&names[..3]), "0, 1, 2");
+        assert_eq!(listed(&names), "0, 1, 2, 3, 4, 5, 6, 7, ... and 2 more");
     }
 
     #[test]

@@ -10,18 +10,21 @@
 //!
 //! **May touch.** `buffer`, `log`, `transaction` by a trait of its own.
 
+#[cfg(all(test, feature = "model"))]
+mod interleavings;
+
 use core::time::Duration;
 
 use crate::{
     buffer::{BufferPool, FileState},
-    canary::{Bug, is_planted},
     env::{Env, Kind, Next, Worker},
     error::Result,
     ids::{Lsn, SpaceId},
     log::{ControlFile, GroupWriter},
     sync::{
-        Arc, Event, Mutex, OnceLock, Rank,
+        Arc, Bug, Event, Mutex, OnceLock, Rank,
         atomic::{AtomicU64, Ordering::Relaxed},
+        planted,
     },
     transaction::Transactions,
 };
@@ -124,12 +127,10 @@ impl Checkpointer {
         // This makes room.
         let _room = log.admit_drop(group.log_bytes())?;
         let (start, end) = log.begin_group().append(group.bytes())?;
-        log.sync_to(end)?;
-        let (space_ceiling, trx_ceiling) = unfinished.ceilings();
-        if is_planted(Bug::LogCutEarly) {
-            log.set_floor(floor);
-            while log.step() == Next::Again {}
+        if !planted(Bug::FloorBeforeTheLog) {
+            log.sync_to(end)?;
         }
+        let (space_ceiling, trx_ceiling) = unfinished.ceilings();
         control.update(|control| {
             control.floor = floor.max(control.floor);
             control.checkpoint = start;

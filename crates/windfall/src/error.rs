@@ -83,6 +83,14 @@ impl Owner {
         }
     }
 
+    /// What is to be made shorter then.
+    fn part_of_key(&self) -> &'static str {
+        match self {
+            Self::Unknown | Self::Table(_) => "it",
+            Self::Index { .. } => "the one or the other",
+        }
+    }
+
     /// A tablespace of this owner.
     fn tree(&self, space: SpaceId) -> String {
         match self {
@@ -226,8 +234,9 @@ pub enum UsageError {
     },
     /// A key longer than a page allows.
     #[error(
-        "{} has {length} bytes, and {owner} takes at most {limit}: make it shorter, or the pages of a new database larger",
-        owner.key()
+        "{} has {length} bytes, and {owner} takes at most {limit}: make {} shorter, or the pages of a new database larger",
+        owner.key(),
+        owner.part_of_key()
     )]
     KeyTooLong {
         /// Whose key it is.

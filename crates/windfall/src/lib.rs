@@ -11,7 +11,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod buffer;
-pub mod canary;
 pub mod catalog;
 pub mod check;
 pub mod checkpoint;

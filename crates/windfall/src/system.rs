@@ -29,7 +29,7 @@ use smallvec::SmallVec;
 
 use crate::{
     buffer::BufferPool,
-    error::{CorruptError, Error, Owner, Result, UsageError},
+    error::{CorruptError, Error, Owner, Result},
     ids::{SpaceId, TrxId, UndoPos},
     mtr::Mtr,
     page::EntryHeader,
@@ -148,16 +148,8 @@ impl SystemTree {
     /// # Errors
     /// Damage, I/O; a record that is too long, more leaves than the pool can hold. Nothing was changed then.
     pub fn change(&self, mtr: &mut Mtr<'_>, changes: &mut [Change]) -> Result<()> {
-        let limit = self.tree.inline_limit();
-        let mut lengths = changes.iter().filter_map(|change| change.value.as_ref()).map(Vec::len);
-        if let Some(length) = lengths.find(|length| *length > limit) {
-            return Err(UsageError::ValueTooLong {
-                owner: Owner::Unknown,
-                length: length as u64,
-                limit: limit as u64,
-            }
-            .into());
-        }
+        let mut values = changes.iter().filter_map(|change| change.value.as_ref());
+        values.try_for_each(|value| self.tree.check_inline(value.len()))?;
         let _turn = self.writing.lock();
         changes.sort_by(|a, b| a.key.cmp(&b.key));
         let mut places = loop {

@@ -58,7 +58,9 @@ impl Table {
         self.inner.look(|shape| shape.record.metadata.clone())
     }
 
-    /// The longest key, in bytes.
+    /// The longest key of a table without indexes, in bytes. With an index, the row's key and the index key lie in one entry,
+    /// which is no longer than that either: so both together have at most 2 bytes less, and one less for each zero byte of
+    /// the index key. What is longer is refused when it is written.
     pub fn key_limit(&self) -> usize {
         self.inner.look(|shape| shape.clustered.key_limit())
     }

@@ -109,7 +109,10 @@ fn a_database_that_is_not_there() {
     // A database without its control file is not made anew.
     let (_folder, path) = made();
     fs::remove_file(path.join("windfall.control")).expect("a file less");
-    told(Database::open(&path, options()), &["data", "no control file", "restore"]);
+    for create in [true, false] {
+        let opened = Database::open(&path, options().create_if_missing(create));
+        told(opened, &["windfall.control", "missing", "data", "restore"]);
+    }
     // Nor is a young one, all of which is still in its log.
     let young = folder.path().join("young");
     let db = Database::open(&young, options()).expect("a database");
@@ -121,7 +124,10 @@ fn a_database_that_is_not_there() {
         let segment = segment.expect("a segment");
         fs::copy(segment.path(), copy.join("log").join(segment.file_name())).expect("a copy");
     }
-    told(Database::open(&copy, options()), &["log", "no control file", "restore"]);
+    for create in [true, false] {
+        let opened = Database::open(&copy, options().create_if_missing(create));
+        told(opened, &["windfall.control", "missing", "log", "restore"]);
+    }
     assert!(fs::read_dir(copy.join("log")).expect("the log").count() > 0, "it is all still there");
 }
 
@@ -737,7 +743,15 @@ fn errors_name_the_table_or_the_index_that_they_are_about() -> Result<()> {
     told(table.insert(b"b", b"first"), &["in index i of table t"]);
     // Either is short enough, both behind one another are not.
     let (key, value) = ([1; 600], [1; 900]);
-    told(table.put(&key, &value), &["index key", "index i of table t takes at most 768"]);
+    let words = ["row's own key", "index i of table t takes at most 768", "the one or the other shorter"];
+    told(table.put(&key, &value), &words);
+    told(table.put(&[1; 768], b""), &[&words[..], &["has 770 bytes"]].concat());
+    told(
+        table.put(&[1; 769], b""),
+        &["the key has 769 bytes, and table t takes at most 768: make it shorter"],
+    );
+    table.put(&[1; 766], b"")?;
+    assert_eq!(table.key_limit(), 768);
     let plain = db.create_table("plain", TableOptions::default())?;
     plain.put(&key, &value)?;
     let refused = db.create_index("plain", "late", IndexOptions::on_value(0..900));

@@ -7,6 +7,7 @@
 
 mod guard;
 mod history;
+mod soak;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +17,7 @@ use std::{
     time::Instant,
 };
 
-use guard::Guard;
+use guard::{Guard, mix};
 use history::{Live, Model, Rows, Step, files, open, script, verify};
 use windfall::{
     Database, Error, Result,
@@ -24,7 +25,6 @@ use windfall::{
         Disk, FileName, Folder,
         simulated::{Fault, SimulatedDisk, Survive},
     },
-    env::{Env, SimulatedEnv},
     error::DiskError,
     ids::SpaceId,
 };
@@ -89,10 +89,6 @@ impl Case {
     fn is_killed(&self) -> bool {
         mix(&[self.seed, self.n, 7]).is_multiple_of(2)
     }
-}
-
-fn mix(parts: &[u64]) -> u64 {
-    parts.iter().fold(0, |sum, part| SimulatedEnv::new(sum ^ part).random())
 }
 
 /// What was there at any time.
@@ -490,7 +486,7 @@ fn one_case_again() {
 #[test]
 #[ignore = "takes as long as it is told to"]
 fn soak() {
-    guard::soak("damages", |seed, end| {
+    soak::soak("damages", |seed, end| {
         let kind = KINDS[mix(&[seed]) as usize % 5];
         let mut counts = BTreeMap::new();
         if Instant::now() < end {

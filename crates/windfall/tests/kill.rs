@@ -6,12 +6,14 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_range_loop, reason = "a test panics, and counts its threads")]
 
+mod soak;
+
 use std::{
     collections::BTreeMap,
     io::{BufRead, BufReader, Write},
     path::Path,
     process::{Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -264,17 +266,13 @@ fn differences(seen: &Tables, wanted: &Tables) -> String {
     found.join("; ")
 }
 
-#[test]
-fn what_was_acknowledged_survives_kills() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let rounds = number("KILL_ROUNDS").unwrap_or(12);
-    let seed = number("KILL_SEED").unwrap_or_else(rand::random);
-    println!("KILL_SEED={seed}");
+/// Kills a process again and again on one database, so many times or until the time is over. Gives how many kills there were.
+fn kills(seed: u64, rounds: u64, until: Option<Instant>) -> u64 {
     let folder = tempfile::tempdir().expect("a folder");
     let mut chance = StdRng::seed_from_u64(seed);
     let mut tables = vec![Tables::new(); THREADS];
-    let mut steps = 0;
-    for round in 0..rounds {
+    let (mut steps, mut done) = (0, 0);
+    for round in (0..rounds).take_while(|_| until.is_none_or(|end| Instant::now() < end)) {
         // Some are killed while they open the database.
         let life = if round % 4 == 3 { chance.random_range(1..60) } else { chance.random_range(150..700) };
         let heard = run_and_kill(folder.path(), round, chance.random(), Duration::from_millis(life), &tables);
@@ -304,7 +302,28 @@ fn what_was_acknowledged_survives_kills() {
         if round % 3 == 0 {
             db.close().expect("a clean end");
         }
+        done += 1;
     }
-    println!("{rounds} kills, {steps} steps acknowledged");
-    assert!(steps > rounds * 20, "{steps} steps in {rounds} rounds");
+    println!("{done} kills, {steps} steps acknowledged");
+    assert!(steps >= done * 20, "{steps} steps in {done} rounds");
+    done
+}
+
+#[test]
+fn what_was_acknowledged_survives_kills() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seed = number("KILL_SEED").unwrap_or_else(rand::random);
+    println!("KILL_SEED={seed}");
+    let rounds = number("KILL_ROUNDS").unwrap_or(50);
+    assert_eq!(kills(seed, rounds, None), rounds);
+}
+
+/// Ever new databases, and kills.
+#[test]
+#[ignore = "takes as long as it is told to"]
+fn soak() {
+    soak::soak("kills", |seed, end| {
+        println!("KILL_SEED={seed}");
+        kills(seed, 50, Some(end))
+    });
 }

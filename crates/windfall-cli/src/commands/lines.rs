@@ -3,7 +3,8 @@
 //! **Purpose.** What stands in a file with a header: the columns, then a key and a value for each line.
 //!
 //! **Invariants.** Any bytes are a file. A line is a row with just the fields that the header names, and a key, or it is
-//! bad and named by its number. A quote that is never closed is found, however much it has swallowed.
+//! bad and named by its number. A quote that is never closed is found, however much it has swallowed. No
+//! line takes memory without a bound.
 //!
 //! **May touch.** `schema`, `output`, `columns`.
 
@@ -20,9 +21,35 @@ use crate::{
 /// text contains it, and no delimiter is in it.
 const END: &[u8] = b"\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8";
 
+/// The longest header, in bytes.
+const LONGEST_HEADER: u64 = 1 << 20;
+
+/// The input, as much of it as a line may have.
+#[derive(Debug)]
+struct Bounded<R> {
+    input: R,
+    /// How many bytes were read for the line under way: not more than it has, until it ends.
+    read: u64,
+    /// How many that may be.
+    limit: u64,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.read > self.limit {
+            return Err(io::Error::other("the line is too long"));
+        }
+        let read = self.input.read(out)?;
+        self.read += read as u64;
+        Ok(read)
+    }
+}
+
+type Reader<R> = csv::Reader<io::Chain<Bounded<R>, io::Cursor<Vec<u8>>>>;
+
 /// A file whose header was read.
 pub struct Lines<R> {
-    reader: csv::Reader<io::Chain<R, io::Cursor<Vec<u8>>>>,
+    reader: Reader<R>,
     name: String,
     columns: Columns,
     key_at: usize,
@@ -44,20 +71,29 @@ pub enum Line<'a> {
 }
 
 impl<R: Read> Lines<R> {
-    /// Reads the header. `name` is what messages call the input; `key` is the column that is the key, if not the first.
+    /// Reads the header. `name` is what messages call the input; `key` is the column that is the key, if not the first;
+    /// no other line is longer than `longest` bytes.
     ///
     /// # Errors
     /// What is wrong with the header.
-    pub fn of(input: R, name: &str, delimiter: u8, key: Option<&str>) -> Result<Self> {
+    pub fn of(input: R, name: &str, delimiter: u8, key: Option<&str>, longest: u64) -> Result<Self> {
         let end = [b"\n", END, b"\n"].concat();
         let mut reader = csv::ReaderBuilder::new()
             .delimiter(delimiter)
             .flexible(true)
-            .from_reader(input.chain(io::Cursor::new(end)));
-        let header = reader.byte_headers().map_err(|e| unreadable(name, &e))?;
-        let (columns, key_at) = columns_of(header, key)
-            .map_err(|e| Failure::said(format!("{name}, line 1 (the header): {e}")))?;
-        Ok(Self { reader, name: name.to_owned(), columns, key_at, line: csv::ByteRecord::new() })
+            .has_headers(false)
+            .from_reader(Bounded { input, read: 0, limit: LONGEST_HEADER }.chain(io::Cursor::new(end)));
+        let mut line = csv::ByteRecord::new();
+        read(&mut reader, &mut line, name)?;
+        let (columns, key_at) =
+            columns_of(&line, key).map_err(|e| Failure::said(format!("{name}, line 1 (the header): {e}")))?;
+        reader.get_mut().get_mut().0.limit = longest;
+        Ok(Self { reader, name: name.to_owned(), columns, key_at, line })
+    }
+
+    /// The input.
+    pub fn input(&self) -> &R {
+        &self.reader.get_ref().get_ref().0.input
     }
 
     /// The columns that the header names.
@@ -65,15 +101,15 @@ impl<R: Read> Lines<R> {
         &self.columns
     }
 
-    /// The next line, and where it stands, in words.
+    /// The next line, and its number.
     ///
     /// # Errors
-    /// The input cannot be read.
-    pub fn next(&mut self) -> Result<Option<(String, Line<'_>)>> {
-        while self.reader.read_byte_record(&mut self.line).map_err(|e| unreadable(&self.name, &e))? {
-            if self.line != [END][..] {
+    /// The input cannot be read, or the line is too long: there is no way on behind it.
+    pub fn next(&mut self) -> Result<Option<(u64, Line<'_>)>> {
+        while read(&mut self.reader, &mut self.line, &self.name)? {
+            if !is_end(&self.line) {
                 let number = self.line.position().map_or(0, csv::Position::line);
-                return Ok(Some((format!("{}, line {number}", self.name), self.row())));
+                return Ok(Some((number, self.row())));
             }
         }
         Ok(None)
@@ -90,7 +126,7 @@ impl<R: Read> Lines<R> {
         }
         let key = &self.line[self.key_at];
         if key.is_empty() {
-            return Line::Bad(format!("its key ({}) is empty", self.columns.key));
+            return Line::Bad(format!("its key ({}) is empty", output::quoted(self.columns.key.as_bytes())));
         }
         let others: Vec<&[u8]> = self
             .line
@@ -112,7 +148,7 @@ fn columns_of(header: &csv::ByteRecord, key: Option<&str>) -> Result<(Columns, u
         return Err(Failure::said("a quote is opened in it and never closed"));
     }
     let mut names = Vec::new();
-    for field in header.iter().filter(|_| *header != [END][..]) {
+    for field in header.iter().filter(|_| !is_end(header)) {
         let text = str::from_utf8(field).map_err(|_| {
             Failure::said(
                 "it is not text in UTF-8: give a CSV or TSV file, in that encoding and not compressed",
@@ -125,13 +161,46 @@ fn columns_of(header: &csv::ByteRecord, key: Option<&str>) -> Result<(Columns, u
     Ok((columns, key_at))
 }
 
-/// Whether the end of the input lies within a quote of this line.
-fn is_cut(line: &csv::ByteRecord) -> bool {
-    *line != [END][..] && line.iter().next_back().is_some_and(|field| field.trim_ascii_end().ends_with(END))
+/// Whether a line is only what was put behind the input.
+fn is_end(line: &csv::ByteRecord) -> bool {
+    *line == [END][..]
 }
 
-fn unreadable(name: &str, error: &csv::Error) -> Failure {
-    Failure::said(format!("{name}: {error}"))
+/// Whether the end of the input lies within a quote of this line.
+fn is_cut(line: &csv::ByteRecord) -> bool {
+    !is_end(line) && line.iter().next_back().is_some_and(|field| field.trim_ascii_end().ends_with(END))
+}
+
+/// Reads a line, if there is one and it is not too long.
+fn read<R: Read>(reader: &mut Reader<R>, line: &mut csv::ByteRecord, name: &str) -> Result<bool> {
+    reader.get_mut().get_mut().0.read = 0;
+    let read = reader.read_byte_record(line);
+    let bounded = &reader.get_ref().get_ref().0;
+    let (under_way, limit) = (bounded.read, bounded.limit);
+    let length = match (&read, line.position()) {
+        (Err(_), _) => under_way,
+        // What was read ahead was not read for this line.
+        (Ok(true), Some(start)) if !is_end(line) => reader.position().byte() - start.byte(),
+        _ => 0,
+    };
+    if length > limit {
+        return Err(too_long(name, line.position().map_or(1, csv::Position::line), limit));
+    }
+    read.map_err(|e| Failure::said(format!("{name}: {e}")))
+}
+
+fn too_long(name: &str, number: u64, limit: u64) -> Failure {
+    let size = output::bytes(limit as f64);
+    Failure::said(match number {
+        1 => format!(
+            "{name}, line 1 (the header): it is longer than {size}: give a CSV or TSV file that begins with the names of \
+             the columns"
+        ),
+        _ => format!(
+            "{name}, line {number}: it is longer than {size}: look for a quote in it that is never closed, or allow \
+             longer lines with --max-line"
+        ),
+    })
 }
 
 /// Any bytes as a file.
@@ -146,7 +215,7 @@ pub mod fuzz {
     type Content = (Vec<String>, Vec<Vec<Vec<u8>>>, bool);
 
     fn rows_of(text: &[u8], delimiter: u8, key: Option<&str>) -> Option<Content> {
-        let mut lines = Lines::of(text, "it", delimiter, key).ok()?;
+        let mut lines = Lines::of(text, "it", delimiter, key, u64::MAX).ok()?;
         let columns = lines.columns().clone();
         let (mut rows, mut bad) = (Vec::new(), false);
         while let Ok(Some((_, line))) = lines.next() {

@@ -3,24 +3,19 @@
 //! **Purpose.** `load`: a CSV or TSV file with a header becomes rows, the key column their key.
 //!
 //! **Invariants.** A bad line stops the load and is named by its number, or is left out and counted if that was asked
-//! for; a bad header always stops it. A load that fails leaves no table behind that it made; in a table that was there
-//! before, the rows before the bad line stay, and the message says how many. What a finished load has loaded is
-//! durable.
+//! for; a bad header always stops it, and so does a line that is longer than lines may be. A load that fails, up to its last checkpoint, or is stopped by a signal, leaves no
+//! table behind that it made; in a table that was there before, the rows before that stay, and the message says how many. What a finished
+//! load has loaded is durable.
 //!
-//! **May touch.** `lines`, `engine`, `output`, `columns`.
+//! **May touch.** `input`, `lines`, `engine`, `output`, `columns`.
 
-use std::{
-    fs::File,
-    io::{self, IsTerminal as _, Read},
-    path::Path,
-    process::ExitCode,
-};
+use std::{path::Path, process::ExitCode};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use windfall::error::{Error, SchemaError, UsageError};
 
 use super::{
+    input::Input,
     lines::{Line, Lines},
     schema, with_database,
 };
@@ -29,6 +24,7 @@ use crate::{
     columns::Columns,
     engine::{self, Database, Table},
     failure::{Failure, Result},
+    interrupt::Signal,
     output,
 };
 
@@ -45,68 +41,28 @@ struct Loaded {
 
 /// Loads a file.
 pub fn load(db: &Path, json: bool, options: &LoadArgs) -> Result<ExitCode> {
-    let (input, bar, name) = open_input(options.file.as_deref())?;
     let tsv =
         options.file.as_deref().and_then(Path::extension).is_some_and(|e| e.eq_ignore_ascii_case("tsv"));
     let delimiter = options.delimiter.unwrap_or(if tsv { b'\t' } else { b',' });
     schema::printable("table name", &options.table)?;
-    let mut lines = Lines::of(bar.wrap_read(input), &name, delimiter, options.key.as_deref())?;
+    let (input, name) = Input::open(options.file.as_deref())?;
+    let mut lines = Lines::of(input, &name, delimiter, options.key.as_deref(), options.max_line)?;
     let columns = lines.columns().clone();
 
     // Commits are synced together, by the checkpoint at the end: until then nobody was told that a row is loaded.
     let loaded = with_database(db, true, Commit::Lazy, |db| {
+        lines.input().watch_signals()?;
         let (table, made) = table_for(db, &options.table, &columns, &name)?;
-        let result = rows(&mut lines, &table, options);
-        bar.finish_and_clear();
-        if result.is_err() && made {
-            db.drop_table(&options.table)?;
+        let mut loaded = Loaded::default();
+        let ended = rows(&mut lines, (&table, &name), options, &mut loaded);
+        lines.input().finish();
+        match ended.and_then(|()| Ok(db.checkpoint()?)) {
+            Ok(()) => Ok(loaded),
+            Err(why) => Err(give_up(db, &options.table, made, loaded.rows, why)),
         }
-        let result = result.map_err(|e| match e {
-            Failed::Line(why, rows) if made || rows == 0 => {
-                Failure::said(format!("{why}; nothing was loaded (--skip-bad leaves bad lines out)"))
-            }
-            Failed::Line(why, 1) => {
-                Failure::said(format!("{why}; the row before it is loaded (--skip-bad leaves bad lines out)"))
-            }
-            Failed::Line(why, rows) => Failure::said(format!(
-                "{why}; the {} before it are loaded (--skip-bad leaves bad lines out)",
-                output::things(rows, "row")
-            )),
-            Failed::Other(failure) => failure,
-        });
-        db.checkpoint()?;
-        result
     })?;
     report(json, &options.table, &columns, &loaded)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Opens the file or standard input, with a bar that shows how far it is read.
-fn open_input(file: Option<&Path>) -> Result<(Box<dyn Read>, ProgressBar, String)> {
-    let (input, length, name): (Box<dyn Read>, _, _) = match file.filter(|f| *f != Path::new("-")) {
-        None => (Box::new(io::stdin()), None, "standard input".to_owned()),
-        Some(path) => {
-            let name = path.display().to_string();
-            let failed = |e| Failure::said(format!("{name} cannot be read: {e}"));
-            let file = File::open(path).map_err(failed)?;
-            let about = file.metadata().map_err(failed)?;
-            if about.is_dir() {
-                return Err(Failure::said(format!("{name} is a folder: give a CSV or TSV file")));
-            }
-            (Box::new(file), about.is_file().then_some(about.len()), name)
-        }
-    };
-    let bar = match length {
-        _ if !io::stderr().is_terminal() => ProgressBar::hidden(),
-        None => ProgressBar::new_spinner().with_style(style("{spinner} {bytes} {bytes_per_sec}")),
-        Some(n) => ProgressBar::new(n)
-            .with_style(style("{bar:40} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left")),
-    };
-    Ok((input, bar, name))
-}
-
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 /// The table of that name with these columns, and whether it was made here.
@@ -132,46 +88,85 @@ fn table_for(db: &Database, name: &str, columns: &Columns, file: &str) -> Result
 }
 
 fn described(columns: &Columns) -> String {
-    match columns.others.as_slice() {
-        [] => format!("the key {} and no other column", columns.key),
-        [one] => format!("the key {} and the column {one}", columns.key),
-        more => format!("the key {} and the columns {}", columns.key, more.join(", ")),
+    let (key, others) = (output::quoted(columns.key.as_bytes()), output::listed(&columns.others));
+    match columns.others.len() {
+        0 => format!("the key {key} and no other column"),
+        1 => format!("the key {key} and the column {others}"),
+        _ => format!("the key {key} and the columns {others}"),
     }
 }
 
 /// Why a load stopped.
 enum Failed {
-    /// A bad line, and how many rows were loaded before it.
-    Line(String, u64),
+    /// A bad line.
+    Line(String),
     Other(Failure),
 }
 
+impl<E: Into<Failure>> From<E> for Failed {
+    fn from(error: E) -> Self {
+        Self::Other(error.into())
+    }
+}
+
+/// Ends a load that has failed, and says what it leaves behind.
+fn give_up(db: &Database, table: &str, made: bool, rows: u64, why: Failed) -> Failure {
+    // Nothing is told that a crash could still take back.
+    engine::set_commit(db, Commit::Sync);
+    let left = if made {
+        match db.drop_table(table) {
+            Ok(_) => "nothing was loaded".to_owned(),
+            Err(e) => format!("{table}, which it made, cannot be dropped: {e}"),
+        }
+    } else {
+        // What the data files refuse is in the log, unless that has stopped, too.
+        let most = if matches!(db.checkpoint(), Err(Error::Poisoned(_))) { "at most " } else { "" };
+        match rows {
+            0 => "nothing was loaded".to_owned(),
+            1 => format!("{most}the row before it is loaded"),
+            n => format!("{most}the {} before it are loaded", output::things(n, "row")),
+        }
+    };
+    match why {
+        Failed::Line(why) => Failure::said(format!("{why}; {left} (--skip-bad leaves bad lines out)")),
+        Failed::Other(Failure::Stopped(signal, _)) => Failure::Stopped(signal, left),
+        Failed::Other(why) => Failure::said(format!("{why}; {left}")),
+    }
+}
+
 /// Loads the lines below the header.
-fn rows(lines: &mut Lines<impl Read>, table: &Table, options: &LoadArgs) -> Result<Loaded, Failed> {
-    let mut loaded = Loaded::default();
-    while let Some((place, line)) = lines.next().map_err(Failed::Other)? {
+fn rows(
+    lines: &mut Lines<Input>,
+    (table, name): (&Table, &str),
+    options: &LoadArgs,
+    loaded: &mut Loaded,
+) -> Result<(), Failed> {
+    loop {
+        let next = lines.next();
+        // A signal that has ended a wait for input has made it fail, too.
+        if let Some(signal) = Signal::come() {
+            return Err(Failure::Stopped(signal, String::new()).into());
+        }
+        let Some((number, line)) = next? else { return Ok(()) };
         let why = match line {
-            Line::Row { key, value } => {
-                match one(table, key, &value, options.replace).map_err(Failed::Other)? {
-                    None => {
-                        loaded.rows += 1;
-                        continue;
-                    }
-                    Some(why) => why,
+            Line::Row { key, value } => match one(table, key, &value, options.replace)? {
+                None => {
+                    loaded.rows += 1;
+                    continue;
                 }
-            }
+                Some(why) => why,
+            },
             Line::Bad(why) => why,
         };
-        let why = format!("{place}: {why}");
+        let why = format!("{name}, line {number}: {why}");
         if !options.skip_bad {
-            return Err(Failed::Line(why, loaded.rows));
+            return Err(Failed::Line(why));
         }
         loaded.skipped += 1;
         if loaded.shown.len() < SHOWN {
             loaded.shown.push(why);
         }
     }
-    Ok(loaded)
 }
 
 /// Loads one row, or says what is wrong with it.
@@ -179,7 +174,7 @@ fn one(table: &Table, key: &[u8], value: &[u8], replace: bool) -> Result<Option<
     match if replace { table.put(key, value) } else { table.insert(key, value) } {
         Ok(()) => Ok(None),
         Err(Error::Schema(SchemaError::DuplicateKey(_))) => {
-            Ok(Some(format!("the key {} is there already (--replace replaces rows)", output::text(key))))
+            Ok(Some(format!("the key {} is there already (--replace replaces rows)", output::quoted(key))))
         }
         Err(Error::Usage(e @ (UsageError::KeyTooLong { .. } | UsageError::ValueTooLong { .. }))) => {
             Ok(Some(e.to_string()))

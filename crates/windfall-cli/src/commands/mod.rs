@@ -8,6 +8,7 @@
 //! **May touch.** Every module of the crate.
 
 mod check;
+mod input;
 pub mod lines;
 mod load;
 mod read;
@@ -58,15 +59,11 @@ fn with_database<T>(
     let none = format!(
         "there is no database in {shown}: give its folder with --db, or make one with `windfall create`"
     );
-    if path.exists() && !path.is_dir() {
+    if path.is_file() {
         return said(format!("{shown} is a file: --db takes the folder of a database"));
     }
-    if create {
-        if let Err(e) = fs::create_dir_all(path) {
-            return said(format!("{shown} cannot be made: {e}; give another folder with --db"));
-        }
-    } else if !path.exists() {
-        return said(none);
+    if create && let Err(e) = fs::create_dir_all(path) {
+        return said(format!("{shown} cannot be made: {e}; give another folder with --db"));
     }
     let db = match (Setup { create, ..Setup::with_pool(POOL).commit(commit) }).open(path) {
         Err(Failure::Engine(Error::Usage(UsageError::NoDatabase { .. }))) => return said(none),

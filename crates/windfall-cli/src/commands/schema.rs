@@ -22,7 +22,7 @@ use crate::{
 /// A name that can be printed in a line and typed.
 pub fn printable(what: &str, name: &str) -> Result<()> {
     if name.contains(char::is_control) {
-        let name = output::text(name.as_bytes());
+        let name = output::quoted(name.as_bytes());
         return Err(Failure::said(format!(
             "the {what} \"{name}\" has a tab or another control character in it"
         )));
@@ -40,6 +40,7 @@ pub fn columns<'a>(names: impl IntoIterator<Item = &'a str>, key: Option<&str>) 
             return Err(Failure::said("a column has no name: give every column one"));
         }
         if !seen.insert(name) {
+            let name = output::quoted(name.as_bytes());
             return Err(Failure::said(format!("two columns are named {name}: rename one of them")));
         }
         printable("column name", name)?;
@@ -48,8 +49,9 @@ pub fn columns<'a>(names: impl IntoIterator<Item = &'a str>, key: Option<&str>) 
         None => 0,
         Some(key) => names.iter().position(|n| n == key.trim()).ok_or_else(|| {
             Failure::said(format!(
-                "there is no column {key} to be the key: the columns are {}",
-                names.join(", ")
+                "there is no column {} to be the key: the columns are {}",
+                output::quoted(key.as_bytes()),
+                output::listed(&names)
             ))
         })?,
     };

@@ -4,6 +4,7 @@
 mod bench;
 mod data;
 mod demo;
+mod load;
 mod refusals;
 
 use std::{

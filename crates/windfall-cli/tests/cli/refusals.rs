@@ -1,6 +1,6 @@
 //! What cannot be served is refused with one line and exit code 2; damage is told with exit code 1.
 
-use std::{fs, io::Write as _, path::PathBuf, thread, time::Duration};
+use std::{fs, io::Write as _, path::PathBuf, process::Stdio, thread, time::Duration};
 
 use crate::Place;
 
@@ -57,6 +57,59 @@ fn columns_that_cannot_be() {
     place
         .feed(&["load", "t"], "a,c\n1,2\n")
         .refused(&["t has the key a and the column b", "standard input has the key a and the column c"]);
+}
+
+#[test]
+fn what_is_quoted_is_cut() {
+    let place = Place::new();
+    place.call(&["create", "t", "--columns", "a,b"]).served();
+    place.feed(&["load", "t"], &format!("a,b\n{},x\n", "k".repeat(3_000))).served();
+    let (zeros, long) = ("\0".repeat(5_000), "c".repeat(5_000));
+    let many: Vec<String> = (0..20_000).map(|n| format!("column{n}")).collect();
+    let many = many.join(",");
+    for (arguments, input, words) in [
+        (&["load", "u"][..], format!("{zeros}\n1\n"), "\\u{0}"),
+        (&["load", "u"], format!("{long},{long}\n"), "two columns are named ccc"),
+        (&["load", "u", "--key", "none"], format!("{many}\n"), "no column none"),
+        (&["load", "u", "--key", &long], "a,b\n".into(), "no column ccc"),
+        (&["load", "t"], format!("{many}\n"), "and 19,9"),
+        (&["load", "t"], format!("a,b\n{},x\n", "k".repeat(3_000)), "the key kkk"),
+    ] {
+        let told = place.feed(arguments, &input).refused(&[words, "..."]);
+        assert!(told.err.len() < 600, "{} bytes: {}", told.err.len(), told.err);
+    }
+    let name = format!("{}\t", "n".repeat(5_000));
+    let told = place.call(&["create", &name, "--columns", "a"]).refused(&["nnn...", "control character"]);
+    assert!(told.err.len() < 600, "{}", told.err);
+}
+
+#[test]
+fn lines_without_an_end() {
+    let place = Place::new();
+    // A header of any length is not waited for, nor is any other line.
+    place
+        .call(&["load", "t", "/dev/zero"])
+        .refused(&["/dev/zero, line 1 (the header)", "longer than 1.00 MiB"]);
+    let endless = |head: &str, arguments: &[&str]| {
+        let mut child =
+            place.command(&[&["load", "t"], arguments].concat()).stdin(Stdio::piped()).spawn().unwrap();
+        let mut pipe = child.stdin.take().unwrap();
+        pipe.write_all(head.as_bytes()).unwrap();
+        let piece = "x".repeat(1 << 16);
+        let written = (0..2_000).take_while(|_| pipe.write_all(piece.as_bytes()).is_ok()).count();
+        drop(pipe);
+        (crate::told(&child.wait_with_output().unwrap()), written << 16)
+    };
+    let (told, written) = endless("a,b\n1,one\n2,\"", &["--max-line", "1m"]);
+    told.refused(&["line 3", "longer than 1.00 MiB", "quote", "--max-line", "nothing was loaded"]);
+    assert!(written < 2 << 20, "{written} bytes were read");
+    let (told, written) = endless("a,b\n1,", &["--skip-bad"]);
+    told.refused(&["line 2", "longer than 64.0 MiB"]);
+    assert!(written < 65 << 20, "{written} bytes were read");
+    // The length is that of the line, wherever it lies in the file.
+    let lines = format!("a,b\n1,{}\n", "x".repeat(998));
+    place.feed(&["load", "t", "--max-line", "1001"], &lines).served();
+    place.feed(&["load", "u", "--max-line", "1000"], &lines).refused(&["line 2", "longer than 1000 B"]);
 }
 
 #[test]
@@ -133,7 +186,7 @@ fn an_answer_that_cannot_be_written_is_told() {
 #[test]
 fn a_database_in_use_is_refused() {
     let place = Place::new();
-    let mut child = place.command(&["load", "t"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let mut child = place.command(&["load", "t"]).stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.as_mut().unwrap().write_all(b"a,b\n1,2\n").unwrap();
     while !place.path().join("db/windfall.control").exists() {
         thread::sleep(Duration::from_millis(5));
@@ -142,6 +195,33 @@ fn a_database_in_use_is_refused() {
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());
     place.call(&["tables"]).served();
+}
+
+#[test]
+fn a_control_file_that_is_lost_is_damage() {
+    let place = Place::new();
+    place.feed(&["load", "t"], "a,b\n1,2\n").served();
+    fs::remove_file(place.path().join("db/windfall.control")).unwrap();
+    let told = place.call(&["check"]);
+    assert_eq!(told.code, 1, "out: {}\nerr: {}", told.out, told.err);
+    for words in ["db/windfall.control", "missing", "restore", "backup"] {
+        assert!(told.out.contains(words), "{words}: {}", told.out);
+    }
+    for call in [&["tables"][..], &["create", "u", "--columns", "a"]] {
+        place.call(call).refused(&["db/windfall.control", "missing", "restore", "backup"]);
+    }
+}
+
+#[test]
+fn a_folder_that_may_not_be_looked_into_is_not_called_empty() {
+    let place = Place::new();
+    // Whoever runs this may be allowed everything, but nobody gets through a circle.
+    std::os::unix::fs::symlink("db", place.path().join("db")).unwrap();
+    for call in [&["tables"][..], &["check"]] {
+        let told = place.call(call).refused(&["db", "symbolic links"]);
+        assert!(!told.err.contains("no database"), "{}", told.err);
+    }
+    place.call(&["create", "t", "--columns", "a"]).refused(&["db cannot be made"]);
 }
 
 /// The largest data file of a database.

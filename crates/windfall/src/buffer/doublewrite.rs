@@ -30,12 +30,11 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    canary::{Bug, is_planted},
     disk::{Action, Disk, FileName, IoBuffer, Queue, Request},
     error::{DiskError, Result},
     ids::{Lsn, PageId, PageNo, SpaceId},
     page::Page,
-    sync::atomic::AtomicU64,
+    sync::{Bug, atomic::AtomicU64, planted},
 };
 
 /// The most pages of a batch.
@@ -116,7 +115,7 @@ impl Doublewrite {
                 done.result?;
             }
         }
-        if !is_planted(Bug::CopiesNotSynced) {
+        if !planted(Bug::CopiesNotSynced) {
             disk.sync(FileName::Doublewrite)?;
         }
         self.turn = 1 - self.turn;

@@ -19,11 +19,11 @@ use crossbeam_queue::SegQueue;
 
 use super::space::{Durability, Space};
 use crate::{
-    canary::{Bug, is_planted},
     ids::{Lsn, PageNo},
     sync::{
-        Arc, Mutex, Rank,
+        Arc, Bug, Mutex, Rank,
         atomic::Ordering::{AcqRel, Release},
+        planted,
         work::{self, Work},
     },
 };
@@ -72,7 +72,7 @@ impl Floor {
         let mut dirty = space.dirty.lock();
         dirty.insert(page, since);
         // The log knows nothing of a temporary tablespace.
-        let is_known = space.durability() == Durability::Logged && !is_planted(Bug::DirtyPageForgotten);
+        let is_known = space.durability() == Durability::Logged && !planted(Bug::DirtyPageForgotten);
         if is_known && !space.listed.swap(true, AcqRel) {
             self.inbox.push(space.clone());
         }
@@ -82,6 +82,7 @@ impl Floor {
     /// when there is none. `durable` is up to where the log is, and every change below `registered` was registered before
     /// the call.
     pub fn oldest(&self, durable: Lsn, registered: Lsn) -> Lsn {
+        let registered = if planted(Bug::FloorForgetsTheUnregistered) { Lsn::MAX } else { registered };
         let mut heap = self.heap.lock();
         self.empty_inbox(&mut heap);
         while let Some((key, space)) = heap.pop() {

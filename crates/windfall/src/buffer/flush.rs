@@ -25,15 +25,15 @@ use super::{
     replace::PATIENCE,
 };
 use crate::{
-    canary::{Bug, is_planted},
     disk::{Action, Disk, FileName, Folder, IoBuffer, Queue, Request},
     error::{DiskError, Error, Result},
     ids::{Lsn, PageId, PageNo, SpaceId},
     log::{GroupWriter, Record},
+    page,
     sync::{
-        Arc,
+        Arc, Bug,
         atomic::Ordering::{Relaxed, Release},
-        work,
+        planted, work,
     },
 };
 
@@ -120,6 +120,8 @@ struct Copy {
     frame: FrameNo,
     since: Lsn,
     lsn: Lsn,
+    /// What is wrong with it, if anything: then it is memory that is damaged.
+    wrong: Option<&'static str>,
 }
 
 impl Copy {
@@ -315,7 +317,7 @@ impl BufferPool {
 
     /// Copies a dirty page, if it can be had at once and no copy of it is under way.
     fn copy_out(&self, space: Arc<Space>, page: PageNo) -> Option<(Copy, IoBuffer)> {
-        if space.is_dropped() && !is_planted(Bug::DroppedPageWritten) {
+        if space.is_dropped() {
             return None;
         }
         let no = space.pages.get(page)?;
@@ -324,7 +326,8 @@ impl BufferPool {
             return None;
         }
         let id = PageId { space: space.id(), page };
-        let wanted = frame.tag() == id && frame.is(DIRTY) && !frame.is(WRITING);
+        let is_it = frame.tag() == id || planted(Bug::CopyWithoutTag);
+        let wanted = is_it && frame.is(DIRTY) && !frame.is(WRITING);
         let copied = wanted.then(|| {
             let since = frame.oldest();
             let from = self.arena.page(no);
@@ -333,8 +336,15 @@ impl BufferPool {
             frame.set(WRITING);
             frame.clear(DIRTY);
             self.counters.dirty.fetch_sub(1, Relaxed);
-            space.dirty.lock().start_writing(page, since);
-            (Copy { space, page, frame: no, since, lsn: from.lsn() }, buffer)
+            let mut dirty = space.dirty.lock();
+            dirty.start_writing(page, since);
+            if planted(Bug::CleanWhenCopied) {
+                dirty.written(page, since);
+            }
+            drop(dirty);
+            let wrong =
+                if from.id() == id { page::outline(from).err() } else { Some("it says to be another one") };
+            (Copy { space, page, frame: no, since, lsn: from.lsn(), wrong }, buffer)
         });
         frame.latch.unshare();
         copied
@@ -348,7 +358,7 @@ impl BufferPool {
         }
         let mut dirty = copy.space.dirty.lock();
         // The frame of a dropped page may hold another one by now.
-        if frame.tag() == copy.id() {
+        if frame.tag() == copy.id() || planted(Bug::FailedWriteWithoutTag) {
             let changed_since = (frame.set(DIRTY) & DIRTY != 0).then(|| frame.oldest());
             if changed_since.is_none() {
                 self.counters.dirty.fetch_add(1, Relaxed);
@@ -375,10 +385,16 @@ impl BufferPool {
         let logged = |copy: &&Copy| copy.space.durability() == Durability::Logged;
         let youngest = copies.iter().filter(logged).map(|copy| copy.lsn).max();
         if let Some(lsn) = youngest
-            && !is_planted(Bug::PageBeforeLog)
+            && !planted(Bug::PagesBeforeTheLog)
         {
             self.ground.log.sync_to(lsn)?;
         }
+        // A change that is left unfinished stops the database and lets go of its pages then: what was copied behind that
+        // is found here.
+        if !planted(Bug::HalfAChangeWritten) {
+            self.ground.health.check()?;
+        }
+        self.check_copies(copies)?;
         for (_, buffer) in &mut pages {
             let crc = crc32c::crc32c(&buffer.bytes()[4..self.page_size]);
             buffer.bytes_mut()[..4].copy_from_slice(&crc.to_le_bytes());
@@ -414,6 +430,23 @@ impl BufferPool {
         Ok(failures)
     }
 
+    /// Checks what is about to be written, as far as that costs next to nothing. What is wrong here has gone wrong in memory:
+    /// on disk it would be damage.
+    fn check_copies(&self, copies: &[Copy]) -> Result<()> {
+        let durable = self.ground.log.durable();
+        for copy in copies {
+            let ahead = (copy.lsn > durable).then_some("its last change is not in the log");
+            if let Some(what) = copy.wrong.or(ahead) {
+                let id = copy.id();
+                return Err(self
+                    .ground
+                    .health
+                    .poison(&format!("{id} is not what it should be in memory: {what}")));
+            }
+        }
+        Ok(())
+    }
+
     /// A failure of the doublewrite file's sync leaves its content unknown; other failures leave nothing behind.
     fn unless_benign(&self, error: DiskError) -> Error {
         match error {
@@ -429,8 +462,8 @@ impl BufferPool {
         }
         let _deciding = self.files.lock();
         for (id, space) in spaces {
-            let is_wanted = !space.is_dropped() || is_planted(Bug::DroppedPageWritten);
-            if space.file() == FileState::None && is_wanted {
+            let is_live = !space.is_dropped() || planted(Bug::FileBehindTheDeleter);
+            if space.file() == FileState::None && is_live {
                 self.ground.disk.create(FileName::Data(*id))?;
                 self.counters.files_created.fetch_add(1, Relaxed);
                 space.set_file(FileState::Created);
@@ -472,7 +505,7 @@ impl BufferPool {
             if space.durability() != Durability::Logged {
                 continue;
             }
-            let synced = if is_planted(Bug::DataNotSynced) { Ok(()) } else { disk.sync(FileName::Data(*id)) };
+            let synced = if planted(Bug::DataNotSynced) { Ok(()) } else { disk.sync(FileName::Data(*id)) };
             match synced {
                 Ok(()) => {}
                 // As for a page that could not be written: the drop has to be durable, and then nobody misses the file.
@@ -489,7 +522,7 @@ impl BufferPool {
         if new.is_empty() {
             return Ok(());
         }
-        if !is_planted(Bug::FolderNotSynced) {
+        if !planted(Bug::FolderNotSynced) {
             disk.sync_folder(Folder::Data).map_err(poison)?;
         }
         let mut group = GroupWriter::default();

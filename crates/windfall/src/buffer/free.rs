@@ -8,10 +8,19 @@
 //! **May touch.** `arena`.
 
 use super::arena::{Arena, FrameNo};
-use crate::sync::atomic::{
-    AtomicU64, AtomicUsize,
-    Ordering::{AcqRel, Acquire, Relaxed},
+use crate::sync::{
+    Bug,
+    atomic::{
+        AtomicU64, AtomicUsize,
+        Ordering::{AcqRel, Acquire, Relaxed},
+    },
+    planted,
 };
+
+/// The upper half of the head that follows this one.
+fn next_count(head: u64) -> u64 {
+    (head >> 32).wrapping_add(u64::from(!planted(Bug::HeadWithoutCount))) << 32
+}
 
 /// The list. The head: changes in the upper half, frame number plus one in the lower.
 #[derive(Debug, Default)]
@@ -26,7 +35,7 @@ impl FreeList {
         let mut head = self.head.load(Acquire);
         loop {
             arena.frame(frame).next_free.store(head as u32, Relaxed);
-            let new = (head >> 32).wrapping_add(1) << 32 | u64::from(frame.0 + 1);
+            let new = next_count(head) | u64::from(frame.0 + 1);
             match self.head.compare_exchange_weak(head, new, AcqRel, Acquire) {
                 Ok(_) => break,
                 Err(now) => head = now,
@@ -41,7 +50,7 @@ impl FreeList {
         loop {
             let frame = FrameNo((head as u32).checked_sub(1)?);
             let next = arena.frame(frame).next_free.load(Relaxed);
-            let new = (head >> 32).wrapping_add(1) << 32 | u64::from(next);
+            let new = next_count(head) | u64::from(next);
             match self.head.compare_exchange_weak(head, new, AcqRel, Acquire) {
                 Ok(_) => {
                     self.count.fetch_sub(1, Relaxed);
@@ -54,8 +63,10 @@ impl FreeList {
 
     /// Takes every frame that is here now.
     pub fn take_all(&self, arena: &Arena, take: &mut dyn FnMut(FrameNo)) {
-        let empty = |head: u64| Some((head >> 32).wrapping_add(1) << 32);
-        let mut next = self.head.fetch_update(AcqRel, Acquire, empty).unwrap_or_else(|head| head) as u32;
+        let mut next = self
+            .head
+            .fetch_update(AcqRel, Acquire, |head| Some(next_count(head)))
+            .unwrap_or_else(|head| head) as u32;
         while let Some(frame) = next.checked_sub(1).map(FrameNo) {
             // Before it is taken: its link is the taker's then.
             next = arena.frame(frame).next_free.load(Relaxed);

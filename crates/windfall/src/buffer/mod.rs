@@ -25,7 +25,7 @@ mod free;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 #[cfg(all(test, feature = "model"))]
-mod interleavings;
+pub(crate) mod interleavings;
 mod page_table;
 mod read_ahead;
 mod reclaim;
@@ -41,21 +41,21 @@ pub use replace::on_kept_frames;
 pub use space::{Durability, FileState, Space};
 
 use crate::{
-    canary::{Bug, is_planted},
     disk::{Disk, FileName},
     env::Env,
     error::{CorruptError, Error, Owner, Result, UsageError},
     health::Health,
     ids::{Lsn, PageId, PageNo, SpaceId},
     log::Log,
-    page::{Access, Page},
+    page::{self, Access, Page},
     sync::{
-        Arc, Event, Held, Mutex, Rank,
+        Arc, Bug, Event, Held, Mutex, Rank,
         atomic::{
             AtomicBool, AtomicU32, AtomicU64,
             Ordering::{Acquire, Relaxed, Release},
         },
         latch::Version,
+        planted,
         work::{self, Work},
     },
 };
@@ -361,7 +361,7 @@ impl BufferPool {
             let frame = self.find(space, page, hint)?;
             let descriptor = self.arena.frame(frame);
             let version = descriptor.latch.wait_version();
-            if descriptor.tag() == id || is_planted(Bug::TagUnchecked) {
+            if descriptor.tag() == id || planted(Bug::LookWithoutTag) {
                 if hint == Access::Point {
                     descriptor.touch();
                 }
@@ -405,7 +405,7 @@ impl BufferPool {
             let held = Held::take(Rank::Page);
             descriptor.latch.exclusive();
             let latched = ExclusivePage::new(self, frame, held);
-            if descriptor.tag() == id {
+            if descriptor.tag() == id || planted(Bug::LatchWithoutTag) {
                 descriptor.touch();
                 return Ok(latched);
             }
@@ -453,7 +453,7 @@ impl BufferPool {
     pub fn first(&self, space: &Arc<Space>) -> Result<Option<ExclusivePage<'_>>> {
         let latched = self.fresh(space, PageNo::HEADER)?;
         // Who makes the header notes it under this latch.
-        if !space.has_pages() {
+        if !space.has_pages() || planted(Bug::HeaderMadeTwice) {
             return Ok(Some(latched));
         }
         // It was made, and may even have been written and evicted: then this frame is not what is in the file.
@@ -505,7 +505,7 @@ impl BufferPool {
         }
         space.page_came();
         // The drop marks before it drains, we enter before we look: one of us takes the page out.
-        if space.is_dropped() {
+        if space.is_dropped() && !planted(Bug::LateInstall) {
             self.abandon(space, page, frame);
             return Err(Error::TableDropped(Owner::Unknown));
         }
@@ -539,6 +539,18 @@ impl BufferPool {
         self.tell_freed();
     }
 
+    /// Lets those who wait for the log or for a frame look again when the database has stopped.
+    pub fn tell_when_stopped(self: &Arc<Self>) {
+        // The health is known to both.
+        let pool = Arc::downgrade(self);
+        self.ground.health.when_stopped(move || {
+            if let Some(pool) = pool.upgrade() {
+                pool.ground.log.tell_stopped();
+                pool.tell_freed();
+            }
+        });
+    }
+
     /// Lets those who wait for a frame look again.
     pub(crate) fn tell_freed(&self) {
         self.frames_freed.fetch_add(1, Release);
@@ -556,14 +568,18 @@ impl BufferPool {
         self.verify(id, into)
     }
 
-    /// Checks a page as it came from the disk.
+    /// Checks a page as it came from the disk: its checksum, that it is the one that was asked for, that its header fits its
+    /// type, and that the log knows its last change. The flusher checks the same of what it writes.
     ///
     /// # Errors
     /// [`CorruptError::Page`].
     pub fn verify(&self, id: PageId, page: Page<'_>) -> Result<()> {
-        let what = match page.verify(id) {
+        let log_end = self.ground.log.end();
+        let logged = || if page.lsn() > log_end { Err("its last change is not in the log") } else { Ok(()) };
+        let sound = page.verify(id).and_then(|()| page::outline(page)).and_then(|()| logged());
+        let what = match sound {
             Ok(()) => return Ok(()),
-            Err(_) if is_planted(Bug::ChecksumIgnored) => return Ok(()),
+            Err(_) if planted(Bug::ChecksumIgnored) => return Ok(()),
             Err(_) if page.is_zero() && self.recovering.load(Acquire) => return Ok(()),
             Err(_) if page.is_zero() => "it was never written",
             Err(what) => what,

@@ -17,11 +17,12 @@ use super::arena::FrameNo;
 use crate::{
     ids::PageNo,
     sync::{
-        OnceLock,
+        Bug, OnceLock,
         atomic::{
             AtomicU32,
             Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
         },
+        planted,
         work::{self, Work},
     },
 };
@@ -191,9 +192,11 @@ impl PageTable {
 
     /// One entry fewer in the chunk; the last to leave gives it up.
     fn leave(&self, leaf: &Leaf, page: PageNo, guard: &Guard) {
-        if leaf.count.fetch_sub(1, AcqRel) != 1
-            || leaf.count.compare_exchange(0, DEAD, AcqRel, Relaxed).is_err()
-        {
+        let gives_up = || {
+            planted(Bug::ChunkGoesUnderAnEntry)
+                || leaf.count.compare_exchange(0, DEAD, AcqRel, Relaxed).is_ok()
+        };
+        if leaf.count.fetch_sub(1, AcqRel) != 1 || !gives_up() {
             return;
         }
         // Nobody enters the chunk now, and this thread alone unlinks it.

@@ -18,11 +18,12 @@ use super::{BufferPool, FileState, arena::FrameNo, space::Space};
 use crate::{
     ids::{PageId, PageNo},
     sync::{
-        Arc, Mutex, Rank,
+        Arc, Bug, Mutex, Rank,
         atomic::{
             AtomicUsize,
             Ordering::{Relaxed, SeqCst},
         },
+        planted,
         work::{self, Work},
     },
 };
@@ -156,6 +157,7 @@ impl BufferPool {
                 freed += 1;
             }
             Taken::Gone => {}
+            Taken::Busy if planted(Bug::LatecomerForgotten) => {}
             Taken::Busy => latecomers.push((page, frame)),
         };
         for (page, frame) in earlier {
@@ -180,7 +182,7 @@ impl BufferPool {
         if !descriptor.latch.try_exclusive() {
             return Taken::Busy;
         }
-        if descriptor.tag() != id {
+        if descriptor.tag() != id && !planted(Bug::DrainWithoutTag) {
             descriptor.latch.release_unchanged();
             return Taken::Gone;
         }

@@ -24,8 +24,9 @@ use crate::{
     error::{Error, Result, UsageError},
     ids::{PageId, SpaceId},
     sync::{
+        Bug,
         atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
-        thread_local,
+        planted, thread_local,
         work::{self, Work},
     },
 };
@@ -60,7 +61,7 @@ impl BufferPool {
             let freed = self.frames_freed.load(Acquire);
             let free = self.has_to_spare().then(|| self.free.pop(&self.arena).or_else(|| self.unused()));
             if let Some(frame) = free.flatten() {
-                if frame.0 >= self.limit.load(SeqCst) {
+                if frame.0 >= self.limit.load(SeqCst) && !planted(Bug::FrameBeyondTheSize) {
                     self.retire(frame);
                     continue;
                 }
@@ -191,7 +192,11 @@ impl BufferPool {
             }
         }
         descriptor.clear_tag();
-        descriptor.latch.release_changed();
+        if planted(Bug::EvictionKeepsVersion) {
+            descriptor.latch.release_unchanged();
+        } else {
+            descriptor.latch.release_changed();
+        }
         true
     }
 }

@@ -16,7 +16,6 @@ use super::{
 };
 use crate::{
     buffer::{BufferPool, Durability, Space, on_kept_frames},
-    canary::{Bug, is_planted},
     error::{Result, SchemaError, UsageError},
     health::Health,
     ids::{Lsn, SpaceId},
@@ -24,9 +23,9 @@ use crate::{
     mtr::Mtr,
     store::Tree,
     sync::{
-        Arc, Closed, Gate,
+        Arc, Bug, Closed, Gate,
         atomic::{AtomicBool, Ordering::SeqCst},
-        is_inside,
+        is_inside, planted,
         work::{self, Counts},
     },
     system::{Change, Key, SystemTree, TABLE},
@@ -395,14 +394,14 @@ impl Catalog {
         let closed = Gate::close_all(tables().map(|table| table.gate()));
         let spaces = || {
             let shapes = tables().zip(&closed).map(|(table, closed)| table.closed_shape(closed));
-            let trees = if is_planted(Bug::IndexNotDropped) { 1 } else { usize::MAX };
+            let trees = if planted(Bug::IndexNotDropped) { 1 } else { usize::MAX };
             shapes.flat_map(move |shape| shape.trees().take(trees)).map(|tree| tree.space())
         };
         let mut ids = SmallVec::<[SpaceId; 2]>::new();
         spaces().for_each(|space| ids.push(space.id()));
         let mut changes: SmallVec<[Change; 1]> =
             claim.tables().map(|(name, _)| Change::remove(record_key(name))).collect();
-        if is_planted(Bug::DropBeforeLog) {
+        if planted(Bug::DropBeforeLog) {
             spaces().for_each(|space| self.pool.detach(space, Lsn::ZERO));
         }
         // When this fails nothing was changed, or the database is poisoned.

@@ -167,7 +167,7 @@ impl<'a> Claim<'a> {
     /// Lets the names be found meanwhile: they go on to mean what they do. Other statements wait all the same.
     pub fn keep(&self) {
         self.mark(Mark::Kept);
-        self.names.decided.notify();
+        self.names.decided.notify_ordered();
     }
 
     /// The claimed names in order, each once, and their tables.
@@ -201,6 +201,6 @@ impl Drop for Claim<'_> {
             drop(shard);
             drop(before);
         }
-        self.names.decided.notify();
+        self.names.decided.notify_ordered();
     }
 }

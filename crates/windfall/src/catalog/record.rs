@@ -185,6 +185,9 @@ impl TableRecord {
     }
 
     fn names_each_tree_once(&self) -> bool {
+        if self.indexes.is_empty() {
+            return true;
+        }
         let spaces: BTreeSet<_> = self.spaces().collect();
         let names: BTreeSet<_> = self.indexes.iter().map(|index| &index.name).collect();
         spaces.len() == 1 + self.indexes.len() && names.len() == self.indexes.len()

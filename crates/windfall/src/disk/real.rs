@@ -91,7 +91,7 @@ impl RealDisk {
         let root = path.as_ref();
         if options.create {
             create_folders(root)?;
-        } else if !root.join(FileName::Control.to_string()).exists() {
+        } else if !has_files(root)? {
             // A folder of something else stays as it is.
             return Err(UsageError::NoDatabase { folder: root.to_owned() }.into());
         }
@@ -112,6 +112,33 @@ impl RealDisk {
     fn folder_path(&self, folder: Folder) -> PathBuf {
         self.0.handles.root().join(FOLDERS[folder as usize].1)
     }
+}
+
+/// Whether files of a database are in this folder. Without the control file it is a damaged one.
+fn has_files(root: &Path) -> Result<bool, DiskError> {
+    let control = root.join(FileName::Control.to_string());
+    match fs::metadata(&control) {
+        Ok(_) => return Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed("look at", &control, error)),
+    }
+    for (folder, name) in &FOLDERS[1..] {
+        let path = root.join(name);
+        let entries = match fs::read_dir(&path) {
+            Ok(entries) => entries,
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                continue;
+            }
+            Err(error) => return Err(failed("list", &path, error)),
+        };
+        for entry in entries {
+            let entry = entry.map_err(|error| failed("list", &path, error))?;
+            if entry.file_name().to_str().is_some_and(|name| FileName::parse(*folder, name).is_some()) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 fn open_folder(path: &Path) -> Result<OwnedFd, DiskError> {

@@ -12,7 +12,6 @@ use std::collections::BTreeSet;
 use super::{Engine, files};
 use crate::{
     buffer::{BufferPool, Doublewrite, Durability, Ground, Space},
-    canary::{Bug, is_planted},
     catalog::Catalog,
     checkpoint::Checkpointer,
     disk::{Disk, FileName, Folder},
@@ -26,8 +25,9 @@ use crate::{
     page,
     recovery::{self, Files, Lost, Phase, Progress, Recovered, Scan},
     sync::{
-        Arc, Event, Mutex, OnceLock, Rank,
+        Arc, Bug, Event, Mutex, OnceLock, Rank,
         atomic::{AtomicBool, AtomicU8},
+        planted,
     },
     system::{Change, FILE, SystemTree},
     tablespace::Deleter,
@@ -38,17 +38,20 @@ use crate::{
 /// Refuses to make a database where there is to be none, or has been one.
 fn check_is_new(disk: &Arc<dyn Disk>, options: &Options) -> Result<()> {
     let control = disk.path(FileName::Control);
-    if !options.create_if_missing {
-        let folder = control.parent().unwrap_or(&control).to_owned();
-        return Err(UsageError::NoDatabase { folder }.into());
-    }
     // A creation makes the control file durable before any of these: here a database has lost it.
     for folder in [Folder::Data, Folder::Log] {
         if let Some(file) = disk.list(folder)?.first() {
-            let what = "this is a file of a database, and there is no control file: restore the database from a backup, \
-                        or choose an empty folder for a new one";
-            return Err(CorruptError::File { file: disk.path(*file), what: what.into() }.into());
+            let what = format!(
+                "it is missing, although {} is there: restore the database from a backup, or choose an empty folder for \
+                 a new one",
+                disk.path(*file).display()
+            );
+            return Err(CorruptError::File { file: control, what: what.into() }.into());
         }
+    }
+    if !options.create_if_missing {
+        let folder = control.parent().unwrap_or(&control).to_owned();
+        return Err(UsageError::NoDatabase { folder }.into());
     }
     Ok(())
 }
@@ -184,7 +187,7 @@ impl Engine {
         let ground = Ground { disk: disk.clone(), log: log.clone(), env: env.clone(), health };
         let pool = BufferPool::new(ground, page_size, size, most)?;
         let pool = Arc::new(pool);
-        tell_when_stopped(&log, &pool);
+        pool.tell_when_stopped();
         let checkpointer = Arc::new(Checkpointer::new(pool.clone(), control));
         let mut servers = Vec::from(checkpointer.spawn(&*env)?);
         let writer = log.clone();
@@ -241,20 +244,6 @@ impl Engine {
     }
 }
 
-/// Lets those who wait for the log or for a frame look again when the database has stopped.
-fn tell_when_stopped(log: &Arc<Log>, pool: &Arc<BufferPool>) {
-    // Both know the health.
-    let (log, waited_for) = (Arc::downgrade(log), Arc::downgrade(pool));
-    pool.ground().health.when_stopped(move || {
-        if let Some(log) = log.upgrade() {
-            log.tell_stopped();
-        }
-        if let Some(pool) = waited_for.upgrade() {
-            pool.tell_freed();
-        }
-    });
-}
-
 /// The system tree, and what is known of the data files.
 fn system_tree<'a>(
     pool: &'a Arc<BufferPool>,
@@ -292,7 +281,7 @@ fn drop_unnamed(
     deleter: &Deleter,
     attacher: &Attacher<'_>,
 ) -> Result<()> {
-    let unnamed = |space: &SpaceId| !attacher.named.contains(space) && !is_planted(Bug::DeletionForgotten);
+    let unnamed = |space: &SpaceId| !attacher.named.contains(space) && !planted(Bug::DeletionForgotten);
     let lost: Vec<_> = pool.spaces().into_iter().filter(|space| unnamed(&space.id())).collect();
     if !lost.is_empty() {
         let _room = pool.ground().log.admit_drop(OVERHEAD + (size_of::<SpaceId>() * lost.len()) as u64)?;

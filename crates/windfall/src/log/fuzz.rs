@@ -73,9 +73,15 @@ pub fn records_seeds() -> Vec<Vec<u8>> {
 fn put_frame(stream: &mut Vec<u8>, incarnation: u32, lag: u64, payload: &[u8]) {
     let lsn = Lsn(stream.len() as u64);
     let header = Header::new(Seed::new(&UUID), lsn, incarnation, Lsn(lsn.0.saturating_sub(lag * 8)), payload);
-    stream.extend(header.words().iter().flat_map(|word| word.to_le_bytes()));
-    stream.extend_from_slice(payload);
-    stream.resize(lsn.0 as usize + header.span(), 0);
+    stream.extend(frame_of(&header, payload));
+}
+
+/// A frame as it lies in the stream.
+fn frame_of(header: &Header, payload: &[u8]) -> Vec<u8> {
+    let mut frame: Vec<u8> = header.words().iter().flat_map(|word| word.to_le_bytes()).collect();
+    frame.extend_from_slice(payload);
+    frame.resize(header.span(), 0);
+    frame
 }
 
 /// The stream that the input describes: frames, zeros, and bytes as they are.
@@ -289,8 +295,6 @@ pub fn append(disk: &SimulatedDisk, group: &[u8]) -> Option<()> {
     if group.is_empty() || header.span() as u64 > geometry.left(end) {
         return None;
     }
-    let mut frame: Vec<u8> = header.words().iter().flat_map(|word| word.to_le_bytes()).collect();
-    frame.extend_from_slice(group);
-    frame.resize(header.span(), 0);
+    let frame = frame_of(&header, group);
     disk.write(FileName::Log(geometry.number(end)), geometry.offset(end), &frame).ok()
 }

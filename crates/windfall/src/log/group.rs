@@ -17,7 +17,6 @@ use super::{
     frame::{self, HEADER, Header, MAX_FRAME},
 };
 use crate::{
-    canary::{Bug, is_planted},
     error::{Result, UsageError},
     ids::Lsn,
     sync::{
@@ -88,9 +87,6 @@ impl Log {
     /// Everything below this has been registered dirty by whoever appended it.
     pub fn append_floor(&self) -> Lsn {
         let reserved = self.reserved.load(SeqCst);
-        if is_planted(Bug::GroupForgotten) {
-            return Lsn(reserved);
-        }
         Lsn(self.slots.iter().map(|slot| slot.bound.load(SeqCst)).fold(reserved, u64::min))
     }
 
@@ -136,7 +132,7 @@ impl LogGroup<'_> {
         }
         let durable = Lsn(log.durable.load(SeqCst));
         log.ring.put(&Header::new(log.seed, start, log.incarnation, durable, payload), payload);
-        log.published.notify();
+        log.published.notify_ordered();
         let groups = &log.slots[self.slot].groups;
         groups.store(groups.load(Relaxed) + 1, Relaxed);
         Ok((start, end))

@@ -1,5 +1,5 @@
-//! The log in many orders: appending, the ring, group commit, the floor of what is being appended. What each scenario was
-//! seen to catch stands with it.
+//! The log in many orders: appending, the ring, group commit, failures, promises, the floor of what is being appended. What
+//! each scenario was seen to catch stands with it; the bugs that it is given are planted whenever it runs.
 
 use super::{
     tests::{Group, Life, new_database, open_in, read},
@@ -7,7 +7,12 @@ use super::{
 };
 use crate::{
     env::ModelEnv,
-    sync::model::{explore, spawn},
+    sync::{
+        Bug,
+        atomic::AtomicBool,
+        model::{explore, spawn},
+        planted,
+    },
 };
 
 fn open() -> Life {
@@ -27,7 +32,7 @@ fn append(log: &Log, payload: &[u8]) -> Group {
 /// not for the leader's end; a slot that is given back and nobody told.
 #[test]
 fn what_is_acknowledged_is_written_and_nobody_waits_for_ever() {
-    explore(1200, || {
+    explore(1200, &[Bug::DurableBeforeTheSync, Bug::LeaderTellsNobody, Bug::GroupSeenEarly], || {
         let life = open();
         let commits = [(1, 40, FlushLog::Sync), (2, 5, FlushLog::Write), (3, 900, FlushLog::Sync)];
         let threads = commits.map(|(n, len, mode)| {
@@ -51,13 +56,88 @@ fn what_is_acknowledged_is_written_and_nobody_waits_for_ever() {
     });
 }
 
+/// Three commits at once on a disk of which one sync fails and keeps nothing, though a later one would work. Who was
+/// acknowledged is not lost; once anyone was refused, everybody is; and nobody waits for ever.
+///
+/// Catches: a failing sync of which only the leader is told; a follower who is acknowledged by the leader's end; a leader
+/// who goes on after a failure because it did not look again; a failure that is told before the database has stopped.
+#[test]
+fn a_failing_sync_is_told_to_everybody_and_acknowledges_nobody() {
+    explore(2000, &[Bug::FailureIsForgotten, Bug::LeaderTellsNobody, Bug::DurableBeforeTheSync], || {
+        let life = open();
+        let refused = Arc::new(AtomicBool::new(false));
+        let threads = [1, 2, 3].map(|n| {
+            let (log, disk, refused) = (life.log.clone(), life.disk.clone(), refused.clone());
+            spawn(move || {
+                for round in 0..2 {
+                    let before = refused.load(SeqCst);
+                    let appending = log.begin_group();
+                    let appended = appending.append(&[n | round << 4; 40]);
+                    drop(appending);
+                    let done = appended.and_then(|(_, end)| log.commit(end, FlushLog::Sync));
+                    if done.is_err() {
+                        refused.store(true, SeqCst);
+                        assert!(log.health.is_poisoned(), "a commit was refused, and the database goes on");
+                        continue;
+                    }
+                    assert!(!before, "somebody was refused, and the next one is served");
+                    let found = read(&disk.crash(u64::from(n)), None).unwrap().1;
+                    let is_there = found.iter().any(|(_, _, payload)| payload[..] == [n | round << 4; 40]);
+                    assert!(is_there, "acknowledged and lost");
+                }
+            })
+        });
+        life.disk.lose_one_sync();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    });
+}
+
+/// Two callers append at the end of a segment what they were promised, and then the disk is full: both have what they need.
+///
+/// Catches: a promise that looks at the end of the log before it is counted: who appends and gives an older promise back in
+/// between is counted neither here nor there.
+#[test]
+fn a_promise_is_kept_on_a_full_disk() {
+    /// Bytes of a group, and what is promised for it.
+    const GROUP: usize = 900;
+    const PROMISE: u64 = 1000;
+    explore(1500, &[Bug::PromiseLooksFirst], || {
+        let life = open();
+        let geometry = life.log.segments.geometry();
+        // Room for one of the two is left in the segment that is there.
+        while geometry.left(life.log.end()) > 2 * PROMISE {
+            let room = geometry.left(life.log.end()) - 3 * PROMISE / 2;
+            append(&life.log, &vec![7; (room as usize).min(life.log.max_group())]);
+        }
+        life.log.sync_to(Lsn::MAX).unwrap();
+        let given = Arc::new(AtomicU64::new(0));
+        let threads = [1, 2].map(|n| {
+            let (log, disk, given) = (life.log.clone(), life.disk.clone(), given.clone());
+            spawn(move || {
+                let promise = log.admit_drop(PROMISE).unwrap();
+                if given.fetch_add(1, SeqCst) == 1 {
+                    disk.set_full(true);
+                }
+                append(&log, &[n; GROUP]);
+                drop(promise);
+            })
+        });
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        life.log.sync_to(Lsn::MAX).expect("what was promised is there");
+    });
+}
+
 /// Six groups of which four fit the ring: who finds it full writes, while others still copy.
 ///
 /// Catches: space that is handed out before it is cleared; an appender who does not wait for room; a leader who writes
 /// beyond the first frame that is not whole.
 #[test]
 fn a_full_ring_loses_and_mixes_nothing() {
-    explore(600, || {
+    explore(600, &[Bug::SpaceGivenBeforeItIsClear], || {
         let life = open();
         let longest = life.log.max_group();
         let threads = [1, 2, 3].map(|n| {
@@ -81,7 +161,7 @@ fn starts(groups: &[Group]) -> Vec<Lsn> {
 /// Catches: a slot that is taken after the space is reserved; a floor that looks at the slots first and then at the end.
 #[test]
 fn the_floor_of_appending_waits_for_those_who_append() {
-    explore(6000, || {
+    explore(6000, &[Bug::SlotsBeforeTheEnd], || {
         let life = open();
         let registered = Arc::new(Mutex::new(Rank::Leaf, Vec::new()));
         let threads = [1, 2, 3].map(|n| {
@@ -94,7 +174,12 @@ fn the_floor_of_appending_waits_for_those_who_append() {
                 start
             })
         });
-        let looks = [0; 2].map(|_| (life.log.append_floor(), registered.lock().clone()));
+        let floor = |log: &Log| {
+            let (end, floor) = (log.end(), log.append_floor());
+            // Nobody appends, it seems: then the end of a moment later ought to do as well.
+            if planted(Bug::SlotsBeforeTheEnd) && floor >= end { log.end() } else { floor }
+        };
+        let looks = [0; 2].map(|_| (floor(&life.log), registered.lock().clone()));
         let starts = threads.map(|thread| thread.join().unwrap());
         for (floor, known) in looks {
             let missed: Vec<_> = starts.iter().filter(|s| **s < floor && !known.contains(s)).collect();

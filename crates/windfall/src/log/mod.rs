@@ -72,15 +72,15 @@ pub use space::{OVERHEAD, Promise};
 use writer::Writer;
 
 use crate::{
-    canary::{Bug, is_planted},
     disk::{Disk, FileName},
     env::Env,
     error::{CorruptError, Error, Result, UsageError},
     health::Health,
     ids::{Lsn, SpaceId, TrxId},
     sync::{
-        Arc, Event, Mutex, OnceLock, Rank,
+        Arc, Bug, Event, Mutex, OnceLock, Rank,
         atomic::{AtomicU64, Ordering::SeqCst},
+        planted,
     },
 };
 
@@ -355,7 +355,7 @@ impl Log {
     pub fn commit(&self, lsn: Lsn, mode: FlushLog) -> Result<()> {
         match mode {
             FlushLog::Lazy => self.health.check(),
-            FlushLog::Sync if !is_planted(Bug::CommitNotAwaited) => self.sync_to(lsn),
+            FlushLog::Sync if !planted(Bug::CommitNotAwaited) => self.sync_to(lsn),
             FlushLog::Sync | FlushLog::Write => self.write_to(lsn),
         }
     }

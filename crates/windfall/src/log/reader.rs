@@ -15,11 +15,10 @@ use super::{
     segments::Geometry,
 };
 use crate::{
-    canary::{Bug, is_planted},
     disk::{Disk, FileName, Folder},
     error::{CorruptError, DiskError, Result},
     ids::Lsn,
-    sync::Arc,
+    sync::{Arc, Bug, planted},
 };
 
 /// How much is read at once, in bytes.
@@ -154,7 +153,7 @@ impl LogReader {
         // Filling may have moved the buffer.
         let from = (self.at.0 - self.base.0) as usize;
         let whole = header.holds(self.seed, &self.buffer[from..from + header.span()]);
-        Ok(if whole || is_planted(Bug::TornTailTaken) {
+        Ok(if whole || planted(Bug::TornTailTaken) {
             Ok(header)
         } else {
             Err("the frame's checksum is wrong")

@@ -103,7 +103,7 @@ impl GroupWriter {
     pub fn page(&mut self, id: PageId, op: &PageOp<'_>) {
         if self.bytes.is_empty() {
             // One allocation instead of several: most groups fit.
-            self.bytes.reserve(GROUP);
+            self.bytes = Vec::with_capacity(GROUP);
         }
         if self.page == Some(id) {
             self.bytes.push(SAME_PAGE);

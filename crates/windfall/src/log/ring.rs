@@ -4,18 +4,21 @@
 //! finds the finished prefix by walking from frame to frame.
 //!
 //! **Invariants.** A word is zero from the moment its space is handed out until its owner writes it. An owner stores the
-//! first word of its frame last, with release ordering; that word is never zero. So a non-zero first word means a whole
+//! first word of its frame last, so that whoever sees it sees the rest; that word is never zero. So a non-zero first word means a whole
 //! frame. Only the writer clears, and only what it has consumed.
 //!
 //! **May touch.** `frame`.
 
 use super::frame::{HEADER, Header, span};
 use crate::{
-    canary::{Bug, is_planted},
     ids::Lsn,
-    sync::atomic::{
-        AtomicU64,
-        Ordering::{Acquire, Relaxed, Release},
+    sync::{
+        Bug,
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Relaxed, SeqCst},
+        },
+        planted,
     },
 };
 
@@ -57,8 +60,8 @@ impl Ring {
     pub(super) fn put(&self, header: &Header, payload: &[u8]) {
         let [first, second, third] = header.words();
         let word = |n: u64| &self.words[self.index(Lsn(header.lsn.0 + 8 * n))];
-        if is_planted(Bug::GroupSeenEarly) {
-            word(0).store(first, Release);
+        if planted(Bug::GroupSeenEarly) {
+            word(0).store(first, SeqCst);
         }
         word(1).store(second, Relaxed);
         word(2).store(third, Relaxed);
@@ -75,12 +78,13 @@ impl Ring {
             last[..rest.len()].copy_from_slice(rest);
             word(3 + whole.len() as u64).store(u64::from_le_bytes(last), Relaxed);
         }
-        word(0).store(first, Release);
+        // In one order with the looks of those who wait for it.
+        word(0).store(first, SeqCst);
     }
 
     /// Whether the frame that begins here is whole.
     pub(super) fn is_published(&self, at: Lsn) -> bool {
-        self.words[self.index(at)].load(Acquire) != 0
+        self.words[self.index(at)].load(SeqCst) != 0
     }
 
     /// The end of the whole frames from `from` on, at most one turn of the ring.

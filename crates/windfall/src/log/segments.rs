@@ -227,8 +227,12 @@ impl Segments {
             _ => None,
         };
         if let Err(error) = self.make(number, again) {
-            if !self.throw_away(again.unwrap_or(number), &error)? {
-                files.retired.extend(again);
+            // It may have had its new name already.
+            self.throw_away(number, &error)?;
+            if let Some(old) = again
+                && !self.throw_away(old, &error)?
+            {
+                files.retired.push(old);
             }
             return Err(error.into());
         }

@@ -22,16 +22,16 @@ use core::time::Duration;
 
 use super::{Log, LogMetrics, frame};
 use crate::{
-    canary::{Bug, is_planted},
     env::Next,
     error::{Error, Result},
     ids::Lsn,
     sync::{
-        Arc, Event, Mutex, Rank,
+        Arc, Bug, Event, Mutex, Rank,
         atomic::{
             AtomicBool,
             Ordering::{Relaxed, SeqCst},
         },
+        planted,
     },
 };
 
@@ -233,7 +233,7 @@ impl Log {
     fn promise_before(&self, bytes: u64, kept: u64) -> Result<Promise<'_>> {
         self.health.check()?;
         let (promise, last) = self.note_promise(bytes, kept);
-        if !is_planted(Bug::PromiseUncovered) {
+        if !planted(Bug::PromiseUncovered) {
             self.segments.ready(last)?;
         }
         Ok(promise)
@@ -241,11 +241,13 @@ impl Log {
 
     /// Counts a promise, and tells the last segment that has to be there for it.
     fn note_promise(&self, bytes: u64, kept: u64) -> (Promise<'_>, u64) {
+        let early = planted(Bug::PromiseLooksFirst).then(|| self.end());
         // First the promise and then the end: who appends under an older promise moves from the one to the other.
         let promised = self.promised.fetch_add(bytes, SeqCst) + bytes;
         #[cfg(test)]
         self.promised_ever.fetch_add(bytes, Relaxed);
-        let last = self.segments.geometry().number(Lsn(self.end().0 + promised + kept));
+        let end = early.unwrap_or_else(|| self.end());
+        let last = self.segments.geometry().number(Lsn(end.0 + promised + kept));
         (Promise { log: self, bytes }, last)
     }
 

@@ -25,6 +25,19 @@ struct File {
     now: Vec<u8>,
     durable: Vec<u8>,
     pending: Vec<(usize, Vec<u8>)>,
+    /// A sync has failed: nothing becomes durable any more, whatever later ones say.
+    lost: bool,
+}
+
+/// What becomes of syncs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Fate {
+    #[default]
+    Work,
+    Fail,
+    /// The next one of the log fails, and loses what it was to keep.
+    #[cfg(feature = "model")]
+    LoseOne,
 }
 
 type Names = BTreeMap<FileName, u64>;
@@ -37,7 +50,7 @@ struct State {
     history: Vec<Names>,
     next: u64,
     syncs: u64,
-    fail_sync: bool,
+    fate: Fate,
     /// Syncs last until this is over.
     slow_sync: bool,
     full: bool,
@@ -54,7 +67,7 @@ impl TestDisk {
     /// What is found after the machine has stopped; with `seed` 0 after the process alone has.
     pub fn crash(&self, seed: u64) -> Arc<Self> {
         let mut state = self.0.lock().clone();
-        (state.fail_sync, state.full) = (false, false);
+        (state.fate, state.full) = (Fate::Work, false);
         if seed != 0 {
             let mut chance = StdRng::seed_from_u64(seed);
             state.names = state.history[chance.random_range(0..state.history.len())].clone();
@@ -92,7 +105,12 @@ impl TestDisk {
     }
 
     pub fn fail_sync(&self) {
-        self.0.lock().fail_sync = true;
+        self.0.lock().fate = Fate::Fail;
+    }
+
+    #[cfg(feature = "model")]
+    pub fn lose_one_sync(&self) {
+        self.0.lock().fate = Fate::LoseOne;
     }
 
     pub fn set_slow_sync(&self, slow: bool) {
@@ -177,14 +195,25 @@ impl Disk for TestDisk {
             std::thread::yield_now();
         }
         let mut state = self.0.lock();
-        if state.fail_sync {
-            return Err(DiskError::Full { action: "sync", path: self.path(file) });
+        let failed = || Err(DiskError::Full { action: "sync", path: self.path(file) });
+        if state.fate == Fate::Fail {
+            return failed();
         }
-        state.syncs += u64::from(file.folder() == Folder::Log);
+        let is_log = file.folder() == Folder::Log;
+        state.syncs += u64::from(is_log);
+        #[cfg(feature = "model")]
+        if is_log && state.fate == Fate::LoseOne {
+            state.fate = Fate::Work;
+            drop(state);
+            self.with(file, |file| (file.lost, file.pending) = (true, Vec::new()))?;
+            return failed();
+        }
         drop(state);
         self.with(file, |file| {
             file.pending.clear();
-            file.durable.clone_from(&file.now);
+            if !file.lost {
+                file.durable.clone_from(&file.now);
+            }
         })
     }
 

@@ -14,16 +14,16 @@ use core::time::Duration;
 
 use super::{Log, frame::BLOCK};
 use crate::{
-    canary::{Bug, is_planted},
     disk::FileName,
-    error::{DiskError, Result},
+    error::{DiskError, Error, Result},
     ids::Lsn,
     sync::{
-        Held, MutexGuard, Rank,
+        Bug, Held, MutexGuard, Rank,
         atomic::{
             AtomicU64,
             Ordering::{Relaxed, SeqCst},
         },
+        planted,
     },
 };
 
@@ -53,7 +53,9 @@ struct Progress<'a>(&'a Log);
 
 impl Drop for Progress<'_> {
     fn drop(&mut self) {
-        self.0.progress.notify();
+        if !planted(Bug::LeaderTellsNobody) {
+            self.0.progress.notify();
+        }
     }
 }
 
@@ -141,7 +143,12 @@ impl Log {
             }
         }
         if sync {
-            self.sync_written(writer).map_err(|error| self.health.poison(&error.to_string()))?;
+            self.sync_written(writer).map_err(|error| {
+                if planted(Bug::FailureIsForgotten) {
+                    return Error::Closed;
+                }
+                self.health.poison(&error.to_string())
+            })?;
         }
         Ok(())
     }
@@ -191,6 +198,9 @@ impl Log {
             let offset = geometry.offset(at);
             pad(&mut writer.buffer, offset);
             self.disk.write(FileName::Log(number), offset, &writer.buffer)?;
+            if planted(Bug::SpaceGivenBeforeItIsClear) {
+                self.written.store(at.0 + bytes as u64, SeqCst);
+            }
             self.ring.clear(at, bytes);
             at.0 += bytes as u64;
             self.written.store(at.0, SeqCst);
@@ -214,11 +224,14 @@ impl Log {
         }
         // Whoever has arrived by now has appended before: this sync serves it, and perhaps some more.
         let (served, arrived) = (self.served.load(Relaxed), self.arrived.load(SeqCst));
+        if planted(Bug::DurableBeforeTheSync) {
+            self.durable.store(written, SeqCst);
+        }
         for number in &writer.unsynced {
             let before = self.env.now();
             self.syncing_since.store((before.as_nanos() as u64).max(1), Relaxed);
             let done =
-                if is_planted(Bug::LogNotSynced) { Ok(()) } else { self.disk.sync(FileName::Log(*number)) };
+                if planted(Bug::LogNotSynced) { Ok(()) } else { self.disk.sync(FileName::Log(*number)) };
             self.syncing_since.store(0, Relaxed);
             done?;
             let now = self.env.now();

@@ -33,7 +33,7 @@ mod words;
 
 pub use node::{EntryHeader, Node};
 pub use node_build::NodeList;
-pub use node_check::validate;
+pub use node_check::{outline, validate};
 pub use op::PageOp;
 pub use words::Page;
 

@@ -13,6 +13,22 @@ use super::{
     node_change::{checked, checked_slot},
 };
 
+/// Whether the page's header fits its type: what can be told of any page without a look at its entries, whenever it is read
+/// from disk or written there.
+///
+/// # Errors
+/// What contradicts what.
+pub fn outline(page: Page<'_>) -> Result<(), &'static str> {
+    let Some(kind) = PageType::from_u8(page.page_type()) else { return Err("it is of no known type") };
+    if matches!(kind, PageType::Leaf | PageType::Inner) {
+        checked(page, kind == PageType::Leaf)?;
+    }
+    if (kind == PageType::Inner) == (page.level() == 0) {
+        return Err("its level does not fit its type");
+    }
+    Ok(())
+}
+
 /// Whether the page is a node whose parts agree with each other.
 ///
 /// # Errors

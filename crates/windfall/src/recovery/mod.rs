@@ -18,13 +18,12 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use crate::{
     buffer::{BufferPool, Doublewrite, Durability, FileState, Space},
-    canary::{Bug, is_planted},
     disk::{Action, Disk, FileName, Folder, IoBuffer, Queue, Request},
     error::{CorruptError, DiskError, Error, Result},
     ids::{Lsn, PageId, PageNo, SpaceId, TrxId, UndoPos},
     log::{Control, GroupReader, LogReader, Record, segment_of},
     page::{Page, PageOp},
-    sync::{Arc, atomic::AtomicU64},
+    sync::{Arc, Bug, atomic::AtomicU64, planted},
 };
 
 /// How many bytes of changes are collected before their pages are visited: each page of a batch is visited once.
@@ -180,7 +179,7 @@ pub fn recover(
         })
         .collect();
     settle_files(disk, scan, &files, progress)?;
-    if !is_planted(Bug::TornPageKept) {
+    if !planted(Bug::TornPageKept) {
         mend_torn_pages(disk, pool.page_size(), &files)?;
     }
     pool.set_recovering(true);
@@ -382,7 +381,7 @@ impl Replay<'_> {
         let since = changes.first().map_or(Lsn::MAX, |(start, ..)| *start);
         // As it was found: a group may change a page several times, and all its changes carry one LSN.
         let found = if fresh { Lsn::ZERO } else { latched.page().lsn() };
-        let is_due = |end: Lsn| end > found || is_planted(Bug::ReplayedTwice);
+        let is_due = |end: Lsn| end > found || planted(Bug::ReplayedTwice);
         for (_, end, at) in changes.iter().filter(|(_, end, _)| is_due(*end)) {
             let page = latched.page();
             let damaged = |what: &str| {

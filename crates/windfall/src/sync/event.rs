@@ -10,16 +10,18 @@
 
 use core::time::Duration;
 
-use crate::canary::{Bug, is_planted};
-
-use super::machine::{
-    Condvar, Mutex,
-    atomic::{
-        AtomicBool, AtomicU32,
-        Ordering::{Relaxed, SeqCst},
-        fence,
+use super::{
+    Bug,
+    machine::{
+        Condvar, Mutex,
+        atomic::{
+            AtomicBool, AtomicU32,
+            Ordering::{Relaxed, SeqCst},
+            fence,
+        },
+        const_mutex,
     },
-    const_mutex,
+    planted,
 };
 
 /// An event to wait for. The condition lives elsewhere, in atomics or behind a lock of its own.
@@ -57,7 +59,7 @@ impl Event {
     }
 
     /// As [`Event::notify`], for who changed the condition by a sequentially consistent store, and whose waiters look at it
-    /// by such loads: these have one order as they are, and no fence is needed.
+    /// by such loads; or under a lock, under which they look: these have one order as they are, and no fence is needed.
     pub fn notify_ordered(&self) {
         if !self.rung.load(SeqCst) {
             self.rung.store(true, SeqCst);
@@ -69,7 +71,9 @@ impl Event {
 
     #[cold]
     fn wake(&self) {
-        *self.mutex.lock() += 1;
+        if !planted(Bug::NotifierPassesTheMutex) {
+            *self.mutex.lock() += 1;
+        }
         self.condvar.notify_all();
     }
 
@@ -86,6 +90,9 @@ impl Event {
     /// Waits for the next notification, or until the time has passed. One since the last nap ends it at once. For one
     /// napper at a time.
     pub fn nap(&self, at_most: Duration) {
+        if planted(Bug::NapForgetsTheRing) {
+            self.rung.store(false, SeqCst);
+        }
         self.wait_for(at_most, || self.rung.load(SeqCst));
         self.rung.store(false, SeqCst);
     }
@@ -97,9 +104,9 @@ impl Event {
         self.waiters.fetch_add(1, SeqCst);
         fence(SeqCst);
         let mut generation = self.mutex.lock();
-        let (mut expired, mut looks) = (false, !is_planted(Bug::WakeupLost));
+        let mut expired = false;
         let was_ready = loop {
-            if core::mem::replace(&mut looks, true) && ready() {
+            if ready() {
                 break true;
             }
             if expired {

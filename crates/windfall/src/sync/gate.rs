@@ -28,10 +28,8 @@ use core::{cell::Cell, marker::PhantomData};
 
 use smallvec::SmallVec;
 
-use crate::canary::{Bug, is_planted};
-
 use super::{
-    Event,
+    Bug, Event,
     machine::{
         self,
         atomic::{
@@ -40,7 +38,7 @@ use super::{
         },
         thread_local,
     },
-    work,
+    planted, work,
 };
 
 const OPEN: u8 = 0;
@@ -117,13 +115,14 @@ impl Gate {
     /// As [`Gate::enter`], and whether it waited for a drop that left the gate open.
     fn pass(&self, stripe: usize) -> Option<(Inside<'_>, bool)> {
         let stripe = stripe % STRIPES;
-        let nested = is_inside();
+        let nested = is_inside() && !planted(Bug::ClosingGateHoldsAll);
         let mut waited_on_drop = false;
         loop {
+            let early = planted(Bug::GateLooksBeforeItCounts).then(|| self.state.load(SeqCst));
             self.inside[stripe].count.fetch_add(1, SeqCst);
             DEPTH.set(DEPTH.get() + 1);
             let inside = Inside { gate: self, stripe, _thread: PhantomData };
-            match self.state.load(SeqCst) {
+            match early.unwrap_or_else(|| self.state.load(SeqCst)) {
                 OPEN => return Some((inside, waited_on_drop)),
                 CLOSED_FOR_GOOD => return None,
                 CLOSING if nested => return Some((inside, waited_on_drop)),
@@ -161,7 +160,7 @@ impl Gate {
             // Nobody waits for a gate to be closed.
             gates().for_each(|gate| gate.store(CLOSED));
             // Who was inside one of them may have passed another one that was empty before.
-            if gates().all(Self::is_empty) {
+            if planted(Bug::GatesClosedOneByOne) || gates().all(Self::is_empty) {
                 return closed;
             }
             gates().for_each(|gate| gate.mark(CLOSING));
@@ -193,8 +192,7 @@ impl Gate {
     }
 
     fn is_empty(&self) -> bool {
-        is_planted(Bug::GateNotAwaited)
-            || self.inside.iter().map(|stripe| stripe.count.load(SeqCst)).sum::<u64>() == 0
+        self.inside.iter().map(|stripe| stripe.count.load(SeqCst)).sum::<u64>() == 0
     }
 }
 
@@ -222,7 +220,7 @@ impl Drop for Inside<'_> {
     fn drop(&mut self) {
         DEPTH.set(DEPTH.get() - 1);
         self.gate.inside[self.stripe].count.fetch_sub(1, SeqCst);
-        if self.gate.state.load(SeqCst) != OPEN {
+        if self.gate.state.load(SeqCst) != OPEN && !planted(Bug::LeaverTellsNobody) {
             self.gate.changed.notify_ordered();
         }
     }

@@ -1,9 +1,10 @@
-//! Latch, event and gate in many orders. What each scenario was seen to catch stands with it.
+//! Latch, event and gate in many orders. What each scenario was seen to catch stands with it; the bugs that it is given are
+//! planted whenever it runs.
 
 use core::time::Duration;
 
 use super::{
-    Arc, Event, Gate,
+    Arc, Bug, Event, Gate,
     atomic::{
         AtomicBool, AtomicU64,
         Ordering::{Relaxed, SeqCst},
@@ -41,7 +42,9 @@ impl Pair {
 /// who parks without looking again.
 #[test]
 fn a_latch_shows_no_half_change_and_loses_no_wakeup() {
-    explore(12_000, || {
+    let bugs =
+        [Bug::VersionKept, Bug::LatchBesideSharers, Bug::UpgradeOfAnyVersion, Bug::LastSharerWakesNobody];
+    explore(12_000, &bugs, || {
         let pair = Arc::new(Pair::default());
         let run = |role: fn(&Pair)| {
             let pair = pair.clone();
@@ -86,7 +89,7 @@ fn a_latch_shows_no_half_change_and_loses_no_wakeup() {
 /// notifier who passes by the mutex.
 #[test]
 fn an_event_loses_no_notification() {
-    explore(12_000, || {
+    explore(12_000, &[Bug::NotifierPassesTheMutex], || {
         let shared = Arc::new((Event::new(), AtomicU64::new(0)));
         let waiters = [1, 2, 2].map(|wanted| {
             let shared = shared.clone();
@@ -108,7 +111,7 @@ fn an_event_loses_no_notification() {
 /// Catches: a nap that forgets an earlier notification when it begins; a notification that does not ring.
 #[test]
 fn a_nap_misses_no_work() {
-    explore(12_000, || {
+    explore(12_000, &[Bug::NapForgetsTheRing], || {
         let shared = Arc::new((Event::new(), AtomicU64::new(0)));
         let given = [1, 10].map(|work| {
             let shared = shared.clone();
@@ -134,7 +137,7 @@ fn a_nap_misses_no_work() {
 /// closes; one who leaves and tells nobody; a gate that opens again after it was closed for good.
 #[test]
 fn nobody_is_inside_a_closed_gate() {
-    explore(8_000, || {
+    explore(8_000, &[Bug::GateLooksBeforeItCounts, Bug::LeaverTellsNobody], || {
         let shared = Arc::new((Gate::new(), AtomicBool::new(false)));
         let passers = [0, 1].map(|stripe| {
             let shared = shared.clone();
@@ -166,7 +169,7 @@ fn nobody_is_inside_a_closed_gate() {
 /// looked at again; a waiter who is not told, or does not see, that a closed gate is closing again.
 #[test]
 fn who_is_inside_a_gate_passes_one_that_is_closing() {
-    explore(8_000, || {
+    explore(8_000, &[Bug::ClosingGateHoldsAll, Bug::GatesClosedOneByOne], || {
         let shared = Arc::new(([0; 3].map(|_| Gate::new()), AtomicBool::new(false)));
         // The last gate is nobody's to close.
         let ways: [&[usize]; 2] = [&[2, 0, 1], &[1, 0]];
@@ -206,7 +209,7 @@ fn who_is_inside_a_gate_passes_one_that_is_closing() {
 /// other one keeps its closer from closing.
 #[test]
 fn gates_of_closers_who_know_nothing_of_each_other_close_no_circle() {
-    explore(8_000, || {
+    explore(8_000, &[Bug::ClosingGateHoldsAll], || {
         let gates = Arc::new([0; 2].map(|_| Gate::new()));
         let passers = [[0, 1], [1, 0]].map(|[outer, inner]| {
             let gates = gates.clone();

@@ -13,6 +13,7 @@
 //! The word: bit 63 exclusive, bit 62 someone is parked, bits 48 to 61 how many share, bits 0 to 47 the version.
 
 use super::{
+    Bug,
     machine::{
         self, SPINS,
         atomic::{
@@ -21,6 +22,7 @@ use super::{
             fence,
         },
     },
+    planted,
     work::DropMark,
 };
 
@@ -79,7 +81,8 @@ impl Latch {
     pub fn try_exclusive(&self) -> bool {
         loop {
             let word = self.0.load(Relaxed);
-            if word & (EXCLUSIVE | SHARERS) != 0 {
+            let held = if planted(Bug::LatchBesideSharers) { EXCLUSIVE } else { EXCLUSIVE | SHARERS };
+            if word & held != 0 {
                 return false;
             }
             if self.take(word) {
@@ -92,7 +95,8 @@ impl Latch {
     pub fn try_exclusive_at(&self, version: Version) -> bool {
         loop {
             let word = self.0.load(Relaxed);
-            if word & (EXCLUSIVE | SHARERS) != 0 || word & VERSION != version.0 {
+            let is_other = word & VERSION != version.0 && !planted(Bug::UpgradeOfAnyVersion);
+            if word & (EXCLUSIVE | SHARERS) != 0 || is_other {
                 return false;
             }
             if self.take(word) {
@@ -111,7 +115,8 @@ impl Latch {
     /// Releases the exclusive latch after a change: the version grows.
     pub fn release_changed(&self) {
         self.1.given_in_drop();
-        let word = self.0.fetch_add(1u64.wrapping_sub(EXCLUSIVE), Release);
+        let change = u64::from(!planted(Bug::VersionKept));
+        let word = self.0.fetch_add(change.wrapping_sub(EXCLUSIVE), Release);
         debug_assert!(word & EXCLUSIVE != 0, "released a latch that was not held");
         if word & PARKED != 0 {
             self.wake();
@@ -155,7 +160,7 @@ impl Latch {
         self.1.unshared_in_drop();
         let word = self.0.fetch_sub(SHARE, Release);
         debug_assert!(word & SHARERS != 0, "released a latch that was not shared");
-        if word & PARKED != 0 && word & SHARERS == SHARE {
+        if word & PARKED != 0 && word & SHARERS == SHARE && !planted(Bug::LastSharerWakesNobody) {
             self.wake();
         }
     }

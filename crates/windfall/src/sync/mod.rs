@@ -8,6 +8,7 @@
 //!
 //! **May touch.** Nothing of the engine.
 
+pub mod bug;
 mod event;
 mod gate;
 mod gated;
@@ -25,6 +26,7 @@ mod interleavings;
 
 pub use std::sync::{Arc, OnceLock, Weak};
 
+pub use bug::{Bug, planted};
 pub use event::Event;
 pub use gate::{Closed, Gate, Inside, is_inside, is_nested};
 pub use gated::{Entered, Gated};

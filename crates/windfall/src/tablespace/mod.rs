@@ -25,17 +25,18 @@
 //! | 128 | page size - 128 | one bit a page, lowest bit first, set while in use; the very last bit says instead that the next group exists, and its page is never used |
 
 mod deletion;
+#[cfg(all(test, feature = "model"))]
+mod interleavings;
 
 pub use deletion::{Deleter, Deletions};
 
 use crate::{
     buffer::{BufferPool, Space},
-    canary::{Bug, is_planted},
     error::{CorruptError, Owner, Result, UsageError},
     ids::{PageId, PageNo},
     mtr::{Mtr, Slot},
     page::{Access, Page, PageOp, PageType},
-    sync::Arc,
+    sync::{Arc, Bug, planted},
 };
 
 const MAGIC: u64 = u64::from_le_bytes(*b"WFSPACE1");
@@ -247,7 +248,7 @@ pub fn prepare_free(mtr: &mut Mtr<'_>, space: &Arc<Space>, page: Slot) -> Result
 pub fn free(mtr: &mut Mtr<'_>, space: &Space, freeing: Freeing) {
     let Freeing { page, map } = freeing;
     let no = mtr.id(page).page;
-    if !is_planted(Bug::PageNotFreed) {
+    if !planted(Bug::PageNotFreed) {
         set_bit(mtr, map, no.0 % pages_a_map(mtr.pool().page_size()), false);
     }
     mtr.apply(page, &PageOp::Format { kind: PageType::Free, level: 0 });

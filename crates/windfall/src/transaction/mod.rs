@@ -57,13 +57,13 @@ use std::collections::BTreeMap;
 
 use crate::{
     buffer::{BufferPool, Space},
-    canary::{Bug, is_planted},
     error::Result,
     ids::{Lsn, SpaceId, TrxId, UndoPos},
     log::{GroupWriter, Record},
     sync::{
-        Arc, Event,
+        Arc, Bug, Event,
         atomic::{AtomicU64, Ordering::Relaxed},
+        planted,
     },
     system::SystemTree,
     tree::{hash::HashBudget, log_of_room},
@@ -137,7 +137,7 @@ impl Transactions {
         let total = unfinished.len() as u64;
         for (done, (trx, first)) in (0..).zip(unfinished) {
             progress(done, total);
-            if is_planted(Bug::RollbackForgotten) {
+            if planted(Bug::RollbackForgotten) {
                 self.active.end(trx);
                 continue;
             }

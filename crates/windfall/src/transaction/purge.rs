@@ -152,10 +152,10 @@ impl Transactions {
         self.ground.purge_wake.clone()
     }
 
-    /// Purges what was done with when this was called, then runs something while the purge worker stands still: what it
-    /// looks at has no versions left behind, as far as nobody changes it, if it is told so: a reader that keeps
-    /// versions, or a row that is locked, may have been in the way. Damage that purge meets it leaves in place.
-    pub fn with_purge_at_rest<T>(&self, run: impl FnOnce(bool) -> T) -> T {
+    /// Runs something while the purge worker stands still; if it `catches_up`, after what was done with by now has been
+    /// purged. What it looks at has no versions left behind, as far as nobody changes it, if it is told so: a reader that
+    /// keeps versions, or a row that is locked, may have been in the way. Damage that purge meets it leaves in place.
+    pub fn with_purge_at_rest<T>(&self, catches_up: bool, run: impl FnOnce(bool) -> T) -> T {
         struct Pause<'a>(&'a Transactions);
         impl Drop for Pause<'_> {
             fn drop(&mut self) {
@@ -167,6 +167,11 @@ impl Transactions {
         let _pause = Pause(self);
         let mut all = true;
         for stream in self.streams.all() {
+            if !catches_up {
+                // This waits for the step that is under way, and there is no other one.
+                all &= !stream.wants_purge();
+                continue;
+            }
             all &= self.catch_up(stream).unwrap_or_else(|error| {
                 tracing::warn!(%error, "purge could not go on");
                 false

@@ -22,13 +22,13 @@ use super::{
 };
 use crate::{
     buffer::{self, BufferPool, Durability},
-    canary::{Bug, is_planted},
     error::{Error, Result},
     ids::{Lsn, SpaceId, TrxId, UndoPos},
     log::{Promise, Record},
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
+    sync::{Bug, planted},
 };
 
 /// A transaction's records in one stream.
@@ -257,7 +257,7 @@ fn take_back(floor: &Transactions, stream: &Stream, at: u64, stored: &Stored) ->
     let pool = &floor.ground.pool;
     match &record.body {
         Body::Row { space, key, change, touches } => {
-            let entries = if is_planted(Bug::EntriesNotTakenBack) { &[][..] } else { touches };
+            let entries = if planted(Bug::EntriesNotTakenBack) { &[][..] } else { touches };
             for touch in entries.iter().rev() {
                 if let Some(tree) = floor.tree(touch.space) {
                     unless_dropped(take_back_touch(&tree, version, touch))?;

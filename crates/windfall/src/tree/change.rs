@@ -22,7 +22,7 @@ use super::{
     structure::{Need, is_underfull},
 };
 use crate::{
-    error::{Owner, Result, UsageError},
+    error::Result,
     ids::PageNo,
     page::{EntryHeader, Node, PageOp},
 };
@@ -55,15 +55,7 @@ impl<S: PageStore> Tree<S> {
         room: Option<usize>,
     ) -> Result<Located<'k, S>> {
         self.check_key(key)?;
-        let limit = self.inline_limit();
-        if let Some(length) = room.filter(|room| *room > limit) {
-            return Err(UsageError::ValueTooLong {
-                owner: Owner::Unknown,
-                length: length as u64,
-                limit: limit as u64,
-            }
-            .into());
-        }
+        self.check_inline(room.unwrap_or(0))?;
         self.ensure_root()?;
         loop {
             let Some(path) = self.reach(Toward::Key(key), 0, Access::Point)? else {

@@ -4,7 +4,8 @@
 //!
 //! **Invariants.** Reads only. Damage is an error that names the page, never a panic, and never an endless walk: levels
 //! fall from node to node, and no page is visited twice. The tree must not be changed meanwhile: pages are latched
-//! one at a time, so a change would look like damage.
+//! one at a time, so a change would look like damage. Between two pieces of a [`Walk`] it may be: each begins at the
+//! root, and goes on at the key at which the one before has ended.
 //!
 //! **May touch.** What `tree` may touch.
 
@@ -51,19 +52,51 @@ struct Visit {
     upper: Option<Vec<u8>>,
 }
 
+/// A check under way: what has been found up to where.
+#[derive(Debug, Default)]
+pub struct Walk {
+    report: TreeReport,
+    /// Every page that was reached, over all pieces.
+    reached: HashSet<PageNo>,
+    /// The first key that was not looked at.
+    next: Vec<u8>,
+}
+
+impl Walk {
+    /// What has been found. Where the tree has changed between two pieces, the numbers are of different times.
+    pub fn finish(mut self) -> TreeReport {
+        self.report.pages = self.reached.into_iter().collect();
+        self.report.pages.sort_unstable();
+        self.report
+    }
+}
+
 impl<S: PageStore> Tree<S> {
     /// Checks the whole tree.
     ///
     /// # Errors
     /// The first damage found; those of [`PageStore::share`].
     pub fn check(&self) -> Result<TreeReport> {
-        let mut report = TreeReport::default();
+        let mut walk = Walk::default();
+        self.check_piece(&mut walk, &mut { usize::MAX })?;
+        Ok(walk.finish())
+    }
+
+    /// Checks some leaves more, with all that hangs from them and the way to them. Counts down the pages that are left to
+    /// be looked at, and ends behind the leaf with which they are used up. Says whether it has come to the end of the
+    /// tree.
+    ///
+    /// # Errors
+    /// As [`Tree::check`].
+    pub fn check_piece(&self, walk: &mut Walk, left: &mut usize) -> Result<bool> {
+        let Walk { report, reached, next } = walk;
         if !self.is_rooted()? {
-            return Ok(report);
+            return Ok(true);
         }
         let words: Vec<AtomicU64> = (0..self.store.page_size() / 8).map(|_| AtomicU64::new(0)).collect();
         let copy = Page::new(&words);
         let mut seen = HashSet::new();
+        let from = core::mem::take(next);
         let mut open = vec![Visit { page: PageNo::ROOT, level: None, lower: Vec::new(), upper: None }];
         while let Some(visit) = open.pop() {
             self.claim(visit.page, &mut seen)?;
@@ -84,27 +117,33 @@ impl<S: PageStore> Tree<S> {
             if node.is_leaf() {
                 report.leaves += 1;
                 report.leaf_bytes += (node.capacity() - node.free_words()) as u64 * 8;
-                self.check_entries(visit.page, node, &mut report, &mut seen)?;
+                self.check_entries(visit.page, node, report, &mut seen)?;
+                if seen.len() >= *left
+                    && let Some(upper) = upper
+                {
+                    *next = upper;
+                    break;
+                }
             } else {
-                report.inner += 1;
+                // An earlier piece has counted a node whose range it has begun.
+                report.inner += u64::from(lower >= from);
                 let mut upper = upper;
                 // Pushed from the last to the first, so that the walk goes in key order.
                 for slot in (0..node.count()).rev() {
                     let mut lower = Vec::new();
                     node.key_into(slot, &mut lower);
-                    let child = node.child(slot);
-                    open.push(Visit {
-                        page: child,
-                        level: Some(node.level() - 1),
-                        lower: lower.clone(),
-                        upper: upper.replace(lower),
-                    });
+                    let upper = upper.replace(lower.clone());
+                    if upper.as_ref().is_some_and(|upper| *upper <= from) {
+                        break;
+                    }
+                    let (page, level) = (node.child(slot), Some(node.level() - 1));
+                    open.push(Visit { page, level, lower, upper });
                 }
             }
         }
-        report.pages = seen.into_iter().collect();
-        report.pages.sort_unstable();
-        Ok(report)
+        *left = left.saturating_sub(seen.len());
+        reached.extend(seen);
+        Ok(next.is_empty())
     }
 
     fn claim(&self, page: PageNo, seen: &mut HashSet<PageNo>) -> Result<()> {

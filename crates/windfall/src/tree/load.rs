@@ -16,7 +16,7 @@ use super::{
     structure::separator,
 };
 use crate::{
-    error::{Owner, Result, UsageError},
+    error::{Result, UsageError},
     ids::{Lsn, PageNo},
     page::{
         EntryHeader, Node, NodeList, PageOp, PageType,
@@ -85,15 +85,7 @@ impl<S: PageStore> BulkLoader<'_, S> {
     /// `KeyTooLong`, `ValueTooLong`, [`UsageError::Other`] for a key that is not above the last; those of the store.
     pub fn push(&mut self, key: &[u8], header: EntryHeader, value: &[u8]) -> Result<()> {
         self.tree.check_key(key)?;
-        let limit = self.tree.inline_limit();
-        if value.len() > limit {
-            return Err(UsageError::ValueTooLong {
-                owner: Owner::Unknown,
-                length: value.len() as u64,
-                limit: limit as u64,
-            }
-            .into());
-        }
+        self.tree.check_inline(value.len())?;
         let list = &self.levels[0].list;
         if !list.is_empty() && list.key(list.len() - 1) >= key {
             return Err(UsageError::Other("the keys of a bulk load must ascend".into()).into());

@@ -36,14 +36,13 @@ pub mod testpool;
 mod tests;
 
 pub use change::{Beside, Located};
-pub use check::TreeReport;
+pub use check::{TreeReport, Walk};
 pub use cursor::{Cursor, Seek};
 pub use load::BulkLoader;
 pub use overflow::{OverflowReader, OverflowRef, OverflowWriter};
 pub use structure::log_of_room;
 
 use crate::{
-    canary::{Bug, is_planted},
     error::{CorruptError, Owner, Result, UsageError},
     ids::PageNo,
     page::{
@@ -51,8 +50,9 @@ use crate::{
         node::{inline_limit, key_limit},
     },
     sync::{
-        Arc,
+        Arc, Bug,
         atomic::{AtomicBool, Ordering::Relaxed},
+        planted,
     },
 };
 use descent::Toward;
@@ -173,7 +173,7 @@ impl<S: PageStore> Tree<S> {
             return None;
         }
         value.clear();
-        let is_believed = is_planted(Bug::HintBelieved) && hint < node.count();
+        let is_believed = planted(Bug::HintBelieved) && hint < node.count();
         let (slot, found) = if is_believed || node.is_at(hint, key) { (hint, true) } else { node.find(key) };
         if found {
             node.value_into(slot, value);
@@ -221,6 +221,20 @@ impl<S: PageStore> Tree<S> {
         let limit = self.key_limit();
         if key.len() > limit {
             Err(UsageError::KeyTooLong { owner: Owner::Unknown, length: key.len(), limit }.into())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Refuses a value that is too long to lie in a node.
+    ///
+    /// # Errors
+    /// `ValueTooLong`.
+    pub fn check_inline(&self, length: usize) -> Result<()> {
+        let limit = self.inline_limit();
+        if length > limit {
+            let (length, limit) = (length as u64, limit as u64);
+            Err(UsageError::ValueTooLong { owner: Owner::Unknown, length, limit }.into())
         } else {
             Ok(())
         }

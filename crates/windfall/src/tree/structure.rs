@@ -25,7 +25,6 @@ use super::{
     store::{Access, Latched, MiniTransaction, PageStore, Reading},
 };
 use crate::{
-    canary::{Bug, is_planted},
     error::Result,
     ids::PageNo,
     page::{
@@ -33,6 +32,7 @@ use crate::{
         node::{INNER_RECORD, LEAF_RECORD, common_prefix, record_words},
         node_build::{fence_words, prefix_of},
     },
+    sync::{Bug, planted},
 };
 
 /// How many nodes are split at most where one entry is put: its leaf three times; each level above twice, as a
@@ -241,7 +241,7 @@ impl<S: PageStore> Tree<S> {
         mtr.apply(child, &PageOp::NodeKeep { slots: [0, at as u16], lower: &lower, upper: Some(between) });
         let link = mtr.page_no(right);
         let mut parent = parent;
-        if is_planted(Bug::SplitInTwoGroups) {
+        if planted(Bug::SplitInTwoGroups) {
             let above = mtr.page_no(parent);
             mtr.commit()?;
             mtr = self.store.begin()?;

@@ -12,13 +12,15 @@ mod guard;
 #[path = "../history/mod.rs"]
 mod history;
 mod net;
+#[path = "../soak/mod.rs"]
+mod soak;
 
 use std::{env::var, panic::catch_unwind};
 
 use case::{Case, History, VARIABLE};
-use guard::AGAIN;
+use guard::{AGAIN, mix};
 use history::{Model, verify};
-use net::{Net, left, mix};
+use net::{Net, left};
 use windfall::{
     FlushLog,
     disk::{
@@ -82,7 +84,7 @@ fn one_case_again() {
 #[test]
 #[ignore = "takes as long as it is told to"]
 fn soak() {
-    guard::soak("crash points", |seed, end| {
+    soak::soak("crash points", |seed, end| {
         let luck = |n| mix(&[seed, n]);
         let history = History {
             seed,

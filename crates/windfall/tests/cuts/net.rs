@@ -5,12 +5,11 @@ use std::time::Instant;
 use windfall::{
     FlushLog,
     disk::simulated::{SimulatedDisk, Survive},
-    env::{Env, SimulatedEnv},
 };
 
 use crate::{
     case::{Case, Cut, History},
-    guard::Guard,
+    guard::{Guard, mix},
     history::{Live, Model, Step, observe, open, script},
 };
 
@@ -25,11 +24,6 @@ struct Life {
     /// What was there at last, as far as it is certain, and what may be.
     may: Vec<Model>,
     operations: u64,
-}
-
-/// Some number that follows from others.
-pub fn mix(parts: &[u64]) -> u64 {
-    parts.iter().fold(0, |sum, part| SimulatedEnv::new(sum ^ part).random())
 }
 
 impl History {

@@ -5,14 +5,12 @@
 use core::time::Duration;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
-        mpsc,
-    },
+    sync::{Arc, Mutex, mpsc},
     thread,
     time::Instant,
 };
+
+use windfall::env::{Env, SimulatedEnv};
 
 /// A case takes well below a second.
 const LIMIT: Duration = Duration::from_mins(2);
@@ -63,42 +61,7 @@ impl Guard {
     }
 }
 
-/// Runs a net with ever new seeds on all processors, for `WINDFALL_SOAK_SECONDS`, from `WINDFALL_SOAK_SEED` on. A net is
-/// given a seed and the time at which it ends, and says how many cases it has run.
-pub fn soak(what: &str, net: impl Fn(u64, Instant) -> u64 + Sync) {
-    let number = |name: &str, default: u64| {
-        std::env::var(name)
-            .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
-    };
-    let (seconds, seed) = (number("WINDFALL_SOAK_SECONDS", 20), number("WINDFALL_SOAK_SEED", 1_000_000));
-    let start = Instant::now();
-    let end = start + Duration::from_secs(seconds);
-    let (next, cases, failed) = (AtomicU64::new(seed), AtomicU64::new(0), AtomicBool::new(false));
-    let work = || {
-        while Instant::now() < end && !failed.load(SeqCst) {
-            let seed = next.fetch_add(1, SeqCst);
-            match catch_unwind(AssertUnwindSafe(|| net(seed, end))) {
-                Ok(count) => drop(cases.fetch_add(count, SeqCst)),
-                Err(_) => failed.store(true, SeqCst),
-            }
-        }
-    };
-    let tell = || {
-        let (seeds, cases) = (next.load(SeqCst) - seed, cases.load(SeqCst));
-        println!("{:4} s: {cases} {what} in {seeds} histories", start.elapsed().as_secs());
-    };
-    thread::scope(|scope| {
-        let threads = thread::available_parallelism().map_or(1, usize::from);
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let mut told = Instant::now();
-        while !workers.iter().all(thread::ScopedJoinHandle::is_finished) {
-            thread::sleep(Duration::from_millis(100));
-            if told.elapsed() > Duration::from_secs(5) {
-                told = Instant::now();
-                tell();
-            }
-        }
-    });
-    tell();
-    assert!(!failed.load(SeqCst), "see above for the command that runs the case again");
+/// Some number that follows from others.
+pub fn mix(parts: &[u64]) -> u64 {
+    parts.iter().fold(0, |sum, part| SimulatedEnv::new(sum ^ part).random())
 }

@@ -1,9 +1,11 @@
-//! The pool in many orders, over the simulated disk. What each scenario was seen to catch stands with it.
+//! The pool in many orders, over the simulated disk. What each scenario was seen to catch stands with it; the bugs that it is
+//! given are planted whenever it runs. The floors above use what is here.
 
 mod drops;
 mod floor;
 mod frames;
 mod pages;
+mod stops;
 
 use super::{
     BufferPool, Doublewrite, Durability, FileState, Ground, Space,
@@ -19,15 +21,15 @@ use crate::{
     log::{Control, ControlFile, Log, LogOptions},
     mtr::Mtr,
     page::{Access, Page, PageOp, PageType},
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::{Arc, Bug, atomic::Ordering::Relaxed},
 };
 
-const PAGE_SIZE: usize = 4096;
+pub(crate) const PAGE_SIZE: usize = 4096;
 /// The tablespaces of the scenarios, and the pages that each of them has.
-const SPACES: [SpaceId; 2] = [SpaceId(100), SpaceId(101)];
-const PAGES: [PageNo; 3] = [PageNo(1), PageNo(2), PageNo(100)];
+pub(crate) const SPACES: [SpaceId; 2] = [SpaceId(100), SpaceId(101)];
+pub(crate) const PAGES: [PageNo; 3] = [PageNo(1), PageNo(2), PageNo(100)];
 /// A tablespace without pages and file, for those who want one.
-const EMPTY: SpaceId = SpaceId(102);
+pub(crate) const EMPTY: SpaceId = SpaceId(102);
 /// Where a page says whose it is, at its two ends.
 const STAMPS: [u32; 2] = [64, PAGE_SIZE as u32 - 8];
 
@@ -42,17 +44,17 @@ fn is_page(page: Page<'_>, id: PageId) -> bool {
 
 /// A disk with the pages in their files, to begin every run from.
 #[derive(Clone)]
-struct Prepared {
+pub(crate) struct Prepared {
     disk: SimulatedDisk,
     end: Lsn,
 }
 
 /// A pool of few frames over such a disk.
 #[derive(Clone)]
-struct Base {
-    disk: SimulatedDisk,
-    pool: Arc<BufferPool>,
-    spaces: [Arc<Space>; 2],
+pub(crate) struct Base {
+    pub(crate) disk: SimulatedDisk,
+    pub(crate) pool: Arc<BufferPool>,
+    pub(crate) spaces: [Arc<Space>; 2],
 }
 
 fn base(disk: SimulatedDisk, mut control: ControlFile, end: Lsn, frames: u32) -> Base {
@@ -64,12 +66,13 @@ fn base(disk: SimulatedDisk, mut control: ControlFile, end: Lsn, frames: u32) ->
     let pool =
         BufferPool::new(ground, PAGE_SIZE, super::SMALLEST, super::SMALLEST + 4).map(Arc::new).unwrap();
     pool.limit.store(frames, Relaxed);
+    pool.tell_when_stopped();
     let spaces = SPACES.map(|id| pool.attach(id, Durability::Logged));
     Base { disk, pool, spaces }
 }
 
 impl Prepared {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let disk = SimulatedDisk::new(1);
         Doublewrite::create(&disk, PAGE_SIZE).unwrap();
         let control = Control {
@@ -98,7 +101,7 @@ impl Prepared {
         Self { disk, end: log.end() }
     }
 
-    fn open(&self, frames: u32) -> Base {
+    pub(crate) fn open(&self, frames: u32) -> Base {
         let disk = self.disk.restart(Survive::Everything);
         let control = ControlFile::open(Arc::new(disk.clone()), Health::new()).unwrap();
         let base = base(disk, control, self.end, frames);
@@ -108,7 +111,7 @@ impl Prepared {
 }
 
 /// Makes the header page, unless somebody has made it. Says whether this call did.
-fn make_header(pool: &BufferPool, space: &Arc<Space>) -> Result<bool> {
+pub(crate) fn make_header(pool: &BufferPool, space: &Arc<Space>) -> Result<bool> {
     let mut mtr = Mtr::begin(pool)?;
     let Some(slot) = mtr.latch_first(space)? else { return Ok(false) };
     mtr.apply(slot, &PageOp::Format { kind: PageType::Map, level: 0 });
@@ -119,7 +122,7 @@ fn make_header(pool: &BufferPool, space: &Arc<Space>) -> Result<bool> {
 
 impl Base {
     /// Looks at a page without a latch until a look is valid.
-    fn look(&self, space: usize, page: PageNo) -> Result<()> {
+    pub(crate) fn look(&self, space: usize, page: PageNo) -> Result<()> {
         let space = &self.spaces[space];
         let id = PageId { space: space.id(), page };
         loop {
@@ -133,7 +136,7 @@ impl Base {
     }
 
     /// Changes a page in a mini-transaction, where it does not matter. Gives where its group ends.
-    fn change(&self, space: usize, page: PageNo) -> Result<Lsn> {
+    pub(crate) fn change(&self, space: usize, page: PageNo) -> Result<Lsn> {
         let mut mtr = Mtr::begin(&self.pool)?;
         let slot = mtr.latch(&self.spaces[space], page)?;
         assert!(is_page(mtr.page(slot), mtr.id(slot)), "another page is latched for {}", mtr.id(slot));

@@ -11,6 +11,18 @@ use crate::{
     },
 };
 
+/// Cleans while these threads run: whoever finds every frame latched waits for it. Looks at everything afterwards.
+fn clean_beside(base: &Base, running: &AtomicU64, threads: [shuttle::thread::JoinHandle<()>; 2]) {
+    while running.load(Relaxed) > 0 {
+        base.pool.clean_step(Lsn::ZERO).unwrap();
+        base.pool.cleaner_wake.nap(Duration::from_millis(1));
+    }
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    base.audit();
+}
+
 /// Two threads use six pages in three frames, while the cleaner frees frames: latches and looks get the page that they
 /// asked for.
 ///
@@ -19,7 +31,7 @@ use crate::{
 #[test]
 fn nobody_takes_a_page_for_another() {
     let prepared = Prepared::new();
-    explore(3000, move || {
+    explore(3000, &[Bug::LookWithoutTag, Bug::LatchWithoutTag], move || {
         let base = prepared.open(3);
         let running = Arc::new(AtomicU64::new(2));
         let threads = [0, 1].map(|n| {
@@ -42,15 +54,40 @@ fn nobody_takes_a_page_for_another() {
                 running.fetch_sub(1, Relaxed);
             })
         });
-        // Whoever finds every frame latched waits for the cleaner.
-        while running.load(Relaxed) > 0 {
-            base.pool.clean_step(Lsn::ZERO).unwrap();
-            base.pool.cleaner_wake.nap(Duration::from_millis(1));
-        }
-        for thread in threads {
-            thread.join().unwrap();
-        }
-        base.audit();
+        clean_beside(&base, &running, threads);
+    });
+}
+
+/// One thread looks at pages and latches what it has seen, while another one needs the frames, and the cleaner frees some.
+///
+/// Catches: a frame that is taken from its page with the version that it had; an upgrade that does not compare the version.
+#[test]
+fn what_was_seen_is_latched_or_nothing() {
+    let prepared = Prepared::new();
+    explore(3000, &[Bug::EvictionKeepsVersion, Bug::UpgradeOfAnyVersion], move || {
+        let base = prepared.open(2);
+        let running = Arc::new(AtomicU64::new(2));
+        let run = |role: fn(&Base)| {
+            let (base, running) = (base.clone(), running.clone());
+            spawn(move || {
+                role(&base);
+                running.fetch_sub(1, Relaxed);
+            })
+        };
+        let threads = [
+            run(|base| PAGES.into_iter().for_each(|page| base.look(1, page).unwrap())),
+            run(|base| {
+                for page in [PAGES[0], PAGES[1], PAGES[0]] {
+                    let id = PageId { space: SPACES[0], page };
+                    let reading = base.pool.read(&base.spaces[0], page, Access::Point).unwrap();
+                    if let Some(latched) = base.pool.upgrade(&reading) {
+                        let right = latched.id() == id && is_page(latched.page(), id);
+                        assert!(right, "another page is latched for {id}");
+                    }
+                }
+            }),
+        ];
+        clean_beside(&base, &running, threads);
     });
 }
 
@@ -60,7 +97,7 @@ fn nobody_takes_a_page_for_another() {
 /// remover does not compare.
 #[test]
 fn a_chunk_goes_with_its_last_entry_only() {
-    explore(8000, || {
+    explore(8000, &[Bug::ChunkGoesUnderAnEntry], || {
         let table = Arc::new(PageTable::default());
         let threads = [0, 1, 2].map(|n| {
             let table = table.clone();
@@ -89,7 +126,7 @@ fn a_chunk_goes_with_its_last_entry_only() {
 #[test]
 fn a_header_is_made_once() {
     let prepared = Prepared::new();
-    explore(3000, move || {
+    explore(3000, &[Bug::HeaderMadeTwice], move || {
         let base = prepared.open(2);
         let space = base.pool.attach(EMPTY, Durability::Logged);
         let running = Arc::new(AtomicU64::new(2));

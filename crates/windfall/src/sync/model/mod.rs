@@ -9,6 +9,8 @@
 //!
 //! **May touch.** `shuttle`.
 //!
+//! A scenario names the bugs that it is for ([`super::Bug`]). Each of them is planted once, and is found, or the test fails.
+//!
 //! The mechanism is one call, [`point`], before each access to an atomic: the scheduler may let somebody else go on
 //! there. The atomics themselves are the machine's, as large as they are in the product; so frames, pages and the log's
 //! ring are explored where they lie, in mapped memory. Locks, events and latches that have to wait do so in a small
@@ -63,6 +65,11 @@ std::thread_local! {
 /// Which thread of the scenario this is; none outside of one.
 fn current() -> Option<usize> {
     shuttle::current::try_get_current_task().map(usize::from)
+}
+
+/// Whether this is a thread of a scenario.
+pub fn is_scenario() -> bool {
+    current().is_some()
 }
 
 /// Here the scheduler may let another thread go on.

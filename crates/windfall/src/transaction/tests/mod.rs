@@ -1,6 +1,7 @@
 //! Tests of transactions over a real pool, log and disk, the last simulated: a table with two secondary trees.
 
 mod chains;
+mod checks;
 mod crash;
 mod frames;
 mod model;

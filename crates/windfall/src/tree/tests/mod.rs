@@ -9,6 +9,7 @@
 mod concurrent;
 mod damage;
 mod model;
+mod pieces;
 mod scans;
 mod values;
 

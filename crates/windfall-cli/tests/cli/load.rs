@@ -1,0 +1,119 @@
+//! Loads that end before their time: what they leave behind, and what they say of it.
+
+use std::{
+    fs,
+    io::Write as _,
+    process::{Child, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    io::ioctl_fionread,
+    process::{Pid, Signal, kill_process},
+};
+
+use crate::{Place, Told};
+
+/// A load that reads from a pipe, step by step.
+struct Load(Child);
+
+impl Load {
+    /// Begins one, which has made its table and read these rows.
+    fn begin(place: &Place, arguments: &[&str], rows: &str) -> Self {
+        let mut load =
+            Self(place.command(&[&["load", "t"], arguments].concat()).stdin(Stdio::piped()).spawn().unwrap());
+        load.send("id,name\n");
+        load.send(rows);
+        load
+    }
+
+    /// Sends something, and waits until it is taken.
+    fn send(&mut self, text: &str) {
+        let pipe = self.0.stdin.as_mut().unwrap();
+        pipe.write_all(text.as_bytes()).unwrap();
+        let start = Instant::now();
+        while ioctl_fionread(&*pipe).unwrap() > 0 {
+            assert!(start.elapsed() < Duration::from_mins(1), "nobody reads");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Ends the input, and waits for the end of the load.
+    fn end(mut self) -> Told {
+        drop(self.0.stdin.take());
+        crate::told(&self.0.wait_with_output().unwrap())
+    }
+}
+
+#[test]
+fn a_load_whose_checkpoint_fails_is_a_failed_load() {
+    let place = Place::new();
+    let (data, aside) = (place.path().join("db/data"), place.path().join("aside"));
+    let fail = |rows: &str| {
+        let load = Load::begin(&place, &[], rows);
+        fs::rename(&data, &aside).unwrap();
+        let told = load.end();
+        fs::create_dir_all(&data).unwrap();
+        fs::remove_dir(&data).unwrap();
+        fs::rename(&aside, &data).unwrap();
+        told
+    };
+    // The table is the load's: it goes with it.
+    fail("1,one\n2,two\n").refused(&["db/data", "nothing was loaded"]);
+    place.call(&["get", "t", "1"]).refused(&["no table t"]);
+    place.feed(&["load", "t"], "id,name\n1,one\n").served();
+    // The table was there before: what is said to stay is there.
+    place.call(&["drop", "t"]).served();
+    place.call(&["create", "t", "--columns", "id,name"]).served();
+    let name = "x".repeat(300);
+    let rows = (10_000..30_000).map(|id| format!("{id},{name}")).collect::<Vec<_>>().join("\n") + "\n";
+    fail(&rows).refused(&["db/data", "the 20,000 rows before it are loaded"]);
+    assert!(place.call(&["scan", "t"]).served().out == format!("id,name\n{rows}"), "some are missing");
+    place.call(&["check"]).served();
+}
+
+#[test]
+fn an_interrupted_load_is_a_failed_load() {
+    let place = Place::new();
+    let interrupt = |rows, signal| {
+        let mut load = Load::begin(&place, &[], rows);
+        // Who has taken the beginning of a line is done with those before, and waits for the rest, which never comes.
+        load.send("3,th");
+        kill_process(Pid::from_child(&load.0), signal).unwrap();
+        crate::told(&load.0.wait_with_output().unwrap())
+    };
+    // The table is the load's: it goes with it.
+    let told = interrupt("1,one\n2,two\n", Signal::INT);
+    assert_eq!((told.code, told.err.as_str()), (130, "windfall: stopped by SIGINT; nothing was loaded\n"));
+    place.call(&["get", "t", "1"]).refused(&["no table t"]);
+    // The table was there before: what is said to stay is there.
+    place.call(&["create", "t", "--columns", "id,name"]).served();
+    let told = interrupt("1,one\n2,two\n", Signal::TERM);
+    assert_eq!(
+        (told.code, told.err.as_str()),
+        (143, "windfall: stopped by SIGTERM; the 2 rows before it are loaded\n")
+    );
+    assert_eq!(place.call(&["scan", "t"]).served().out, "id,name\n1,one\n2,two\n");
+    place.call(&["check"]).served();
+}
+
+#[test]
+fn a_load_is_interrupted_between_two_rows() {
+    let place = Place::new();
+    place.call(&["create", "t", "--columns", "id,name"]).served();
+    let mut load = Load::begin(&place, &[], "1,one\n");
+    let mut pipe = load.0.stdin.take().unwrap();
+    // Rows without an end: it never waits for input.
+    let writer = thread::spawn(move || {
+        (2..1_u64 << 40).find(|n| pipe.write_all(format!("{n},x\n").as_bytes()).is_err())
+    });
+    thread::sleep(Duration::from_millis(200));
+    kill_process(Pid::from_child(&load.0), Signal::INT).unwrap();
+    let told = crate::told(&load.0.wait_with_output().unwrap());
+    assert!(writer.join().unwrap().is_some(), "it has read on");
+    assert_eq!(told.code, 130, "{}", told.err);
+    let stay = place.call(&["scan", "t"]).served().out.lines().count() - 1;
+    let digits: String = told.err.chars().filter(char::is_ascii_digit).collect();
+    assert_eq!(digits, stay.to_string(), "{}", told.err);
+}

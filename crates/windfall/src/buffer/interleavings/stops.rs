@@ -1,0 +1,59 @@
+//! The database stops amid a change.
+
+use super::*;
+use crate::{
+    disk::{Disk, FileName},
+    sync::{
+        Bug,
+        model::{explore, spawn},
+    },
+};
+
+/// Where the change that is left unfinished writes, and what.
+const AT: u32 = 256;
+const HALF: [u8; 8] = *b"half of ";
+
+/// Somebody leaves a change of several pages when it has changed one, as a panic would, while the page's older change is
+/// on its way to the disk, and another thread wants to change it, too. Half a change gets into no file and no group.
+///
+/// Catches: a page that is copied, or changed further, behind the end of the latch, by somebody who looked whether all
+/// is well before it; a latch that goes before the database has stopped.
+#[test]
+fn half_a_change_gets_nowhere() {
+    let prepared = Prepared::new();
+    explore(4000, &[Bug::HalfAChangeWritten], move || {
+        let base = prepared.open(16);
+        let page = PAGES[0];
+        base.change(0, page).unwrap();
+        let (log, end) = (base.pool.ground().log.clone(), base.pool.ground().log.end());
+        log.sync_to(Lsn::MAX).unwrap();
+        let run = |role: fn(&Base)| {
+            let base = base.clone();
+            spawn(move || role(&base))
+        };
+        let threads = [
+            run(|base| {
+                let Ok(mut mtr) = Mtr::begin(&base.pool) else { return };
+                let slot = mtr.latch(&base.spaces[0], PAGES[0]).unwrap();
+                mtr.apply(slot, &PageOp::Write { at: AT, bytes: &HALF });
+            }),
+            run(|base| drop(base.pool.clean_step(Lsn::MAX))),
+            run(|base| drop(base.change(0, PAGES[1]).and_then(|_| base.change(0, PAGES[0])))),
+        ];
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert!(
+            base.pool.ground().health.is_poisoned(),
+            "a change is left unfinished, and the database goes on"
+        );
+        let file = FileName::Data(SPACES[0]);
+        let offset = u64::from(page.0) * PAGE_SIZE as u64;
+        let mut written = [0; 8];
+        base.disk.read(file, offset + u64::from(AT), &mut written).unwrap();
+        assert_ne!(written, HALF, "half a change is in the file");
+        // Who had the page after it was refused, so the log ends with what came before, or beside it.
+        let first = end.0 - prepared.end.0;
+        assert!(log.end().0 <= end.0 + 2 * first, "a change on top of half a one is logged");
+    });
+}

@@ -1,0 +1,80 @@
+//! The deleter in many orders, beside drops, new tablespaces and the flusher.
+
+use super::*;
+use crate::{
+    buffer::{
+        Durability,
+        interleavings::{EMPTY, PAGE_SIZE, PAGES, Prepared, SPACES, make_header},
+    },
+    disk::{Disk, FileName},
+    ids::{Lsn, SpaceId},
+    sync::{
+        Bug,
+        model::{explore, spawn},
+    },
+};
+
+/// What comes in the place of what is dropped.
+const NEW: SpaceId = SpaceId(103);
+
+/// Two tablespaces are dropped and nobody waits until that is durable: one with a file and a page on its way there, one
+/// whose file is about to be made. A new one comes in their place.
+///
+/// Catches: a file that goes before its drop is durable; one that is made, or made anew by a late write, behind the
+/// deleter's back; a deleter that takes more than it was given, or stops before its work is done.
+#[test]
+fn a_file_goes_behind_its_drop_and_stays_away() {
+    let prepared = Prepared::new();
+    explore(3000, &[Bug::FileGoesBeforeTheDrop, Bug::FileBehindTheDeleter], move || {
+        let base = prepared.open(16);
+        let deleter = Arc::new(Deleter::new(base.pool.clone()));
+        let log = base.pool.ground().log.clone();
+        let empty = base.pool.attach(EMPTY, Durability::Logged);
+        make_header(&base.pool, &empty).unwrap();
+        base.change(0, PAGES[0]).unwrap();
+        let dropper = {
+            let base = base.clone();
+            spawn(move || {
+                let (_, dropped) = base.pool.ground().log.begin_group().append(&[1; 8]).unwrap();
+                base.pool.detach(&base.spaces[0], dropped);
+                base.pool.detach(&empty, dropped);
+                let new = base.pool.attach(NEW, Durability::Logged);
+                make_header(&base.pool, &new).unwrap();
+                dropped
+            })
+        };
+        let cleaner = {
+            let base = base.clone();
+            spawn(move || base.pool.clean_step(Lsn::MAX).unwrap())
+        };
+        let steps = {
+            let (pool, deleter) = (base.pool.clone(), deleter.clone());
+            move || {
+                while pool.reclaim_step(&mut |space| deleter.push(&space)) {}
+                deleter.step();
+            }
+        };
+        let worker = {
+            let steps = steps.clone();
+            spawn(move || (0..3).for_each(|_| steps()))
+        };
+        let is_there = |space| base.disk.len(FileName::Data(space)).unwrap();
+        let looks = [0; 3].map(|_| (is_there(SPACES[0]), log.durable()));
+        let dropped = dropper.join().unwrap();
+        cleaner.join().unwrap();
+        worker.join().unwrap();
+        for (file, durable) in looks {
+            assert!(
+                file.is_some() || durable >= dropped,
+                "a crash takes the drop back, and the file is gone"
+            );
+        }
+        base.pool.flush_all().unwrap();
+        log.sync_to(Lsn::MAX).unwrap();
+        (0..5).for_each(|_| steps());
+        assert_eq!(deleter.deletions().pending_files, 0, "the deleter has not ended");
+        assert_eq!([SPACES[0], EMPTY].map(is_there), [None; 2], "the file of a dropped tablespace is left");
+        assert!(is_there(SPACES[1]).is_some(), "a file has gone that nobody dropped");
+        assert_eq!(is_there(NEW), Some(PAGE_SIZE as u64), "the new file is not what was written");
+    });
+}

@@ -1,0 +1,187 @@
+//! A check of everything beside everybody: eight writers, tables that come and go, are truncated and renamed, indexes
+//! that are built and dropped. It finds nothing, for nothing is wrong, and nobody waits for it for long.
+
+#![allow(clippy::unwrap_used, reason = "a test panics")]
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use windfall::{Database, Error, FlushLog, IndexOptions, Options, Table, TableOptions, error::SchemaError};
+
+const PAGE: u64 = 4096;
+const WRITERS: u32 = 8;
+/// Tables that live on, of two writers each.
+const TABLES: u32 = 4;
+const KEYS: u32 = 3000;
+/// Rows that are there before anybody begins: so many that a check of their table takes a while.
+const ROWS: u32 = 40_000;
+/// Longer than this nobody waits, unless the machine itself is not to be had: a hundred times what a piece takes.
+const LONG: Duration = Duration::from_secs(2);
+
+fn seconds(default: u64) -> Duration {
+    let asked = std::env::var("CONCURRENT_SECONDS").ok().and_then(|s| s.parse().ok());
+    Duration::from_secs(asked.unwrap_or(default))
+}
+
+#[derive(Debug)]
+struct World {
+    db: Database,
+    stop: AtomicBool,
+    calls: AtomicU64,
+    /// The longest row call that began while a check was under way, and the longest of the others, in microseconds.
+    longest: [AtomicU64; 2],
+    checking: AtomicBool,
+}
+
+fn name(table: u32) -> String {
+    format!("t{table}")
+}
+
+fn value(key: u32, version: u32) -> Vec<u8> {
+    // Now and then one that takes pages of its own.
+    let length = if version.is_multiple_of(97) { 9000 } else { 30 + version as usize % 200 };
+    let mut value = vec![version as u8; length];
+    value[..4].copy_from_slice(&version.to_be_bytes());
+    value[4..8].copy_from_slice(&key.to_be_bytes());
+    value
+}
+
+impl World {
+    fn goes_on(&self) -> bool {
+        !self.stop.load(Relaxed)
+    }
+
+    /// Runs a row call and notes how long it took.
+    fn call<T>(&self, run: impl FnOnce() -> windfall::Result<T>) -> windfall::Result<T> {
+        let beside = self.checking.load(SeqCst);
+        let start = Instant::now();
+        let result = run();
+        let took = start.elapsed().as_micros() as u64;
+        self.longest[usize::from(!beside)].fetch_max(took, Relaxed);
+        self.calls.fetch_add(1, Relaxed);
+        result
+    }
+
+    fn writer(&self, number: u32) {
+        let table = self.db.table(&name(number % TABLES)).unwrap();
+        let mut version = number;
+        while self.goes_on() {
+            version = version.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let key = (version >> 8) % KEYS * WRITERS + number;
+            let done = if version.is_multiple_of(5) {
+                self.call(|| table.delete(&key.to_be_bytes()).map(drop))
+            } else {
+                self.call(|| table.put(&key.to_be_bytes(), &value(key, version)))
+            };
+            done.expect("nobody drops this table");
+        }
+    }
+
+    /// Tables that come and go.
+    fn comings_and_goings(&self) {
+        let fill =
+            |table: &Table| (0..60u32).try_for_each(|n| table.put(&n.to_be_bytes(), &value(n, n * 97)));
+        let mut n = 0;
+        while self.goes_on() {
+            n += 1;
+            let (name, other) = (format!("gone{}", n % 3), format!("renamed{n}"));
+            let options = TableOptions::default().index("key", IndexOptions::on_value(4..8));
+            let table = self.db.create_table(&name, options).unwrap();
+            fill(&table).unwrap();
+            if n % 7 == 0 {
+                self.db.checkpoint().unwrap();
+            }
+            self.db.truncate_table(&name).unwrap();
+            fill(&table).unwrap();
+            if n % 2 == 0 {
+                self.db.rename_table(&name, &other).unwrap();
+                self.db.drop_table(&other).unwrap();
+            } else {
+                self.db.drop_table(&name).unwrap();
+            }
+        }
+    }
+
+    /// Indexes on tables that are being written.
+    fn indexes(&self) {
+        let mut n = 0;
+        while self.goes_on() {
+            n += 1;
+            let table = name(n % TABLES);
+            self.db.create_index(&table, "late", IndexOptions::on_value(0..4)).unwrap();
+            match self.db.drop_index(&table, "late") {
+                Ok(_) | Err(Error::Schema(SchemaError::NoIndex { .. })) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_check_finds_nothing_beside_everybody_and_holds_up_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options::default()
+        .page_size(PAGE as usize)
+        .buffer_pool_size(8192 * PAGE)
+        .log_size(8 << 20)
+        .log_buffer_size(1 << 20)
+        .flush_log_at_trx_commit(FlushLog::Lazy);
+    let db = Database::open(folder.path(), options).unwrap();
+    for n in 0..TABLES {
+        let options = TableOptions::default().index("version", IndexOptions::on_value(0..8).unique());
+        let table = db.create_table(&name(n), options).unwrap();
+        for key in 0..ROWS / TABLES {
+            let key = u32::MAX - key;
+            table.put(&key.to_be_bytes(), &value(key, 5)).unwrap();
+        }
+    }
+    let world = Arc::new(World {
+        db: db.clone(),
+        stop: AtomicBool::new(false),
+        calls: AtomicU64::new(0),
+        longest: [AtomicU64::new(0), AtomicU64::new(0)],
+        checking: AtomicBool::new(false),
+    });
+    let mut threads = Vec::new();
+    let mut spawn = |run: Box<dyn FnOnce(&World) + Send>| {
+        let world = world.clone();
+        threads.push(thread::spawn(move || run(&world)));
+    };
+    (0..WRITERS).for_each(|n| spawn(Box::new(move |world| world.writer(n))));
+    spawn(Box::new(World::comings_and_goings));
+    spawn(Box::new(World::indexes));
+
+    let (start, time) = (Instant::now(), seconds(8));
+    let (mut checks, mut pages, mut trees) = (0, 0, 0);
+    while start.elapsed() < time && threads.iter().all(|thread| !thread.is_finished()) {
+        world.checking.store(true, SeqCst);
+        let report = db.check_live().unwrap();
+        world.checking.store(false, SeqCst);
+        assert_eq!(report.findings, Vec::<String>::new(), "nothing is wrong");
+        assert_eq!(report.foreign, Vec::<String>::new());
+        (checks, pages, trees) = (checks + 1, pages + report.pages, trees + report.trees.len());
+        thread::sleep(Duration::from_millis(50));
+    }
+    world.stop.store(true, SeqCst);
+    let fine = threads.into_iter().flat_map(thread::JoinHandle::join).count();
+    assert_eq!(fine, WRITERS as usize + 2, "a thread has panicked");
+    let [beside, alone] = world.longest.each_ref().map(|n| Duration::from_micros(n.load(SeqCst)));
+    println!(
+        "{checks} checks of {trees} trees and {pages} pages beside {} calls; the longest call took {beside:?} beside a \
+         check, {alone:?} otherwise",
+        world.calls.load(SeqCst)
+    );
+    assert!(checks > 0 && trees >= 2 * TABLES as usize && pages > 1000);
+    assert!(beside < LONG.max(alone * 10), "a call took {beside:?} beside a check, {alone:?} otherwise");
+    assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "and nothing is in the end");
+    db.close().unwrap();
+}
