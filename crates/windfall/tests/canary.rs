@@ -234,6 +234,13 @@ fn run(programs: &BTreeMap<String, PathBuf>, net: Net, bug: Option<Bug>) -> Outc
     Outcome { passed: status.success(), what, seconds }
 }
 
+/// What runs it again.
+fn command(net: Net, bug: Option<Bug>) -> String {
+    let chosen = bug.map_or(String::new(), |bug| format!("{VARIABLE}={bug:?} "));
+    let target = if let Tests(target, _) = net { format!("--test {target}") } else { "--lib".into() };
+    format!("{chosen}cargo test -p windfall --features canary {target} -- {}", net.place().1)
+}
+
 /// What the stage of the tests runs that builds: the next test finds it done.
 #[test]
 fn the_nets_are_built() {
@@ -261,7 +268,7 @@ fn every_planted_bug_is_caught_and_without_them_the_nets_pass() {
             let line = format!("{name:24} {:6.1} s  {place} {test}: {what}", outcome.seconds);
             println!("{line}");
             if outcome.passed == bug.is_some() {
-                wrong.push(line);
+                wrong.push(format!("{line}\n    {}", command(*net, *bug)));
             }
         }
         wrong
@@ -270,7 +277,11 @@ fn every_planted_bug_is_caught_and_without_them_the_nets_pass() {
         let workers: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
         workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
     });
-    assert!(wrong.is_empty(), "a bug that passes shows a hole in its net:\n{}", wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "a net passes with a bug in the engine, or fails without one:\n{}",
+        wrong.join("\n")
+    );
 }
 
 /// A scenario that names a bug is run with it, and has to fail then (`sync::model::explore`).

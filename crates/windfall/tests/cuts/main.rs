@@ -144,11 +144,15 @@ fn a_failure_names_the_command_that_runs_its_case_again() {
     };
     for seed in 1..7 {
         let history = History { seed, steps: 200, mode: MODES[seed as usize % 3], before: seed as u32 % 2 };
-        let told = text(&mut || Net::new(judge).cut(history, 1, 2));
+        let told = text(&mut || {
+            let mut net = Net::new(judge);
+            if seed % 3 == 0 { net.cut_groups(history) } else { net.cut(history, 1, 2) }
+        });
         let (_, command) = told.split_once(AGAIN).expect("a command");
         let case = Case::of_command(command).unwrap();
         assert_eq!(case.history, history);
         assert_eq!(case.command(), command.trim());
+        assert_eq!(case.group.is_some(), seed % 3 == 0);
         // It is the same disk to the last byte, and told in the same words.
         assert_eq!(text(&mut || Net::new(judge).again(&case)), told);
         let mut same = 0;
