@@ -76,16 +76,19 @@ need_rust
 need strace strace
 start_deny_build
 run "format" cargo fmt --all --check
-# The feature adds tests and changes nothing else: one look sees both.
-run "lints" cargo clippy --workspace --all-targets --features windfall/model -- -D warnings
+# The features add tests, and bugs that are asked for: one look sees it all.
+run "lints" cargo clippy --workspace --all-targets --features windfall/model,windfall/canary -- -D warnings
 # Without what the tests ask for.
 run "lints of the product" cargo clippy -p windfall -p windfall-cli -- -D warnings
 run "documentation" documentation
 run "build of the tests" cargo test --workspace --no-run
 run "build of the models" cargo test -p windfall --features model --lib --no-run
+# The nets that the canary runs, and itself.
+run "build of the canary" cargo test -p windfall --features canary --test canary -- --exact the_nets_are_built
 # The tests start when nothing else competes with them.
 run "wait for cargo-deny" await_deny_build
 run "licences" licences
+run "canary" cargo test -p windfall --features canary --test canary -- --nocapture
 run "models" cargo test -p windfall --features model --lib -- interleavings::
 
 say "passed so far"

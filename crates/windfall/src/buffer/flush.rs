@@ -505,7 +505,8 @@ impl BufferPool {
             if space.durability() != Durability::Logged {
                 continue;
             }
-            match disk.sync(FileName::Data(*id)) {
+            let synced = if planted(Bug::DataNotSynced) { Ok(()) } else { disk.sync(FileName::Data(*id)) };
+            match synced {
                 Ok(()) => {}
                 // As for a page that could not be written: the drop has to be durable, and then nobody misses the file.
                 Err(_) if space.is_dropped() => {
@@ -521,7 +522,9 @@ impl BufferPool {
         if new.is_empty() {
             return Ok(());
         }
-        disk.sync_folder(Folder::Data).map_err(poison)?;
+        if !planted(Bug::FolderNotSynced) {
+            disk.sync_folder(Folder::Data).map_err(poison)?;
+        }
         let mut group = GroupWriter::default();
         for space in &new {
             group.push(&Record::FileMade { space: space.id() });

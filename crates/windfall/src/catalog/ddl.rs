@@ -23,9 +23,9 @@ use crate::{
     mtr::Mtr,
     store::Tree,
     sync::{
-        Arc, Gate,
+        Arc, Bug, Gate,
         atomic::{AtomicBool, Ordering::SeqCst},
-        is_inside,
+        is_inside, planted,
         work::{self, Counts},
     },
     system::{Change, Key, SystemTree, TABLE},
@@ -394,12 +394,16 @@ impl Catalog {
         let closed = Gate::close_all(tables().map(|table| table.gate()));
         let spaces = || {
             let shapes = tables().zip(&closed).map(|(table, closed)| table.closed_shape(closed));
-            shapes.flat_map(Shape::trees).map(|tree| tree.space())
+            let trees = if planted(Bug::IndexNotDropped) { 1 } else { usize::MAX };
+            shapes.flat_map(move |shape| shape.trees().take(trees)).map(|tree| tree.space())
         };
         let mut ids = SmallVec::<[SpaceId; 2]>::new();
         spaces().for_each(|space| ids.push(space.id()));
         let mut changes: SmallVec<[Change; 1]> =
             claim.tables().map(|(name, _)| Change::remove(record_key(name))).collect();
+        if planted(Bug::DropBeforeLog) {
+            spaces().for_each(|space| self.pool.detach(space, Lsn::ZERO));
+        }
         // When this fails nothing was changed, or the database is poisoned.
         let (lsn, unfinished) = self.change(&mut changes, &ids, mode)?;
         spaces().for_each(|space| self.pool.detach(space, lsn));

@@ -25,8 +25,9 @@ use crate::{
     page,
     recovery::{self, Files, Lost, Phase, Progress, Recovered, Scan},
     sync::{
-        Arc, Event, Mutex, OnceLock, Rank,
+        Arc, Bug, Event, Mutex, OnceLock, Rank,
         atomic::{AtomicBool, AtomicU8},
+        planted,
     },
     system::{Change, FILE, SystemTree},
     tablespace::Deleter,
@@ -280,7 +281,7 @@ fn drop_unnamed(
     deleter: &Deleter,
     attacher: &Attacher<'_>,
 ) -> Result<()> {
-    let unnamed = |space: &SpaceId| !attacher.named.contains(space);
+    let unnamed = |space: &SpaceId| !attacher.named.contains(space) && !planted(Bug::DeletionForgotten);
     let lost: Vec<_> = pool.spaces().into_iter().filter(|space| unnamed(&space.id())).collect();
     if !lost.is_empty() {
         let _room = pool.ground().log.admit_drop(OVERHEAD + (size_of::<SpaceId>() * lost.len()) as u64)?;

@@ -37,7 +37,7 @@ use crate::{
     error::{CorruptError, DiskError, Result},
     health::Health,
     ids::Lsn,
-    sync::Arc,
+    sync::{Arc, Bug, planted},
 };
 
 const MAGIC: &[u8; 8] = b"WINDFALL";
@@ -254,16 +254,15 @@ impl ControlFile {
         let sequence = self.sequence.checked_add(1);
         let sequence =
             sequence.ok_or_else(|| self.health.poison("the control file was written too often"))?;
-        let written = self
-            .disk
-            .write(FileName::Control, offset(sequence), &control.encode(sequence))
-            .and_then(|()| self.disk.sync(FileName::Control));
-        written.map_err(|error| self.health.poison(&error.to_string()))?;
+        let written = self.disk.write(FileName::Control, offset(sequence), &control.encode(sequence));
+        let sync = || if planted(Bug::ControlNotSynced) { Ok(()) } else { self.disk.sync(FileName::Control) };
+        written.and_then(|()| sync()).map_err(|error| self.health.poison(&error.to_string()))?;
         (self.sequence, self.control) = (sequence, control);
         Ok(())
     }
 }
 
 fn offset(sequence: u64) -> u64 {
-    sequence % 2 * BLOCK as u64
+    let slot = if planted(Bug::ControlOverwritten) { 0 } else { sequence % 2 };
+    slot * BLOCK as u64
 }

@@ -32,7 +32,7 @@ fn append(log: &Log, payload: &[u8]) -> Group {
 /// not for the leader's end; a slot that is given back and nobody told.
 #[test]
 fn what_is_acknowledged_is_written_and_nobody_waits_for_ever() {
-    explore(1200, &[Bug::DurableBeforeTheSync, Bug::LeaderTellsNobody], || {
+    explore(1200, &[Bug::DurableBeforeTheSync, Bug::LeaderTellsNobody, Bug::GroupSeenEarly], || {
         let life = open();
         let commits = [(1, 40, FlushLog::Sync), (2, 5, FlushLog::Write), (3, 900, FlushLog::Sync)];
         let threads = commits.map(|(n, len, mode)| {

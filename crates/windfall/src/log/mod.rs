@@ -78,8 +78,9 @@ use crate::{
     health::Health,
     ids::{Lsn, SpaceId, TrxId},
     sync::{
-        Arc, Event, Mutex, OnceLock, Rank,
+        Arc, Bug, Event, Mutex, OnceLock, Rank,
         atomic::{AtomicU64, Ordering::SeqCst},
+        planted,
     },
 };
 
@@ -355,8 +356,8 @@ impl Log {
     pub fn commit(&self, lsn: Lsn, mode: FlushLog) -> Result<()> {
         match mode {
             FlushLog::Lazy => self.health.check(),
-            FlushLog::Sync => self.sync_to(lsn),
-            FlushLog::Write => self.write_to(lsn),
+            FlushLog::Sync if !planted(Bug::CommitNotAwaited) => self.sync_to(lsn),
+            FlushLog::Sync | FlushLog::Write => self.write_to(lsn),
         }
     }
 }

@@ -13,9 +13,13 @@ use super::frame::{HEADER, Header, span};
 use crate::{
     error::{Result, UsageError},
     ids::Lsn,
-    sync::atomic::{
-        AtomicU64,
-        Ordering::{Acquire, Relaxed, SeqCst},
+    sync::{
+        Bug,
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Relaxed, SeqCst},
+        },
+        planted,
     },
 };
 
@@ -66,6 +70,9 @@ impl Ring {
     pub(super) fn put(&self, header: &Header, payload: &[u8]) {
         let [first, second, third] = header.words();
         let word = |n: u64| &self.words[self.index(Lsn(header.lsn.0 + 8 * n))];
+        if planted(Bug::GroupSeenEarly) {
+            word(0).store(first, SeqCst);
+        }
         word(1).store(second, Relaxed);
         word(2).store(third, Relaxed);
         let (whole, rest) = payload.as_chunks::<8>();

@@ -233,7 +233,9 @@ impl Log {
     fn promise_before(&self, bytes: u64, kept: u64) -> Result<Promise<'_>> {
         self.health.check()?;
         let (promise, last) = self.note_promise(bytes, kept);
-        self.segments.ready(last)?;
+        if !planted(Bug::PromiseUncovered) {
+            self.segments.ready(last)?;
+        }
         Ok(promise)
     }
 

@@ -23,7 +23,7 @@ use crate::{
     ids::{Lsn, PageId, PageNo, SpaceId, TrxId, UndoPos},
     log::{Control, GroupReader, LogReader, Record, segment_of},
     page::{Page, PageOp, blank},
-    sync::Arc,
+    sync::{Arc, Bug, planted},
 };
 
 /// How many bytes of changes are collected before their pages are visited: each page of a batch is visited once.
@@ -179,7 +179,9 @@ pub fn recover(
         })
         .collect();
     settle_files(disk, scan, &files, progress)?;
-    mend_torn_pages(disk, pool.page_size(), &files)?;
+    if !planted(Bug::TornPageKept) {
+        mend_torn_pages(disk, pool.page_size(), &files)?;
+    }
     pool.set_recovering(true);
     let lost = replay(pool, control, scan, &files, progress)?;
     pool.set_recovering(false);
@@ -379,7 +381,8 @@ impl Replay<'_> {
         let since = changes.first().map_or(Lsn::MAX, |(start, ..)| *start);
         // As it was found: a group may change a page several times, and all its changes carry one LSN.
         let found = if fresh { Lsn::ZERO } else { latched.page().lsn() };
-        for (_, end, at) in changes.iter().filter(|(_, end, _)| *end > found) {
+        let is_due = |end: Lsn| end > found || planted(Bug::ReplayedTwice);
+        for (_, end, at) in changes.iter().filter(|(_, end, _)| is_due(*end)) {
             let page = latched.page();
             let damaged = |what: &str| {
                 let file = self.pool.ground().disk.path(FileName::Data(id.space));

@@ -1,16 +1,44 @@
-//! Bugs that a model check plants, to see that it finds them.
+//! Bugs on purpose, to see whether the nets hold.
 //!
-//! **Purpose.** A scenario that cannot fail proves nothing. So each names the bugs that it is for, and a test build with the
-//! feature `model` runs it once more with each of them planted: then it has to fail. See `sync::model`.
+//! **Purpose.** A test that cannot fail proves nothing. A build with the feature `canary` has one of these bugs when the
+//! environment names it (`WINDFALL_CANARY=LogNotSynced`): `tests/canary.rs` runs the other tests with each in turn, and one
+//! has to fail. A test build with the feature `model` has the choice, too: a scenario names the bugs that it is for, and
+//! has to fail with each of them (`sync::model`).
 //!
-//! **Invariants.** Outside such a build [`planted`](super::planted) is a constant `false`, so a place that asks is compiled
-//! away. A bug is what somebody might write: a look left out, two steps in the other order. It changes one place.
+//! **Invariants.** Outside such builds [`planted`] is a constant `false`, so a place that asks is compiled away; and the
+//! feature cannot be built without the assertions of a debug build, so no product has it. A bug is what somebody might
+//! write: a step left out, two steps the other way round, a look forgotten. None is there unless it was asked for.
 //!
-//! **May touch.** Nothing.
+//! **May touch.** In those builds a variable of the environment.
 
-/// The bugs, by the file that has the place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bug {
+#[cfg(all(feature = "canary", not(debug_assertions)))]
+compile_error!("the feature `canary` is for tests: a release has no bugs on purpose");
+
+macro_rules! bugs {
+    ($(#[doc = $what:literal] $bug:ident,)*) => {
+        /// A bug that can be planted.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Bug {
+            $(#[doc = $what] $bug,)*
+        }
+
+        impl Bug {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$bug,)*];
+
+            /// What is wrong with it.
+            #[cfg(feature = "canary")]
+            pub const fn what(self) -> &'static str {
+                match self {
+                    $(Self::$bug => $what,)*
+                }
+            }
+        }
+    };
+}
+
+// By the file that has the place.
+bugs! {
     // sync/latch.rs
     /// A release after a change keeps the version.
     VersionKept,
@@ -34,7 +62,23 @@ pub enum Bug {
     ClosingGateHoldsAll,
     /// Gates that are closed together are looked at one after the other only.
     GatesClosedOneByOne,
+    // log/control.rs
+    /// The control file is written in the place of the one that counts.
+    ControlOverwritten,
+    /// The log goes on as if the control file were durable, and it is not.
+    ControlNotSynced,
+    // log/mod.rs
+    /// A commit that is to be durable is only written.
+    CommitNotAwaited,
+    // log/ring.rs
+    /// A group is seen before it is whole.
+    GroupSeenEarly,
+    // log/reader.rs
+    /// A frame of the log counts whatever its checksum.
+    TornTailTaken,
     // log/writer.rs
+    /// The log counts as durable without a sync.
+    LogNotSynced,
     /// The log is called durable before its sync.
     DurableBeforeTheSync,
     /// A leader steps down and tells nobody.
@@ -45,11 +89,12 @@ pub enum Bug {
     FailureIsForgotten,
     // log/group.rs, as the scenario repeats it
     /// The floor of appending looks at the slots first, and at the end of the log then.
-    #[cfg(all(test, feature = "model"))]
     SlotsBeforeTheEnd,
     // log/space.rs
     /// A promise looks at the end of the log before it is counted.
     PromiseLooksFirst,
+    /// Log for the way back is promised, and not there.
+    PromiseUncovered,
     // buffer/mod.rs
     /// A look without a latch does not compare the tag.
     LookWithoutTag,
@@ -59,6 +104,8 @@ pub enum Bug {
     LateInstall,
     /// Whether a tablespace has a header is not asked under the header's latch.
     HeaderMadeTwice,
+    /// A page counts whatever its checksum.
+    ChecksumIgnored,
     // buffer/replace.rs
     /// An evicted frame keeps its version.
     EvictionKeepsVersion,
@@ -94,13 +141,103 @@ pub enum Bug {
     FailedWriteWithoutTag,
     /// A file is made without a look whether its tablespace was dropped.
     FileBehindTheDeleter,
+    /// Data files are not synced before the floor passes their changes.
+    DataNotSynced,
+    /// A new file's name is not synced.
+    FolderNotSynced,
+    // buffer/doublewrite.rs
+    /// The copies of pages are not synced before the pages are written in their places.
+    CopiesNotSynced,
     // buffer/floor.rs
     /// The floor does not count what is logged and not registered.
     FloorForgetsTheUnregistered,
-    // checkpoint.rs
-    /// The control file names a floor before the log behind it is durable.
-    FloorBeforeTheLog,
+    /// The floor does not know of a dirty page.
+    DirtyPageForgotten,
+    // tablespace/mod.rs
+    /// A page that is given back stays marked as used.
+    PageNotFreed,
     // tablespace/deletion.rs
     /// A file is deleted before the drop of its tablespace is durable.
     FileGoesBeforeTheDrop,
+    // tree/mod.rs
+    /// A hint of the hash index is believed.
+    HintBelieved,
+    // tree/structure.rs
+    /// A split is logged in two groups.
+    SplitInTwoGroups,
+    // transaction/chains.rs
+    /// A long value is freed with its first page alone.
+    ChainLeaked,
+    // transaction/ids.rs
+    /// Tablespace numbers are used again after a restart.
+    SpaceReused,
+    /// Transaction numbers are used again after a restart.
+    TransactionReused,
+    // transaction/mod.rs
+    /// What was unfinished at a crash is not rolled back.
+    RollbackForgotten,
+    // transaction/stream.rs
+    /// Undo space is reserved for where a record begins, and not for where it ends.
+    UndoNotReserved,
+    // transaction/trx.rs
+    /// A rollback leaves the entries of secondary trees.
+    EntriesNotTakenBack,
+    // catalog/ddl.rs
+    /// A tablespace is given up before its drop is in the log.
+    DropBeforeLog,
+    /// A drop leaves the secondary trees.
+    IndexNotDropped,
+    // checkpoint.rs
+    /// The control file names a floor before the log behind it is durable.
+    FloorBeforeTheLog,
+    // recovery/mod.rs
+    /// Torn pages are not put right from their copies.
+    TornPageKept,
+    /// What a page has already is applied to it again.
+    ReplayedTwice,
+    // engine/open.rs
+    /// What was to be deleted is forgotten at a restart.
+    DeletionForgotten,
 }
+
+/// The variable that names a bug to plant.
+#[cfg(any(feature = "canary", all(test, feature = "model")))]
+pub const VARIABLE: &str = "WINDFALL_CANARY";
+
+/// The bug that this process has.
+#[cfg(any(feature = "canary", all(test, feature = "model")))]
+pub fn chosen() -> Option<Bug> {
+    static CHOSEN: super::OnceLock<Option<Bug>> = super::OnceLock::new();
+    *CHOSEN.get_or_init(|| {
+        let name = std::env::var(VARIABLE).ok()?;
+        let bug = Bug::ALL.iter().find(|bug| format!("{bug:?}") == name);
+        Some(*bug.unwrap_or_else(|| panic!("there is no bug called {name}")))
+    })
+}
+
+/// Whether this bug is planted: in a build of the models only within a scenario, so what it begins with is sound.
+#[cfg(any(feature = "canary", all(test, feature = "model")))]
+pub fn planted(bug: Bug) -> bool {
+    #[cfg(all(test, feature = "model"))]
+    if !super::model::is_scenario() {
+        return false;
+    }
+    chosen() == Some(bug)
+}
+
+/// No bug is planted.
+#[cfg(not(any(feature = "canary", all(test, feature = "model"))))]
+#[inline]
+pub const fn planted(_bug: Bug) -> bool {
+    false
+}
+
+/// The product has none, and nobody has to run it to see that.
+#[cfg(not(any(feature = "canary", all(test, feature = "model"))))]
+const _: () = {
+    let mut n = 0;
+    while n < Bug::ALL.len() {
+        assert!(!planted(Bug::ALL[n]));
+        n += 1;
+    }
+};

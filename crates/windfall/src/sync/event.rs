@@ -19,8 +19,9 @@ use super::{
             Ordering::{Relaxed, SeqCst},
             fence,
         },
-        const_mutex, planted,
+        const_mutex,
     },
+    planted,
 };
 
 /// An event to wait for. The condition lives elsewhere, in atomics or behind a lock of its own.

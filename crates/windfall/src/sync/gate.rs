@@ -36,9 +36,9 @@ use super::{
             AtomicBool, AtomicU8, AtomicU64,
             Ordering::{Relaxed, SeqCst},
         },
-        planted, thread_local,
+        thread_local,
     },
-    work,
+    planted, work,
 };
 
 const OPEN: u8 = 0;

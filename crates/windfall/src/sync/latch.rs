@@ -21,8 +21,8 @@ use super::{
             Ordering::{Acquire, Relaxed, Release},
             fence,
         },
-        planted,
     },
+    planted,
     work::DropMark,
 };
 

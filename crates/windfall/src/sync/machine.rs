@@ -15,16 +15,8 @@ pub use parking_lot::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, const_mutex, const_rwlock,
 };
 
-use super::Bug;
-
 /// How often a waiter looks again before it parks: a page latch is held for a microsecond, or for an I/O.
 pub const SPINS: u32 = 60;
-
-/// Whether a test has planted this bug: never here.
-#[inline]
-pub const fn planted(_bug: Bug) -> bool {
-    false
-}
 
 /// Parks this thread, if `blocked` says so when nobody can unpark it any more unseen.
 #[inline]

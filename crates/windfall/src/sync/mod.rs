@@ -8,7 +8,7 @@
 //!
 //! **May touch.** Nothing of the engine.
 
-mod bug;
+pub mod bug;
 mod event;
 mod gate;
 mod gated;
@@ -26,12 +26,12 @@ mod interleavings;
 
 pub use std::sync::{Arc, OnceLock, Weak};
 
-pub(crate) use bug::Bug;
+pub use bug::{Bug, planted};
 pub use event::Event;
 pub use gate::{Closed, Gate, Inside, is_inside, is_nested};
 pub use gated::{Entered, Gated};
 pub use lock::{Held, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, as_another_thread};
 pub use machine::atomic;
-pub(crate) use machine::{planted, thread_local};
+pub(crate) use machine::thread_local;
 #[cfg(all(test, feature = "model"))]
 use model as machine;

@@ -37,11 +37,12 @@ use crate::{
     mtr::{Mtr, Slot},
     page::{Access, PageOp, PageType},
     sync::{
-        Arc, Event, Mutex, MutexGuard, Rank,
+        Arc, Bug, Event, Mutex, MutexGuard, Rank,
         atomic::{
             AtomicU64,
             Ordering::{Acquire, Release},
         },
+        planted,
     },
     system::{Change, SystemTree, UNDO},
 };
@@ -456,7 +457,8 @@ impl Tail<'_> {
     /// I/O, a full disk; nothing has happened then.
     pub fn reserve(&mut self, bytes: usize) -> Result<()> {
         let stream = self.stream;
-        let last = (self.end.next + (HEAD + bytes) as u64) / stream.slice_bytes();
+        let bytes = if planted(Bug::UndoNotReserved) { 0 } else { HEAD + bytes };
+        let last = (self.end.next + bytes as u64) / stream.slice_bytes();
         let mut slice = match &self.end.newest {
             Some((newest, _)) => newest + 1,
             None => self.end.next / stream.slice_bytes(),

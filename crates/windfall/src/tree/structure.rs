@@ -35,6 +35,7 @@ use crate::{
         node::{INNER_RECORD, LEAF_RECORD, common_prefix, record_words},
         node_build::{fence_words, prefix_of},
     },
+    sync::{Bug, planted},
 };
 
 /// How many nodes are split at most where one entry is put: its leaf three times; each level above twice, as a
@@ -216,9 +217,9 @@ impl<S: PageStore> Tree<S> {
     }
 
     /// Moves the slots from `at` on to a new right neighbour.
-    fn split_node(
-        &self,
-        mut mtr: S::MiniTransaction<'_>,
+    fn split_node<'a>(
+        &'a self,
+        mut mtr: S::MiniTransaction<'a>,
         parent: Latched,
         child: Latched,
         at: usize,
@@ -242,6 +243,13 @@ impl<S: PageStore> Tree<S> {
         mtr.apply(right, &PageOp::NodeBuild { level, lower: between, upper, image: &image });
         mtr.apply(child, &PageOp::NodeKeep { slots: [0, at as u16], lower: &lower, upper: Some(between) });
         let link = mtr.page_no(right);
+        let mut parent = parent;
+        if planted(Bug::SplitInTwoGroups) {
+            let above = mtr.page_no(parent);
+            mtr.commit()?;
+            mtr = self.store.begin()?;
+            parent = mtr.latch(&self.space, above)?;
+        }
         mtr.apply(parent, &PageOp::InnerInsert { slot: slot as u16, child: link, suffix });
         mtr.commit()?;
         Ok(())

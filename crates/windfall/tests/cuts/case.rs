@@ -26,12 +26,17 @@ pub type Cut = (u64, Survive);
 pub struct Case {
     pub history: History,
     pub cuts: Vec<Cut>,
+    /// Where the log ends that the first crash leaves: with one of the groups of a write.
+    pub group: Option<u64>,
 }
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let History { seed, steps, mode, before } = self.history;
         write!(f, "seed={seed} steps={steps} mode={mode:?} before={before}")?;
+        if let Some(group) = self.group {
+            write!(f, " group={group}")?;
+        }
         for (operation, survive) in &self.cuts {
             match survive {
                 Survive::Nothing => write!(f, " cut={operation}:nothing")?,
@@ -50,12 +55,14 @@ impl FromStr for Case {
         let mut case = Self {
             history: History { seed: 0, steps: 0, mode: FlushLog::Sync, before: 0 },
             cuts: Vec::new(),
+            group: None,
         };
         for part in text.split_whitespace() {
             let (key, value) = part.split_once('=').ok_or_else(|| format!("{part:?} is no KEY=VALUE"))?;
             let number = |text: &str| text.parse::<u64>().map_err(|error| format!("{part:?}: {error}"));
             match key {
                 "seed" => case.history.seed = number(value)?,
+                "group" => case.group = Some(number(value)?),
                 "steps" => case.history.steps = number(value)? as usize,
                 "before" => case.history.before = number(value)? as u32,
                 "mode" => {

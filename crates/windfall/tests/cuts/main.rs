@@ -71,6 +71,16 @@ fn recoveries_are_cut_at_every_operation() {
     told(&net, 1200);
 }
 
+#[test]
+fn lives_are_cut_between_the_groups_of_a_write() {
+    let mut net = Net::new(verify);
+    for seed in 500..509 {
+        let mode = [FlushLog::Sync, FlushLog::Sync, FlushLog::Lazy][seed as usize % 3];
+        net.cut_groups(History { seed, steps: 300, mode, before: seed as u32 % 2 });
+    }
+    told(&net, 1000);
+}
+
 /// The case in the variable `WINDFALL_CRASH`, as a failure tells it.
 #[test]
 #[ignore = "needs a case"]
@@ -96,6 +106,7 @@ fn soak() {
         net.until = Some(end);
         match luck(4) % 8 {
             0 => net.cut_recoveries(history, 31),
+            1 => net.cut_groups(history),
             // Many histories here and there find other things than few at every operation.
             n => net.cut(history, 1 + n * 3, 2),
         }
@@ -133,11 +144,15 @@ fn a_failure_names_the_command_that_runs_its_case_again() {
     };
     for seed in 1..7 {
         let history = History { seed, steps: 200, mode: MODES[seed as usize % 3], before: seed as u32 % 2 };
-        let told = text(&mut || Net::new(judge).cut(history, 1, 2));
+        let told = text(&mut || {
+            let mut net = Net::new(judge);
+            if seed % 3 == 0 { net.cut_groups(history) } else { net.cut(history, 1, 2) }
+        });
         let (_, command) = told.split_once(AGAIN).expect("a command");
         let case = Case::of_command(command).unwrap();
         assert_eq!(case.history, history);
         assert_eq!(case.command(), command.trim());
+        assert_eq!(case.group.is_some(), seed % 3 == 0);
         // It is the same disk to the last byte, and told in the same words.
         assert_eq!(text(&mut || Net::new(judge).again(&case)), told);
         let mut same = 0;
@@ -152,7 +167,7 @@ fn a_failure_names_the_command_that_runs_its_case_again() {
 fn a_case_is_read_as_it_is_written() {
     let history = History { seed: 7, steps: 40, mode: FlushLog::Write, before: 3 };
     let ways = [Survive::Nothing, Survive::Everything, Survive::Random(u64::MAX)];
-    let case = Case { history, cuts: (1..).zip(ways).collect() };
+    let case = Case { history, cuts: (1..).zip(ways).collect(), group: Some(4096) };
     assert_eq!(case.to_string().parse(), Ok(case.clone()));
     assert_eq!(Case::of_command(&case.command()), Ok(case));
     for wrong in ["seed", "seed=x", "cut=5", "cut=5:x", "mode=Never", "colour=red"] {

@@ -8,9 +8,9 @@ use windfall::{
 };
 
 use crate::{
-    case::{Case, Cut, History},
+    case::{Case, History},
     guard::{Guard, mix},
-    history::{Live, Model, Step, observe, open, script},
+    history::{Live, Model, Step, files, observe, open, script},
 };
 
 /// What may be there after a crash, and the disk that it has left.
@@ -123,8 +123,17 @@ impl History {
                 }
                 Err(error) => assert!(disk.is_crashed(), "at the end: {error}"),
             }
-            let _ = live.close();
+            let closed = live.close();
             visit_all(&may);
+            match closed {
+                Ok(()) => {
+                    let found = files::read(&disk.survivor(Survive::Everything));
+                    let found =
+                        found.unwrap_or_else(|error| panic!("without any crash, in the files: {error}"));
+                    assert!(found == model, "without any crash, in the files: {found:?} is not {model:?}");
+                }
+                Err(error) => assert!(disk.is_crashed(), "closing at the end: {error}"),
+            }
         }
         Life { may, operations: disk.operations() }
     }
@@ -141,6 +150,9 @@ fn recover(disk: &SimulatedDisk, seed: u64) {
 /// The disk that the crashes of a case leave, the first of which is this one.
 pub fn left(cut: &SimulatedDisk, case: &Case) -> SimulatedDisk {
     let mut disk = cut.restart(case.cuts[0].1);
+    if let Some(group) = case.group {
+        files::end_log(&disk, group);
+    }
     for (operation, survive) in &case.cuts[1..] {
         disk.keep_cuts(*operation..=*operation);
         recover(&disk, case.history.seed);
@@ -180,10 +192,10 @@ impl Net {
     }
 
     /// Judges a case, of which this is the first crash.
-    pub fn judge(&mut self, cut: &SimulatedDisk, may: &[Model], history: History, cuts: Vec<Cut>) {
-        let case = Case { history, cuts };
+    fn judge(&mut self, cut: &SimulatedDisk, may: &[Model], case: &Case) {
+        let history = case.history;
         self.guard
-            .run(&case.command(), || (self.judge)(&left(cut, &case), history.seed, may, &case.to_string()));
+            .run(&case.command(), || (self.judge)(&left(cut, case), history.seed, may, &case.to_string()));
         self.cases += 1;
     }
 
@@ -191,6 +203,7 @@ impl Net {
     /// chance wants; of some of these the recovery is cut, and of some of those the next one.
     pub fn cut(&mut self, history: History, every: u64, random: u64) {
         self.visit(history, every, |net, operation, cut, may| {
+            net.cuts += 1;
             net.cut_at(history, operation, cut, may, random);
         });
     }
@@ -202,11 +215,10 @@ impl Net {
         every: u64,
         mut at: impl FnMut(&mut Self, u64, &SimulatedDisk, &[Model]),
     ) {
-        let (guard, whole) = (self.guard.clone(), Case { history, cuts: Vec::new() });
+        let (guard, whole) = (self.guard.clone(), Case { history, cuts: Vec::new(), group: None });
         guard.run(&whole.command(), || {
             history.run(1..=u64::MAX, &mut |operation, cut, may| {
                 if in_time(self.until) && operation % every == history.seed % every {
-                    self.cuts += 1;
                     at(self, operation, cut, may);
                 }
             })
@@ -226,25 +238,43 @@ impl Net {
                 }
                 self.cuts += cuts.len() as u64 - 1;
             }
-            self.judge(cut, may, history, cuts);
+            self.judge(cut, may, &Case { history, cuts, group: None });
         }
     }
 
     /// Cuts every so manieth recovery at all of its operations.
     pub fn cut_recoveries(&mut self, history: History, every: u64) {
         self.visit(history, every, |net, operation, cut, may| {
+            net.cuts += 1;
             let luck = mix(&[history.seed, operation]);
             let ways = [Survive::Nothing, Survive::Everything, Survive::Random(luck)];
             let first = (operation, ways[luck as usize % 3]);
-            let case = Case { history, cuts: vec![first] };
+            let case = Case { history, cuts: vec![first], group: None };
             let operations = net.guard.run(&case.command(), || operations_of_recovery(cut, &case));
             let until = net.until;
             for again in (1..=operations).take_while(|_| in_time(until)) {
                 net.cuts += 1;
                 for survive in [Survive::Nothing, Survive::Everything, Survive::Random(luck ^ again)] {
-                    net.judge(cut, may, history, vec![first, (again, survive)]);
+                    net.judge(cut, may, &Case { cuts: vec![first, (again, survive)], ..case.clone() });
                 }
             }
+        });
+    }
+
+    /// Cuts a history behind each group that was written together with the next one: what one thread logs in several groups
+    /// and writes at once, another one may have written in between.
+    pub fn cut_groups(&mut self, history: History) {
+        // What lies there before the first operation was durable long ago.
+        let mut end = u64::MAX;
+        self.visit(history, 1, |net, operation, cut, may| {
+            let ends = files::group_ends(&cut.survivor(Survive::Everything));
+            let new = ends.iter().filter(|group| **group > end);
+            for group in new.filter(|group| Some(*group) != ends.last()) {
+                net.cuts += 1;
+                let cuts = vec![(operation, Survive::Everything)];
+                net.judge(cut, may, &Case { history, cuts, group: Some(*group) });
+            }
+            end = ends.last().copied().unwrap_or_default();
         });
     }
 
@@ -255,7 +285,7 @@ impl Net {
         self.guard.clone().run(&case.command(), || {
             case.history.run(at..=at, &mut |_, cut, may| {
                 found = true;
-                self.judge(cut, may, case.history, case.cuts.clone());
+                self.judge(cut, may, case);
             })
         });
         assert!(found, "the history has fewer operations");

@@ -59,6 +59,59 @@ pub fn forget_below_the_floor(disk: &SimulatedDisk) {
     disk.sync_folder(Folder::Log).unwrap();
 }
 
+/// The segments of the log from the one with its floor on, each with the stream's position of its first byte.
+fn segments(disk: &SimulatedDisk, control: &[u8]) -> impl Iterator<Item = (u64, FileName, Vec<u8>)> {
+    let (room, floor) = (u64_at(control, 56) - 4096, u64_at(control, 64));
+    (floor / room..).map_while(move |number| {
+        let file = FileName::Log(number);
+        Some((number * room, file, bytes_of(disk, file).ok()??))
+    })
+}
+
+/// Where the groups of the log end, from its floor to its end.
+#[allow(dead_code, reason = "only some tests need it")]
+pub fn group_ends(disk: &SimulatedDisk) -> Vec<u64> {
+    let Some(control) = control(disk) else { return Vec::new() };
+    let (newest, begin, floor) = (u32_at(&control, 40), u64_at(&control, 48), u64_at(&control, 64));
+    let mut stream = Vec::new();
+    let mut first = floor;
+    for (start, _, bytes) in segments(disk, &control) {
+        first = first.min(start);
+        stream.extend_from_slice(bytes.get(4096..).unwrap_or_default());
+    }
+    let (mut ends, mut at, mut before) = (Vec::new(), floor, 0);
+    while let Some(frame) = stream.get((at - first) as usize..).filter(|rest| rest.len() >= 24) {
+        let (length, incarnation) = (u32_at(frame, 0) as usize, u32_at(frame, 16));
+        let fits = if at < begin { before..newest } else { newest..newest + 1 };
+        if u64_at(frame, 8) != at || !fits.contains(&incarnation) || !(24..=frame.len()).contains(&length) {
+            break;
+        }
+        let parts = [&control[16..32], &frame[..4], &frame[8..length]];
+        if parts.iter().fold(0, |sum, part| crc32c::crc32c_append(sum, part)) != u32_at(frame, 4) {
+            break;
+        }
+        at += length.next_multiple_of(8) as u64;
+        before = incarnation;
+        if length > 24 {
+            ends.push(at);
+        }
+    }
+    ends
+}
+
+/// Lets the log end there.
+#[allow(dead_code, reason = "only some tests need it")]
+pub fn end_log(disk: &SimulatedDisk, end: u64) {
+    let Some(control) = control(disk) else { return };
+    for (start, file, bytes) in segments(disk, &control) {
+        let within = 4096 + end.saturating_sub(start) as usize;
+        if within < bytes.len() {
+            disk.write(file, within as u64, &vec![0; bytes.len() - within]).unwrap();
+            disk.sync(file).unwrap();
+        }
+    }
+}
+
 /// A tree as its file holds it.
 struct Tree {
     space: u64,

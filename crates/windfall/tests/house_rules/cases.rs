@@ -244,3 +244,22 @@ fn a_broken_rule_names_its_place() {
     assert!(broken.last().is_some_and(|b| b.to_string().starts_with("a.sh:1: left over")));
     assert!(Source::parse("a.rs", "fn f( {").is_err_and(|e| e.starts_with("a.rs:1: not Rust")));
 }
+
+#[test]
+fn who_asks_for_the_bugs_on_purpose_is_found() {
+    let own = "crates/windfall/Cargo.toml";
+    let lines = |path: &str, text: &str| -> Vec<usize> {
+        rules::canary(path, text).into_iter().map(|(line, _)| line).collect()
+    };
+    assert_eq!(lines(own, "[features]\ndefault = [\"canary\"]"), [2]);
+    assert_eq!(lines(own, "fuzz = [\"test-pool\", \"canary\"]"), [1]);
+    let other = "crates/windfall-cli/Cargo.toml";
+    assert_eq!(lines(other, "windfall = { path = \"../windfall\", features = [\"canary\"] }"), [1]);
+    assert_eq!(lines(other, "[features]\nbugs = [\"windfall/canary\"]"), [2]);
+    assert_eq!(lines(other, "canary = []"), [1]);
+    assert_eq!(
+        lines(own, "# canary\ncanary = []\nname = \"canary\"\nrequired-features = [\"canary\"]"),
+        NONE
+    );
+    assert_eq!(lines("scripts/test.sh", "cargo test --features canary"), NONE);
+}

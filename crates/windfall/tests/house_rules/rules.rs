@@ -29,7 +29,7 @@ impl fmt::Display for Broken {
 
 /// What the rules for every text file of the project find.
 pub fn text(path: &str, text: &str) -> Vec<Broken> {
-    at(path, [length(path, text), left_over(text), traces(text)])
+    at(path, [length(path, text), left_over(text), traces(text), canary(path, text)])
 }
 
 /// What the rules for every Rust file find.
@@ -96,6 +96,19 @@ pub fn traces(text: &str) -> Found {
         }
     }
     found
+}
+
+/// No package asks for the bugs on purpose: who builds a product cannot have them by accident.
+pub fn canary(path: &str, text: &str) -> Found {
+    const DECLARED: [&str; 3] = ["canary = []", "name = \"canary\"", "required-features = [\"canary\"]"];
+    let is_declared = |line: &str| path == "crates/windfall/Cargo.toml" && DECLARED.contains(&line);
+    let is_manifest = Path::new(path).file_name().is_some_and(|name| name == "Cargo.toml");
+    let lines = text.lines().enumerate().filter(|_| is_manifest);
+    let asks = |line: &str| !line.starts_with('#') && has_word(line, "canary") && !is_declared(line);
+    lines
+        .filter(|(_, line)| asks(line))
+        .map(|(n, _)| (n + 1, "asks for the feature `canary`, which is for tests alone".into()))
+        .collect()
 }
 
 /// Whether a word stands in a line on its own.

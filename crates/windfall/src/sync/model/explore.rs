@@ -24,14 +24,15 @@ use shuttle::{
     thread::JoinHandle,
 };
 
-use crate::sync::Bug;
+use crate::sync::{
+    Bug,
+    bug::{self, VARIABLE as BUG},
+};
 
 /// How many times as many runs as usual.
 const FACTOR: &str = "WINDFALL_MODEL_FACTOR";
 /// A schedule to run and no other, or the name of a file with it.
 const REPLAY: &str = "WINDFALL_MODEL_REPLAY";
-/// A bug to plant: the name of a [`Bug`] that the scenario is for.
-const BUG: &str = "WINDFALL_MODEL_BUG";
 /// What the scheduler prints before and behind a failing schedule.
 const SCHEDULE: [&str; 2] = ["failing schedule:\n\"\n", "\n\"\n"];
 /// Any number: what was found once is found again.
@@ -87,10 +88,9 @@ fn run(scheduler: impl Scheduler + 'static, scenario: &(impl Fn() + Clone + Send
 pub fn explore(runs: usize, bugs: &[Bug], scenario: impl Fn() + Clone + Send + Sync + 'static) {
     let test = test_of(&scenario);
     let advice = Advice(test);
-    let planted = env::var(BUG).ok();
-    if let Some(name) = &planted {
-        let bug = bugs.iter().find(|bug| format!("{bug:?}") == *name);
-        super::plant(*bug.unwrap_or_else(|| panic!("{name} is none of {bugs:?}, which {test} is for")));
+    let planted = bug::chosen();
+    if let Some(bug) = planted {
+        assert!(bugs.contains(&bug), "{bug:?} is none of {bugs:?}, which {test} is for");
     }
     if let Ok(schedule) = env::var(REPLAY) {
         let schedule = fs::read_to_string(&schedule).unwrap_or(schedule);

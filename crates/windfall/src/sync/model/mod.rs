@@ -9,7 +9,7 @@
 //!
 //! **May touch.** `shuttle`.
 //!
-//! A scenario names the bugs that it is for ([`Bug`]). Each of them is planted once, and is found, or the test fails.
+//! A scenario names the bugs that it is for ([`super::Bug`]). Each of them is planted once, and is found, or the test fails.
 //!
 //! The mechanism is one call, [`point`], before each access to an atomic: the scheduler may let somebody else go on
 //! there. The atomics themselves are the machine's, as large as they are in the product; so frames, pages and the log's
@@ -39,7 +39,6 @@ use core::{
 };
 use std::{collections::HashMap, rc::Rc};
 
-use super::Bug;
 pub use explore::{explore, spawn};
 pub use lock::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, const_mutex, const_rwlock,
@@ -55,8 +54,6 @@ const WALK: usize = 32;
 type Key = (usize, Option<usize>);
 
 std::thread_local! {
-    /// The bug that is planted.
-    static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
     /// Whether the present look is to be one step.
     static STILL: Cell<bool> = const { Cell::new(false) };
     /// The last word of the walk under way, and its length.
@@ -65,19 +62,14 @@ std::thread_local! {
     static LOCALS: RefCell<HashMap<Key, Rc<dyn Any>>> = RefCell::default();
 }
 
-/// Whether this bug is planted.
-pub fn planted(bug: Bug) -> bool {
-    PLANTED.get() == Some(bug)
-}
-
-/// Plants a bug in all scenarios that this thread of the machine runs.
-fn plant(bug: Bug) {
-    PLANTED.set(Some(bug));
-}
-
 /// Which thread of the scenario this is; none outside of one.
 fn current() -> Option<usize> {
     shuttle::current::try_get_current_task().map(usize::from)
+}
+
+/// Whether this is a thread of a scenario.
+pub fn is_scenario() -> bool {
+    current().is_some()
 }
 
 /// Here the scheduler may let another thread go on.

@@ -1,0 +1,322 @@
+//! The nets hold: each bug of `src/sync/bug.rs`, planted on purpose, makes one of them fail.
+//!
+//! What runs here are the tests of `make test`, as they are, built once before any of them is in a hurry, each in a process
+//! of its own: with each bug its net has to fail, and without any it has to pass. The bugs that a model is for are proven
+//! where the model runs, by itself; here they are counted. With `WINDFALL_CANARY` only that bug is looked at.
+
+#![allow(clippy::unwrap_used, reason = "a test panics")]
+
+use core::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::atomic::{AtomicUsize, Ordering::SeqCst},
+    thread,
+    time::Instant,
+};
+
+use windfall::sync::{
+    Bug,
+    bug::{VARIABLE, chosen},
+};
+
+/// Which net is for a bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Net {
+    /// A test in a file of `tests`, or all that begin so.
+    Tests(&'static str, &'static str),
+    /// Tests beside the code.
+    Units(&'static str),
+    /// A file of scenarios, one of which names the bug.
+    Models(&'static str),
+}
+
+use Net::{Models, Tests, Units};
+
+const CUTS: Net = Tests("cuts", "first_lives_are_cut_at_every_operation");
+const GROUPS: Net = Tests("cuts", "lives_are_cut_between_the_groups_of_a_write");
+
+fn net(bug: Bug) -> Net {
+    match bug {
+        Bug::ControlOverwritten
+        | Bug::ControlNotSynced
+        | Bug::CommitNotAwaited
+        | Bug::TornTailTaken
+        | Bug::LogNotSynced
+        | Bug::DataNotSynced
+        | Bug::FolderNotSynced
+        | Bug::CopiesNotSynced
+        | Bug::DirtyPageForgotten
+        | Bug::PageNotFreed
+        | Bug::ChainLeaked
+        | Bug::SpaceReused
+        | Bug::TransactionReused
+        | Bug::RollbackForgotten
+        | Bug::IndexNotDropped
+        | Bug::TornPageKept
+        | Bug::ReplayedTwice
+        | Bug::DeletionForgotten => CUTS,
+        Bug::SplitInTwoGroups | Bug::EntriesNotTakenBack => GROUPS,
+        Bug::ChecksumIgnored => Tests("damage", "bits_flip_at_rest"),
+        Bug::DropBeforeLog => Tests("crash", "a_drop_that_fails_has_touched_nothing"),
+        Bug::PromiseUncovered => {
+            Tests("full_disk", "a_long_value_and_a_disk_that_becomes_full_at_every_moment")
+        }
+        Bug::HintBelieved => Units("tree::tests::values::"),
+        Bug::UndoNotReserved => Units("transaction::tests::purge::"),
+        Bug::VersionKept
+        | Bug::LatchBesideSharers
+        | Bug::UpgradeOfAnyVersion
+        | Bug::LastSharerWakesNobody
+        | Bug::NotifierPassesTheMutex
+        | Bug::NapForgetsTheRing
+        | Bug::GateLooksBeforeItCounts
+        | Bug::LeaverTellsNobody
+        | Bug::ClosingGateHoldsAll
+        | Bug::GatesClosedOneByOne => Models("sync"),
+        Bug::GroupSeenEarly
+        | Bug::DurableBeforeTheSync
+        | Bug::LeaderTellsNobody
+        | Bug::SpaceGivenBeforeItIsClear
+        | Bug::FailureIsForgotten
+        | Bug::SlotsBeforeTheEnd
+        | Bug::PromiseLooksFirst => Models("log"),
+        Bug::LookWithoutTag
+        | Bug::LatchWithoutTag
+        | Bug::HeaderMadeTwice
+        | Bug::EvictionKeepsVersion
+        | Bug::ChunkGoesUnderAnEntry => Models("buffer/interleavings/pages"),
+        Bug::FrameBeyondTheSize | Bug::RetiredForGood | Bug::HeadWithoutCount => {
+            Models("buffer/interleavings/frames")
+        }
+        Bug::LateInstall
+        | Bug::DropLeavesItUnknown
+        | Bug::DrainWithoutTag
+        | Bug::LatecomerForgotten
+        | Bug::CopyWithoutTag
+        | Bug::FailedWriteWithoutTag
+        | Bug::FileBehindTheDeleter => Models("buffer/interleavings/drops"),
+        Bug::CleanWhenCopied | Bug::PagesBeforeTheLog | Bug::FloorForgetsTheUnregistered => {
+            Models("buffer/interleavings/floor")
+        }
+        Bug::HalfAChangeWritten => Models("buffer/interleavings/stops"),
+        Bug::FileGoesBeforeTheDrop => Models("tablespace"),
+        Bug::FloorBeforeTheLog => Models("checkpoint"),
+    }
+}
+
+impl Net {
+    /// Where it lies, and what of it runs.
+    fn place(self) -> (String, &'static str) {
+        match self {
+            Tests(target, test) => {
+                let file = format!("tests/{target}.rs");
+                let is_file = package().join(&file).exists();
+                (if is_file { file } else { format!("tests/{target}") }, test)
+            }
+            Units(tests) => ("src".into(), tests),
+            Models(path) => {
+                let file = format!("src/{path}.rs");
+                let is_file = path.contains("interleavings") && package().join(&file).exists();
+                (if is_file { file } else { format!("src/{path}/interleavings.rs") }, "the model")
+            }
+        }
+    }
+}
+
+fn package() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The bugs that are looked at, each with its net.
+fn bugs() -> Vec<(Bug, Net)> {
+    let bugs = Bug::ALL.iter().copied().filter(|bug| chosen().is_none_or(|chosen| chosen == *bug));
+    bugs.map(|bug| (bug, net(bug))).collect()
+}
+
+/// Longer than the slowest net takes on a busy machine: who waits for ever has failed, too.
+const PATIENCE: Duration = Duration::from_mins(5);
+
+/// The programs of the tests, by the name of their target; the tests beside the code are those of `windfall`.
+fn programs() -> BTreeMap<String, PathBuf> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["test", "-p", "windfall", "--features", "canary", "--no-run", "--message-format", "json"]);
+    cargo.arg("--lib");
+    let targets: BTreeSet<&str> = Bug::ALL
+        .iter()
+        .filter_map(|bug| if let Tests(target, _) = net(*bug) { Some(target) } else { None })
+        .collect();
+    for target in targets {
+        cargo.args(["--test", target]);
+    }
+    let built = cargo.current_dir(package()).stderr(Stdio::inherit()).output().unwrap();
+    assert!(built.status.success(), "the nets do not build");
+    // A path is quoted as it is unless it has a quote or a backslash in it.
+    let field = |line: &str, name: &str| {
+        let (_, rest) = line.split_once(&format!("\"{name}\":\""))?;
+        Some(rest.split_once('"')?.0.to_owned())
+    };
+    let told = String::from_utf8(built.stdout).unwrap();
+    told.lines()
+        .filter_map(|line| {
+            let program = field(line, "executable")?;
+            // The name of the target, behind that of the package's id.
+            let name = field(line.split_once("\"target\":")?.1, "name")?;
+            Some((name, PathBuf::from(program)))
+        })
+        .collect()
+}
+
+/// What became of a run.
+struct Outcome {
+    passed: bool,
+    /// The first thing that was wrong, in one line.
+    what: String,
+    seconds: f64,
+}
+
+/// Runs a net, with a bug or without any.
+fn run(programs: &BTreeMap<String, PathBuf>, net: Net, bug: Option<Bug>) -> Outcome {
+    let (target, filter) = match net {
+        Tests(target, filter) => (target, filter),
+        Units(filter) => ("windfall", filter),
+        Models(_) => unreachable!("a model proves itself"),
+    };
+    // What they say may be long, and who says it must not wait for who reads it.
+    let (out, err) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+    let mut command = Command::new(&programs[target]);
+    command.arg(filter).current_dir(package()).env("RUST_BACKTRACE", "0").env_remove(VARIABLE);
+    if let Some(bug) = bug {
+        command.env(VARIABLE, format!("{bug:?}"));
+    }
+    command.stdout(out.try_clone().unwrap()).stderr(err.try_clone().unwrap());
+    let begin = Instant::now();
+    let mut run = command.spawn().unwrap();
+    let status = loop {
+        if let Some(status) = run.try_wait().unwrap() {
+            break Some(status);
+        }
+        if begin.elapsed() > PATIENCE {
+            run.kill().unwrap();
+            run.wait().unwrap();
+            break None;
+        }
+        thread::sleep(Duration::from_millis(20));
+    };
+    let seconds = begin.elapsed().as_secs_f64();
+    let Some(status) = status else {
+        return Outcome { passed: false, what: "it does not end".into(), seconds };
+    };
+    let read = |mut file: fs::File| {
+        let mut bytes = Vec::new();
+        std::io::Seek::rewind(&mut file).unwrap();
+        std::io::Read::read_to_end(&mut file, &mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let told = read(out) + &read(err);
+    assert!(
+        told.contains("\nrunning ") && !told.contains("\nrunning 0 tests"),
+        "{net:?} is no test:\n{told}"
+    );
+    let panic = told.lines().skip_while(|line| !line.contains("panicked at ")).nth(1);
+    let what = match panic {
+        Some(what) => what.chars().take(100).collect(),
+        None if told.contains("it does not come to its end") => "it does not come to its end".into(),
+        None => format!("{status}"),
+    };
+    // A failure is that of a test, or the end of a process by a signal or its watch; nothing else counts.
+    let failed = panic.is_some() && told.contains("test result: FAILED");
+    let ended = !status.success() && !told.contains("test result: ");
+    assert!(status.success() || failed || ended, "{net:?} with {bug:?} ends strangely:\n{told}");
+    Outcome { passed: status.success(), what, seconds }
+}
+
+/// What runs it again.
+fn command(net: Net, bug: Option<Bug>) -> String {
+    let chosen = bug.map_or(String::new(), |bug| format!("{VARIABLE}={bug:?} "));
+    let target = if let Tests(target, _) = net { format!("--test {target}") } else { "--lib".into() };
+    format!("{chosen}cargo test -p windfall --features canary {target} -- {}", net.place().1)
+}
+
+/// What the stage of the tests runs that builds: the next test finds it done.
+#[test]
+fn the_nets_are_built() {
+    for (program, path) in programs() {
+        assert!(path.exists(), "{program} is not there");
+    }
+}
+
+#[test]
+fn every_planted_bug_is_caught_and_without_them_the_nets_pass() {
+    let planted = bugs().into_iter().filter(|(_, net)| !matches!(net, Models(_)));
+    let mut runs: Vec<(Option<Bug>, Net)> = planted.map(|(bug, net)| (Some(bug), net)).collect();
+    let nets: BTreeSet<Net> = runs.iter().map(|(_, net)| *net).collect();
+    // The longest first.
+    runs.splice(0..0, nets.into_iter().map(|net| (None, net)));
+    let programs = programs();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut wrong = Vec::new();
+        while let Some((bug, net)) = runs.get(next.fetch_add(1, SeqCst)) {
+            let outcome = run(&programs, *net, *bug);
+            let (place, test) = net.place();
+            let name = bug.map_or("without a bug".into(), |bug| format!("{bug:?}"));
+            let what = if outcome.passed { "passes" } else { &outcome.what };
+            let line = format!("{name:24} {:6.1} s  {place} {test}: {what}", outcome.seconds);
+            println!("{line}");
+            if outcome.passed == bug.is_some() {
+                wrong.push(format!("{line}\n    {}", command(*net, *bug)));
+            }
+        }
+        wrong
+    };
+    let wrong: Vec<String> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    assert!(
+        wrong.is_empty(),
+        "a net passes with a bug in the engine, or fails without one:\n{}",
+        wrong.join("\n")
+    );
+}
+
+/// A scenario that names a bug is run with it, and has to fail then (`sync::model::explore`).
+#[test]
+fn a_scenario_names_each_bug_that_is_left_to_the_models() {
+    for (bug, net) in bugs().into_iter().filter(|(_, net)| matches!(net, Models(_))) {
+        let text = fs::read_to_string(package().join(net.place().0)).unwrap();
+        assert!(text.contains(&format!("Bug::{bug:?}")), "{bug:?} is in no scenario of {net:?}");
+    }
+}
+
+#[test]
+fn the_documentation_has_this_list() {
+    let is_of_models = |bug: &&Bug| matches!(net(**bug), Models(_));
+    let models = Bug::ALL.iter().filter(is_of_models).count();
+    let mut list = format!(
+        "{} bugs: {} are caught by tests, {models} by models.\n\n| bug | what is wrong | caught by |\n| --- | --- | --- |\n",
+        Bug::ALL.len(),
+        Bug::ALL.len() - models
+    );
+    for bug in Bug::ALL {
+        let (place, test) = net(*bug).place();
+        writeln!(list, "| `{bug:?}` | {} | `{place}`: {test} |", bug.what().trim().trim_end_matches('.'))
+            .unwrap();
+    }
+    let text = fs::read_to_string(package().join("../../docs/testing.md")).unwrap();
+    let (_, section) = text.split_once("\n## The canary\n").expect("docs/testing.md has a section on this");
+    let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
+    assert!(section.contains(&list), "docs/testing.md must have this list:\n\n{list}");
+    // Wherever else the section names a bug, there is one.
+    let names: BTreeSet<String> = Bug::ALL.iter().map(|bug| format!("{bug:?}")).collect();
+    let quoted = section.split('`').skip(1).step_by(2);
+    let unknown: Vec<&str> = quoted
+        .filter(|word| word.starts_with(char::is_uppercase) && word.chars().any(char::is_lowercase))
+        .filter(|word| word.chars().all(char::is_alphanumeric) && !names.contains(*word))
+        .collect();
+    assert!(unknown.is_empty(), "no bugs: {unknown:?}");
+}
