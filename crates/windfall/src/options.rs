@@ -135,9 +135,11 @@ impl Options {
         Err(UsageError::Option { name: "log_buffer_size", what: what.into() }.into())
     }
 
-    /// How far the pool may grow.
-    pub(crate) fn pool_max(&self) -> u64 {
-        self.buffer_pool_max_size.unwrap_or(self.buffer_pool_size.saturating_mul(4))
+    /// How far the pool may grow: nobody who has not asked for more than can be addressed is refused for it.
+    pub(crate) fn pool_max(&self, page_size: usize) -> u64 {
+        let addressed = u64::from(u32::MAX) * page_size as u64;
+        let unasked = || self.buffer_pool_size.saturating_mul(4).min(addressed).max(self.buffer_pool_size);
+        self.buffer_pool_max_size.unwrap_or_else(unasked)
     }
 
     /// What all hash indexes may take.
@@ -201,7 +203,7 @@ pub mod fuzz {
         let log = options.log();
         assert!(log.size >= 2 * segment && log.buffer.is_power_of_two());
         assert!(options.page_size.is_none_or(|size| page::SIZES.contains(&size)));
-        assert!(options.pool_max() >= options.buffer_pool_size && options.io_threads <= 256);
+        assert!(options.pool_max(4096) >= options.buffer_pool_size && options.io_threads <= 256);
         assert_eq!(log::segment_of(segment, crate::ids::Lsn(log.size)), log.size / (segment - 4096));
     }
 

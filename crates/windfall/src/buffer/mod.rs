@@ -279,9 +279,13 @@ impl BufferPool {
                 format!("{frames} pages are too few: give it at least {SMALLEST} pages of {page_size} bytes");
             return Err(UsageError::Option { name: "buffer_pool_size", what: what.into() }.into());
         }
-        if u32::try_from(most).is_err() {
-            let what = "more than 2^32 pages cannot be addressed".into();
-            return Err(UsageError::Option { name: "buffer_pool_size", what }.into());
+        for (name, pages) in [("buffer_pool_size", frames), ("buffer_pool_max_size", most)] {
+            if u32::try_from(pages).is_err() {
+                let what = format!(
+                    "{pages} pages of {page_size} bytes are more than the 2^32 that can be addressed"
+                );
+                return Err(UsageError::Option { name, what: what.into() }.into());
+            }
         }
         Ok(())
     }

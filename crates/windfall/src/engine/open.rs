@@ -173,7 +173,7 @@ impl Engine {
         };
         // Before anything is made.
         let (size, most) =
-            (frames(options.buffer_pool_size, page_size), frames(options.pool_max(), page_size));
+            (frames(options.buffer_pool_size, page_size), frames(options.pool_max(page_size), page_size));
         BufferPool::check_frames(size, most, page_size)?;
         options.check_log_buffer(page_size)?;
         let mut control = match found {
