@@ -11,16 +11,17 @@ llvm_cov_version=0.9.1
 need_rust
 need_tool cargo-llvm-cov "$llvm_cov_version"
 need jq jq
+need column bsdextrautils
 if ! compgen -G "$(rustc --print sysroot)/lib/rustlib/*/bin/llvm-profdata" >/dev/null; then
     need_rustup
     say "installing what of LLVM belongs to Rust $toolchain"
-    rustup component add llvm-tools --toolchain "$toolchain"
+    rustup toolchain install "$toolchain" --profile minimal --component llvm-tools --no-self-update
 fi
 
 # Counting branches is not stable yet: this lets the pinned compiler do it.
 export RUSTC_BOOTSTRAP=1
 export CARGO_TARGET_DIR=$PWD/target/coverage
-beside='/(tests|interleavings|simulated|model|fuzz)/|/(tests|interleavings|fuzz|testpool|test_disk|conformance)\.rs|sync/bug\.rs'
+beside='/(tests|interleavings|simulated|model|fuzz)/|/(tests|interleavings|fuzz|testpool|test_pool|test_disk|conformance)\.rs|sync/bug\.rs'
 say "running the tests of the library"
 cargo llvm-cov --no-report --branch -p windfall
 say "line by line: target/coverage/html/index.html"

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
-nets=(crash damage kill limits)
+nets=(crash faults damage kill limits)
 # Worth its builds in a long soak only, or by name.
 long_nets=(mutants)
 
@@ -19,6 +19,10 @@ soak_test() {
 
 net_crash() {
     soak_test cuts "$@"
+}
+
+net_faults() {
+    soak_test faults "$@"
 }
 
 net_damage() {

@@ -139,7 +139,7 @@ impl Checkpointer {
             control.trx_ceiling = trx_ceiling;
             control.clean = clean;
             // The log's word for it may be cut from now on.
-            control.system_made |= system_made;
+            control.system_made |= system_made && !planted(Bug::SystemTreeForgotten);
         })?;
         log.set_floor(floor);
         *self.last.lock() = (self.pool.ground().env.now(), end);

@@ -61,6 +61,7 @@ fn net(bug: Bug) -> Net {
         | Bug::DeletionForgotten => CUTS,
         Bug::SplitInTwoGroups | Bug::EntriesNotTakenBack => GROUPS,
         Bug::ChecksumIgnored => Tests("damage", "bits_flip_at_rest"),
+        Bug::SystemTreeForgotten => Tests("damage", "files_are_gone"),
         Bug::DropBeforeLog => Tests("crash", "a_drop_that_fails_has_touched_nothing"),
         Bug::PromiseUncovered => {
             Tests("full_disk", "a_long_value_and_a_disk_that_becomes_full_at_every_moment")

@@ -145,6 +145,25 @@ fn many_threads_on_one_table() -> Result<()> {
     Ok(())
 }
 
+/// It is only needed where a page is torn.
+#[test]
+fn a_doublewrite_file_that_is_lost_is_made_anew() -> Result<()> {
+    let (folder, db) = new_database(options())?;
+    let table = db.create_table("t", TableOptions::default())?;
+    (0..100).try_for_each(|n| table.insert(&key(n), &[1; 100]))?;
+    drop(table);
+    db.close()?;
+    std::fs::remove_file(folder.path().join("windfall.doublewrite")).expect("a file less");
+    for n in 100..102 {
+        let db = Database::open(folder.path(), options())?;
+        db.table("t")?.insert(&key(n), &[1; 100])?;
+        db.checkpoint()?;
+        assert_eq!(db.check()?.findings, Vec::<String>::new());
+        db.close()?;
+    }
+    Ok(())
+}
+
 #[test]
 fn a_lost_file_is_told_as_lost_and_nothing_is_deleted() -> Result<()> {
     let (folder, db) = new_database(options())?;

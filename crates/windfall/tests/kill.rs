@@ -309,12 +309,20 @@ fn kills(seed: u64, rounds: u64, until: Option<Instant>) -> u64 {
     done
 }
 
+/// What draws the same again; when a process dies is for the machine to say.
+fn again(seed: u64, rounds: u64) -> String {
+    format!(
+        "if a round fails, the same again: KILL_SEED={seed} KILL_ROUNDS={rounds} cargo test -p windfall --test kill -- \
+         --exact --nocapture what_was_acknowledged_survives_kills"
+    )
+}
+
 #[test]
 fn what_was_acknowledged_survives_kills() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seed = number("KILL_SEED").unwrap_or_else(rand::random);
-    println!("KILL_SEED={seed}");
     let rounds = number("KILL_ROUNDS").unwrap_or(50);
+    println!("{}", again(seed, rounds));
     assert_eq!(kills(seed, rounds, None), rounds);
 }
 
@@ -323,7 +331,7 @@ fn what_was_acknowledged_survives_kills() {
 #[ignore = "takes as long as it is told to"]
 fn soak() {
     soak::soak("kills", |seed, end| {
-        println!("KILL_SEED={seed}");
+        println!("{}", again(seed, 50));
         kills(seed, 50, Some(end))
     });
 }

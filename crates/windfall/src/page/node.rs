@@ -407,8 +407,11 @@ impl<'a> Node<'a> {
         key.map_or(self.count(), |key| self.find(key).0).saturating_sub(1)
     }
 
-    /// Whether the fences of a child are the separators beside its slot here.
+    /// Whether a page is the child in this slot: a node of the level below, whose fences are the separators beside the slot.
     pub fn leads_to(self, slot: usize, child: Node<'_>) -> bool {
+        if child.level().checked_add(1) != Some(self.level()) || child.is_leaf() != (child.level() == 0) {
+            return false;
+        }
         let (mut here, mut there) = (Vec::new(), Vec::new());
         self.key_into(slot, &mut here);
         child.lower_into(&mut there);

@@ -182,6 +182,12 @@ pub fn recover(
     if !planted(Bug::TornPageKept) {
         mend_torn_pages(disk, pool.page_size(), &files)?;
     }
+    if disk.len(FileName::Doublewrite)?.is_none() {
+        // Without it no page could ever be written.
+        tracing::warn!("the doublewrite file is missing: it is made anew");
+        Doublewrite::create(disk, pool.page_size())?;
+        disk.sync_folder(Folder::Root)?;
+    }
     pool.set_recovering(true);
     let lost = replay(pool, control, scan, &files, progress)?;
     pool.set_recovering(false);

@@ -190,6 +190,8 @@ bugs! {
     // checkpoint.rs
     /// The control file names a floor before the log behind it is durable.
     FloorBeforeTheLog,
+    /// The control file does not note that there is a system tree.
+    SystemTreeForgotten,
     // recovery/mod.rs
     /// Torn pages are not put right from their copies.
     TornPageKept,

@@ -85,10 +85,15 @@ impl History {
                         opened.db.set_flush_log_at_trx_commit(self.mode);
                         if n == 0 && life == 0 {
                             // A database that does not exist yet is an empty one.
-                        } else if let Ok(seen) = observe(&opened.db) {
-                            assert!(may.contains(&seen), "opened, {seen:?} is none of {may:?}");
-                            model = seen.clone();
-                            may = vec![seen];
+                        } else {
+                            match observe(&opened.db) {
+                                Ok(seen) => {
+                                    assert!(may.contains(&seen), "opened, {seen:?} is none of {may:?}");
+                                    model = seen.clone();
+                                    may = vec![seen];
+                                }
+                                Err(error) => assert!(disk.is_crashed(), "looking: {error}"),
+                            }
                         }
                         live = Some(opened);
                     }
