@@ -96,7 +96,7 @@ while read -r number; do
     name=$(cat "$out/run/mutants.out/$verdict.txt")
     printf '%s %s %s\n' "$number" "$verdict" "$name" >>"$out/results"
     printf '%4d s  %-8s %s\n' $((SECONDS - begin)) "$verdict" "$name"
-done < <(awk -v seed="$seed" -v n="$total" 'BEGIN { srand(seed); for (i = 0; i < n; i++) printf "%.9f %d\n", rand(), i }' | sort -n | cut -d ' ' -f 2)
+done < <(seq 0 $((total - 1)) | LC_ALL=C sort -R --random-source=<(yes "$seed"))
 
 caught=$(count 'caught|timeout')
 missed=$(count missed)

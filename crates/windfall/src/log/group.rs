@@ -20,11 +20,12 @@ use crate::{
     error::{Result, UsageError},
     ids::Lsn,
     sync::{
+        Bug,
         atomic::{
             AtomicU64,
             Ordering::{Relaxed, SeqCst},
         },
-        thread, thread_local,
+        planted, thread, thread_local,
     },
 };
 
@@ -86,8 +87,11 @@ impl Log {
 
     /// Everything below this has been registered dirty by whoever appended it.
     pub fn append_floor(&self) -> Lsn {
-        let reserved = self.reserved.load(SeqCst);
-        Lsn(self.slots.iter().map(|slot| slot.bound.load(SeqCst)).fold(reserved, u64::min))
+        // First the end and then the slots: who takes one later appends behind it.
+        let end = self.reserved.load(SeqCst);
+        let floor = self.slots.iter().map(|slot| slot.bound.load(SeqCst)).fold(u64::MAX, u64::min);
+        let end = if planted(Bug::SlotsBeforeTheEnd) { self.reserved.load(SeqCst) } else { end };
+        Lsn(end.min(floor))
     }
 
     /// How many groups were appended.

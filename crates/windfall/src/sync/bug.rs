@@ -87,7 +87,7 @@ bugs! {
     SpaceGivenBeforeItIsClear,
     /// A failing sync is one caller's error, and the database goes on.
     FailureIsForgotten,
-    // log/group.rs, as the scenario repeats it
+    // log/group.rs
     /// The floor of appending looks at the slots first, and at the end of the log then.
     SlotsBeforeTheEnd,
     // log/space.rs

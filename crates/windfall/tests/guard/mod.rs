@@ -12,7 +12,7 @@ use std::{
 
 use windfall::env::{Env, SimulatedEnv};
 
-/// A case takes well below a second.
+/// A case takes well below a second, if nothing else is said.
 const LIMIT: Duration = Duration::from_mins(2);
 /// What stands before the command in the text of a failure.
 pub const AGAIN: &str = "\nagain: ";
@@ -27,13 +27,18 @@ pub struct Guard {
 
 impl Guard {
     pub fn new() -> Self {
+        Self::with_limit(LIMIT)
+    }
+
+    /// For cases that take longer.
+    pub fn with_limit(limit: Duration) -> Self {
         let watched = Arc::new(Mutex::new(None::<(Instant, String)>));
         let (watch, end) = mpsc::channel::<()>();
         let watching = watched.clone();
         thread::spawn(move || {
             while end.recv_timeout(Duration::from_secs(1)) == Err(mpsc::RecvTimeoutError::Timeout) {
                 if let Some((since, command)) = &*watching.lock().unwrap()
-                    && since.elapsed() > LIMIT
+                    && since.elapsed() > limit
                 {
                     eprintln!("it does not come to its end{AGAIN}{command}");
                     // A thread that never ends cannot be waited for.

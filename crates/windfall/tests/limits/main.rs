@@ -53,6 +53,9 @@ const CASES: [&str; 11] = [
     full::FILE_SYSTEM,
 ];
 
+/// A part of a case in full may have a slow disk.
+const LIMIT_IN_FULL: Duration = Duration::from_mins(30);
+
 /// Whether a case is run in full.
 fn in_full() -> bool {
     var(SCALE).is_ok_and(|scale| scale == "long")
@@ -106,7 +109,8 @@ fn in_processes_of_its_own(test: &'static str, stages: &[&dyn Fn(&Case)]) {
 fn in_processes_on(above: &Path, test: &'static str, stages: &[&dyn Fn(&Case)]) {
     if var(CASE).is_ok_and(|case| case == test) {
         let stage: usize = var(STAGE).unwrap().parse().unwrap();
-        stages[stage](&Case { test, folder: var_os(FOLDER).unwrap().into(), guard: Guard::new() });
+        let guard = if in_full() { Guard::with_limit(LIMIT_IN_FULL) } else { Guard::new() };
+        stages[stage](&Case { test, folder: var_os(FOLDER).unwrap().into(), guard });
         println!("{DONE}");
         return;
     }
