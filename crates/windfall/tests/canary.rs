@@ -105,7 +105,7 @@ fn net(bug: Bug) -> Net {
         }
         Bug::HalfAChangeWritten => Models("buffer/interleavings/stops"),
         Bug::FileGoesBeforeTheDrop => Models("tablespace"),
-        Bug::FloorBeforeTheLog => Models("checkpoint"),
+        Bug::FloorBeforeTheLog | Bug::EndNotNoted => Models("checkpoint"),
     }
 }
 

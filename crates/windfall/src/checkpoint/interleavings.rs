@@ -1,15 +1,25 @@
 //! A checkpoint in many orders, while pages change and are written, and a tablespace is dropped.
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::{
-    buffer::interleavings::{Base, PAGE_SIZE, PAGES, Prepared, SPACES},
+    buffer::{
+        Durability, SMALLEST,
+        interleavings::{Base, PAGE_SIZE, PAGES, Prepared, SPACES},
+    },
     disk::{Disk, FileName, simulated::Survive},
     health::Health,
-    ids::PageNo,
+    ids::{PageNo, TrxId},
+    mtr::Mtr,
+    recovery::scan,
     sync::{
         Bug,
         model::{explore, spawn},
     },
+    system::SystemTree,
+    transaction::{Ids, Trx},
+    tree::hash::HashBudget,
 };
 
 /// Where a page's LSN stands.
@@ -94,5 +104,51 @@ fn a_floor_on_disk_passes_nothing_that_a_crash_would_miss() {
                 assert!(!is_needed || written >= end, "{floor:?} passes a change that ends at {end:?}");
             }
         }
+    });
+}
+
+/// A transaction ends while a checkpoint is made. Wherever the machine stops afterwards, recovery does not take it for
+/// unfinished: it would take back what was acknowledged.
+#[test]
+fn what_has_ended_is_not_found_unfinished() {
+    let prepared = Prepared::new();
+    explore(1500, &[Bug::EndNotNoted], move || {
+        let base = prepared.open(SMALLEST as u32);
+        let (pool, disk) = (base.pool.clone(), Arc::new(base.disk.clone()));
+        let control = ControlFile::open(disk.clone(), Health::new()).unwrap();
+        let checkpointer = Checkpointer::new(pool.clone(), control);
+        pool.attach(SpaceId::CATALOG, Durability::Logged);
+        let system = Arc::new(SystemTree::new(pool.clone(), Arc::new(HashBudget::new(0))));
+        let ids = Arc::new(Ids::new(pool.clone(), SpaceId(1000), TrxId(1000)));
+        let mut attach = |id| Ok(pool.attach(id, Durability::Logged));
+        let transactions = Transactions::open(pool.clone(), system, ids, &BTreeMap::new(), &mut attach);
+        let transactions = Arc::new(transactions.unwrap());
+        checkpointer.recovered(transactions.clone());
+        let mut trx = Trx::new(&transactions);
+        let mut tail = trx.tail(None).unwrap();
+        let record = [1; 20];
+        tail.reserve(record.len()).unwrap();
+        let mut mtr = Mtr::begin(&pool).unwrap();
+        let place = tail.prepare(&mut mtr, record.len()).unwrap();
+        trx.write_undo(&mut mtr, &mut tail, place, &record);
+        mtr.commit().unwrap();
+        drop(tail);
+        // Nothing but the transaction keeps the floor down.
+        pool.flush_all().unwrap();
+        pool.files_to_record(16).into_iter().for_each(|space| pool.file_recorded(space));
+        let worker = spawn(move || checkpointer.checkpoint(false).unwrap());
+        let id = trx.id();
+        let end = trx.commit().unwrap();
+        pool.ground().log.sync_to(end).unwrap();
+        let look = || {
+            let disk: Arc<dyn Disk> = Arc::new(base.disk.survivor(Survive::Nothing));
+            let control = ControlFile::open(disk.clone(), Health::new()).unwrap();
+            let found = scan(&disk, control.control(), &|_| {}).unwrap();
+            assert!(!found.unfinished.contains_key(&id), "{id:?} is found unfinished");
+        };
+        look();
+        let floor = worker.join().unwrap();
+        assert!(floor > Lsn::ZERO);
+        look();
     });
 }

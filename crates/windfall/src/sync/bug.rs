@@ -188,6 +188,8 @@ bugs! {
     /// A drop leaves the secondary trees.
     IndexNotDropped,
     // checkpoint.rs
+    /// The floor passes the end of a transaction that the checkpoint calls unfinished.
+    EndNotNoted,
     /// The control file names a floor before the log behind it is durable.
     FloorBeforeTheLog,
     /// The control file does not note that there is a system tree.
