@@ -132,6 +132,26 @@ fn an_older_record_never_hides_what_a_later_incarnation_logged() {
     }
 }
 
+/// A log that ended well ends there without a look behind; only as long as nobody has gone on.
+#[test]
+fn a_clean_end_hides_nothing_that_was_logged_behind_it() {
+    let mut life = open(new_database());
+    life.append(b"of the first");
+    let end = life.log.finish().unwrap();
+    life.control.update(|control| (control.durable, control.clean) = (end, true)).unwrap();
+    let life = open(life.disk.crash(1));
+    let first = life.append(b"of the second").0;
+    life.log.sync_to(life.log.end()).unwrap();
+    life.append(b"what proves it");
+    life.log.sync_to(life.log.end()).unwrap();
+    let disk = life.disk.crash(2);
+    assert_eq!(read(&disk, None).unwrap().1.len(), 3);
+    let geometry = Geometry::new(SEGMENT);
+    disk.flip(FileName::Log(geometry.number(first)), geometry.offset(first) as usize + 30, 1);
+    let error = read(&disk, None).map(drop).unwrap_err().to_string();
+    assert!(error.contains("although the log was durable"), "{error}");
+}
+
 #[test]
 fn an_older_record_whose_log_is_gone_is_told_as_such() {
     let mut life = open(new_database());
