@@ -197,7 +197,7 @@ impl<'a> Pieces<'a> {
     ) -> Result<bool> {
         let pool = &self.engine.pool;
         let words = tablespace::pages_a_map(pool.page_size()) / 64;
-        while !maps.is_behind || maps.reached.reaches(maps.at) {
+        while !maps.is_behind || maps.reached.next(maps.at).is_some() {
             if *left == 0 {
                 return Ok(false);
             }
@@ -207,10 +207,21 @@ impl<'a> Pieces<'a> {
                 let group = tablespace::group(pool, space, maps.at / words)?;
                 (used, is_last) = (group.used, !group.has_next);
             }
+            // The map itself is in no tree.
+            used.first_mut().into_iter().for_each(|word| *word &= !1);
+            let first = maps.at / words * words;
             loop {
-                let place = maps.at % words;
-                // The map itself is in no tree.
-                let used = used.get(place as usize).copied().unwrap_or(0) & !u64::from(place == 0);
+                // What is neither used nor reached is most of a small tree's map: it is passed over as a whole.
+                let is_used = used.iter().skip((maps.at - first) as usize).position(|word| *word != 0);
+                let next = is_used.map(|ahead| maps.at + ahead as u32);
+                let next = next.into_iter().chain(maps.reached.next(maps.at)).min();
+                let Some(at) = next.filter(|at| *at < first + words) else {
+                    maps.at = first + words;
+                    maps.is_behind |= is_last;
+                    break;
+                };
+                maps.at = at;
+                let used = used.get((at - first) as usize).copied().unwrap_or(0);
                 let before = self.suspects.len();
                 for page in pages_of(maps.at, used ^ maps.reached.word(maps.at)) {
                     let is_lost = used & 1 << (page.0 % 64) != 0;
@@ -219,10 +230,6 @@ impl<'a> Pieces<'a> {
                 }
                 *left = left.saturating_sub(self.suspects.len() - before);
                 maps.at += 1;
-                if maps.at.is_multiple_of(words) {
-                    maps.is_behind |= is_last;
-                    break;
-                }
                 if *left == 0 && self.suspects.len() > before {
                     return Ok(false);
                 }

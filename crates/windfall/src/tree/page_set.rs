@@ -61,9 +61,9 @@ impl PageSet {
         self.words.get(&at).copied().unwrap_or(0)
     }
 
-    /// Whether there is any page from `64 * at` on.
-    pub fn reaches(&self, at: u32) -> bool {
-        self.words.last_key_value().is_some_and(|(last, _)| *last >= at)
+    /// Where the next page from `64 * at` on is, divided by 64.
+    pub fn next(&self, at: u32) -> Option<u32> {
+        self.words.range(at..).next().map(|(at, _)| *at)
     }
 
     /// The pages, ascending.
@@ -102,7 +102,7 @@ mod tests {
             prop_assert_eq!((set.len(), set.is_empty()), (model.len(), model.is_empty()));
             prop_assert!(set.iter().eq(model.iter().copied()));
             for at in 0..8 {
-                prop_assert_eq!(set.reaches(at), model.range(PageNo(at * 64)..).next().is_some());
+                prop_assert_eq!(set.next(at), model.range(PageNo(at * 64)..).next().map(|page| page.0 / 64));
                 prop_assert!(pages_of(at, set.word(at)).eq(model.range(PageNo(at * 64)..PageNo(at * 64 + 64)).copied()));
             }
         }
