@@ -117,7 +117,7 @@ fn in_processes_on(above: &Path, test: &'static str, stages: &[&dyn Fn(&Case)]) 
     let folder = tempfile::tempdir_in(above).unwrap();
     for stage in 0..stages.len() {
         let mut command = Command::new(current_exe().unwrap());
-        command.args([test, "--exact", "--nocapture"]);
+        command.args([test, "--exact", "--nocapture", "--include-ignored"]);
         command.env(CASE, test).env(STAGE, stage.to_string()).env(FOLDER, folder.path());
         check(test, &command.output().unwrap(), DONE);
     }
@@ -183,7 +183,7 @@ fn soak() {
         let test = CASES[number as usize % CASES.len()];
         println!("{test}, seed {number}");
         let mut command = Command::new(current_exe().unwrap());
-        command.args([test, "--exact", "--nocapture"]);
+        command.args([test, "--exact", "--nocapture", "--include-ignored"]);
         command.env(SCALE, "long").env(SEED, mix(&[number]).to_string());
         check(test, &command.output().unwrap(), "1 passed");
         1
