@@ -18,7 +18,6 @@ seconds=${1:?usage: mutants.sh SECONDS [SEED [SAMPLE]]}
 seed=${2:-1}
 sample=${3:-200}
 
-rust_parts=()
 need_rust
 need git git
 need_tool cargo-mutants "$mutants_version"

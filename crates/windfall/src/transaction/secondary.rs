@@ -14,7 +14,13 @@ const ZERO: [u8; 2] = [0, 0xff];
 
 /// What all entries of an index key begin with: its escaped form and its end.
 pub fn prefix_of(index_key: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(index_key.len() + 8);
+    prefix_with_room(index_key, 0)
+}
+
+/// The same, with room for what follows: just as long as it will be, where no byte is zero. Entries are collected by the
+/// million.
+fn prefix_with_room(index_key: &[u8], more: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(index_key.len() + END.len() + more);
     escape(index_key, &mut out);
     out.extend_from_slice(&END);
     out
@@ -34,10 +40,7 @@ pub fn escape(index_key: &[u8], out: &mut Vec<u8>) {
 
 /// The key of a secondary entry.
 pub fn entry_key(index_key: &[u8], clustered_key: &[u8]) -> Vec<u8> {
-    // As long as it will be, where no byte is zero: entries are collected by the million.
-    let mut out = Vec::with_capacity(index_key.len() + END.len() + clustered_key.len());
-    escape(index_key, &mut out);
-    out.extend_from_slice(&END);
+    let mut out = prefix_with_room(index_key, clustered_key.len());
     out.extend_from_slice(clustered_key);
     out
 }
