@@ -87,6 +87,7 @@ fn net(bug: Bug) -> Net {
         | Bug::PromiseLooksFirst => Models("log"),
         Bug::LookWithoutTag
         | Bug::LatchWithoutTag
+        | Bug::WaitForWhateverCame
         | Bug::HeaderMadeTwice
         | Bug::EvictionKeepsVersion
         | Bug::ChunkGoesUnderAnEntry => Models("buffer/interleavings/pages"),

@@ -12,11 +12,13 @@
 use crate::{
     ids::{Lsn, PageId, PageNo, SpaceId},
     sync::{
+        Bug,
         atomic::{
             AtomicU8, AtomicU32, AtomicU64,
             Ordering::{AcqRel, Acquire, Relaxed, Release},
         },
         latch::Latch,
+        planted,
     },
 };
 
@@ -56,6 +58,11 @@ impl Frame {
     #[inline]
     pub fn tag(&self) -> PageId {
         PageId { space: SpaceId(self.space.load(Relaxed)), page: PageNo(self.page.load(Relaxed)) }
+    }
+
+    /// Whether it is of use to wait for the frame's latch: not once another page has come.
+    pub fn still_holds(&self, id: PageId) -> bool {
+        self.tag() == id || planted(Bug::WaitForWhateverCame)
     }
 
     /// The slot of the tablespace in the pool's directory.

@@ -378,7 +378,9 @@ impl BufferPool {
         loop {
             let frame = self.find(space, page, hint)?;
             let descriptor = self.arena.frame(frame);
-            let version = descriptor.latch.wait_version();
+            let Some(version) = descriptor.latch.version_while(|| descriptor.still_holds(id)) else {
+                continue;
+            };
             if descriptor.tag() == id || planted(Bug::LookWithoutTag) {
                 if hint == Access::Point {
                     descriptor.touch();
@@ -399,7 +401,9 @@ impl BufferPool {
             let frame = self.find(space, page, hint)?;
             let descriptor = self.arena.frame(frame);
             let held = Held::take(Rank::Page);
-            descriptor.latch.share();
+            if !descriptor.latch.share_while(|| descriptor.still_holds(id)) {
+                continue;
+            }
             let shared = SharedPage { pool: self, frame, _held: held };
             if descriptor.tag() == id {
                 if hint == Access::Point {
@@ -419,15 +423,22 @@ impl BufferPool {
         count_access(id.space, true);
         loop {
             let frame = self.find(space, page, Access::Point)?;
-            let descriptor = self.arena.frame(frame);
-            let held = Held::take(Rank::Page);
-            descriptor.latch.exclusive();
-            let latched = ExclusivePage::new(self, frame, held);
-            if descriptor.tag() == id || planted(Bug::LatchWithoutTag) {
-                descriptor.touch();
+            if let Some(latched) = self.latch(frame, id) {
+                self.arena.frame(frame).touch();
                 return Ok(latched);
             }
         }
+    }
+
+    /// Latches the frame in which a page was found; `None` when the page has left it.
+    fn latch(&self, frame: FrameNo, id: PageId) -> Option<ExclusivePage<'_>> {
+        let descriptor = self.arena.frame(frame);
+        let held = Held::take(Rank::Page);
+        if !descriptor.latch.exclusive_while(|| descriptor.still_holds(id)) {
+            return None;
+        }
+        let latched = ExclusivePage::new(self, frame, held);
+        (descriptor.tag() == id || planted(Bug::LatchWithoutTag)).then_some(latched)
     }
 
     /// Latches the page that was read, if it is unchanged since.
@@ -449,11 +460,7 @@ impl BufferPool {
             space.check_live()?;
             let resident = space.pages.get(page);
             if let Some(frame) = resident {
-                let descriptor = self.arena.frame(frame);
-                let held = Held::take(Rank::Page);
-                descriptor.latch.exclusive();
-                let latched = ExclusivePage::new(self, frame, held);
-                if descriptor.tag() == id {
+                if let Some(latched) = self.latch(frame, id) {
                     return Ok(latched);
                 }
             } else if let Some(mut latched) = self.install(space, page, Access::Point)? {

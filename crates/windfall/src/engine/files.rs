@@ -122,6 +122,15 @@ mod tests {
         assert!(!records.step().unwrap(), "a worker that always has more to do never sleeps");
     }
 
+    /// The floor cannot pass what the value is written to before there is a record of its file.
+    #[test]
+    fn who_waits_for_the_log_has_its_file_recorded() {
+        let db = open(256);
+        let table = db.create_table("t", TableOptions::default()).unwrap();
+        table.put(b"k", &vec![7; 20 << 20]).unwrap();
+        assert_eq!(table.get(b"k").unwrap().unwrap().len(), 20 << 20);
+    }
+
     #[test]
     fn a_full_batch_says_that_there_is_more() {
         let db = open(1024);

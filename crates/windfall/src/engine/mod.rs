@@ -137,7 +137,7 @@ impl Engine {
                 Next::Idle(RECORD_PAUSE)
             }
         };
-        spawn("records", Kind::Tenant, Arc::new(Event::new()), Box::new(record))?;
+        spawn("records", Kind::Recorder, Arc::new(Event::new()), Box::new(record))?;
         let transactions = self.transactions.clone();
         let wake = transactions.purge_wake();
         let purge = move || match transactions.streams().make_ahead().and_then(|()| transactions.purge_step())

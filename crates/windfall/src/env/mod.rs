@@ -37,11 +37,13 @@ pub enum Next {
     Done,
 }
 
-/// What a worker's steps may wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a worker's steps may wait for: each kind for more than the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// Serves those who wait (for frames, for log space): it never waits for a page latch.
     Service,
+    /// Serves those who wait for the log and hold no page: it waits for page latches and frames, and for nothing else.
+    Recorder,
     /// Uses the engine as its clients do, and may wait as they do.
     Tenant,
 }
@@ -66,6 +68,11 @@ pub trait Env: Send + Sync + fmt::Debug {
     /// Waits until `ready` says so. Whoever makes it so notifies `event`. The caller may hold page latches, and nothing
     /// else; in a simulation only [`Kind::Service`] workers run meanwhile.
     fn wait(&self, event: &Event, ready: &mut dyn FnMut() -> bool);
+
+    /// As [`Env::wait`], for a caller who holds no page latch either: in a simulation [`Kind::Recorder`] workers run, too.
+    fn wait_unlatched(&self, event: &Event, ready: &mut dyn FnMut() -> bool) {
+        self.wait(event, ready);
+    }
 
     /// As [`Env::wait`], but not longer than this.
     fn wait_for(&self, event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool);

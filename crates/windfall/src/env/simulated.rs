@@ -66,13 +66,13 @@ impl SimulatedEnv {
         self.world.lock().now += time;
     }
 
-    /// Runs one step of one worker: of one whose time has come, or, for someone who waits, of any that serves. Says
+    /// Runs one step of one worker: of one whose time has come, or, for someone who waits, of any up to this kind. Says
     /// whether there was one.
-    pub fn step(&self, waiting: bool) -> bool {
+    pub fn step(&self, waiting: Option<Kind>) -> bool {
         let (id, mut step) = {
             let mut world = self.world.lock();
             let now = world.now;
-            let able = |w: &Simulated| if waiting { w.kind == Kind::Service } else { w.due <= now };
+            let able = |w: &Simulated| waiting.map_or(w.due <= now, |most| w.kind <= most);
             let able: Vec<u64> = world
                 .workers
                 .iter()
@@ -113,10 +113,23 @@ impl SimulatedEnv {
     /// Runs workers whose time has come until none is left or `most` steps were made; lets time pass between rounds.
     pub fn settle(&self, most: usize) {
         for _ in 0..most {
-            if !self.step(false) {
+            if !self.step(None) {
                 self.advance(Duration::from_millis(20));
             }
         }
+    }
+
+    /// Runs workers up to this kind until it is so.
+    fn wait_for_those(&self, most: Kind, ready: &mut dyn FnMut() -> bool) {
+        for _ in 0..100_000 {
+            if ready() {
+                return;
+            }
+            if !self.step(Some(most)) {
+                break;
+            }
+        }
+        assert!(ready(), "simulation: a wait that no background step can end");
     }
 }
 
@@ -144,28 +157,24 @@ impl Env for SimulatedEnv {
     }
 
     fn wait(&self, _event: &Event, ready: &mut dyn FnMut() -> bool) {
-        for _ in 0..100_000 {
-            if ready() {
-                return;
-            }
-            if !self.step(true) {
-                break;
-            }
-        }
-        assert!(ready(), "simulation: a wait that no background step can end");
+        self.wait_for_those(Kind::Service, ready);
+    }
+
+    fn wait_unlatched(&self, _event: &Event, ready: &mut dyn FnMut() -> bool) {
+        self.wait_for_those(Kind::Recorder, ready);
     }
 
     fn wait_for(&self, _event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
         let end = self.now() + at_most;
         while !ready() && self.now() < end {
-            if !self.step(true) {
+            if !self.step(Some(Kind::Service)) {
                 self.advance(at_most);
             }
         }
     }
 
     fn breathe(&self) {
-        while self.random().is_multiple_of(4) && self.step(false) {}
+        while self.random().is_multiple_of(4) && self.step(None) {}
     }
 }
 

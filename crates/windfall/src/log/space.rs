@@ -180,7 +180,7 @@ impl Log {
                     || self.unprepared.is_there()
                     || self.health.is_poisoned()
             };
-            self.env.wait(&self.room, &mut || room() || hopeless());
+            self.env.wait_unlatched(&self.room, &mut || room() || hopeless());
             let took = self.env.now().saturating_sub(before).as_nanos() as u64;
             self.counts.longest_wait.fetch_max(took, Relaxed);
             if !room() {

@@ -562,7 +562,7 @@ fn lazy_commits_are_synced_every_second() {
     life.log.commit(end, FlushLog::Lazy).unwrap();
     let pass = |millis| {
         env.advance(Duration::from_millis(millis));
-        while env.step(false) {}
+        while env.step(None) {}
     };
     pass(500);
     assert_eq!(life.log.written(), Lsn::ZERO);

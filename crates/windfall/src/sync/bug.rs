@@ -100,6 +100,8 @@ bugs! {
     LookWithoutTag,
     /// An exclusive latch does not compare the tag.
     LatchWithoutTag,
+    /// Who waits at a latch does not look whether the frame still has his page.
+    WaitForWhateverCame,
     /// Who brings a page in does not look again whether its tablespace was dropped.
     LateInstall,
     /// Whether a tablespace has a header is not asked under the header's latch.

@@ -56,7 +56,7 @@ fn a_latch_shows_no_half_change_and_loses_no_wakeup() {
                 pair.change(pair.read());
             }),
             run(|pair| {
-                let version = pair.latch.wait_version();
+                let version = pair.latch.version_while(|| true).unwrap();
                 let mut seen = pair.read();
                 if !pair.latch.try_exclusive_at(version) {
                     pair.latch.exclusive();
@@ -65,14 +65,14 @@ fn a_latch_shows_no_half_change_and_loses_no_wakeup() {
                 pair.change(seen);
             }),
             run(|pair| {
-                pair.latch.share();
+                assert!(pair.latch.share_while(|| true));
                 let (a, b) = pair.read();
                 assert_eq!(a, b, "a sharer is disturbed");
                 pair.latch.unshare();
             }),
             run(|pair| {
                 for _ in 0..2 {
-                    let version = pair.latch.wait_version();
+                    let version = pair.latch.version_while(|| true).unwrap();
                     let (a, b) = pair.read();
                     assert!(!pair.latch.is(version) || a == b, "half a change is valid");
                 }

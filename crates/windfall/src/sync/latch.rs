@@ -4,7 +4,9 @@
 //! still the same. Writers and those who must not be disturbed latch. The idea is that of `LeanStore`'s hybrid latch
 //! (Leis, Haubenschild, Neumann 2019).
 //!
-//! **Invariants.** The version grows with every exclusive release that changed something, and is never reset: not when
+//! **Invariants.** Latches belong to frames, and the order in which they are taken to pages: who waits says whether the frame
+//! still has his page, and is asked whenever the latch changes hands. So nobody waits for whoever latched another page
+//! that came into the frame, and who may wait for a page that he holds. The version grows with every exclusive release that changed something, and is never reset: not when
 //! the frame gets another page, not when the pool shrinks. A version says nothing about *which* page the frame holds:
 //! the tag is to be read under the version that is validated.
 //!
@@ -48,14 +50,16 @@ impl Latch {
         (word & EXCLUSIVE == 0).then_some(Version(word & VERSION))
     }
 
-    /// The version, after waiting for an exclusive holder to leave.
+    /// The version, after waiting for an exclusive holder to leave; `None` when the frame is not `wanted` any more.
     #[inline]
-    pub fn wait_version(&self) -> Version {
+    pub fn version_while(&self, wanted: impl Fn() -> bool) -> Option<Version> {
         loop {
             if let Some(version) = self.version() {
-                return version;
+                return Some(version);
             }
-            self.wait(EXCLUSIVE);
+            if !self.wait(EXCLUSIVE, &wanted) {
+                return None;
+            }
         }
     }
 
@@ -107,9 +111,19 @@ impl Latch {
 
     /// Waits for the latch and takes it exclusively.
     pub fn exclusive(&self) {
+        let taken = self.exclusive_while(|| true);
+        debug_assert!(taken, "who waits for ever has got it");
+    }
+
+    /// Waits for the latch and takes it exclusively, unless the frame is not `wanted` any more. Says whether it was taken.
+    #[must_use]
+    pub fn exclusive_while(&self, wanted: impl Fn() -> bool) -> bool {
         while !self.try_exclusive() {
-            self.wait(EXCLUSIVE | SHARERS);
+            if !self.wait(EXCLUSIVE | SHARERS, &wanted) {
+                return false;
+            }
         }
+        true
     }
 
     /// Releases the exclusive latch after a change: the version grows.
@@ -148,11 +162,15 @@ impl Latch {
         }
     }
 
-    /// Waits for the latch and shares it.
-    pub fn share(&self) {
+    /// Waits for the latch and shares it, unless the frame is not `wanted` any more. Says whether it was shared.
+    #[must_use]
+    pub fn share_while(&self, wanted: impl Fn() -> bool) -> bool {
         while !self.try_share() {
-            self.wait(EXCLUSIVE);
+            if !self.wait(EXCLUSIVE, &wanted) {
+                return false;
+            }
         }
+        true
     }
 
     /// Stops sharing.
@@ -165,24 +183,29 @@ impl Latch {
         }
     }
 
-    /// Waits until none of the bits is set, or a little less: the caller looks again.
-    fn wait(&self, bits: u64) {
+    /// Waits until none of the bits is set, or a little less: the caller looks again. Says whether he is still to.
+    fn wait(&self, bits: u64, wanted: &impl Fn() -> bool) -> bool {
         for _ in 0..SPINS {
             if self.0.load(Relaxed) & bits == 0 {
-                return;
+                return true;
             }
             machine::spin_loop();
         }
+        if !wanted() {
+            return false;
+        }
         self.1.waited();
         let word = self.0.load(Relaxed);
-        if word & bits == 0 || self.0.compare_exchange(word, word | PARKED, Relaxed, Relaxed).is_err() {
-            return;
+        // Acquires what those have done who held the latch before: who takes our page away after this sees us parked.
+        if word & bits == 0 || self.0.compare_exchange(word, word | PARKED, Acquire, Relaxed).is_err() {
+            return true;
         }
         let validate = || {
             let word = self.0.load(Relaxed);
-            word & bits != 0 && word & PARKED != 0
+            word & bits != 0 && word & PARKED != 0 && wanted()
         };
         machine::park(self.key(), validate);
+        true
     }
 
     fn wake(&self) {
@@ -225,12 +248,12 @@ mod tests {
                 thread::spawn(move || {
                     loop {
                         let (a, b) = if latched == 1 {
-                            shared.0.share();
+                            assert!(shared.0.share_while(|| true));
                             let pair = (shared.1.load(Relaxed), shared.2.load(Relaxed));
                             shared.0.unshare();
                             pair
                         } else {
-                            let version = shared.0.wait_version();
+                            let version = shared.0.version_while(|| true).unwrap();
                             let pair = (shared.1.load(Relaxed), shared.2.load(Relaxed));
                             if !shared.0.is(version) {
                                 continue;
@@ -256,7 +279,7 @@ mod tests {
         let (latch, before) = (Latch::default(), work::waits_on_drops());
         thread::scope(|scope| {
             work::in_drop(|| {
-                latch.share();
+                assert!(latch.share_while(|| true));
                 scope.spawn(|| {
                     latch.exclusive();
                     latch.release_unchanged();
@@ -274,14 +297,14 @@ mod tests {
     #[test]
     fn an_unchanged_release_keeps_the_version() {
         let latch = Latch::default();
-        let version = latch.wait_version();
+        let version = latch.version().unwrap();
         assert!(latch.try_exclusive());
         assert!(!latch.is(version) && !latch.try_share() && latch.version().is_none());
         latch.release_unchanged();
         assert!(latch.is(version) && latch.try_exclusive_at(version));
         latch.release_changed();
         assert!(!latch.is(version) && !latch.try_exclusive_at(version));
-        latch.share();
+        assert!(latch.try_share());
         assert!(!latch.try_exclusive() && latch.try_share());
         latch.unshare();
         latch.unshare();

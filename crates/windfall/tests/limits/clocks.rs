@@ -82,6 +82,10 @@ impl Env for Jumpy {
         self.env.wait(event, ready);
     }
 
+    fn wait_unlatched(&self, event: &Event, ready: &mut dyn FnMut() -> bool) {
+        self.env.wait_unlatched(event, ready);
+    }
+
     fn wait_for(&self, event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
         self.env.wait_for(event, at_most, ready);
     }
@@ -107,7 +111,6 @@ fn definition() -> TableOptions {
 /// Real threads: commits that wait for each other, statements, deletions, checks beside all that. None of them knows how long
 /// anything has taken.
 #[test]
-#[ignore = "in one run of four or so its threads wait for each other for ever: a bug that is known and not found yet"]
 fn nobody_waits_for_a_clock_that_jumps_and_nobody_runs_in_circles() {
     let test = "clocks::nobody_waits_for_a_clock_that_jumps_and_nobody_runs_in_circles";
     in_a_process_of_its_own(test, |case| {

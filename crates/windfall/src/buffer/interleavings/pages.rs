@@ -58,6 +58,48 @@ fn nobody_takes_a_page_for_another() {
     });
 }
 
+/// Pages are latched in the order of a tree and of its maps, frames in none: who holds a page, and found another one's frame
+/// just before that page left it, may not wait there for whoever holds what came, and waits for the page he holds.
+///
+/// Catches: a waiter at a latch who does not look whether the frame still has his page.
+#[test]
+fn nobody_waits_for_the_page_that_came_into_the_frame() {
+    let prepared = Prepared::new();
+    let waits: [fn(&Base); 4] = [
+        |base| drop(base.pool.exclusive(&base.spaces[0], PAGES[1]).unwrap()),
+        |base| drop(base.pool.fresh(&base.spaces[0], PAGES[1]).unwrap()),
+        |base| drop(base.pool.share(&base.spaces[0], PAGES[1], Access::Point).unwrap()),
+        |base| base.look(0, PAGES[1]).unwrap(),
+    ];
+    for wait in waits {
+        let prepared = prepared.clone();
+        explore(1500, &[Bug::WaitForWhateverCame], move || {
+            let base = prepared.open(3);
+            // All frames are taken, and the first to be taken again is that of the page to come to last.
+            for (space, page) in [(0, PAGES[1]), (0, PAGES[0]), (0, PAGES[2])] {
+                base.look(space, page).unwrap();
+            }
+            let run = |role: Box<dyn Fn(&Base) + Send>| {
+                let base = base.clone();
+                spawn(move || role(&base))
+            };
+            let threads = [
+                run(Box::new(move |base| {
+                    let _map = base.pool.exclusive(&base.spaces[0], PAGES[0]).unwrap();
+                    wait(base);
+                })),
+                run(Box::new(|base| {
+                    let _page = base.pool.exclusive(&base.spaces[1], PAGES[0]).unwrap();
+                    drop(base.pool.exclusive(&base.spaces[0], PAGES[0]).unwrap());
+                })),
+            ];
+            for thread in threads {
+                thread.join().unwrap();
+            }
+        });
+    }
+}
+
 /// One thread looks at pages and latches what it has seen, while another one needs the frames, and the cleaner frees some.
 ///
 /// Catches: a frame that is taken from its page with the version that it had; an upgrade that does not compare the version.
