@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use crate::{
     buffer::{BufferPool, Durability, ExclusivePage, Reading, Space},
     error::Result,
-    ids::{Lsn, PageId, PageNo},
+    ids::{Lsn, PageId, PageNo, SpaceId},
     log::{GroupWriter, Promise, Record},
     page::{Page, PageOp},
     sync::Arc,
@@ -89,6 +89,11 @@ impl<'a> Mtr<'a> {
 
     fn memo(&self, slot: Slot) -> &Memo<'a> {
         self.pages[slot.0].as_ref().expect("the page is latched")
+    }
+
+    /// The pages of a tablespace that are latched.
+    pub fn latched(&self, space: SpaceId) -> impl Iterator<Item = PageNo> {
+        self.pages.iter().flatten().filter(move |memo| memo.id.space == space).map(|memo| memo.id.page)
     }
 
     /// Latches a page exclusively, or gives the latch that is held already.

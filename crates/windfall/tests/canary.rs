@@ -67,6 +67,7 @@ fn net(bug: Bug) -> Net {
             Tests("full_disk", "a_long_value_and_a_disk_that_becomes_full_at_every_moment")
         }
         Bug::HintBelieved => Units("tree::tests::values::"),
+        Bug::PreviousMapKept => Units("tablespace::tests::"),
         Bug::UndoNotReserved => Units("transaction::tests::purge::"),
         Bug::VersionKept
         | Bug::LatchBesideSharers

@@ -111,7 +111,7 @@ pub struct BufferPool {
     flusher: Mutex<flush::Flusher>,
     /// Held while it is decided whether a tablespace gets a file, or loses it.
     files: Mutex<flush::Files>,
-    /// While recovery runs, a page that was never written is a page to be made.
+    /// Recovery goes through the log page by page, and not in its order.
     recovering: AtomicBool,
     /// Counters for the metrics.
     pub counters: Counters,
@@ -362,7 +362,7 @@ impl BufferPool {
         }
     }
 
-    /// Says whether pages that were never written are to be made (recovery) or are damage.
+    /// Says whether recovery changes the pages: then the log's floor stays where it is.
     pub fn set_recovering(&self, recovering: bool) {
         self.recovering.store(recovering, Release);
     }
@@ -608,8 +608,7 @@ impl BufferPool {
         let what = match sound {
             Ok(()) => return Ok(()),
             Err(_) if planted(Bug::ChecksumIgnored) => return Ok(()),
-            Err(_) if page.is_zero() && self.recovering.load(Acquire) => return Ok(()),
-            Err(_) if page.is_zero() => "it was never written",
+            Err(_) if page.is_zero() => "it was never written, or a part of the file is lost",
             Err(what) => what,
         };
         let file = self.ground.disk.path(FileName::Data(id.space));
@@ -626,7 +625,7 @@ impl BufferPool {
         self.floor.oldest(self.ground.log.durable(), registered)
     }
 
-    /// Below this every change of a page is in a dirty set. Recovery goes through the log page by page, not in its order.
+    /// Below this every change of a page is in a dirty set.
     fn registered(&self) -> Lsn {
         let log = &self.ground.log;
         if self.recovering.load(Acquire) { log.floor() } else { log.append_floor() }

@@ -221,3 +221,51 @@ enum Taken {
     /// Someone has it latched.
     Busy,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{super::test_pool::new_pool, *};
+    use crate::{
+        buffer::{Durability, Occupancy},
+        ids::{Lsn, SpaceId},
+    };
+
+    fn dropped(pool: &BufferPool, id: u64, pages: usize, dirty: usize) -> Arc<Space> {
+        let space = pool.attach(SpaceId(id), Durability::Temporary);
+        for page in 0..pages {
+            let mut latched = pool.fresh(&space, PageNo(page as u32)).unwrap();
+            if page < dirty {
+                latched.mark_dirty(&space, Lsn(1));
+            }
+        }
+        pool.detach(&space, Lsn::ZERO);
+        space
+    }
+
+    #[test]
+    fn a_call_takes_as_many_frames_as_it_may_and_the_next_goes_on() {
+        let (_, pool) = new_pool(512);
+        let pages = 2 * FRAMES_A_CALL + 10;
+        let space = dropped(&pool, 100, pages, 0);
+        let freed: Vec<usize> =
+            core::iter::from_fn(|| Some(pool.reclaim_some()).filter(|freed| *freed > 0)).collect();
+        assert_eq!(freed, [FRAMES_A_CALL, FRAMES_A_CALL, 10]);
+        assert_eq!((space.resident(), pool.counters.reclaimed.load(Relaxed)), (0, pages as u64));
+        assert_eq!(pool.reclaimer.pending(), 0);
+    }
+
+    #[test]
+    fn dropped_frames_are_counted_until_they_are_back() {
+        let (_, pool) = new_pool(512);
+        let spaces =
+            [(100, 30, 4), (101, 20, 5), (102, 0, 0)].map(|(id, n, dirty)| dropped(&pool, id, n, dirty));
+        let counts = || {
+            let Occupancy { free, dirty, dropped, dropped_pending, .. } = pool.occupancy();
+            (free, dirty, dropped, dropped_pending)
+        };
+        assert_eq!((counts(), pool.reclaimer.pending_frames()), ((462, 0, 50, 3), (3, 50, 9)));
+        while pool.reclaim_step(&mut |_| panic!("none of them has a file")) {}
+        assert_eq!((counts(), pool.counters.dirty.load(Relaxed)), ((512, 0, 0, 0), 0));
+        assert!(spaces.iter().all(|space| space.resident() == 0));
+    }
+}

@@ -205,13 +205,21 @@ impl BufferPool {
 mod tests {
     use core::time::Duration;
 
-    use super::*;
+    use super::{super::test_pool::new_pool, *};
     use crate::{
         Database, Options, TableOptions,
         disk::simulated::SimulatedDisk,
         env::{Env, RealEnv, SimulatedEnv},
         sync::Arc,
     };
+
+    #[test]
+    fn a_few_frames_are_kept_and_the_cleaner_wants_more_than_these() {
+        for (frames, kept, wanted) in [(64, 4, 8), (1024, 8, 32), (100_000, 8, 3125)] {
+            let (_, pool) = new_pool(frames);
+            assert_eq!((pool.kept_frames(), pool.wanted_free()), (kept, wanted), "{frames} frames");
+        }
+    }
 
     #[test]
     fn who_finds_a_frame_by_himself_wakes_the_cleaner() {

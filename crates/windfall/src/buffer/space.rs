@@ -196,9 +196,16 @@ impl Space {
         self.map_groups.load(Relaxed)
     }
 
-    /// Notes how many allocation-map pages exist.
-    pub fn set_map_groups(&self, groups: u32) {
-        self.map_groups.store(groups, Relaxed);
+    /// Notes how many allocation-map pages exist. Who has looked before somebody else takes nothing back.
+    pub fn raise_map_groups(&self, groups: u32) {
+        self.map_groups.fetch_max(groups, Relaxed);
+    }
+
+    /// Knows as little of its pages as after a restart.
+    #[cfg(test)]
+    pub(crate) fn forget(&self) {
+        self.map_groups.store(0, Relaxed);
+        self.free_hint.store(0, Relaxed);
     }
 
     /// How many of its pages are in the pool.

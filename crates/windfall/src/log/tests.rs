@@ -551,6 +551,25 @@ fn operations_wait_for_the_floor_and_appending_does_not() {
 }
 
 #[test]
+fn the_checkpointer_is_woken_once_half_of_the_log_is_in_use() {
+    let life = open(new_database());
+    let wake = Arc::new(Event::new());
+    life.log.set_checkpointer(wake.clone());
+    let append = || {
+        life.append(&[1; 5000]);
+        life.log.write_to(life.log.end()).unwrap();
+    };
+    while life.log.pressure() < 48 {
+        append();
+    }
+    assert!(life.log.pressure() < 50 && !wake.is_rung(), "it is woken too early");
+    while life.log.pressure() < 50 {
+        append();
+    }
+    assert!(wake.is_rung(), "nobody makes room before others have to wait for it");
+}
+
+#[test]
 fn lazy_commits_are_synced_every_second() {
     let env = SimulatedEnv::new(5);
     let life = open_in(new_database(), Arc::new(env.clone()));

@@ -395,12 +395,6 @@ impl Replay<'_> {
                 CorruptError::Page { file, page: id, lsn: page.lsn(), what: what.into() }
             };
             let op = decode(at).map_err(damaged)?;
-            if !op.makes_page_anew() && page.is_zero() {
-                return Err(damaged(
-                    "the log changes it and it is not there: the file, or a part of it, is lost",
-                )
-                .into());
-            }
             op.apply(page, id).map_err(damaged)?;
             page.set_lsn(*end);
             latched.mark_dirty(space, since);

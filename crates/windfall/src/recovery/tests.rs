@@ -7,7 +7,7 @@ use crate::{
     buffer::{BufferPool, Doublewrite, Durability, Ground, Space},
     checkpoint::{Checkpointer, Unfinished},
     disk::{
-        Disk,
+        Disk, FileName,
         simulated::{Fault, SimulatedDisk, Survive},
     },
     env::{Env, Kind, SimulatedEnv, Worker},
@@ -49,7 +49,7 @@ impl Base {
         let env = SimulatedEnv::new(seed);
         let health = Health::new();
         let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-        let is_new = disk.len(crate::disk::FileName::Control)?.is_none();
+        let is_new = disk.len(FileName::Control)?.is_none();
         let mut control = if is_new {
             Doublewrite::create(&*shared, PAGE_SIZE)?;
             let control = Control {
@@ -282,7 +282,7 @@ fn run(seed: u64, script: &[Step], crash_at: Option<u64>) -> (SimulatedDisk, Mod
 }
 
 fn check(disk: &SimulatedDisk, seed: u64, model: &Model, next: &Model, what: &str) {
-    if disk.len(crate::disk::FileName::Control).is_ok_and(|l| l.is_none()) {
+    if disk.len(FileName::Control).is_ok_and(|l| l.is_none()) {
         // It crashed before there was a database.
         return assert!(model.is_empty());
     }
@@ -433,6 +433,25 @@ fn a_page_torn_by_a_failed_write_stays_whole_in_the_doublewrite_file() {
                 .or_else(|_| pages_are(&base, [one, other + 1]))
                 .unwrap_or_else(|found| panic!("{what}: {found}"));
         }
+    }
+}
+
+#[test]
+fn a_torn_page_is_whole_again_or_the_database_does_not_open() {
+    // Some requests are carried out when they are submitted, and some when they are waited for.
+    for seed in 0..8 {
+        let disk = SimulatedDisk::new(seed);
+        let (base, [one, _]) = two_pages(&disk).unwrap();
+        set(&base, &one, 7).unwrap();
+        disk.fail_at(0, Fault::TornPage);
+        assert!(base.pool.flush([(one.clone(), PageNo(1))]).is_err());
+        drop(base);
+        let disk = disk.restart(Survive::Everything);
+        disk.fail_on(FileName::Data(one.id()), Fault::WriteFails);
+        assert!(Base::open(&disk, seed).is_err(), "seed {seed}: the page is as torn as before");
+        disk.mend();
+        pages_are(&Base::open(&disk, seed).unwrap(), [7, 0])
+            .unwrap_or_else(|found| panic!("{seed}: {found}"));
     }
 }
 

@@ -158,6 +158,8 @@ bugs! {
     // tablespace/mod.rs
     /// A page that is given back stays marked as used.
     PageNotFreed,
+    /// Who learns of a map page by the one before keeps that latched, and goes on before it.
+    PreviousMapKept,
     // tablespace/deletion.rs
     /// A file is deleted before the drop of its tablespace is durable.
     FileGoesBeforeTheDrop,

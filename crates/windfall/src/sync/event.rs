@@ -97,6 +97,12 @@ impl Event {
         self.rung.store(false, SeqCst);
     }
 
+    /// Whether the next nap ends at once.
+    #[cfg(test)]
+    pub(crate) fn is_rung(&self) -> bool {
+        self.rung.load(SeqCst)
+    }
+
     fn wait_some(&self, at_most: Option<Duration>, ready: &mut dyn FnMut() -> bool) -> bool {
         if ready() {
             return true;

@@ -196,12 +196,14 @@ impl Latch {
         }
         self.1.waited();
         let word = self.0.load(Relaxed);
-        // Acquires what those have done who held the latch before: who takes our page away after this sees us parked.
-        if word & bits == 0 || self.0.compare_exchange(word, word | PARKED, Acquire, Relaxed).is_err() {
+        if word & bits == 0 || self.0.compare_exchange(word, word | PARKED, Relaxed, Relaxed).is_err() {
             return true;
         }
+        // The mark that is seen here may be another waiter's by now. In either case: whoever took our page away and released
+        // before the mark was set is seen with all that he did, so we do not want the frame any more; whoever does it
+        // later sees the mark, and wakes us.
         let validate = || {
-            let word = self.0.load(Relaxed);
+            let word = self.0.load(Acquire);
             word & bits != 0 && word & PARKED != 0 && wanted()
         };
         machine::park(self.key(), validate);

@@ -4,7 +4,8 @@
 //!
 //! **Invariants.** A tablespace without pages has no header; the first allocation makes page 0, and the page it gives is
 //! page 1. A bit is set while its page is in use; map pages have their own bits set. The latches on map pages are the last
-//! that a mini-transaction takes, in rising order: whoever holds one asks for no other page but the one just allocated.
+//! that a mini-transaction takes, in rising order: whoever holds one asks for later ones and the page just allocated, and for
+//! no other. A full one is given back before the search goes on at the beginning.
 //! So several pages are freed in rising order, too. A map page is latched, and read if need be, before the mini-transaction
 //! changes anything: one that is damaged is an error of this tablespace and no half of a change. A freed page
 //! is formatted as free, so that whatever still points at it sees that it is nobody's.
@@ -137,8 +138,25 @@ fn make_map(mtr: &mut Mtr<'_>, map: Slot, before: Option<Slot>) {
     set_bit(mtr, map, 0, true);
 }
 
-/// Latches the map page of a group, which is new when the tablespace has not grown so far. The group before it exists.
-/// Nothing is changed.
+/// The last group whose map page is latched.
+fn last_latched(mtr: &Mtr<'_>, space: &Space) -> Option<u32> {
+    let span = pages_a_map(mtr.pool().page_size());
+    mtr.latched(space.id()).filter(|page| page.0.is_multiple_of(span)).map(|page| page.0 / span).max()
+}
+
+/// Latches the map page of a group that exists, unless it is latched already. Says whether it was not.
+fn latch_made(mtr: &mut Mtr<'_>, space: &Arc<Space>, group: u32) -> Result<(Slot, bool)> {
+    let page = PageNo(group * pages_a_map(mtr.pool().page_size()));
+    let is_first = !mtr.latched(space.id()).any(|latched| latched == page);
+    debug_assert!(
+        !is_first || last_latched(mtr, space).is_none_or(|last| last < group),
+        "map pages are latched in rising order"
+    );
+    Ok((mtr.latch(space, page)?, is_first))
+}
+
+/// Latches the map page of a group, which is new when the tablespace has not grown so far. The group before it exists. No
+/// map page stays latched that was not, but this one and, if this one is new, the one before. Nothing is changed.
 fn latch_map(mtr: &mut Mtr<'_>, space: &Arc<Space>, group: u32) -> Result<Map> {
     let span = pages_a_map(mtr.pool().page_size());
     let page = PageNo(group * span);
@@ -148,16 +166,19 @@ fn latch_map(mtr: &mut Mtr<'_>, space: &Arc<Space>, group: u32) -> Result<Map> {
         {
             return Ok(Map::New(map, None));
         }
-        return mtr.latch(space, page).map(Map::Made);
+        return Ok(Map::Made(latch_made(mtr, space, group)?.0));
     };
-    if group >= space.map_groups() {
-        let previous = mtr.latch(space, PageNo(before * span))?;
+    if group >= space.map_groups() && last_latched(mtr, space) != Some(group) {
+        let (previous, is_first) = latch_made(mtr, space, before)?;
         if !is_used(mtr.page(previous), span - 1) {
             return Ok(Map::New(mtr.latch_fresh(space, page)?, Some(previous)));
         }
-        space.set_map_groups(group + 1);
+        space.raise_map_groups(group + 1);
+        if is_first && !planted(Bug::PreviousMapKept) {
+            mtr.unlatch(previous);
+        }
     }
-    mtr.latch(space, page).map(Map::Made)
+    Ok(Map::Made(latch_made(mtr, space, group)?.0))
 }
 
 /// Allocates a page, latched and formatted: the lowest free one at or after `near` in its group, else the lowest one.
@@ -175,10 +196,12 @@ pub fn allocate(
     let span = pages_a_map(mtr.pool().page_size());
     let hint = space.free_hint();
     let near_group = near.0 / span;
-    let mut lowest = hint / span;
+    // What is latched before the first look stays so.
+    let kept = last_latched(mtr, space);
     for group in core::iter::once(near_group).chain(0..u32::MAX / span) {
-        // After the group of `near`: from the hint on, but never below a map that stays latched.
-        if group != near_group && group < lowest {
+        // After the group of `near`: from the hint on. And never below a map that stays latched.
+        let is_below = kept.is_some_and(|kept| group < kept);
+        if is_below || group != near_group && group < hint / span {
             continue;
         }
         let first = group * span;
@@ -193,9 +216,7 @@ pub fn allocate(
             Map::New(map, _) => (map, Some(if (1..span - 1).contains(&from) { from } else { 1 })),
         };
         let Some(bit) = bit else {
-            if mtr.is_changed(map) {
-                lowest = lowest.max(group);
-            } else {
+            if kept != Some(group) {
                 mtr.unlatch(map);
             }
             continue;
@@ -204,7 +225,7 @@ pub fn allocate(
         let slot = mtr.latch_fresh(space, PageNo(first + bit))?;
         if let Map::New(map, before) = found {
             make_map(mtr, map, before);
-            space.set_map_groups(group + 1);
+            space.raise_map_groups(group + 1);
         }
         set_bit(mtr, map, bit, true);
         if hint / span == group {
@@ -238,7 +259,7 @@ pub struct Freeing {
 pub fn prepare_free(mtr: &mut Mtr<'_>, space: &Arc<Space>, page: Slot) -> Result<Freeing> {
     let no = mtr.id(page).page;
     let bit = no.0 % pages_a_map(mtr.pool().page_size());
-    let map = mtr.latch(space, PageNo(no.0 - bit))?;
+    let (map, _) = latch_made(mtr, space, no.0 / pages_a_map(mtr.pool().page_size()))?;
     if !is_used(mtr.page(map), bit) {
         let what = format!("page {no} is freed and was not in use").into();
         return Err(CorruptError::Structure { owner: Owner::Unknown, space: space.id(), what }.into());

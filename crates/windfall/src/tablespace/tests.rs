@@ -164,8 +164,43 @@ fn how_far_a_tablespace_goes_is_learnt_once() {
     base.allocate(0);
     base.allocate(SPAN + 30);
     assert_eq!(base.space.map_groups(), 2);
-    // As after a restart.
-    base.space.set_map_groups(0);
+    base.space.forget();
+    assert_eq!(base.space.map_groups(), 0);
     assert_eq!(base.allocate(SPAN + 30), SPAN + 31);
     assert_eq!(base.space.map_groups(), 2);
+    // Who has looked longer ago.
+    base.space.raise_map_groups(1);
+    assert_eq!(base.space.map_groups(), 2);
+}
+
+/// It learns by the map before that there is a group, and finds that one full: a free page lies far below both.
+#[test]
+fn maps_are_latched_in_rising_order_after_a_restart() {
+    let base = Base::new();
+    assert_eq!(base.allocate(0), 1);
+    for group in 0..2 {
+        base.fill(group, &[]);
+        assert_eq!(base.allocate(group * SPAN), (group + 1) * SPAN + 1);
+    }
+    base.fill(2, &[]);
+    base.fill(0, &[7]);
+    base.space.forget();
+    assert_eq!(base.allocate(2 * SPAN + 5), 7);
+}
+
+/// One mini-transaction frees and allocates: what is free below a map that it has latched is not for it.
+#[test]
+fn nothing_is_allocated_below_a_map_that_stays_latched() {
+    let base = Base::new();
+    assert_eq!(base.allocate(0), 1);
+    assert_eq!(base.allocate(SPAN + 30), SPAN + 30);
+    base.space.forget();
+    let mut mtr = Mtr::begin(&base.pool).unwrap();
+    let page = mtr.latch(&base.space, PageNo(SPAN + 30)).unwrap();
+    let freeing = prepare_free(&mut mtr, &base.space, page).unwrap();
+    let slot = allocate(&mut mtr, &base.space, PageType::Leaf, 0, PageNo::ROOT).unwrap();
+    assert_eq!(mtr.id(slot).page.0, SPAN + 1);
+    free(&mut mtr, &base.space, freeing);
+    mtr.commit().unwrap();
+    assert_eq!(base.used(), [0, 1, SPAN, SPAN + 1]);
 }

@@ -62,42 +62,61 @@ fn nobody_takes_a_page_for_another() {
 /// just before that page left it, may not wait there for whoever holds what came, and waits for the page he holds.
 ///
 /// Catches: a waiter at a latch who does not look whether the frame still has his page.
-#[test]
-fn nobody_waits_for_the_page_that_came_into_the_frame() {
+fn nobody_waits_for_the_page_that_came(wait: fn(&Base)) -> impl Fn() + Clone + Send + Sync + 'static {
     let prepared = Prepared::new();
-    let waits: [fn(&Base); 4] = [
-        |base| drop(base.pool.exclusive(&base.spaces[0], PAGES[1]).unwrap()),
-        |base| drop(base.pool.fresh(&base.spaces[0], PAGES[1]).unwrap()),
-        |base| drop(base.pool.share(&base.spaces[0], PAGES[1], Access::Point).unwrap()),
-        |base| base.look(0, PAGES[1]).unwrap(),
-    ];
-    for wait in waits {
-        let prepared = prepared.clone();
-        explore(1500, &[Bug::WaitForWhateverCame], move || {
-            let base = prepared.open(3);
-            // All frames are taken, and the first to be taken again is that of the page to come to last.
-            for (space, page) in [(0, PAGES[1]), (0, PAGES[0]), (0, PAGES[2])] {
-                base.look(space, page).unwrap();
-            }
-            let run = |role: Box<dyn Fn(&Base) + Send>| {
+    move || {
+        let base = prepared.open(3);
+        // All frames are taken, and the first to be taken again is that of the page to come to last.
+        for (space, page) in [(0, PAGES[1]), (0, PAGES[0]), (0, PAGES[2])] {
+            base.look(space, page).unwrap();
+        }
+        let threads = [
+            {
                 let base = base.clone();
-                spawn(move || role(&base))
-            };
-            let threads = [
-                run(Box::new(move |base| {
+                spawn(move || {
                     let _map = base.pool.exclusive(&base.spaces[0], PAGES[0]).unwrap();
-                    wait(base);
-                })),
-                run(Box::new(|base| {
-                    let _page = base.pool.exclusive(&base.spaces[1], PAGES[0]).unwrap();
-                    drop(base.pool.exclusive(&base.spaces[0], PAGES[0]).unwrap());
-                })),
-            ];
-            for thread in threads {
-                thread.join().unwrap();
-            }
-        });
+                    wait(&base);
+                })
+            },
+            spawn(move || {
+                let _page = base.pool.exclusive(&base.spaces[1], PAGES[0]).unwrap();
+                drop(base.pool.exclusive(&base.spaces[0], PAGES[0]).unwrap());
+            }),
+        ];
+        for thread in threads {
+            thread.join().unwrap();
+        }
     }
+}
+
+#[test]
+fn an_exclusive_latch_waits_for_no_page_that_came_into_the_frame() {
+    let scenario = nobody_waits_for_the_page_that_came(|base| {
+        drop(base.pool.exclusive(&base.spaces[0], PAGES[1]).unwrap());
+    });
+    explore(1500, &[Bug::WaitForWhateverCame], move || scenario());
+}
+
+#[test]
+fn a_page_to_be_formatted_waits_for_no_page_that_came_into_the_frame() {
+    let scenario = nobody_waits_for_the_page_that_came(|base| {
+        drop(base.pool.fresh(&base.spaces[0], PAGES[1]).unwrap());
+    });
+    explore(1500, &[Bug::WaitForWhateverCame], move || scenario());
+}
+
+#[test]
+fn a_shared_latch_waits_for_no_page_that_came_into_the_frame() {
+    let scenario = nobody_waits_for_the_page_that_came(|base| {
+        drop(base.pool.share(&base.spaces[0], PAGES[1], Access::Point).unwrap());
+    });
+    explore(1500, &[Bug::WaitForWhateverCame], move || scenario());
+}
+
+#[test]
+fn a_look_waits_for_no_page_that_came_into_the_frame() {
+    let scenario = nobody_waits_for_the_page_that_came(|base| base.look(0, PAGES[1]).unwrap());
+    explore(1500, &[Bug::WaitForWhateverCame], move || scenario());
 }
 
 /// One thread looks at pages and latches what it has seen, while another one needs the frames, and the cleaner frees some.
