@@ -7,9 +7,9 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
-nets=(crash faults damage kill limits)
-# Worth its builds in a long soak only, or by name.
-long_nets=(mutants)
+nets=(crash faults damage kill limits models threads)
+# Worth their builds in a long soak only, or by name.
+long_nets=(fuzz mutants)
 
 # A test of the engine that draws new cases for so many seconds: soak_test TARGET SECONDS SEED.
 soak_test() {
@@ -36,6 +36,22 @@ net_kill() {
 # A case in full may take some minutes, and is not cut off.
 net_limits() {
     soak_test limits "$@"
+}
+
+# Orders that no run before has had, as many as the time allows: the usual ones take some 25 s.
+net_models() {
+    WINDFALL_MODEL_SEED=$2 WINDFALL_MODEL_FACTOR=$(($1 / 25 + 1)) \
+        cargo test --quiet -p windfall --features model --lib -- interleavings::
+}
+
+# Real threads; the tests of a file share the time.
+net_threads() {
+    echo "again: CONCURRENT_SEED=$2 CONCURRENT_SECONDS=$1 cargo test -p windfall --test concurrent"
+    CONCURRENT_SEED=$2 CONCURRENT_SECONDS=$1 cargo test --quiet -p windfall --test concurrent
+}
+
+net_fuzz() {
+    bash scripts/fuzz.sh "$1"
 }
 
 # One sample over all turns and calls: it goes on where it was.

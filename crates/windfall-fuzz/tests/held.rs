@@ -7,7 +7,7 @@ use std::{
     env, fs,
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
-    process,
+    process, slice,
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use windfall_fuzz::{Input, Mutator, Target, known, target, targets};
+use windfall_fuzz::{Input, Mutator, Target, corpus, known, regressions, target, targets};
 
 /// How many mutants a target gets, all its inputs together.
 const MUTANTS: usize = 40_000;
@@ -150,8 +150,16 @@ fn watch(ats: &[At], left: &AtomicUsize) {
 fn no_input_that_is_known_and_no_mutant_of_one_breaks_a_target() {
     let only = env::var("WINDFALL_FUZZ_TARGET").ok().map(|name| target(&name).expect("a target's name"));
     if let Some(path) = env::var_os("WINDFALL_FUZZ_INPUT") {
-        let bytes = fs::read(path).expect("the input");
-        return (only.expect("WINDFALL_FUZZ_TARGET names its target").run)(&bytes);
+        let target = only.expect("WINDFALL_FUZZ_TARGET names its target");
+        let bytes = fs::read(&path).expect("the input");
+        let (at, left) = (At::default(), AtomicUsize::new(1));
+        thread::scope(|scope| {
+            scope.spawn(|| watch(slice::from_ref(&at), &left));
+            let held = holds(target, &path.to_string_lossy(), &bytes, &at);
+            left.store(0, SeqCst);
+            assert!(held, "it is broken");
+        });
+        return;
     }
     let all: Vec<_> = targets().filter(|target| only.is_none_or(|only| only.name == target.name)).collect();
     let threads = thread::available_parallelism().map_or(1, usize::from).min(all.len());
@@ -182,6 +190,21 @@ fn no_input_that_is_known_and_no_mutant_of_one_breaks_a_target() {
     });
     let broken = broken.into_inner().expect("no holder panics");
     assert!(broken.is_empty(), "these targets are broken: {broken:?}");
+}
+
+/// A folder of inputs that no target has would be passed over.
+#[test]
+fn every_kept_input_is_a_targets() {
+    for folder in [corpus(), regressions()] {
+        for entry in fs::read_dir(&folder).expect("the folder") {
+            let name = entry.expect("an entry").file_name().into_string().expect("a name");
+            assert!(
+                target(&name).is_some(),
+                "{} has inputs for {name}, which is no target",
+                folder.display()
+            );
+        }
+    }
 }
 
 #[test]

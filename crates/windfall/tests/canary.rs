@@ -60,6 +60,8 @@ fn net(bug: Bug) -> Net {
         | Bug::ReplayedTwice
         | Bug::DeletionForgotten => CUTS,
         Bug::SplitInTwoGroups | Bug::EntriesNotTakenBack => GROUPS,
+        Bug::CommitNotWritten => Tests("kill", "what_was_acknowledged_survives_kills"),
+        Bug::FailedWriteForgotten => Tests("faults", "every_page_is_torn_by_a_write_that_fails"),
         Bug::ChecksumIgnored => Tests("damage", "bits_flip_at_rest"),
         Bug::SystemTreeForgotten => Tests("damage", "files_are_gone"),
         Bug::DropBeforeLog => Tests("crash", "a_drop_that_fails_has_touched_nothing"),

@@ -239,10 +239,15 @@ fn calls_of_a_drop(trace: &Path) -> Vec<String> {
     lines.filter(|line| !line.starts_with("<...")).collect()
 }
 
+/// Is seen also where what passes is not shown.
+fn skipped(why: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
+}
+
 #[test]
 fn the_system_is_asked_for_the_log_and_nothing_else() {
     if Command::new("strace").arg("-V").output().is_err() {
-        println!("SKIPPED: there is no strace on this machine");
+        skipped("there is no strace on this machine");
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
@@ -253,7 +258,7 @@ fn the_system_is_asked_for_the_log_and_nothing_else() {
     strace.args(["--exact", "traced_child", "--ignored", "--nocapture"]);
     let output = strace.env(CHILD, folder.path().join("db")).output().expect("strace runs");
     if !output.status.success() && String::from_utf8_lossy(&output.stderr).contains("ptrace") {
-        println!("SKIPPED: strace may not trace here: {}", String::from_utf8_lossy(&output.stderr));
+        skipped(&format!("strace may not trace here: {}", String::from_utf8_lossy(&output.stderr)));
         return;
     }
     assert!(output.status.success(), "{output:?}");

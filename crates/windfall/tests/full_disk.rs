@@ -52,7 +52,7 @@ fn made(seed: u64) -> (SimulatedDisk, SimulatedEnv, Database) {
             table.insert(&[n], &[n; 300]).expect("a row");
         }
     }
-    // Files are made and recorded: in a simulation nobody who waits for the log can see to that.
+    // Files are made and recorded, so that nothing of that is left for the moments to come.
     let rest = || {
         db.checkpoint().expect("a checkpoint");
         env.settle(100);

@@ -120,6 +120,7 @@ fn work(worker: &str) -> Error {
     error
 }
 
+/// All workers are started by way of `Health::watch`; these are sure to come to the disk, where the trap is.
 #[test]
 fn a_panic_of_any_worker_stops_the_database() {
     for worker in ["cleaner", "checkpoint", "log", "deleter"] {

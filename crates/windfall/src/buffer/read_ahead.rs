@@ -1,6 +1,6 @@
 //! Reading many pages at once.
 //!
-//! **Purpose.** A scan and recovery know which pages they need next; asking for them in one batch keeps the disk busy.
+//! **Purpose.** Recovery knows which pages it needs next; asking for them in one batch keeps the disk busy.
 //!
 //! **Invariants.** As for a single read: a page is latched exclusively from its entry into the page table until its content
 //! is verified. A page whose read fails is taken out again, and whoever needs it reads it itself and is told.
@@ -34,7 +34,17 @@ impl BufferPool {
             if resident || space.is_dropped() || space.file() == FileState::None {
                 continue;
             }
-            let Some(mut latched) = self.install(space, *page, Access::Scan)? else { continue };
+            let mut latched = match self.install(space, *page, Access::Scan) {
+                Ok(Some(latched)) => latched,
+                Ok(None) => continue,
+                // What was to be read by now was not: nobody may take it for a page.
+                Err(error) => {
+                    for (space, latched) in under_way.into_iter().flatten() {
+                        self.abandon(space, latched.id().page, latched.hand_over());
+                    }
+                    return Err(error);
+                }
+            };
             latched.changed();
             requests.push(Request {
                 token: under_way.len() as u64,

@@ -42,7 +42,7 @@ pub enum Next {
 pub enum Kind {
     /// Serves those who wait (for frames, for log space): it never waits for a page latch.
     Service,
-    /// Serves those who wait for the log and hold no page: it waits for page latches and frames, and for nothing else.
+    /// Serves those who wait for the log: it waits for the system tree's lock, page latches and frames, and for nothing else.
     Recorder,
     /// Uses the engine as its clients do, and may wait as they do.
     Tenant,
@@ -69,7 +69,8 @@ pub trait Env: Send + Sync + fmt::Debug {
     /// else; in a simulation only [`Kind::Service`] workers run meanwhile.
     fn wait(&self, event: &Event, ready: &mut dyn FnMut() -> bool);
 
-    /// As [`Env::wait`], for a caller who holds no page latch either: in a simulation [`Kind::Recorder`] workers run, too.
+    /// As [`Env::wait`], for a caller who holds neither a page latch nor the system tree: in a simulation
+    /// [`Kind::Recorder`] workers run, too.
     fn wait_unlatched(&self, event: &Event, ready: &mut dyn FnMut() -> bool) {
         self.wait(event, ready);
     }

@@ -356,6 +356,7 @@ impl Log {
     pub fn commit(&self, lsn: Lsn, mode: FlushLog) -> Result<()> {
         match mode {
             FlushLog::Lazy => self.health.check(),
+            _ if planted(Bug::CommitNotWritten) => self.health.check(),
             FlushLog::Sync if !planted(Bug::CommitNotAwaited) => self.sync_to(lsn),
             FlushLog::Sync | FlushLog::Write => self.write_to(lsn),
         }

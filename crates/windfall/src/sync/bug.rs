@@ -70,6 +70,8 @@ bugs! {
     // log/mod.rs
     /// A commit that is to be durable is only written.
     CommitNotAwaited,
+    /// A commit that is to be written at least waits for nothing.
+    CommitNotWritten,
     // log/ring.rs
     /// A group is seen before it is whole.
     GroupSeenEarly,
@@ -141,6 +143,8 @@ bugs! {
     HalfAChangeWritten,
     /// A write that failed makes dirty whatever the frame holds by now.
     FailedWriteWithoutTag,
+    /// A page that could not be written counts as written.
+    FailedWriteForgotten,
     /// A file is made without a look whether its tablespace was dropped.
     FileBehindTheDeleter,
     /// Data files are not synced before the floor passes their changes.

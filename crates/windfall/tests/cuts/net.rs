@@ -154,6 +154,12 @@ fn recover(disk: &SimulatedDisk, seed: u64) {
 
 /// The disk that the crashes of a case leave, the first of which is this one.
 pub fn left(cut: &SimulatedDisk, case: &Case) -> SimulatedDisk {
+    left_by(cut, case).0
+}
+
+/// As [`left`], and how many of the later crashes came before the end of what they were to cut.
+fn left_by(cut: &SimulatedDisk, case: &Case) -> (SimulatedDisk, u64) {
+    let mut came = 0;
     let mut disk = cut.restart(case.cuts[0].1);
     if let Some(group) = case.group {
         files::end_log(&disk, group);
@@ -162,10 +168,11 @@ pub fn left(cut: &SimulatedDisk, case: &Case) -> SimulatedDisk {
         disk.keep_cuts(*operation..=*operation);
         recover(&disk, case.history.seed);
         // One that is over before gets no further.
-        let next = disk.take_cuts().pop().map_or_else(|| disk.clone(), |(_, cut)| cut);
-        disk = next.restart(*survive);
+        let next = disk.take_cuts().pop().map(|(_, cut)| cut);
+        came += u64::from(next.is_some());
+        disk = next.unwrap_or_else(|| disk.clone()).restart(*survive);
     }
-    disk
+    (disk, came)
 }
 
 /// How many operations a recovery makes from there on.
@@ -196,12 +203,15 @@ impl Net {
         Self { judge, guard: Guard::new(), until: None, cuts: 0, cases: 0 }
     }
 
-    /// Judges a case, of which this is the first crash.
-    fn judge(&mut self, cut: &SimulatedDisk, may: &[Model], case: &Case) {
-        let history = case.history;
-        self.guard
-            .run(&case.command(), || (self.judge)(&left(cut, case), history.seed, may, &case.to_string()));
+    /// Judges a case, of which this is the first crash. Says how many of the later ones came.
+    fn judge(&mut self, cut: &SimulatedDisk, may: &[Model], case: &Case) -> u64 {
+        let came = self.guard.run(&case.command(), || {
+            let (disk, came) = left_by(cut, case);
+            (self.judge)(&disk, case.history.seed, may, &case.to_string());
+            came
+        });
         self.cases += 1;
+        came
     }
 
     /// Cuts a history at every so many operations. At each, nothing survives, and everything, and `random` times what
@@ -241,9 +251,8 @@ impl Net {
                 if (luck / 3).is_multiple_of(4) {
                     cuts.push((1 + (luck >> 16) % 40, Survive::Random(luck >> 5)));
                 }
-                self.cuts += cuts.len() as u64 - 1;
             }
-            self.judge(cut, may, &Case { history, cuts, group: None });
+            self.cuts += self.judge(cut, may, &Case { history, cuts, group: None });
         }
     }
 

@@ -22,6 +22,7 @@ use windfall::{
 
 use crate::{assert_sound, guard::mix, in_a_process_of_its_own, seed, sized, wait_until};
 
+pub const THREADS: &str = "clocks::nobody_waits_for_a_clock_that_jumps_and_nobody_runs_in_circles";
 pub const SIMULATED: &str = "clocks::histories_under_a_clock_that_jumps";
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -112,8 +113,7 @@ fn definition() -> TableOptions {
 /// anything has taken.
 #[test]
 fn nobody_waits_for_a_clock_that_jumps_and_nobody_runs_in_circles() {
-    let test = "clocks::nobody_waits_for_a_clock_that_jumps_and_nobody_runs_in_circles";
-    in_a_process_of_its_own(test, |case| {
+    in_a_process_of_its_own(THREADS, |case| {
         for jumps in [Jumps::Forwards, Jumps::Backwards, Jumps::Never, Jumps::Anywhere] {
             let disk = SimulatedDisk::new(1);
             let env = Arc::new(Jumpy::new(Arc::new(RealEnv::default()), jumps));

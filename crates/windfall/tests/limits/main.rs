@@ -39,7 +39,7 @@ const SCALE: &str = "WINDFALL_LIMITS";
 const SEED: &str = "WINDFALL_LIMITS_SEED";
 
 /// The cases that have more to show in full, or with another seed.
-const CASES: [&str; 11] = [
+const CASES: [&str; 12] = [
     files::MANY_FILES,
     files::MANY_TABLES,
     memory::BOUNDED,
@@ -49,6 +49,7 @@ const CASES: [&str; 11] = [
     long::STREAMED,
     long::KILLED,
     clocks::SIMULATED,
+    clocks::THREADS,
     full::FILE_SIZE,
     full::FILE_SYSTEM,
 ];
@@ -72,8 +73,12 @@ fn seed() -> u64 {
 }
 
 fn again(test: &str) -> String {
-    let scale = if in_full() { format!("{SCALE}=long ") } else { String::new() };
-    format!("{scale}{SEED}={} cargo test -p windfall --test limits -- --exact --nocapture {test}", seed())
+    command(test, in_full(), seed())
+}
+
+fn command(test: &str, in_full: bool, seed: u64) -> String {
+    let scale = if in_full { format!("{SCALE}=long ") } else { String::new() };
+    format!("{scale}{SEED}={seed} cargo test -p windfall --test limits -- --exact --nocapture {test}")
 }
 
 /// A stage of a test, as the process that is for it sees it.
@@ -119,7 +124,7 @@ fn in_processes_on(above: &Path, test: &'static str, stages: &[&dyn Fn(&Case)]) 
         let mut command = Command::new(current_exe().unwrap());
         command.args([test, "--exact", "--nocapture", "--include-ignored"]);
         command.env(CASE, test).env(STAGE, stage.to_string()).env(FOLDER, folder.path());
-        check(test, &command.output().unwrap(), DONE);
+        check(test, &command.output().unwrap(), DONE, &again(test));
     }
 }
 
@@ -128,11 +133,11 @@ fn in_a_process_of_its_own(test: &'static str, run: impl Fn(&Case)) {
 }
 
 /// A process that has said that it is done is a good one, also if it has ended by its own hand then. What it tells is told.
-fn check(test: &str, run: &Output, done: &str) {
+fn check(test: &str, run: &Output, done: &str, again: &str) {
     let said = String::from_utf8_lossy(&run.stdout) + String::from_utf8_lossy(&run.stderr);
     let killed = run.status.signal() == Some(Signal::KILL.as_raw());
     let good = said.contains(done) && (run.status.success() || killed);
-    assert!(good, "{test}: {:?}\n{said}\nagain: {}", run.status, again(test));
+    assert!(good, "{test}: {:?}\n{said}\nagain: {again}", run.status);
     said.lines().filter(|line| line.starts_with("    ")).for_each(|line| println!("{line}"));
 }
 
@@ -181,11 +186,13 @@ fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
 fn soak() {
     soak::soak("cases", |number, _end| {
         let test = CASES[number as usize % CASES.len()];
-        println!("{test}, seed {number}");
+        let seed = mix(&[number]);
+        let again = command(test, true, seed);
+        println!("{again}");
         let mut command = Command::new(current_exe().unwrap());
         command.args([test, "--exact", "--nocapture", "--include-ignored"]);
-        command.env(SCALE, "long").env(SEED, mix(&[number]).to_string());
-        check(test, &command.output().unwrap(), "1 passed");
+        command.env(SCALE, "long").env(SEED, seed.to_string());
+        check(test, &command.output().unwrap(), "1 passed", &again);
         1
     });
 }

@@ -62,61 +62,62 @@ fn nobody_takes_a_page_for_another() {
 /// just before that page left it, may not wait there for whoever holds what came, and waits for the page he holds.
 ///
 /// Catches: a waiter at a latch who does not look whether the frame still has his page.
-fn nobody_waits_for_the_page_that_came(wait: fn(&Base)) -> impl Fn() + Clone + Send + Sync + 'static {
-    let prepared = Prepared::new();
-    move || {
-        let base = prepared.open(3);
-        // All frames are taken, and the first to be taken again is that of the page to come to last.
-        for (space, page) in [(0, PAGES[1]), (0, PAGES[0]), (0, PAGES[2])] {
-            base.look(space, page).unwrap();
-        }
-        let threads = [
-            {
-                let base = base.clone();
-                spawn(move || {
-                    let _map = base.pool.exclusive(&base.spaces[0], PAGES[0]).unwrap();
-                    wait(&base);
-                })
-            },
-            spawn(move || {
-                let _page = base.pool.exclusive(&base.spaces[1], PAGES[0]).unwrap();
-                drop(base.pool.exclusive(&base.spaces[0], PAGES[0]).unwrap());
-            }),
-        ];
-        for thread in threads {
-            thread.join().unwrap();
-        }
+fn wait_beside_an_eviction(prepared: &Prepared, wait: fn(&Base)) {
+    let base = prepared.open(3);
+    // All frames are taken, and the first to be taken again is that of the page to come to last.
+    for (space, page) in [(0, PAGES[1]), (0, PAGES[0]), (0, PAGES[2])] {
+        base.look(space, page).unwrap();
+    }
+    let other = base.clone();
+    let threads = [
+        spawn(move || {
+            let _map = base.pool.exclusive(&base.spaces[0], PAGES[0]).unwrap();
+            wait(&base);
+        }),
+        spawn(move || {
+            let _page = other.pool.exclusive(&other.spaces[1], PAGES[0]).unwrap();
+            drop(other.pool.exclusive(&other.spaces[0], PAGES[0]).unwrap());
+        }),
+    ];
+    for thread in threads {
+        thread.join().unwrap();
     }
 }
 
 #[test]
 fn an_exclusive_latch_waits_for_no_page_that_came_into_the_frame() {
-    let scenario = nobody_waits_for_the_page_that_came(|base| {
-        drop(base.pool.exclusive(&base.spaces[0], PAGES[1]).unwrap());
+    let prepared = Prepared::new();
+    explore(1500, &[Bug::WaitForWhateverCame], move || {
+        wait_beside_an_eviction(&prepared, |base| {
+            drop(base.pool.exclusive(&base.spaces[0], PAGES[1]).unwrap());
+        });
     });
-    explore(1500, &[Bug::WaitForWhateverCame], move || scenario());
 }
 
 #[test]
 fn a_page_to_be_formatted_waits_for_no_page_that_came_into_the_frame() {
-    let scenario = nobody_waits_for_the_page_that_came(|base| {
-        drop(base.pool.fresh(&base.spaces[0], PAGES[1]).unwrap());
+    let prepared = Prepared::new();
+    explore(1500, &[Bug::WaitForWhateverCame], move || {
+        wait_beside_an_eviction(&prepared, |base| drop(base.pool.fresh(&base.spaces[0], PAGES[1]).unwrap()));
     });
-    explore(1500, &[Bug::WaitForWhateverCame], move || scenario());
 }
 
 #[test]
 fn a_shared_latch_waits_for_no_page_that_came_into_the_frame() {
-    let scenario = nobody_waits_for_the_page_that_came(|base| {
-        drop(base.pool.share(&base.spaces[0], PAGES[1], Access::Point).unwrap());
+    let prepared = Prepared::new();
+    explore(1500, &[Bug::WaitForWhateverCame], move || {
+        wait_beside_an_eviction(&prepared, |base| {
+            drop(base.pool.share(&base.spaces[0], PAGES[1], Access::Point).unwrap());
+        });
     });
-    explore(1500, &[Bug::WaitForWhateverCame], move || scenario());
 }
 
 #[test]
 fn a_look_waits_for_no_page_that_came_into_the_frame() {
-    let scenario = nobody_waits_for_the_page_that_came(|base| base.look(0, PAGES[1]).unwrap());
-    explore(1500, &[Bug::WaitForWhateverCame], move || scenario());
+    let prepared = Prepared::new();
+    explore(1500, &[Bug::WaitForWhateverCame], move || {
+        wait_beside_an_eviction(&prepared, |base| base.look(0, PAGES[1]).unwrap());
+    });
 }
 
 /// One thread looks at pages and latches what it has seen, while another one needs the frames, and the cleaner frees some.
