@@ -133,3 +133,23 @@ impl Frame {
         left == 0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How often the hand passes before it takes the frame.
+    fn spared(frame: &Frame) -> usize {
+        (0..9).take_while(|_| !frame.tick()).count()
+    }
+
+    #[test]
+    fn a_page_is_spared_by_what_it_was_used_for() {
+        let frame = Frame::default();
+        for (spare, used, passes) in [(0, 0, 0), (1, 0, 1), (0, 1, 2), (1, 1, 2), (1, 5, 2)] {
+            frame.arrive(spare);
+            (0..used).for_each(|_| frame.touch());
+            assert_eq!(spared(&frame), passes, "it came with {spare} and was used {used} times");
+        }
+    }
+}

@@ -218,6 +218,7 @@ mod tests {
         for (frames, kept, wanted) in [(64, 4, 8), (1024, 8, 32), (100_000, 8, 3125)] {
             let (_, pool) = new_pool(frames);
             assert_eq!((pool.kept_frames(), pool.wanted_free()), (kept, wanted), "{frames} frames");
+            assert_eq!(pool.bookkeeping_per_frame(), 64 + 4 + 16);
         }
     }
 

@@ -327,8 +327,38 @@ fn is_gone(done: Result<(), DiskError>) -> Result<bool, DiskError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{buffer::test_pool::new_pool, disk::Disk};
 
     const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_file_goes_piece_by_piece_and_its_bytes_are_counted() {
+        let (disk, pool) = new_pool(64);
+        let deleter = Deleter::new(pool);
+        let (one, other) = (SpaceId(20), SpaceId(21));
+        let length = 5 * *PIECES.end() / 2;
+        for (space, length) in [(one, length), (other, 4096)] {
+            disk.create(FileName::Data(space)).unwrap();
+            disk.preallocate(FileName::Data(space), 0, length).unwrap();
+            deleter.push_file(space);
+        }
+        let mut lengths = Vec::new();
+        while deleter.deletions().pending_files > 0 {
+            let _ = deleter.step();
+            let left = [one, other].map(|space| disk.len(FileName::Data(space)).unwrap());
+            let Deletions { pending_files, pending_bytes, files, bytes } = deleter.deletions();
+            assert_eq!(pending_bytes, left.iter().flatten().sum(), "after {lengths:?}");
+            assert_eq!(pending_bytes + bytes, length + 4096, "after {lengths:?}");
+            assert_eq!(
+                [pending_files, files],
+                [left.iter().flatten().count(), 2 - left.iter().flatten().count()].map(|n| n as u64)
+            );
+            lengths.extend(left[0]);
+        }
+        // Nobody syncs the log: the pieces become larger.
+        assert!(lengths.len() > 2 && lengths.is_sorted_by(|a, b| a > b), "{lengths:?}");
+        assert_eq!(deleter.take_gone(), [one, other]);
+    }
 
     fn synced(longest_sync: Duration) -> Neighbours {
         Neighbours { longest_sync, ..Neighbours::default() }

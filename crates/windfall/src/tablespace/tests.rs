@@ -10,6 +10,7 @@ use crate::{
         BufferPool, Durability, Space,
         test_pool::{PAGE_SIZE, new_pool},
     },
+    disk::{Disk, FileName},
     error::Result,
     ids::{PageNo, SpaceId},
     mtr::Mtr,
@@ -109,6 +110,24 @@ fn pages_are_given_one_behind_the_other() {
 }
 
 #[test]
+fn a_large_file_grows_in_steps() {
+    let (disk, pool) = new_pool(1024);
+    let base = Base { space: pool.attach(SpaceId(20), Durability::Logged), pool };
+    let mut lengths = BTreeSet::new();
+    for n in 1..=100 {
+        let last = (0..20).map(|_| base.allocate(0)).last().unwrap();
+        base.pool.flush_all().unwrap();
+        let used = u64::from(last + 1) * PAGE_SIZE as u64;
+        let length = disk.len(FileName::Data(base.space.id())).unwrap().unwrap();
+        let spare = length - used;
+        // A small file is as long as it has to be; a large one is a little longer.
+        assert!(if used < 1 << 20 { spare == 0 } else { spare <= used / 8 + (2 << 20) }, "{used}: {spare}");
+        lengths.insert(length);
+        assert!(n < 20 || lengths.len() < 20, "its length changes with each flush");
+    }
+}
+
+#[test]
 fn what_is_not_in_use_cannot_be_freed() {
     let base = Base::new();
     let page = base.allocate(0);
@@ -173,6 +192,21 @@ fn how_far_a_tablespace_goes_is_learnt_once() {
     assert_eq!(base.space.map_groups(), 2);
 }
 
+#[test]
+fn what_is_freed_far_below_is_found_again() {
+    let base = Base::new();
+    assert_eq!(base.allocate(0), 1);
+    base.fill(0, &[7]);
+    // With the last page of a group the search begins in the next one.
+    assert_eq!([0, 0].map(|near| base.allocate(near)), [7, SPAN + 1]);
+    base.fill(1, &[9]);
+    assert_eq!([SPAN, SPAN].map(|near| base.allocate(near)), [SPAN + 9, 2 * SPAN + 1]);
+    base.fill(2, &[]);
+    base.free(7).unwrap();
+    assert_eq!(base.allocate(2 * SPAN + 5), 7);
+    assert_eq!(base.allocate(2 * SPAN + 5), 3 * SPAN + 1);
+}
+
 /// It learns by the map before that there is a group, and finds that one full: a free page lies far below both.
 #[test]
 fn maps_are_latched_in_rising_order_after_a_restart() {
@@ -185,7 +219,13 @@ fn maps_are_latched_in_rising_order_after_a_restart() {
     base.fill(2, &[]);
     base.fill(0, &[7]);
     base.space.forget();
-    assert_eq!(base.allocate(2 * SPAN + 5), 7);
+    let mut mtr = Mtr::begin(&base.pool).unwrap();
+    mtr.latch(&base.space, PageNo(1)).unwrap();
+    let slot = allocate(&mut mtr, &base.space, PageType::Leaf, 0, PageNo(2 * SPAN + 5)).unwrap();
+    assert_eq!(mtr.id(slot).page, PageNo(7));
+    let latched: Vec<u32> = mtr.latched(base.space.id()).map(|page| page.0).collect();
+    assert_eq!(latched, [1, 0, 7], "a map that is full stays latched");
+    mtr.commit().unwrap();
 }
 
 /// One mini-transaction frees and allocates: what is free below a map that it has latched is not for it.

@@ -74,6 +74,9 @@ fn what_is_wrong_on_disk_is_not_read() {
         assert!(error.to_string().contains("another page's content"), "{error}");
     }
     page.set_u8(200, page.u8(200) ^ 1);
+    let nothing = blank(PAGE_SIZE);
+    let error = base.pool.verify(id, Page::new(&nothing)).unwrap_err();
+    assert!(error.to_string().contains("it was never written"), "{error}");
     let error = base.pool.verify(id, page).unwrap_err();
     assert!(error.to_string().contains("its checksum is wrong"), "{error}");
     // Whoever has written these has made a checksum, too.

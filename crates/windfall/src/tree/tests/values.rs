@@ -228,3 +228,23 @@ fn making_room_for_an_entry_takes_no_more_log_than_is_promised() {
     }
     assert!(worst.1 > 3, "{worst:?}: no entry met more than one full node");
 }
+
+/// How often a leaf is merged, and when, is a matter of cost: not after each of many removals, and never a root.
+#[test]
+fn merges_are_asked_for_by_leaves_that_hold_little() {
+    for (rows, expected) in [(20, &[][..]), (200, &[24, 16, 8, 7, 6, 5, 4, 3, 2, 1, 0])] {
+        let tree = tree(4096);
+        for n in 0..rows {
+            put(&tree, &[n], header(1), &[7; 20]);
+        }
+        let mut asked = (0..rows / 2).collect::<Vec<_>>();
+        asked.reverse();
+        asked.retain(|n| {
+            let mut mtr = tree.store().begin().unwrap();
+            let asks = tree.seek_for_change(&mut mtr, &[*n], None).unwrap().remove(&mut mtr);
+            mtr.commit().unwrap();
+            asks
+        });
+        assert_eq!(asked, expected, "of {rows} rows");
+    }
+}
