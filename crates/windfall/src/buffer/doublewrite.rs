@@ -177,3 +177,51 @@ fn collect(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::SimulatedDisk;
+
+    const SIZE: usize = 4096;
+
+    /// A page that says of itself what it is, and its LSN.
+    fn sealed(page: u32, lsn: u64) -> (PageId, IoBuffer) {
+        let id = PageId { space: SpaceId(20), page: PageNo(page) };
+        let words = words(&[0; SIZE]);
+        let made = Page::new(&words);
+        (made.set_u64(8, id.space.0), made.set_u64(16, lsn), made.set_u32(24, page));
+        made.seal();
+        let (mut bytes, mut buffer) = (Vec::new(), IoBuffer::new(SIZE));
+        made.append_to(0, SIZE, &mut bytes);
+        buffer.bytes_mut()[..SIZE].copy_from_slice(&bytes);
+        (id, buffer)
+    }
+
+    #[test]
+    fn a_copy_counts_if_it_is_the_one_that_the_header_names() {
+        let disk = SimulatedDisk::new(1);
+        let mut file = Doublewrite::default();
+        Doublewrite::create(&disk, SIZE).unwrap();
+        let batch = |lsns: [u64; 4]| (1..).zip(lsns).map(|(page, lsn)| sealed(page, lsn)).collect::<Vec<_>>();
+        let found = || {
+            let copies = Doublewrite::copies(&disk, SIZE).unwrap();
+            copies.into_iter().map(|(id, (lsn, _))| (id.page.0, lsn.0)).collect::<Vec<_>>()
+        };
+        for lsns in [[10, 11, 12, 13], [20, 21, 22, 9]] {
+            file.write(&disk, &mut *disk.queue(), &batch(lsns), SIZE).unwrap();
+        }
+        assert_eq!(found(), [(1, 20), (2, 21), (3, 22), (4, 13)], "the youngest of each page");
+        // Of the second batch one copy is torn, and one is whole and another page's, or of another time.
+        let put = |n: usize, bytes: &[u8]| {
+            let at = half(SIZE) + (HEADER + n * SIZE) as u64;
+            disk.write(FileName::Doublewrite, at, bytes).unwrap();
+        };
+        let mut torn = sealed(1, 20).1;
+        torn.bytes_mut()[600] ^= 1;
+        put(0, torn.bytes());
+        put(1, sealed(2, 23).1.bytes());
+        put(2, sealed(9, 22).1.bytes());
+        assert_eq!(found(), [(1, 10), (2, 11), (3, 12), (4, 13)]);
+    }
+}

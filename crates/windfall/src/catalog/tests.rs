@@ -9,7 +9,10 @@ use crate::{
     env::{Env, SimulatedEnv},
     error::{Error, SchemaError, UsageError},
     store::Tree,
-    sync::{Arc, Mutex, Rank},
+    sync::{
+        Arc, Mutex, Rank,
+        work::{self, Work},
+    },
 };
 
 type Act = Box<dyn FnMut() + Send>;
@@ -363,6 +366,26 @@ fn a_large_index_is_written_once_from_its_first_page_to_its_last() -> Result<()>
 
 fn hashed(table: &Table) -> Vec<bool> {
     table.inner.look(|shape| shape.trees().map(|tree| tree.hash().is_on()).collect())
+}
+
+#[test]
+fn a_read_by_a_hint_looks_at_one_page() -> Result<()> {
+    let (db, _) = open(&SimulatedDisk::new(1), 1)?;
+    let table = db.create_table("t", TableOptions::default())?;
+    for n in 0..5000u32 {
+        table.insert(&n.to_be_bytes(), &[7; 100])?;
+    }
+    let frames = || {
+        let before = work::so_far();
+        (0..500u32).for_each(|n| assert!(table.get(&n.to_be_bytes()).unwrap().is_some()));
+        (work::so_far() - before).of(Work::Frame)
+    };
+    assert!(frames() >= 1000, "a tree of one page needs no hint");
+    table.set_hash_index(true);
+    let with_hints = (0..40).map(|_| frames()).min();
+    // Two keys may want one place of the index.
+    assert!(with_hints < Some(750), "{with_hints:?} pages for 500 reads");
+    Ok(())
 }
 
 #[test]
