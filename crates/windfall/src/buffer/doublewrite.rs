@@ -190,7 +190,9 @@ mod tests {
         let id = PageId { space: SpaceId(20), page: PageNo(page) };
         let words = words(&[0; SIZE]);
         let made = Page::new(&words);
-        (made.set_u64(8, id.space.0), made.set_u64(16, lsn), made.set_u32(24, page));
+        made.set_u64(8, id.space.0);
+        made.set_u64(16, lsn);
+        made.set_u32(24, page);
         made.seal();
         let (mut bytes, mut buffer) = (Vec::new(), IoBuffer::new(SIZE));
         made.append_to(0, SIZE, &mut bytes);
