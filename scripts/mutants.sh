@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # How many small changes of the engine's code do its tests notice? Draws a sample of what `cargo mutants` can change on
 # the floors that .cargo/mutants.toml names, and runs the tests with each change: first those beside the code that are
-# quick, and the others if these pass. What was found is kept for this state of the code, so that the next call goes on with the sample.
+# quick, and the others if these pass. What was found is kept for this state of the code, so that the next call goes on
+# with the sample.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/common.sh

@@ -4,11 +4,11 @@
 //! still the same. Writers and those who must not be disturbed latch. The idea is that of `LeanStore`'s hybrid latch
 //! (Leis, Haubenschild, Neumann 2019).
 //!
-//! **Invariants.** Latches belong to frames, and the order in which they are taken to pages: who waits says whether the frame
-//! still has his page, and is asked whenever the latch changes hands. So nobody waits for whoever latched another page
-//! that came into the frame, and who may wait for a page that he holds. The version grows with every exclusive release that changed something, and is never reset: not when
+//! **Invariants.** The version grows with every exclusive release that changed something, and is never reset: not when
 //! the frame gets another page, not when the pool shrinks. A version says nothing about *which* page the frame holds:
-//! the tag is to be read under the version that is validated.
+//! the tag is to be read under the version that is validated. Latches belong to frames, and the order in which they are
+//! taken to pages: who waits says whether the frame still has his page, and is asked whenever the latch changes hands. So
+//! he never waits for the holder of another page that came into the frame, who may wait for a page of his.
 //!
 //! **May touch.** `work`, to count waits.
 //!

@@ -122,7 +122,7 @@ fn in_processes_on(above: &Path, test: &'static str, stages: &[&dyn Fn(&Case)]) 
     let folder = tempfile::tempdir_in(above).unwrap();
     for stage in 0..stages.len() {
         let mut command = Command::new(current_exe().unwrap());
-        command.args([test, "--exact", "--nocapture", "--include-ignored"]);
+        command.args([test, "--exact", "--nocapture"]);
         command.env(CASE, test).env(STAGE, stage.to_string()).env(FOLDER, folder.path());
         check(test, &command.output().unwrap(), DONE, &again(test));
     }
@@ -190,7 +190,7 @@ fn soak() {
         let again = command(test, true, seed);
         println!("{again}");
         let mut command = Command::new(current_exe().unwrap());
-        command.args([test, "--exact", "--nocapture", "--include-ignored"]);
+        command.args([test, "--exact", "--nocapture"]);
         command.env(SCALE, "long").env(SEED, seed.to_string());
         check(test, &command.output().unwrap(), "1 passed", &again);
         1
