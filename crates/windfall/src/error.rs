@@ -174,6 +174,13 @@ pub enum DiskError {
     Crashed,
 }
 
+impl DiskError {
+    /// Whether it was a sync that failed, for whatever reason: what it was to make durable may be lost then.
+    pub(crate) fn is_of_sync(&self) -> bool {
+        matches!(self, Self::Io { action: "sync", .. } | Self::Full { action: "sync", .. })
+    }
+}
+
 /// Damage found in a file.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -13,7 +13,7 @@ mod soak;
 use std::{env::var, fmt, str::FromStr, time::Instant};
 
 use guard::{AGAIN, Guard, mix};
-use history::{Live, Model, Step, observe, open, script, verify};
+use history::{Live, Model, Step, files, observe, open, script, verify};
 use windfall::{
     Error, FlushLog,
     disk::{
@@ -29,8 +29,8 @@ const STEPS: usize = 70;
 /// After so many steps the database is closed and opened again, so that faults meet recovery, too.
 const REOPEN: usize = 23;
 
-const FAULTS: [Fault; 5] =
-    [Fault::WriteFails, Fault::ReadFails, Fault::SyncFails, Fault::Full, Fault::TornPage];
+const FAULTS: [Fault; 6] =
+    [Fault::WriteFails, Fault::ReadFails, Fault::SyncFails, Fault::SyncFull, Fault::Full, Fault::TornPage];
 const MODES: [FlushLog; 3] = [FlushLog::Sync, FlushLog::Write, FlushLog::Lazy];
 
 /// What fails, and when.
@@ -78,6 +78,10 @@ impl FromStr for Case {
 }
 
 impl Case {
+    fn fails_syncs(&self) -> bool {
+        matches!(self.fault, Fault::SyncFails | Fault::SyncFull)
+    }
+
     fn command(&self) -> String {
         format!(
             "{VARIABLE}='{self}' cargo test -p windfall --test faults -- --exact --ignored --nocapture one_case_again"
@@ -129,7 +133,7 @@ impl History {
             match open(&self.disk, self.case.seed) {
                 Ok(live) => {
                     live.db.set_flush_log_at_trx_commit(self.case.mode);
-                    let made = self.case.fault == Fault::SyncFails && self.disk.failures() > failures;
+                    let made = self.case.fails_syncs() && self.disk.failures() > failures;
                     assert!(!made, "opened although a sync had failed");
                     self.live = Some(live);
                     return self.settle();
@@ -192,14 +196,21 @@ impl History {
     fn step(&mut self, step: &Step) {
         let Some(live) = &mut self.live else { return };
         let failures = self.disk.failures();
+        let in_use =
+            self.case.fails_syncs().then(|| files::segments_in_use(&self.disk, live.db.metrics().log_age));
         let done = live.apply(step);
-        let sync_failed = self.case.fault == Fault::SyncFails && self.disk.failures() > failures;
+        let sync_failed = self.case.fails_syncs() && self.disk.failures() > failures;
         let stops = sync_failed && {
             let next = live.db.checkpoint();
-            // A segment of the log that is being prepared is thrown away; all else stops the database.
-            let is_segment = matches!(self.disk.failed(), Some(("sync", FileName::Log(_))));
+            // A segment of the log that is being prepared is thrown away, be it out of one that is needed no more; all else
+            // stops the database.
+            let floor = files::segments_in_use(&self.disk, 0).start;
+            let is_needed =
+                |number: u64| number >= floor && in_use.as_ref().is_some_and(|some| number < some.end);
+            let is_new =
+                matches!(self.disk.failed(), Some(("sync", FileName::Log(number))) if !is_needed(number));
             let stops = matches!(next, Err(Error::Poisoned(_)));
-            assert!(stops || is_segment, "{step:?}: after a failed sync: {next:?}");
+            assert!(stops || is_new, "{step:?}: after a failed sync of {:?}: {next:?}", self.disk.failed());
             stops
         };
         match (self.model.after(step), done) {
@@ -346,6 +357,11 @@ fn every_read_fails() {
 #[test]
 fn every_sync_fails() {
     assert!(all(Fault::SyncFails) > 400, "too few to mean anything");
+}
+
+#[test]
+fn every_sync_finds_the_disk_full() {
+    assert!(all(Fault::SyncFull) > 400, "too few to mean anything");
 }
 
 #[test]

@@ -451,10 +451,7 @@ impl BufferPool {
 
     /// A failure of the doublewrite file's sync leaves its content unknown; other failures leave nothing behind.
     fn unless_benign(&self, error: DiskError) -> Error {
-        match error {
-            DiskError::Io { action: "sync", .. } => self.ground.health.poison(&error.to_string()),
-            other => other.into(),
-        }
+        if error.is_of_sync() { self.ground.health.poison(&error.to_string()) } else { error.into() }
     }
 
     /// Makes the files of tablespaces that have none.

@@ -257,12 +257,12 @@ impl Segments {
 
     /// Removes a file of which no segment could be made. Says whether it is gone; it has to be if its sync has failed.
     fn throw_away(&self, number: u64, error: &DiskError) -> Result<bool> {
-        match (self.disk.remove(FileName::Log(number)), error) {
-            (Ok(()) | Err(DiskError::Missing { .. }), _) => Ok(true),
-            (Err(stays), DiskError::Io { action: "sync", .. }) => {
+        match self.disk.remove(FileName::Log(number)) {
+            Ok(()) | Err(DiskError::Missing { .. }) => Ok(true),
+            Err(stays) if error.is_of_sync() => {
                 Err(self.health.poison(&format!("{error}; and then: {stays}")))
             }
-            (Err(_), _) => Ok(false),
+            Err(_) => Ok(false),
         }
     }
 

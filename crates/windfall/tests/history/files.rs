@@ -59,6 +59,14 @@ pub fn forget_below_the_floor(disk: &SimulatedDisk) {
     disk.sync_folder(Folder::Log).unwrap();
 }
 
+/// The numbers of the segments that hold a part of the log when so many bytes of it lie above its floor.
+#[allow(dead_code, reason = "only some tests need it")]
+pub fn segments_in_use(disk: &SimulatedDisk, age: u64) -> core::ops::Range<u64> {
+    let Some(control) = control(disk) else { return 0..0 };
+    let (room, floor) = (u64_at(&control, 56) - 4096, u64_at(&control, 64));
+    floor / room..(floor + age).div_ceil(room)
+}
+
 /// The segments of the log from the one with its floor on, each with the stream's position of its first byte.
 fn segments(disk: &SimulatedDisk, control: &[u8]) -> impl Iterator<Item = (u64, FileName, Vec<u8>)> {
     let (room, floor) = (u64_at(control, 56) - 4096, u64_at(control, 64));

@@ -22,6 +22,8 @@ pub enum Fault {
     /// A sync fails. Some of what it was to make durable is lost, readers still see it, and later syncs succeed
     /// without it.
     SyncFails,
+    /// As [`Fault::SyncFails`], but what was missing was space: some file systems look for it only then.
+    SyncFull,
     /// The write of a page to a data file fails, and its beginning has arrived.
     TornPage,
     /// A write is acknowledged and never happens.
@@ -89,7 +91,7 @@ impl Fault {
             Self::WriteFails => !matches!(kind, Kind::PlainRead | Kind::Read | Kind::Sync),
             Self::ReadFails => matches!(kind, Kind::PlainRead | Kind::Read),
             Self::Full => matches!(kind, Kind::Write | Kind::Grow),
-            Self::SyncFails => kind == Kind::Sync,
+            Self::SyncFails | Self::SyncFull => kind == Kind::Sync,
             Self::TornPage => kind == Kind::Write && matches!(file, FileName::Data(_)),
             Self::LostWrite | Self::ForgottenWrite | Self::MisdirectedWrite { .. } => kind == Kind::Write,
         }

@@ -307,7 +307,7 @@ impl SimulatedDisk {
             state.cut();
         }
         let result = match state.strike(action, kind, file) {
-            Some(Fault::Full) => Err(failed(action, &path(file), io::ErrorKind::StorageFull.into())),
+            Some(Fault::Full) => Err(full(action, file)),
             Some(Fault::Eio | Fault::WriteFails | Fault::ReadFails) if kind != Kind::Sync => {
                 Err(eio(action, file))
             }
@@ -340,6 +340,15 @@ fn path(file: FileName) -> PathBuf {
 
 fn eio(action: &'static str, file: FileName) -> DiskError {
     failed(action, &path(file), rustix::io::Errno::IO.into())
+}
+
+fn full(action: &'static str, file: FileName) -> DiskError {
+    failed(action, &path(file), io::ErrorKind::StorageFull.into())
+}
+
+/// What a sync says that fails so.
+fn unsynced(action: &'static str, file: FileName, fault: Fault) -> DiskError {
+    if fault == Fault::SyncFull { full(action, file) } else { eio(action, file) }
 }
 
 impl State {
@@ -436,7 +445,7 @@ impl State {
         if growth > 0 && (is_full || self.capacity.is_some_and(|most| self.used() + growth > most)) {
             self.failures += 1;
             self.failed = Some((action, file));
-            return Err(failed(action, &path(file), io::ErrorKind::StorageFull.into()));
+            return Err(full(action, file));
         }
         Ok(())
     }
@@ -567,10 +576,10 @@ impl Disk for SimulatedDisk {
     fn sync(&self, file: FileName) -> Result<(), DiskError> {
         work::count(if matches!(file, FileName::Log(_)) { Work::LogSync } else { Work::Sync });
         self.operate_on("sync", file, Kind::Sync, |state, id, fault| {
-            if fault.is_some() {
+            if let Some(fault) = fault {
                 let chance = state.chance.clone();
                 state.inode(id).sync_badly(&chance);
-                return Err(eio("sync", file));
+                return Err(unsynced("sync", file, fault));
             }
             state.inode(id).sync();
             Ok(())
@@ -586,10 +595,10 @@ impl Disk for SimulatedDisk {
             Folder::Data => FileName::Data(crate::ids::SpaceId::NONE),
         };
         self.operate("sync the folder of", file, Kind::Sync, |state, fault| {
-            if fault.is_some() {
+            if let Some(fault) = fault {
                 let chance = state.chance.clone();
                 state.names.sync_badly(folder, &chance);
-                return Err(eio("sync the folder of", file));
+                return Err(unsynced("sync the folder of", file, fault));
             }
             state.names.sync(folder);
             state.collect();

@@ -45,12 +45,18 @@ fn files(disk: &SimulatedDisk) -> Vec<FileName> {
     disk.list(Folder::Log).unwrap()
 }
 
+/// Out of an old file or a new one, and how its sync fails.
+fn both() -> impl Iterator<Item = (bool, Fault)> {
+    let faults = [Fault::SyncFails, Fault::SyncFull];
+    [false, true].into_iter().flat_map(move |old| faults.map(|fault| (old, fault)))
+}
+
 #[test]
 fn a_segment_whose_sync_has_failed_is_thrown_away() {
-    for old in [false, true] {
+    for (old, fault) in both() {
         let Prepared { disk, health, log } = about_to_prepare(old);
         let before = files(&disk);
-        disk.fail_nth(1, Fault::SyncFails, false);
+        disk.fail_nth(1, fault, false);
         assert!(matches!(log.step(), Next::Idle(_)));
         let refused = log.admit(100).unwrap_err();
         assert!(matches!(refused, Error::Disk(_)), "{refused}");
@@ -71,9 +77,9 @@ fn a_segment_whose_sync_has_failed_is_thrown_away() {
 
 #[test]
 fn a_segment_that_can_neither_be_trusted_nor_removed_stops_the_database() {
-    for old in [false, true] {
+    for (old, fault) in both() {
         let Prepared { disk, health, log } = about_to_prepare(old);
-        disk.fail_nth(1, Fault::SyncFails, false);
+        disk.fail_nth(1, fault, false);
         // The writes before the sync are spared.
         disk.fail_nth(if old { 2 } else { 4 }, Fault::WriteFails, false);
         let _ = log.step();
@@ -84,9 +90,9 @@ fn a_segment_that_can_neither_be_trusted_nor_removed_stops_the_database() {
 
 #[test]
 fn a_failing_sync_of_the_folder_stops_the_database() {
-    for old in [false, true] {
+    for (old, fault) in both() {
         let Prepared { disk, health, log } = about_to_prepare(old);
-        disk.fail_nth(2, Fault::SyncFails, false);
+        disk.fail_nth(2, fault, false);
         let _ = log.step();
         assert_eq!(disk.failures(), 1);
         assert!(health.is_poisoned());
