@@ -78,7 +78,8 @@ impl<'a> Mtr<'a> {
         self.pool
     }
 
-    fn find(&self, id: PageId) -> Option<Slot> {
+    /// The page, if it is latched.
+    pub fn find(&self, id: PageId) -> Option<Slot> {
         self.pages.iter().position(|memo| memo.as_ref().is_some_and(|m| m.id == id)).map(Slot)
     }
 

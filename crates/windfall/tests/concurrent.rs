@@ -11,7 +11,7 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{
-            AtomicBool, AtomicU64,
+            AtomicBool, AtomicI64, AtomicU64,
             Ordering::{Relaxed, SeqCst},
         },
     },
@@ -491,6 +491,88 @@ fn everything_at_once() {
     let db = Database::open(folder.path(), options()).expect("a database");
     assert_eq!(db.check().expect("a check").findings, Vec::<String>::new());
     assert_eq!(db.table("all").expect("the table").rows().expect("rows").count(), FRAMES as usize * 5);
+}
+
+/// The bytes of a value, which come with so long a pause that others get their turn amid the call.
+struct Slow(std::io::Cursor<Vec<u8>>);
+
+impl std::io::Read for Slow {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        std::thread::sleep(Duration::from_micros(200));
+        self.0.read(out)
+    }
+}
+
+/// Few rows, which all writers want, and fewer index keys, of which each may be had once. What an insert or a deletion says of
+/// its row is true whoever comes before and after: so what they have said, added up, is what is there in the end.
+#[test]
+fn rows_that_everybody_wants() {
+    const WANTED: u8 = 6;
+    const INDEX_KEYS: u8 = 5;
+    let folder = tempfile::tempdir().expect("a folder");
+    let db = Database::open(folder.path(), options()).expect("a database");
+    let unique = TableOptions::default().index("holder", IndexOptions::on_value(0..1).unique());
+    let table = db.create_table("t", unique).expect("a table");
+    let (seed, stop) = (seed(), AtomicBool::new(false));
+    let balance: [AtomicI64; WANTED as usize] = Default::default();
+    let refused = |error: &Error| {
+        matches!(error, Error::Schema(SchemaError::DuplicateKey(_) | SchemaError::NoRow { .. }))
+    };
+    let writer = |thread: u64| {
+        let mut chance = StdRng::seed_from_u64(seed.wrapping_mul(1000) + thread);
+        let mut done = 0u64;
+        while !stop.load(Relaxed) {
+            let key = chance.random_range(0..WANTED);
+            let mut value = vec![key; chance.random_range(2..400)];
+            value[0] = chance.random_range(0..INDEX_KEYS);
+            let change = match chance.random_range(0..8) {
+                0..2 => table.insert(&[key], &value).map(|()| 1),
+                2 => {
+                    value.resize(9000, key);
+                    let length = value.len() as u64;
+                    table.insert_stream(&[key], length, &mut Slow(std::io::Cursor::new(value))).map(|()| 1)
+                }
+                3..5 => table.update(&[key], &value).map(|()| 0),
+                5..7 => table.delete(&[key]).map(|there| -i64::from(there)),
+                _ => table.get(&[key]).map(|read| {
+                    let is_its = |read: &[u8]| read[1..].iter().all(|byte| *byte == key);
+                    assert!(read.is_none_or(|read| is_its(&read)), "row {key} has the value of another one");
+                    0
+                }),
+            };
+            match change {
+                Ok(change) => {
+                    balance[usize::from(key)].fetch_add(change, SeqCst);
+                    done += 1;
+                }
+                Err(error) => assert!(refused(&error), "row {key}: {error}"),
+            }
+        }
+        done
+    };
+    let done: u64 = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..4).map(|thread| scope.spawn(move || writer(thread))).collect();
+        let (start, time) = (Instant::now(), seconds(4));
+        while start.elapsed() < time && writers.iter().all(|writer| !writer.is_finished()) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        stop.store(true, SeqCst);
+        writers.into_iter().map(|writer| writer.join().expect("a writer")).sum()
+    });
+    println!("{done} calls");
+    assert!(done > 200, "{done} calls are too few to mean anything");
+    let rows: BTreeMap<Vec<u8>, Vec<u8>> =
+        table.rows().expect("rows").map(|row| row.expect("a row")).collect();
+    let sums: Vec<i64> = balance.iter().map(|sum| sum.load(SeqCst)).collect();
+    let there: Vec<i64> = (0..WANTED).map(|key| i64::from(rows.contains_key(&vec![key]))).collect();
+    assert_eq!(sums, there, "inserts without deletions, by row, and whether it is there");
+    let held: Vec<_> =
+        table.index("holder").expect("the index").range::<&[u8]>(..).expect("entries").collect();
+    let held: BTreeMap<_, _> =
+        held.into_iter().map(|row| row.expect("a row")).map(|row| (row.key, row.value)).collect();
+    assert!(held == rows, "the index has {} rows, the table {}", held.len(), rows.len());
+    assert_eq!(db.check().expect("a check").findings, Vec::<String>::new());
+    db.close().expect("a clean end");
 }
 
 /// The database is closed while others work: each call is done and durable, or refused, and none hangs.

@@ -1,6 +1,7 @@
 //! Tests of statements beside row calls, on a simulated disk, where a test may act at chosen places within a statement.
 
-use std::collections::BTreeMap;
+use core::time::Duration;
+use std::{collections::BTreeMap, sync::mpsc, thread};
 
 use crate::{
     Database, IndexOptions, Options, Result, Table, TableOptions,
@@ -458,4 +459,27 @@ fn a_panic_amid_a_statement_stops_the_database_and_nobody_waits() -> Result<()> 
         assert_eq!(db.check()?.findings, Vec::<String>::new(), "{what}");
     }
     Ok(())
+}
+
+/// A check has the table to itself: what is called meanwhile comes behind it.
+#[test]
+fn who_is_alone_with_a_table_holds_up_its_calls() {
+    let (db, _env) = open(&SimulatedDisk::new(1), 1).unwrap();
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    let (tell, told) = mpsc::channel();
+    thread::scope(|scope| {
+        let table = &table;
+        let alone = db.engine().catalog.alone("t", |_| {
+            scope.spawn(move || {
+                tell.send("it begins").unwrap();
+                table.put(b"key", b"value").unwrap();
+                tell.send("it is done").unwrap();
+            });
+            assert_eq!(told.recv(), Ok("it begins"));
+            told.recv_timeout(Duration::from_millis(500))
+        });
+        assert_eq!(alone, Some(Err(mpsc::RecvTimeoutError::Timeout)), "a row is changed under a check");
+        assert_eq!(told.recv(), Ok("it is done"));
+    });
+    assert_eq!(table.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
 }

@@ -181,6 +181,9 @@ bugs! {
     SpaceReused,
     /// Transaction numbers are used again after a restart.
     TransactionReused,
+    // transaction/lock.rs
+    /// A call does not wait for the row that another one changes.
+    RowNotLocked,
     // transaction/mod.rs
     /// What was unfinished at a crash is not rolled back.
     RollbackForgotten,
@@ -191,6 +194,8 @@ bugs! {
     /// A rollback leaves the entries of secondary trees.
     EntriesNotTakenBack,
     // catalog/ddl.rs
+    /// Who is to be alone with a table leaves its gate open.
+    GateLeftOpen,
     /// A tablespace is given up before its drop is in the log.
     DropBeforeLog,
     /// A drop leaves the secondary trees.

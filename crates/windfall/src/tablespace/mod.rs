@@ -147,12 +147,14 @@ fn last_latched(mtr: &Mtr<'_>, space: &Space) -> Option<u32> {
 /// Latches the map page of a group that exists, unless it is latched already. Says whether it was not.
 fn latch_made(mtr: &mut Mtr<'_>, space: &Arc<Space>, group: u32) -> Result<(Slot, bool)> {
     let page = PageNo(group * pages_a_map(mtr.pool().page_size()));
-    let is_first = !mtr.latched(space.id()).any(|latched| latched == page);
+    if let Some(map) = mtr.find(PageId { space: space.id(), page }) {
+        return Ok((map, false));
+    }
     debug_assert!(
-        !is_first || last_latched(mtr, space).is_none_or(|last| last < group),
+        last_latched(mtr, space).is_none_or(|last| last < group),
         "map pages are latched in rising order"
     );
-    Ok((mtr.latch(space, page)?, is_first))
+    Ok((mtr.latch(space, page)?, true))
 }
 
 /// Latches the map page of a group, which is new when the tablespace has not grown so far. The group before it exists. No

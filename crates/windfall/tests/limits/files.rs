@@ -65,7 +65,7 @@ fn is_truncated(n: u32) -> bool {
 }
 
 /// A file system in memory with room for many files: they are made and synced there in no time.
-fn in_memory() -> Option<&'static Path> {
+pub fn in_memory() -> Option<&'static Path> {
     let folder = Path::new("/dev/shm");
     let stat = rustix::fs::statvfs(folder).ok()?;
     (stat.f_bavail * stat.f_bsize > 1 << 30 && tempfile::tempdir_in(folder).is_ok()).then_some(folder)

@@ -13,6 +13,7 @@ mod full;
 mod guard;
 mod keys;
 mod long;
+mod maps;
 mod memory;
 mod pool;
 #[path = "../soak/mod.rs"]
@@ -39,7 +40,7 @@ const SCALE: &str = "WINDFALL_LIMITS";
 const SEED: &str = "WINDFALL_LIMITS_SEED";
 
 /// The cases that have more to show in full, or with another seed.
-const CASES: [&str; 12] = [
+const CASES: [&str; 13] = [
     files::MANY_FILES,
     files::MANY_TABLES,
     memory::BOUNDED,
@@ -48,6 +49,7 @@ const CASES: [&str; 12] = [
     keys::LONG_KEYS,
     long::STREAMED,
     long::KILLED,
+    maps::SEVERAL,
     clocks::SIMULATED,
     clocks::THREADS,
     full::FILE_SIZE,

@@ -1,0 +1,135 @@
+//! A tree of several allocation maps, and threads that make and free pages in all of it at once.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Read},
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+    thread,
+    time::Duration,
+};
+
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use windfall::{Database, FlushLog, Options, Table, TableOptions};
+
+use crate::{Case, assert_sound, files::in_memory, in_processes_on, seed, sized};
+
+pub const SEVERAL: &str = "maps::threads_in_a_tree_of_several_maps";
+
+const PAGE: u64 = 4096;
+/// How many pages a map speaks for.
+const SPAN: u64 = (PAGE - 128) * 8;
+/// How long a value is that only takes room.
+const FILLER: u64 = 8 << 20;
+const THREADS: u64 = 4;
+
+type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn open(case: &Case) -> Database {
+    let options = Options::default()
+        .page_size(PAGE as usize)
+        .buffer_pool_size(16 << 20)
+        .log_size(64 << 20)
+        .log_buffer_size(4 << 20)
+        .flush_log_at_trx_commit(FlushLog::Lazy);
+    Database::open(&case.folder, options).unwrap()
+}
+
+/// So many fillers that the last of the maps has little to give.
+fn fillers() -> u64 {
+    sized(3, 5) * SPAN * PAGE / FILLER + 1
+}
+
+/// Between any two of the fillers there are rows, and so leaves wherever there are pages.
+fn row(filler: u64, n: u64) -> Vec<u8> {
+    [filler.to_be_bytes(), n.to_be_bytes()].concat()
+}
+
+/// Those that are there at first are the first thread's.
+fn first_rows(filler: u64) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
+    (0..40).map(move |n| (row(filler, n * THREADS), vec![1; 300]))
+}
+
+fn length_of_file(case: &Case) -> u64 {
+    let files = std::fs::read_dir(case.folder.join("data")).unwrap();
+    files.map(|file| file.unwrap().metadata().unwrap().len()).max().unwrap()
+}
+
+fn rows_of(table: &Table) -> Rows {
+    let rows = table.rows().unwrap().map(Result::unwrap);
+    rows.filter(|(key, _)| key.len() > 8).collect()
+}
+
+/// A thread with rows of its own, everywhere among the fillers.
+fn work(table: &Table, thread: u64, stop: &AtomicBool) -> Rows {
+    let mut chance = StdRng::seed_from_u64(seed() << 8 | thread);
+    let mut rows = if thread == 0 { (0..fillers()).flat_map(first_rows).collect() } else { Rows::new() };
+    while !stop.load(SeqCst) {
+        let key = row(chance.random_range(0..fillers()), chance.random_range(0..200) * THREADS + thread);
+        if chance.random_ratio(1, 4) {
+            assert_eq!(table.delete(&key).unwrap(), rows.remove(&key).is_some(), "{key:?}");
+            continue;
+        }
+        // Pages are taken by leaves that split, and by chains.
+        let length = if chance.random_ratio(1, 30) {
+            chance.random_range(2..40) * PAGE
+        } else {
+            chance.random_range(100..1000)
+        };
+        let value = vec![chance.random(); length as usize];
+        table.put(&key, &value).unwrap();
+        rows.insert(key, value);
+    }
+    rows
+}
+
+/// After a restart nothing is known of the maps; all but the first are full, and what is free lies below.
+#[test]
+fn threads_in_a_tree_of_several_maps() {
+    let fill = |case: &Case| {
+        let db = open(case);
+        let table = db.create_table("t", TableOptions::default()).unwrap();
+        case.part("filled", || {
+            for filler in 0..fillers() {
+                let bytes = &mut io::repeat(filler as u8).take(FILLER);
+                table.put_stream(&filler.to_be_bytes(), FILLER, bytes).unwrap();
+                first_rows(filler).for_each(|(key, value)| table.insert(&key, &value).unwrap());
+            }
+        });
+        case.part("room made", || {
+            for filler in 1..3u64 {
+                assert!(table.delete(&filler.to_be_bytes()).unwrap());
+            }
+            db.close().unwrap();
+        });
+        let maps = length_of_file(case) / (SPAN * PAGE);
+        assert!(maps >= sized(3, 5), "only {maps} maps are full");
+    };
+    let go_on = |case: &Case| {
+        let before = length_of_file(case);
+        let db = open(case);
+        let (table, stop) = (db.table("t").unwrap(), AtomicBool::new(false));
+        let rows: Rows = case.part("threads", || {
+            thread::scope(|scope| {
+                let (table, stop) = (&table, &stop);
+                let workers: Vec<_> =
+                    (0..THREADS).map(|thread| scope.spawn(move || work(table, thread, stop))).collect();
+                thread::sleep(Duration::from_secs(sized(2, 60)));
+                stop.store(true, SeqCst);
+                workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+            })
+        });
+        assert!(rows.len() > 100, "{} rows are too few to mean anything", rows.len());
+        case.part("looked at", || {
+            assert!(rows_of(&table) == rows, "{} rows expected", rows.len());
+            assert_sound(&db, "at the end");
+            db.close().unwrap();
+        });
+        let db = open(case);
+        let table = db.table("t").unwrap();
+        assert!(rows_of(&table) == rows, "opened again: {} rows expected", rows.len());
+        let after = length_of_file(case);
+        println!("    {} rows, a file of {} MiB, {} before", rows.len(), after >> 20, before >> 20);
+        db.close().unwrap();
+    };
+    in_processes_on(in_memory().unwrap_or(&std::env::temp_dir()), SEVERAL, &[&fill, &go_on]);
+}
