@@ -3,10 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
+mod guard;
 mod history;
 
 use std::collections::BTreeMap;
 
+use guard::whole;
 use history::{Live, Model, Rows, Step, index, observe, open, script, verify};
 use windfall::{
     Database, FlushLog, TableOptions,
@@ -40,6 +42,7 @@ fn run(disk: &SimulatedDisk, seed: u64, script: &[Step]) -> Vec<Model> {
 /// A killed process leaves what it wrote and did not sync: the next one must not take it for durable.
 #[test]
 fn a_process_is_killed_and_then_the_power_is_lost() {
+    let _again = whole("crash", "a_process_is_killed_and_then_the_power_is_lost");
     let mut points = 0;
     for (seed, steps) in [(1, 60), (2, 60), (31, 120)] {
         let script = script(seed, steps);
@@ -67,6 +70,7 @@ fn a_process_is_killed_and_then_the_power_is_lost() {
 /// As above, with every kill amid the writing of pages that the log's floor then passes.
 #[test]
 fn pages_that_a_killed_process_has_written_are_made_durable() {
+    let _again = whole("crash", "pages_that_a_killed_process_has_written_are_made_durable");
     let rows = |db: &Database| -> Vec<Option<Vec<u8>>> {
         let table = db.table("t").unwrap();
         (0..40u32).map(|n| table.get(&n.to_be_bytes()).unwrap()).collect()
@@ -131,6 +135,7 @@ fn with_table(disk: &SimulatedDisk) -> (Database, SimulatedEnv, Model) {
 
 #[test]
 fn a_drop_that_fails_has_touched_nothing() {
+    let _again = whole("crash", "a_drop_that_fails_has_touched_nothing");
     let disk = SimulatedDisk::new(7);
     let (db, env, model) = with_table(&disk);
     // Too many tables for one group of the log: refused before anything is changed.
@@ -154,6 +159,7 @@ fn a_drop_that_fails_has_touched_nothing() {
 
 #[test]
 fn a_drop_that_is_not_durable_leaves_its_table_whole() {
+    let _again = whole("crash", "a_drop_that_is_not_durable_leaves_its_table_whole");
     // The drop is logged and not synced; frames are used again, pages are written, files are deleted, as far as they may.
     let drop_lazily = |disk: &SimulatedDisk| {
         let (db, env, before) = with_table(disk);
@@ -203,6 +209,7 @@ fn a_drop_that_is_not_durable_leaves_its_table_whole() {
 /// What a crash leaves of a drop is no leak, and a file that nothing tells of is one.
 #[test]
 fn a_check_tells_what_a_crash_has_left_from_what_has_leaked() {
+    let _again = whole("crash", "a_check_tells_what_a_crash_has_left_from_what_has_leaked");
     let disk = SimulatedDisk::new(3);
     let Live { db, env: _env, .. } = open(&disk, 3).unwrap();
     for name in ["dropped", "kept"] {

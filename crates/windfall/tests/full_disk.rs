@@ -1,6 +1,8 @@
 //! A disk that becomes full at any moment: a call that needs room fails and has changed nothing, the others go on, and so
 //! does everything once there is room.
 
+mod guard;
+
 use std::{
     collections::BTreeMap,
     sync::{
@@ -12,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use guard::whole;
 use windfall::{
     Database, Error, FlushLog, IndexOptions, Options, Result, Table, TableOptions,
     disk::simulated::{SimulatedDisk, Survive},
@@ -66,6 +69,7 @@ fn made(seed: u64) -> (SimulatedDisk, SimulatedEnv, Database) {
 
 #[test]
 fn a_long_value_and_a_disk_that_becomes_full_at_every_moment() {
+    let _again = whole("full_disk", "a_long_value_and_a_disk_that_becomes_full_at_every_moment");
     let operations = {
         let (disk, _env, db) = made(0);
         let before = disk.operations();
@@ -129,6 +133,7 @@ fn a_long_value_and_a_disk_that_becomes_full_at_every_moment() {
 /// Threads whose rows grow and shrink, a log of small segments, and a disk that is full now and then.
 #[test]
 fn many_threads_and_a_disk_that_is_full_now_and_then() {
+    let _again = whole("full_disk", "many_threads_and_a_disk_that_is_full_now_and_then");
     for round in 0..4u64 {
         let disk = SimulatedDisk::new(round);
         let db = open(&disk, Arc::new(RealEnv::default())).expect("a database");
@@ -224,6 +229,7 @@ impl Env for EagerEnv {
 /// in it.
 #[test]
 fn a_full_disk_keeps_no_database_shut() {
+    let _again = whole("full_disk", "a_full_disk_keeps_no_database_shut");
     // All of the history lies in the first segment of the log: there is no old one to use again.
     let open = |disk: &SimulatedDisk, env: Arc<dyn Env>| {
         let options =
@@ -261,4 +267,44 @@ fn a_full_disk_keeps_no_database_shut() {
         assert_eq!(db.check().expect(&what).findings, Vec::<String>::new(), "{what}");
     }
     assert!(operations > 5, "{operations} operations");
+}
+
+/// Nearly all pages wait to be written, and cannot be: a look-up among the others finds its way or is told, and never turns
+/// in a circle in which each page takes the place of the one that led to it.
+#[test]
+fn a_look_up_ends_where_all_other_pages_wait_to_be_written() {
+    let _again = whole("full_disk", "a_look_up_ends_where_all_other_pages_wait_to_be_written");
+    let disk = SimulatedDisk::new(1);
+    let options = Options::default()
+        .page_size(PAGE as usize)
+        .buffer_pool_size(96 * PAGE)
+        .log_size(1 << 20)
+        .log_buffer_size(64 << 10);
+    let env = SimulatedEnv::new(1);
+    let db = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options, &|_| {})
+        .expect("a database");
+    // Keys so long that the tree is high.
+    let key = |n: u32| format!("{:08x}{n:.>600}", (n / 12).wrapping_mul(0x9e37_79b9)).into_bytes();
+    let table = db.create_table("t", TableOptions::default()).expect("a table");
+    for n in 0..600 {
+        table.insert(&key(n), &[1; 300]).expect("a row");
+    }
+    db.checkpoint().expect("a checkpoint");
+    env.settle(100);
+    disk.full_from(Some(0));
+    db.set_flush_log_at_trx_commit(FlushLog::Lazy);
+    // New pages, which take room.
+    let refused = (600..2000).find_map(|n| table.insert(&key(n), &[2; 300]).err());
+    assert!(refused.is_some_and(|error| is_full(&error)), "the disk is not full");
+    // Here it must not hang.
+    for n in (0..600).step_by(25) {
+        match table.get(&key(n)) {
+            Ok(value) => assert!(value.is_some(), "row {n} is gone"),
+            Err(error) => assert!(is_full(&error), "row {n}: {error}"),
+        }
+    }
+    disk.full_from(None);
+    env.settle(300);
+    assert!((0..600).all(|n| table.get(&key(n)).expect("a row").is_some()));
+    assert_eq!(db.check().expect("a check").findings, Vec::<String>::new());
 }

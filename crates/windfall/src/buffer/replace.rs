@@ -9,7 +9,7 @@
 //! have begun can be taken back. Nobody waits for a frame without an end, not even for that: he may have latched the
 //! very page without which there is no batch ([`BufferPool::flush`]). The foreground looks at a bounded number of
 //! frames and writes none: when it finds few free ones it wakes the cleaner, and when it finds no clean victim either it
-//! waits for a frame. A victim is claimed by its latch, then its tag and state are looked at.
+//! waits for a frame. The last clean pages are no victims, so that a descent finds its way. A victim is claimed by its latch, then its tag and state are looked at.
 //!
 //! **May touch.** The rest of `buffer`.
 
@@ -39,6 +39,9 @@ pub(super) const PATIENCE: u64 = 5_000;
 
 /// The most frames that are kept for those who make room.
 const KEPT_MOST: usize = 8;
+
+/// The most clean pages that stay where all others wait to be written.
+const CLEAN_LEFT: u64 = 8;
 
 thread_local! {
     /// Whether this thread takes from what is kept.
@@ -82,6 +85,14 @@ impl BufferPool {
     /// Whether this thread may take one of the free frames.
     fn has_to_spare(&self) -> bool {
         FROM_KEPT.get() || self.free_frames() > self.kept_frames()
+    }
+
+    /// Whether a clean page may go for another one. A descent needs its parent when the child comes: among the last clean
+    /// pages each evicts the one that led to it, for ever where nothing is written.
+    fn has_clean_to_spare(&self) -> bool {
+        let limit = self.limit.load(Relaxed);
+        let not_clean = self.counters.dirty.load(Relaxed) + self.free_frames() as u64;
+        FROM_KEPT.get() || u64::from(limit).saturating_sub(not_clean) > u64::from(limit / 16).min(CLEAN_LEFT)
     }
 
     /// How many free frames are kept for those who make room.
@@ -162,7 +173,7 @@ impl BufferPool {
             }
             if descriptor.is(DIRTY | WRITING) {
                 dirty(frame);
-            } else if self.evict(frame) {
+            } else if self.has_clean_to_spare() && self.evict(frame) {
                 return Some(frame);
             }
         }

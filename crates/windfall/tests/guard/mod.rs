@@ -1,6 +1,7 @@
 //! What runs a case of a net: a failure is told with the command that runs the case again, and no case hangs.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
+#![allow(dead_code, reason = "a file of tests needs a part of it")]
 
 use core::time::Duration;
 use std::{
@@ -63,6 +64,28 @@ impl Guard {
             }
             panic!("{what}{AGAIN}{command}\n")
         })
+    }
+}
+
+/// A test that makes all its cases itself: as long as this lives, a failure is told with the command that runs it again, and
+/// no hang lasts.
+pub struct Whole {
+    command: String,
+    _guard: Guard,
+}
+
+pub fn whole(file: &str, test: &str) -> Whole {
+    let command = format!("cargo test -p windfall --test {file} -- --exact --nocapture {test}");
+    let guard = Guard::with_limit(Duration::from_mins(10));
+    *guard.watched.lock().unwrap() = Some((Instant::now(), command.clone()));
+    Whole { command, _guard: guard }
+}
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("{}{}", AGAIN.trim_start(), self.command);
+        }
     }
 }
 
