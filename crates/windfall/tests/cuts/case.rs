@@ -16,6 +16,8 @@ pub struct History {
     pub mode: FlushLog,
     /// How often it has crashed and recovered before the life that is cut.
     pub before: u32,
+    /// Whether it is one of high trees, and of calls within calls.
+    pub high: bool,
 }
 
 /// A crash: before or amid this operation of the disk, with this left.
@@ -32,8 +34,11 @@ pub struct Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let History { seed, steps, mode, before } = self.history;
+        let History { seed, steps, mode, before, high } = self.history;
         write!(f, "seed={seed} steps={steps} mode={mode:?} before={before}")?;
+        if high {
+            write!(f, " trees=high")?;
+        }
         if let Some(group) = self.group {
             write!(f, " group={group}")?;
         }
@@ -53,7 +58,7 @@ impl FromStr for Case {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let mut case = Self {
-            history: History { seed: 0, steps: 0, mode: FlushLog::Sync, before: 0 },
+            history: History { seed: 0, steps: 0, mode: FlushLog::Sync, before: 0, high: false },
             cuts: Vec::new(),
             group: None,
         };
@@ -65,6 +70,7 @@ impl FromStr for Case {
                 "group" => case.group = Some(number(value)?),
                 "steps" => case.history.steps = number(value)? as usize,
                 "before" => case.history.before = number(value)? as u32,
+                "trees" if value == "high" => case.history.high = true,
                 "mode" => {
                     let modes = [FlushLog::Sync, FlushLog::Write, FlushLog::Lazy];
                     let mode = modes.into_iter().find(|mode| format!("{mode:?}") == value);
@@ -81,7 +87,7 @@ impl FromStr for Case {
                     };
                     case.cuts.push((number(operation)?, survive));
                 }
-                _ => return Err(format!("{key:?} is unknown")),
+                _ => return Err(format!("{part:?} is unknown")),
             }
         }
         Ok(case)

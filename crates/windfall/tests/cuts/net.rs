@@ -10,7 +10,7 @@ use windfall::{
 use crate::{
     case::{Case, History},
     guard::{Guard, mix},
-    history::{Live, Model, Step, files, observe, open, script},
+    history::{Live, Model, Step, files, observe, open, script, script_of_high_trees},
 };
 
 /// What may be there after a crash, and the disk that it has left.
@@ -28,8 +28,9 @@ struct Life {
 
 impl History {
     /// The script of a life; of those before it is shorter.
-    fn script(&self, life: u32) -> Vec<Step> {
+    pub fn script(&self, life: u32) -> Vec<Step> {
         let steps = if life < self.before { self.steps.min(150) } else { self.steps };
+        let script = if self.high { script_of_high_trees } else { script };
         script(self.seed ^ u64::from(life) << 32, steps)
     }
 
@@ -104,7 +105,7 @@ impl History {
             let after = model.after(step);
             let done = open.apply(step);
             if let Some(after) = &after {
-                may.push(after.clone());
+                may.extend(model.amid(step).into_iter().chain([after.clone()]));
             }
             visit_all(&may);
             match (after, done) {
@@ -264,7 +265,9 @@ impl Net {
             let ways = [Survive::Nothing, Survive::Everything, Survive::Random(luck)];
             let first = (operation, ways[luck as usize % 3]);
             let case = Case { history, cuts: vec![first], group: None };
-            let operations = net.guard.run(&case.command(), || operations_of_recovery(cut, &case));
+            // What fails here is run again by a cut that never comes.
+            let whole = Case { cuts: vec![first, (u64::MAX, Survive::Everything)], ..case.clone() };
+            let operations = net.guard.run(&whole.command(), || operations_of_recovery(cut, &case));
             let until = net.until;
             for again in (1..=operations).take_while(|_| in_time(until)) {
                 net.cuts += 1;

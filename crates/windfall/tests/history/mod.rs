@@ -4,12 +4,13 @@
 
 pub mod files;
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, io, sync::Arc};
 
 use windfall::{
-    Database, IndexOptions, Options, Result, Session, TableOptions,
+    Database, Error, IndexOptions, Options, Result, Session, TableOptions,
     disk::{Disk, FileName, simulated::SimulatedDisk},
     env::{Env, SimulatedEnv},
+    error::UsageError,
 };
 
 pub fn options() -> Options {
@@ -52,6 +53,8 @@ pub enum Step {
     DropIndex(String),
     Put(String, Vec<u8>, Vec<u8>),
     Delete(String, Vec<u8>),
+    /// A row is put, and while its value is read another one, of whichever table: two transactions are unfinished then, in one undo stream.
+    Nested(Box<Nested>),
     /// Into a temporary table, which is made if it is not there.
     Temporary(String, Vec<u8>, Vec<u8>),
     /// The temporary tables are read, and this one is dropped, or all of them with their session.
@@ -59,6 +62,37 @@ pub enum Step {
     Scan(String),
     Checkpoint,
     Settle,
+}
+
+/// A call within a call.
+#[derive(Clone, Debug)]
+pub struct Nested {
+    table: String,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    within: (String, Vec<u8>, Vec<u8>),
+    /// Whether the value ends too early: then the row is taken back, and the other one stays.
+    fails: bool,
+}
+
+/// The value of a row, in the middle of which something else is done.
+struct Source<'a> {
+    bytes: &'a [u8],
+    /// How much is left when that is to be done.
+    turn: usize,
+    act: Option<Box<dyn FnOnce() -> Result<()> + 'a>>,
+}
+
+impl io::Read for Source<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.bytes.len() <= self.turn
+            && let Some(act) = self.act.take()
+        {
+            act().map_err(io::Error::other)?;
+        }
+        let most = out.len().min(self.bytes.len().saturating_sub(self.turn).max(1));
+        self.bytes.read(&mut out[..most])
+    }
 }
 
 pub fn script(seed: u64, steps: usize) -> Vec<Step> {
@@ -118,13 +152,65 @@ pub fn script(seed: u64, steps: usize) -> Vec<Step> {
     script
 }
 
+/// A history of trees that become high and low again: keys so long that a node has few of them, rows in floods and ebbs, and
+/// calls within calls.
+#[allow(dead_code, reason = "only some tests need it")]
+pub fn script_of_high_trees(seed: u64, steps: usize) -> Vec<Step> {
+    const ROWS: u64 = 99;
+    let chance = SimulatedEnv::new(seed ^ 0x41e5);
+    let draw = |n: u64| chance.random() % n;
+    let mut script = vec![Step::Create("t0".into(), true), Step::Create("t1".into(), false)];
+    while script.len() < steps + 2 {
+        let n = script.len() as u64;
+        // Neighbours share the beginning, so that what separates them is long; inner nodes do not.
+        let key = |n: u64| {
+            let group = SimulatedEnv::new(n / 12).random() as u32;
+            format!("{group:08x}{:.>680}", n % 12).into_bytes()
+        };
+        let value = |length: u64, stamp: u64| -> Vec<u8> {
+            [stamp as u8 % 6; 8]
+                .into_iter()
+                .chain((n as u32).to_le_bytes())
+                .chain((0..length).map(|_| stamp as u8))
+                .collect()
+        };
+        let table = format!("t{}", draw(5) / 4);
+        let is_ebb = n % 340 >= 120;
+        script.push(match draw(40) {
+            0 => Step::Checkpoint,
+            1..4 => Step::Settle,
+            4 => Step::CreateIndex(table),
+            5 if !is_ebb => Step::DropIndex(table),
+            6..9 if !is_ebb => {
+                let (first, second) = (draw(60), draw(59));
+                let within =
+                    (format!("t{}", draw(2)), key((first + 1 + second) % 60), value(draw(5000), draw(200)));
+                let (value, fails) = (value(5000 + draw(8000), draw(200)), draw(4) == 0);
+                Step::Nested(Box::new(Nested { table, key: key(first), value, within, fails }))
+            }
+            // One behind the other, in either table, so that few are left.
+            _ if is_ebb => Step::Delete(format!("t{}", n % 2), key(n % ROWS)),
+            _ => {
+                // Some side by side.
+                let (first, rows) = (draw(ROWS), if draw(3) == 0 { 12 } else { 1 });
+                let put = |n| Step::Put(table.clone(), key(n % ROWS), value(draw(300), draw(200)));
+                script.extend((first..first + rows).map(put));
+                continue;
+            }
+        });
+    }
+    script.truncate(steps + 2);
+    script
+}
+
 /// Values by their length and their first bytes: there are many.
 impl fmt::Debug for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, (indexed, rows)) in &self.0 {
             write!(f, "{name}{}:", if *indexed { " indexed" } else { "" })?;
             for (key, value) in rows {
-                let key = String::from_utf8_lossy(key);
+                // What fills a long key up says nothing.
+                let key = String::from_utf8_lossy(key).replace("..", "");
                 write!(
                     f,
                     " {}={}{:x?}",
@@ -140,6 +226,14 @@ impl fmt::Debug for Model {
 }
 
 impl Model {
+    /// What is there amid a step that is more than one call, between these.
+    #[allow(dead_code, reason = "only some tests need it")]
+    pub fn amid(&self, step: &Step) -> Option<Self> {
+        let Step::Nested(nested) = step else { return None };
+        let (table, key, value) = nested.within.clone();
+        self.after(&Step::Put(table, key, value))
+    }
+
     /// The model after a step; `None` when the step must be refused.
     pub fn after(&self, step: &Step) -> Option<Self> {
         let mut next = self.clone();
@@ -183,6 +277,15 @@ impl Model {
             }
             Step::Put(t, key, value) => drop(tables.get_mut(t)?.1.insert(key.clone(), value.clone())),
             Step::Delete(t, key) => drop(tables.get_mut(t)?.1.remove(key)),
+            Step::Nested(nested) => {
+                let Nested { table, key, value, within, fails } = &**nested;
+                let (other, other_key, other_value) = within;
+                tables.get(table)?;
+                tables.get_mut(other)?.1.insert(other_key.clone(), other_value.clone());
+                if !fails {
+                    tables.get_mut(table)?.1.insert(key.clone(), value.clone());
+                }
+            }
             Step::Scan(t) => drop(tables.get(t)?),
             Step::Temporary(..) | Step::EndTemporary(_) | Step::Checkpoint | Step::Settle => {}
         }
@@ -213,6 +316,17 @@ impl Live {
             Step::DropIndex(t) => db.drop_index(t, "i").map(drop),
             Step::Put(t, key, value) => db.table(t)?.put(key, value),
             Step::Delete(t, key) => db.table(t)?.delete(key).map(drop),
+            Step::Nested(nested) => {
+                let Nested { table, key, value, within, fails } = &**nested;
+                let (other, other_key, other_value) = within;
+                let act = || db.table(other)?.put(other_key, other_value);
+                let length = value.len() as u64 + u64::from(*fails);
+                let mut source = Source { bytes: value, turn: value.len() / 2, act: Some(Box::new(act)) };
+                match db.table(table)?.put_stream(key, length, &mut source) {
+                    Err(Error::Usage(UsageError::Other(_))) if *fails && source.bytes.is_empty() => Ok(()),
+                    done => done,
+                }
+            }
             Step::Scan(t) => db.table(t)?.rows()?.try_for_each(|row| row.map(drop)),
             Step::Temporary(..) | Step::EndTemporary(_) => {
                 // What has failed may have been done in part.
