@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fuzzes every decoder of bytes that may be anything.
 #
-#   fuzz.sh SECONDS             all targets, for so many seconds together
+#   fuzz.sh SECONDS             all targets, for so many seconds together; FUZZ_SEED=N draws the same again
 #   fuzz.sh SECONDS TARGET...   these targets alone
 #   fuzz.sh replay TARGET FILE  one input again
 #   fuzz.sh minimise [TARGET]   keeps of the corpus, and of what fuzzing has added, what reaches different code
@@ -62,7 +62,7 @@ fuzz() {
     local state=held known=("$crate/corpus/$target")
     [[ ! -d $crate/regressions/$target ]] || known+=("$crate/regressions/$target")
     WINDFALL_FUZZ_SEEDS=$work/$target/seeds fuzzer "$target" "${limits[@]}" -max_total_time="$seconds" \
-        -print_final_stats=1 -artifact_prefix="$work/$target/found/" \
+        -print_final_stats=1 -seed="${FUZZ_SEED:-0}" -artifact_prefix="$work/$target/found/" \
         "$work/$target/new" "$work/$target/seeds" "${known[@]}" \
         >"$log" 2>&1 </dev/null || state=broken
     local runs new

@@ -13,6 +13,9 @@ long_nets=(fuzz mutants)
 
 # A test of the engine that draws new cases for so many seconds: soak_test TARGET SECONDS SEED.
 soak_test() {
+    # cargo is content with a test that is not there.
+    cargo test --quiet -p windfall --test "$1" -- --exact --ignored --list soak | grep -qx 'soak: test' ||
+        fail "tests/$1 has no test of this name: soak"
     WINDFALL_SOAK_SECONDS=$2 WINDFALL_SOAK_SEED=$3 \
         cargo test --quiet -p windfall --test "$1" -- --exact --ignored --nocapture soak
 }
@@ -33,9 +36,9 @@ net_kill() {
     soak_test kill "$@"
 }
 
-# A case in full may take some minutes, and is not cut off.
+# A case in full may take some minutes, and is not cut off. All come before any comes again.
 net_limits() {
-    soak_test limits "$@"
+    WINDFALL_LIMITS_TURNS=$notes/limits soak_test limits "$@"
 }
 
 # Orders that no run before has had, as many as the time allows: the usual ones take some 25 s.
@@ -50,13 +53,14 @@ net_threads() {
     CONCURRENT_SEED=$2 CONCURRENT_SECONDS=$1 cargo test --quiet -p windfall --test concurrent
 }
 
+# The fuzzer takes 32 bits of a seed.
 net_fuzz() {
-    bash scripts/fuzz.sh "$1"
+    FUZZ_SEED=$(($2 % 4294967295 + 1)) bash scripts/fuzz.sh "$1"
 }
 
-# One sample over all turns and calls: it goes on where it was.
+# One sample over all calls: it goes on where it was.
 net_mutants() {
-    bash scripts/mutants.sh "$1"
+    bash scripts/mutants.sh "$1" | tee "$notes/mutants"
 }
 
 usage() {
@@ -101,18 +105,30 @@ done
 need_rust
 say "building"
 cargo test --quiet -p windfall --no-run
-# Rounds of a minute or two, so that every net gets its turn early.
+# What nets note of how far they are.
+notes=$(mktemp -d)
+trap 'rm -rf "$notes"' EXIT
+# Rounds of a minute or two, so that every net gets its turn early; but the mutants have their part of the time in one turn,
+# because each change takes minutes.
 end=$((SECONDS + seconds))
 round=0
 while ((SECONDS < end)); do
     for net in "${nets[@]}"; do
         left=$((end - SECONDS))
         ((left > 0)) || break
-        turn=$((seconds / ${#nets[@]} < 120 ? seconds / ${#nets[@]} : 120))
+        turn=$((seconds / ${#nets[@]}))
+        if [[ $net == mutants ]]; then
+            ((round == 0)) || ((${#nets[@]} == 1)) || continue
+        else
+            turn=$((turn < 120 ? turn : 120))
+        fi
         turn=$((turn < left ? turn : left))
         say "$net: $((turn > 0 ? turn : 1)) s of $left s left, from seed $((seed + round * 1000000))"
         "net_$net" "$((turn > 0 ? turn : 1))" "$((seed + round * 1000000))" || fail "the net \`$net\` has caught something (see above)"
     done
     round=$((round + 1))
 done
+if [[ -e $notes/mutants ]]; then
+    grep 'changes made' "$notes/mutants"
+fi
 say "nothing was caught: nets ${nets[*]}, $SECONDS s, from seed $seed"

@@ -17,7 +17,7 @@ use windfall::{
     Database, Error, FlushLog, IndexOptions, Options, Result, Table, TableOptions, error::DiskError,
 };
 
-use crate::{Case, assert_sound, check, die, guard::mix, in_processes_of_its_own, seed, sized};
+use crate::{Case, assert_sound, check, die, guard::mix, in_processes_of_its_own, seed, sized, tell_less};
 
 pub const FILE_SIZE: &str = "full::files_that_may_not_grow_and_then_may";
 pub const FILE_SYSTEM: &str = "full::a_file_system_that_is_full_amid_everything";
@@ -199,11 +199,7 @@ fn in_a_file_system_of_its_own(test: &str) -> bool {
         command.env("TMPDIR", folder.path()).env(HERE, "1").output()
     };
     if !mounted(&["true".as_ref()]).is_ok_and(|run| run.status.success()) {
-        // Past the capture of tests that pass.
-        let _ = writeln!(
-            io::stderr(),
-            "SKIPPED: the system lets nobody have a file system of his own: none was filled"
-        );
+        tell_less("the system lets nobody have a file system of his own: none was filled");
         return false;
     }
     let test_program = current_exe().unwrap();
