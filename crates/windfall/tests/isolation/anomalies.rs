@@ -60,7 +60,8 @@ const NO: &[Kind] = &[];
 fn cases() -> Vec<(&'static str, Wrong)> {
     use Kind::{
         AbortedRead, CircularFlow, Duplicate, Garbage, IncompatibleOrder, IntermediateRead, LongFork,
-        LostAppend, LostUpdate, OtherKey, OwnWrite, Phantom, ReadSkew, Unrepeatable, WriteCycle, WriteSkew,
+        LostAppend, LostUpdate, OtherKey, OwnWrite, Phantom, ReadSkew, Unrepeatable, Vanished, WriteCycle,
+        WriteSkew,
     };
     vec![
         // Nobody wrote it.
@@ -132,6 +133,48 @@ fn cases() -> Vec<(&'static str, Wrong)> {
                 &[IntermediateRead, CircularFlow],
                 &[IntermediateRead],
             ],
+        ),
+        // A row is gone without a deletion; one that is under way, or was taken back, is none.
+        (
+            "T1 begin\n T1 put 1=5\n T1 commit\n T2 begin\n T2 remove 1=6\n T3 begin\n T3 read 1 -> nothing\n T2 commit
+             T3 commit",
+            [NO, &[Vanished], &[Vanished], &[Vanished], NO],
+        ),
+        (
+            "T1 begin\n T1 put 1=5\n T1 commit\n T2 begin\n T2 remove 1=6\n T2 rollback\n T3 begin\n T3 lock 1 -> nothing
+             T3 commit",
+            [&[Vanished]; 5],
+        ),
+        (
+            "T1 begin\n T1 put 1=5\n T1 commit\n T2 begin\n T2 remove 1=6\n T2 commit -> unknown\n T3 begin
+             T3 read 1 -> nothing\n T3 commit",
+            [NO; 5],
+        ),
+        // It is there again; and what was deleted is a version that somebody has read.
+        (
+            "T1 begin\n T1 put 1=5\n T1 commit\n T2 begin\n T2 remove 1=6\n T2 commit\n T3 begin\n T3 read 1 -> 1=5
+             T3 commit",
+            [NO, &[ReadSkew], &[ReadSkew], &[ReadSkew], &[ReadSkew]],
+        ),
+        (
+            "T1 begin\n T1 put 1=5\n T1 put 2=6\n T1 commit\n T2 begin\n T3 begin\n T2 read 1 -> 1=5\n T3 read 2 -> 2=6
+             T2 remove 2=7\n T3 remove 1=8\n T2 commit\n T3 commit",
+            [NO, NO, NO, NO, &[WriteSkew]],
+        ),
+        // Its own deletions; one that finds nothing is a locking read.
+        ("T1 begin\n T1 put 1=5\n T1 remove 1=6\n T1 read 1 -> nothing\n T1 remove 1=7 -> nothing\n T1 commit", [NO; 5]),
+        ("T1 begin\n T1 put 1=5\n T1 remove 1=6\n T1 read 1 -> 1=5\n T1 commit", [&[OwnWrite]; 5]),
+        (
+            "T1 begin\n T2 begin\n T1 remove 1=5 -> nothing\n T2 put 1=6\n T2 commit\n T1 lock 1 -> 1=6\n T1 commit",
+            [NO, NO, &[Unrepeatable, ReadSkew], &[Unrepeatable, ReadSkew], &[Unrepeatable, ReadSkew]],
+        ),
+        // What a deletion is called is no value.
+        ("T1 begin\n T1 put 1=5\n T1 remove 1=6\n T1 commit\n T2 begin\n T2 read 1 -> 1=6\n T2 commit", [&[Garbage]; 5]),
+        // Who finds no row after a deletion has seen the deletion: that of the two which the clock leaves.
+        (
+            "T1 begin\n T1 put 1=4\n T1 commit\n T2 begin\n T3 begin\n T2 remove 1=5\n T2 put 2=6\n T2 commit
+             T3 read 1..2 -> nothing\n T3 commit",
+            [NO, &[ReadSkew], &[ReadSkew], &[ReadSkew], &[ReadSkew]],
         ),
         // Each sees the other.
         (

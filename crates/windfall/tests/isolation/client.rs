@@ -104,6 +104,8 @@ pub enum Call {
     Put(Key, u64),
     /// Appends to the newest list; a row that is not there is an empty one.
     Append(Key, u64),
+    /// Deletes a register; with no row there the answer is no rows. The number stands for it in a history.
+    Delete(Key, u64),
     /// Changes all these rows, as one statement: they are looked for among the newest.
     Change(Rows, Change),
     Commit,

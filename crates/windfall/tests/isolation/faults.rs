@@ -20,7 +20,7 @@ type Finds = (Fault, &'static [Level], &'static [Shape], &'static [Kind]);
 fn finds() -> Vec<Finds> {
     use Kind::{
         AbortedRead, CircularFlow, Duplicate, IntermediateRead, LostAppend, LostUpdate, OtherKey, OwnWrite,
-        ReadSkew, Unrepeatable, WriteCycle, WriteSkew,
+        ReadSkew, Unrepeatable, Vanished, WriteCycle, WriteSkew,
     };
     use Level::{ReadCommitted, ReadUncommitted, RepeatableRead, Serializable, Snapshot};
     const LISTS: &[Shape] = &[Shape::Lists];
@@ -45,6 +45,7 @@ fn finds() -> Vec<Finds> {
         (Fault::ChangeOverlooked, &[Snapshot], BOTH, &[LostUpdate]),
         (Fault::WriteFromTheView, &[RepeatableRead], LISTS, &[LostAppend]),
         (Fault::AbortedWriteStays, &Level::ALL, BOTH, &[AbortedRead]),
+        (Fault::AbortedWriteStays, &Level::ALL[1..], &[Shape::Registers], &[Vanished]),
         (Fault::WriteLost, &Level::ALL, LISTS, &[LostAppend]),
         (Fault::WriteLost, &Level::ALL, &[Shape::Registers], &[LostUpdate]),
         (Fault::TornCommit, WITH_VIEWS, BOTH, &[ReadSkew]),
@@ -87,13 +88,14 @@ fn each_fault_is_found_and_named() {
 fn each_level_lets_through_what_it_does_not_forbid() {
     use Kind::{
         AbortedRead, CircularFlow, IncompatibleOrder, IntermediateRead, LostUpdate, Phantom, ReadSkew,
-        Unrepeatable, WriteSkew,
+        Unrepeatable, Vanished, WriteSkew,
     };
     let all: [(Level, &[Kind]); 5] = [
         (
             Level::ReadUncommitted,
             &[
                 IncompatibleOrder,
+                Vanished,
                 AbortedRead,
                 IntermediateRead,
                 CircularFlow,

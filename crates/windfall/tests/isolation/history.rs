@@ -39,6 +39,7 @@ pub enum What {
     },
     Put(Key, u64),
     Append(Key, u64),
+    Delete(Key, u64),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,8 +137,14 @@ impl<C: Client> Recorder<C> {
                 let what = What::Read { first, last, lock, rows: rows.clone() };
                 open.steps.push(Step { begin, end, what });
             }
-            (Call::Put(..) | Call::Append(..), _) => {
-                open.steps.last_mut().expect("it was noted when it was asked").end = end;
+            (Call::Put(..) | Call::Append(..) | Call::Delete(..), _) => {
+                let step = open.steps.last_mut().expect("it was noted when it was asked");
+                step.end = end;
+                // It was looked for, and not there.
+                if let (Call::Delete(key, _), Answer::Rows(_)) = (call, answer) {
+                    let (first, last, rows) = (key, key, Vec::new());
+                    step.what = What::Read { first, last, lock: Lock::Exclusive, rows };
+                }
             }
             _ => {}
         }
@@ -148,23 +155,22 @@ impl<C: Client> Client for Recorder<C> {
     fn call(&mut self, call: &Call) -> Answer {
         let begin = self.moment();
         self.asked = Some((*call, begin));
-        match *call {
+        let written = match *call {
+            Call::Put(key, item) => Some(What::Put(key, item)),
+            Call::Append(key, item) => Some(What::Append(key, item)),
+            Call::Delete(key, item) => Some(What::Delete(key, item)),
             Call::Begin(level) => {
                 let (steps, end) = (Vec::new(), (begin, begin));
                 let outcome = Outcome::Unknown;
                 self.open = Some(Transaction { session: self.session, level, begin, steps, end, outcome });
+                None
             }
-            // What is written may be seen by others before it is answered, or although it is refused.
-            Call::Put(..) | Call::Append(..) => {
-                let what = match *call {
-                    Call::Put(key, item) => What::Put(key, item),
-                    Call::Append(key, item) => What::Append(key, item),
-                    _ => unreachable!("one of these two"),
-                };
-                let open = self.open.as_mut().expect("a transaction is open");
-                open.steps.push(Step { begin, end: Moment::MAX, what });
-            }
-            _ => {}
+            Call::Read(..) | Call::Change(..) | Call::Commit | Call::Rollback => None,
+        };
+        // What is written may be seen by others before it is answered, or although it is refused.
+        if let Some(what) = written {
+            let open = self.open.as_mut().expect("a transaction is open");
+            open.steps.push(Step { begin, end: Moment::MAX, what });
         }
         let answer = self.client.call(call);
         self.heard(&answer);
@@ -201,6 +207,7 @@ impl fmt::Display for What {
             }
             Self::Put(key, item) => write!(f, "put {item} to key {key}"),
             Self::Append(key, item) => write!(f, "appended {item} to key {key}"),
+            Self::Delete(key, item) => write!(f, "deleted key {key} ({item})"),
         }
     }
 }

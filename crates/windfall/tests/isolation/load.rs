@@ -84,6 +84,7 @@ impl Part {
                 let item = self.load.next.fetch_add(1, SeqCst);
                 match self.load.shape {
                     Shape::Lists => Call::Append(key, item),
+                    Shape::Registers if self.chance.random_ratio(1, 4) => Call::Delete(key, item),
                     Shape::Registers => Call::Put(key, item),
                 }
             }

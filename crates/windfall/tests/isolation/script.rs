@@ -5,7 +5,7 @@
 //!
 //! - `begin`, or with a level of its own `begin SER`; `commit`, `rollback`
 //! - `read ROWS`, `share ROWS` and `lock ROWS`: a plain read, and reads that lock
-//! - `put KEY=VALUE`, `append KEY=VALUE`, `change ROWS VALUE`, `change ROWS +NUMBER`, `delete ROWS`
+//! - `put KEY=VALUE`, `append KEY=VALUE`, `remove KEY=NUMBER`, `change ROWS VALUE`, `change ROWS +NUMBER`, `delete ROWS`
 //! - `goes on`: what becomes of the call that waits. Whoever waits must do so until this line.
 //!
 //! ROWS are `all`, a key, `KEY..KEY` with both ends, all with a value (`=30`), or with a multiple (`%3`). An answer is
@@ -86,6 +86,7 @@ fn call_of(text: &str, level: Level) -> Option<Call> {
         "share" => Some(Call::Read(rows_of(rest)?, Lock::Shared)),
         "lock" => Some(Call::Read(rows_of(rest)?, Lock::Exclusive)),
         "put" => pair().map(|(key, value)| Call::Put(key, value)),
+        "remove" => pair().map(|(key, value)| Call::Delete(key, value)),
         "append" => pair().map(|(key, value)| Call::Append(key, value)),
         "change" => change(),
         "delete" => Some(Call::Change(rows_of(rest)?, Change::Delete)),

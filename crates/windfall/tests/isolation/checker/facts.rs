@@ -19,6 +19,8 @@ pub struct Write {
     pub key: Key,
     /// Whether its transaction has written nothing later to this key.
     pub last: bool,
+    /// The row is gone.
+    pub deletes: bool,
 }
 
 pub struct Facts<'h> {
@@ -77,14 +79,15 @@ impl<'h> Facts<'h> {
                         self.lists.insert(*key);
                         (*key, *item)
                     }
-                    What::Put(key, item) => (*key, *item),
+                    What::Put(key, item) | What::Delete(key, item) => (*key, *item),
                     What::Read { rows, .. } => {
                         keys.extend(rows.iter().map(|row| row.0));
                         continue;
                     }
                 };
                 keys.insert(key);
-                let write = Write { transaction: n, key, last: true };
+                let deletes = matches!(step.what, What::Delete(..));
+                let write = Write { transaction: n, key, last: true, deletes };
                 let twice = self.writes.insert(item, write);
                 assert!(twice.is_none() && item != NOTHING, "{item} says not who wrote it");
                 if let Some(before) = last.insert(key, item) {
@@ -107,7 +110,9 @@ impl<'h> Facts<'h> {
             let mut own = FxHashSet::default();
             for step in &transaction.steps {
                 match &step.what {
-                    What::Put(key, _) | What::Append(key, _) => drop(own.insert(*key)),
+                    What::Put(key, _) | What::Append(key, _) | What::Delete(key, _) => {
+                        own.insert(*key);
+                    }
                     What::Read { rows, .. } => {
                         for (key, value) in rows {
                             // With writes of its own it is a version only if they count.
@@ -146,7 +151,7 @@ impl<'h> Facts<'h> {
         let mut known = FxHashSet::default();
         for item in value {
             match self.writes.get(item) {
-                None => report
+                Some(Write { deletes: true, .. }) | None => report
                     .add(Kind::Garbage, || format!("key {key}: {}: nobody wrote {item} of {value:?}", who())),
                 Some(write) if write.key != key => report.add(Kind::OtherKey, || {
                     let writer = write.transaction;

@@ -6,6 +6,7 @@
 //! right if all its points can be put in one order, in which every read sees what was written last before it. An anomaly
 //! is a cycle of points, and named by the edges on it; what needs no order is found read by read (`reads`).
 
+mod absent;
 mod cycles;
 mod facts;
 mod points;
@@ -35,6 +36,8 @@ pub enum Kind {
     IncompatibleOrder,
     /// An element that was committed is in no list.
     LostAppend,
+    /// A row is missing that nobody had deleted.
+    Vanished,
     /// G0: writes of transactions that are before each other.
     WriteCycle,
     /// G1a.
@@ -66,6 +69,7 @@ impl Kind {
             Self::OwnWrite => "own write not seen as it was",
             Self::IncompatibleOrder => "incompatible orders",
             Self::LostAppend => "lost append",
+            Self::Vanished => "vanished row",
             Self::WriteCycle => "G0, write cycle",
             Self::AbortedRead => "G1a, aborted read",
             Self::IntermediateRead => "G1b, intermediate read",
@@ -123,7 +127,8 @@ impl fmt::Display for Report {
 pub fn check(history: &History) -> Report {
     let mut report = Report::default();
     let facts = Facts::of(history, &mut report);
-    let reads = reads::check(&facts, &mut report);
+    let mut reads = reads::check(&facts, &mut report);
+    absent::resolve(&facts, &mut reads, &mut report);
     let order = versions::order(&facts, &reads, &mut report);
     let points = points::connect(&facts, &reads, &order);
     cycles::find(&facts, &points, &mut report);

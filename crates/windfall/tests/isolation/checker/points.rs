@@ -114,13 +114,13 @@ pub fn connect(facts: &Facts<'_>, reads: &[Read], order: &Order) -> Points {
     }
     connect.writes(facts, order, &of);
     for (read, (sees, holds)) in reads.iter().zip(places).filter_map(|(read, place)| Some((read, place?))) {
-        let Read { transaction: n, key, version, predicate, .. } = *read;
+        let Read { transaction: n, key, version, absent, range, .. } = *read;
         if let Some(writer) = facts.writer(version).filter(|writer| *writer != n)
             && let Some(of) = of[writer]
         {
             connect.edge(of.commit, sees, Why::Read, key, (version, NOTHING));
         }
-        let why = if predicate { Why::PredicateMiss } else { Why::Miss };
+        let why = if absent && range { Why::PredicateMiss } else { Why::Miss };
         for next in order.after(key, version) {
             let writer = facts.writer(*next).filter(|writer| *writer != n);
             if let Some(of) = writer.and_then(|writer| of[writer]) {
@@ -179,7 +179,7 @@ impl Connect {
             *place = match (level, read.lock) {
                 // Its gaps are not locked.
                 (Level::ReadUncommitted | Level::ReadCommitted, Lock::Shared | Lock::Exclusive)
-                    if read.version == NOTHING =>
+                    if read.absent =>
                 {
                     None
                 }

@@ -21,8 +21,10 @@ pub struct Read {
     /// The version's last element.
     pub version: u64,
     pub lock: Lock,
-    /// It asked for more than this key, and found no row.
-    pub predicate: bool,
+    /// There was no row.
+    pub absent: bool,
+    /// It asked for more than this key.
+    pub range: bool,
 }
 
 /// What a transaction knows of a key.
@@ -33,6 +35,8 @@ struct Known<'h> {
     /// What a snapshot shows.
     seen: Option<&'h [u64]>,
     own: Vec<u64>,
+    /// It has deleted the row.
+    gone: bool,
 }
 
 struct Check<'f, 'h, 'r> {
@@ -69,7 +73,14 @@ impl<'h> Check<'_, 'h, '_> {
         let mut known: FxHashMap<Key, Known<'h>> = FxHashMap::default();
         for (at, step) in transaction.steps.iter().enumerate() {
             match &step.what {
-                What::Put(key, item) => known.entry(*key).or_default().own = vec![*item],
+                What::Put(key, item) => {
+                    let known = known.entry(*key).or_default();
+                    (known.own, known.gone) = (vec![*item], false);
+                }
+                What::Delete(key, item) => {
+                    let known = known.entry(*key).or_default();
+                    (known.own, known.gone) = (vec![*item], true);
+                }
                 What::Append(key, item) => known.entry(*key).or_default().own.push(*item),
                 What::Read { first, last, lock, rows } => {
                     let all = self.facts.keys.partition_point(|key| key < first)
@@ -78,14 +89,14 @@ impl<'h> Check<'_, 'h, '_> {
                     for key in &self.facts.keys[all] {
                         let row = rows.next_if(|row| row.0 == *key);
                         let value = row.map_or(&[][..], |row| &row.1);
-                        let predicate = row.is_none() && first != last;
                         let read = Read {
                             transaction: n,
                             step: at,
                             key: *key,
                             version: NOTHING,
                             lock: *lock,
-                            predicate,
+                            absent: row.is_none(),
+                            range: first != last,
                         };
                         self.read(known.entry(*key).or_default(), read, value);
                     }
@@ -105,9 +116,9 @@ impl<'h> Check<'_, 'h, '_> {
         let told = || format!("T{n} {} (T{n}: {transaction})", transaction.steps[step].what);
         let level = transaction.level;
         if !known.own.is_empty() {
-            let Some(before) = value.strip_suffix(&known.own[..]) else {
-                self.report
-                    .add(Kind::OwnWrite, || format!("key {key} must end with {:?}: {}", known.own, told()));
+            let must = if known.gone { &[][..] } else { &known.own };
+            let Some(before) = value.strip_suffix(must).filter(|_| !known.gone || value.is_empty()) else {
+                self.report.add(Kind::OwnWrite, || format!("key {key} must end with {must:?}: {}", told()));
                 return;
             };
             if !self.facts.lists.contains(&key) {

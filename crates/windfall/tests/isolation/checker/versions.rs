@@ -99,7 +99,7 @@ fn replaced(facts: &Facts<'_>, reads: &[Read], report: &mut Report) -> Vec<Repla
     for read in reads {
         let level = facts.transaction(read.transaction).level;
         // What is read uncommitted may never have been; where no gap is locked, a row may have come and gone.
-        let is_held = is_held(level, read.lock) && (read.version != NOTHING || level > Level::ReadCommitted);
+        let is_held = is_held(level, read.lock) && (!read.absent || level > Level::ReadCommitted);
         if (level == Level::ReadUncommitted && read.lock == Lock::Plain)
             || !wrote.contains_key(&(read.transaction, read.key))
         {

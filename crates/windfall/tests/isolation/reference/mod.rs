@@ -154,6 +154,7 @@ impl Database {
                 };
                 self.write(trx, key, append).map(|()| Answer::Done)
             }
+            Call::Delete(key, _) => self.delete(trx, key),
             Call::Change(rows, change) => self.change(trx, &rows, change).map(|()| Answer::Done),
         };
         match result {
@@ -326,6 +327,15 @@ impl Database {
             self.put(trx, key, value);
         }
         Ok(())
+    }
+
+    fn delete(&mut self, trx: TrxId, key: Key) -> Result<Answer, Stop> {
+        let found = self.lock_rows(trx, &Rows::key(key), true)?;
+        if found.is_empty() {
+            return Ok(Answer::Rows(found));
+        }
+        self.put(trx, key, None);
+        Ok(Answer::Done)
     }
 
     fn write(&mut self, trx: TrxId, key: Key, change: impl FnOnce(Value) -> Value) -> Result<(), Stop> {
