@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use super::{
     super::{
         client::{Key, Level, Lock},
-        history::{Outcome, Transaction, What},
+        history::{Transaction, What},
     },
     Kind, Report,
     facts::{Facts, NOTHING},
@@ -194,7 +194,6 @@ impl<'h> Check<'_, 'h, '_> {
         }
         if let Some(write) = value.last().and_then(|item| facts.writes.get(item))
             && !write.last
-            && write.transaction != n
         {
             let (writer, item) = (write.transaction, value.last().copied().unwrap_or(NOTHING));
             self.report.add(Kind::IntermediateRead, || {
@@ -208,7 +207,7 @@ impl<'h> Check<'_, 'h, '_> {
             });
             return;
         }
-        if counts && transaction.outcome != Outcome::Aborted {
+        if counts {
             let version = if value.is_empty() { NOTHING } else { version };
             self.reads.push(Read { version, ..read });
         }

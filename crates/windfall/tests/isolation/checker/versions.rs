@@ -106,8 +106,8 @@ fn replaced(facts: &Facts<'_>, reads: &[Read], report: &mut Report) -> Vec<Repla
             continue;
         }
         let entry = replaced.entry((read.transaction, read.key)).or_insert((read.version, is_held));
-        // A locking read says more than the plain one before or behind it.
-        if is_held || !entry.1 {
+        // One that holds the row says more than a plain one before it.
+        if !entry.1 {
             *entry = (read.version, is_held);
         }
     }

@@ -16,7 +16,7 @@ pub fn cycle(facts: &Facts<'_>, points: &Points, cycle: &[Edge]) -> String {
         cycle.iter().position(|edge| points.all[edge.from as usize].part != Part::Moment).unwrap_or(0);
     let edges = cycle[start..].iter().chain(&cycle[..start]);
     let is_timed = cycle.iter().any(|edge| edge.why == Why::Time);
-    let mut text = String::from(if is_timed { "by the clock" } else { "" });
+    let mut text = String::from(if is_timed { "a cycle, by the clock" } else { "a cycle" });
     let mut transactions = Vec::new();
     // Where the way through the moments began.
     let mut from = points.all[cycle[start].from as usize];
