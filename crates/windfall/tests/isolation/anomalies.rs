@@ -38,10 +38,7 @@ fn told(script: &str, level: Level) -> History {
             None => recorder.answer(),
         };
     }
-    let all = sessions.into_values().flat_map(Recorder::into_transactions);
-    let mut history = History { transactions: all.collect() };
-    history.transactions.sort_unstable_by_key(|transaction| transaction.begin);
-    history
+    History::of(sessions.into_values())
 }
 
 fn kinds(script: &str, level: Level) -> Vec<Kind> {

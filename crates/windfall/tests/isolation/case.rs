@@ -1,13 +1,13 @@
 //! A case: a history of the reference. It is written as a command that runs just this one again.
 
 use core::{fmt, str::FromStr};
-use std::{cell::RefCell, rc::Rc};
+use std::sync::{Arc, Mutex};
 
 use super::{
     client::Level,
     guard::mix,
     history::History,
-    load::{Load, Shape, run},
+    load::{Load, Shape, run, run_on_threads},
     reference::{Database, Fault, Session},
 };
 
@@ -27,13 +27,24 @@ pub struct Case {
 impl Case {
     /// The history that the reference has of it.
     pub fn history(&self) -> History {
-        let Self { seed, shape, level, fault, transactions } = *self;
+        let (clients, load) = self.clients();
+        run(clients, &load, self.transactions, mix(&[self.seed, 4]))
+    }
+
+    /// The history with a thread for each client: another one every time.
+    pub fn history_of_threads(&self) -> History {
+        let (clients, load) = self.clients();
+        run_on_threads(clients, &load, self.transactions, mix(&[self.seed, 4]))
+    }
+
+    fn clients(&self) -> (Vec<Session>, Load) {
+        let Self { seed, shape, level, fault, .. } = *self;
         let forgetful = mix(&[seed, 1]).is_multiple_of(4);
         let sessions = 2 + mix(&[seed, 2]) % 6;
-        let database = Rc::new(RefCell::new(Database::new(mix(&[seed, 3]), fault, forgetful)));
+        let database = Arc::new(Mutex::new(Database::new(mix(&[seed, 3]), fault, forgetful)));
         let levels = level.map_or(Level::ALL.to_vec(), |level| vec![level]);
         let clients = (0..sessions).map(|_| Session::new(database.clone())).collect();
-        run(clients, &Load::new(shape, &levels), transactions, mix(&[seed, 4]))
+        (clients, Load::new(shape, &levels))
     }
 
     /// The command that runs it again.

@@ -6,7 +6,7 @@
 //! see something wrong. REPEATABLE READ reads a snapshot, and writes to what is there now. Of those that wait for each
 //! other the one is told that has done least, and among equals the one that came last.
 
-use std::{cell::RefCell, rc::Rc};
+use std::sync::{Arc, Mutex};
 
 use super::{
     client::{Answer, Call, Level},
@@ -396,7 +396,7 @@ fn lines(script: &str, level: Level) -> Vec<Line> {
 }
 
 fn on_the_reference(lines: &[Line]) -> Result<(), String> {
-    let database = Rc::new(RefCell::new(Database::new(0, None, false)));
+    let database = Arc::new(Mutex::new(Database::new(0, None, false)));
     run(lines, || Session::new(database.clone()))
 }
 

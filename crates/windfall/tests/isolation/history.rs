@@ -59,6 +59,13 @@ pub struct History {
 }
 
 impl History {
+    /// What these clients did, in the order in which it began.
+    pub fn of<C: Client>(clients: impl Iterator<Item = Recorder<C>>) -> Self {
+        let mut transactions: Vec<_> = clients.flat_map(Recorder::into_transactions).collect();
+        transactions.sort_unstable_by_key(|transaction| transaction.begin);
+        Self { transactions }
+    }
+
     /// The same history, as if its clients had asked for this level.
     pub fn judged_at(&self, level: Level) -> Self {
         let mut history = self.clone();
@@ -98,7 +105,7 @@ impl<C: Client> Recorder<C> {
     }
 
     /// Its transactions so far; one that is open ends here, and nobody knows how.
-    pub fn into_transactions(mut self) -> Vec<Transaction> {
+    fn into_transactions(mut self) -> Vec<Transaction> {
         if self.open.is_some() {
             self.end(Outcome::Unknown, Moment::MAX, Moment::MAX);
         }

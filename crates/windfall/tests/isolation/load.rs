@@ -1,8 +1,11 @@
 //! What clients do in a history: transactions of a few calls on few keys, drawn from a seed.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::SeqCst},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    thread,
 };
 
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
@@ -96,33 +99,63 @@ impl Part {
 /// what is there.
 pub fn run<C: Client>(clients: Vec<C>, load: &Load, transactions: usize, seed: u64) -> History {
     let mut chance = StdRng::seed_from_u64(seed);
-    let clock = Arc::new(AtomicU64::new(1));
-    let mut clients: Vec<_> = (0..)
-        .zip(clients)
-        .map(|(n, client)| (Recorder::new(client, n, clock.clone()), Part::new(load, chance.random())))
-        .collect();
+    let mut clients = parts(clients, load, &mut chance);
     let mut begun = 0;
     while begun < transactions || clients.iter().any(|(client, _)| client.is_open()) {
         let n = chance.random_range(0..clients.len());
         let (client, part) = &mut clients[n];
-        if client.is_waiting() {
-            client.answer();
-        } else if client.is_open() || begun < transactions {
+        if client.is_open() || begun < transactions {
             begun += usize::from(!client.is_open());
-            client.call(&part.next(client.is_open()));
+            go_on(client, part);
         }
     }
-    let last = &mut clients[0].0;
-    for call in
-        [Call::Begin(Level::ReadCommitted), Call::Read(Rows::between(0, Key::MAX), Lock::Plain), Call::Commit]
-    {
-        assert!(
-            matches!(last.call(&call), Answer::Done | Answer::Rows(_) | Answer::Unknown),
-            "nobody else is there"
-        );
+    finish(clients)
+}
+
+/// The same, each client on a thread of its own, with so many transactions each.
+pub fn run_on_threads<C: Client + Send>(
+    clients: Vec<C>,
+    load: &Load,
+    transactions: usize,
+    seed: u64,
+) -> History {
+    let mut clients = parts(clients, load, &mut StdRng::seed_from_u64(seed));
+    thread::scope(|scope| {
+        for (client, part) in &mut clients {
+            scope.spawn(move || {
+                let mut begun = 0;
+                while begun < transactions || client.is_open() {
+                    begun += usize::from(!client.is_open());
+                    go_on(client, part);
+                    // Whoever it waits for has to get on.
+                    thread::yield_now();
+                }
+            });
+        }
+    });
+    finish(clients)
+}
+
+fn parts<C: Client>(clients: Vec<C>, load: &Load, chance: &mut StdRng) -> Vec<(Recorder<C>, Part)> {
+    let clock = Arc::new(AtomicU64::new(1));
+    let part = |(n, client)| (Recorder::new(client, n, clock.clone()), Part::new(load, chance.random()));
+    (0..).zip(clients).map(part).collect()
+}
+
+fn go_on<C: Client>(client: &mut Recorder<C>, part: &mut Part) {
+    if client.is_waiting() {
+        client.answer();
+    } else {
+        client.call(&part.next(client.is_open()));
     }
-    let all = clients.into_iter().flat_map(|(client, _)| client.into_transactions());
-    let mut history = History { transactions: all.collect() };
-    history.transactions.sort_unstable_by_key(|transaction| transaction.begin);
-    history
+}
+
+/// The first client reads what is there, and all tell what they did.
+fn finish<C: Client>(mut clients: Vec<(Recorder<C>, Part)>) -> History {
+    let all = Rows::between(0, Key::MAX);
+    for call in [Call::Begin(Level::ReadCommitted), Call::Read(all, Lock::Plain), Call::Commit] {
+        let answer = clients[0].0.call(&call);
+        assert!(matches!(answer, Answer::Done | Answer::Rows(_) | Answer::Unknown), "nobody else is there");
+    }
+    History::of(clients.into_iter().map(|(client, _)| client))
 }

@@ -50,6 +50,18 @@ fn histories_of_the_reference_are_accepted() {
     assert!(histories > 2000);
 }
 
+/// What one thread records on its own, threads record together.
+#[test]
+fn histories_of_threads_are_judged_alike() {
+    for shape in SHAPES {
+        for (seed, fault) in (0..).zip([None, Some(Fault::VersionTooOld), None, Some(Fault::DirtyRead)]) {
+            let case = Case { seed, shape, level: Some(Level::RepeatableRead), fault, transactions: 2_000 };
+            let report = check(&case.history_of_threads());
+            assert_eq!(report.is_empty(), fault.is_none(), "{case}: {report}");
+        }
+    }
+}
+
 fn judge(case: &Case) {
     let report = check(&case.history());
     assert!(report.is_empty(), "{report}");

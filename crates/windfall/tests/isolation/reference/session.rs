@@ -1,6 +1,6 @@
 //! A session of the reference: what its clients hold.
 
-use std::{cell::RefCell, rc::Rc};
+use std::sync::{Arc, Mutex};
 
 use super::{
     super::client::{Answer, Call, Client},
@@ -8,13 +8,13 @@ use super::{
 };
 
 pub struct Session {
-    database: Rc<RefCell<Database>>,
+    database: Arc<Mutex<Database>>,
     trx: Option<TrxId>,
     waits: Option<Call>,
 }
 
 impl Session {
-    pub fn new(database: Rc<RefCell<Database>>) -> Self {
+    pub fn new(database: Arc<Mutex<Database>>) -> Self {
         Self { database, trx: None, waits: None }
     }
 }
@@ -23,7 +23,7 @@ impl Client for Session {
     fn call(&mut self, call: &Call) -> Answer {
         assert!(self.waits.is_none(), "a call waits");
         if let Call::Begin(level) = call {
-            self.trx = Some(self.database.borrow_mut().begin(*level));
+            self.trx = Some(self.database.lock().unwrap().begin(*level));
             return Answer::Done;
         }
         self.waits = Some(*call);
@@ -33,7 +33,7 @@ impl Client for Session {
     fn answer(&mut self) -> Answer {
         let call = self.waits.expect("a call waits");
         let trx = self.trx.expect("a transaction was begun");
-        let answer = self.database.borrow_mut().call(trx, &call);
+        let answer = self.database.lock().unwrap().call(trx, &call);
         if answer != Answer::Waits {
             self.waits = None;
         }
