@@ -498,6 +498,37 @@ fn a_group_that_does_not_fit_the_log_buffer_is_refused_whole() -> Result<()> {
 }
 
 #[test]
+fn a_row_whose_entries_do_not_fit_the_log_buffer_is_refused_whole() -> Result<()> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let db = Database::open(folder.path(), options().log_buffer_size(64 << 10))?;
+    let indexes = |count: u8| {
+        (0..count).fold(TableOptions::default(), |options, n| {
+            options.index(&char::from(b'a' + n).to_string(), IndexOptions::on_value(0..700))
+        })
+    };
+    let mut refused = 0;
+    for count in 1..14 {
+        let name = format!("with {count} indexes");
+        let table = db.create_table(&name, indexes(count))?;
+        table.put(b"key", &[1; 700])?;
+        // It names the entries that go and those that come.
+        if let Err(error) = table.put(b"key", &[2; 700]) {
+            assert!(error.to_string().contains("log_buffer_size"), "{error}");
+            assert_eq!(table.get(b"key")?, Some(vec![1; 700]));
+            refused += 1;
+        }
+        for length in 0..70 {
+            let _ = table.put(b"other", &vec![3; length * 10]);
+            let _ = table.put(b"other", &vec![4; 700 - length * 10]);
+        }
+        db.table(&name)?.put(b"short", b"")?;
+    }
+    assert!((1..13).contains(&refused), "{refused} were refused");
+    assert_eq!(db.check()?.findings, Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
 fn options_that_cannot_be() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("db");
