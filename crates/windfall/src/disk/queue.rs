@@ -164,7 +164,8 @@ impl Queue for RealQueue {
             let inbox = self.inbox.clone();
             match self.handles().get_for_queue(request.file) {
                 Ok(file) => {
-                    self.disk.threads().push(Job { request, file, inbox, tenure: self.disk.tenure().clone() })
+                    let tenure = self.disk.tenure().clone();
+                    self.disk.threads().push(Job { request, file, inbox, tenure });
                 }
                 Err(error) => {
                     let Request { token, buffer, .. } = request;

@@ -142,8 +142,11 @@ fn take_over(disk: &dyn Disk, geometry: Geometry, uuid: &[u8; 16], number: u64) 
         return Ok(false);
     }
     // As for the rest of the log: its sync may have failed, and what can be read is not durable for that.
-    let renewed = disk.write(file, 0, &geometry.header(uuid, number)).and_then(|()| disk.sync(file));
-    Ok(renewed.is_ok())
+    if disk.write(file, 0, &geometry.header(uuid, number)).is_err() {
+        return Ok(false);
+    }
+    disk.sync(file)?;
+    Ok(true)
 }
 
 /// Writes a part of the stream to where it lies already.
