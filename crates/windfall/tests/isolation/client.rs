@@ -131,8 +131,8 @@ pub enum Refusal {
     Changed,
 }
 
-/// A session. Where a call blocks, a thread makes it for the session, and what it has not answered within a moment waits; who
-/// gives each session a thread of its own may block instead, and never says so.
+/// A session. Where a call blocks, a thread makes it for the session, and what it has not answered within a moment
+/// waits; who gives each session a thread of its own may block instead, and never says so.
 pub trait Client {
     /// Asks for something. No call may be made while one waits.
     fn call(&mut self, call: &Call) -> Answer;

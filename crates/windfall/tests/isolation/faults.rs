@@ -1,5 +1,5 @@
-//! The checker is tried: it has to find each fault of the reference, and to name what comes of it; and where a level lets something
-//! through, it has to see that a stricter one would not.
+//! The checker is tried: it has to find each fault of the reference, and to name what comes of it; and where a level
+//! lets something through, it has to see that a stricter one would not.
 
 use super::{
     SHAPES,

@@ -1,10 +1,10 @@
-//! The cases of Martin Kleppmann's Hermitage (<https://github.com/ept/hermitage>), and some of our own behind them: what
-//! becomes of each at each level, in `InnoDB`; and under strict snapshots, which `InnoDB` does not have in this form.
-//! In the beginning there are the rows 1=10 and 2=20.
+//! The cases of Martin Kleppmann's Hermitage (<https://github.com/ept/hermitage>), and some of our own behind them:
+//! what becomes of each at each level, in `InnoDB`; and under strict snapshots, which `InnoDB` does not have in this
+//! form. In the beginning there are the rows 1=10 and 2=20.
 //!
-//! What `InnoDB` does and Adya's levels do not ask for: SERIALIZABLE locks what it reads, so it waits or is told a deadlock where others
-//! see something wrong. REPEATABLE READ reads a snapshot, and writes to what is there now. Of those that wait for each
-//! other the one is told that has done least, and among equals the one that came last.
+//! What `InnoDB` does and Adya's levels do not ask for: SERIALIZABLE locks what it reads, so it waits or is told a
+//! deadlock where others see something wrong. REPEATABLE READ reads a snapshot, and writes to what is there now. Of
+//! those that wait for each other the one is told that has done least, and among equals the one that came last.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,5 +1,5 @@
-//! What the clients of a database did, as they have seen it: their transactions, call by call, with the moments at which
-//! each began and ended.
+//! What the clients of a database did, as they have seen it: their transactions, call by call, with the moments at
+//! which each began and ended.
 
 use core::fmt;
 use std::sync::{

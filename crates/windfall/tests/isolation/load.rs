@@ -95,8 +95,8 @@ impl Part {
     }
 }
 
-/// Lets clients work in an order that is drawn, on one thread, until so many transactions have begun. Then the last one reads
-/// what is there.
+/// Lets clients work in an order that is drawn, on one thread, until so many transactions have begun. Then the last one
+/// reads what is there.
 pub fn run<C: Client>(clients: Vec<C>, load: &Load, transactions: usize, seed: u64) -> History {
     let mut chance = StdRng::seed_from_u64(seed);
     let mut clients = parts(clients, load, &mut chance);

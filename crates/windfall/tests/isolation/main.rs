@@ -1,7 +1,8 @@
-//! Isolation, as clients see it. A *history* records what they did, and the *checker* decides whether their levels allow it.
-//! *Scripts* say for each level what single cases must come to (those of Hermitage, with `InnoDB`'s outcomes). Both
-//! work on whatever is behind the trait [`client::Client`]. Here that is a *reference* which does what the levels promise, or on
-//! request does not: the checker has to accept the one, and to find what is wrong with the other.
+//! Isolation, as clients see it. A *history* records what they did, and the *checker* decides whether their levels
+//! allow it. *Scripts* say for each level what single cases must come to (those of Hermitage, with `InnoDB`'s
+//! outcomes). Both work on whatever is behind the trait [`client::Client`]. Here that is a *reference* which does what
+//! the levels promise, or on request does not: the checker has to accept the one, and to find what is wrong with the
+//! other.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 

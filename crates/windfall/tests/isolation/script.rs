@@ -1,7 +1,7 @@
 //! Scripts: who calls what, one call after the other, and what has to come of it.
 //!
-//! A line is a session, a call and, behind `->`, the answer; in front of all that may stand the levels for which it holds
-//! (`RU RC RR SI SER`), and a line holds for all without. Calls are
+//! A line is a session, a call and, behind `->`, the answer; in front of all that may stand the levels for which it
+//! holds (`RU RC RR SI SER`), and a line holds for all without. Calls are
 //!
 //! - `begin`, or with a level of its own `begin SER`; `commit`, `rollback`
 //! - `read ROWS`, `share ROWS` and `lock ROWS`: a plain read, and reads that lock

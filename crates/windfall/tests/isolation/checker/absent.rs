@@ -1,6 +1,6 @@
 //! Which version a read has seen that found no row: the time before the first write, or one of the deletions. The clock
-//! decides, as far as it can: a deletion that began to commit later was not seen, nor one after which another write had been committed before.
-//! Where several are left the read says nothing about others.
+//! decides, as far as it can: a deletion that began to commit later was not seen, nor one after which another write had
+//! been committed before. Where several are left the read says nothing about others.
 
 use rustc_hash::FxHashMap;
 

@@ -1,10 +1,10 @@
-//! Decides whether a history is one that its levels allow. The anomalies are those of Adya's thesis (1999), found in the
-//! way of Elle (Kingsbury and Alvaro, 2020): from what was read follows in which order the versions of a key came, from that
-//! who must have been before whom, and what must have been before itself is an anomaly.
+//! Decides whether a history is one that its levels allow. The anomalies are those of Adya's thesis (1999), found in
+//! the way of Elle (Kingsbury and Alvaro, 2020): from what was read follows in which order the versions of a key came,
+//! from that who must have been before whom, and what must have been before itself is an anomaly.
 //!
 //! What a level promises is said by *points* (`points`): moments at which parts of a transaction happened. A history is
-//! right if all its points can be put in one order, in which every read sees what was written last before it. An anomaly
-//! is a cycle of points, and named by the edges on it; what needs no order is found read by read (`reads`).
+//! right if all its points can be put in one order, in which every read sees what was written last before it. An
+//! anomaly is a cycle of points, and named by the edges on it; what needs no order is found read by read (`reads`).
 
 mod absent;
 mod cycles;

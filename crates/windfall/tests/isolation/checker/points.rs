@@ -9,12 +9,13 @@
 //! | SNAPSHOT | the same, and whatever it replaces was committed before its snapshot |
 //! | SERIALIZABLE | one |
 //!
-//! Each lies between two moments that its client knows. The points of all transactions have one order. So Adya's
-//! names follow: READ UNCOMMITTED has no cycle of writes (G0), READ COMMITTED none of writes and reads (G1c), and no read
-//! sees a part of a commit, or less than the one before. REPEATABLE READ has no read skew (G-single) and no phantom among the plain
-//! reads of rows that a transaction does not write, nor among what it locks: lost updates and write skew go by way
-//! of the plain read, which is at another point than the write, and what it reads after its own writes is neither's.
-//! SNAPSHOT has neither lost updates nor any cycle without two misses in a row (G-nonadjacent), SERIALIZABLE has none (G2).
+//! Each lies between two moments that its client knows. The points of all transactions have one order. So Adya's names
+//! follow: READ UNCOMMITTED has no cycle of writes (G0), READ COMMITTED none of writes and reads (G1c), and no read
+//! sees a part of a commit, or less than the one before. REPEATABLE READ has no read skew (G-single) and no phantom
+//! among the plain reads of rows that a transaction does not write, nor among what it locks: lost updates and write
+//! skew go by way of the plain read, which is at another point than the write, and what it reads after its own writes
+//! is neither's. SNAPSHOT has neither lost updates nor any cycle without two misses in a row (G-nonadjacent),
+//! SERIALIZABLE has none (G2).
 
 use super::{
     super::{
@@ -230,7 +231,8 @@ impl Connect {
         }
     }
 
-    /// Whoever had ended before another began was before him. One moment for each end stands for all that ended up to it.
+    /// Whoever had ended before another began was before him. One moment for each end stands for all that ended up to
+    /// it.
     fn times(&mut self) {
         let mut ends: Vec<(Moment, u32)> = (0..).zip(&self.spans).map(|(n, span)| (span.1, n)).collect();
         ends.retain(|(end, _)| *end != Moment::MAX);

@@ -1,5 +1,5 @@
-//! The locks of the reference: of rows, shared and exclusive, and of gaps, which keep inserts out and nothing else. Who waits
-//! is served in the order of coming, but for those who hold the row already.
+//! The locks of the reference: of rows, shared and exclusive, and of gaps, which keep inserts out and nothing else. Who
+//! waits is served in the order of coming, but for those who hold the row already.
 
 use std::collections::BTreeMap;
 

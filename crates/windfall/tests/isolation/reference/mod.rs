@@ -380,8 +380,8 @@ impl Database {
         Ok(())
     }
 
-    /// Takes a lock, or waits for it. Of those who wait for each other the one goes that has done least, and among equals
-    /// the one who came last.
+    /// Takes a lock, or waits for it. Of those who wait for each other the one goes that has done least, and among
+    /// equals the one who came last.
     fn lock(&mut self, trx: TrxId, request: Request) -> Result<(), Stop> {
         while !self.locks.take(trx, request) {
             let circle = self.locks.circle(trx);
