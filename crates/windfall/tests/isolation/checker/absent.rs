@@ -21,6 +21,8 @@ struct Version {
     item: u64,
     /// The latest begin of those up to this one, of those that are known to have happened.
     last_begin: Moment,
+    /// The earliest begin of those from this one on.
+    next_begin: Moment,
     deletes: bool,
 }
 
@@ -34,7 +36,8 @@ pub fn resolve(facts: &Facts<'_>, reads: &mut Vec<Read>, report: &mut Report) {
         let ended = versions.partition_point(|version| version.end < from);
         let covered = ended.checked_sub(1).map_or(0, |last| versions[last].last_begin);
         let first = versions.partition_point(|version| version.end < covered);
-        let deletions = versions[first..].iter().filter(|version| version.deletes && version.begin <= to);
+        let begun = versions[first..].iter().take_while(|version| version.next_begin <= to);
+        let deletions = begun.filter(|version| version.deletes && version.begin <= to);
         let mut fitting = deletions.map(|version| version.item).chain((covered == 0).then_some(NOTHING));
         match (fitting.next(), fitting.next()) {
             (Some(item), None) => read.version = item,
@@ -81,17 +84,29 @@ fn versions(facts: &Facts<'_>) -> FxHashMap<Key, Vec<Version>> {
             let begin =
                 if transaction.outcome == Outcome::Committed { transaction.end.0 } else { transaction.begin };
             let (item, deletes) = (*item, write.deletes);
-            versions.push(Version { end: transaction.end.1, begin, item, last_begin: 0, deletes });
+            versions.push(Version {
+                end: transaction.end.1,
+                begin,
+                item,
+                last_begin: 0,
+                next_begin: begin,
+                deletes,
+            });
         }
     }
     for versions in all.values_mut() {
         versions.sort_unstable_by_key(|version| (version.end, version.item));
         let mut last_begin = 0;
-        for version in versions {
+        for version in versions.iter_mut() {
             if facts.writer(version.item).is_some() {
                 last_begin = last_begin.max(version.begin);
             }
             version.last_begin = last_begin;
+        }
+        let mut next_begin = Moment::MAX;
+        for version in versions.iter_mut().rev() {
+            next_begin = next_begin.min(version.begin);
+            version.next_begin = next_begin;
         }
     }
     all

@@ -161,7 +161,7 @@ impl<'h> Check<'_, 'h, '_> {
 
     /// What was read of others. `counts` is whether it is all of a version.
     fn external(&mut self, read: Read, value: &[u64], counts: bool) {
-        let Read { transaction: n, step, key, version, .. } = read;
+        let Read { transaction: n, step, key, .. } = read;
         let facts = self.facts;
         let transaction = facts.transaction(n);
         let told = || format!("T{n} {}", transaction.steps[step].what);
@@ -208,8 +208,7 @@ impl<'h> Check<'_, 'h, '_> {
             return;
         }
         if counts {
-            let version = if value.is_empty() { NOTHING } else { version };
-            self.reads.push(Read { version, ..read });
+            self.reads.push(read);
         }
     }
 }
