@@ -200,10 +200,11 @@ fn check_pages(engine: &Engine, report: &mut CheckReport, space: &Arc<Space>) {
         // Room made ahead is zero.
         if page.is_zero() { Ok(()) } else { engine.pool.verify(id, page) }
     };
-    for number in 0..(length / page_size as u64) as u32 {
+    let pages = u32::try_from(length / page_size as u64).unwrap_or(u32::MAX);
+    for number in 0..pages {
         let id = PageId { space: space.id(), page: PageNo(number) };
         report.pages += 1;
-        if let Err(error) = look(id).or_else(|_| look(id)).or_else(|_| look(id)) {
+        if let Err(error) = look(id).or_else(|_| engine.pool.between_writes(|| look(id))) {
             if space.is_dropped() {
                 return;
             }

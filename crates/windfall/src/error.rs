@@ -25,7 +25,7 @@ pub type Result<T, E = Error> = core::result::Result<T, E>;
 pub enum Error {
     /// The operating system refused or failed an operation on a file.
     #[error(transparent)]
-    Disk(#[from] DiskError),
+    Disk(DiskError),
     /// What was read is not what was written.
     #[error(transparent)]
     Corrupt(#[from] CorruptError),
@@ -44,6 +44,15 @@ pub enum Error {
     /// The database is being closed.
     #[error("the database is closed")]
     Closed,
+}
+
+impl From<DiskError> for Error {
+    fn from(error: DiskError) -> Self {
+        match error {
+            DiskError::Released => Self::Closed,
+            error => Self::Disk(error),
+        }
+    }
 }
 
 /// What an error is about, by the names that its users know.
@@ -169,6 +178,9 @@ pub enum DiskError {
         /// The file.
         path: PathBuf,
     },
+    /// The folder was released, and another process may have it open by now.
+    #[error("the database is closed")]
+    Released,
     /// The simulated disk has crashed: nothing works until the machine is "restarted".
     #[error("the simulated disk has crashed")]
     Crashed,

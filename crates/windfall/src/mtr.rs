@@ -161,6 +161,20 @@ impl<'a> Mtr<'a> {
         self.pool.check_may_hold(self.pages.len() + 1)
     }
 
+    /// Refuses to log so much more that no group holds it. Whoever changes as much as its caller wishes asks before the
+    /// first change.
+    ///
+    /// # Errors
+    /// As [`Log::check_group`](crate::log::Log::check_group).
+    pub fn check_may_log(&self, bytes: usize) -> Result<()> {
+        self.pool.ground().log.check_group(self.group.bytes().len() + bytes)
+    }
+
+    /// What it is going to log, as far as it has changed anything, in bytes.
+    pub fn logged(&self) -> usize {
+        self.group.bytes().len()
+    }
+
     /// Lets go of all pages; none was changed.
     pub fn unlatch_all(&mut self) {
         (0..self.pages.len()).for_each(|slot| self.unlatch(Slot(slot)));

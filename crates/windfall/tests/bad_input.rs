@@ -10,7 +10,7 @@ use std::{
 };
 
 use windfall::{
-    Database, Error, FlushLog, IndexOptions, Options, Result, TableOptions,
+    Database, Error, IndexOptions, Options, Result, TableOptions,
     disk::{
         Disk, FileName,
         simulated::{Fault, SimulatedDisk, Survive},
@@ -470,34 +470,6 @@ fn names_keys_and_values_that_cannot_be() -> Result<()> {
 }
 
 #[test]
-fn a_group_that_does_not_fit_the_log_buffer_is_refused_whole() -> Result<()> {
-    let folder = tempfile::tempdir().expect("a folder");
-    let options = options().log_buffer_size(64 << 10).flush_log_at_trx_commit(FlushLog::Lazy);
-    let db = Database::open(folder.path(), options)?;
-    let names: Vec<String> = (0..3000).map(|n| format!("a table with a rather long name {n:06}")).collect();
-    for name in &names {
-        db.create_table(name, TableOptions::default())?;
-    }
-    let all: Vec<&str> = names.iter().map(String::as_str).collect();
-    match db.drop_tables(&all) {
-        Ok(report) => assert_eq!(report.trees, 3000),
-        Err(error) => {
-            println!("a group of 3000: {error}");
-            let text = error.to_string();
-            assert!(text.contains("log_buffer_size") || text.contains("buffer pool"), "{text}");
-            assert_eq!(db.tables()?.len(), 3000);
-            db.table(&names[7])?.insert(b"key", b"value")?;
-            for some in all.chunks(100) {
-                db.drop_tables(some)?;
-            }
-        }
-    }
-    assert_eq!(db.tables()?, []);
-    assert_eq!(db.check()?.findings, Vec::<String>::new());
-    Ok(())
-}
-
-#[test]
 fn options_that_cannot_be() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("db");
@@ -708,28 +680,6 @@ fn an_index_that_the_tables_record_has_no_room_for_is_refused_before_it_is_built
     let options = TableOptions::default().metadata(vec![1; 4000]);
     told(db.create_table("metadata", options), &["table metadata", "less metadata"]);
     db.close()
-}
-
-#[test]
-fn a_group_that_is_too_large_for_the_pool_is_refused() -> Result<()> {
-    let folder = tempfile::tempdir().unwrap();
-    let small = Options::default().page_size(4096).buffer_pool_size(64 * 4096).log_size(4 << 20);
-    let db = Database::open(folder.path(), small.flush_log_at_trx_commit(FlushLog::Lazy))?;
-    let names: Vec<String> =
-        (0..4_000).map(|n| format!("a table with a name that takes some room {n:05}")).collect();
-    for name in &names {
-        db.create_table(name, TableOptions::default())?;
-    }
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let error = db.drop_tables(&names).expect_err("its records do not fit into the pool");
-    assert!(error.to_string().contains("too small"), "{error}");
-    // All are there, and go in smaller groups.
-    for group in names.chunks(200) {
-        db.drop_tables(group)?;
-    }
-    assert_eq!(db.tables()?.len(), 0);
-    assert_eq!(db.check()?.findings, Vec::<String>::new());
-    Ok(())
 }
 
 #[test]

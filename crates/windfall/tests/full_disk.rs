@@ -20,6 +20,7 @@ use windfall::{
     disk::simulated::{SimulatedDisk, Survive},
     env::{Env, Kind, RealEnv, SimulatedEnv, Step, Worker},
     error::DiskError,
+    recovery::{Phase, Progress},
     sync::Event,
 };
 
@@ -27,13 +28,16 @@ const PAGE: u64 = 4096;
 /// Longer than the log, and than the pool.
 const LONG: u64 = 2 << 20;
 
-fn open(disk: &SimulatedDisk, env: Arc<dyn Env>) -> Result<Database> {
-    let options = Options::default()
+fn options() -> Options {
+    Options::default()
         .page_size(PAGE as usize)
         .buffer_pool_size(200 * PAGE)
         .log_size(1 << 20)
-        .log_buffer_size(64 << 10);
-    Database::open_on(Arc::new(disk.clone()), env, &options, &|_| {})
+        .log_buffer_size(64 << 10)
+}
+
+fn open(disk: &SimulatedDisk, env: Arc<dyn Env>) -> Result<Database> {
+    Database::open_on(Arc::new(disk.clone()), env, &options(), &|_| {})
 }
 
 fn is_full(error: &Error) -> bool {
@@ -307,4 +311,52 @@ fn a_look_up_ends_where_all_other_pages_wait_to_be_written() {
     env.settle(300);
     assert!((0..600).all(|n| table.get(&key(n)).expect("a row").is_some()));
     assert_eq!(db.check().expect("a check").findings, Vec::<String>::new());
+}
+
+/// The log is cut amid a row's groups, and others have filled the disk meanwhile: what is unfinished is taken back all the same.
+#[test]
+fn a_row_that_was_cut_keeps_no_database_shut_on_a_full_disk() {
+    let _again = whole("full_disk", "a_row_that_was_cut_keeps_no_database_shut_on_a_full_disk");
+    let mut unfinished = 0;
+    for seed in 0..150u64 {
+        let (disk, env) = (SimulatedDisk::new(seed), SimulatedEnv::new(seed));
+        let db = open(&disk, Arc::new(env.clone())).expect("a database");
+        let index = |from: u32| IndexOptions::on_value(from..from + 100);
+        let definition =
+            TableOptions::default().index("a", index(0)).index("b", index(100)).index("c", index(200));
+        let table = db.create_table("t", definition).expect("a table");
+        let value = |n: u64| vec![n as u8; if n.is_multiple_of(2) { 1000 } else { 300 }];
+        for n in 0..60u64 {
+            table.put(&(n % 7).to_be_bytes(), &value(n)).expect("a row");
+        }
+        for _ in 0..2 {
+            db.checkpoint().expect("a checkpoint");
+            env.settle(100);
+        }
+        db.set_flush_log_at_trx_commit(FlushLog::Lazy);
+        // As much as may bring the end of the log close to the end of a segment.
+        for n in 60..80 + seed {
+            table.put(&(n % 7).to_be_bytes(), &value(n)).expect("a row");
+        }
+        disk.crash_at(disk.operations() + 1 + seed % 3);
+        db.set_flush_log_at_trx_commit(FlushLog::Sync);
+        let _ = table.put(b"last", b"");
+        drop((table, db, env));
+        let disk = disk.restart(Survive::Random(seed));
+        disk.full_from(Some(0));
+        let what = format!("seed {seed}");
+        let is_unfinished = AtomicBool::new(false);
+        let note = |progress: Progress| {
+            is_unfinished.fetch_or(progress.phase == Phase::RollBack && progress.total > 0, SeqCst);
+        };
+        let (shared, env) = (Arc::new(disk.clone()), Arc::new(EagerEnv::default()));
+        let db = Database::open_on(shared, env, &options(), &note).expect(&what);
+        unfinished += u64::from(is_unfinished.into_inner());
+        for (key, found) in db.table("t").expect(&what).rows().expect(&what).map(|row| row.expect(&what)) {
+            assert!(found.windows(2).all(|pair| pair[0] == pair[1]), "{what}: {key:?}");
+        }
+        disk.full_from(None);
+        assert_eq!(db.check().expect(&what).findings, Vec::<String>::new(), "{what}");
+    }
+    assert!(unfinished > 10, "{unfinished} of 150 had something to take back");
 }

@@ -15,6 +15,7 @@
 //!
 //! **May touch.** `disk`, `log`, the rest of `buffer`.
 
+use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
@@ -31,7 +32,7 @@ use crate::{
     log::{GroupWriter, Record},
     page,
     sync::{
-        Arc, Bug,
+        Arc, Bug, Event,
         atomic::Ordering::{Relaxed, Release},
         planted, work,
     },
@@ -49,6 +50,10 @@ const FRUITLESS_FAILURE: u64 = PATIENCE / 100;
 const FAILURES_IN_A_ROW: u64 = 20;
 /// Files up to this many bytes grow as they are written; larger ones are preallocated in steps.
 const PREALLOCATE_FROM: u64 = 1 << 20;
+/// Rounds that write nothing after which the rest is left to the next checkpoint.
+const IDLE_ROUNDS_MOST: u64 = 1000;
+/// How long such a round is, but for the first ones.
+const IDLE_PAUSE: Duration = Duration::from_millis(1);
 
 /// What the flusher keeps between batches.
 pub struct Flusher {
@@ -583,6 +588,12 @@ impl BufferPool {
         space.file()
     }
 
+    /// Runs something while no page is being written.
+    pub fn between_writes<T>(&self, run: impl FnOnce() -> T) -> T {
+        let _flusher = self.flusher.lock();
+        run()
+    }
+
     /// Writes everything that is dirty now. Pages that change meanwhile may stay dirty.
     ///
     /// # Errors
@@ -590,9 +601,12 @@ impl BufferPool {
     pub fn flush_all(&self) -> Result<()> {
         let up_to = self.ground.log.end();
         let mut idle = 0;
-        while self.oldest_dirty() < up_to && idle < 1000 {
-            // Someone may have a page latched; what is left after many rounds stays for the next checkpoint.
+        while self.oldest_dirty() < up_to && idle < IDLE_ROUNDS_MOST {
             idle = if self.flush(self.old_pages(up_to))? == 0 { idle + 1 } else { 0 };
+            if idle > IDLE_ROUNDS_MOST / 10 {
+                // Someone has a page latched, and may be waiting for something himself.
+                self.ground.env.wait_for(&Event::new(), IDLE_PAUSE, &mut || false);
+            }
         }
         Ok(())
     }

@@ -9,7 +9,12 @@
 
 use std::collections::VecDeque;
 
-use super::{Completion, Queue, Request, handles::Handles, real::Inner, system::File};
+use super::{
+    Action, Completion, Queue, Request,
+    handles::Handles,
+    real::{Inner, Tenure},
+    system::File,
+};
 use crate::sync::{Arc, Event, Mutex, Rank, thread::Thread};
 
 /// The threads that carry out requests.
@@ -39,6 +44,7 @@ struct Job {
     request: Request,
     file: Arc<File>,
     inbox: Arc<Inbox>,
+    tenure: Arc<Tenure>,
 }
 
 #[derive(Debug)]
@@ -56,8 +62,11 @@ impl Inbox {
 
 impl Job {
     fn run(self) {
-        let Self { request: Request { token, offset, action, mut buffer, .. }, file, inbox } = self;
-        let result = file.transfer(action, offset, &mut buffer);
+        let Self { request: Request { token, offset, action, mut buffer, .. }, file, inbox, tenure } = self;
+        let result = match action {
+            Action::Read => file.transfer(action, offset, &mut buffer),
+            Action::Write => tenure.change().and_then(|_change| file.transfer(action, offset, &mut buffer)),
+        };
         drop(file);
         inbox.put(Completion { token, buffer, result });
     }
@@ -154,7 +163,10 @@ impl Queue for RealQueue {
             self.pending += 1;
             let inbox = self.inbox.clone();
             match self.handles().get_for_queue(request.file) {
-                Ok(file) => self.disk.threads().push(Job { request, file, inbox }),
+                Ok(file) => {
+                    let tenure = self.disk.tenure().clone();
+                    self.disk.threads().push(Job { request, file, inbox, tenure });
+                }
                 Err(error) => {
                     let Request { token, buffer, .. } = request;
                     inbox.put(Completion { token, buffer, result: Err(error) });

@@ -3,7 +3,9 @@
 //! **Purpose.** What the product runs on: a folder with a lock file, direct I/O for data files where the file system
 //! has it, the page cache for the log and the control file.
 //!
-//! **Invariants.** The lock is taken before anything is touched, and released after the last request has ended.
+//! **Invariants.** The lock is taken before anything is touched, and released after the last request has ended. Once it is
+//! released nothing is changed any more: a call that comes late, from a thread that the close of the database has
+//! overtaken, is refused ([`DiskError::Released`]).
 //!
 //! **May touch.** `error`, `page`, `sync`, the machine.
 
@@ -28,7 +30,7 @@ use crate::{
     error::{DiskError, Result, UsageError},
     page::Page,
     sync::{
-        Arc,
+        Arc, Rank, RwLock, RwLockReadGuard,
         work::{self, Work},
     },
 };
@@ -66,9 +68,30 @@ pub struct Inner {
     /// The folders, in the order of [`Folder`].
     folders: [OwnedFd; 3],
     lock: OwnedFd,
+    tenure: Arc<Tenure>,
+}
+
+/// Whether the folder is locked, and may be changed.
+#[derive(Debug)]
+pub struct Tenure(RwLock<bool>);
+
+impl Tenure {
+    /// The right to change something: as long as somebody has it the folder is not released.
+    pub fn change(&self) -> Result<RwLockReadGuard<'_, bool>, DiskError> {
+        let lasts = self.0.read();
+        if *lasts { Ok(lasts) } else { Err(DiskError::Released) }
+    }
+
+    fn end(&self) {
+        *self.0.write() = false;
+    }
 }
 
 impl Inner {
+    pub(super) fn tenure(&self) -> &Arc<Tenure> {
+        &self.tenure
+    }
+
     pub(super) fn handles(&self) -> &Handles {
         &self.handles
     }
@@ -106,6 +129,7 @@ impl RealDisk {
             handles: Handles::new(root.to_path_buf(), options.open_files, options.direct),
             folders,
             lock,
+            tenure: Arc::new(Tenure(RwLock::new(Rank::Disk, true))),
         })))
     }
 
@@ -183,6 +207,7 @@ fn lock(root: &Path) -> Result<OwnedFd, DiskError> {
 
 impl Disk for RealDisk {
     fn release(&self) {
+        self.0.tenure.end();
         let _ = rustix::fs::flock(&self.0.lock, FlockOperation::Unlock);
     }
 
@@ -197,6 +222,7 @@ impl Disk for RealDisk {
     }
 
     fn create(&self, file: FileName) -> Result<(), DiskError> {
+        let _change = self.0.tenure.change()?;
         self.0.handles.create(file)
     }
 
@@ -246,6 +272,7 @@ impl Disk for RealDisk {
     }
 
     fn write(&self, file: FileName, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        let _change = self.0.tenure.change()?;
         if file.is_direct() {
             check_blocks(&self.path(file), offset, bytes.len())?;
         }
@@ -274,6 +301,7 @@ impl Disk for RealDisk {
     }
 
     fn preallocate(&self, file: FileName, offset: u64, length: u64) -> Result<(), DiskError> {
+        let _change = self.0.tenure.change()?;
         work::count(Work::FileCall);
         // The system refuses an empty range.
         if length == 0 {
@@ -283,11 +311,13 @@ impl Disk for RealDisk {
     }
 
     fn truncate(&self, file: FileName, length: u64) -> Result<(), DiskError> {
+        let _change = self.0.tenure.change()?;
         work::count(Work::FileCall);
         self.0.handles.get(file)?.truncate(length)
     }
 
     fn rename(&self, from: FileName, to: FileName) -> Result<(), DiskError> {
+        let _change = self.0.tenure.change()?;
         work::count(Work::FileCall);
         let old = self.path(from);
         let renamed = retry_on_intr(|| rustix::fs::rename(&old, self.path(to)));
@@ -301,6 +331,7 @@ impl Disk for RealDisk {
     }
 
     fn remove(&self, file: FileName) -> Result<(), DiskError> {
+        let _change = self.0.tenure.change()?;
         work::count(Work::FileCall);
         let path = self.path(file);
         let removed = retry_on_intr(|| rustix::fs::unlink(&path));
@@ -471,5 +502,35 @@ mod tests {
             reader.join().unwrap();
         }
         assert_eq!(disk.0.handles.open_now(), 0, "a removed file is still open");
+    }
+
+    #[test]
+    fn who_comes_after_the_release_changes_nothing_of_the_next_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || RealDisk::open(folder.path(), RealDiskOptions::default());
+        let late = open().unwrap();
+        late.create(data(1)).unwrap();
+        late.write(data(1), 0, &[1; 4096]).unwrap();
+        let mut queue = late.queue();
+        assert!(matches!(open(), Err(Error::Disk(DiskError::Locked { .. }))));
+        late.release();
+        let next = open().unwrap();
+        let refused = [
+            late.create(data(1)),
+            late.create(data(2)),
+            late.write(data(1), 0, &[2; 4096]),
+            late.preallocate(data(1), 0, 8192),
+            late.truncate(data(1), 0),
+            late.rename(data(1), data(2)),
+            late.remove(data(1)),
+        ];
+        assert!(refused.iter().all(|done| matches!(done, Err(DiskError::Released))), "{refused:?}");
+        assert!(matches!(Error::from(DiskError::Released), Error::Closed));
+        queue.submit(vec![write(7, 1, 3)]);
+        assert!(matches!(queue.complete(true)[0].result, Err(DiskError::Released)));
+        let mut found = [0; 4096];
+        next.read(data(1), 0, &mut found).unwrap();
+        assert_eq!(found, [1; 4096]);
+        assert_eq!(next.list(Folder::Data).unwrap(), [data(1)]);
     }
 }

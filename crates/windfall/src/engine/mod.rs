@@ -177,8 +177,11 @@ impl Engine {
     }
 
     fn stop(&self) -> Result<()> {
-        let changers = core::mem::take(&mut *self.changers.lock());
-        drop(changers);
+        let mut changers = core::mem::take(&mut *self.changers.lock());
+        // The last first: purge waits for room in the log, which may take the keeper of file records to make.
+        while let Some(changer) = changers.pop() {
+            drop(changer);
+        }
         let result = self.shut();
         let servers = core::mem::take(&mut *self.servers.lock());
         drop(servers);

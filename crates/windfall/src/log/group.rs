@@ -103,6 +103,22 @@ impl Log {
     pub fn max_group(&self) -> usize {
         (self.ring.capacity() as usize / 4).min(MAX_FRAME) - HEADER
     }
+
+    /// Refuses a payload that is too long for a group. Whoever logs as much as its caller wishes asks before it changes
+    /// anything.
+    ///
+    /// # Errors
+    /// [`UsageError`], which names the option.
+    pub fn check_group(&self, bytes: usize) -> Result<()> {
+        let most = self.max_group();
+        if bytes <= most {
+            return Ok(());
+        }
+        let what = format!(
+            "one change of {bytes} bytes does not fit the log buffer, which takes {most}: enlarge log_buffer_size"
+        );
+        Err(UsageError::Other(what.into()).into())
+    }
 }
 
 impl LogGroup<'_> {
@@ -115,17 +131,7 @@ impl LogGroup<'_> {
     pub fn append(&self, payload: &[u8]) -> Result<(Lsn, Lsn)> {
         let log = self.log;
         log.health.check()?;
-        if payload.len() > log.max_group() {
-            return Err(UsageError::Other(
-                format!(
-                    "one change of {} bytes does not fit the log buffer, which takes {}: enlarge log_buffer_size",
-                    payload.len(),
-                    log.max_group()
-                )
-                .into(),
-            )
-            .into());
-        }
+        log.check_group(payload.len())?;
         let span = frame::span(payload.len()) as u64;
         let start = Lsn(log.reserved.fetch_add(span, SeqCst));
         let end = Lsn(start.0 + span);

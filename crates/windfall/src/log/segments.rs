@@ -29,6 +29,8 @@
 //!
 //! **May touch.** `ids`, `error`, `health`, `disk`, `sync`.
 
+use std::collections::BTreeSet;
+
 use super::frame::{self, BLOCK};
 use crate::{
     disk::{Disk, FileName, Folder},
@@ -133,6 +135,20 @@ struct Files {
     retired: Vec<u64>,
 }
 
+/// Takes over a segment behind the end of the log. Says whether it was one.
+fn take_over(disk: &dyn Disk, geometry: Geometry, uuid: &[u8; 16], number: u64) -> Result<bool, DiskError> {
+    let file = FileName::Log(number);
+    if disk.len(file)? != Some(geometry.segment_size) || geometry.check(disk, uuid, number)?.is_some() {
+        return Ok(false);
+    }
+    // As for the rest of the log: its sync may have failed, and what can be read is not durable for that.
+    if disk.write(file, 0, &geometry.header(uuid, number)).is_err() {
+        return Ok(false);
+    }
+    disk.sync(file)?;
+    Ok(true)
+}
+
 /// Writes a part of the stream to where it lies already.
 fn write_again(disk: &dyn Disk, geometry: Geometry, from: Lsn, end: Lsn) -> Result<(), DiskError> {
     let (mut at, mut bytes) = (from, Vec::new());
@@ -163,7 +179,8 @@ pub(super) struct Segments {
 
 impl Segments {
     /// Takes over the files of a log that is needed from `floor` on, was certainly durable up to `known`, and ends at
-    /// `end`. Makes durable what lies between, and removes what lies beyond.
+    /// `end`. Makes durable what lies between. Beyond lie segments that were prepared: what was promised then, for taking
+    /// back what is unfinished, is asked for again now, perhaps on a full disk. They stay as far as they are whole.
     pub(super) fn open(
         disk: Arc<dyn Disk>,
         health: Health,
@@ -178,20 +195,26 @@ impl Segments {
         let first = geometry.number(floor);
         // At the very beginning of a segment nothing in its file counts yet.
         let in_use = geometry.number(end) + u64::from(end > geometry.start(geometry.number(end)));
-        let mut retired = Vec::new();
+        let (mut retired, mut ahead) = (Vec::new(), BTreeSet::new());
         for file in disk.list(Folder::Log)? {
             let FileName::Log(number) = file else { continue };
             if number >= in_use.max(first) {
-                disk.remove(file)?;
+                ahead.insert(number);
             } else if number < first {
                 retired.push(number);
             } else {
                 disk.sync(file)?;
             }
         }
+        let mut prepared = in_use.max(first);
+        while ahead.contains(&prepared) && take_over(&*disk, geometry, &uuid, prepared)? {
+            ahead.remove(&prepared);
+            prepared += 1;
+        }
+        ahead.into_iter().try_for_each(|number| disk.remove(FileName::Log(number)))?;
         disk.sync_folder(Folder::Log)?;
         let files = Mutex::new(Rank::LogFiles, Files { first, retired });
-        Ok(Self { disk, health, uuid, geometry, prepared: AtomicU64::new(in_use.max(first)), files })
+        Ok(Self { disk, health, uuid, geometry, prepared: AtomicU64::new(prepared), files })
     }
 
     /// The arithmetic.

@@ -52,6 +52,8 @@ pub enum Rank {
     LogWrite,
     /// The log's segment list.
     LogFiles,
+    /// Changes of the disk, against its release.
+    Disk,
     /// The disk's handle cache.
     Handles,
     /// A leaf lock: nothing is taken while it is held.

@@ -66,14 +66,8 @@ use crate::{
         planted,
     },
     system::SystemTree,
-    tree::{hash::HashBudget, log_of_room},
+    tree::hash::HashBudget,
 };
-
-/// Log that the end of a rollback takes.
-const LOG_A_ROLLBACK: u64 = 4 << 10;
-/// Log that taking back takes for each byte of an undo record, but for splits: a touched entry has at least 29, and
-/// is taken back by a group of less than 500.
-const LOG_A_BYTE: u64 = 20;
 
 /// The transaction floor of a database.
 #[derive(Debug)]
@@ -148,8 +142,6 @@ impl Transactions {
                 );
                 return Err(self.ground.system.damaged(&what));
             };
-            let log = &self.ground.pool.ground().log;
-            let mut promise = log.promise(LOG_A_ROLLBACK)?;
             let mut last = UndoPos::NONE;
             let mut from = Stream::byte_of(first);
             while let Some(at) = stream.next_record(from)? {
@@ -159,12 +151,10 @@ impl Transactions {
                 };
                 if stream.trx_of(at, &stored)? == trx {
                     last = stream.undo_pos(at);
-                    let split = log_of_room(self.ground.pool.page_size());
-                    promise.extend(LOG_A_BYTE * stored.bytes.len() as u64 + split)?;
                 }
                 from = stored.next;
             }
-            Trx::resume(self, trx, stream, last).rollback()?;
+            Trx::resume(self, trx, stream, last).rollback_again()?;
             tracing::info!(trx = trx.0, "an unfinished transaction is rolled back");
         }
         Ok(())

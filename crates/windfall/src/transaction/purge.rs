@@ -369,16 +369,19 @@ impl Transactions {
                 continue;
             };
             let trx = stream.trx_of(at, &stored)?;
-            if horizon.covers(trx) {
+            let slices = [at, stored.next - 1].map(|at| at / stream.slice_bytes());
+            if let Some(left) = state.left.get_mut(&trx) {
+                // Its walk comes by, and needs each record to find the one before.
+                left.extend(slices);
+            } else if horizon.covers(trx) {
                 match self.purge_record(stream, at, &stored, left)? {
                     Outcome::Purged => {}
                     Outcome::Busy => state.deferred.push(at),
                     Outcome::Cut => break,
                     Outcome::Unreadable => state.put_aside(at),
                 }
-            } else if state.left.contains_key(&trx) || self.active.leave_behind(trx) {
-                let slices = state.left.entry(trx).or_default();
-                slices.extend([at, stored.next - 1].map(|at| at / stream.slice_bytes()));
+            } else if self.active.leave_behind(trx) {
+                state.left.insert(trx, slices.into());
             } else {
                 // It has ended, and someone may still look at what was before.
                 break;

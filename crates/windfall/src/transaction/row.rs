@@ -41,6 +41,9 @@ const CHUNK: usize = 64 << 10;
 pub const INDEXED: usize = 64 << 10;
 /// Log for a change of a secondary entry, and for its way back, beside the key.
 const LOG_A_TOUCH: u64 = 512;
+/// Log for the change of a clustered entry beside its key and value and the undo record: the operation, the begin and the
+/// end of the transaction.
+const LOG_AN_ENTRY: usize = 256;
 
 /// A secondary tree.
 #[derive(Clone, Copy, Debug)]
@@ -482,6 +485,10 @@ impl<'e> Trx<'e> {
         let previous = self.previous(target.durability());
         UndoRecord { trx: self.id(), previous, body }.encode(&mut record);
         let place = tail.prepare(&mut mtr, record.len())?;
+        // The undo record names every entry that is touched: of a table with many indexes, or long keys, that may be much.
+        let stored = new.map_or(0, |(stored, _)| stored.len());
+        let group = LOG_AN_ENTRY + key.len() + stored + record.len() + place.log_beside();
+        mtr.check_may_log(group)?;
         let version = EntryHeader::new(self.id(), tail.position());
         match (new, header) {
             (None, header) => {
@@ -499,6 +506,7 @@ impl<'e> Trx<'e> {
         if last && plan.planned.is_empty() {
             self.log_end(&mut mtr);
         }
+        debug_assert!(mtr.logged() <= group, "{} bytes of a group of {group}", mtr.logged());
         let end = mtr.commit()?;
         Ok(Some((version, end)))
     }

@@ -59,6 +59,8 @@ const BEGIN: u64 = 8;
 
 /// Length and state before each record.
 const HEAD: usize = 5;
+/// Log for an operation on an undo page beside the bytes that it writes.
+const LOG_A_PIECE: usize = 48;
 /// The state of a record that was taken back.
 const TAKEN_BACK: u8 = 1;
 /// No record is longer: a row's keys and value come to much less.
@@ -437,6 +439,13 @@ impl Drop for Stream {
                 self.ground.pool.detach(space, Lsn::ZERO);
             }
         }
+    }
+}
+
+impl Place {
+    /// Log that the writing of a record takes beside its bytes, at most.
+    pub fn log_beside(&self) -> usize {
+        LOG_A_PIECE * (2 * self.pieces.len() + self.fresh.len())
     }
 }
 

@@ -10,15 +10,16 @@
 //! it may be cut off and begun again at any point, and dropped tablespaces are passed over. Of a long value only the record
 //! is marked: its pages are left to purge (`chains`). So the way back takes a few small groups of the log for each record,
 //! which were promised before the change ([`Promise`]), needs no new undo and no new place on the disk; when even so it
-//! fails, the database is poisoned.
+//! fails, the database is poisoned. After a crash the promises are gone. What they had made ready is there still, unless it
+//! was used up, and the way back asks for it record by record: what it gets no log for stays for the next opening.
 //!
 //! **May touch.** `buffer`, `mtr`, `log`, `tree` and what is below, the rest of this floor.
 
 use super::{
     Transactions,
     active::{Active, Ending},
-    stream::{Place, Stored, Stream, Tail},
-    undo_record::{Body, Done, RowChange, Touch},
+    stream::{Place, Stream, Tail},
+    undo_record::{Body, Done, RowChange, Touch, UndoRecord},
 };
 use crate::{
     buffer::{self, BufferPool, Durability},
@@ -29,7 +30,13 @@ use crate::{
     page::EntryHeader,
     store::Tree,
     sync::{Bug, planted},
+    tree::log_of_room,
 };
+
+/// Log that taking back an entry takes beside its value, but for splits.
+const LOG_AN_ENTRY: u64 = 512;
+/// Log that the end of a rollback takes, or the mark on a record.
+const LOG_OF_END: u64 = 512;
 
 /// A transaction's records in one stream.
 #[derive(Clone, Copy, Debug)]
@@ -214,7 +221,7 @@ impl<'e> Trx<'e> {
     }
 
     fn take_back(&mut self) -> Result<Lsn> {
-        let done = buffer::on_kept_frames(|| self.try_take_back()).map_err(|error| match error {
+        let done = buffer::on_kept_frames(|| self.try_take_back(false)).map_err(|error| match error {
             Error::Poisoned(_) => error,
             error => {
                 let what = format!("transaction {} could not be rolled back: {error}", self.id);
@@ -225,15 +232,35 @@ impl<'e> Trx<'e> {
         done
     }
 
-    fn try_take_back(&mut self) -> Result<Lsn> {
+    /// Takes everything back that recovery has found, whose promises are gone: it asks for log record by record, from what
+    /// is kept for work that makes room.
+    ///
+    /// # Errors
+    /// What keeps it from that; what is left is taken back at the next opening.
+    pub(super) fn rollback_again(mut self) -> Result<Lsn> {
+        let done = buffer::on_kept_frames(|| self.try_take_back(true));
+        if done.is_ok() {
+            self.end();
+        }
+        self.ended = true;
+        done
+    }
+
+    fn try_take_back(&mut self, asks: bool) -> Result<Lsn> {
         for chain in [self.temporary, self.logged].into_iter().flatten() {
             let mut pos = chain.last;
             while pos != UndoPos::NONE {
                 let at = Stream::byte_of(pos);
                 let Some(stored) = chain.stream.record(at)? else { break };
-                pos = take_back(self.floor, chain.stream, at, &stored)?;
+                let record = chain.stream.decode(at, &stored)?;
+                pos = record.previous;
+                if !stored.taken_back {
+                    let _room = asks.then(|| room_for(self.floor, &record)).transpose()?;
+                    take_back(self.floor, chain.stream, at, &record)?;
+                }
             }
         }
+        let _room = asks.then(|| self.floor.ground.pool.ground().log.admit_drop(LOG_OF_END)).transpose()?;
         self.end_on_its_own()
     }
 }
@@ -247,12 +274,28 @@ impl Drop for Trx<'_> {
     }
 }
 
-/// Takes one record back. Gives the transaction's record before it.
-fn take_back(floor: &Transactions, stream: &Stream, at: u64, stored: &Stored) -> Result<UndoPos> {
-    let record = stream.decode(at, stored)?;
-    if stored.taken_back {
-        return Ok(record.previous);
+/// Log for the taking back of a record.
+fn room_for<'e>(floor: &'e Transactions, record: &UndoRecord) -> Result<Promise<'e>> {
+    let mut bytes = LOG_OF_END;
+    if let Body::Row { space, key, change, touches } = &record.body {
+        bytes += LOG_AN_ENTRY * (1 + touches.len() as u64);
+        if let RowChange::Update { value, .. } = change {
+            bytes += (key.len() + value.len()) as u64;
+            let mut now = Vec::new();
+            if let Some(tree) = floor.tree(*space)
+                && unless_dropped(tree.get_into(key, &mut now).map(|header| header.is_some()))?
+                && now.len() < value.len()
+            {
+                // Others may have taken the room.
+                bytes += log_of_room(floor.ground.pool.page_size());
+            }
+        }
     }
+    floor.ground.pool.ground().log.admit_drop(bytes)
+}
+
+/// Takes one record back.
+fn take_back(floor: &Transactions, stream: &Stream, at: u64, record: &UndoRecord) -> Result<()> {
     let version = EntryHeader::new(record.trx, stream.undo_pos(at));
     let pool = &floor.ground.pool;
     match &record.body {
@@ -273,7 +316,7 @@ fn take_back(floor: &Transactions, stream: &Stream, at: u64, stored: &Stored) ->
         }
         Body::Overflow { .. } => mark(pool, stream, at)?,
     }
-    Ok(record.previous)
+    Ok(())
 }
 
 /// A tablespace that was dropped meanwhile needs nothing taken back.

@@ -124,6 +124,44 @@ fn a_transaction_left_behind_is_purged_when_it_has_committed() {
 }
 
 #[test]
+fn a_walk_that_takes_long_comes_to_the_first_record() {
+    let disk = SimulatedDisk::new(1);
+    let base = base(&disk);
+    let mut model = Rows::new();
+    churn(&base, &mut model, 1);
+    base.put(&key(5000), &vec![0; 8 << 20], Mode::Put).unwrap();
+    let secondaries = base.secondaries();
+    let target = base.target(&secondaries);
+    let mut trx = Trx::new(&base.transactions);
+    let mut change = |key: &[u8], new: Option<&[u8]>| {
+        let mut row_lock = base.transactions.lock_row(&target, key).unwrap();
+        let new = new.map(|value| (Value::Bytes(value), Mode::Put));
+        trx.change(&mut row_lock, &target, key, new, false).unwrap();
+    };
+    let put_others = |model: &mut Rows| {
+        for n in 100..300 {
+            base.put(&key(n), &row(n, 1), Mode::Put).unwrap();
+            model.insert(key(n).to_vec(), row(n, 1));
+        }
+    };
+    // Purge passes by these while the transaction is active.
+    for n in 0..40 {
+        change(&key(n), None);
+        model.remove(&key(n)[..]);
+    }
+    (0..4).for_each(|_| put_others(&mut model));
+    base.purge_all();
+    // By this one, in a slice of its own, it comes when the last one is still in work.
+    change(&key(6000), Some(&row(1, 1)));
+    (0..8).for_each(|_| put_others(&mut model));
+    change(&key(5000), Some(&row(2, 2)));
+    trx.commit().unwrap();
+    model.extend([(key(6000).to_vec(), row(1, 1)), (key(5000).to_vec(), row(2, 2))]);
+    base.compare_purged(&model).unwrap();
+    assert_eq!(base.slices(), 1);
+}
+
+#[test]
 fn a_pin_keeps_versions_and_a_reader_its_value() {
     let disk = SimulatedDisk::new(1);
     let base = base(&disk);

@@ -1,0 +1,214 @@
+//! What is wrong with a read whatever the order of transactions: it shows what was never there, or not what its own
+//! transaction has read and written before. What remains are the reads that say something about others.
+
+use rustc_hash::FxHashMap;
+
+use super::{
+    super::{
+        client::{Key, Level, Lock},
+        history::{Transaction, What},
+    },
+    Kind, Report,
+    facts::{Facts, NOTHING},
+};
+
+/// A read of a key to which its transaction had not written.
+#[derive(Clone, Copy, Debug)]
+pub struct Read {
+    pub transaction: usize,
+    pub step: usize,
+    pub key: Key,
+    /// The version's last element.
+    pub version: u64,
+    pub lock: Lock,
+    /// There was no row.
+    pub absent: bool,
+    /// It asked for more than this key.
+    pub range: bool,
+}
+
+/// What a transaction knows of a key.
+#[derive(Default)]
+struct Known<'h> {
+    /// What its own writes stand on: it was read with a lock, or cannot have changed without an end of the transaction.
+    held: Option<&'h [u64]>,
+    /// What a snapshot shows.
+    seen: Option<&'h [u64]>,
+    own: Vec<u64>,
+    /// It has deleted the row.
+    gone: bool,
+}
+
+struct Check<'f, 'h, 'r> {
+    facts: &'f Facts<'h>,
+    report: &'r mut Report,
+    /// Where in a list's order the first element of a transaction stands that did not happen.
+    aborted: FxHashMap<Key, usize>,
+    reads: Vec<Read>,
+}
+
+/// Judges all reads, and returns those that say something about others, by transaction and step.
+pub fn check(facts: &Facts<'_>, report: &mut Report) -> Vec<Read> {
+    let mut aborted = FxHashMap::default();
+    for (key, order) in &facts.orders {
+        if let Some(at) = order.iter().position(|item| facts.writer(*item).is_none()) {
+            aborted.insert(*key, at);
+        }
+    }
+    let mut check = Check { facts, report, aborted, reads: Vec::new() };
+    for n in 0..facts.history.transactions.len() {
+        check.transaction(n);
+    }
+    check.reads
+}
+
+/// Whether what was read stays as it is until the transaction ends, or the transaction cannot write to it.
+pub fn is_held(level: Level, lock: Lock) -> bool {
+    lock != Lock::Plain || matches!(level, Level::Snapshot | Level::Serializable)
+}
+
+impl<'h> Check<'_, 'h, '_> {
+    fn transaction(&mut self, n: usize) {
+        let transaction: &'h Transaction = self.facts.transaction(n);
+        let mut known: FxHashMap<Key, Known<'h>> = FxHashMap::default();
+        for (at, step) in transaction.steps.iter().enumerate() {
+            match &step.what {
+                What::Put(key, item) => {
+                    let known = known.entry(*key).or_default();
+                    (known.own, known.gone) = (vec![*item], false);
+                }
+                What::Delete(key, item) => {
+                    let known = known.entry(*key).or_default();
+                    (known.own, known.gone) = (vec![*item], true);
+                }
+                What::Append(key, item) => known.entry(*key).or_default().own.push(*item),
+                What::Read { first, last, lock, rows } => {
+                    let all = self.facts.keys.partition_point(|key| key < first)
+                        ..self.facts.keys.partition_point(|key| key <= last);
+                    let mut rows = rows.iter().peekable();
+                    for key in &self.facts.keys[all] {
+                        let row = rows.next_if(|row| row.0 == *key);
+                        let value = row.map_or(&[][..], |row| &row.1);
+                        let read = Read {
+                            transaction: n,
+                            step: at,
+                            key: *key,
+                            version: NOTHING,
+                            lock: *lock,
+                            absent: row.is_none(),
+                            range: first != last,
+                        };
+                        self.read(known.entry(*key).or_default(), read, value);
+                    }
+                    if let Some((key, _)) = rows.next() {
+                        self.report.add(Kind::Garbage, || {
+                            format!("T{n} {}: the row {key} was not asked for there", step.what)
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    fn read(&mut self, known: &mut Known<'h>, read: Read, value: &'h [u64]) {
+        let Read { transaction: n, step, key, lock, .. } = read;
+        let transaction = self.facts.transaction(n);
+        let told = || format!("T{n} {} (T{n}: {transaction})", transaction.steps[step].what);
+        let level = transaction.level;
+        if !known.own.is_empty() {
+            let must = if known.gone { &[][..] } else { &known.own };
+            let Some(before) = value.strip_suffix(must).filter(|_| !known.gone || value.is_empty()) else {
+                self.report.add(Kind::OwnWrite, || format!("key {key} must end with {must:?}: {}", told()));
+                return;
+            };
+            if !self.facts.lists.contains(&key) {
+                return;
+            }
+            match known.held {
+                Some(held) if held != before => self.report.add(Kind::Unrepeatable, || {
+                    format!("below its own writes key {key} must be {held:?}: {}", told())
+                }),
+                _ => known.held = Some(before),
+            }
+            self.external(read, before, false);
+            return;
+        }
+        let last = value.last().copied().unwrap_or(NOTHING);
+        if self.facts.writes.get(&last).is_some_and(|write| write.transaction == n && write.key == key) {
+            self.report
+                .add(Kind::OwnWrite, || format!("it had not written {last} to key {key} yet: {}", told()));
+            return;
+        }
+        let must = if is_held(level, lock) {
+            // Where no gap is locked a row may come.
+            if value.is_empty() && level <= Level::ReadCommitted {
+                known.held
+            } else {
+                known.held.replace(value)
+            }
+        } else if level == Level::RepeatableRead {
+            known.seen.replace(value)
+        } else {
+            known.held
+        };
+        if let Some(must) = must
+            && must != value
+        {
+            self.report.add(Kind::Unrepeatable, || format!("key {key} must still be {must:?}: {}", told()));
+        }
+        self.external(Read { version: last, ..read }, value, true);
+    }
+
+    /// What was read of others. `counts` is whether it is all of a version.
+    fn external(&mut self, read: Read, value: &[u64], counts: bool) {
+        let Read { transaction: n, step, key, .. } = read;
+        let facts = self.facts;
+        let transaction = facts.transaction(n);
+        let told = || format!("T{n} {}", transaction.steps[step].what);
+        let order = facts.orders.get(&key).copied().unwrap_or_default();
+        let begins = order.starts_with(value);
+        if !begins && !facts.judge(key, value, self.report, &told) {
+            return;
+        }
+        // All else may be seen there.
+        if transaction.level == Level::ReadUncommitted {
+            if counts && read.lock != Lock::Plain {
+                self.reads.push(read);
+            }
+            return;
+        }
+        let aborted = if begins {
+            self.aborted.get(&key).filter(|at| **at < value.len()).map(|at| value[*at])
+        } else {
+            value.iter().copied().find(|item| facts.writer(*item).is_none())
+        };
+        if let Some(item) = aborted
+            && let Some(write) = facts.writes.get(&item)
+        {
+            let writer = write.transaction;
+            self.report.add(Kind::AbortedRead, || {
+                let what = facts.transaction(writer);
+                format!("T{writer}, which wrote {item}, did not commit, and {} (T{writer}: {what})", told())
+            });
+            return;
+        }
+        if let Some(write) = value.last().and_then(|item| facts.writes.get(item))
+            && !write.last
+        {
+            let (writer, item) = (write.transaction, value.last().copied().unwrap_or(NOTHING));
+            self.report.add(Kind::IntermediateRead, || {
+                let what = facts.transaction(writer);
+                format!("T{writer} wrote on after {item}, and {} (T{writer}: {what})", told())
+            });
+        }
+        if !begins && facts.lists.contains(&key) {
+            self.report.add(Kind::IncompatibleOrder, || {
+                format!("key {key} was {order:?} to somebody, and {}", told())
+            });
+            return;
+        }
+        if counts {
+            self.reads.push(read);
+        }
+    }
+}
