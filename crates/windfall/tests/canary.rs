@@ -249,8 +249,8 @@ fn run(programs: &BTreeMap<String, PathBuf>, net: Net, bug: Option<Bug>) -> Outc
 fn command(net: Net, bug: Option<Bug>) -> String {
     let chosen = bug.map_or(String::new(), |bug| format!("{VARIABLE}={bug:?} "));
     let target = if let Tests(target, _) = net { format!("--test {target}") } else { "--lib".into() };
-    let seeds: String = SEEDS.iter().map(|(name, seed)| format!("{name}={seed} ")).collect();
-    format!("{seeds}{chosen}cargo test -p windfall --features canary {target} -- {}", net.place().1)
+    let seeds = SEEDS.map(|(name, seed)| format!("{name}={seed}")).join(" ");
+    format!("{seeds} {chosen}cargo test -p windfall --features canary {target} -- {}", net.place().1)
 }
 
 /// What the stage of the tests runs that builds: the next test finds it done.

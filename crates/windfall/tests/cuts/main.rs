@@ -50,12 +50,12 @@ fn told(net: &Net, at_least: u64) {
 
 #[test]
 fn first_lives_are_cut_at_every_operation() {
-    enumerate(100..102, 300, FlushLog::Sync, 0, 4000);
+    enumerate(100..102, 330, FlushLog::Sync, 0, 4000);
 }
 
 #[test]
 fn later_lives_are_cut_at_every_operation() {
-    enumerate(200..202, 300, FlushLog::Sync, 2, 4000);
+    enumerate(200..202, 360, FlushLog::Sync, 2, 4000);
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn lives_of_lazy_commits_are_cut_at_every_operation() {
 #[test]
 fn recoveries_are_cut_at_every_operation() {
     let mut net = Net::new(verify);
-    for seed in 400..404 {
+    for seed in 400..406 {
         let (mode, before) = (MODES[seed as usize % 3], seed as u32 % 2);
         net.cut_recoveries(History { seed, steps: 120, mode, before, high: false }, 61);
     }
@@ -159,7 +159,7 @@ fn bytes_of(disk: &SimulatedDisk) -> Vec<(FileName, Vec<u8>)> {
 fn a_failure_names_the_command_that_runs_its_case_again() {
     fn judge(disk: &SimulatedDisk, _: u64, _: &[Model], _: &str) {
         // Wrong on purpose, and only somewhere: at the first of these disks that has so much on it.
-        assert!(disk.used() < 600_000, "bytes: {:x}", digest(disk));
+        assert!(disk.used() < 1_500_000, "bytes: {:x}", digest(disk));
     }
     fn digest(disk: &SimulatedDisk) -> u32 {
         bytes_of(disk).iter().fold(0, |sum, (file, bytes)| {
@@ -172,7 +172,8 @@ fn a_failure_names_the_command_that_runs_its_case_again() {
     };
     for seed in 1..7 {
         let (mode, high) = (MODES[seed as usize % 3], seed > 3);
-        let history = History { seed, steps: 200, mode, before: seed as u32 % 2, high };
+        let history =
+            History { seed, steps: if high { 340 } else { 200 }, mode, before: seed as u32 % 2, high };
         let told = text(&mut || {
             let mut net = Net::new(judge);
             if seed % 3 == 0 { net.cut_groups(history) } else { net.cut(history, 1, 2) }

@@ -218,7 +218,9 @@ fn soak() {
         let test = {
             let mut begun = begun.lock().unwrap();
             *begun += 1;
-            turns.iter().for_each(|file| std::fs::write(file, begun.to_string()).unwrap());
+            if let Some(file) = &turns {
+                std::fs::write(file, begun.to_string()).unwrap();
+            }
             CASES[(*begun - 1) % CASES.len()]
         };
         let seed = mix(&[number]);
