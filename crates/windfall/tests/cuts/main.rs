@@ -50,7 +50,7 @@ fn told(net: &Net, at_least: u64) {
 
 #[test]
 fn first_lives_are_cut_at_every_operation() {
-    enumerate(100..102, 330, FlushLog::Sync, 0, 4000);
+    enumerate(101..103, 390, FlushLog::Sync, 0, 4000);
 }
 
 #[test]
