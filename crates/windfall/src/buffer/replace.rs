@@ -9,7 +9,8 @@
 //! have begun can be taken back. Nobody waits for a frame without an end, not even for that: he may have latched the
 //! very page without which there is no batch ([`BufferPool::flush`]). The foreground looks at a bounded number of
 //! frames and writes none: when it finds few free ones it wakes the cleaner, and when it finds no clean victim either it
-//! waits for a frame. The last clean pages are no victims, so that a descent finds its way. A victim is claimed by its latch, then its tag and state are looked at.
+//! waits for a frame. The last clean pages are no victims, so that a descent finds its way. A victim is claimed by its latch,
+//! then its tag and state are looked at.
 //!
 //! **May touch.** The rest of `buffer`.
 
