@@ -14,7 +14,7 @@ long_nets=(fuzz mutants)
 # A test of the engine that draws new cases for so many seconds: soak_test TARGET SECONDS SEED.
 soak_test() {
     # cargo is content with a test that is not there.
-    cargo test --quiet -p windfall --test "$1" -- --exact --ignored --list soak | grep -qx 'soak: test' ||
+    cargo test --quiet -p windfall --test "$1" -- --exact --ignored --list soak | grep -x 'soak: test' >/dev/null ||
         fail "tests/$1 has no test of this name: soak"
     WINDFALL_SOAK_SECONDS=$2 WINDFALL_SOAK_SEED=$3 \
         cargo test --quiet -p windfall --test "$1" -- --exact --ignored --nocapture soak
