@@ -488,7 +488,9 @@ impl<'e> Trx<'e> {
         // The undo record names every entry that is touched: of a table with many indexes, or long keys, that may be much.
         let stored = new.map_or(0, |(stored, _)| stored.len());
         let group = LOG_AN_ENTRY + key.len() + stored + record.len() + place.log_beside();
-        mtr.check_may_log(group)?;
+        if target.durability() == Durability::Logged {
+            mtr.check_may_log(group)?;
+        }
         let version = EntryHeader::new(self.id(), tail.position());
         match (new, header) {
             (None, header) => {
