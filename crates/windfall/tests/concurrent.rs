@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
+mod guard;
 mod stress;
 
 use std::{
@@ -18,6 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use guard::Guard;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use stress::seconds;
 use windfall::{Database, Error, FlushLog, IndexOptions, Options, Table, TableOptions, error::SchemaError};
@@ -550,14 +552,19 @@ fn rows_that_everybody_wants() {
         }
         done
     };
-    let done: u64 = std::thread::scope(|scope| {
-        let writers: Vec<_> = (0..4).map(|thread| scope.spawn(move || writer(thread))).collect();
-        let (start, time) = (Instant::now(), seconds(4));
-        while start.elapsed() < time && writers.iter().all(|writer| !writer.is_finished()) {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        stop.store(true, SeqCst);
-        writers.into_iter().map(|writer| writer.join().expect("a writer")).sum()
+    let time = seconds(4);
+    let again =
+        format!("CONCURRENT_SEED={seed} cargo test -p windfall --test concurrent rows_that_everybody_wants");
+    let done: u64 = Guard::with_limit(time + Duration::from_mins(2)).run(&again, || {
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..4).map(|thread| scope.spawn(move || writer(thread))).collect();
+            let start = Instant::now();
+            while start.elapsed() < time && writers.iter().all(|writer| !writer.is_finished()) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            stop.store(true, SeqCst);
+            writers.into_iter().map(|writer| writer.join().expect("a writer")).sum()
+        })
     });
     println!("{done} calls");
     assert!(done > 200, "{done} calls are too few to mean anything");

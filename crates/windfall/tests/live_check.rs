@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
+mod guard;
 mod stress;
 
 use std::{
@@ -17,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use guard::Guard;
 use stress::seconds;
 use windfall::{Database, Error, FlushLog, IndexOptions, Options, Table, TableOptions, error::SchemaError};
 
@@ -160,18 +162,21 @@ fn a_check_finds_nothing_beside_everybody_and_holds_up_nobody() {
 
     let (start, time) = (Instant::now(), seconds(8));
     let (mut checks, mut pages, mut trees) = (0, 0, 0);
-    while start.elapsed() < time && threads.iter().all(|thread| !thread.is_finished()) {
-        world.checking.store(true, SeqCst);
-        let report = db.check_live().unwrap();
-        world.checking.store(false, SeqCst);
-        assert_eq!(report.findings, Vec::<String>::new(), "nothing is wrong");
-        assert_eq!(report.foreign, Vec::<String>::new());
-        (checks, pages, trees) = (checks + 1, pages + report.pages, trees + report.trees.len());
-        thread::sleep(Duration::from_millis(50));
-    }
-    world.stop.store(true, SeqCst);
-    let fine = threads.into_iter().flat_map(thread::JoinHandle::join).count();
-    assert_eq!(fine, WRITERS as usize + 2, "a thread has panicked");
+    let again = "cargo test -p windfall --test live_check";
+    Guard::with_limit(time + Duration::from_mins(2)).run(again, || {
+        while start.elapsed() < time && threads.iter().all(|thread| !thread.is_finished()) {
+            world.checking.store(true, SeqCst);
+            let report = db.check_live().unwrap();
+            world.checking.store(false, SeqCst);
+            assert_eq!(report.findings, Vec::<String>::new(), "nothing is wrong");
+            assert_eq!(report.foreign, Vec::<String>::new());
+            (checks, pages, trees) = (checks + 1, pages + report.pages, trees + report.trees.len());
+            thread::sleep(Duration::from_millis(50));
+        }
+        world.stop.store(true, SeqCst);
+        let fine = threads.into_iter().flat_map(thread::JoinHandle::join).count();
+        assert_eq!(fine, WRITERS as usize + 2, "a thread has panicked");
+    });
     let [beside, alone] = world.longest.each_ref().map(|n| Duration::from_micros(n.load(SeqCst)));
     println!(
         "{checks} checks of {trees} trees and {pages} pages beside {} calls; the longest call took {beside:?} beside a \
