@@ -421,15 +421,24 @@ fn a_group_that_is_too_long_is_refused() {
 
 #[test]
 fn a_failing_sync_stops_the_database() {
-    let life = open(new_database());
-    let (_, end, _) = life.append(b"never acknowledged");
-    life.disk.fail_sync();
-    assert!(matches!(life.log.commit(end, FlushLog::Sync), Err(Error::Poisoned(_))));
-    assert!(life.health.is_poisoned());
-    assert!(life.log.commit(end, FlushLog::Sync).is_err());
-    assert!(life.log.begin_group().append(b"more").is_err());
-    assert!(life.log.admit(1).is_err());
-    assert_eq!(life.log.durable(), Lsn::ZERO);
+    // The sync that fails is that of a segment that has to be prepared, or the commit's own.
+    for has_segment in [false, true] {
+        let life = open(new_database());
+        if has_segment {
+            life.append(b"acknowledged");
+            life.log.sync_to(Lsn::MAX).unwrap();
+        }
+        let durable = life.log.durable();
+        assert_eq!(durable > Lsn::ZERO, has_segment);
+        let (_, end, _) = life.append(b"never acknowledged");
+        life.disk.fail_sync();
+        assert!(matches!(life.log.commit(end, FlushLog::Sync), Err(Error::Poisoned(_))));
+        assert!(life.health.is_poisoned());
+        assert!(life.log.commit(end, FlushLog::Sync).is_err());
+        assert!(life.log.begin_group().append(b"more").is_err());
+        assert!(life.log.admit(1).is_err());
+        assert_eq!(life.log.durable(), durable);
+    }
 }
 
 #[test]

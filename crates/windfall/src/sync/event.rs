@@ -153,8 +153,11 @@ mod tests {
         let start = std::time::Instant::now();
         event.nap(Duration::from_millis(30));
         assert!(start.elapsed() >= Duration::from_millis(29), "it did not wait");
+        // The notification was before it.
         event.notify();
-        event.nap(Duration::from_mins(1));
+        let (start, long) = (std::time::Instant::now(), Duration::from_secs(5));
+        event.nap(long);
+        assert!(start.elapsed() < long, "it slept through a notification");
     }
 
     #[test]
