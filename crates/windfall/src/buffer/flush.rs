@@ -614,7 +614,17 @@ impl BufferPool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::test_pool::new_pool, *};
+
+    #[test]
+    fn what_was_dropped_gets_no_file() {
+        let (disk, pool) = new_pool(64);
+        let [dropped, live] = [100, 101].map(|id| pool.attach(SpaceId(id), Durability::Logged));
+        pool.detach(&dropped, Lsn::ZERO);
+        pool.make_files(&[&dropped, &live].map(|space| (space.id(), space)).into()).unwrap();
+        let exists = |space: &Space| disk.len(FileName::Data(space.id())).unwrap().is_some();
+        assert_eq!((exists(&dropped), exists(&live)), (false, true));
+    }
 
     #[test]
     fn the_floor_of_files_is_the_oldest_that_is_not_recorded() {

@@ -226,7 +226,8 @@ enum Taken {
 mod tests {
     use super::{super::test_pool::new_pool, *};
     use crate::{
-        buffer::{Durability, Occupancy},
+        buffer::{Access, Durability, Occupancy},
+        error::Error,
         ids::{Lsn, SpaceId},
     };
 
@@ -267,5 +268,35 @@ mod tests {
         while pool.reclaim_step(&mut |_| panic!("none of them has a file")) {}
         assert_eq!((counts(), pool.counters.dirty.load(Relaxed)), ((512, 0, 0, 0), 0));
         assert!(spaces.iter().all(|space| space.resident() == 0));
+    }
+
+    #[test]
+    fn a_frame_that_someone_has_latched_comes_back_when_he_lets_go() {
+        let (_, pool) = new_pool(64);
+        let space = pool.attach(SpaceId(100), Durability::Temporary);
+        (0..20).for_each(|page| drop(pool.fresh(&space, PageNo(page)).unwrap()));
+        let latched = pool.share(&space, PageNo(7), Access::Point).unwrap();
+        pool.detach(&space, Lsn::ZERO);
+        let drain = || {
+            while pool.reclaim_step(&mut |_| panic!("it has no file")) {}
+            (space.resident(), pool.reclaimer.pending())
+        };
+        assert_eq!(drain(), (1, 1));
+        drop(latched);
+        assert_eq!(drain(), (0, 0));
+    }
+
+    #[test]
+    fn what_comes_behind_a_drop_goes_at_once() {
+        let (_, pool) = new_pool(64);
+        let known = dropped(&pool, 100, 5, 0);
+        let unknown = Arc::new(Space::new(SpaceId(101), Durability::Temporary));
+        pool.detach(&unknown, Lsn::ZERO);
+        for (space, pages) in [(&known, 5), (&unknown, 0)] {
+            let come = pool.install(space, PageNo(9), Access::Point);
+            assert!(matches!(come, Err(Error::TableDropped(_))));
+            assert_eq!(space.resident(), pages);
+        }
+        assert!(pool.space(unknown.id()).is_none(), "nobody would ever take it out again");
     }
 }

@@ -220,8 +220,10 @@ mod tests {
     use super::{super::test_pool::new_pool, *};
     use crate::{
         Database, Options, TableOptions,
+        buffer::{Access, Durability},
         disk::simulated::SimulatedDisk,
         env::{Env, RealEnv, SimulatedEnv},
+        ids::PageNo,
         sync::Arc,
     };
 
@@ -260,5 +262,18 @@ mod tests {
             clock.now().saturating_sub(before) < patience,
             "everybody looks for frames by himself while the cleaner sleeps"
         );
+    }
+
+    #[test]
+    fn who_has_found_a_page_learns_of_its_eviction() {
+        let (_, pool) = new_pool(64);
+        let space = pool.attach(SpaceId(100), Durability::Temporary);
+        let id = PageId { space: space.id(), page: PageNo(3) };
+        drop(pool.fresh(&space, id.page).unwrap());
+        let reading = pool.read(&space, id.page, Access::Point).unwrap();
+        assert!(reading.is_valid() && pool.latch(reading.frame, id).is_some());
+        assert!(pool.evict(reading.frame));
+        assert!(!reading.is_valid(), "what was read counts, and its frame is somebody else's");
+        assert!(pool.latch(reading.frame, id).is_none(), "the frame is latched, and the page is not in it");
     }
 }
