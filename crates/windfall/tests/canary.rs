@@ -2,7 +2,8 @@
 //!
 //! What runs here are the tests of `make test`, as they are, built once before any of them is in a hurry, each in a process
 //! of its own: with each bug its net has to fail, and without any it has to pass. The bugs that a model is for are proven
-//! where the model runs, by itself; here they are counted. With `WINDFALL_CANARY` only that bug is looked at.
+//! where the model runs, by itself; here they are counted, and where another net meets them as surely, it has to fail, too.
+//! With `WINDFALL_CANARY` only that bug is looked at.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -30,11 +31,13 @@ enum Net {
     Tests(&'static str, &'static str),
     /// Tests beside the code.
     Units(&'static str),
+    /// A fuzz target, over its inputs and their mutants.
+    Fuzz(&'static str),
     /// A file of scenarios, one of which names the bug.
     Models(&'static str),
 }
 
-use Net::{Models, Tests, Units};
+use Net::{Fuzz, Models, Tests, Units};
 
 const CUTS: Net = Tests("cuts", "first_lives_are_cut_at_every_operation");
 const GROUPS: Net = Tests("cuts", "lives_are_cut_between_the_groups_of_a_write");
@@ -73,6 +76,9 @@ fn net(bug: Bug) -> Net {
         Bug::HintBelieved => Units("tree::tests::values::"),
         Bug::GateLeftOpen => Units("catalog::tests::who_is_alone"),
         Bug::UndoNotReserved => Units("transaction::tests::purge::"),
+        Bug::WriteBeyondThePage | Bug::KeyOutsideTheFences => Fuzz("redo"),
+        Bug::CountBelieved => Fuzz("log-records"),
+        Bug::RestOfRecordIgnored => Fuzz("table-record"),
         Bug::VersionKept
         | Bug::LatchBesideSharers
         | Bug::UpgradeOfAnyVersion
@@ -115,6 +121,39 @@ fn net(bug: Bug) -> Net {
     }
 }
 
+/// What meets a bug as well that a model is for: in every run, and soon.
+fn beside(bug: Bug) -> Option<Net> {
+    Some(match bug {
+        Bug::PagesBeforeTheLog | Bug::FloorBeforeTheLog => CUTS,
+        Bug::FileGoesBeforeTheDrop => Tests("crash", "a_drop_that_is_not_durable_leaves_its_table_whole"),
+        Bug::HeaderMadeTwice => Tests("database", "the_first_rows_of_a_table_may_come_at_the_same_time"),
+        Bug::VersionKept | Bug::LatchBesideSharers | Bug::UpgradeOfAnyVersion => {
+            Units("sync::latch::tests::an_unchanged_release_keeps_the_version")
+        }
+        Bug::NapForgetsTheRing => Units("sync::event::tests::a_nap_is_a_nap"),
+        Bug::FailureIsForgotten => Units("log::tests::a_failing_sync_stops_the_database"),
+        Bug::FloorForgetsTheUnregistered => {
+            Units("buffer::floor::tests::an_older_change_may_be_registered_after_a_younger_one")
+        }
+        Bug::EvictionKeepsVersion | Bug::LatchWithoutTag => {
+            Units("buffer::replace::tests::who_has_found_a_page_learns_of_its_eviction")
+        }
+        Bug::LatecomerForgotten => {
+            Units("buffer::reclaim::tests::a_frame_that_someone_has_latched_comes_back_when_he_lets_go")
+        }
+        Bug::LateInstall | Bug::DropLeavesItUnknown => {
+            Units("buffer::reclaim::tests::what_comes_behind_a_drop_goes_at_once")
+        }
+        Bug::FileBehindTheDeleter => Units("buffer::flush::tests::what_was_dropped_gets_no_file"),
+        _ => return None,
+    })
+}
+
+/// All nets that have to catch a bug.
+fn nets(bug: Bug) -> impl Iterator<Item = Net> {
+    core::iter::once(net(bug)).chain(beside(bug))
+}
+
 impl Net {
     /// Where it lies, and what of it runs.
     fn place(self) -> (String, &'static str) {
@@ -125,6 +164,7 @@ impl Net {
                 (if is_file { file } else { format!("tests/{target}") }, test)
             }
             Units(tests) => ("src".into(), tests),
+            Fuzz(target) => ("crates/windfall-fuzz/tests/held.rs".into(), target),
             Models(path) => {
                 let file = format!("src/{path}.rs");
                 let is_file = path.contains("interleavings") && package().join(&file).exists();
@@ -138,10 +178,10 @@ fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The bugs that are looked at, each with its net.
+/// The bugs that are looked at, each with its nets.
 fn bugs() -> Vec<(Bug, Net)> {
     let bugs = Bug::ALL.iter().copied().filter(|bug| chosen().is_none_or(|chosen| chosen == *bug));
-    bugs.map(|bug| (bug, net(bug))).collect()
+    bugs.flat_map(|bug| nets(bug).map(move |net| (bug, net))).collect()
 }
 
 /// What draws the nets that draw other cases each time. When a process dies, and which thread comes first, is not in it.
@@ -150,18 +190,29 @@ const SEEDS: [(&str, &str); 2] = [("KILL_SEED", "1"), ("CONCURRENT_SEED", "1")];
 /// Longer than the slowest net takes on a busy machine: who waits for ever has failed, too.
 const PATIENCE: Duration = Duration::from_mins(5);
 
+/// The program that feeds the fuzz targets, its one test of them, and the variable that chooses one.
+const HELD: &str = "held";
+const NO_INPUT: &str = "no_input_that_is_known_and_no_mutant_of_one_breaks_a_target";
+const TARGET: &str = "WINDFALL_FUZZ_TARGET";
+
 /// The programs of the tests, by the name of their target; the tests beside the code are those of `windfall`.
 fn programs() -> BTreeMap<String, PathBuf> {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["test", "-p", "windfall", "--features", "canary", "--no-run", "--message-format", "json"]);
-    cargo.arg("--lib");
     let targets: BTreeSet<&str> = Bug::ALL
         .iter()
-        .filter_map(|bug| if let Tests(target, _) = net(*bug) { Some(target) } else { None })
+        .flat_map(|bug| nets(*bug))
+        .filter_map(|net| if let Tests(target, _) = net { Some(target) } else { None })
         .collect();
-    for target in targets {
-        cargo.args(["--test", target]);
-    }
+    let targets = targets.into_iter().flat_map(|target| ["--test", target]);
+    let mut programs = built("windfall", ["--lib"].into_iter().chain(targets));
+    programs.extend(built("windfall-fuzz", ["--test", HELD].into_iter()));
+    programs
+}
+
+/// The programs of some targets of a package, with the bugs in the engine.
+fn built<'a>(of: &str, targets: impl Iterator<Item = &'a str>) -> BTreeMap<String, PathBuf> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["test", "-p", of, "--features", "windfall/canary"]);
+    cargo.args(["--no-run", "--message-format", "json"]).args(targets);
     let built = cargo.current_dir(package()).stderr(Stdio::inherit()).output().unwrap();
     assert!(built.status.success(), "the nets do not build");
     // A path is quoted as it is unless it has a quote or a backslash in it.
@@ -193,6 +244,7 @@ fn run(programs: &BTreeMap<String, PathBuf>, net: Net, bug: Option<Bug>) -> Outc
     let (target, filter) = match net {
         Tests(target, filter) => (target, filter),
         Units(filter) => ("windfall", filter),
+        Fuzz(_) => (HELD, NO_INPUT),
         Models(_) => unreachable!("a model proves itself"),
     };
     // What they say may be long, and who says it must not wait for who reads it.
@@ -200,6 +252,9 @@ fn run(programs: &BTreeMap<String, PathBuf>, net: Net, bug: Option<Bug>) -> Outc
     let mut command = Command::new(&programs[target]);
     command.arg(filter).current_dir(package()).env("RUST_BACKTRACE", "0").env_remove(VARIABLE);
     command.envs(SEEDS);
+    if let Fuzz(target) = net {
+        command.env(TARGET, target);
+    }
     if let Some(bug) = bug {
         command.env(VARIABLE, format!("{bug:?}"));
     }
@@ -248,9 +303,18 @@ fn run(programs: &BTreeMap<String, PathBuf>, net: Net, bug: Option<Bug>) -> Outc
 /// What runs it again.
 fn command(net: Net, bug: Option<Bug>) -> String {
     let chosen = bug.map_or(String::new(), |bug| format!("{VARIABLE}={bug:?} "));
-    let target = if let Tests(target, _) = net { format!("--test {target}") } else { "--lib".into() };
     let seeds = SEEDS.map(|(name, seed)| format!("{name}={seed}")).join(" ");
-    format!("{seeds} {chosen}cargo test -p windfall --features canary {target} -- {}", net.place().1)
+    let tests = |target: &str, filter| {
+        format!("{seeds} {chosen}cargo test -p windfall --features canary {target} -- {filter}")
+    };
+    match net {
+        Tests(target, filter) => tests(&format!("--test {target}"), filter),
+        Units(filter) => tests("--lib", filter),
+        Fuzz(target) => format!(
+            "{TARGET}={target} {chosen}cargo test -p windfall-fuzz --features windfall/canary --test {HELD}"
+        ),
+        Models(_) => unreachable!("a model proves itself"),
+    }
 }
 
 /// What the stage of the tests runs that builds: the next test finds it done.
@@ -309,15 +373,18 @@ fn a_scenario_names_each_bug_that_is_left_to_the_models() {
 fn the_documentation_has_this_list() {
     let is_of_models = |bug: &&Bug| matches!(net(**bug), Models(_));
     let models = Bug::ALL.iter().filter(is_of_models).count();
+    let both = Bug::ALL.iter().filter(|bug| beside(**bug).is_some()).count();
     let mut list = format!(
-        "{} bugs: {} are caught by tests, {models} by models.\n\n| bug | what is wrong | caught by |\n| --- | --- | --- |\n",
+        "{} bugs: {} are caught by tests, {models} by models, of which {both} by tests as well.\n\n\
+         | bug | what is wrong | caught by |\n| --- | --- | --- |\n",
         Bug::ALL.len(),
         Bug::ALL.len() - models
     );
     for bug in Bug::ALL {
-        let (place, test) = net(*bug).place();
-        writeln!(list, "| `{bug:?}` | {} | `{place}`: {test} |", bug.what().trim().trim_end_matches('.'))
-            .unwrap();
+        let places = nets(*bug).map(Net::place).map(|(place, test)| format!("`{place}`: {test}"));
+        let places: Vec<String> = places.collect();
+        let what = bug.what().trim().trim_end_matches('.');
+        writeln!(list, "| `{bug:?}` | {what} | {} |", places.join("; ")).unwrap();
     }
     let text = fs::read_to_string(package().join("../../docs/testing.md")).unwrap();
     let (_, section) = text.split_once("\n## The canary\n").expect("docs/testing.md has a section on this");

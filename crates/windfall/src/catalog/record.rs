@@ -24,7 +24,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::{ids::SpaceId, sync::Arc};
+use crate::{
+    ids::SpaceId,
+    sync::{Arc, Bug, planted},
+};
 
 const FORMAT: u8 = 1;
 
@@ -181,7 +184,8 @@ impl TableRecord {
             indexes.push(IndexRecord { name, space, unique, key: KeySpec { parts } });
         }
         let record = Self { id, version, clustered, metadata, indexes };
-        (from.0.is_empty() && record.names_each_tree_once()).then_some(record)
+        let is_all = from.0.is_empty() || planted(Bug::RestOfRecordIgnored);
+        (is_all && record.names_each_tree_once()).then_some(record)
     }
 
     fn names_each_tree_once(&self) -> bool {

@@ -1,9 +1,9 @@
 //! Bugs on purpose, to see whether the nets hold.
 //!
 //! **Purpose.** A test that cannot fail proves nothing. A build with the feature `canary` has one of these bugs when the
-//! environment names it (`WINDFALL_CANARY=LogNotSynced`): `tests/canary.rs` runs the other tests with each in turn, and one
-//! has to fail. A test build with the feature `model` has the choice, too: a scenario names the bugs that it is for, and
-//! has to fail with each of them (`sync::model`).
+//! environment names it (`WINDFALL_CANARY=LogNotSynced`): `tests/canary.rs` runs the other tests, and the fuzz targets, with
+//! each in turn, and one has to fail. A test build with the feature `model` has the choice, too: a scenario names the bugs
+//! that it is for, and has to fail with each of them (`sync::model`).
 //!
 //! **Invariants.** Outside such builds [`planted`] is a constant `false`, so a place that asks is compiled away; and the
 //! feature cannot be built without the assertions of a debug build, so no product has it. A bug is what somebody might
@@ -62,6 +62,12 @@ bugs! {
     ClosingGateHoldsAll,
     /// Gates that are closed together are looked at one after the other only.
     GatesClosedOneByOne,
+    // page/op.rs
+    /// A change of a page is written wherever it says.
+    WriteBeyondThePage,
+    // page/node_check.rs
+    /// A node is sound with keys outside its fences.
+    KeyOutsideTheFences,
     // log/control.rs
     /// The control file is written in the place of the one that counts.
     ControlOverwritten,
@@ -78,6 +84,9 @@ bugs! {
     // log/reader.rs
     /// A frame of the log counts whatever its checksum.
     TornTailTaken,
+    // log/record.rs
+    /// Room is made for as many transactions as a record says to have.
+    CountBelieved,
     // log/writer.rs
     /// The log counts as durable without a sync.
     LogNotSynced,
@@ -193,6 +202,9 @@ bugs! {
     // transaction/trx.rs
     /// A rollback leaves the entries of secondary trees.
     EntriesNotTakenBack,
+    // catalog/record.rs
+    /// A table's record may have more bytes than it needs.
+    RestOfRecordIgnored,
     // catalog/ddl.rs
     /// Who is to be alone with a table leaves its gate open.
     GateLeftOpen,
