@@ -14,7 +14,10 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::atomic::{AtomicUsize, Ordering::SeqCst},
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
     thread,
     time::Instant,
 };
@@ -187,8 +190,10 @@ fn bugs() -> Vec<(Bug, Net)> {
 /// What draws the nets that draw other cases each time. When a process dies, and which thread comes first, is not in it.
 const SEEDS: [(&str, &str); 2] = [("KILL_SEED", "1"), ("CONCURRENT_SEED", "1")];
 
-/// Longer than the slowest net takes on a busy machine: who waits for ever has failed, too.
+/// Longer than the slowest net takes: who waits for ever has failed, too.
 const PATIENCE: Duration = Duration::from_mins(5);
+/// And so many times as long as the same net takes without a bug, should the machine be so busy that this is more.
+const SLOWER: f64 = 20.0;
 
 /// The program that feeds the fuzz targets, its one test of them, and the variable that chooses one.
 const HELD: &str = "held";
@@ -240,7 +245,7 @@ struct Outcome {
 }
 
 /// Runs a net, with a bug or without any.
-fn run(programs: &BTreeMap<String, PathBuf>, net: Net, bug: Option<Bug>) -> Outcome {
+fn run(programs: &BTreeMap<String, PathBuf>, net: Net, bug: Option<Bug>, patience: Duration) -> Outcome {
     let (target, filter) = match net {
         Tests(target, filter) => (target, filter),
         Units(filter) => ("windfall", filter),
@@ -265,7 +270,7 @@ fn run(programs: &BTreeMap<String, PathBuf>, net: Net, bug: Option<Bug>) -> Outc
         if let Some(status) = run.try_wait().unwrap() {
             break Some(status);
         }
-        if begin.elapsed() > PATIENCE {
+        if begin.elapsed() > patience {
             run.kill().unwrap();
             run.wait().unwrap();
             break None;
@@ -334,10 +339,17 @@ fn every_planted_bug_is_caught_and_without_them_the_nets_pass() {
     runs.splice(0..0, nets.into_iter().map(|net| (None, net)));
     let programs = programs();
     let next = AtomicUsize::new(0);
+    // What each takes without a bug.
+    let usual: Mutex<BTreeMap<Net, f64>> = Mutex::new(BTreeMap::new());
     let work = || {
         let mut wrong = Vec::new();
         while let Some((bug, net)) = runs.get(next.fetch_add(1, SeqCst)) {
-            let outcome = run(&programs, *net, *bug);
+            let known = usual.lock().unwrap().get(net).copied().unwrap_or(0.0);
+            let patience = PATIENCE.max(Duration::from_secs_f64(SLOWER * known));
+            let outcome = run(&programs, *net, *bug, patience);
+            if bug.is_none() {
+                usual.lock().unwrap().insert(*net, outcome.seconds);
+            }
             let (place, test) = net.place();
             let name = bug.map_or("without a bug".into(), |bug| format!("{bug:?}"));
             let what = if outcome.passed { "passes" } else { &outcome.what };

@@ -175,7 +175,10 @@ impl World {
         while self.goes_on() {
             if at.is_none() || chance.random_ratio(1, 60) {
                 at = self.some_table(&mut chance);
-                last.retain(|(table, _), _| self.tables.lock().unwrap().contains_key(table));
+                let tables = self.tables.lock().unwrap();
+                last.retain(|(table, _), _| {
+                    tables.get(table).is_some_and(|known| !known.dropped.load(SeqCst))
+                });
             }
             let Some((known, table)) = &at else { continue };
             let key = chance.random_range(0..KEYS / WRITERS) * WRITERS + number;
@@ -187,6 +190,9 @@ impl World {
                 0..5 => {
                     let version = self.clock.fetch_add(1, SeqCst) + 1;
                     match table.put(&name, &value(known.number, key, version)) {
+                        Ok(()) if before.dropped => {
+                            panic!("table {} takes a row after its drop", known.number)
+                        }
                         Ok(()) => drop(last.insert(place, (Some(version), before, known.now()))),
                         Err(error) => ended("put", &error),
                     }
@@ -195,6 +201,7 @@ impl World {
                 }
                 5..7 => match table.delete(&name) {
                     Ok(there) => {
+                        assert!(!before.dropped, "table {} works after its drop", known.number);
                         let was = last.insert(place, (None, before, known.now()));
                         let Some((version, from, until)) = was else { continue };
                         if there {

@@ -425,8 +425,8 @@ fn soak() {
         let luck = |n| mix(&[seed, n]);
         let case = Case {
             seed,
-            mode: MODES[luck(1) as usize % 3],
-            fault: FAULTS[luck(2) as usize % 5],
+            mode: MODES[luck(1) as usize % MODES.len()],
+            fault: FAULTS[luck(2) as usize % FAULTS.len()],
             n: 1 + luck(3) % 5,
             lasting: luck(4).is_multiple_of(2),
         };

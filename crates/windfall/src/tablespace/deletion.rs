@@ -230,6 +230,7 @@ impl Deleter {
         let piece = self.pace.lock().piece;
         if left > piece {
             if is_gone(disk.truncate(file, left - piece))? {
+                self.pending_bytes.fetch_sub(left, Relaxed);
                 return Ok(true);
             }
             self.deleted_bytes.fetch_add(piece, Relaxed);
@@ -237,10 +238,9 @@ impl Deleter {
             doomed.left = Some(left - piece);
             return Ok(false);
         }
-        if is_gone(disk.remove(file))? {
-            return Ok(true);
+        if !is_gone(disk.remove(file))? {
+            self.deleted_bytes.fetch_add(left, Relaxed);
         }
-        self.deleted_bytes.fetch_add(left, Relaxed);
         self.pending_bytes.fetch_sub(left, Relaxed);
         Ok(true)
     }
@@ -358,6 +358,29 @@ mod tests {
         // Nobody syncs the log: the pieces become larger.
         assert!(lengths.len() > 2 && lengths.is_sorted_by(|a, b| a > b), "{lengths:?}");
         assert_eq!(deleter.take_gone(), [one, other]);
+    }
+
+    #[test]
+    fn a_file_that_somebody_else_has_removed_is_not_waited_for() {
+        let (disk, pool) = new_pool(64);
+        let deleter = Deleter::new(pool);
+        for (space, length) in [(SpaceId(20), 5 * *PIECES.end()), (SpaceId(21), 4096)] {
+            let file = FileName::Data(space);
+            disk.create(file).unwrap();
+            disk.preallocate(file, 0, length).unwrap();
+            deleter.push_file(space);
+        }
+        // It knows how long they are.
+        let _ = deleter.step();
+        assert!(deleter.deletions().pending_bytes > 0);
+        for space in [SpaceId(20), SpaceId(21)] {
+            let _ = disk.remove(FileName::Data(space));
+        }
+        for _ in 0..10 {
+            let _ = deleter.step();
+        }
+        let Deletions { pending_files, pending_bytes, .. } = deleter.deletions();
+        assert_eq!((pending_files, pending_bytes), (0, 0));
     }
 
     fn synced(longest_sync: Duration) -> Neighbours {

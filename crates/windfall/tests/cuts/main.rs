@@ -44,8 +44,13 @@ fn enumerate(seeds: core::ops::Range<u64>, steps: usize, mode: FlushLog, before:
 }
 
 fn told(net: &Net, at_least: u64) {
-    println!("{} crash points, {} disks looked at", net.cuts, net.cases);
-    assert!(net.cuts >= at_least, "{} crash points are fewer than {at_least}", net.cuts);
+    let Net { operations, of_recoveries, groups, cases, .. } = net;
+    let points = net.crash_points();
+    println!(
+        "{points} crash points: {operations} operations of histories, {of_recoveries} of recoveries, {groups} ends of groups; \
+         {cases} disks looked at"
+    );
+    assert!(points >= at_least, "{points} crash points are fewer than {at_least}");
 }
 
 #[test]
@@ -138,7 +143,7 @@ fn soak() {
             // Many histories here and there find other things than few at every operation.
             n => net.cut(history, 1 + n * 3, ORDERS),
         }
-        net.cuts
+        net.crash_points()
     });
 }
 

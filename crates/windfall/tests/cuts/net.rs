@@ -193,15 +193,19 @@ pub struct Net {
     guard: Guard,
     /// From then on what is left of a history is run, but not looked at.
     pub until: Option<Instant>,
-    /// Operations at which a history, or a recovery, was cut.
-    pub cuts: u64,
+    /// Operations at which a history was cut.
+    pub operations: u64,
+    /// Operations at which a recovery was cut.
+    pub of_recoveries: u64,
+    /// Ends of groups of the log at which a history was cut.
+    pub groups: u64,
     /// Disks that were looked at: of each cut several.
     pub cases: u64,
 }
 
 impl Net {
     pub fn new(judge: Judge) -> Self {
-        Self { judge, guard: Guard::new(), until: None, cuts: 0, cases: 0 }
+        Self { judge, guard: Guard::new(), until: None, operations: 0, of_recoveries: 0, groups: 0, cases: 0 }
     }
 
     /// Judges a case, of which this is the first crash. Says how many of the later ones came.
@@ -219,7 +223,7 @@ impl Net {
     /// chance wants; of some of these the recovery is cut, and of some of those the next one.
     pub fn cut(&mut self, history: History, every: u64, random: u64) {
         self.visit(history, every, |net, operation, cut, may| {
-            net.cuts += 1;
+            net.operations += 1;
             net.cut_at(history, operation, cut, may, random);
         });
     }
@@ -253,14 +257,14 @@ impl Net {
                     cuts.push((1 + (luck >> 16) % 40, Survive::Random(luck >> 5)));
                 }
             }
-            self.cuts += self.judge(cut, may, &Case { history, cuts, group: None });
+            self.of_recoveries += self.judge(cut, may, &Case { history, cuts, group: None });
         }
     }
 
     /// Cuts every so manieth recovery at all of its operations.
     pub fn cut_recoveries(&mut self, history: History, every: u64) {
         self.visit(history, every, |net, operation, cut, may| {
-            net.cuts += 1;
+            net.operations += 1;
             let luck = mix(&[history.seed, operation]);
             let ways = [Survive::Nothing, Survive::Everything, Survive::Random(luck)];
             let first = (operation, ways[luck as usize % 3]);
@@ -270,7 +274,7 @@ impl Net {
             let operations = net.guard.run(&whole.command(), || operations_of_recovery(cut, &case));
             let until = net.until;
             for again in (1..=operations).take_while(|_| in_time(until)) {
-                net.cuts += 1;
+                net.of_recoveries += 1;
                 for survive in [Survive::Nothing, Survive::Everything, Survive::Random(luck ^ again)] {
                     net.judge(cut, may, &Case { cuts: vec![first, (again, survive)], ..case.clone() });
                 }
@@ -287,12 +291,17 @@ impl Net {
             let ends = files::group_ends(&cut.survivor(Survive::Everything));
             let new = ends.iter().filter(|group| **group > end);
             for group in new.filter(|group| Some(*group) != ends.last()) {
-                net.cuts += 1;
+                net.groups += 1;
                 let cuts = vec![(operation, Survive::Everything)];
                 net.judge(cut, may, &Case { history, cuts, group: Some(*group) });
             }
             end = ends.last().copied().unwrap_or_default();
         });
+    }
+
+    /// All of these.
+    pub fn crash_points(&self) -> u64 {
+        self.operations + self.of_recoveries + self.groups
     }
 
     /// Runs one case again; a case without a cut is its whole history.

@@ -66,16 +66,20 @@ fn is_truncated(n: u32) -> bool {
     n % 5 == 2
 }
 
+/// Where there may be a file system in memory.
+const MEMORY: &str = "/dev/shm";
+
 /// A file system in memory with room for many files: they are made and synced there in no time.
 pub fn in_memory() -> Option<&'static Path> {
-    let folder = Path::new("/dev/shm");
+    let folder = Path::new(MEMORY);
     let stat = rustix::fs::statvfs(folder).ok()?;
     (stat.f_bavail * stat.f_bsize > 1 << 30 && tempfile::tempdir_in(folder).is_ok()).then_some(folder)
 }
 
-/// All of them, but where making files takes long and nobody has asked for all of it.
-fn tables() -> u32 {
-    if in_memory().is_some() { MANY } else { sized(2_000, MANY) }
+/// All of them, but where making files takes long and nobody has asked for all of it. Where the folder lies was decided once,
+/// and the room there becomes less while it is used.
+fn tables(above: &Path) -> u32 {
+    if above.starts_with(MEMORY) { MANY } else { sized(2_000, MANY) }
 }
 
 fn value(n: u32, row: u32) -> Vec<u8> {
@@ -88,8 +92,8 @@ fn open_with_few_files(case: &Case) -> Database {
 }
 
 /// Each table has its rows: those that are no longer there, and those that were emptied, too.
-fn look(db: &Database, rows: u32) {
-    for n in 0..tables() {
+fn look(db: &Database, tables: u32, rows: u32) {
+    for n in 0..tables {
         let Ok(table) = db.table(&name(n)) else {
             assert!(is_dropped(n), "table {n} is gone");
             continue;
@@ -106,9 +110,9 @@ fn look(db: &Database, rows: u32) {
 #[test]
 fn few_open_files_are_enough_for_ten_thousand_tables() {
     let fill = |case: &Case| {
-        let db = open_with_few_files(case);
+        let (db, tables) = (open_with_few_files(case), tables(&case.folder));
         case.part("made", || {
-            for n in 0..tables() {
+            for n in 0..tables {
                 // Some have two files.
                 let index = TableOptions::default().index("i", IndexOptions::on_value(0..8).unique());
                 let options = if n % 50 == 0 { index } else { TableOptions::default() };
@@ -117,34 +121,35 @@ fn few_open_files_are_enough_for_ten_thousand_tables() {
             }
             db.checkpoint().unwrap();
         });
-        assert!(data_files(case) > tables() as usize, "{} files", data_files(case));
+        assert!(data_files(case) > tables as usize, "{} files", data_files(case));
         case.part("dropped and emptied", || {
-            drop_all(&db, (0..tables()).filter(|n| is_dropped(*n)), 500);
-            for n in (0..tables()).filter(|n| is_truncated(*n)) {
+            drop_all(&db, (0..tables).filter(|n| is_dropped(*n)), 500);
+            for n in (0..tables).filter(|n| is_truncated(*n)) {
                 db.truncate_table(&name(n)).unwrap();
             }
             db.set_flush_log_at_trx_commit(FlushLog::Sync);
             db.create_table("last", TableOptions::default()).unwrap();
         });
-        assert!(data_files(case) > tables() as usize, "nothing is left to be deleted");
+        assert!(data_files(case) > tables as usize, "nothing is left to be deleted");
         die();
     };
     let go_on = |case: &Case| {
+        let tables = tables(&case.folder);
         let db = case.part("opened after a kill", || open_with_few_files(case));
         case.part("looked at and changed", || {
-            look(&db, 3);
-            for n in (0..tables()).filter(|n| !is_dropped(*n)) {
+            look(&db, tables, 3);
+            for n in (0..tables).filter(|n| !is_dropped(*n)) {
                 db.table(&name(n)).unwrap().insert(&3u32.to_be_bytes(), &value(n, 3)).unwrap();
             }
             db.close().unwrap();
         });
         let db = open_with_few_files(case);
         case.part("looked at again", || {
-            look(&db, 4);
+            look(&db, tables, 4);
             assert_sound(&db, "all of them");
         });
         case.part("gone", || {
-            drop_all(&db, (0..tables()).filter(|n| !is_dropped(*n)), 500);
+            drop_all(&db, (0..tables).filter(|n| !is_dropped(*n)), 500);
             assert_eq!(db.tables().unwrap().len(), 1);
             if in_full() {
                 wait_until("the deletion of all files", || db.metrics().files_pending == 0);
@@ -153,10 +158,13 @@ fn few_open_files_are_enough_for_ten_thousand_tables() {
             db.close().unwrap();
         });
     };
-    if tables() < MANY && !is_a_stage() {
-        tell_less(&format!("/dev/shm has less than a GiB to spare: {} tables in place of {MANY}", tables()));
+    let on_disk = std::env::temp_dir();
+    let above = in_memory().unwrap_or(&on_disk);
+    let tables = tables(above);
+    if tables < MANY && !is_a_stage() {
+        tell_less(&format!("{MEMORY} has less than a GiB to spare: {tables} tables in place of {MANY}"));
     }
-    in_processes_on(in_memory().unwrap_or(&std::env::temp_dir()), MANY_FILES, &[&fill, &go_on]);
+    in_processes_on(above, MANY_FILES, &[&fill, &go_on]);
 }
 
 /// What a table may take that nobody uses, in bytes.

@@ -213,7 +213,12 @@ impl Inode {
     pub fn survive(&self, how: Survive, chance: &SimulatedEnv) -> Content {
         match how {
             Survive::Nothing => self.durable.clone(),
-            Survive::Everything => self.current.clone(),
+            // Not what readers saw: they have seen what a failed sync has forgotten.
+            Survive::Everything => {
+                let mut left = self.durable.clone();
+                self.changes.iter().for_each(|change| change.apply(&mut left));
+                left
+            }
             Survive::Random(_) => {
                 let mut left = self.durable.clone();
                 // From none to all, so that the extremes are met too.

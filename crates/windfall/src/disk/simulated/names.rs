@@ -122,7 +122,11 @@ impl Names {
     pub fn survive(&self, how: Survive, chance: &SimulatedEnv) -> BTreeMap<FileName, InodeId> {
         match how {
             Survive::Nothing => self.durable.clone(),
-            Survive::Everything => self.current.clone(),
+            Survive::Everything => {
+                let mut left = self.durable.clone();
+                self.changes.iter().for_each(|change| change.apply(&mut left));
+                left
+            }
             Survive::Random(_) => {
                 let mut left = self.durable.clone();
                 if chance.random().is_multiple_of(2) {

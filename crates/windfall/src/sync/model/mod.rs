@@ -21,10 +21,10 @@
 //! it does not cover:
 //!
 //! - Weak memory. All accesses are sequentially consistent here, whatever order they ask for, and fences do nothing.
-//!   A `Relaxed` that ought to be `Release` is not found. Miri and the machine itself are left for that.
+//!   A `Relaxed` that ought to be `Release` is not found: that is left to the thread sanitizer and the machine itself.
 //! - `crossbeam-epoch`, `crossbeam-queue`, `Arc` and `OnceLock` run as they are: one of their calls is one step. All
 //!   threads of a scenario are one thread to the epochs, so a pin of any of them holds back what all of them free;
-//!   a missing pin is not found.
+//!   a missing pin is not found: that is left to the address sanitizer.
 //! - The inside of a walk over neighbouring words, as when a page is copied: there is a point every [`WALK`] words.
 //! - Threads that the engine starts itself: a scenario calls the workers' steps from threads of its own.
 
