@@ -120,23 +120,24 @@ impl Names {
 
     /// The names that are left after a crash.
     pub fn survive(&self, how: Survive, chance: &SimulatedEnv) -> BTreeMap<FileName, InodeId> {
-        match how {
-            Survive::Nothing => self.durable.clone(),
-            Survive::Everything => {
-                let mut left = self.durable.clone();
-                self.changes.iter().for_each(|change| change.apply(&mut left));
-                left
+        let with = |changes: &[Change]| {
+            let mut left = self.durable.clone();
+            for change in changes {
+                change.apply(&mut left);
             }
+            left
+        };
+        match how {
+            Survive::Nothing => with(&[]),
+            Survive::Everything => with(&self.changes),
             Survive::Random(_) => {
-                let mut left = self.durable.clone();
                 if chance.random().is_multiple_of(2) {
                     // As a journal does it: what happened before some moment.
                     let until = (chance.random() % (self.changes.len() as u64 + 1)) as usize;
-                    self.changes[..until].iter().for_each(|change| change.apply(&mut left));
-                } else {
-                    let luck = chance.random() % 5;
-                    arrive(&self.changes, &mut left, luck, chance);
+                    return with(&self.changes[..until]);
                 }
+                let (mut left, luck) = (self.durable.clone(), chance.random() % 5);
+                arrive(&self.changes, &mut left, luck, chance);
                 left
             }
         }

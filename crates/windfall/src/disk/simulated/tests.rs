@@ -283,7 +283,7 @@ fn a_forgotten_write_is_seen_until_the_crash_whatever_is_synced() {
     let seen = [[2; 4096], [3; 4096]].concat();
     assert_eq!(content(&disk, LOG).unwrap(), seen);
     assert_eq!(content(&disk.next_process(), LOG).unwrap(), seen, "the machine goes on");
-    for survive in [Survive::Nothing, Survive::Random(7)] {
+    for survive in [Survive::Nothing, Survive::Everything, Survive::Random(7)] {
         assert_eq!(content(&disk.restart(survive), LOG).unwrap(), [[1; 4096], [3; 4096]].concat());
     }
 }
@@ -399,6 +399,11 @@ fn a_failed_sync_is_not_made_good_by_the_next() {
         assert_eq!(content(&disk, LOG).unwrap()[..100], [1; 100], "readers still see it");
         let left = content(&disk.restart(Survive::Nothing), LOG).unwrap();
         assert_eq!(left.len(), 4196);
+        assert_eq!(
+            content(&disk.restart(Survive::Everything), LOG).unwrap(),
+            left,
+            "what is forgotten is gone"
+        );
         lost += usize::from(left[0] == 0) + usize::from(left[4096] == 0);
     }
     assert!((20..60).contains(&lost), "{lost} of 80 writes were lost");
@@ -412,7 +417,10 @@ fn a_failed_sync_of_a_folder_may_lose_names() {
         disk.fail_at(0, Fault::SyncFails);
         disk.sync_folder(Folder::Log).unwrap_err();
         disk.sync_folder(Folder::Log).unwrap();
-        disk.restart(Survive::Nothing).len(LOG).unwrap().is_some()
+        let [nothing, everything] = [Survive::Nothing, Survive::Everything]
+            .map(|survive| disk.restart(survive).len(LOG).unwrap().is_some());
+        assert_eq!(nothing, everything, "what is forgotten is gone");
+        nothing
     });
     assert!((5..35).contains(&survived.count()));
 }
