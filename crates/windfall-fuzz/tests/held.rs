@@ -3,7 +3,7 @@
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
+    cell::{Cell, RefCell},
     env, fs,
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
@@ -22,6 +22,8 @@ use windfall_fuzz::{Input, Mutator, Target, corpus, known, regressions, target, 
 const MUTANTS: usize = 40_000;
 /// The most memory that an input of some kilobytes may take, in bytes: the longest frame of the log, and half as much.
 const MEMORY: usize = 96 << 20;
+/// What no allocation asks for that could be had, in bytes: who does would end the process without a word on why.
+const ABSURD: usize = 1 << 38;
 /// No input takes that long, on however busy a machine.
 const LONGEST: Duration = Duration::from_mins(1);
 
@@ -31,6 +33,16 @@ struct Counting;
 thread_local! {
     static NOW: Cell<isize> = const { Cell::new(0) };
     static MOST: Cell<isize> = const { Cell::new(0) };
+    /// What this thread is at.
+    static INPUT: RefCell<Option<(&'static str, String, Vec<u8>)>> = const { RefCell::new(None) };
+}
+
+/// Names the input that asks for memory that nobody has.
+fn refuse(bytes: usize) {
+    if let Ok(Some((target, name, input))) = INPUT.try_with(RefCell::take) {
+        tell(target, &name, &input, &format!("it asks for {} GiB of memory at once", bytes >> 30));
+        process::exit(1);
+    }
 }
 
 fn count(bytes: isize) {
@@ -44,12 +56,18 @@ fn count(bytes: isize) {
 // SAFETY: everything is passed on to the system's allocator; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.size() > ABSURD {
+            refuse(layout.size());
+        }
         count(layout.size().cast_signed());
         // SAFETY: the caller keeps the promises of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if layout.size() > ABSURD {
+            refuse(layout.size());
+        }
         count(layout.size().cast_signed());
         // SAFETY: the caller keeps the promises of `alloc_zeroed`.
         unsafe { System.alloc_zeroed(layout) }
@@ -91,10 +109,12 @@ fn crc(bytes: &[u8]) -> u32 {
 /// Runs one input. Says whether the target held.
 fn holds(target: &'static Target, name: &str, bytes: &[u8], at: &At) -> bool {
     *at.lock().expect("no holder panics") = Some((Instant::now(), target.name, name.into(), bytes.to_vec()));
+    INPUT.set(Some((target.name, name.into(), bytes.to_vec())));
     let before = NOW.get();
     MOST.set(before);
     let result = catch_unwind(AssertUnwindSafe(|| (target.run)(bytes)));
     let took = MOST.get() - before;
+    INPUT.set(None);
     *at.lock().expect("no holder panics") = None;
     let what = match result {
         Err(_) => "it panics".to_owned(),
@@ -190,6 +210,30 @@ fn no_input_that_is_known_and_no_mutant_of_one_breaks_a_target() {
     });
     let broken = broken.into_inner().expect("no holder panics");
     assert!(broken.is_empty(), "these targets are broken: {broken:?}");
+}
+
+/// Asks for what nobody has, as the input of no target may.
+static GREEDY: Target = Target {
+    name: "greedy",
+    run: |bytes| drop(Vec::<u8>::with_capacity(bytes.len() << 40)),
+    seeds: Vec::new,
+};
+
+/// In a process of its own, which does not survive it.
+#[test]
+fn an_input_that_asks_for_absurd_memory_is_named() {
+    const CHILD: &str = "WINDFALL_FUZZ_GREEDY";
+    if env::var_os(CHILD).is_some() {
+        holds(&GREEDY, "the greedy one", b"much", &At::default());
+        return;
+    }
+    let me = env::current_exe().expect("this program");
+    let mut child = process::Command::new(me);
+    child.args(["--exact", "an_input_that_asks_for_absurd_memory_is_named", "--nocapture"]).env(CHILD, "yes");
+    let output = child.output().expect("it runs");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && told.contains("with the greedy one (4 bytes)"), "{told}");
+    assert!(told.contains("it asks for 4096 GiB"), "{told}");
 }
 
 /// A folder of inputs that no target has would be passed over.

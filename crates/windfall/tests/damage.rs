@@ -144,6 +144,8 @@ struct Hurt {
     model: Model,
     /// Which files the damage concerns: where the write should have gone, and where it went. None: it has not happened.
     files: Vec<FileName>,
+    /// Whether it concerns more than the tables whose files these are: the system tree, undo, or what is no data file.
+    is_shared: bool,
     /// Tables with a step that has failed, whose rows are in doubt.
     doubtful: BTreeSet<String>,
     stopped: bool,
@@ -188,6 +190,7 @@ fn hurt(case: Case) -> Hurt {
         past: Past::default(),
         model: Model::default(),
         files: Vec::new(),
+        is_shared: false,
         doubtful: BTreeSet::new(),
         stopped: false,
     };
@@ -212,6 +215,8 @@ fn hurt(case: Case) -> Hurt {
             if case.kind == Kind::Misdirected {
                 hurt.files.push(planned.unwrap_or(hurt.files[0]));
             }
+            // Now, because a file that is being deleted does not stay.
+            hurt.is_shared = is_shared(&disk, &hurt.files);
         }
         match (after, done) {
             (Some(after), Ok(())) => {
@@ -275,14 +280,17 @@ struct Allowed {
     stale: bool,
 }
 
-fn allowed(case: Case, files: &[FileName]) -> Allowed {
-    let is_shared = |file: &FileName| match file {
-        // The system tree, and slices of undo are nobody's.
-        FileName::Data(space) => space.0 < 16,
+/// Whether one of these files is everybody's: no data file of a tree but the system tree's.
+fn is_shared(disk: &SimulatedDisk, files: &[FileName]) -> bool {
+    files.iter().any(|file| match file {
+        FileName::Data(space) => *space == SpaceId::CATALOG || !files::is_tree(disk, space.0),
         _ => true,
-    };
+    })
+}
+
+fn allowed(case: Case, files: &[FileName], is_shared: bool) -> Allowed {
     Allowed {
-        everything: files.iter().any(is_shared),
+        everything: is_shared,
         // The end of the log proves itself by what is written behind it.
         earlier: case.is_killed() && files.iter().any(|file| matches!(file, FileName::Log(_))),
         stale: !case.is_at_rest(),
@@ -290,9 +298,9 @@ fn allowed(case: Case, files: &[FileName]) -> Allowed {
 }
 
 /// Opens what is left and looks at it. Says what was told: nothing, of one table, or of everything.
-fn look(case: Case, disk: &SimulatedDisk, hurt: &Hurt, files: &[FileName]) -> &'static str {
+fn look(case: Case, disk: &SimulatedDisk, hurt: &Hurt, files: &[FileName], is_shared: bool) -> &'static str {
     let Hurt { past, model, doubtful, .. } = hurt;
-    let allowed = allowed(case, files);
+    let allowed = allowed(case, files, is_shared);
     let live = match open(disk, case.seed) {
         Ok(live) => live,
         Err(error) => {
@@ -300,7 +308,7 @@ fn look(case: Case, disk: &SimulatedDisk, hurt: &Hurt, files: &[FileName]) -> &'
             // What the log has to change and cannot be read keeps the database closed, by name.
             let is_named = files.iter().any(|file| error.to_string().contains(&file.to_string()));
             assert!(
-                allowed.everything || hurt.stopped || is_named || is_undo(disk, files),
+                allowed.everything || hurt.stopped || is_named,
                 "{files:?} concern some, and nothing opens: {error}"
             );
             return "refused";
@@ -335,11 +343,11 @@ fn look(case: Case, disk: &SimulatedDisk, hurt: &Hurt, files: &[FileName]) -> &'
     let check = live.db.check();
     is_told |= check.as_ref().map_or(true, |report| !report.findings.is_empty());
     let closed = live.close();
-    assert!(goes_on || allowed.everything || hurt.stopped || is_undo(disk, files), "nothing goes on");
+    assert!(goes_on || allowed.everything || hurt.stopped, "nothing goes on");
     if let Err(error) = closed {
         assert!(tells(&error), "closing says {error:?}");
     }
-    if !allowed.everything && !is_undo(disk, files) {
+    if !allowed.everything {
         let owners = files::owners(disk).unwrap();
         let concerned: BTreeSet<&String> = files
             .iter()
@@ -377,12 +385,6 @@ fn same_rows(a: &Model, b: &Model) -> bool {
     a.0.len() == b.0.len() && a.0.iter().zip(&b.0).all(|(a, b)| a.0 == b.0 && a.1.1 == b.1.1)
 }
 
-/// Whether all these files that are of pages belong to no table: slices of undo, and what is being deleted.
-fn is_undo(disk: &SimulatedDisk, files: &[FileName]) -> bool {
-    let Ok(owners) = files::owners(&disk.survivor(Survive::Everything)) else { return true };
-    files.iter().any(|file| matches!(file, FileName::Data(space) if !owners.contains_key(&space.0)))
-}
-
 /// Whether there can be a new table.
 fn goes_on(live: &Live) -> bool {
     let made = live.db.create_table("afterwards", TableOptions::default());
@@ -398,21 +400,25 @@ fn goes_on(live: &Live) -> bool {
 fn run(case: Case) -> Option<&'static str> {
     let hurt = hurt(case);
     let left = hurt.disk.restart(Survive::Random(case.n));
-    let files = if case.kind == Kind::Flip {
-        // Every other one in the pages of tables.
-        let fits = |file: FileName| {
-            case.n.is_multiple_of(2) || matches!(file, FileName::Data(space) if space.0 > 15)
-        };
-        vec![left.flip(fits)?.0]
-    } else if case.kind == Kind::Gone {
-        let file = *left.list(Folder::Data).unwrap().get(case.n as usize - 1)?;
-        left.remove(file).unwrap();
-        left.sync_folder(Folder::Data).unwrap();
-        vec![file]
-    } else {
-        hurt.files.clone()
+    let (files, is_shared) = match case.kind {
+        Kind::Flip => {
+            // Every other one in the pages of tables.
+            let data = left.list(Folder::Data).unwrap();
+            let own: BTreeSet<FileName> =
+                data.into_iter().filter(|file| !is_shared(&left, &[*file])).collect();
+            let (file, _) = left.flip(|file| case.n.is_multiple_of(2) || own.contains(&file))?;
+            (vec![file], !own.contains(&file))
+        }
+        Kind::Gone => {
+            let file = *left.list(Folder::Data).unwrap().get(case.n as usize - 1)?;
+            let is_shared = is_shared(&left, &[file]);
+            left.remove(file).unwrap();
+            left.sync_folder(Folder::Data).unwrap();
+            (vec![file], is_shared)
+        }
+        Kind::Lost | Kind::Forgotten | Kind::Misdirected => (hurt.files.clone(), hurt.is_shared),
     };
-    (!files.is_empty()).then(|| look(case, &left, &hurt, &files))
+    (!files.is_empty()).then(|| look(case, &left, &hurt, &files, is_shared))
 }
 
 /// Damages one history in one way, here and there, until there is nothing more to damage. Counts what was told.

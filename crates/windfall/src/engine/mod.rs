@@ -198,6 +198,7 @@ impl Engine {
         self.pool.flush_all()?;
         self.log.finish()?;
         self.checkpointer.checkpoint(true)?;
+        self.log.tidy();
         Ok(())
     }
 }

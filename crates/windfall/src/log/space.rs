@@ -320,12 +320,20 @@ impl Log {
                 self.tell_obstacle(&self.unprepared, Some(error));
             }
         }
-        match self.segments.remove_one() {
-            Ok(true) => return Next::Again,
-            Ok(false) => {}
-            Err(error) => tracing::warn!(%error, "a log segment that is not needed could not be removed"),
-        }
-        self.every_second()
+        if self.remove_segment() { Next::Again } else { self.every_second() }
+    }
+
+    /// Removes a segment that is not needed. Says whether there was one.
+    fn remove_segment(&self) -> bool {
+        self.segments.remove_one().unwrap_or_else(|error| {
+            tracing::warn!(%error, "a log segment that is not needed could not be removed");
+            false
+        })
+    }
+
+    /// Removes all segments that are not needed: nobody else does it any more.
+    pub fn tidy(&self) {
+        while self.remove_segment() {}
     }
 
     /// Syncs what lazy commits have left, then lets a marker say so: damage to it is told from a torn tail then.

@@ -299,6 +299,42 @@ pub fn owners(disk: &SimulatedDisk) -> Found<BTreeMap<u64, String>> {
     Ok(owners)
 }
 
+/// The segments of a log that was closed in good order are one run without gaps that begins where the floor lies,
+/// but for the few below it that are kept to be used again; no half of a control file is left beside it.
+fn check_log(disk: &SimulatedDisk) -> Found<()> {
+    /// How many below the floor may be kept.
+    const KEPT: usize = 2;
+    if disk.len(FileName::NewControl).unwrap().is_some() {
+        return Err("a control file that was being made is left".into());
+    }
+    let control = control(disk).ok_or("there is no control file")?;
+    let (size, floor) = (u64_at(&control, 56), u64_at(&control, 64));
+    let first = floor / (size - 4096);
+    let numbers = disk.list(Folder::Log).unwrap().into_iter().filter_map(|file| match file {
+        FileName::Log(number) => Some(number),
+        _ => None,
+    });
+    let (kept, ahead): (BTreeSet<u64>, BTreeSet<u64>) = numbers.partition(|number| *number < first);
+    if kept.len() > KEPT {
+        return Err(format!("segments {kept:?} are left below the floor, in segment {first}"));
+    }
+    if ahead.iter().copied().ne(first..first + ahead.len() as u64) {
+        return Err(format!("segments {ahead:?} are left, and the floor is in segment {first}"));
+    }
+    if let Some(number) = ahead.iter().find(|n| disk.len(FileName::Log(**n)).unwrap() != Some(size)) {
+        return Err(format!("segment {number} is not of {size} bytes"));
+    }
+    Ok(())
+}
+
+/// Whether a data file is a tree's, by what is whole in it: a slice of undo has pages of its own type alone.
+#[allow(dead_code, reason = "only some tests need it")]
+pub fn is_tree(disk: &SimulatedDisk, space: u64) -> bool {
+    let bytes = bytes_of(disk, FileName::Data(SpaceId(space))).ok().flatten().unwrap_or_default();
+    let is_whole = |page: &&[u8]| crc32c::crc32c(&page[4..]) == u32_at(page, 0) && u64_at(page, 8) == space;
+    bytes.chunks_exact(PAGE).filter(is_whole).any(|page| (1..=4).contains(&page[4]))
+}
+
 /// What the files hold. Every tree must be one, every map exact, every index that of its rows, and every file
 /// somebody's.
 pub fn read(disk: &SimulatedDisk) -> Found<Model> {
@@ -338,6 +374,7 @@ pub fn read(disk: &SimulatedDisk) -> Found<Model> {
     if let Some(leak) = there.difference(&named).next() {
         return Err(format!("the file of tablespace {leak} is nobody's"));
     }
+    check_log(disk)?;
     match named.intersection(&made).find(|space| !there.contains(space)) {
         Some(space) if *space != SYSTEM => Err(format!("the file of tablespace {space} is missing")),
         _ => Ok(model),
