@@ -4,20 +4,30 @@
 //!
 //! **Invariants.** It holds no latch between two calls, and passes the table's gate at each. When the tablespace it
 //! began on was dropped, by a drop or a truncation, every further call fails with
-//! [`Error::TableDropped`](crate::error::Error::TableDropped), whatever the table has become. Rows that are there all
-//! the time are met in order, each once in one direction; what it lends stays as it was read until it moves.
+//! [`Error::TableDropped`](crate::error::Error::TableDropped), whatever the table has become. Rows are met in order, each
+//! once in one direction; what it lends stays as it was read until it moves.
 //!
-//! **May touch.** `engine`, `catalog`, `transaction`, `tree`.
+//! What it sees is decided by its [`Reader`]. Outside of a transaction it has a view from one seek to the next, in a transaction
+//! that one's; so the rows that it gives are those of one moment. Where it locks (`locking`) each row is read anew, as it is
+//! now.
+//!
+//! **May touch.** `engine`, `catalog`, `scope`, `transaction`, `tree`.
+
+mod locking;
 
 use crate::{
     catalog::Table,
     engine::Engine,
-    error::{Owner, Result},
+    error::{CorruptError, Owner, Result, TransactionError},
+    ids::{SpaceId, TrxId},
+    scope::Scope,
     store::Tree,
     sync::Arc,
-    transaction::read,
+    transaction::{ReadView, Sight, Transactions, locks::RowMode, read, secondary},
     tree,
 };
+
+pub(crate) use locking::intention;
 
 pub use crate::tree::Seek;
 
@@ -26,7 +36,9 @@ pub use crate::tree::Seek;
 /// A new cursor is nowhere: [`Cursor::next`] goes to the first row, [`Cursor::prev`] to the last. Beyond an end it is at
 /// no row, and goes back in from there. After an error it is nowhere, like a new one.
 ///
-/// It reads some rows ahead, so a row may be given as it was a moment ago; [`Cursor::seek`] looks anew.
+/// The rows that it meets between two seeks are those of one moment, in a transaction of the moment that its level says. What
+/// the transaction itself changes meanwhile may be met as it was before, for some rows are read ahead;
+/// [`Cursor::seek`] looks anew.
 ///
 /// ```
 /// # fn main() -> windfall::Result<()> {
@@ -57,9 +69,27 @@ pub struct Cursor {
     tree: Arc<Tree>,
     /// Whose tree it is.
     owner: Owner,
+    reader: Reader,
+    /// What it sees, from one seek to the next.
+    view: Option<Arc<ReadView>>,
+    /// It keeps its view from one seek to the next, too.
+    settled: bool,
+    /// The range it is in was locked as a whole.
+    range_locked: bool,
     at: At,
     /// The value of a row that has it in pages of its own.
     long: Vec<u8>,
+}
+
+/// Who moves a cursor, and what is seen by that.
+#[derive(Clone, Debug)]
+pub(crate) enum Reader {
+    /// The session of a temporary table: what it has written.
+    Session,
+    /// A call outside of transactions.
+    Alone,
+    /// A transaction, whose reads may lock.
+    Within(Arc<Scope>, Option<RowMode>),
 }
 
 /// A position among all entries of the tree, rows or not.
@@ -102,14 +132,24 @@ impl Move<'_> {
 }
 
 impl Cursor {
-    pub(crate) fn new(engine: Arc<Engine>, table: Arc<Table>, tree: Arc<Tree>, owner: Owner) -> Self {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        table: Arc<Table>,
+        tree: Arc<Tree>,
+        owner: Owner,
+        reader: Reader,
+    ) -> Self {
         let entries = tree::Cursor::new(tree.clone());
-        Self { engine, table, entries, tree, owner, at: At::Nothing, long: Vec::new() }
+        let (view, settled, range_locked, at, long) = (None, false, false, At::Nothing, Vec::new());
+        Self { engine, table, entries, tree, owner, reader, view, settled, range_locked, at, long }
     }
 
-    /// Another one on the same tree, which is nowhere yet.
+    /// Another one on the same tree, which is nowhere yet and sees the same.
     pub(crate) fn another(&self) -> Self {
-        Self::new(self.engine.clone(), self.table.clone(), self.tree.clone(), self.owner.clone())
+        let (engine, table, tree) = (self.engine.clone(), self.table.clone(), self.tree.clone());
+        let new = Self::new(engine, table, tree, self.owner.clone(), self.reader.clone());
+        let (settled, range_locked) = (self.settled, self.range_locked);
+        Self { view: self.view.clone(), settled, range_locked, ..new }
     }
 
     /// Whether it is nowhere yet.
@@ -145,22 +185,60 @@ impl Cursor {
     /// Moves, and on over entries that are no rows. An entry that is not wanted is the end.
     pub(crate) fn go(&mut self, to: Move<'_>, wanted: impl Fn(&[u8]) -> bool) -> Result<bool> {
         self.at = At::Nothing;
-        self.find(to, wanted).map_err(|error| {
+        self.find(to, &wanted).map_err(|error| {
             self.entries = tree::Cursor::new(self.tree.clone());
             error.of(|_| self.owner.clone())
         })
     }
 
-    fn find(&mut self, to: Move<'_>, wanted: impl Fn(&[u8]) -> bool) -> Result<bool> {
-        let Self { engine, table, tree, entries, long, .. } = self;
-        engine.check_open()?;
+    fn find(&mut self, to: Move<'_>, wanted: &dyn Fn(&[u8]) -> bool) -> Result<bool> {
+        self.engine.check_open()?;
+        let looks_anew = self.view.is_none() || matches!(to, Move::To(_)) && !self.settled;
+        let Reader::Within(scope, lock) = self.reader.clone() else {
+            if looks_anew && matches!(self.reader, Reader::Alone) {
+                self.take_view(self.engine.transactions.view().into());
+            }
+            return self.find_seen(to, TrxId::NONE, wanted);
+        };
+        scope.call(|inner| {
+            if let Some(mode) = lock.or(scope.lock_of_reads()) {
+                return self.find_locked(&scope, inner, mode, to, wanted);
+            }
+            if looks_anew && let Some(view) = scope.view_of_plain_read(inner) {
+                self.take_view(view);
+            }
+            self.find_seen(to, inner.own(), wanted)
+        })
+    }
+
+    fn take_view(&mut self, view: Arc<ReadView>) {
+        self.view = Some(view);
+    }
+
+    fn find_seen(&mut self, to: Move<'_>, own: TrxId, wanted: &dyn Fn(&[u8]) -> bool) -> Result<bool> {
         // While this call lasts nobody reshapes the table; that it was reshaped before shows in the tablespace.
-        let _call = table.enter()?;
-        tree.space().check_live()?;
+        let call = self.table.enter()?;
+        self.tree.space().check_live()?;
+        let sight = self.view.as_ref().map_or(Sight::Newest, |view| Sight::View(view, own));
+        if !sight.sees(self.tree.space().born()) {
+            return Err(TransactionError::TableChanged(self.owner.clone()).into());
+        }
+        let Self { engine, tree, entries, long, owner, .. } = self;
+        let (transactions, space) = (&engine.transactions, tree.space().id());
+        let is_index = call.clustered.space().id() != space;
         let on = to.on();
         let mut found = to.make(entries)?;
         while found && wanted(entries.key()) {
-            self.at = look(tree, entries, long)?;
+            let Some(header) = entries.header() else { break };
+            self.at = if is_index {
+                let (index_key, key) = split(entries.key(), space, || owner.clone())?;
+                let is_there = transactions.has_entry(space, entries.key(), header, sight)?
+                    && transactions.get_in(&call.clustered, key, sight, true, long)?
+                    && call.is_indexed(space, &index_key, long);
+                if is_there { At::LongRow } else { At::Nothing }
+            } else {
+                look(transactions, tree, entries, sight, long)?
+            };
             if self.at != At::Nothing {
                 return Ok(true);
             }
@@ -191,13 +269,35 @@ impl Cursor {
 }
 
 /// What an entry is; its value is read if it lies elsewhere.
-fn look(tree: &Tree, entries: &Entries, long: &mut Vec<u8>) -> Result<At> {
-    let Some(header) = entries.header().filter(|header| !header.is_deleted()) else { return Ok(At::Nothing) };
-    if !header.is_overflow() {
-        return Ok(At::Row);
+fn look(
+    transactions: &Transactions,
+    tree: &Tree,
+    entries: &Entries,
+    sight: Sight<'_>,
+    long: &mut Vec<u8>,
+) -> Result<At> {
+    let Some(header) = entries.header() else { return Ok(At::Nothing) };
+    if sight.sees(header.trx) && (header.is_deleted() || !header.is_overflow()) {
+        return Ok(if header.is_deleted() { At::Nothing } else { At::Row });
     }
     long.clear();
     long.extend_from_slice(entries.value());
-    let is_there = read::resolve(tree, entries.key(), header, long)?;
+    if let Sight::Newest = sight {
+        let is_there = read::resolve(tree, entries.key(), header, long)?;
+        return Ok(if is_there { At::LongRow } else { At::Nothing });
+    }
+    let is_there = transactions.value_in(tree, entries.key(), header, sight, true, long)?;
     Ok(if is_there { At::LongRow } else { At::Nothing })
+}
+
+/// Index key and row key of an entry.
+pub(crate) fn split(
+    entry: &[u8],
+    space: SpaceId,
+    owner: impl FnOnce() -> Owner,
+) -> Result<(Vec<u8>, &[u8])> {
+    secondary::split(entry).ok_or_else(|| {
+        let what = "an entry of a secondary index makes no sense".into();
+        CorruptError::Structure { owner: owner(), space, what }.into()
+    })
 }

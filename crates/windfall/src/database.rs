@@ -28,6 +28,8 @@ use crate::{
     session::Session,
     sync::{Arc, atomic::Ordering::Relaxed, work},
     table::Table,
+    transact::{Transaction, TransactionOptions},
+    transaction::locks::{Deadlock, HeldLock, Waiting},
 };
 
 /// What a new table is to be.
@@ -178,6 +180,27 @@ impl Database {
         Session::new(self.engine.clone())
     }
 
+    /// Begins a transaction of many calls. Without one, each call is a transaction of its own.
+    pub fn begin(&self, options: TransactionOptions) -> Transaction {
+        Transaction::begin(self.engine.clone(), options)
+    }
+
+    /// Every lock that a transaction or a statement holds, but for those of rows that it has changed and nobody waits for:
+    /// these cost nothing, and are in no list.
+    pub fn locks(&self) -> Vec<HeldLock> {
+        self.engine.transactions.row_locks().listing()
+    }
+
+    /// Everybody who waits for a lock, and for whom.
+    pub fn lock_waits(&self) -> Vec<Waiting> {
+        self.engine.transactions.row_locks().waits()
+    }
+
+    /// The deadlock that was broken last: who waited for whom, and who had to give way.
+    pub fn last_deadlock(&self) -> Option<Deadlock> {
+        self.engine.transactions.row_locks().last_deadlock()
+    }
+
     /// Creates an empty table.
     ///
     /// # Errors
@@ -312,6 +335,11 @@ impl Database {
     /// Changes when commits are durable, from the next one on.
     pub fn set_flush_log_at_trx_commit(&self, mode: FlushLog) {
         self.engine.set_flush_log(mode);
+    }
+
+    /// Changes how long calls wait for a lock, from the next one on: [`Options::lock_wait_timeout`].
+    pub fn set_lock_wait_timeout(&self, at_most: Duration) {
+        self.engine.transactions.set_lock_wait(at_most);
     }
 
     /// Sets the buffer pool's size. Growing is at once; shrinking goes on in the background, without stopping anyone.

@@ -2,21 +2,22 @@
 //!
 //! **Purpose.** Rows in the order of an index key.
 //!
-//! **Invariants.** An entry leads to the row by its key; a row whose value says otherwise by now, because it changed
-//! between the look at the entry and the look at the row, is left out.
+//! **Invariants.** An entry leads to the row by its key, and both are seen by one view; where there is none, a row whose value
+//! says otherwise by now, because it changed between the look at the entry and the look at the row, is left out. The
+//! [cursor](Cursor) over the entries gives the values of the rows.
 //!
 //! **May touch.** `table`, `cursor`, `range`, `transaction`.
 
 use core::ops::{Bound, RangeBounds};
 
 use crate::{
-    cursor::{Cursor, Move, Seek},
-    error::{CorruptError, Owner, Result},
+    cursor::{Cursor, Move, Seek, split},
+    error::{Owner, Result},
     range::{Bounds, Range},
     store::Tree,
     sync::Arc,
     table::Table,
-    transaction::{read, row::INDEXED, secondary},
+    transaction::{locks::RowMode, secondary},
 };
 
 /// A secondary index of a table.
@@ -52,7 +53,7 @@ impl Index {
     /// # Errors
     /// A dropped table or index.
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<IndexRange> {
-        let entries = Range::new(self.entries()?, entry_bounds(Bounds::of(&range)));
+        let entries = Range::new(self.entries(None)?, entry_bounds(Bounds::of(&range)));
         Ok(IndexRange { entries, index: self.clone() })
     }
 
@@ -69,32 +70,43 @@ impl Index {
     /// # Errors
     /// As [`Index::range`].
     pub fn cursor(&self) -> Result<IndexCursor> {
-        Ok(IndexCursor { entries: self.entries()?, index: self.clone(), row: None })
+        Ok(IndexCursor { entries: self.entries(None)?, index: self.clone(), row: None })
     }
 
-    fn entries(&self) -> Result<Cursor> {
+    /// As [`Index::range`], each row locked as [`Table::get_for_share`] does. Where the level says so, no row gets an index key
+    /// in the range before the transaction has ended.
+    ///
+    /// # Errors
+    /// As [`Index::range`] and [`Table::get_for_share`].
+    pub fn range_for_share<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<IndexRange> {
+        self.range_for(RowMode::Shared, &range)
+    }
+
+    /// As [`Index::range`], each row locked as [`Table::get_for_update`] does.
+    ///
+    /// # Errors
+    /// As [`Index::range`] and [`Table::get_for_update`].
+    pub fn range_for_update<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<IndexRange> {
+        self.range_for(RowMode::Exclusive, &range)
+    }
+
+    fn range_for<K: AsRef<[u8]>>(&self, mode: RowMode, range: &impl RangeBounds<K>) -> Result<IndexRange> {
+        self.table.check_may_lock()?;
+        let entries = Range::new(self.entries(Some(mode))?, entry_bounds(Bounds::of(range)));
+        Ok(IndexRange { entries, index: self.clone() })
+    }
+
+    fn entries(&self, lock: Option<RowMode>) -> Result<Cursor> {
         self.table.engine.check_open()?;
         let Table { engine, inner, .. } = &self.table;
-        Ok(Cursor::new(engine.clone(), inner.clone(), self.tree.clone(), self.owner()))
+        let reader = self.table.reader(lock);
+        Ok(Cursor::new(engine.clone(), inner.clone(), self.tree.clone(), self.owner(), reader))
     }
 
-    /// The row that an entry leads to, unless it has changed since.
-    fn row(&self, entry: &[u8]) -> Result<Option<IndexRow>> {
-        let space = self.tree.space().id();
-        let (index_key, key) = secondary::split(entry).ok_or_else(|| {
-            let what = "an entry of a secondary index makes no sense".into();
-            CorruptError::Structure { owner: self.owner(), space, what }
-        })?;
-        let call = self.table.enter()?;
-        let mut value = Vec::new();
-        let found = read::get(&call.clustered, key, &mut value);
-        if !found.map_err(|error| self.table.told(error))? {
-            return Ok(None);
-        }
-        let window = &value[..value.len().min(INDEXED)];
-        let place = call.secondaries.iter().position(|tree| tree.space().id() == space);
-        let still = place.is_some_and(|n| call.record.indexes[n].key.key_of(window) == index_key);
-        Ok(still.then(|| IndexRow { index_key, key: key.to_vec(), value }))
+    /// The row that an entry leads to, with its value.
+    fn row(&self, entry: &[u8], value: Vec<u8>) -> Result<IndexRow> {
+        let (index_key, key) = split(entry, self.tree.space().id(), || self.owner())?;
+        Ok(IndexRow { index_key, key: key.to_vec(), value })
     }
 }
 
@@ -131,20 +143,9 @@ pub struct IndexRange {
 }
 
 impl IndexRange {
-    fn next_row(
-        &mut self,
-        mut step: impl FnMut(&mut Range) -> Option<<Range as Iterator>::Item>,
-    ) -> Option<Result<IndexRow>> {
-        loop {
-            match step(&mut self.entries)? {
-                Err(error) => return Some(Err(error)),
-                Ok((entry, _)) => {
-                    if let Some(row) = self.index.row(&entry).transpose() {
-                        return Some(row);
-                    }
-                }
-            }
-        }
+    fn row(&self, item: <Range as Iterator>::Item) -> Result<IndexRow> {
+        let (entry, value) = item?;
+        self.index.row(&entry, value)
     }
 }
 
@@ -152,13 +153,15 @@ impl Iterator for IndexRange {
     type Item = Result<IndexRow>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.next_row(Range::next)
+        let item = self.entries.next()?;
+        Some(self.row(item))
     }
 }
 
 impl DoubleEndedIterator for IndexRange {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.next_row(Range::next_back)
+        let item = self.entries.next_back()?;
+        Some(self.row(item))
     }
 }
 
@@ -210,25 +213,12 @@ impl IndexCursor {
     }
 
     fn go(&mut self, to: Move<'_>) -> Result<bool> {
-        self.row = self.find(to)?;
-        Ok(self.row.is_some())
-    }
-
-    /// Moves, and on over entries whose rows have changed.
-    fn find(&mut self, to: Move<'_>) -> Result<Option<IndexRow>> {
         self.row = None;
-        let mut there = self.entries.go(to, |_| true)?;
-        while there {
-            match self.index.row(self.entries.key().unwrap_or_default()) {
-                Ok(None) => there = self.entries.go(to.on(), |_| true)?,
-                Ok(row) => return Ok(row),
-                Err(error) => {
-                    self.entries = self.entries.another();
-                    return Err(error);
-                }
-            }
+        self.entries.go(to, |_| true)?;
+        if let Some((entry, value)) = self.entries.row() {
+            self.row = Some(self.index.row(entry, value.to_vec())?);
         }
-        Ok(None)
+        Ok(self.row.is_some())
     }
 
     /// The row that the cursor is at.

@@ -33,12 +33,14 @@ pub mod page;
 pub mod range;
 pub mod recovery;
 pub mod row;
+pub(crate) mod scope;
 pub mod session;
 pub mod store;
 pub mod sync;
 pub mod system;
 pub mod table;
 pub mod tablespace;
+pub mod transact;
 pub mod transaction;
 pub mod tree;
 
@@ -54,6 +56,7 @@ pub use options::Options;
 pub use range::Range;
 pub use session::{Scratch, Session};
 pub use table::Table;
+pub use transact::{Isolation, Transaction, TransactionOptions};
 
 /// The examples of README.md.
 #[cfg(doctest)]

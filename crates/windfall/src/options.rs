@@ -6,10 +6,13 @@
 //!
 //! **May touch.** `error`, `log`, `page`.
 
+use core::time::Duration;
+
 use crate::{
     error::{Result, UsageError},
     log::{FlushLog, LogOptions},
     page,
+    transaction::LOCK_WAIT,
 };
 
 /// So many pages the log's buffer has room for: a quarter of it is the longest group, and the change of a tree's structure
@@ -26,6 +29,7 @@ pub struct Options {
     pub(crate) log_size: u64,
     pub(crate) log_buffer_size: usize,
     pub(crate) flush_log_at_trx_commit: FlushLog,
+    pub(crate) lock_wait_timeout: Duration,
     pub(crate) hash_index: bool,
     pub(crate) hash_index_memory: Option<u64>,
     pub(crate) open_files: usize,
@@ -43,6 +47,7 @@ impl Default for Options {
             log_size: 1 << 30,
             log_buffer_size: 16 << 20,
             flush_log_at_trx_commit: FlushLog::Sync,
+            lock_wait_timeout: LOCK_WAIT,
             hash_index: false,
             hash_index_memory: None,
             open_files: 400,
@@ -81,6 +86,9 @@ impl Options {
         log_buffer_size: usize => log_buffer_size;
         /// When commits are durable. Default: at once.
         flush_log_at_trx_commit: FlushLog => flush_log_at_trx_commit;
+        /// How long a call waits for a lock that another transaction has, and a statement for the transactions that have to do
+        /// with its table; not at all for zero. Default: 50 seconds.
+        lock_wait_timeout: Duration => lock_wait_timeout;
         /// Whether trees get an adaptive hash index. Default: no; it can be switched at run time.
         hash_index: bool => hash_index;
         /// What all hash indexes together may take. Default: a hundredth of the buffer pool.

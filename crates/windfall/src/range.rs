@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** An iterator over a range of a tree, from either end.
 //!
-//! **Invariants.** Those of a [`Cursor`], one at each end; a row is given by one of them. After an error it has ended.
+//! **Invariants.** Those of a [`Cursor`], one at each end, which see the same; a row is given by one of them. After an error it
+//! has ended.
 //!
 //! **May touch.** `cursor`.
 
@@ -63,6 +64,7 @@ pub struct Range {
     bounds: Bounds,
     front: Cursor,
     back: Option<Cursor>,
+    begun: bool,
     done: bool,
 }
 
@@ -75,11 +77,16 @@ enum End {
 
 impl Range {
     pub(crate) fn new(front: Cursor, bounds: Bounds) -> Self {
-        Self { bounds, front, back: None, done: false }
+        Self { bounds, front, back: None, begun: false, done: false }
     }
 
     /// Moves one end to its next row in the range.
     fn step(&mut self, end: End) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        if !self.begun {
+            self.begun = true;
+            let Bounds { lower, upper } = &self.bounds;
+            self.front.settle(lower.as_ref().map(|key| &key[..]), upper.as_ref().map(|key| &key[..]))?;
+        }
         let (cursor, seek, on) = match end {
             End::Front => (&mut self.front, self.bounds.first(), Move::Next),
             End::Back => {

@@ -25,14 +25,14 @@ use crate::{
 /// What the tables of a session share.
 #[derive(Debug)]
 pub(crate) struct SessionUndo {
-    stream: Stream,
+    stream: Arc<Stream>,
     /// Trees without a name that are in use, by the number of their table.
     scratches: Mutex<BTreeMap<u64, Arc<catalog::Table>>>,
 }
 
 impl SessionUndo {
     /// The undo of its temporary tables.
-    pub fn stream(&self) -> &Stream {
+    pub fn stream(&self) -> &Arc<Stream> {
         &self.stream
     }
 }
@@ -48,7 +48,7 @@ pub struct Session {
 
 impl Session {
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
-        let stream = engine.transactions.streams().temporary();
+        let stream = Arc::new(engine.transactions.streams().temporary());
         let undo = Arc::new(SessionUndo { stream, scratches: Mutex::new(Rank::Session, BTreeMap::new()) });
         Self { engine, undo, tables: Mutex::new(Rank::Session, BTreeMap::new()) }
     }

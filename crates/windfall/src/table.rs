@@ -13,15 +13,21 @@ use std::io::{self, Read};
 
 use crate::{
     catalog::{self, Call, Shape},
-    cursor::Cursor,
+    cursor::{Cursor, Reader, intention},
     engine::Engine,
-    error::{Error, Owner, Result, SchemaError, UsageError},
-    ids::Lsn,
+    error::{Error, Owner, Result, SchemaError, TransactionError, UsageError},
+    ids::{Lsn, SpaceId, TrxId},
     index::Index,
     range::{Bounds, Range},
+    scope::{Inner, Scope},
     session::SessionUndo,
+    store::Tree,
     sync::Arc,
-    transaction::{Mode, RowTarget, Secondary, Value, Watch, read},
+    transact::{Isolation, Transaction},
+    transaction::{
+        Edit, Mode, ReadView, RowTarget, Secondary, Sight, Stop, Trx, Value, Watch,
+        locks::{Patience, RowMode, TableMode},
+    },
 };
 
 /// A table. Clones are cheap and are the same table.
@@ -32,11 +38,13 @@ pub struct Table {
     pub(crate) inner: Arc<catalog::Table>,
     /// Where a temporary table's undo goes.
     undo: Option<Arc<SessionUndo>>,
+    /// The transaction that its calls belong to.
+    scope: Option<Arc<Scope>>,
 }
 
 impl Table {
     pub(crate) fn new(engine: Arc<Engine>, name: &str, table: Arc<catalog::Table>) -> Self {
-        Self { engine, name: name.into(), inner: table, undo: None }
+        Self { engine, name: name.into(), inner: table, undo: None, scope: None }
     }
 
     pub(crate) fn temporary(
@@ -45,7 +53,7 @@ impl Table {
         table: Arc<catalog::Table>,
         undo: Arc<SessionUndo>,
     ) -> Self {
-        Self { engine, name: name.into(), inner: table, undo: Some(undo) }
+        Self { engine, name: name.into(), inner: table, undo: Some(undo), scope: None }
     }
 
     /// The name that the table had when this handle was made.
@@ -85,10 +93,9 @@ impl Table {
         self.inner.enter().map_err(|error| self.told(error))
     }
 
-    /// Runs a change of rows, then waits for the log outside the gate.
-    fn change<T>(&self, run: impl FnOnce(&RowTarget<'_>) -> Result<(T, Lsn)>) -> Result<T> {
-        self.engine.check_open()?;
-        let call = self.inner.enter_to_change().map_err(|error| self.told(error))?;
+    /// Runs something with the table's trees, for a change of rows.
+    fn inside<T>(&self, run: impl FnOnce(&RowTarget<'_>) -> T) -> Result<T> {
+        let call = self.inner.enter_to_change()?;
         let shape: &Shape = &call;
         let indexes = shape.secondaries.iter().zip(&shape.record.indexes);
         let secondaries: Vec<Secondary<'_>> = indexes
@@ -109,21 +116,187 @@ impl Table {
             watch: noting.as_ref().map(|noting| noting as &Watch<'_>),
         };
         let done = run(&target);
-        if let Some(undo) = &self.undo {
+        if let (Some(undo), None) = (&self.undo, &self.scope) {
             // The session's end waits for those inside, and then drops this stream.
             self.engine.transactions.purge_temporary(undo.stream());
         }
-        drop(call);
-        let (result, end) = done.map_err(|error| self.told(error))?;
-        if end > Lsn::ZERO {
+        Ok(done)
+    }
+
+    /// Changes a row, in the transaction that the table stands within, or in one of its own: then it waits for the log,
+    /// outside the gate. Says whether there was a row to change.
+    fn change(&self, key: &[u8], mut edit: Edit<'_>) -> Result<bool> {
+        self.engine.check_open()?;
+        if let Some(scope) = &self.scope {
+            return self.change_within(scope, key, &mut edit).map_err(|error| self.told(error));
+        }
+        let end = self.change_alone(key, &mut edit).map_err(|error| self.told(error))?;
+        if let Some(end) = end.filter(|end| *end > Lsn::ZERO) {
             self.engine.log.commit(end, self.engine.flush_log())?;
         }
         self.engine.env.breathe();
-        Ok(result)
+        Ok(end.is_some())
     }
 
-    fn write(&self, key: &[u8], value: Value<'_>, mode: Mode) -> Result<()> {
-        self.change(|target| Ok(((), self.engine.transactions.write(target, key, value, mode)?)))
+    fn change_alone(&self, key: &[u8], edit: &mut Edit<'_>) -> Result<Option<Lsn>> {
+        let mut trx = Trx::new(&self.engine.transactions);
+        loop {
+            match self.inside(|target| trx.change(target, key, edit, true))? {
+                Ok(end) => return Ok(end),
+                Err(Stop::Failed(error)) => return Err(error),
+                Err(Stop::Blocked(blocked)) => {
+                    let patience = Patience::AtMost(self.engine.lock_wait());
+                    self.engine.transactions.await_lock(&mut trx, blocked, patience)?;
+                }
+            }
+        }
+    }
+
+    fn change_within(&self, scope: &Scope, key: &[u8], edit: &mut Edit<'_>) -> Result<bool> {
+        scope.call(|inner| {
+            scope.check_may_change()?;
+            if let Some(undo) = &self.undo {
+                inner.uses(undo);
+            }
+            self.locked(scope, inner, TableMode::IntentionExclusive, |trx, space| {
+                let change = |target: &RowTarget<'_>| match target.clustered.space().id() == space {
+                    true => trx.change(target, key, edit, false).map(|end| Some(end.is_some())),
+                    false => Ok(None),
+                };
+                self.inside(change)?
+            })
+        })
+    }
+
+    /// Runs a call that changes or locks rows, under a lock of the table: of the tablespace that its rows lie in, which a
+    /// truncation changes. What finds another one says so.
+    fn locked<T>(
+        &self,
+        scope: &Scope,
+        inner: &mut Inner,
+        mode: TableMode,
+        mut run: impl FnMut(&mut Trx<'_>, SpaceId) -> Result<Option<T>, Stop>,
+    ) -> Result<T> {
+        loop {
+            let space = self.inner.space();
+            if self.undo.is_none() {
+                scope.intend(inner, space, mode)?;
+            }
+            if let Some(done) = scope.locked(inner, |trx| run(trx, space))? {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// Reads a row in a transaction, and locks it.
+    fn get_locked(
+        &self,
+        scope: &Scope,
+        inner: &mut Inner,
+        key: &[u8],
+        mode: RowMode,
+        whole: bool,
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
+        self.locked(scope, inner, intention(mode), |trx, space| {
+            let call = self.inner.enter()?;
+            if call.clustered.space().id() != space {
+                return Ok(None);
+            }
+            let owner = || Owner::Table(self.name.clone());
+            trx.read_locked(&call.clustered, key, mode, whole, value, owner).map(Some)
+        })
+    }
+
+    /// Reads a row; without `whole`, a value that lies in pages of its own is not read. Says whether there is one.
+    fn read(&self, key: &[u8], whole: bool, value: &mut Vec<u8>) -> Result<bool> {
+        self.engine.check_open()?;
+        let transactions = &self.engine.transactions;
+        let found = match &self.scope {
+            Some(scope) => scope.call(|inner| self.read_within(scope, inner, key, whole, value)),
+            None => self.inner.enter().and_then(|call| match self.undo {
+                // Its session reads what it has written.
+                Some(_) => transactions.get_in(&call.clustered, key, Sight::Newest, whole, value),
+                None => transactions.get_committed(&call.clustered, key, TrxId::NONE, whole, value),
+            }),
+        };
+        found.map_err(|error| self.told(error))
+    }
+
+    fn read_within(
+        &self,
+        scope: &Scope,
+        inner: &mut Inner,
+        key: &[u8],
+        whole: bool,
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let transactions = &self.engine.transactions;
+        let own = inner.own();
+        let sight = match scope.options.isolation {
+            _ if self.undo.is_some() => Sight::Newest,
+            Isolation::Serializable => {
+                return self.get_locked(scope, inner, key, RowMode::Shared, whole, value);
+            }
+            Isolation::ReadUncommitted => Sight::Newest,
+            Isolation::ReadCommitted => {
+                let call = self.inner.enter()?;
+                return transactions.get_committed(&call.clustered, key, own, whole, value);
+            }
+            Isolation::RepeatableRead | Isolation::Snapshot => Sight::View(scope.view(inner), own),
+        };
+        let call = self.inner.enter()?;
+        self.check_known(&call.clustered, sight)?;
+        transactions.get_in(&call.clustered, key, sight, whole, value)
+    }
+
+    /// Refuses a table that was made, or emptied, when the view was there already.
+    fn check_known(&self, tree: &Tree, sight: Sight<'_>) -> Result<()> {
+        if sight.sees(tree.space().born()) {
+            Ok(())
+        } else {
+            Err(TransactionError::TableChanged(Owner::Table(self.name.clone())).into())
+        }
+    }
+
+    /// The same table for the calls of a transaction: what is done by this handle is done in it, and what is read is what it
+    /// sees.
+    #[must_use]
+    pub fn within(&self, transaction: &Transaction) -> Self {
+        Self { scope: Some(transaction.scope.clone()), ..self.clone() }
+    }
+
+    fn scope(&self) -> Result<&Arc<Scope>> {
+        let scope = self.scope.as_ref().ok_or(TransactionError::Outside)?;
+        if Arc::ptr_eq(&scope.engine, &self.engine) { Ok(scope) } else { Err(TransactionError::OtherDatabase.into()) }
+    }
+
+    /// The value of a row as it is now, which nobody else changes before the transaction has ended. Waits for whoever is
+    /// changing it. Where the level says so, a row that is missing stays missing.
+    ///
+    /// # Errors
+    /// Without a transaction; a lock that is not to be had; as [`Table::get`].
+    pub fn get_for_share(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.get_for(key, RowMode::Shared)
+    }
+
+    /// As [`Table::get_for_share`], and nobody else locks it before the transaction has ended.
+    ///
+    /// # Errors
+    /// As [`Table::get_for_share`]; a transaction that only reads.
+    pub fn get_for_update(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.get_for(key, RowMode::Exclusive)
+    }
+
+    fn get_for(&self, key: &[u8], mode: RowMode) -> Result<Option<Vec<u8>>> {
+        self.engine.check_open()?;
+        let scope = self.scope()?;
+        let mut value = Vec::new();
+        let found = scope.call(|inner| {
+            scope.check_may_change()?;
+            self.get_locked(scope, inner, key, mode, true, &mut value)
+        });
+        Ok(found.map_err(|error| self.told(error))?.then_some(value))
     }
 
     /// Inserts a row.
@@ -156,10 +329,11 @@ impl Table {
     /// # Errors
     /// A dropped table, I/O. The table is unchanged then.
     pub fn delete(&self, key: &[u8]) -> Result<bool> {
-        self.change(|target| {
-            let end = self.engine.transactions.delete(target, key)?;
-            Ok((end.is_some(), end.unwrap_or(Lsn::ZERO)))
-        })
+        self.change(key, Edit::delete())
+    }
+
+    fn write(&self, key: &[u8], value: Value<'_>, mode: Mode) -> Result<()> {
+        self.change(key, Edit::write(value, mode)).map(drop)
     }
 
     /// Inserts a row whose value of `length` bytes is read from `source`, piece by piece: it is never in memory as a whole.
@@ -196,9 +370,7 @@ impl Table {
     /// # Errors
     /// As [`Table::get`].
     pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        self.engine.check_open()?;
-        let call = self.enter()?;
-        read::get(&call.clustered, key, value).map_err(|error| self.told(error))
+        self.read(key, true, value)
     }
 
     /// Whether there is a row with this key.
@@ -206,11 +378,7 @@ impl Table {
     /// # Errors
     /// As [`Table::get`].
     pub fn contains(&self, key: &[u8]) -> Result<bool> {
-        self.engine.check_open()?;
-        let call = self.enter()?;
-        let header = call.clustered.get_into(key, &mut Vec::new());
-        let header = header.map_err(|error| self.told(error))?;
-        Ok(header.is_some_and(|header| !header.is_deleted()))
+        self.read(key, false, &mut Vec::new())
     }
 
     /// Writes the value of a row to `out`, piece by piece. Gives its length; `None` when there is no such row.
@@ -223,9 +391,31 @@ impl Table {
     /// then some of the value has been written.
     pub fn read_stream(&self, key: &[u8], out: &mut dyn io::Write) -> Result<Option<u64>> {
         self.engine.check_open()?;
+        match &self.scope {
+            None => self.stream_out(key, Arc::new(self.engine.transactions.view()), TrxId::NONE, out),
+            // What `out` does is no call of this transaction: what it has written might be taken back.
+            Some(scope) => scope.call(|inner| {
+                if scope.lock_of_reads().is_some() && self.undo.is_none() {
+                    self.get_locked(scope, inner, key, RowMode::Shared, false, &mut Vec::new())?;
+                }
+                let view = scope.view_of_read(inner);
+                self.stream_out(key, view, inner.own(), out)
+            }),
+        }
+    }
+
+    fn stream_out(
+        &self,
+        key: &[u8],
+        view: Arc<ReadView>,
+        own: TrxId,
+        out: &mut dyn io::Write,
+    ) -> Result<Option<u64>> {
         let opened = {
             let call = self.enter()?;
-            let opened = self.engine.transactions.open_value(&call.clustered, key);
+            let sight = if self.undo.is_some() { Sight::Newest } else { Sight::View(&view, own) };
+            self.check_known(&call.clustered, sight)?;
+            let opened = self.engine.transactions.open_value(&call.clustered, key, sight);
             opened.map_err(|error| self.told(error))?
         };
         let Some(mut reader) = opened else { return Ok(None) };
@@ -247,8 +437,7 @@ impl Table {
 
     /// The rows whose keys lie in a range, in order, from either end.
     ///
-    /// The range may be changed meanwhile: a row that is there all the time is seen once, one that comes or goes may
-    /// be seen or not.
+    /// They are those of one moment: outside of a transaction that of the first of them, in one that of its level.
     ///
     /// # Errors
     /// A dropped table.
@@ -264,15 +453,73 @@ impl Table {
         self.range::<&[u8]>(..)
     }
 
+    /// The rows of a range as they are now, each locked as [`Table::get_for_share`] does. Where the level says so, no row is
+    /// added to the range before the transaction has ended.
+    ///
+    /// # Errors
+    /// As [`Table::get_for_share`].
+    pub fn range_for_share<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Range> {
+        Ok(Range::new(self.locking_cursor(RowMode::Shared)?, Bounds::of(&range)))
+    }
+
+    /// The rows of a range as they are now, each locked as [`Table::get_for_update`] does.
+    ///
+    /// # Errors
+    /// As [`Table::get_for_update`].
+    pub fn range_for_update<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Range> {
+        Ok(Range::new(self.locking_cursor(RowMode::Exclusive)?, Bounds::of(&range)))
+    }
+
     /// A cursor over all rows, which is nowhere yet.
     ///
     /// # Errors
     /// A dropped table.
     pub fn cursor(&self) -> Result<Cursor> {
+        self.cursor_of(self.reader(None))
+    }
+
+    /// A cursor that locks the rows it comes to as [`Table::get_for_share`] does, and the gaps between where the level says
+    /// so.
+    ///
+    /// # Errors
+    /// As [`Table::get_for_share`].
+    pub fn cursor_for_share(&self) -> Result<Cursor> {
+        self.locking_cursor(RowMode::Shared)
+    }
+
+    /// A cursor that locks the rows it comes to as [`Table::get_for_update`] does.
+    ///
+    /// # Errors
+    /// As [`Table::get_for_update`].
+    pub fn cursor_for_update(&self) -> Result<Cursor> {
+        self.locking_cursor(RowMode::Exclusive)
+    }
+
+    /// Refuses locks where there is no transaction to hold them.
+    pub(crate) fn check_may_lock(&self) -> Result<()> {
+        self.scope()?.check_may_change()
+    }
+
+    fn locking_cursor(&self, mode: RowMode) -> Result<Cursor> {
+        self.check_may_lock()?;
+        self.cursor_of(self.reader(Some(mode)))
+    }
+
+    fn cursor_of(&self, reader: Reader) -> Result<Cursor> {
         self.engine.check_open()?;
         let call = self.enter()?;
         let owner = Owner::Table(self.name.clone());
-        Ok(Cursor::new(self.engine.clone(), self.inner.clone(), call.clustered.clone(), owner))
+        Ok(Cursor::new(self.engine.clone(), self.inner.clone(), call.clustered.clone(), owner, reader))
+    }
+
+    /// Who reads by this handle.
+    pub(crate) fn reader(&self, lock: Option<RowMode>) -> Reader {
+        match &self.scope {
+            // Of a temporary table its session sees what it has written, and there is nobody else.
+            _ if self.undo.is_some() => Reader::Session,
+            Some(scope) => Reader::Within(scope.clone(), lock),
+            None => Reader::Alone,
+        }
     }
 
     /// A secondary index.

@@ -13,7 +13,7 @@
 use super::{dirty::DirtySet, page_table::PageTable};
 use crate::{
     error::{Error, Owner, Result},
-    ids::{Lsn, SpaceId},
+    ids::{Lsn, SpaceId, TrxId},
     sync::{
         Bug, Mutex, Rank,
         atomic::{
@@ -61,6 +61,8 @@ pub struct Space {
     /// floor wait.
     dropped: AtomicU64,
     file: AtomicU8,
+    /// When it was made: a view from before knows nothing of it.
+    born: AtomicU64,
     /// Whether it has any page: an empty tree has none.
     has_pages: AtomicBool,
     /// No page below this is free: where a search for a free one may start.
@@ -77,6 +79,16 @@ pub struct Space {
 }
 
 impl Space {
+    /// When it was made; [`TrxId::NONE`] is before all views.
+    pub fn born(&self) -> TrxId {
+        TrxId(self.born.load(Acquire))
+    }
+
+    /// Says when it was made, before anybody can find it.
+    pub fn set_born(&self, stamp: TrxId) {
+        self.born.store(stamp.0, Release);
+    }
+
     /// A tablespace without pages and file.
     pub fn new(id: SpaceId, durability: Durability) -> Self {
         Self {
@@ -85,6 +97,7 @@ impl Space {
             slot: AtomicU32::new(UNKNOWN),
             dropped: AtomicU64::new(Lsn::MAX.0),
             file: AtomicU8::new(FileState::None as u8),
+            born: AtomicU64::new(TrxId::NONE.0),
             has_pages: AtomicBool::new(false),
             free_hint: AtomicU32::new(0),
             map_groups: AtomicU32::new(0),

@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     error::{CorruptError, Error, Owner, Result, SchemaError, UsageError},
-    ids::SpaceId,
+    ids::{SpaceId, TrxId},
     log::{FlushLog, OVERHEAD, Promise},
     mtr::Mtr,
     page::EntryHeader,
@@ -41,6 +41,7 @@ use crate::{
     system::Change,
     transaction::{
         lock::RowGuard,
+        locks::TableMode,
         read,
         row::INDEXED,
         secondary::{entry_key, index_key_of, split},
@@ -121,7 +122,10 @@ impl Catalog {
         named.indexes.push(record.clone());
         self.check_length(name, named.encode().len())?;
         claim.keep();
-        let tree = self.tree(new_space(record.space));
+        // What a transaction has changed and not ended would have to be noted until it has: so those that change this table
+        // wait, and calls that are transactions of their own go on.
+        let _lock = self.transactions.lock_tables([table.space()], TableMode::Shared)?;
+        let tree = self.tree(new_space(record.space, TrxId::NONE));
         let env = self.pool.ground().env.clone();
         let building = Arc::new(Building::new(tree.clone(), record.key.clone(), env));
         let unfinished = self.unfinished();
@@ -133,7 +137,8 @@ impl Catalog {
         let told = |error: Error| error.of(|space| filler.owner_of(space));
         let filled = filler.fill().map_err(told);
         let mut closed = table.gate().close();
-        let added = filled.and_then(|()| {
+        let stamped = self.transactions.stamp().map(|born| tree.space().set_born(born));
+        let added = filled.and(stamped).and_then(|()| {
             filler.settle_noted().map_err(told)?;
             self.add_index(name, &old, &record, &tree, mode)
         });

@@ -18,18 +18,18 @@ use crate::{
     buffer::{BufferPool, Durability, Space, on_kept_frames},
     error::{Result, SchemaError, UsageError},
     health::Health,
-    ids::{Lsn, SpaceId},
+    ids::{Lsn, SpaceId, TrxId},
     log::{FlushLog, OVERHEAD, Record},
     mtr::Mtr,
     store::Tree,
     sync::{
-        Arc, Bug, Gate,
+        Arc, Bug, Closed, Gate,
         atomic::{AtomicBool, Ordering::SeqCst},
         is_inside, planted,
         work::{self, Counts},
     },
     system::{Change, Key, SystemTree, TABLE},
-    transaction::Transactions,
+    transaction::{StatementLock, Transactions, locks::TableMode},
     tree::hash::HashBudget,
 };
 
@@ -115,8 +115,10 @@ pub(super) fn no_table(name: &str) -> SchemaError {
 }
 
 /// A tablespace that the pool will know with its first page.
-pub(super) fn new_space(id: SpaceId) -> Arc<Space> {
-    Arc::new(Space::new(id, Durability::Logged))
+pub(super) fn new_space(id: SpaceId, born: TrxId) -> Arc<Space> {
+    let space = Space::new(id, Durability::Logged);
+    space.set_born(born);
+    Arc::new(space)
 }
 
 pub(super) fn record_key(name: &str) -> Key {
@@ -249,6 +251,47 @@ impl Catalog {
         Some(run(table))
     }
 
+    /// Closes the gates of tables that this statement has claimed, while no transaction has a lock on any of them: what is
+    /// returned keeps those away that want one.
+    ///
+    /// While it waits the names go on to mean what they do. Mostly there is no such transaction, and then it costs a look.
+    fn close<'c, 't>(
+        &'c self,
+        claim: &Claim<'_>,
+        tables: &[&'t Table],
+    ) -> Result<(SmallVec<[Closed<'t>; 1]>, Option<StatementLock<'c>>)> {
+        let mut lock = None;
+        loop {
+            if lock.is_none() {
+                lock = self.lock_out(claim, tables)?;
+            }
+            let closed = Gate::close_all(tables.iter().map(|table| table.gate()));
+            // Who has got one since the look has changed something, or is about to.
+            if lock.is_some() || !self.are_locked(tables) {
+                return Ok((closed, lock));
+            }
+        }
+    }
+
+    /// Whether transactions have locks on some of these tables.
+    fn are_locked(&self, tables: &[&Table]) -> bool {
+        let locks = self.transactions.row_locks();
+        tables.iter().any(|table| locks.is_table_locked(table.space()))
+    }
+
+    /// Waits for the transactions that have locks on tables which this statement has claimed, and keeps others away then.
+    /// `None` when there are none.
+    fn lock_out<'c>(&'c self, claim: &Claim<'_>, tables: &[&Table]) -> Result<Option<StatementLock<'c>>> {
+        if !self.are_locked(tables) {
+            return Ok(None);
+        }
+        claim.keep();
+        let spaces = tables.iter().map(|table| table.space());
+        let lock = self.transactions.lock_tables(spaces, TableMode::Exclusive)?;
+        claim.hide();
+        Ok(Some(lock))
+    }
+
     fn log_commit(&self, end: Lsn, mode: FlushLog) -> Result<()> {
         self.pool.ground().log.commit(end, mode)
     }
@@ -360,8 +403,9 @@ impl Catalog {
         let record = self.new_record(definition)?;
         let encoded = record.encode();
         self.check_length(name, encoded.len())?;
+        let born = self.transactions.stamp()?;
         let (_, unfinished) = self.change(&mut [Change::put(record_key(name), encoded)], &[], mode)?;
-        let shape = self.shape(record, &mut |space| Ok(new_space(space)))?;
+        let shape = self.shape(record, &mut |space| Ok(new_space(space, born)))?;
         let hashed = self.hashed.load(SeqCst);
         let table = Arc::new(Table::new(shape, hashed));
         self.pause();
@@ -391,7 +435,8 @@ impl Catalog {
             return Err(no_table(name).into());
         }
         let tables = || claim.tables().filter_map(|(_, table)| table);
-        let closed = Gate::close_all(tables().map(|table| table.gate()));
+        let all: SmallVec<[&Table; 1]> = tables().map(|table| &**table).collect();
+        let (closed, lock) = self.close(&claim, &all)?;
         let spaces = || {
             let shapes = tables().zip(&closed).map(|(table, closed)| table.closed_shape(closed));
             let trees = if planted(Bug::IndexNotDropped) { 1 } else { usize::MAX };
@@ -408,9 +453,11 @@ impl Catalog {
         let (lsn, unfinished) = self.change(&mut changes, &ids, mode)?;
         spaces().for_each(|space| self.pool.detach(space, lsn));
         tables().for_each(|table| table.gate().close_for_good());
-        drop(closed);
+        drop((closed, all));
         claim.set_all_gone();
         drop(claim);
+        // Who waits for the table finds it gone.
+        drop(lock);
         unfinished.finished();
         Ok(DropReport { trees: ids.len(), lsn, ..DropReport::default() })
     }
@@ -449,15 +496,17 @@ impl Catalog {
         let dropped: SmallVec<[Arc<Space>; 2]> =
             spaces_of(&old).into_iter().filter(|space| !record.spaces().any(|id| id == space.id())).collect();
         let ids: SmallVec<[SpaceId; 2]> = dropped.iter().map(|space| space.id()).collect();
-        let mut closed = table.gate().close();
+        let (mut closed, _lock) = self.close(&claim, &[&**table])?;
+        let closed = closed.first_mut().expect("one was closed");
+        let born = self.transactions.stamp()?;
         let (lsn, unfinished) =
             self.change(&mut [Change::put(record_key(name), record.encode())], &ids, mode)?;
         let kept = |id| old.trees().find(|tree| tree.space().id() == id).cloned();
-        let tree = |id| kept(id).unwrap_or_else(|| self.tree(new_space(id)));
+        let tree = |id| kept(id).unwrap_or_else(|| self.tree(new_space(id, born)));
         let clustered = tree(record.clustered);
         let secondaries = record.indexes.iter().map(|index| tree(index.space)).collect();
         self.pause();
-        table.reshape(&mut closed, Shape { record, clustered, secondaries, building: None });
+        table.reshape(closed, Shape { record, clustered, secondaries, building: None });
         for space in &dropped {
             self.pool.detach(space, lsn);
         }
@@ -476,6 +525,7 @@ impl Catalog {
         if claim.table(to).is_some() {
             return Err(SchemaError::TableExists(to.into()).into());
         }
+        let _lock = self.lock_out(&claim, &[&*table])?;
         let record = table.look(|shape| shape.record.encode());
         let mut changes = [Change::remove(record_key(from)), Change::put(record_key(to), record)];
         let (_, unfinished) = self.change(&mut changes, &[], mode)?;
@@ -496,6 +546,7 @@ impl Catalog {
         if a == b {
             return Ok(());
         }
+        let _lock = self.lock_out(&claim, &[&*table_a, &*table_b])?;
         let put = |name: &str, table: &Table| {
             Change::put(record_key(name), table.look(|shape| shape.record.encode()))
         };

@@ -104,7 +104,7 @@ impl Names {
             }
         }
         if waited {
-            claim.mark(Mark::Claimed);
+            claim.hide();
         }
         claim
     }
@@ -168,6 +168,11 @@ impl<'a> Claim<'a> {
     pub fn keep(&self) {
         self.mark(Mark::Kept);
         self.names.decided.notify_ordered();
+    }
+
+    /// Whoever asks for the names waits for the outcome from now on.
+    pub fn hide(&self) {
+        self.mark(Mark::Claimed);
     }
 
     /// The claimed names in order, each once, and their tables.

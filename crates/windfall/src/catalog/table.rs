@@ -6,7 +6,7 @@
 //! **Invariants.** The shape changes only while the gate is closed and empty, so a row call works on one shape from its
 //! beginning to its end. A dropped table's gate is closed for good.
 //!
-//! **May touch.** `record`, `store`, `sync`.
+//! **May touch.** `record`, `store`, `sync`, `transaction`.
 
 use smallvec::SmallVec;
 
@@ -20,6 +20,7 @@ use crate::{
         atomic::{AtomicBool, Ordering::SeqCst, fence},
         is_nested,
     },
+    transaction::row::INDEXED,
 };
 
 /// What a table is made of at one time.
@@ -39,6 +40,13 @@ impl Shape {
     /// All trees, the clustered one first.
     pub fn trees(&self) -> impl Iterator<Item = &Arc<Tree>> {
         core::iter::once(&self.clustered).chain(&self.secondaries)
+    }
+
+    /// Whether a row of this value has this key in the index whose tree is in that tablespace.
+    pub fn is_indexed(&self, space: SpaceId, index_key: &[u8], value: &[u8]) -> bool {
+        let index = self.record.indexes.iter().find(|index| index.space == space);
+        let window = &value[..value.len().min(INDEXED)];
+        index.is_some_and(|index| index.key.key_of(window) == index_key)
     }
 
     /// All tablespaces, that of a tree being filled included.
@@ -116,6 +124,11 @@ impl Table {
     /// A short look at the shape as it is now; it may be another one a moment later.
     pub fn look<R>(&self, look: impl FnOnce(&Shape) -> R) -> R {
         self.shape.look(look)
+    }
+
+    /// The tablespace of its rows, by which transactions lock the table.
+    pub fn space(&self) -> SpaceId {
+        self.look(|shape| shape.clustered.space().id())
     }
 
     /// A copy of the shape as it is now.

@@ -91,6 +91,11 @@ impl Engine {
         self.flush_log.store(mode as u8, SeqCst);
     }
 
+    /// How long a call waits for a lock.
+    pub fn lock_wait(&self) -> Duration {
+        self.transactions.lock_wait()
+    }
+
     /// Refuses work on a closed database.
     ///
     /// # Errors

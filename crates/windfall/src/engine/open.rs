@@ -236,6 +236,7 @@ impl Engine {
             changers: Mutex::new(Rank::Leaf, Vec::new()),
             servers: Mutex::new(Rank::Leaf, servers),
         };
+        engine.transactions.set_lock_wait(options.lock_wait_timeout);
         engine.transactions.roll_back_unfinished(&|done, total| {
             progress(Progress { phase: Phase::RollBack, done, total });
         })?;

@@ -19,6 +19,8 @@ use super::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Rank {
+    /// A call of a transaction.
+    Scope,
     /// A session's temporary tables.
     Session,
     /// The names of open tables.

@@ -1,7 +1,8 @@
-//! The table of active transactions, and the horizon of purge.
+//! The table of active transactions, read views, and the horizon of purge.
 //!
-//! **Purpose.** Says which transactions have begun and not ended: to the checkpoint, so that recovery can roll them back,
-//! and to purge, so that it leaves alone what someone may still want.
+//! **Purpose.** Says which transactions have begun and not ended: to the checkpoint, so that recovery can roll them back;
+//! to readers, who see what had ended when their [`ReadView`] was made; and to purge, so that it leaves alone what
+//! someone may still want.
 //!
 //! **Invariants.** An id is handed out and entered here under one lock, so whoever looks sees every transaction below
 //! the next id that has not ended. A transaction is entered before its `TrxBegin` is logged and taken out after its
@@ -9,23 +10,35 @@
 //! Before it logs its end it announces where the log ends, so that a checkpoint that still finds it here keeps the
 //! floor below that. The lock is a moment's: nobody waits for anything while holding it.
 //!
-//! **May touch.** `ids`, `sync`, `ids` of this floor.
+//! *All transactions below [`Active::oldest`] have ended*, and it never goes back. Who asks for it, and then reads an entry
+//! of a lower id, has read what that transaction has left for good: had it been rolled back, its entries had been taken
+//! back before. The other way round, first the entry and then the question, that would not hold.
+//!
+//! **May touch.** `ids`, `sync`, `ids` and `locks` of this floor.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
-use super::ids::Ids;
+use super::{
+    ids::Ids,
+    locks::{Locker, Locks},
+};
 use crate::{
     error::Result,
     ids::{Lsn, TrxId, UndoPos},
     sync::{
         Arc, Mutex, Rank,
-        atomic::{AtomicU64, Ordering::SeqCst},
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Relaxed, Release, SeqCst},
+        },
     },
 };
 
 /// What every look at the database from this moment on may see: the transactions that had ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Horizon {
+    /// Transactions below this one had ended.
+    low: TrxId,
     /// Transactions from this one on had not begun.
     high: TrxId,
     /// Those below that had not ended, in order.
@@ -35,7 +48,22 @@ pub struct Horizon {
 impl Horizon {
     /// Whether the transaction had ended.
     pub fn covers(&self, trx: TrxId) -> bool {
-        trx < self.high && self.active.binary_search(&trx).is_err()
+        trx < self.low || trx < self.high && self.active.binary_search(&trx).is_err()
+    }
+}
+
+/// What a reader sees: the versions of all transactions that had ended when it was made. While it is there, purge
+/// leaves them alone.
+#[derive(Debug)]
+pub struct ReadView {
+    horizon: Arc<Horizon>,
+    _pin: Pin,
+}
+
+impl ReadView {
+    /// Whether it sees the versions of a transaction.
+    pub fn sees(&self, trx: TrxId) -> bool {
+        self.horizon.covers(trx)
     }
 }
 
@@ -46,6 +74,8 @@ struct Running {
     /// Purge has passed by some of its records.
     left_behind: bool,
     ending: Ending,
+    /// Its locks, once it or somebody who waits for it has asked for them.
+    locker: Option<Arc<Locker>>,
 }
 
 /// Where the log ended when a transaction was about to log its own end; [`Lsn::MAX`] before that.
@@ -74,24 +104,27 @@ struct Table {
 
 /// The table.
 #[derive(Debug)]
-pub struct Active(Mutex<Table>);
+pub struct Active {
+    table: Mutex<Table>,
+    oldest: AtomicU64,
+}
 
 impl Default for Active {
     fn default() -> Self {
-        Self(Mutex::new(Rank::Transactions, Table::default()))
+        Self { table: Mutex::new(Rank::Transactions, Table::default()), oldest: AtomicU64::new(0) }
     }
 }
 
 /// Keeps versions from purge that were there when it was made.
 #[derive(Debug)]
-pub struct Pin {
+struct Pin {
     active: Arc<Active>,
     number: u64,
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        self.active.0.lock().pins.remove(&self.number);
+        self.active.table.lock().pins.remove(&self.number);
     }
 }
 
@@ -102,10 +135,11 @@ impl Active {
         let ending = Ending::default();
         loop {
             {
-                let mut table = self.0.lock();
+                let mut table = self.table.lock();
                 if let Some(trx) = ids.try_trx() {
-                    let running = Running { first, left_behind: false, ending: ending.clone() };
+                    let running = Running { first, ending: ending.clone(), ..Running::default() };
                     table.running.insert(trx, running);
+                    self.tell_oldest(&table, trx);
                     return Ok((trx, ending));
                 }
             }
@@ -115,24 +149,84 @@ impl Active {
 
     /// Enters a transaction that recovery has found unfinished.
     pub(super) fn resume(&self, trx: TrxId, first: UndoPos) {
-        self.0.lock().running.insert(trx, Running { first, ..Running::default() });
+        self.table.lock().running.insert(trx, Running { first, ..Running::default() });
+    }
+
+    /// Recovery has entered all that it has found.
+    pub(super) fn opened(&self, ids: &Ids) {
+        self.tell_oldest(&self.table.lock(), ids.next_trx());
     }
 
     /// Notes the first logged undo record of a transaction that had none so far.
     pub(super) fn note_first(&self, trx: TrxId, first: UndoPos) {
-        if let Entry::Occupied(mut running) = self.0.lock().running.entry(trx) {
+        if let Entry::Occupied(mut running) = self.table.lock().running.entry(trx) {
             running.get_mut().first = first;
         }
     }
 
-    /// Ends a transaction. Says whether purge has passed by some of its records.
-    pub(super) fn end(&self, trx: TrxId) -> bool {
-        self.0.lock().running.remove(&trx).is_some_and(|running| running.left_behind)
+    /// Ends a transaction. Says whether purge has passed by some of its records, and gives its locks.
+    pub(super) fn end(&self, trx: TrxId, ids: &Ids) -> (bool, Option<Arc<Locker>>) {
+        let mut table = self.table.lock();
+        let ended = table.running.remove(&trx);
+        self.tell_oldest(&table, ids.next_trx());
+        drop(table);
+        ended.map_or((false, None), |running| (running.left_behind, running.locker))
+    }
+
+    /// Ids are given out under the lock, so `next` is above all that have begun.
+    fn tell_oldest(&self, table: &Table, next: TrxId) {
+        let oldest = table.running.first_key_value().map_or(next, |(trx, _)| *trx);
+        if self.oldest.load(Relaxed) != oldest.0 {
+            self.oldest.store(oldest.0, Release);
+        }
+    }
+
+    /// All transactions below this one have ended.
+    pub fn oldest(&self) -> TrxId {
+        TrxId(self.oldest.load(Acquire))
+    }
+
+    /// Whether a transaction has begun and not ended.
+    pub fn is_active(&self, trx: TrxId) -> bool {
+        trx >= self.oldest() && self.table.lock().running.contains_key(&trx)
+    }
+
+    /// The locks of a transaction, which are made if it has none yet. `None` when it has ended.
+    pub(super) fn locker(&self, trx: TrxId, locks: &Locks) -> Option<Arc<Locker>> {
+        let mut table = self.table.lock();
+        let running = table.running.get_mut(&trx)?;
+        Some(running.locker.get_or_insert_with(|| locks.locker(trx)).clone())
+    }
+
+    /// An id that is nobody's.
+    ///
+    /// # Errors
+    /// When the log takes no more.
+    pub(super) fn number(&self, ids: &Ids) -> Result<TrxId> {
+        loop {
+            {
+                let table = self.table.lock();
+                if let Some(number) = ids.try_trx() {
+                    self.tell_oldest(&table, ids.next_trx());
+                    return Ok(number);
+                }
+            }
+            ids.raise()?;
+        }
+    }
+
+    /// An id for something that happens at this moment, which the views that are there do not see; [`TrxId::NONE`] when there
+    /// are none.
+    ///
+    /// # Errors
+    /// When the log takes no more.
+    pub(super) fn stamp(&self, ids: &Ids) -> Result<TrxId> {
+        if self.table.lock().pins.is_empty() { Ok(TrxId::NONE) } else { self.number(ids) }
     }
 
     /// Notes that purge passes by a record of an active transaction. `false` when it is not active.
     pub(super) fn leave_behind(&self, trx: TrxId) -> bool {
-        match self.0.lock().running.get_mut(&trx) {
+        match self.table.lock().running.get_mut(&trx) {
             Some(running) => {
                 running.left_behind = true;
                 true
@@ -143,7 +237,7 @@ impl Active {
 
     /// The transactions with logged undo, each with its first record.
     pub fn snapshot(&self) -> Vec<(TrxId, UndoPos)> {
-        Self::logged(&self.0.lock())
+        Self::logged(&self.table.lock())
     }
 
     fn logged(table: &Table) -> Vec<(TrxId, UndoPos)> {
@@ -153,12 +247,12 @@ impl Active {
 
     /// Where a transaction is to announce its end.
     pub(super) fn ending(&self, trx: TrxId) -> Option<Ending> {
-        self.0.lock().running.get(&trx).map(|running| running.ending.clone())
+        self.table.lock().running.get(&trx).map(|running| running.ending.clone())
     }
 
     /// The snapshot, and the LSN at or below which all of them will have logged their end.
     pub(super) fn note(&self) -> (Vec<(TrxId, UndoPos)>, Lsn) {
-        let table = self.0.lock();
+        let table = self.table.lock();
         let snapshot = Self::logged(&table);
         // The floor was read before: whoever's end lies below it had announced that end by then.
         let ending = table.running.values().map(|running| Lsn(running.ending.0.load(SeqCst)));
@@ -167,37 +261,43 @@ impl Active {
 
     /// How many are active.
     pub fn count(&self) -> usize {
-        self.0.lock().running.len()
+        self.table.lock().running.len()
     }
 
     fn look(table: &Table, ids: &Ids) -> Horizon {
-        Horizon { high: ids.next_trx(), active: table.running.keys().copied().collect() }
+        let high = ids.next_trx();
+        let active: Vec<TrxId> = table.running.keys().copied().collect();
+        Horizon { low: active.first().copied().unwrap_or(high), high, active }
     }
 
     /// What purge may take: the versions replaced by transactions that had ended when the oldest pin was made; without
     /// any, that have ended now.
     pub fn horizon(&self, ids: &Ids) -> Arc<Horizon> {
-        let table = self.0.lock();
+        let table = self.table.lock();
         match table.pins.first_key_value() {
             Some((_, oldest)) => oldest.clone(),
             None => Arc::new(Self::look(&table, ids)),
         }
     }
 
-    /// Keeps what is there now from purge.
-    pub fn pin(this: &Arc<Self>, ids: &Ids) -> Pin {
-        let mut table = this.0.lock();
+    /// A view of what has ended by now.
+    pub fn view(this: &Arc<Self>, ids: &Ids) -> ReadView {
+        let mut table = this.table.lock();
         let number = table.next_pin;
         table.next_pin += 1;
         let horizon = Arc::new(Self::look(&table, ids));
-        table.pins.insert(number, horizon);
-        Pin { active: this.clone(), number }
+        table.pins.insert(number, horizon.clone());
+        ReadView { horizon, _pin: Pin { active: this.clone(), number } }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::tests::{Base, Setup},
+        *,
+    };
+    use crate::{disk::simulated::SimulatedDisk, env::SimulatedEnv};
 
     #[test]
     fn a_checkpoint_learns_of_ends_under_way_and_a_horizon_covers_what_ended() {
@@ -212,13 +312,16 @@ mod tests {
         ending.announce(Lsn(800));
         active.ending(TrxId(7)).unwrap().announce(Lsn(900));
         assert_eq!(active.note(), (all.clone(), Lsn(800)));
-        assert!(!active.end(TrxId(5)));
+        let base = Base::open(Setup::simulated(&SimulatedDisk::new(1), &SimulatedEnv::new(1))).unwrap();
+        let ids = base.transactions.ids();
+        assert!(!active.end(TrxId(5), ids).0);
+        assert_eq!(active.oldest(), TrxId(7));
         assert_eq!(active.note(), (all[1..].to_vec(), Lsn(900)));
         assert!(active.leave_behind(TrxId(7)) && !active.leave_behind(TrxId(5)));
 
-        let horizon = Horizon { high: TrxId(10), active: vec![TrxId(7), TrxId(9)] };
+        let horizon = Horizon { low: TrxId(5), high: TrxId(10), active: vec![TrxId(7), TrxId(9)] };
         let covered: Vec<u64> = (4..12).filter(|trx| horizon.covers(TrxId(*trx))).collect();
         assert_eq!(covered, [4, 5, 6, 8]);
-        assert!(active.end(TrxId(7)));
+        assert!(active.end(TrxId(7), ids).0);
     }
 }

@@ -29,10 +29,13 @@
 
 pub mod active;
 mod chains;
+pub mod conflict;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod ids;
 pub mod lock;
+mod locking;
+pub mod locks;
 mod purge;
 pub mod read;
 pub mod row;
@@ -41,19 +44,26 @@ pub mod stream;
 pub mod streams;
 pub mod trx;
 pub mod undo_record;
+mod version;
 
 #[cfg(test)]
 mod tests;
 
-pub use active::{Active, Horizon, Pin};
+pub use active::{Active, Horizon, ReadView};
 pub use ids::Ids;
 pub use read::RowReader;
-pub use row::{Mode, RowTarget, Secondary, Value, Watch};
+pub use conflict::{Blocked, Stop};
+pub use locks::Locks;
+pub use row::{Edit, Mode, RowTarget, Secondary, Value, Watch};
 pub use secondary::{entry_key, index_key_of};
 pub use stream::Stream;
-pub use trx::Trx;
+pub use trx::{Rules, Savepoint, Suspended, Trx};
+pub use version::Sight;
 
+use core::time::Duration;
 use std::collections::BTreeMap;
+
+use locks::{Locker, Patience, TableMode, Wanted};
 
 use crate::{
     buffer::{BufferPool, Space},
@@ -69,6 +79,9 @@ use crate::{
     tree::hash::HashBudget,
 };
 
+/// How long a call waits for a lock unless it is told otherwise.
+pub const LOCK_WAIT: Duration = Duration::from_secs(50);
+
 /// The transaction floor of a database.
 #[derive(Debug)]
 pub struct Transactions {
@@ -76,7 +89,12 @@ pub struct Transactions {
     ids: Arc<Ids>,
     active: Arc<Active>,
     streams: streams::Streams,
+    /// Turns at rows, for the length of a call.
     locks: lock::RowLocks,
+    /// What transactions have locked until they end.
+    row_locks: Locks,
+    /// How long a call waits for a lock, in microseconds.
+    lock_wait: AtomicU64,
     /// For the trees that rollback and purge look into: they have no hash index.
     no_hash: Arc<HashBudget>,
     /// How many want the purge worker to stand still.
@@ -84,6 +102,19 @@ pub struct Transactions {
     slices_dropped: AtomicU64,
     #[cfg(test)]
     failpoint: tests::Failpoint,
+}
+
+/// The locks of a statement on tables.
+#[derive(Debug)]
+pub struct StatementLock<'a> {
+    locks: &'a Locks,
+    locker: Arc<Locker>,
+}
+
+impl Drop for StatementLock<'_> {
+    fn drop(&mut self) {
+        self.locks.end(&self.locker);
+    }
 }
 
 impl Transactions {
@@ -107,12 +138,15 @@ impl Transactions {
         for (trx, first) in unfinished {
             active.resume(*trx, *first);
         }
+        active.opened(&ids);
         Ok(Self {
             streams: streams::Streams::open(ground.clone(), attach)?,
             ground,
             ids,
             active,
-            locks: lock::RowLocks::new(env),
+            locks: lock::RowLocks::new(env.clone()),
+            row_locks: Locks::new(env),
+            lock_wait: AtomicU64::new(LOCK_WAIT.as_micros() as u64),
             no_hash: Arc::new(HashBudget::new(0)),
             purge_pauses: AtomicU64::new(0),
             slices_dropped: AtomicU64::new(0),
@@ -132,7 +166,7 @@ impl Transactions {
         for (done, (trx, first)) in (0..).zip(unfinished) {
             progress(done, total);
             if planted(Bug::RollbackForgotten) {
-                self.active.end(trx);
+                self.active.end(trx, &self.ids);
                 continue;
             }
             let Some(stream) = self.streams.of(first) else {
@@ -154,7 +188,7 @@ impl Transactions {
                 }
                 from = stored.next;
             }
-            Trx::resume(self, trx, stream, last).rollback_again()?;
+            Trx::found(self, trx, last).rollback_again()?;
             tracing::info!(trx = trx.0, "an unfinished transaction is rolled back");
         }
         Ok(())
@@ -183,6 +217,51 @@ impl Transactions {
     /// The row locks.
     pub fn locks(&self) -> &lock::RowLocks {
         &self.locks
+    }
+
+    /// What transactions have locked until they end.
+    pub fn row_locks(&self) -> &Locks {
+        &self.row_locks
+    }
+
+    /// How long a call waits for a lock.
+    pub fn lock_wait(&self) -> Duration {
+        Duration::from_micros(self.lock_wait.load(Relaxed))
+    }
+
+    /// Changes how long calls wait for a lock.
+    pub fn set_lock_wait(&self, at_most: Duration) {
+        self.lock_wait.store(u64::try_from(at_most.as_micros()).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// The number of something that happens at this moment, which the views that are there do not see.
+    ///
+    /// # Errors
+    /// When the log takes no more.
+    pub fn stamp(&self) -> Result<TrxId> {
+        self.active.stamp(&self.ids)
+    }
+
+    /// Locks tables for a statement, until what is returned goes: it waits for the transactions that have to do with them.
+    ///
+    /// # Errors
+    /// [`LockError`](crate::error::LockError).
+    pub fn lock_tables(
+        &self,
+        spaces: impl IntoIterator<Item = SpaceId>,
+        mode: TableMode,
+    ) -> Result<StatementLock<'_>> {
+        // It is no transaction, and has no changes; the number is a name for lists and errors.
+        let locker = self.row_locks.locker(self.active.number(&self.ids)?);
+        let lock = StatementLock { locks: &self.row_locks, locker };
+        let patience = match self.lock_wait() {
+            at_most if at_most.is_zero() => Patience::NoWait,
+            at_most => Patience::AtMost(at_most),
+        };
+        for space in spaces {
+            self.row_locks.acquire(&lock.locker, Wanted::Table(space, mode), patience)?;
+        }
+        Ok(lock)
     }
 
     /// Undo slices dropped since the database was opened.

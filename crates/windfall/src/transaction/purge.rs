@@ -6,8 +6,9 @@
 //! **Invariants.** A record is purged once its transaction had ended for everybody who may still look
 //! ([`Horizon`]). An entry is removed only if it still carries the record's version, a chain is freed only if it still
 //! has its stamp: so a record may be purged any number of times, and after a restart every record that is still there
-//! is. Of the records that were taken back only those of chains matter. Purge holds the row's lock while it works on it, so
-//! whoever changes the row finds what it has seen; when the lock is not to be had, the record is deferred. A step looks at
+//! is. Of the records that were taken back those of chains matter, and those that had revived an entry: while it was alive
+//! whoever had marked it was purged, and passed by. Purge has the turn at the row while it works on it, so
+//! whoever changes the row finds what it has seen; when it is not to be had, the record is deferred. A step looks at
 //! so many records and frees so many pages: a record whose chain is longer is purged again by the next step, and
 //! the lock is given back meanwhile. A stream is walked in order; the records of an active transaction are left behind, and
 //! purged by walking that transaction's own records once it has ended. So it keeps the slices it wrote to, and no
@@ -17,9 +18,6 @@
 //! A page that cannot be read is the trouble of its table alone: the record that leads there is put aside, and tried again
 //! from time to time until it works or the table is gone. Of too many the oldest are given up: what they would have freed
 //! stays in that table.
-//!
-//! A change that revives an entry notes the header that the entry had. As long as the reviving transaction is unfinished
-//! the purge of that older version must wait: today the row's lock sees to that, for it is held to the end.
 //!
 //! **May touch.** `system`, `tree` and what is below, the rest of this floor.
 
@@ -191,7 +189,8 @@ impl Transactions {
             let mut state = stream.purge.state.lock();
             let more = self.purge_locked(stream, &mut state)?;
             if state.at >= goal && state.walks.is_empty() && state.deferred.is_empty() {
-                return Ok(state.aside.is_empty());
+                // What a transaction has changed and not ended it may still take back.
+                return Ok(state.aside.is_empty() && state.left.is_empty());
             }
             let now = Some((state.at, state.walks.clone(), state.deferred.len()));
             idle = if now == before && !more { idle + 1 } else { 0 };
@@ -434,30 +433,42 @@ impl Transactions {
             // The chain belongs to no version: nobody looks for it.
             Body::Overflow { space, first } if stored.taken_back => self
                 .unless_dropped(*space, |tree| chains::free(tree, *first, version.undo.0, &mut left.pages))?,
-            Body::Row { space, key, change, touches } if !stored.taken_back => {
+            Body::Row { space, key, change, touches } => {
+                let marks: Vec<(&Touch, EntryHeader)> = touches
+                    .iter()
+                    .filter_map(|touch| match touch.done {
+                        Done::Marked(_) if !stored.taken_back => Some((touch, version)),
+                        // Marked again, as it was when whoever marked it first was purged: he passed by.
+                        Done::Revived(before) if stored.taken_back => Some((touch, before)),
+                        _ => None,
+                    })
+                    .collect();
                 let leaves_something = match change {
                     RowChange::Insert => false,
+                    RowChange::Update { header, .. } if stored.taken_back => header.is_deleted(),
                     RowChange::Update { header, .. } => header.is_overflow(),
-                    RowChange::Delete { .. } => true,
+                    RowChange::Delete { .. } => !stored.taken_back,
                 };
-                let marked = |touch: &&Touch| matches!(touch.done, Done::Marked(_));
-                let count = touches.iter().filter(marked).count() as u64;
-                if !leaves_something && count == 0 {
+                if !leaves_something && marks.is_empty() {
                     return Ok(Outcome::Purged);
                 }
-                let Some(_row) = self.locks.try_lock(self.locks.name(*space, key)) else {
+                let Some(_turn) = self.locks.try_lock(self.locks.name(*space, key)) else {
                     return Ok(Outcome::Busy);
                 };
                 // A step has log for so many records, whatever the number of indexes.
-                let room = || self.ground.pool.ground().log.promise(LOG_OF_REMOVAL * count);
+                let room = || self.ground.pool.ground().log.promise(LOG_OF_REMOVAL * marks.len() as u64);
                 let is_logged = stream.durability() == Durability::Logged;
-                let _room = (is_logged && count > 0).then(room).transpose()?;
-                for touch in touches.iter().filter(marked) {
+                let _room = (is_logged && !marks.is_empty()).then(room).transpose()?;
+                for (touch, version) in &marks {
                     self.unless_dropped(touch.space, |tree| {
-                        remove(tree, version, &touch.key, &mut left.pages)
+                        remove(tree, *version, &touch.key, &mut left.pages)
                     })?;
                 }
                 self.unless_dropped(*space, |tree| match change {
+                    _ if !leaves_something => Ok(true),
+                    RowChange::Update { header, .. } if stored.taken_back => {
+                        remove(tree, *header, key, &mut left.pages)
+                    }
                     RowChange::Update { header, value } => {
                         chains::free_of(tree, *header, value, &mut left.pages)
                     }

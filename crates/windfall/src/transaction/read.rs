@@ -4,18 +4,20 @@
 //!
 //! **Invariants.** A value is that of one version. A chain that is gone means that the entry has changed since it was
 //! looked at, so the entry is looked at again; only a chain that is gone from under an entry that is still the same
-//! is damage. A reader of a stream keeps its version from purge, and has seen no change that could still be taken
-//! back.
+//! is damage. Who reads by a view keeps all that it sees from purge, the chains with it; a reader of a stream has such a
+//! view until its end.
 //!
 //! **May touch.** `tree`, `buffer` and what is below, the rest of this floor.
 
 use super::{
     Transactions,
-    active::{Active, Pin},
+    active::{Active, ReadView},
     row::INDEXED,
+    version::Sight,
 };
 use crate::{
     error::{CorruptError, Owner, Result},
+    ids::TrxId,
     page::EntryHeader,
     store::Tree,
     sync::Arc,
@@ -110,24 +112,24 @@ fn read_chain(reader: &mut OverflowReader<&Tree>, out: &mut Vec<u8>, window: Opt
 
 /// A row's value, piece by piece.
 #[derive(Debug)]
-pub struct RowReader {
-    source: Source,
-    /// Its version is not purged before the reader is gone.
-    _pin: Pin,
-}
-
-#[derive(Debug)]
-enum Source {
-    Inline { value: Vec<u8>, at: usize },
+pub enum RowReader {
+    /// From memory, from there on.
+    Inline {
+        /// The value.
+        value: Vec<u8>,
+        /// What of it was given.
+        at: usize,
+    },
+    /// From its pages.
     Chain(OverflowReader<Arc<Tree>>),
 }
 
 impl RowReader {
     /// Bytes still to come.
     pub fn left(&self) -> u64 {
-        match &self.source {
-            Source::Inline { value, at } => (value.len() - at) as u64,
-            Source::Chain(reader) => reader.left(),
+        match self {
+            Self::Inline { value, at } => (value.len() - at) as u64,
+            Self::Chain(reader) => reader.left(),
         }
     }
 
@@ -136,36 +138,111 @@ impl RowReader {
     /// # Errors
     /// Damage, I/O, a dropped table.
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize> {
-        match &mut self.source {
-            Source::Inline { value, at } => {
+        match self {
+            Self::Inline { value, at } => {
                 let n = out.len().min(value.len() - *at);
                 out[..n].copy_from_slice(&value[*at..*at + n]);
                 *at += n;
                 Ok(n)
             }
-            Source::Chain(reader) => reader.read(out),
+            Self::Chain(reader) => reader.read(out),
         }
     }
 }
 
 impl Transactions {
-    /// Opens a row's value for reading piece by piece. `None` when there is no such row.
+    /// A view of what is committed now.
+    pub fn view(&self) -> ReadView {
+        Active::view(&self.active, &self.ids)
+    }
+
+    /// Reads the value of a row as it was committed last, or as this transaction has left it, in place of what `out` held.
+    /// `false` when there is no such row. Without `whole`, a value that lies in pages of its own is not read.
     ///
     /// # Errors
     /// Damage, I/O, a dropped table.
-    pub fn open_value(&self, tree: &Arc<Tree>, key: &[u8]) -> Result<Option<RowReader>> {
-        // Under the row's lock nobody has a change of it under way that might be taken back.
-        let _row = self.locks.lock_in_call(self.locks.name(tree.space().id(), key))?;
-        let pin = Active::pin(&self.active, &self.ids);
+    pub fn get_committed(
+        &self,
+        tree: &Tree,
+        key: &[u8],
+        own: TrxId,
+        whole: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        // Before the entry is read: whoever has ended by now has left nothing that may still go.
+        let oldest = self.active.oldest();
+        let Some(header) = tree.get_into(key, out)? else { return Ok(false) };
+        if header.trx < oldest || header.trx == own {
+            if header.is_deleted() || !header.is_overflow() || !whole {
+                return Ok(!header.is_deleted());
+            }
+            let chain = chain_of(tree, out)?;
+            out.clear();
+            if read_chain(&mut tree.read_overflow(chain), out, None).is_ok() {
+                return Ok(true);
+            }
+        }
+        self.get_in(tree, key, Sight::View(&self.view(), own), whole, out)
+    }
+
+    /// The same, in the version that is seen.
+    ///
+    /// # Errors
+    /// As [`Transactions::get_committed`].
+    pub fn get_in(
+        &self,
+        tree: &Tree,
+        key: &[u8],
+        sight: Sight<'_>,
+        whole: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        if let (Sight::Newest, true) = (sight, whole) {
+            return get(tree, key, out);
+        }
+        let Some(header) = tree.get_into(key, out)? else { return Ok(false) };
+        self.value_in(tree, key, header, sight, whole, out)
+    }
+
+    /// The same, of an entry that was found: `out` holds its value as it is stored, and then the value of the row.
+    ///
+    /// # Errors
+    /// As [`Transactions::get_committed`].
+    pub fn value_in(
+        &self,
+        tree: &Tree,
+        key: &[u8],
+        header: EntryHeader,
+        sight: Sight<'_>,
+        whole: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        let Some(header) = self.row_version(tree.space().id(), key, header, out, sight)? else {
+            return Ok(false);
+        };
+        if header.is_overflow() && whole {
+            let chain = chain_of(tree, out)?;
+            out.clear();
+            read_chain(&mut tree.read_overflow(chain), out, None)?;
+        }
+        Ok(true)
+    }
+
+    /// Opens a row's value for reading piece by piece, in the version that is seen: as long as the view is there. `None` when
+    /// there is no such row.
+    ///
+    /// # Errors
+    /// Damage, I/O, a dropped table.
+    pub fn open_value(&self, tree: &Arc<Tree>, key: &[u8], sight: Sight<'_>) -> Result<Option<RowReader>> {
         let mut value = Vec::new();
-        let Some(header) = tree.get_into(key, &mut value)?.filter(|header| !header.is_deleted()) else {
+        let Some(header) = tree.get_into(key, &mut value)? else { return Ok(None) };
+        let Some(header) = self.row_version(tree.space().id(), key, header, &mut value, sight)? else {
             return Ok(None);
         };
-        let source = if header.is_overflow() {
-            Source::Chain(OverflowReader::new(tree.clone(), chain_of(tree, &value)?))
+        Ok(Some(if header.is_overflow() {
+            RowReader::Chain(OverflowReader::new(tree.clone(), chain_of(tree, &value)?))
         } else {
-            Source::Inline { value, at: 0 }
-        };
-        Ok(Some(RowReader { source, _pin: pin }))
+            RowReader::Inline { value, at: 0 }
+        }))
     }
 }

@@ -1,37 +1,45 @@
 //! Changes of rows.
 //!
-//! **Purpose.** Insert, put, update and delete of one row with the entries of all its trees, each call a transaction; and
-//! the same steps for a transaction of many calls.
+//! **Purpose.** Insert, put, update and delete of one row with the entries of all its trees.
 //!
-//! **Invariants.** The row's lock is held from before the first look to the end of the transaction, and so is, for each
-//! unique index, the lock of every index key that the row leaves or takes. So what was planned without a latch is what
+//! **Invariants.** A call has the turn at the row from before the first look to its end, and so it has, for each
+//! unique index, at every index key that the row leaves or takes. So what was planned without a latch is what
 //! is found under it: nobody else changes the row or its secondary entries, which carry the row's key, and purge
-//! keeps away. Order of the work: lengths, locks, duplicates; the overflow chain; the clustered entry with the undo
-//! record of it all; the secondary entries. Whatever fails rolls back what was done.
+//! keeps away. Nor does a rollback, for a row that another transaction has changed and not ended is not touched: the call
+//! is blocked ([`Stop`]). Order of the work: lengths, conflicts, duplicates; the overflow chain; the clustered entry with the
+//! undo record of it all; the secondary entries. Whatever stops it, what was done is taken back.
+//!
+//! A new entry, or a deleted one that comes back, is a conflict where others have locked a range of keys. That is looked
+//! at once more under the latch of the leaf: who locks a range and reads the leaf then finds the entry, or its writer has
+//! found the range.
 //!
 //! Index keys are made of the first bytes of a value, at most [`INDEXED`], however long it is: so the change of a
 //! long value needs no more memory than that of a short one.
 //!
 //! **May touch.** `tree`, `mtr`, `buffer`, `log` and what is below, the rest of this floor.
 
-use std::io::Read;
+use core::ops::Bound;
+use std::{borrow::Cow, io::Read};
 
 use super::{
     Transactions,
+    conflict::{Blocked, Stop},
     lock::{LockName, RowGuard},
+    locks::{Patience, RowMode, RowName, Wanted},
     read, secondary,
     stream::Stream,
-    trx::Trx,
+    trx::{Savepoint, Trx},
     undo_record::{Body, Done, RowChange, Touch, UndoRecord},
 };
 use crate::{
     buffer::Durability,
-    error::{CorruptError, Owner, Result, SchemaError, UsageError},
-    ids::Lsn,
+    error::{CorruptError, Error, Owner, Result, SchemaError, UsageError},
+    ids::{Lsn, SpaceId, TrxId},
     log::OVERHEAD,
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
+    sync::Arc,
     tree::{OverflowRef, Seek, log_of_room, overflow::VALUE_LIMIT},
 };
 
@@ -76,7 +84,7 @@ pub struct RowTarget<'a> {
     /// Makes their index keys.
     pub keys_of: &'a KeysOf<'a>,
     /// For a temporary table: the session's stream.
-    pub temporary: Option<&'a Stream>,
+    pub temporary: Option<&'a Arc<Stream>>,
     /// Who wants to know of changes.
     pub watch: Option<&'a Watch<'a>>,
 }
@@ -141,11 +149,16 @@ impl Value<'_> {
     }
 }
 
-/// The first bytes of a value, and where the others come from.
-struct Pieces<'v> {
-    head: Vec<u8>,
-    inline: Option<&'v [u8]>,
-    source: Option<(&'v mut dyn Read, u64)>,
+/// What is to become of a row. A call that has to wait keeps it, and goes on with it: what was read of a source is not read
+/// again, and a long value that was written stays written.
+#[derive(Debug)]
+pub struct Edit<'v> {
+    /// The new value; none deletes the row.
+    value: Option<(Value<'v>, Mode)>,
+    /// The first bytes of a value from a source.
+    head: Option<Vec<u8>>,
+    /// A long value that was written: its tablespace, and the reference to it.
+    chain: Option<(SpaceId, OverflowRef)>,
 }
 
 fn fill(source: &mut dyn Read, out: &mut [u8]) -> Result<()> {
@@ -155,22 +168,47 @@ fn fill(source: &mut dyn Read, out: &mut [u8]) -> Result<()> {
     })
 }
 
-impl<'v> Pieces<'v> {
-    fn new(value: Value<'v>) -> Result<Self> {
-        match value {
-            Value::Bytes(bytes) => Ok(Self { head: Vec::new(), inline: Some(bytes), source: None }),
-            Value::Source { length, source } => {
-                let mut head = vec![0; usize::try_from(length).unwrap_or(INDEXED).min(INDEXED)];
-                fill(source, &mut head)?;
-                let left = length - head.len() as u64;
-                Ok(Self { head, inline: None, source: Some((source, left)) })
-            }
+impl<'v> Edit<'v> {
+    /// A write.
+    pub fn write(value: Value<'v>, mode: Mode) -> Self {
+        Self { value: Some((value, mode)), head: None, chain: None }
+    }
+
+    /// A deletion.
+    pub fn delete() -> Self {
+        Self { value: None, head: None, chain: None }
+    }
+
+    fn mode(&self) -> Option<Mode> {
+        self.value.as_ref().map(|(_, mode)| *mode)
+    }
+
+    fn length(&self) -> u64 {
+        self.value.as_ref().map_or(0, |(value, _)| value.length())
+    }
+
+    /// Reads the first bytes of a source.
+    fn begin(&mut self) -> Result<()> {
+        if let (Some((Value::Source { length, source }, _)), None) = (&mut self.value, &self.head) {
+            let mut head = vec![0; usize::try_from(*length).unwrap_or(INDEXED).min(INDEXED)];
+            fill(*source, &mut head)?;
+            self.head = Some(head);
+        }
+        Ok(())
+    }
+
+    /// The first bytes of the new value, or all of them if they are in memory.
+    fn known(&self) -> Option<&[u8]> {
+        match &self.value {
+            Some((Value::Bytes(bytes), _)) => Some(bytes),
+            Some((Value::Source { .. }, _)) => self.head.as_deref(),
+            None => None,
         }
     }
 
-    fn start(&self) -> &[u8] {
-        let bytes = self.inline.unwrap_or(&self.head);
-        &bytes[..bytes.len().min(INDEXED)]
+    /// What index keys are made of.
+    fn indexed(&self) -> Option<&[u8]> {
+        self.known().map(|bytes| &bytes[..bytes.len().min(INDEXED)])
     }
 }
 
@@ -186,6 +224,8 @@ struct Plan<'t> {
     planned: Vec<Planned<'t>>,
     /// The log has promised what splits on the way back of a shorter value take.
     is_way_back_promised: bool,
+    /// A transaction that has ended, and whose version may be replaced.
+    settled: TrxId,
 }
 
 fn check_length(tree: &Tree, key: &[u8], owner: impl FnOnce() -> Owner) -> Result<()> {
@@ -196,49 +236,22 @@ fn check_length(tree: &Tree, key: &[u8], owner: impl FnOnce() -> Owner) -> Resul
     Ok(())
 }
 
-/// Whether the change is to be made of a row that is there or is not; no mode is a delete.
-fn is_wanted(target: &RowTarget<'_>, mode: Option<Mode>, live: bool) -> Result<bool> {
-    match (mode, live) {
-        (Some(Mode::Insert), true) => Err(SchemaError::DuplicateKey(target.owner()).into()),
-        (Some(Mode::Update), false) => Err(SchemaError::NoRow(target.name.into()).into()),
-        (None, live) => Ok(live),
-        _ => Ok(true),
-    }
+/// Whether a change is one of a row that is there, or is not; no mode is a delete.
+fn fits(mode: Option<Mode>, live: bool) -> bool {
+    !matches!((mode, live), (Some(Mode::Insert), true) | (Some(Mode::Update) | None, false))
 }
 
 fn is_live(header: Option<EntryHeader>) -> bool {
     header.is_some_and(|header| !header.is_deleted())
 }
 
+/// The writer's lock of a row, or of an index key, as those who wait for it name it.
+fn name_of(tree: &Tree, key: &[u8]) -> RowName {
+    RowName { space: tree.space().id(), key: key.into() }
+}
+
 impl Transactions {
-    /// Writes a row, as a transaction. Gives the LSN to wait for.
-    ///
-    /// # Errors
-    /// [`SchemaError::DuplicateKey`], [`SchemaError::NoRow`], keys and values that are too long, a dropped table, damage,
-    /// I/O. The row is unchanged then.
-    pub fn write(&self, target: &RowTarget<'_>, key: &[u8], value: Value<'_>, mode: Mode) -> Result<Lsn> {
-        self.wait_for_room(target, value.length())?;
-        let mut row = self.lock_row(target, key)?;
-        let mut trx = Trx::new(self);
-        let end = trx.change(&mut row, target, key, Some((value, mode)), true)?;
-        trx.committed();
-        Ok(end.unwrap_or(Lsn::ZERO))
-    }
-
-    /// Deletes a row, as a transaction. Gives the LSN to wait for; `None` when there is no such row.
-    ///
-    /// # Errors
-    /// A dropped table, damage, I/O. The row is unchanged then.
-    pub fn delete(&self, target: &RowTarget<'_>, key: &[u8]) -> Result<Option<Lsn>> {
-        self.wait_for_room(target, 0)?;
-        let mut row = self.lock_row(target, key)?;
-        let mut trx = Trx::new(self);
-        let end = trx.change(&mut row, target, key, None, true)?;
-        trx.committed();
-        Ok(end)
-    }
-
-    /// Waits for the lock of a row.
+    /// Takes the turn at a row: one call at a time looks at it and changes it.
     ///
     /// # Errors
     /// When it must not wait.
@@ -266,44 +279,80 @@ fn log_of(target: &RowTarget<'_>, key: &[u8], plan: &Plan<'_>) -> u64 {
 }
 
 impl<'e> Trx<'e> {
-    /// Changes a row whose lock is held: writes it, or deletes it. With `last` the transaction's end is logged with the
-    /// last change, and [`Trx::committed`] must follow. Gives the LSN behind the change; `None` when there was no row to
-    /// delete, and then nothing is logged.
+    /// Changes a row. With `last` the transaction's end is logged with the last change, and it has ended then, as it has when the change fails. Gives the LSN behind the change; `None` when there was no row to delete, and then nothing is logged.
     ///
-    /// After an error the changes of this call may have been made in part: the transaction has to be rolled back.
+    /// Whatever stops it, its changes are taken back; but what is blocked keeps a long value that it has written, in `edit`.
     ///
     /// # Errors
-    /// As [`Transactions::write`].
-    pub fn change(
+    /// [`SchemaError::DuplicateKey`], [`SchemaError::NoRow`], keys and values that are too long, a row that has changed
+    /// since a strict view was made, a dropped table, damage, I/O.
+    pub fn change<'t>(
         &mut self,
-        row: &mut RowGuard<'e>,
-        target: &RowTarget<'e>,
+        target: &RowTarget<'t>,
         key: &[u8],
-        new: Option<(Value<'_>, Mode)>,
+        edit: &mut Edit<'_>,
         last: bool,
-    ) -> Result<Option<Lsn>> {
+    ) -> Result<Option<Lsn>, Stop>
+    where
+        'e: 't,
+    {
+        self.floor().wait_for_room(target, edit.length())?;
+        let mut turn = self.floor().lock_row(target, key)?;
+        let start = self.savepoint();
+        // Behind a long value, once that is written.
+        let mut kept = start.clone();
+        let done = self.try_change(&mut turn, target, key, edit, last, &mut kept);
+        if let (Ok(Some(_)), false, Some(locker)) = (&done, last, self.locker_if_any()) {
+            locker.add_weight(1);
+        }
+        match &done {
+            // Before the turn is given back: the next one finds a row that nobody has changed and not ended.
+            Ok(_) if last => self.end(),
+            Ok(_) => {}
+            Err(Stop::Blocked(_)) => self.roll_back_to(&kept)?,
+            Err(Stop::Failed(_)) if last => drop(self.take_back()?),
+            Err(Stop::Failed(_)) => self.roll_back_to(&start)?,
+        }
+        done
+    }
+
+    fn try_change<'t>(
+        &mut self,
+        turn: &mut RowGuard<'e>,
+        target: &RowTarget<'t>,
+        key: &[u8],
+        edit: &mut Edit<'_>,
+        last: bool,
+        kept: &mut Savepoint,
+    ) -> Result<Option<Lsn>, Stop>
+    where
+        'e: 't,
+    {
         let tree = target.clustered;
         check_length(tree, key, || target.owner())?;
-        let (value, mode) = match new {
-            Some((value, mode)) => (Some(value), Some(mode)),
-            None => (None, None),
-        };
-        let length = value.as_ref().map_or(0, Value::length);
+        let length = edit.length();
         if length > VALUE_LIMIT {
             return Err(UsageError::ValueTooLong { owner: target.owner(), length, limit: VALUE_LIMIT }.into());
         }
+        edit.begin()?;
+        if !self.floor().row_locks.may_write(self.known_id(), tree.space().id(), key) {
+            return Err(Stop::Blocked(Blocked::Row(name_of(tree, key), RowMode::Exclusive)));
+        }
         let long = length > tree.inline_limit() as u64;
-        let pieces = value.map(Pieces::new).transpose()?;
         let mut plan = Plan::default();
         if long || !target.secondaries.is_empty() || target.watch.is_some() {
             let mut before = Vec::new();
             let header = read::get_indexed(tree, key, &mut before)?;
-            if !is_wanted(target, mode, is_live(header))? {
+            if let Some(header) = header {
+                self.check_free(target, key, header)?;
+                plan.settled = header.trx;
+            }
+            if !self.is_wanted(target, key, edit.mode(), is_live(header))? {
                 return Ok(None);
             }
             let before = is_live(header).then_some(&before[..]);
-            let after = pieces.as_ref().map(Pieces::start);
-            self.plan(row, target, key, before, after, &mut plan)?;
+            let after = edit.indexed();
+            self.plan(turn, target, key, before, after, &mut plan)?;
             if let Some(watch) = target.watch {
                 watch(key, before, after);
             }
@@ -313,17 +362,18 @@ impl<'e> Trx<'e> {
         if target.durability() == Durability::Logged {
             self.promise(log_of(target, key, &plan))?;
         }
-        let stored = match pieces {
-            Some(pieces) if long => Some(self.write_chain(target, pieces)?.to_bytes().to_vec()),
-            Some(Pieces { inline: Some(bytes), .. }) => Some(bytes.to_vec()),
-            Some(Pieces { head, .. }) => Some(head),
-            None => None,
+        let stored = if long {
+            let reference = self.chain_of(target, edit)?.to_bytes();
+            *kept = self.savepoint();
+            Some(Cow::Owned(reference.to_vec()))
+        } else {
+            edit.known().map(Cow::Borrowed)
         };
         #[cfg(test)]
         self.floor().failpoint.pass()?;
         let flags = if long { EntryHeader::OVERFLOW } else { 0 };
         let new = stored.as_deref().map(|stored| (stored, flags));
-        let Some(version) = self.change_clustered(target, key, new, mode, &mut plan, last)? else {
+        let Some(version) = self.change_clustered(target, key, new, edit.mode(), &mut plan, last)? else {
             return Ok(None);
         };
         let (version, mut end) = version;
@@ -336,16 +386,58 @@ impl<'e> Trx<'e> {
         Ok(Some(end))
     }
 
+    /// Whether a version may be replaced: its writer has ended, and a strict view sees it.
+    fn check_free(&self, target: &RowTarget<'_>, key: &[u8], header: EntryHeader) -> Result<(), Stop> {
+        if self.floor().is_open(header, self.id()) {
+            let row = name_of(target.clustered, key);
+            return Err(Stop::Blocked(Blocked::Writer(header.trx, row, RowMode::Exclusive)));
+        }
+        self.check_unchanged(header, || target.owner())?;
+        Ok(())
+    }
+
+    /// Whether the change is to be made of a row that is there or is not; no mode is a delete. What decides against it
+    /// stays as it is, where gaps are locked.
+    fn is_wanted(
+        &mut self,
+        target: &RowTarget<'_>,
+        key: &[u8],
+        mode: Option<Mode>,
+        live: bool,
+    ) -> Result<bool, Stop> {
+        if fits(mode, live) {
+            if !live {
+                self.check_gap(target.clustered, key)?;
+            }
+            return Ok(true);
+        }
+        if self.rules.gaps {
+            let locker = self.locker()?;
+            if live {
+                let row = Wanted::Row(name_of(target.clustered, key), RowMode::Shared);
+                self.floor().row_locks.acquire(&locker, row, Patience::NoWait)?;
+            } else {
+                let (space, this) = (target.clustered.space().id(), Bound::Included(key));
+                self.floor().row_locks.lock_range(&locker, space, this, this);
+            }
+        }
+        match mode {
+            Some(Mode::Insert) => Err(SchemaError::DuplicateKey(target.owner()).into()),
+            Some(_) => Err(SchemaError::NoRow(target.name.into()).into()),
+            None => Ok(false),
+        }
+    }
+
     /// Finds out which secondary entries have to change, and that they may.
-    fn plan(
+    fn plan<'t>(
         &self,
-        row: &mut RowGuard<'e>,
-        target: &RowTarget<'e>,
+        turn: &mut RowGuard<'e>,
+        target: &RowTarget<'t>,
         key: &[u8],
         before: Option<&[u8]>,
         after: Option<&[u8]>,
-        plan: &mut Plan<'e>,
-    ) -> Result<()> {
+        plan: &mut Plan<'t>,
+    ) -> Result<(), Stop> {
         let keys = |value: Option<&[u8]>| match value {
             Some(value) if !target.secondaries.is_empty() => (target.keys_of)(key, value),
             _ => Ok(Vec::new()),
@@ -377,13 +469,16 @@ impl<'e> Trx<'e> {
                 plan.planned.push(Planned { tree: secondary.tree, touch });
             }
         }
-        locks.lock_more(row, names)?;
+        locks.lock_more(turn, names)?;
         for (secondary, index_key) in taken {
-            check_unique(target, secondary, index_key, key)?;
+            self.check_unique(target, secondary, index_key, key)?;
         }
         let mut value = Vec::new();
         for Planned { tree, touch } in &mut plan.planned {
             let header = tree.get_into(&touch.key, &mut value)?;
+            if touch.done == Done::Inserted {
+                self.check_gap(tree, &touch.key)?;
+            }
             touch.done = match (touch.done, header) {
                 (Done::Inserted, None) => Done::Inserted,
                 (Done::Inserted, Some(header)) if header.is_deleted() => Done::Revived(header),
@@ -399,8 +494,69 @@ impl<'e> Trx<'e> {
         Ok(())
     }
 
+    /// Refuses an index key that a live entry of another row has. The turn at the index key is held.
+    fn check_unique(
+        &self,
+        target: &RowTarget<'_>,
+        secondary: &Secondary<'_>,
+        index_key: &[u8],
+        key: &[u8],
+    ) -> Result<(), Stop> {
+        let prefix = secondary::prefix_of(index_key);
+        let name = || name_of(secondary.tree, &prefix);
+        if !self.floor().row_locks.may_write(self.known_id(), secondary.tree.space().id(), &prefix) {
+            return Err(Stop::Blocked(Blocked::Row(name(), RowMode::Exclusive)));
+        }
+        let mut cursor = secondary.tree.cursor();
+        let mut more = cursor.seek(Seek::AtLeast(&prefix))?;
+        while more && cursor.key().starts_with(&prefix) {
+            if let Some(header) = cursor.header()
+                && &cursor.key()[prefix.len()..] != key
+            {
+                // Whether it stays, or has gone for good, is for its writer to say.
+                if self.floor().is_open(header, self.id()) {
+                    return Err(Stop::Blocked(Blocked::Writer(header.trx, name(), RowMode::Exclusive)));
+                }
+                if !header.is_deleted() {
+                    return Err(SchemaError::DuplicateKey(target.owner_of(secondary)).into());
+                }
+            }
+            more = cursor.next()?;
+        }
+        Ok(())
+    }
+
+    /// Whether a new entry may come where others may have locked the gap.
+    fn check_gap(&self, tree: &Tree, key: &[u8]) -> Result<(), Stop> {
+        if self.floor().row_locks.may_insert(self.known_id(), tree.space().id(), key) {
+            Ok(())
+        } else {
+            Err(Stop::Blocked(Blocked::Range(name_of(tree, key))))
+        }
+    }
+
+    /// The overflow chain of a long value, which is written unless it was before.
+    fn chain_of<'t>(&mut self, target: &RowTarget<'t>, edit: &mut Edit<'_>) -> Result<OverflowRef>
+    where
+        'e: 't,
+    {
+        let space = target.clustered.space().id();
+        match edit.chain {
+            Some((written, chain)) if written == space => return Ok(chain),
+            // Of a source nothing is left to be read.
+            Some(_) if edit.head.is_some() => return Err(Error::TableDropped(target.owner())),
+            _ => {}
+        }
+        let chain = self.write_chain(target, edit)?;
+        edit.chain = Some((space, chain));
+        Ok(chain)
+    }
+
     /// Writes a long value to an overflow chain.
-    fn write_chain(&mut self, target: &RowTarget<'e>, pieces: Pieces<'_>) -> Result<OverflowRef> {
+    fn write_chain<'t>(&mut self, target: &RowTarget<'t>, edit: &mut Edit<'_>) -> Result<OverflowRef>
+    where
+        'e: 't,
+    {
         let tree = target.clustered;
         let pool = tree.store();
         tree.ensure_root()?;
@@ -410,7 +566,7 @@ impl<'e> Trx<'e> {
         let place = tail.prepare(&mut mtr, UndoRecord::OVERFLOW_LENGTH)?;
         let mut writer = tree.begin_overflow(&mut mtr, tail.position().0)?;
         let body = Body::Overflow { space: tree.space().id(), first: writer.first() };
-        let previous = self.previous(target.durability());
+        let previous = self.previous(&tail);
         let mut record = Vec::with_capacity(UndoRecord::OVERFLOW_LENGTH);
         UndoRecord { trx: self.id(), previous, body }.encode(&mut record);
         self.write_undo(&mut mtr, &mut tail, place, &record);
@@ -422,14 +578,15 @@ impl<'e> Trx<'e> {
             floor.wait_for_room(target, chunk.len() as u64)?;
             writer.write(chunk)
         };
-        for chunk in pieces.inline.unwrap_or(&pieces.head).chunks(CHUNK) {
+        for chunk in edit.known().unwrap_or_default().chunks(CHUNK) {
             write(chunk)?;
         }
-        if let Some((source, mut left)) = pieces.source {
+        if let (Some((Value::Source { length, source }, _)), Some(head)) = (&mut edit.value, &edit.head) {
+            let mut left = *length - head.len() as u64;
             let mut buffer = vec![0; CHUNK];
             while left > 0 {
                 let chunk = &mut buffer[..usize::try_from(left).unwrap_or(CHUNK).min(CHUNK)];
-                fill(source, chunk)?;
+                fill(*source, chunk)?;
                 write(chunk)?;
                 left -= chunk.len() as u64;
             }
@@ -438,15 +595,18 @@ impl<'e> Trx<'e> {
     }
 
     /// Changes the clustered entry and writes the undo record of the whole change. Gives the new version and the LSN.
-    fn change_clustered(
+    fn change_clustered<'t>(
         &mut self,
-        target: &RowTarget<'e>,
+        target: &RowTarget<'t>,
         key: &[u8],
         new: Option<(&[u8], u16)>,
         mode: Option<Mode>,
         plan: &mut Plan<'_>,
         last: bool,
-    ) -> Result<Option<(EntryHeader, Lsn)>> {
+    ) -> Result<Option<(EntryHeader, Lsn)>, Stop>
+    where
+        'e: 't,
+    {
         let tree = target.clustered;
         let touches: Vec<Touch> = plan.planned.iter().map(|planned| planned.touch.clone()).collect();
         let mut tail = self.tail(target.temporary)?;
@@ -454,8 +614,23 @@ impl<'e> Trx<'e> {
         let mut mtr = Mtr::begin(tree.store())?;
         let mut located = tree.seek_for_change(&mut mtr, key, new.map(|(stored, _)| stored.len()))?;
         let header = located.header();
-        if !is_wanted(target, mode, is_live(header))? {
-            return Ok(None);
+        let is_settled = |trx| trx < self.floor().active().oldest() || trx == plan.settled || trx == self.id();
+        if let Some(header) = header
+            && !(is_settled(header.trx) && (self.rules.strict.is_none() || header.trx == plan.settled))
+        {
+            // Whether its writer has ended is asked without a latch; nobody else changes the row meanwhile.
+            drop((located, mtr, tail));
+            self.check_free(target, key, header)?;
+            plan.settled = header.trx;
+            return self.change_clustered(target, key, new, mode, plan, last);
+        }
+        let live = is_live(header);
+        if !live && self.check_gap(tree, key).is_err() || !fits(mode, live) {
+            drop((located, mtr, tail));
+            return match self.is_wanted(target, key, mode, live)? {
+                true => self.change_clustered(target, key, new, mode, plan, last),
+                false => Ok(None),
+            };
         }
         let change = match (new, header) {
             (None, Some(header)) => RowChange::Delete { header },
@@ -482,7 +657,7 @@ impl<'e> Trx<'e> {
         }
         let body = Body::Row { space: tree.space().id(), key: key.to_vec(), change, touches };
         let mut record = Vec::new();
-        let previous = self.previous(target.durability());
+        let previous = self.previous(&tail);
         UndoRecord { trx: self.id(), previous, body }.encode(&mut record);
         let place = tail.prepare(&mut mtr, record.len())?;
         // The undo record names every entry that is touched: of a table with many indexes, or long keys, that may be much.
@@ -513,7 +688,12 @@ impl<'e> Trx<'e> {
         Ok(Some((version, end)))
     }
 
-    fn change_secondary(&self, planned: &Planned<'_>, version: EntryHeader, last: bool) -> Result<Lsn> {
+    fn change_secondary(
+        &self,
+        planned: &Planned<'_>,
+        version: EntryHeader,
+        last: bool,
+    ) -> Result<Lsn, Stop> {
         let Planned { tree, touch } = planned;
         let mut mtr = Mtr::begin(tree.store())?;
         let room = if matches!(touch.done, Done::Marked(_)) { None } else { Some(0) };
@@ -528,31 +708,18 @@ impl<'e> Trx<'e> {
                     CorruptError::Structure { owner: Owner::Unknown, space: touch.space, what }.into()
                 );
             }
-            (_, Some(_)) => located.set_header(&mut mtr, version),
-            (_, None) => located.insert(&mut mtr, version, &[]),
+            (_, there) => {
+                // A range that was locked since the look at it.
+                self.check_gap(tree, &touch.key)?;
+                match there {
+                    Some(_) => located.set_header(&mut mtr, version),
+                    None => located.insert(&mut mtr, version, &[]),
+                }
+            }
         }
         if last {
             self.log_end(&mut mtr);
         }
-        mtr.commit()
+        Ok(mtr.commit()?)
     }
-}
-
-/// Refuses an index key that a live entry of another row has. The index key's lock is held.
-fn check_unique(
-    target: &RowTarget<'_>,
-    secondary: &Secondary<'_>,
-    index_key: &[u8],
-    key: &[u8],
-) -> Result<()> {
-    let prefix = secondary::prefix_of(index_key);
-    let mut cursor = secondary.tree.cursor();
-    let mut more = cursor.seek(Seek::AtLeast(&prefix))?;
-    while more && cursor.key().starts_with(&prefix) {
-        if is_live(cursor.header()) && &cursor.key()[prefix.len()..] != key {
-            return Err(SchemaError::DuplicateKey(target.owner_of(secondary)).into());
-        }
-        more = cursor.next()?;
-    }
-    Ok(())
 }

@@ -200,6 +200,11 @@ impl Stream {
         pos.0 & (u64::MAX >> 8)
     }
 
+    /// The stream of an undo position.
+    pub(super) fn number_of(pos: UndoPos) -> u8 {
+        (pos.0 >> 56) as u8
+    }
+
     /// Where the next record will begin.
     pub(super) fn end(&self) -> u64 {
         self.end.load(Acquire)
@@ -458,6 +463,11 @@ impl Tail<'_> {
     /// Whether the stream is logged.
     pub fn durability(&self) -> Durability {
         self.stream.durability
+    }
+
+    /// Whether it is the end of this stream.
+    pub fn is_of(&self, stream: &Stream) -> bool {
+        core::ptr::eq(self.stream, stream)
     }
 
     /// Makes sure that a record of up to so many bytes has slices to lie in. The caller holds no latch.

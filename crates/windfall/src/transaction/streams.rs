@@ -106,7 +106,7 @@ impl Streams {
 
     /// The stream of an undo position.
     pub fn of(&self, pos: UndoPos) -> Option<&Stream> {
-        self.made[(pos.0 >> 56) as usize].get()
+        self.made[usize::from(Stream::number_of(pos))].get()
     }
 
     /// A stream that nobody is appending to, most likely.
@@ -138,7 +138,8 @@ impl Streams {
         self.all().try_for_each(Stream::make_ahead)
     }
 
-    fn get(&self, number: usize) -> &Stream {
+    /// The stream of this number, which is made if it is not there.
+    pub(super) fn get(&self, number: usize) -> &Stream {
         self.made[number].get_or_init(|| {
             Stream::new(self.ground.clone(), number as u8, Durability::Logged, BTreeMap::new())
         })

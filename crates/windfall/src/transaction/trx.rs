@@ -1,7 +1,7 @@
 //! A transaction: its undo, its end, and the way back.
 //!
-//! **Purpose.** Whatever changes rows does it as a transaction: today one call, its records few; the same object carries
-//! many calls. It gets its id when it first writes.
+//! **Purpose.** Whatever changes rows does it as a transaction: one call, or many, between which it is [`Suspended`]. It
+//! gets its id when it first writes or locks something.
 //!
 //! **Invariants.** `TrxBegin` is logged in the group of the first undo record, `TrxEnd` in the group that makes the last
 //! change, or in one of its own; a commit is no more than that. A transaction that is dropped without an end is rolled
@@ -15,21 +15,24 @@
 //!
 //! **May touch.** `buffer`, `mtr`, `log`, `tree` and what is below, the rest of this floor.
 
+use smallvec::SmallVec;
+
 use super::{
     Transactions,
-    active::{Active, Ending},
+    active::{Active, Ending, ReadView},
+    locks::{Locker, RowName},
     stream::{Place, Stream, Tail},
     undo_record::{Body, Done, RowChange, Touch, UndoRecord},
 };
 use crate::{
     buffer::{self, BufferPool, Durability},
-    error::{Error, Result},
+    error::{Error, Owner, Result, TransactionError},
     ids::{Lsn, SpaceId, TrxId, UndoPos},
     log::{Promise, Record},
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
-    sync::{Bug, planted},
+    sync::{Arc, Bug, planted},
     tree::log_of_room,
 };
 
@@ -38,47 +41,102 @@ const LOG_AN_ENTRY: u64 = 512;
 /// Log that the end of a rollback takes, or the mark on a record.
 const LOG_OF_END: u64 = 512;
 
-/// A transaction's records in one stream.
-#[derive(Clone, Copy, Debug)]
-struct Chain<'e> {
-    stream: &'e Stream,
-    /// The last record; none yet.
-    last: UndoPos,
+/// A transaction between two calls: what has to be known of it to go on, or to take it back.
+#[derive(Debug, Default)]
+pub struct Suspended {
+    id: TrxId,
+    /// The stream of its logged records, and the last of them; none yet.
+    logged: Option<(u8, UndoPos)>,
+    /// The same for the streams of temporary tables.
+    temporary: SmallVec<[(Arc<Stream>, UndoPos); 1]>,
+    /// Where it announces that it is about to log its end.
+    ending: Option<Ending>,
+    /// How many records it has written.
+    records: u64,
+    /// Its locks, once it has any.
+    locker: Option<Arc<Locker>>,
+}
+
+impl Suspended {
+    /// Its id; [`TrxId::NONE`] while it has neither written nor locked.
+    pub fn id(&self) -> TrxId {
+        self.id
+    }
+
+    /// How far it has come.
+    pub fn savepoint(&self) -> Savepoint {
+        Savepoint {
+            logged: self.logged.map_or(UndoPos::NONE, |(_, last)| last),
+            temporary: self.temporary.iter().map(|(_, last)| *last).collect(),
+            records: self.records,
+        }
+    }
+}
+
+/// How far a transaction has come: what was done behind it can be taken back.
+#[derive(Clone, Debug, Default)]
+pub struct Savepoint {
+    logged: UndoPos,
+    temporary: SmallVec<[UndoPos; 1]>,
+    records: u64,
+}
+
+/// What a level of isolation asks of changes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rules<'v> {
+    /// What was not there stays away until the transaction has ended.
+    pub gaps: bool,
+    /// What this view does not see is not replaced.
+    pub strict: Option<&'v ReadView>,
+}
+
+/// How it comes to the log that taking it back needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WayBack {
+    /// It was promised before each change.
+    Promised,
+    /// It is asked for record by record, and waited for.
+    Asks,
+    /// It is asked for record by record, and nobody is there to be waited for.
+    AsksAtOnce,
 }
 
 /// A transaction under way.
 #[derive(Debug)]
 pub struct Trx<'e> {
     floor: &'e Transactions,
-    id: TrxId,
-    logged: Option<Chain<'e>>,
-    temporary: Option<Chain<'e>>,
-    /// Where it announces that it is about to log its end.
-    ending: Option<Ending>,
+    state: Suspended,
     ended: bool,
-    /// Log for what it does, and for the way back.
+    way_back: WayBack,
+    /// What its level asks of its changes.
+    pub rules: Rules<'e>,
+    /// Log for what this call does, and for the way back.
     promise: Option<Promise<'e>>,
 }
 
 impl<'e> Trx<'e> {
     /// A transaction that has written nothing yet.
     pub fn new(floor: &'e Transactions) -> Self {
-        Self {
-            floor,
-            id: TrxId::NONE,
-            logged: None,
-            temporary: None,
-            ending: None,
-            ended: false,
-            promise: None,
-        }
+        let state = Suspended::default();
+        Self { floor, state, ended: false, rules: Rules::default(), way_back: WayBack::Promised, promise: None }
     }
 
-    /// One that recovery has found unfinished, with its last record.
-    pub(super) fn resume(floor: &'e Transactions, id: TrxId, stream: &'e Stream, last: UndoPos) -> Self {
-        let ending = floor.active.ending(id);
-        let logged = Some(Chain { stream, last });
-        Self { floor, id, logged, temporary: None, ending, ended: false, promise: None }
+    /// Goes on with one.
+    pub fn resume(floor: &'e Transactions, state: Suspended) -> Self {
+        Self { floor, state, ended: false, rules: Rules::default(), way_back: WayBack::Asks, promise: None }
+    }
+
+    /// Leaves it standing, to be resumed.
+    pub fn suspend(mut self) -> Suspended {
+        self.ended = true;
+        core::mem::take(&mut self.state)
+    }
+
+    /// One that recovery has found unfinished, with its last record, if it has any.
+    pub(super) fn found(floor: &'e Transactions, id: TrxId, last: UndoPos) -> Self {
+        let logged = (last != UndoPos::NONE).then(|| (Stream::number_of(last), last));
+        let state = Suspended { id, logged, ending: floor.active.ending(id), ..Suspended::default() };
+        Self { floor, state, ended: false, rules: Rules::default(), way_back: WayBack::AsksAtOnce, promise: None }
     }
 
     pub(super) fn floor(&self) -> &'e Transactions {
@@ -109,9 +167,56 @@ impl<'e> Trx<'e> {
         Ok(true)
     }
 
-    /// Its id; [`TrxId::NONE`] before it writes.
+    /// Its id; [`TrxId::NONE`] while it has neither written nor locked.
     pub fn id(&self) -> TrxId {
-        self.id
+        self.state.id
+    }
+
+    /// Its id, if it has one.
+    pub(super) fn known_id(&self) -> Option<TrxId> {
+        Some(self.state.id).filter(|id| *id != TrxId::NONE)
+    }
+
+    /// Refuses to replace a version that a strict view does not see.
+    pub(super) fn check_unchanged(&self, header: EntryHeader, owner: impl FnOnce() -> Owner) -> Result<()> {
+        match self.rules.strict {
+            Some(view) if header.trx != self.state.id && !view.sees(header.trx) => {
+                Err(TransactionError::Changed(owner()).into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Its id, which it gets now if it has none.
+    ///
+    /// # Errors
+    /// When the log takes no more.
+    pub fn ensure_id(&mut self) -> Result<TrxId> {
+        if self.state.id == TrxId::NONE {
+            let (id, ending) = self.floor.active.begin(&self.floor.ids, UndoPos::NONE)?;
+            (self.state.id, self.state.ending) = (id, Some(ending));
+        }
+        Ok(self.state.id)
+    }
+
+    /// Its locks.
+    ///
+    /// # Errors
+    /// As [`Trx::ensure_id`].
+    pub fn locker(&mut self) -> Result<Arc<Locker>> {
+        if let Some(locker) = &self.state.locker {
+            return Ok(locker.clone());
+        }
+        let id = self.ensure_id()?;
+        let locker = self.floor.active.locker(id, &self.floor.row_locks).expect("it is active until it ends");
+        locker.add_weight(self.state.records);
+        self.state.locker = Some(locker.clone());
+        Ok(locker)
+    }
+
+    /// Its locks, if it has asked for any.
+    pub(super) fn locker_if_any(&self) -> Option<&Locker> {
+        self.state.locker.as_deref()
     }
 
     /// The right to append undo records: to the stream of temporary tables if one is given, else to a logged one. The
@@ -119,65 +224,76 @@ impl<'e> Trx<'e> {
     ///
     /// # Errors
     /// When the log takes no more.
-    pub fn tail(&mut self, temporary: Option<&'e Stream>) -> Result<Tail<'e>> {
+    pub fn tail<'t>(&mut self, temporary: Option<&'t Arc<Stream>>) -> Result<Tail<'t>>
+    where
+        'e: 't,
+    {
         let floor = self.floor;
-        let chain = if temporary.is_some() { &mut self.temporary } else { &mut self.logged };
-        let chain = chain.get_or_insert_with(|| {
-            let stream = temporary.unwrap_or_else(|| floor.streams.pick());
-            Chain { stream, last: UndoPos::NONE }
-        });
-        let tail = chain.stream.lock();
-        if chain.last == UndoPos::NONE {
-            let first = if temporary.is_some() { UndoPos::NONE } else { tail.position() };
-            if self.id == TrxId::NONE {
+        if let Some(stream) = temporary {
+            if !self.state.temporary.iter().any(|(known, _)| Arc::ptr_eq(known, stream)) {
+                self.state.temporary.push((stream.clone(), UndoPos::NONE));
+            }
+            self.ensure_id()?;
+            return Ok(stream.lock());
+        }
+        let (number, last) =
+            *self.state.logged.get_or_insert_with(|| (floor.streams.pick().number(), UndoPos::NONE));
+        let tail = floor.streams.get(number.into()).lock();
+        if last == UndoPos::NONE {
+            let first = tail.position();
+            if self.state.id == TrxId::NONE {
                 let (id, ending) = floor.active.begin(&floor.ids, first)?;
-                (self.id, self.ending) = (id, Some(ending));
-            } else if first != UndoPos::NONE {
-                floor.active.note_first(self.id, first);
+                (self.state.id, self.state.ending) = (id, Some(ending));
+            } else {
+                floor.active.note_first(self.state.id, first);
             }
         }
         Ok(tail)
     }
 
-    /// The record before the next one of the stream that [`Trx::tail`] gave.
-    pub fn previous(&self, durability: Durability) -> UndoPos {
-        self.chain(durability).map_or(UndoPos::NONE, |chain| chain.last)
-    }
-
-    fn chain(&self, durability: Durability) -> Option<&Chain<'e>> {
-        match durability {
-            Durability::Logged => self.logged.as_ref(),
-            Durability::Temporary => self.temporary.as_ref(),
+    /// The record before the next one in the stream that [`Trx::tail`] gave the end of.
+    pub fn previous(&self, tail: &Tail<'_>) -> UndoPos {
+        match tail.durability() {
+            Durability::Logged => self.state.logged.map_or(UndoPos::NONE, |(_, last)| last),
+            Durability::Temporary => {
+                let known = self.state.temporary.iter().find(|(stream, _)| tail.is_of(stream));
+                known.map_or(UndoPos::NONE, |(_, last)| *last)
+            }
         }
     }
 
     /// Writes an undo record into its place, in the mini-transaction that makes the change.
     pub fn write_undo(&mut self, mtr: &mut Mtr<'_>, tail: &mut Tail<'_>, place: Place, record: &[u8]) {
         let pos = tail.write(mtr, place, record);
-        let chain = match tail.durability() {
-            Durability::Logged => &mut self.logged,
-            Durability::Temporary => &mut self.temporary,
+        let last = match tail.durability() {
+            Durability::Logged => self.state.logged.as_mut().map(|(_, last)| last),
+            Durability::Temporary => {
+                let mut known = self.state.temporary.iter_mut();
+                known.find(|(stream, _)| tail.is_of(stream)).map(|(_, last)| last)
+            }
         };
-        let chain = chain.as_mut().expect("the tail was given by this transaction");
-        if chain.last == UndoPos::NONE && tail.durability() == Durability::Logged {
-            mtr.record(&Record::TrxBegin { trx: self.id, first: pos });
+        let last = last.expect("the tail was given by this transaction");
+        if *last == UndoPos::NONE && tail.durability() == Durability::Logged {
+            mtr.record(&Record::TrxBegin { trx: self.state.id, first: pos });
         }
-        chain.last = pos;
+        *last = pos;
+        self.state.records += 1;
     }
 
-    /// Logs the end in the mini-transaction that makes the last change. [`Trx::committed`] follows its commit.
+    /// Its logged stream and the last record there, if it has written one.
+    fn logged(&self) -> Option<(&'e Stream, UndoPos)> {
+        let (number, last) = self.state.logged.filter(|(_, last)| *last != UndoPos::NONE)?;
+        Some((self.floor.streams.get(number.into()), last))
+    }
+
+    /// Logs the end in the mini-transaction that makes the last change. [`Trx::end`] follows its commit.
     pub fn log_end(&self, mtr: &mut Mtr<'_>) {
-        if let Some(chain) = self.logged.filter(|chain| chain.last != UndoPos::NONE) {
-            if let Some(ending) = &self.ending {
+        if let Some((stream, _)) = self.logged() {
+            if let Some(ending) = &self.state.ending {
                 ending.announce(self.floor.ground.pool.ground().log.end());
             }
-            mtr.record(&Record::TrxEnd { trx: self.id, stream: chain.stream.number() });
+            mtr.record(&Record::TrxEnd { trx: self.state.id, stream: stream.number() });
         }
-    }
-
-    /// The mini-transaction with the logged end was committed.
-    pub fn committed(mut self) {
-        self.end();
     }
 
     /// Commits. Gives the LSN to wait for; [`Lsn::ZERO`] when nothing was logged.
@@ -191,7 +307,7 @@ impl<'e> Trx<'e> {
     }
 
     fn end_on_its_own(&self) -> Result<Lsn> {
-        if self.logged.is_none_or(|chain| chain.last == UndoPos::NONE) {
+        if self.logged().is_none() {
             return Ok(Lsn::ZERO);
         }
         let mut mtr = Mtr::begin(&self.floor.ground.pool)?;
@@ -199,14 +315,24 @@ impl<'e> Trx<'e> {
         mtr.commit()
     }
 
-    fn end(&mut self) {
+    /// It has logged its end, if it had to.
+    pub(super) fn end(&mut self) {
         self.ended = true;
-        if self.id == TrxId::NONE {
+        if self.state.id == TrxId::NONE {
             return;
         }
-        if self.floor.active.end(self.id) {
-            for chain in [self.logged, self.temporary].into_iter().flatten() {
-                chain.stream.purge.come_back(self.id, chain.last);
+        let (left_behind, locker) = self.floor.active.end(self.state.id, &self.floor.ids);
+        // Who waited for it looks whether it has ended.
+        if let Some(locker) = locker {
+            self.floor.row_locks.end(&locker);
+        }
+        if left_behind {
+            let id = self.state.id;
+            if let Some((stream, last)) = self.logged() {
+                stream.purge.come_back(id, last);
+            }
+            for (stream, last) in &self.state.temporary {
+                stream.purge.come_back(id, *last);
             }
             self.floor.ground.purge_wake.notify();
         }
@@ -220,16 +346,43 @@ impl<'e> Trx<'e> {
         self.take_back()
     }
 
-    fn take_back(&mut self) -> Result<Lsn> {
-        let done = buffer::on_kept_frames(|| self.try_take_back(false)).map_err(|error| match error {
-            Error::Poisoned(_) => error,
-            error => {
-                let what = format!("transaction {} could not be rolled back: {error}", self.id);
-                self.floor.ground.pool.ground().health.poison(&what)
-            }
-        });
+    pub(super) fn take_back(&mut self) -> Result<Lsn> {
+        let done = buffer::on_kept_frames(|| self.take_all_back());
+        let done = done.map_err(|error| self.stopped(error));
         self.end();
         done
+    }
+
+    /// What cannot be taken back stops the database.
+    fn stopped(&self, error: Error) -> Error {
+        match error {
+            Error::Poisoned(_) | Error::Closed => error,
+            error => {
+                let what = format!("transaction {} could not be rolled back: {error}", self.state.id);
+                self.floor.ground.pool.ground().health.poison(&what)
+            }
+        }
+    }
+
+    /// How far it has come.
+    pub fn savepoint(&self) -> Savepoint {
+        self.state.savepoint()
+    }
+
+    /// Takes back what was done behind a savepoint. The rows stay locked.
+    ///
+    /// # Errors
+    /// What keeps it from that; the database is poisoned then.
+    pub fn roll_back_to(&mut self, savepoint: &Savepoint) -> Result<()> {
+        if savepoint.records == self.state.records {
+            return Ok(());
+        }
+        let locker = self.locker()?;
+        let keep = |space: SpaceId, key: &[u8]| {
+            self.floor.row_locks.make_explicit(&locker, RowName { space, key: key.into() });
+        };
+        let done = buffer::on_kept_frames(|| self.take_back_behind(savepoint, self.way_back, &keep));
+        done.map_err(|error| self.stopped(error))
     }
 
     /// Takes everything back that recovery has found, whose promises are gone: it asks for log record by record, from what
@@ -238,7 +391,7 @@ impl<'e> Trx<'e> {
     /// # Errors
     /// What keeps it from that; what is left is taken back at the next opening.
     pub(super) fn rollback_again(mut self) -> Result<Lsn> {
-        let done = buffer::on_kept_frames(|| self.try_take_back(true));
+        let done = buffer::on_kept_frames(|| self.take_all_back());
         if done.is_ok() {
             self.end();
         }
@@ -246,22 +399,50 @@ impl<'e> Trx<'e> {
         done
     }
 
-    fn try_take_back(&mut self, asks: bool) -> Result<Lsn> {
-        for chain in [self.temporary, self.logged].into_iter().flatten() {
-            let mut pos = chain.last;
-            while pos != UndoPos::NONE {
+    fn take_all_back(&self) -> Result<Lsn> {
+        self.take_back_behind(&Savepoint::default(), self.way_back, &|_, _| {})?;
+        let _room = room(self.floor, self.way_back, LOG_OF_END)?;
+        self.end_on_its_own()
+    }
+
+    /// Takes back what lies behind a savepoint, the last first. `keep` is told of each row before it is taken back. The
+    /// records stay in the chain of the transaction: purge comes by for what they have left.
+    fn take_back_behind(
+        &self,
+        savepoint: &Savepoint,
+        way_back: WayBack,
+        keep: &dyn Fn(SpaceId, &[u8]),
+    ) -> Result<()> {
+        let behind = (0..).zip(&self.state.temporary).map(|(n, (stream, last))| {
+            (&**stream, *last, savepoint.temporary.get(n).copied().unwrap_or_default())
+        });
+        let logged = self.logged().map(|(stream, last)| (stream, last, savepoint.logged));
+        for (stream, last, first) in behind.chain(logged) {
+            let mut pos = last;
+            while pos != first {
                 let at = Stream::byte_of(pos);
-                let Some(stored) = chain.stream.record(at)? else { break };
-                let record = chain.stream.decode(at, &stored)?;
+                let stored = match stream.record(at) {
+                    // The session of these tables has ended, and they with it.
+                    Err(Error::TableDropped(_)) if stream.durability() == Durability::Temporary => break,
+                    stored => stored?,
+                };
+                let Some(stored) = stored else { break };
+                let record = stream.decode(at, &stored)?;
                 pos = record.previous;
                 if !stored.taken_back {
-                    let _room = asks.then(|| room_for(self.floor, &record)).transpose()?;
-                    take_back(self.floor, chain.stream, at, &record)?;
+                    if let Body::Row { space, key, .. } = &record.body {
+                        keep(*space, key);
+                    }
+                    let bytes = match way_back {
+                        WayBack::Promised => 0,
+                        _ => log_for(self.floor, &record)?,
+                    };
+                    let _room = room(self.floor, way_back, bytes)?;
+                    take_back(self.floor, stream, at, &record)?;
                 }
             }
         }
-        let _room = asks.then(|| self.floor.ground.pool.ground().log.admit_drop(LOG_OF_END)).transpose()?;
-        self.end_on_its_own()
+        Ok(())
     }
 }
 
@@ -274,8 +455,19 @@ impl Drop for Trx<'_> {
     }
 }
 
-/// Log for the taking back of a record.
-fn room_for<'e>(floor: &'e Transactions, record: &UndoRecord) -> Result<Promise<'e>> {
+/// A promise of so much log, unless it was promised already.
+fn room(floor: &Transactions, way_back: WayBack, bytes: u64) -> Result<Option<Promise<'_>>> {
+    let log = &floor.ground.pool.ground().log;
+    match way_back {
+        WayBack::Promised => Ok(None),
+        // Where there is no room to wait for, there may be what is kept for work that makes some.
+        WayBack::Asks => log.admit(bytes).or_else(|_| log.admit_drop(bytes)).map(Some),
+        WayBack::AsksAtOnce => log.admit_drop(bytes).map(Some),
+    }
+}
+
+/// Log for the taking back of a record, in bytes.
+fn log_for(floor: &Transactions, record: &UndoRecord) -> Result<u64> {
     let mut bytes = LOG_OF_END;
     if let Body::Row { space, key, change, touches } = &record.body {
         bytes += LOG_AN_ENTRY * (1 + touches.len() as u64);
@@ -291,7 +483,7 @@ fn room_for<'e>(floor: &'e Transactions, record: &UndoRecord) -> Result<Promise<
             }
         }
     }
-    floor.ground.pool.ground().log.admit_drop(bytes)
+    Ok(bytes)
 }
 
 /// Takes one record back.

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use super::{
     client::{Answer, Call, Level},
+    engine,
     reference::{Database, Session},
     script::{Line, parse, run},
 };
@@ -405,6 +406,20 @@ fn hermitage_comes_out_as_it_does_in_innodb() {
     for (name, script) in CASES {
         for level in Level::ALL {
             assert_eq!(on_the_reference(&lines(script, level)), Ok(()), "{name}, {level}");
+        }
+    }
+}
+
+fn on_the_engine(lines: &[Line]) -> Result<(), String> {
+    let (db, waiting) = (engine::database(), Arc::default());
+    run(lines, || engine::Watched::new(&db, &waiting))
+}
+
+#[test]
+fn hermitage_comes_out_as_it_should_in_the_engine() {
+    for (name, script) in CASES {
+        for level in Level::ALL {
+            assert_eq!(on_the_engine(&lines(script, level)), Ok(()), "{name}, {level}");
         }
     }
 }

@@ -10,6 +10,7 @@ mod anomalies;
 mod case;
 mod checker;
 mod client;
+mod engine;
 mod faults;
 #[path = "../guard/mod.rs"]
 mod guard;
@@ -67,6 +68,24 @@ fn histories_of_threads_are_judged_alike() {
         for fault in [Fault::VersionTooOld, Fault::DirtyRead] {
             let shows = (0..50).any(|seed| !history(shape, seed, Some(fault)).0.is_empty());
             assert!(shows, "{fault:?} with {shape:?} shows in none of fifty");
+        }
+    }
+}
+
+/// Four threads at each level, and one with all of them: what they see is what their levels allow.
+#[test]
+fn histories_of_the_engine_are_accepted() {
+    let levels = Level::ALL.map(|level| vec![level]).into_iter().chain([Level::ALL.to_vec()]);
+    for (levels, shape) in levels.flat_map(|levels| SHAPES.map(|shape| (levels.clone(), shape))) {
+        for seed in 0..3 {
+            let again = "cargo test -p windfall --test isolation -- histories_of_the_engine";
+            let history = Guard::new().run(again, || {
+                let db = engine::database();
+                let clients = (0..4).map(|_| engine::Session::new(&db)).collect();
+                load::run_on_threads(clients, &load::Load::new(shape, &levels), 300, seed)
+            });
+            let report = check(&history);
+            assert!(report.is_empty(), "{levels:?}, {shape:?}, seed {seed}: {report}");
         }
     }
 }

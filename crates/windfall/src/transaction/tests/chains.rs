@@ -2,7 +2,7 @@
 
 use super::{
     super::{Trx, chains::LOG_A_PAGE, purge::PAGES_A_STEP},
-    Base, Mode, PAGE_SIZE, Rows, Setup, Value,
+    Base, Mode, PAGE_SIZE, Rows, Setup, change,
 };
 use crate::{disk::simulated::SimulatedDisk, env::SimulatedEnv, tablespace};
 
@@ -36,9 +36,8 @@ fn pages(base: &Base) -> usize {
 fn put_in_vain(base: &Base, key: &[u8], value: &[u8]) {
     let secondaries = base.secondaries();
     let target = base.target(&secondaries);
-    let mut row = base.transactions.lock_row(&target, key).unwrap();
     let mut trx = Trx::new(&base.transactions);
-    trx.change(&mut row, &target, key, Some((Value::Bytes(value), Mode::Put)), false).unwrap();
+    change(&mut trx, &target, key, Some(value)).unwrap();
     trx.rollback().unwrap();
 }
 

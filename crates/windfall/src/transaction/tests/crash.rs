@@ -1,11 +1,9 @@
 //! Crash enumeration of row histories: afterwards the table is what the model says, with the last operation whole or
 //! absent.
 
-use std::collections::BTreeSet;
-
 use super::{
     super::{Trx, purge::PAGES_A_STEP},
-    Base, Mode, Rows, Setup, Value, keys_of,
+    Base, Mode, Rows, Setup, change, keys_of,
 };
 use crate::{
     disk::{
@@ -101,24 +99,12 @@ impl Run {
         let secondaries = base.secondaries();
         let target = base.target(&secondaries);
         let mut rows = self.rows.clone();
-        // Purge keeps away from rows that are locked.
-        let keys: BTreeSet<u8> = changes.iter().map(|(key, _)| *key).collect();
-        let mut guards: Vec<_> =
-            keys.iter().map(|key| base.transactions.lock_row(&target, &[*key]).unwrap()).collect();
         let mut trx = Trx::new(&base.transactions);
         for (key, value) in changes {
             if value.as_ref().is_some_and(|value| !fits(&rows, *key, value)) {
                 continue;
             }
-            // The keys of the unique index are given back at once: there is one thread, and it may want them again.
-            let mut unique = base
-                .transactions
-                .locks()
-                .lock_in_call(base.transactions.locks().name(super::PLAIN, b""))
-                .unwrap();
-            let new = value.as_deref().map(|value| (Value::Bytes(value), Mode::Put));
-            trx.change(&mut unique, &target, &[*key], new, false)?;
-            drop(unique);
+            change(&mut trx, &target, &[*key], value.as_deref())?;
             match value {
                 Some(value) => drop(rows.insert(vec![*key], value.clone())),
                 None => drop(rows.remove(&vec![*key])),
@@ -140,7 +126,6 @@ impl Run {
         } else {
             trx.rollback()?;
         }
-        guards.clear();
         Ok(())
     }
 }

@@ -9,15 +9,20 @@ mod promises;
 mod purge;
 mod threads;
 
+use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use super::{Ids, Mode, RowTarget, Secondary, Transactions, Value, read, secondary};
+use super::{
+    Edit, Ids, Mode, RowTarget, Secondary, Stop, Transactions, Trx, Value,
+    locks::{Patience, RowMode},
+    read, secondary,
+};
 use crate::{
     buffer::{BufferPool, Doublewrite, Durability, Ground, Space},
     checkpoint::Checkpointer,
     disk::{Disk, FileName, simulated::SimulatedDisk},
     env::{Env, Kind, Next, SimulatedEnv, Worker},
-    error::{Result, UsageError},
+    error::{Owner, Result, UsageError},
     health::Health,
     ids::{Lsn, SpaceId, TrxId},
     log::{Control, ControlFile, Log, LogOptions, Record},
@@ -183,7 +188,7 @@ impl Base {
         let (pool2, system2) = (pool.clone(), system.clone());
         let record = move || {
             let _ = record_files(&pool2, &system2);
-            Next::Idle(core::time::Duration::from_millis(20))
+            Next::Idle(Duration::from_millis(20))
         };
         workers.push(env.spawn("records", Kind::Tenant, Arc::new(Event::new()), Box::new(record))?);
         let pool2 = pool.clone();
@@ -191,7 +196,7 @@ impl Base {
             if pool2.reclaim_step(&mut drop) {
                 Next::Again
             } else {
-                Next::Idle(core::time::Duration::from_millis(20))
+                Next::Idle(Duration::from_millis(20))
             }
         };
         workers.push(env.spawn("reclaimer", Kind::Service, Arc::new(Event::new()), Box::new(reclaim))?);
@@ -200,7 +205,7 @@ impl Base {
             let wake = transactions.purge_wake();
             let step = move || match purging.purge_step() {
                 Ok(true) => Next::Again,
-                _ => Next::Idle(core::time::Duration::from_millis(20)),
+                _ => Next::Idle(Duration::from_millis(20)),
             };
             workers.push(env.spawn("purge", Kind::Tenant, wake, Box::new(step))?);
         }
@@ -345,6 +350,52 @@ impl Base {
 impl Drop for Base {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// Runs attempts until one is not blocked.
+fn unblocked<T>(trx: &mut Trx<'_>, mut attempt: impl FnMut(&mut Trx<'_>) -> Result<T, Stop>) -> Result<T> {
+    loop {
+        match attempt(trx) {
+            Ok(done) => return Ok(done),
+            Err(Stop::Failed(error)) => return Err(error),
+            Err(Stop::Blocked(blocked)) => {
+                let transactions = trx.floor();
+                transactions.await_lock(trx, blocked, Patience::AtMost(Duration::from_secs(20)))?;
+            }
+        }
+    }
+}
+
+/// Puts a row in a transaction, or deletes it.
+pub fn change(trx: &mut Trx<'_>, target: &RowTarget<'_>, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+    unblocked(trx, |trx| {
+        let mut edit = value.map_or_else(Edit::delete, |value| Edit::write(Value::Bytes(value), Mode::Put));
+        trx.change(target, key, &mut edit, false).map(drop)
+    })
+}
+
+/// Reads a row in a transaction that is going to change it.
+pub fn lock(trx: &mut Trx<'_>, target: &RowTarget<'_>, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+    unblocked(trx, |trx| {
+        let owner = || Owner::Unknown;
+        trx.read_locked(target.clustered, key, RowMode::Exclusive, true, value, owner)
+    })
+}
+
+impl Transactions {
+    /// Writes a row, as a transaction of its own.
+    pub fn write(&self, target: &RowTarget<'_>, key: &[u8], value: Value<'_>, mode: Mode) -> Result<Lsn> {
+        Ok(self.alone(target, key, Edit::write(value, mode))?.unwrap_or_default())
+    }
+
+    /// Deletes a row, as a transaction of its own.
+    pub fn delete(&self, target: &RowTarget<'_>, key: &[u8]) -> Result<Option<Lsn>> {
+        self.alone(target, key, Edit::delete())
+    }
+
+    fn alone(&self, target: &RowTarget<'_>, key: &[u8], mut edit: Edit<'_>) -> Result<Option<Lsn>> {
+        unblocked(&mut Trx::new(self), |trx| trx.change(target, key, &mut edit, true))
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use proptest::prelude::*;
 
-use super::{super::Trx, Base, Mode, Rows, Setup, Value, keys_of};
+use super::{super::Trx, Base, Mode, Rows, Setup, Value, change, keys_of};
 use crate::{
     disk::simulated::SimulatedDisk,
     env::SimulatedEnv,
@@ -128,10 +128,7 @@ impl Run {
             if value.as_ref().is_some_and(|value| expect(&rows, &key, value, Mode::Put).is_err()) {
                 continue;
             }
-            // There is one thread: the locks need not last.
-            let mut guard = base.transactions.lock_row(&target, &key).unwrap();
-            let new = value.as_deref().map(|value| (Value::Bytes(value), Mode::Put));
-            trx.change(&mut guard, &target, &key, new, false).unwrap();
+            change(&mut trx, &target, &key, value.as_deref()).unwrap();
             match value {
                 Some(value) => drop(rows.insert(key.to_vec(), value)),
                 None => drop(rows.remove(&key[..])),

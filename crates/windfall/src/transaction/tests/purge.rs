@@ -1,14 +1,18 @@
 //! Purge shrinks trees and drops slices, and leaves alone what someone needs.
 
 use super::{
-    super::{Active, Trx},
-    Base, Mode, Rows, Setup, Value,
+    super::{Sight, Trx},
+    Base, Mode, Rows, Setup, Value, change,
 };
 use crate::{
     disk::simulated::SimulatedDisk,
     env::SimulatedEnv,
     error::UsageError,
-    sync::work::{self, Work},
+    ids::TrxId,
+    sync::{
+        Arc,
+        work::{self, Work},
+    },
     tablespace,
 };
 
@@ -76,12 +80,10 @@ fn an_unfinished_transaction_keeps_its_slices_and_no_others() {
     let mut model = Rows::new();
     let secondaries = base.secondaries();
     let target = base.target(&secondaries);
-    let mut row_lock = base.transactions.lock_row(&target, &key(1000)).unwrap();
     let mut trx = Trx::new(&base.transactions);
     churn(&base, &mut model, 3);
     let old = row(1000, 1);
-    let new = Some((Value::Bytes(&old), Mode::Insert));
-    trx.change(&mut row_lock, &target, &key(1000), new, false).unwrap();
+    change(&mut trx, &target, &key(1000), Some(&old)).unwrap();
     let before = base.slices();
     churn(&base, &mut model, 5);
     assert!(base.slices() > before + 1);
@@ -90,7 +92,6 @@ fn an_unfinished_transaction_keeps_its_slices_and_no_others() {
     assert!(base.slices() <= before);
     // It is rolled back out of the old slice, which then goes.
     trx.rollback().unwrap();
-    drop(row_lock);
     base.compare_purged(&model).unwrap();
     assert_eq!(base.slices(), 1);
 }
@@ -105,8 +106,7 @@ fn a_transaction_left_behind_is_purged_when_it_has_committed() {
     let target = base.target(&secondaries);
     let mut trx = Trx::new(&base.transactions);
     for n in 0..40 {
-        let mut row_lock = base.transactions.lock_row(&target, &key(n)).unwrap();
-        trx.change(&mut row_lock, &target, &key(n), None, false).unwrap();
+        change(&mut trx, &target, &key(n), None).unwrap();
         model.remove(&key(n)[..]);
     }
     for round in 0..4 {
@@ -133,11 +133,7 @@ fn a_walk_that_takes_long_comes_to_the_first_record() {
     let secondaries = base.secondaries();
     let target = base.target(&secondaries);
     let mut trx = Trx::new(&base.transactions);
-    let mut change = |key: &[u8], new: Option<&[u8]>| {
-        let mut row_lock = base.transactions.lock_row(&target, key).unwrap();
-        let new = new.map(|value| (Value::Bytes(value), Mode::Put));
-        trx.change(&mut row_lock, &target, key, new, false).unwrap();
-    };
+    let mut put = |key: &[u8], new: Option<&[u8]>| change(&mut trx, &target, key, new).unwrap();
     let put_others = |model: &mut Rows| {
         for n in 100..300 {
             base.put(&key(n), &row(n, 1), Mode::Put).unwrap();
@@ -146,15 +142,15 @@ fn a_walk_that_takes_long_comes_to_the_first_record() {
     };
     // Purge passes by these while the transaction is active.
     for n in 0..40 {
-        change(&key(n), None);
+        put(&key(n), None);
         model.remove(&key(n)[..]);
     }
     (0..4).for_each(|_| put_others(&mut model));
     base.purge_all();
     // By this one, in a slice of its own, it comes when the last one is still in work.
-    change(&key(6000), Some(&row(1, 1)));
+    put(&key(6000), Some(&row(1, 1)));
     (0..8).for_each(|_| put_others(&mut model));
-    change(&key(5000), Some(&row(2, 2)));
+    put(&key(5000), Some(&row(2, 2)));
     trx.commit().unwrap();
     model.extend([(key(6000).to_vec(), row(1, 1)), (key(5000).to_vec(), row(2, 2))]);
     base.compare_purged(&model).unwrap();
@@ -172,7 +168,9 @@ fn a_pin_keeps_versions_and_a_reader_its_value() {
     };
     let mut model = Rows::from([(key(1).to_vec(), value(2))]);
     base.put(&key(1), &value(1), Mode::Insert).unwrap();
-    let mut reader = base.transactions.open_value(&base.clustered, &key(1)).unwrap().unwrap();
+    let view = base.transactions.view();
+    let sight = Sight::View(&view, TrxId::NONE);
+    let mut reader = base.transactions.open_value(&base.clustered, &key(1), sight).unwrap().unwrap();
     base.put(&key(1), &value(2), Mode::Update).unwrap();
     churn(&base, &mut model, 1);
     base.purge_all();
@@ -182,18 +180,18 @@ fn a_pin_keeps_versions_and_a_reader_its_value() {
         at += reader.read(&mut read[at..]).unwrap();
     }
     assert!(read == value(1));
-    drop(reader);
+    drop(view);
     base.compare_purged(&model).unwrap();
     // An older deletion of the same row takes nothing of the newer one with it.
     base.delete(&key(1)).unwrap();
     base.put(&key(1), &value(3), Mode::Insert).unwrap();
-    let pin = Active::pin(&base.transactions.active, base.transactions.ids());
+    let view = base.transactions.view();
     base.delete(&key(1)).unwrap();
     model.remove(&key(1)[..]);
     base.purge_all();
     let mut raw = Vec::new();
     assert!(base.clustered.get_into(&key(1), &mut raw).unwrap().unwrap().is_deleted());
-    drop(pin);
+    drop(view);
     base.compare_purged(&model).unwrap();
 }
 
@@ -204,7 +202,7 @@ fn temporary_rows_leave_nothing_in_the_log() {
     let ids = base.transactions.ids();
     let space = base.pool.attach(ids.space().unwrap(), crate::buffer::Durability::Temporary);
     let tree = crate::store::Tree::new(base.pool.clone(), space.clone(), base.transactions.no_hash.clone());
-    let stream = base.transactions.streams().temporary();
+    let stream = Arc::new(base.transactions.streams().temporary());
     let target = super::RowTarget {
         name: "temporary",
         clustered: &tree,
@@ -224,10 +222,8 @@ fn temporary_rows_leave_nothing_in_the_log() {
         }
     }
     let mut trx = Trx::new(&base.transactions);
-    let mut lock = base.transactions.lock_row(&target, &key(3)).unwrap();
-    trx.change(&mut lock, &target, &key(3), None, false).unwrap();
+    change(&mut trx, &target, &key(3), None).unwrap();
     trx.rollback().unwrap();
-    drop(lock);
     let mut value = Vec::new();
     assert!(super::read::get(&tree, &key(3), &mut value).unwrap());
     assert!(value == row(3, 11));
@@ -242,7 +238,7 @@ fn temporary_rows_ask_for_no_room_in_the_log() {
     let disk = SimulatedDisk::new(1);
     let setup = Setup::simulated(&disk, &SimulatedEnv::new(5));
     let base = Base::open(Setup { purge: false, frames: 1024, ..setup }).unwrap();
-    let stream = base.transactions.streams().temporary();
+    let stream = Arc::new(base.transactions.streams().temporary());
     let ids = base.transactions.ids();
     let space = base.pool.attach(ids.space().unwrap(), crate::buffer::Durability::Temporary);
     let tree = crate::store::Tree::new(base.pool.clone(), space.clone(), base.transactions.no_hash.clone());
@@ -282,9 +278,8 @@ fn rows_of_a_dropped_table_are_passed_over() {
     base.put(b"gone", &row(1, 1), Mode::Put).unwrap();
     base.delete(b"gone").unwrap();
     let mut trx = Trx::new(&base.transactions);
-    let mut lock = base.transactions.lock_row(&target, b"x").unwrap();
     let long = vec![7; 5000];
-    trx.change(&mut lock, &target, b"x", Some((Value::Bytes(&long), Mode::Put)), false).unwrap();
+    change(&mut trx, &target, b"x", Some(&long)).unwrap();
     for tree in [&base.clustered, &base.unique, &base.plain] {
         base.pool.detach(tree.space(), base.pool.ground().log.end());
     }

@@ -4,7 +4,7 @@ use std::thread;
 
 use super::{
     super::{Trx, row::INDEXED},
-    Base, Mode, Rows, Setup, Value, keys_of, read,
+    Base, Mode, Rows, Setup, Value, change, keys_of, lock, read,
 };
 use crate::{
     disk::simulated::SimulatedDisk,
@@ -70,10 +70,8 @@ fn rows_and_entries_stay_one_under_contention() {
                             // A change that is taken back.
                             let secondaries = base.secondaries();
                             let target = base.target(&secondaries);
-                            let mut lock = base.transactions.lock_row(&target, &key).unwrap();
                             let mut trx = Trx::new(&base.transactions);
-                            let new = Some((Value::Bytes(&value), Mode::Put));
-                            let done = trx.change(&mut lock, &target, &key, new, false).map(drop);
+                            let done = change(&mut trx, &target, &key, Some(&value));
                             trx.rollback().unwrap();
                             done
                         }
@@ -120,17 +118,15 @@ fn no_increment_is_lost_and_the_log_is_enough() {
                     let key = [draw(3) as u8];
                     let secondaries = base.secondaries();
                     let target = base.target(&secondaries);
-                    let mut lock = base.transactions.lock_row(&target, &key).unwrap();
+                    let mut trx = Trx::new(&base.transactions);
                     let mut value = vec![0; 11];
-                    let _ = read::get(&base.clustered, &key, &mut value).unwrap();
+                    lock(&mut trx, &target, &key, &mut value).unwrap();
                     value.resize(11, 0);
                     let next = number(&value) + 1;
                     value[2] = next as u8;
                     value[3..].copy_from_slice(&next.to_le_bytes());
-                    let mut trx = Trx::new(&base.transactions);
-                    trx.change(&mut lock, &target, &key, Some((Value::Bytes(&value), Mode::Put)), true)
-                        .unwrap();
-                    trx.committed();
+                    change(&mut trx, &target, &key, Some(&value)).unwrap();
+                    trx.commit().unwrap();
                 }
             })
         })

@@ -1,0 +1,138 @@
+//! Cursors that lock the rows they give.
+//!
+//! **Purpose.** Each row is locked and read as it is now; where the level locks gaps, no row comes between those that were
+//! given.
+//!
+//! **Invariants.** The keys between two rows are locked before it is believed that there is none. A range that is known
+//! beforehand is locked as a whole at its first step. A cursor that goes wherever it is told finds the next entry, locks
+//! up to there, and looks once more whether that is the next one. A row of an index is locked in the tree of the rows;
+//! whether it has the index key by then is looked at after that.
+//!
+//! **May touch.** What `cursor` may touch.
+
+use core::ops::Bound;
+
+use super::{At, Cursor, Move, Reader, Seek, split};
+use crate::{
+    error::Result,
+    scope::{Inner, Scope},
+    transaction::locks::{RowMode, TableMode},
+};
+
+/// The lock on a table that goes before locks on its rows.
+pub(crate) fn intention(mode: RowMode) -> TableMode {
+    match mode {
+        RowMode::Shared => TableMode::IntentionShared,
+        RowMode::Exclusive => TableMode::IntentionExclusive,
+    }
+}
+
+impl Cursor {
+    /// From now on it moves in this range alone, sees what it sees now, and keeps others from adding to it if it locks.
+    pub(crate) fn settle(&mut self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
+        self.settled = true;
+        match self.reader.clone() {
+            Reader::Session => Ok(()),
+            Reader::Alone => {
+                self.take_view(self.engine.transactions.view().into());
+                Ok(())
+            }
+            Reader::Within(scope, lock) => scope.call(|inner| match lock.or(scope.lock_of_reads()) {
+                None => {
+                    if let Some(view) = scope.view_of_plain_read(inner) {
+                        self.take_view(view);
+                    }
+                    Ok(())
+                }
+                Some(mode) => {
+                    self.intend(&scope, inner, mode)?;
+                    self.range_locked = true;
+                    scope.lock_range(inner, &self.tree, lower, upper)
+                }
+            }),
+        }
+    }
+
+    /// Locks the table that its rows are of.
+    fn intend(&self, scope: &Scope, inner: &mut Inner, mode: RowMode) -> Result<()> {
+        scope.intend(inner, self.table.space(), intention(mode))?;
+        // What was waited for may have emptied the table: this cursor is over what it was before.
+        self.tree.space().check_live()
+    }
+
+    /// Moves to the next row that is there now, and locks it.
+    pub(super) fn find_locked(
+        &mut self,
+        scope: &Scope,
+        inner: &mut Inner,
+        mode: RowMode,
+        to: Move<'_>,
+        wanted: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<bool> {
+        self.intend(scope, inner, mode)?;
+        let on = to.on();
+        let mut found = self.step_locked(scope, inner, to)?;
+        while found && wanted(self.entries.key()) {
+            let Self { table, tree, entries, long, owner, .. } = self;
+            let is_there = scope.locked(inner, |trx| {
+                let call = table.enter()?;
+                tree.space().check_live()?;
+                if call.clustered.space().id() == tree.space().id() {
+                    trx.read_locked(tree, entries.key(), mode, true, long, || owner.clone())
+                } else {
+                    let space = tree.space().id();
+                    let (index_key, key) = split(entries.key(), space, || owner.clone())?;
+                    let is_there =
+                        trx.read_locked(&call.clustered, key, mode, true, long, || owner.clone())?;
+                    Ok(is_there && call.is_indexed(space, &index_key, long))
+                }
+            })?;
+            if is_there {
+                self.at = At::LongRow;
+                return Ok(true);
+            }
+            found = self.step_locked(scope, inner, on)?;
+        }
+        Ok(false)
+    }
+
+    /// Moves to the next entry, be it a row or not, between which and this one there is none and none will be.
+    fn step_locked(&mut self, scope: &Scope, inner: &mut Inner, to: Move<'_>) -> Result<bool> {
+        if self.range_locked || !scope.locks_gaps() {
+            return self.make(to);
+        }
+        let here = self.entries.key().to_vec();
+        let to = match to {
+            Move::To(seek) => seek,
+            Move::Next if self.entries.is_new() => Seek::First,
+            Move::Prev if self.entries.is_new() => Seek::Last,
+            Move::Next => Seek::Above(&here),
+            Move::Prev => Seek::Below(&here),
+        };
+        let mut seen = None;
+        loop {
+            let found = self.make(Move::To(to))?;
+            let now = found.then(|| self.entries.key().to_vec());
+            if seen.as_ref() == Some(&now) {
+                return Ok(found);
+            }
+            let there = now.as_deref().map_or(Bound::Unbounded, Bound::Included);
+            let (lower, upper) = match to {
+                Seek::First => (Bound::Unbounded, there),
+                Seek::AtLeast(key) => (Bound::Included(key), there),
+                Seek::Above(key) => (Bound::Excluded(key), there),
+                Seek::Last => (there, Bound::Unbounded),
+                Seek::AtMost(key) => (there, Bound::Included(key)),
+                Seek::Below(key) => (there, Bound::Excluded(key)),
+            };
+            scope.lock_range(inner, &self.tree, lower, upper)?;
+            seen = Some(now);
+        }
+    }
+
+    fn make(&mut self, to: Move<'_>) -> Result<bool> {
+        let _call = self.table.enter()?;
+        self.tree.space().check_live()?;
+        to.make(&mut self.entries)
+    }
+}

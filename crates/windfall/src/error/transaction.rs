@@ -1,0 +1,43 @@
+//! What can come of a transaction's calls.
+//!
+//! **Purpose.** Says why a transaction does not do what was asked, and whether it can go on.
+//!
+//! **Invariants.** After [`TransactionError::Changed`] and [`TransactionError::TableChanged`] the transaction goes on as if
+//! the call had not been made, but to ask again is in vain: its snapshot stays what it is.
+//!
+//! **May touch.** `sync`.
+
+use super::Owner;
+use crate::sync::Arc;
+
+/// Why a transaction did not do what it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransactionError {
+    /// A strict snapshot does not see the row that is there now.
+    #[error("a row of {0} has changed since this transaction's snapshot: roll it back and begin it again")]
+    Changed(Owner),
+    /// What the name stands for has been made, or truncated, since the snapshot.
+    #[error(
+        "table definition changed: {0} was made or truncated after this transaction's snapshot: end it and begin it again"
+    )]
+    TableChanged(Owner),
+    /// It only reads.
+    #[error("this transaction only reads: begin one without `read_only` to change or lock rows")]
+    ReadOnly,
+    /// It was taken back after an error that left no other way.
+    #[error("this transaction was rolled back ({0}): begin another one")]
+    RolledBack(Arc<str>),
+    /// A call of it is under way.
+    #[error("a call of this transaction is under way: it does one at a time, and none from within the other")]
+    Busy,
+    /// There is no savepoint of this name.
+    #[error("there is no savepoint {0:?}: it was never set, or was released, or rolled back over")]
+    NoSavepoint(Arc<str>),
+    /// A read that locks, outside of a transaction.
+    #[error("a lock lasts as long as a transaction: begin one, and ask the table `within` it")]
+    Outside,
+    /// The transaction is one of another database.
+    #[error("the transaction belongs to another database: begin one on the database of the table")]
+    OtherDatabase,
+}

@@ -1,0 +1,333 @@
+//! What the calls of a transaction share.
+//!
+//! **Purpose.** Between two calls it keeps the transaction, its view, its savepoints, and the tables it has a lock on;
+//! it runs a call, which waits where it has to and begins anew then.
+//!
+//! **Invariants.** One call at a time: who comes meanwhile is refused, be it the same thread. Inside a table's gate
+//! nobody waits for a lock: a blocked call leaves it ([`Scope::locked`]). The lock on a table comes before the first change or locking
+//! read of it, so a statement on the table finds all transactions that have to do with it. A deadlock takes the
+//! transaction back, all other errors of a lock the call.
+//!
+//! **May touch.** `engine`, `session`, `transaction`.
+
+use core::ops::Bound;
+
+use smallvec::SmallVec;
+
+use crate::{
+    engine::Engine,
+    error::{Error, LockError, Result, TransactionError},
+    ids::{Lsn, SpaceId, TrxId},
+    session::SessionUndo,
+    store::Tree,
+    sync::{
+        Arc, Mutex, Rank,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    transact::{Isolation, TransactionOptions},
+    transaction::{
+        ReadView, Rules, Savepoint, Stop, Suspended, Trx,
+        locks::{Patience, RowMode, TableMode, Wanted},
+    },
+};
+
+/// A transaction between its calls.
+#[derive(Debug)]
+pub struct Scope {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) options: TransactionOptions,
+    inner: Mutex<Inner>,
+    /// The transaction's id, also while a call is under way.
+    id: AtomicU64,
+    /// Its handle is gone.
+    abandoned: AtomicBool,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Open,
+    Committed,
+    RolledBack(Arc<str>),
+}
+
+/// What a call works on.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    phase: Phase,
+    trx: Suspended,
+    view: Option<Arc<ReadView>>,
+    /// The tables that are locked, and whether they may be changed.
+    tables: SmallVec<[(SpaceId, TableMode); 4]>,
+    savepoints: Vec<(Arc<str>, Savepoint)>,
+    /// Whose temporary tables were changed.
+    sessions: SmallVec<[Arc<SessionUndo>; 1]>,
+}
+
+impl Scope {
+    pub fn new(engine: Arc<Engine>, options: TransactionOptions) -> Self {
+        let wants_view = options.snapshot && options.isolation >= Isolation::RepeatableRead;
+        let inner = Inner {
+            phase: Phase::Open,
+            trx: Suspended::default(),
+            view: wants_view.then(|| Arc::new(engine.transactions.view())),
+            tables: SmallVec::new(),
+            savepoints: Vec::new(),
+            sessions: SmallVec::new(),
+        };
+        let inner = Mutex::new(Rank::Scope, inner);
+        Self { engine, options, inner, id: AtomicU64::new(TrxId::NONE.0), abandoned: AtomicBool::new(false) }
+    }
+
+    /// Runs a call, or a part of one.
+    pub fn call<T>(&self, run: impl FnOnce(&mut Inner) -> Result<T>) -> Result<T> {
+        let mut inner = self.inner.try_lock().ok_or(TransactionError::Busy)?;
+        match &inner.phase {
+            Phase::Open => {}
+            Phase::Committed => return Err(TransactionError::RolledBack("it was committed".into()).into()),
+            Phase::RolledBack(why) => return Err(TransactionError::RolledBack(why.clone()).into()),
+        }
+        self.engine.check_open()?;
+        let done = run(&mut inner);
+        if let Err(error @ Error::Lock(LockError::Deadlock(_))) = &done {
+            self.end_by(&mut inner, error.to_string().into())?;
+        }
+        drop(inner);
+        self.end_if_abandoned();
+        done
+    }
+
+    /// Takes it back, and says why to those who ask later.
+    fn end_by(&self, inner: &mut Inner, why: Arc<str>) -> Result<()> {
+        inner.phase = Phase::RolledBack(why);
+        let trx = self.resume(inner);
+        let done = trx.rollback().map(drop);
+        self.let_go(inner);
+        done
+    }
+
+    fn let_go(&self, inner: &mut Inner) {
+        inner.view = None;
+        inner.savepoints.clear();
+        for undo in inner.sessions.drain(..) {
+            self.engine.transactions.purge_temporary(undo.stream());
+        }
+    }
+
+    fn resume(&self, inner: &mut Inner) -> Trx<'_> {
+        Trx::resume(&self.engine.transactions, core::mem::take(&mut inner.trx))
+    }
+
+    /// Runs something with the transaction itself. If it panics the transaction is taken back.
+    fn with_trx<T>(&self, inner: &mut Inner, run: impl FnOnce(&mut Trx<'_>) -> T) -> T {
+        // Until it is back in its place there is none to go on with.
+        let phase = core::mem::replace(&mut inner.phase, Phase::RolledBack("a call of it panicked".into()));
+        // What it has not looked at yet has not changed for it.
+        let view = inner.view.clone().filter(|_| self.options.isolation == Isolation::Snapshot);
+        let mut trx = self.resume(inner);
+        trx.rules = Rules { gaps: self.locks_gaps(), strict: view.as_deref() };
+        let done = run(&mut trx);
+        self.id.store(trx.id().0, SeqCst);
+        inner.trx = trx.suspend();
+        inner.phase = phase;
+        done
+    }
+
+    /// Whether what was missing stays missing where a read locks.
+    pub fn locks_gaps(&self) -> bool {
+        self.options.isolation >= Isolation::RepeatableRead
+    }
+
+    /// How plain reads lock what they give, if they do.
+    pub fn lock_of_reads(&self) -> Option<RowMode> {
+        (self.options.isolation == Isolation::Serializable).then_some(RowMode::Shared)
+    }
+
+    /// How long a call waits for a lock.
+    fn patience(&self) -> Patience {
+        match self.options.lock_wait.unwrap_or_else(|| self.engine.lock_wait()) {
+            at_most if at_most.is_zero() => Patience::NoWait,
+            at_most => Patience::AtMost(at_most),
+        }
+    }
+
+    /// The transaction's one view.
+    pub fn view<'i>(&self, inner: &'i mut Inner) -> &'i Arc<ReadView> {
+        inner.view.get_or_insert_with(|| Arc::new(self.engine.transactions.view()))
+    }
+
+    /// The view of a plain read that begins now, at levels that have any.
+    pub fn view_of_plain_read(&self, inner: &mut Inner) -> Option<Arc<ReadView>> {
+        (self.options.isolation != Isolation::ReadUncommitted).then(|| self.view_of_read(inner))
+    }
+
+    /// A view for a read that begins now.
+    pub fn view_of_read(&self, inner: &mut Inner) -> Arc<ReadView> {
+        match self.options.isolation {
+            Isolation::RepeatableRead | Isolation::Snapshot => self.view(inner).clone(),
+            _ => Arc::new(self.engine.transactions.view()),
+        }
+    }
+
+    /// Locks a table, once, as long as the transaction lasts.
+    pub fn intend(&self, inner: &mut Inner, space: SpaceId, mode: TableMode) -> Result<()> {
+        let is_enough = |held: TableMode| held == mode || held == TableMode::IntentionExclusive;
+        if inner.tables.iter().any(|(known, held)| *known == space && is_enough(*held)) {
+            return Ok(());
+        }
+        let locker = self.with_trx(inner, |trx| trx.locker())?;
+        let wanted = Wanted::Table(space, mode);
+        self.engine.transactions.row_locks().acquire(&locker, wanted, self.patience())?;
+        inner.tables.push((space, mode));
+        Ok(())
+    }
+
+    /// Runs one attempt after the other of a call that changes or locks, until one is not blocked. An attempt passes the
+    /// gate of its table and leaves it. A call that fails has done nothing.
+    pub fn locked<T>(
+        &self,
+        inner: &mut Inner,
+        mut attempt: impl FnMut(&mut Trx<'_>) -> Result<T, Stop>,
+    ) -> Result<T> {
+        let patience = self.patience();
+        self.with_trx(inner, |trx| {
+            let start = trx.savepoint();
+            loop {
+                let stopped = match attempt(trx) {
+                    Ok(done) => return Ok(done),
+                    Err(Stop::Blocked(blocked)) => {
+                        self.engine.transactions.await_lock(trx, blocked, patience).err()
+                    }
+                    Err(Stop::Failed(error)) => Some(error),
+                };
+                if let Some(error) = stopped {
+                    trx.roll_back_to(&start)?;
+                    return Err(error);
+                }
+            }
+        })
+    }
+}
+
+impl Scope {
+    /// The transaction's number, if it has one.
+    pub fn id(&self) -> Option<u64> {
+        Some(self.id.load(SeqCst)).filter(|id| *id != TrxId::NONE.0)
+    }
+
+    /// Refuses what a transaction that only reads must not do.
+    ///
+    /// # Errors
+    /// [`TransactionError::ReadOnly`].
+    pub fn check_may_change(&self) -> Result<()> {
+        if self.options.read_only { Err(TransactionError::ReadOnly.into()) } else { Ok(()) }
+    }
+
+    /// Locks a range of keys against new ones, where the level locks gaps.
+    pub fn lock_range(
+        &self,
+        inner: &mut Inner,
+        tree: &Tree,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Result<()> {
+        self.with_trx(inner, |trx| trx.lock_range(tree, lower, upper))
+    }
+
+    pub fn commit(&self) -> Result<()> {
+        let end = self.call(|inner| {
+            let trx = self.resume(inner);
+            inner.phase = Phase::Committed;
+            let end = trx.commit();
+            self.let_go(inner);
+            end
+        })?;
+        if end > Lsn::ZERO {
+            self.engine.log.commit(end, self.engine.flush_log())?;
+        }
+        self.engine.env.breathe();
+        Ok(())
+    }
+
+    pub fn roll_back(&self) -> Result<()> {
+        self.call(|inner| self.end_by(inner, "it was asked to".into()))
+    }
+
+    /// The handle has gone. If a call is under way that takes the transaction back when it ends.
+    pub fn abandon(&self) {
+        self.abandoned.store(true, SeqCst);
+        self.end_if_abandoned();
+    }
+
+    fn end_if_abandoned(&self) {
+        if self.abandoned.load(SeqCst)
+            && let Some(mut inner) = self.inner.try_lock()
+            && matches!(inner.phase, Phase::Open)
+        {
+            // What keeps it from that has stopped the database, and everybody is told.
+            let _ = self.end_by(&mut inner, "its handle was dropped".into());
+        }
+    }
+
+    pub fn set_savepoint(&self, name: &str) -> Result<()> {
+        self.call(|inner| {
+            let here = inner.trx.savepoint();
+            inner.savepoints.retain(|(known, _)| **known != *name);
+            inner.savepoints.push((name.into(), here));
+            Ok(())
+        })
+    }
+
+    pub fn roll_back_to(&self, name: &str) -> Result<()> {
+        self.call(|inner| {
+            let place = inner.place_of(name)?;
+            inner.savepoints.truncate(place + 1);
+            let savepoint = inner.savepoints[place].1.clone();
+            self.with_trx(inner, |trx| trx.roll_back_to(&savepoint))
+        })
+    }
+
+    pub fn release(&self, name: &str) -> Result<()> {
+        self.call(|inner| {
+            let place = inner.place_of(name)?;
+            inner.savepoints.truncate(place);
+            Ok(())
+        })
+    }
+
+    pub fn atomically<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
+        let (start, set) = self.call(|inner| Ok((inner.trx.savepoint(), inner.savepoints.len())))?;
+        let done = run();
+        if done.is_err() && matches!(self.inner.try_lock().as_deref(), Some(Inner { phase: Phase::Open, .. })) {
+            self.call(|inner| {
+                inner.savepoints.truncate(set);
+                self.with_trx(inner, |trx| trx.roll_back_to(&start))
+            })?;
+        }
+        done
+    }
+}
+
+impl Inner {
+    /// The transaction's id, if it has one.
+    pub fn own(&self) -> TrxId {
+        self.trx.id()
+    }
+
+    /// Notes that temporary tables of a session are changed.
+    pub fn uses(&mut self, undo: &Arc<SessionUndo>) {
+        if !self.sessions.iter().any(|known| Arc::ptr_eq(known, undo)) {
+            self.sessions.push(undo.clone());
+        }
+    }
+
+    fn place_of(&self, name: &str) -> Result<usize> {
+        let place = self.savepoints.iter().position(|(known, _)| **known == *name);
+        Ok(place.ok_or_else(|| TransactionError::NoSavepoint(name.into()))?)
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        self.abandon();
+    }
+}

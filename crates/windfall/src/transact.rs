@@ -1,0 +1,186 @@
+//! Transactions of many calls.
+//!
+//! **Purpose.** Begins a transaction, ends it, and takes back a part of it. What is done in it is done by tables that stand
+//! within it ([`Table::within`](crate::Table::within)).
+//!
+//! **Invariants.** A transaction does one call at a time. It ends once, by commit, by rollback, or by an error that leaves no
+//! other way; a handle that is dropped rolls back. A call that fails has changed nothing, and the transaction goes on.
+//!
+//! **May touch.** `scope`.
+
+use core::time::Duration;
+
+use crate::{
+    engine::Engine,
+    error::Result,
+    scope::Scope,
+    sync::Arc,
+};
+
+/// What a transaction sees of others, with the meanings that users of MariaDB know.
+///
+/// A *plain read* locks nothing. All else, changes and reads that lock ([`Table::get_for_update`]), is of the newest
+/// version of a row, and waits for whoever is changing it.
+///
+/// [`Table::get_for_update`]: crate::Table::get_for_update
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Isolation {
+    /// A plain read gives the newest version, committed or not.
+    ReadUncommitted,
+    /// Each plain read gives what was committed when it began.
+    ReadCommitted,
+    /// All plain reads give what was committed at the first of them. Locked ranges stay as they are.
+    #[default]
+    RepeatableRead,
+    /// As [`Isolation::RepeatableRead`], and a row that has changed since is neither changed nor locked:
+    /// [`TransactionError::Changed`](crate::error::TransactionError::Changed). So no update is lost.
+    Snapshot,
+    /// Every plain read locks what it gives, and the gaps between, as a read for share.
+    Serializable,
+}
+
+/// How a transaction begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransactionOptions {
+    pub(crate) isolation: Isolation,
+    pub(crate) read_only: bool,
+    pub(crate) snapshot: bool,
+    pub(crate) lock_wait: Option<Duration>,
+}
+
+impl TransactionOptions {
+    /// At this level; [`Isolation::RepeatableRead`] without.
+    #[must_use]
+    pub fn isolation(mut self, isolation: Isolation) -> Self {
+        self.isolation = isolation;
+        self
+    }
+
+    /// It changes and locks nothing.
+    #[must_use]
+    pub fn read_only(mut self) -> Self {
+        self.read_only = true;
+        self
+    }
+
+    /// What its plain reads see is settled when it begins, and not at the first of them. Of no account at levels without a
+    /// snapshot.
+    #[must_use]
+    pub fn consistent_snapshot(mut self) -> Self {
+        self.snapshot = true;
+        self
+    }
+
+    /// How long a call waits for a lock: not at all for zero. Without, as long as [`Options::lock_wait_timeout`] says.
+    ///
+    /// [`Options::lock_wait_timeout`]: crate::Options::lock_wait_timeout
+    #[must_use]
+    pub fn lock_wait(mut self, at_most: Duration) -> Self {
+        self.lock_wait = Some(at_most);
+        self
+    }
+}
+
+/// A transaction: many calls on many tables, all of which are there afterwards, or none.
+///
+/// ```
+/// # fn main() -> windfall::Result<()> {
+/// # let folder = std::env::temp_dir().join(format!("windfall-transaction-{}", std::process::id()));
+/// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+/// use windfall::{TableOptions, TransactionOptions};
+///
+/// let accounts = db.create_table("accounts", TableOptions::default())?;
+/// accounts.insert(b"alice", b"100")?;
+/// accounts.insert(b"bob", b"0")?;
+///
+/// let transfer = db.begin(TransactionOptions::default());
+/// let within = accounts.within(&transfer);
+/// within.get_for_update(b"alice")?;
+/// within.put(b"alice", b"60")?;
+/// within.put(b"bob", b"40")?;
+/// // Nobody else sees a part of it.
+/// assert_eq!(accounts.get(b"alice")?, Some(b"100".to_vec()));
+/// transfer.commit()?;
+/// assert_eq!(accounts.get(b"bob")?, Some(b"40".to_vec()));
+/// # db.close()?;
+/// # std::fs::remove_dir_all(folder).ok();
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "a transaction that is dropped is rolled back"]
+pub struct Transaction {
+    pub(crate) scope: Arc<Scope>,
+}
+
+impl Transaction {
+    pub(crate) fn begin(engine: Arc<Engine>, options: TransactionOptions) -> Self {
+        Self { scope: Arc::new(Scope::new(engine, options)) }
+    }
+
+    /// The number by which lists of locks and errors name it; `None` while it has neither changed nor locked anything.
+    pub fn id(&self) -> Option<u64> {
+        self.scope.id()
+    }
+
+    /// What it sees of others.
+    pub fn isolation(&self) -> Isolation {
+        self.scope.options.isolation
+    }
+
+    /// Makes all of it stay. When this returns it is as durable as `flush_log_at_trx_commit` says.
+    ///
+    /// # Errors
+    /// It was rolled back by an earlier error; the log takes no more, and then the database has stopped, and the next
+    /// opening decides.
+    pub fn commit(self) -> Result<()> {
+        self.scope.commit()
+    }
+
+    /// Takes all of it back.
+    ///
+    /// # Errors
+    /// What keeps it from that; the database has stopped then, and the next opening does it.
+    pub fn rollback(self) -> Result<()> {
+        self.scope.roll_back()
+    }
+
+    /// Sets a savepoint. One of the same name moves here.
+    ///
+    /// # Errors
+    /// The transaction has ended, or a call is under way.
+    pub fn savepoint(&self, name: &str) -> Result<()> {
+        self.scope.set_savepoint(name)
+    }
+
+    /// Takes back what was done since a savepoint, which stays; those set after it go. Locks are kept.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn rollback_to(&self, name: &str) -> Result<()> {
+        self.scope.roll_back_to(name)
+    }
+
+    /// Forgets a savepoint, and those set after it. What was done since stays done.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn release(&self, name: &str) -> Result<()> {
+        self.scope.release(name)
+    }
+
+    /// Does several calls as one statement: if it fails, what they have done is taken back, and the transaction goes on.
+    ///
+    /// # Errors
+    /// Those of `run`.
+    pub fn atomically<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.scope.atomically(run)
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        self.scope.abandon();
+    }
+}

@@ -1,0 +1,89 @@
+//! Who is in whose way.
+//!
+//! **Purpose.** A call that changes or locks a row finds out whether another transaction keeps it from that, and waits for
+//! it where it holds nothing.
+//!
+//! **Invariants.** Who has changed an entry and not ended has it locked: the entry's transaction says so, and costs
+//! nothing. Who is to wait for him makes that lock explicit and queues up behind it. A call says that it is blocked by
+//! [`Stop`], gives back its turn at the row, the table's gate and all latches, waits ([`Transactions::await_lock`]), and
+//! begins anew: what it found may have changed. So no call waits for a transaction while anybody could be waiting for that
+//! call but for its transaction's locks, and of these the lock table sees every circle.
+//!
+//! A call from within the source of a value is inside another call: it is refused in place of waiting.
+//!
+//! **May touch.** `ids`, `error`, the rest of this floor.
+
+use super::{
+    Transactions,
+    locks::{Patience, RowMode, RowName, Wanted},
+    trx::Trx,
+};
+use crate::{
+    error::{Error, Result, UsageError},
+    ids::TrxId,
+    page::EntryHeader,
+    sync::is_nested,
+};
+
+/// What keeps a call from going on.
+#[derive(Clone, Debug)]
+pub enum Blocked {
+    /// This transaction has changed it and has not ended.
+    Writer(TrxId, RowName, RowMode),
+    /// Others have locked it.
+    Row(RowName, RowMode),
+    /// Others have locked a range in which it would be a new entry.
+    Range(RowName),
+}
+
+/// Why a call ends before it has done what it was to do.
+#[derive(Debug)]
+pub enum Stop {
+    /// It has to wait, and to begin anew then.
+    Blocked(Blocked),
+    /// It has failed.
+    Failed(Error),
+}
+
+impl<E: Into<Error>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl Transactions {
+    /// Whether a version is of another transaction that has not ended.
+    pub fn is_open(&self, header: EntryHeader, me: TrxId) -> bool {
+        header.trx != me && self.active.is_active(header.trx)
+    }
+
+    /// Waits until what was in the way is not any more. What is locked then belongs to the transaction.
+    ///
+    /// # Errors
+    /// [`LockError`](crate::error::LockError); from within another call there is no waiting at all.
+    pub fn await_lock(&self, trx: &mut Trx<'_>, blocked: Blocked, patience: Patience) -> Result<()> {
+        if is_nested() {
+            let what = "another transaction has locked this row, and a call from within the source of a value does not \
+                        wait for it";
+            return Err(UsageError::Other(what.into()).into());
+        }
+        let me = trx.locker()?;
+        let wanted = match blocked {
+            Blocked::Writer(holder, row, mode) => {
+                let explicit = match self.active.locker(holder, &self.row_locks) {
+                    Some(holder) => self.row_locks.make_explicit(&holder, row.clone()),
+                    None => false,
+                };
+                // If it has ended meanwhile there is nothing to wait for.
+                if !explicit {
+                    return Ok(());
+                }
+                Wanted::Row(row, mode)
+            }
+            Blocked::Row(row, mode) => Wanted::Row(row, mode),
+            Blocked::Range(row) => Wanted::Insert(row),
+        };
+        self.row_locks.acquire(&me, wanted, patience)?;
+        Ok(())
+    }
+}

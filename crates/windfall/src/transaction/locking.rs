@@ -1,0 +1,79 @@
+//! Reads that lock what they find.
+//!
+//! **Purpose.** A row is read as it is now and stays so until the transaction has ended; where the level locks gaps, a row
+//! that is missing stays missing.
+//!
+//! **Invariants.** A row is looked at and locked in one turn, so no call changes it in between. A range is locked before it is
+//! read: who inserts into it looks for locked ranges under the latch of the leaf, and has either inserted before the
+//! reader came to the leaf, and then the reader finds an entry of a transaction that has not ended and waits for it, or
+//! finds the range.
+//!
+//! **May touch.** `tree` and what is below, the rest of this floor.
+
+use core::ops::Bound;
+
+use super::{
+    conflict::{Blocked, Stop},
+    locks::{Patience, RowMode, RowName, Wanted},
+    read,
+    trx::Trx,
+};
+use crate::{
+    error::{LockError, Owner, Result},
+    store::Tree,
+};
+
+impl Trx<'_> {
+    /// Locks a row and reads it. `false` when there is none. Without `whole`, a value that lies in pages of its own is not read.
+    ///
+    /// # Errors
+    /// A row that has changed since a strict view was made; damage, I/O, a dropped table.
+    pub fn read_locked(
+        &mut self,
+        tree: &Tree,
+        key: &[u8],
+        mode: RowMode,
+        whole: bool,
+        out: &mut Vec<u8>,
+        owner: impl FnOnce() -> Owner,
+    ) -> Result<bool, Stop> {
+        let (floor, space) = (self.floor(), tree.space().id());
+        let name = || RowName { space, key: key.into() };
+        let _turn = floor.locks.lock_in_call(floor.locks.name(space, key))?;
+        let header = tree.get_into(key, out)?;
+        if let Some(header) = header {
+            if floor.is_open(header, self.id()) {
+                return Err(Stop::Blocked(Blocked::Writer(header.trx, name(), mode)));
+            }
+            self.check_unchanged(header, owner)?;
+        }
+        let locker = self.locker()?;
+        let Some(header) = header.filter(|header| !header.is_deleted()) else {
+            if self.rules.gaps {
+                floor.row_locks.lock_range(&locker, space, Bound::Included(key), Bound::Included(key));
+            }
+            return Ok(false);
+        };
+        // Its own change has it locked already.
+        if header.trx != self.id() {
+            match floor.row_locks.acquire(&locker, Wanted::Row(name(), mode), Patience::NoWait) {
+                Ok(()) => {}
+                Err(LockError::Busy { .. }) => return Err(Stop::Blocked(Blocked::Row(name(), mode))),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(!whole || read::resolve(tree, key, header, out)?)
+    }
+
+    /// Locks a range of keys against new ones, if the level locks gaps.
+    ///
+    /// # Errors
+    /// When the log takes no more.
+    pub fn lock_range(&mut self, tree: &Tree, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
+        if self.rules.gaps {
+            let locker = self.locker()?;
+            self.floor().row_locks.lock_range(&locker, tree.space().id(), lower, upper);
+        }
+        Ok(())
+    }
+}
