@@ -8,8 +8,12 @@
 //!
 //! **May touch.** `ids`, `sync`.
 
+mod lock;
+
 use core::fmt;
 use std::{io, path::PathBuf};
+
+pub use lock::{InTheWay, LockError};
 
 use crate::{
     ids::{Lsn, PageId, SpaceId},
@@ -35,6 +39,9 @@ pub enum Error {
     /// A table, index or row that does not exist, or exists already.
     #[error(transparent)]
     Schema(#[from] SchemaError),
+    /// A lock of a transaction that was not had.
+    #[error(transparent)]
+    Lock(#[from] LockError),
     /// The table or index of this handle was dropped, or truncated since an iterator on it began.
     #[error("{0} was dropped: open the table anew to see what has its name today")]
     TableDropped(Owner),

@@ -33,6 +33,7 @@ mod chains;
 pub mod fuzz;
 pub mod ids;
 pub mod lock;
+pub mod locks;
 mod purge;
 pub mod read;
 pub mod row;
