@@ -197,31 +197,47 @@ impl Pair {
         self.model.waits.iter().any(|who| who.trx == trx)
     }
 
-    /// Whoever was told of a deadlock is the lightest on a circle of the model, and ends its wait there, too.
-    fn follow_deadlocks(&mut self, root: u64) {
-        let mut victims = Vec::new();
-        while self.model.is_circle() {
-            let victim = (0..LOCKERS)
-                .find(|trx| {
-                    !victims.contains(trx)
-                        && self.waits(*trx)
-                        && self.desk.locks.waits().iter().all(|w| w.trx != self.lockers[*trx as usize].id())
-                        && self.model.reach(*trx).contains(trx)
-                })
-                .expect("a circle is left");
-            let reach = |from: u64, to: u64| self.model.reach(from).contains(&to);
-            let on_circle = |trx: &u64| reach(victim, *trx) && reach(*trx, victim);
-            let lightest = (0..LOCKERS).filter(on_circle).map(|trx| self.model.weight(trx)).min().unwrap();
-            let weight = self.model.weight(victim);
-            // Of several circles through the root one is broken after the other: each has the root.
-            assert!(weight == lightest || weight <= self.model.weight(root), "{victim} is too heavy");
-            assert!(
-                victim == root || weight < self.model.weight(root),
-                "of equals it is who has closed the circle"
-            );
-            self.model.stop(victim, "deadlock");
-            victims.push(victim);
+    /// Whether the lock table has told this one that it gives way.
+    fn gave_way(&self, trx: u64) -> bool {
+        let me = self.lockers[trx as usize].id();
+        let is_told = |table: &mut Table| {
+            let outcome = table.parties.get(me).and_then(|party| party.outcome.as_ref());
+            matches!(outcome, Some(Err(LockError::Deadlock(_))))
+        };
+        self.waits(trx) && self.desk.locks.step(is_told)
+    }
+
+    fn number(&self, trx: TrxId) -> u64 {
+        self.lockers.iter().position(|locker| locker.id() == trx).unwrap() as u64
+    }
+
+    /// What was just told of a circle is one of the model, and its lightest gives way; of equals the root.
+    fn check_circle(&self, root: u64) {
+        let circle = self.desk.locks.last_deadlock().unwrap().circle;
+        let circle: Vec<(u64, u64)> = circle.iter().map(|b| (self.number(b.trx), b.weight)).collect();
+        for (n, (trx, weight)) in circle.iter().enumerate() {
+            let who = self.model.waits.iter().find(|who| who.trx == *trx).expect("it waits");
+            let (next, _) = circle[(n + 1) % circle.len()];
+            assert!(self.model.blockers(who).contains(&next), "{trx} does not wait for {next}");
+            assert_eq!(*weight, self.model.weight(*trx));
+            assert!(circle[0].1 < *weight || circle[0].1 == *weight && (circle[0].0 == root || *trx != root));
         }
+        assert!(circle.iter().any(|(trx, _)| *trx == root));
+    }
+
+    /// As long as the model has a circle, somebody on one through the root was told to give way; the root itself last.
+    fn follow_deadlocks(&mut self, root: u64, before: u64) {
+        let mut victims: Vec<u64> = (0..LOCKERS).filter(|trx| self.gave_way(*trx)).collect();
+        victims.sort_by_key(|trx| *trx == root);
+        assert_eq!(victims.len() as u64, self.desk.locks.metrics().deadlocks - before);
+        if victims.len() == 1 {
+            self.check_circle(root);
+        }
+        let reach = |from: u64, to: u64| self.model.reach(from).contains(&to);
+        // A wait that ends closes no circle, so all of them were there at first.
+        assert!(victims.iter().all(|victim| reach(root, *victim) && reach(*victim, root)), "{victims:?}");
+        victims.into_iter().for_each(|victim| drop(self.model.stop(victim, "deadlock")));
+        assert!(!self.model.is_circle(), "a circle is left");
     }
 
     fn run(&mut self, op: &Op) {
@@ -237,6 +253,7 @@ impl Pair {
                 }
             }
             Op::Explicit(trx, n) => {
+                let deadlocks = locks.metrics().deadlocks;
                 assert!(locks.make_explicit(&self.lockers[trx as usize], key(n)));
                 let want = Want::Lock(Some(n), TableMode::Exclusive);
                 self.model.grant(trx, want);
@@ -246,7 +263,7 @@ impl Pair {
                     who.is_upgrade = true;
                 }
                 self.model.settle();
-                self.follow_deadlocks(trx);
+                self.follow_deadlocks(trx, deadlocks);
             }
             Op::Release(trx, n) if !self.waits(trx) => {
                 locks.release_row(&self.lockers[trx as usize], &key(n));
@@ -296,6 +313,7 @@ impl Pair {
             let expected = blockers.iter().map(|trx| self.lockers[*trx as usize].id()).collect();
             assert_eq!(others, expected, "{who:?} is told of others");
         }
+        let deadlocks = self.desk.locks.metrics().deadlocks;
         let found = self.desk.locks.step(|table| table.take_or_join(&me, wanted(want), now));
         if blockers.is_empty() {
             assert_eq!(found, Ok(true), "{who:?}");
@@ -305,7 +323,7 @@ impl Pair {
         } else {
             assert_eq!(found, Ok(false), "{who:?}");
             self.model.waits.push(who);
-            self.follow_deadlocks(trx);
+            self.follow_deadlocks(trx, deadlocks);
         }
     }
 
@@ -330,7 +348,7 @@ impl Pair {
             };
             assert_eq!(told, expected, "locker {trx}");
         }
-        let locker = |trx: TrxId| self.lockers.iter().position(|l| l.id() == trx).unwrap() as u64;
+        let locker = |trx: TrxId| self.number(trx);
         let held = self.desk.locks.listing().into_iter().filter_map(|held| match held.lock {
             Lock::Table(_, mode) => Some((locker(held.trx), None, mode)),
             Lock::Row(row, mode) => Some((locker(held.trx), Some(row.key[0]), mode.into())),
@@ -359,7 +377,7 @@ impl Pair {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(2000))]
     #[test]
     fn behaves_as_its_rules(ops in prop::collection::vec(op(), 0..60)) {
         let mut pair = Pair::new();
@@ -367,15 +385,14 @@ proptest! {
             pair.run(op);
             pair.compare();
         }
-        while let Some(trx) = (0..LOCKERS).find(|trx| !pair.waits(*trx) && pair.lockers[*trx as usize].id().0 < pair.next * LOCKERS && !is_idle(&pair, *trx)) {
-            pair.end(trx);
-            pair.compare();
+        for _ in 0..LOCKERS {
+            for trx in 0..LOCKERS {
+                if !pair.waits(trx) {
+                    pair.end(trx);
+                    pair.compare();
+                }
+            }
         }
         prop_assert!(pair.model.waits.is_empty(), "somebody waits for nobody: {:?}", pair.model.waits);
     }
-}
-
-/// Whether a locker has nothing.
-fn is_idle(pair: &Pair, trx: u64) -> bool {
-    pair.model.weight(trx) == pair.model.weights[trx as usize]
 }

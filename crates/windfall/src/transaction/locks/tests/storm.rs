@@ -1,9 +1,11 @@
 //! Many threads that lock at random: nobody has what another one has, every wait ends, and nothing is left.
 
-use std::thread;
+use std::{
+    sync::{Barrier, atomic::AtomicI64},
+    thread,
+};
 
 use super::*;
-use crate::sync::atomic::AtomicI64;
 
 const THREADS: u64 = 32;
 const ROUNDS: u64 = 120;
@@ -43,6 +45,8 @@ fn transaction(
     let mut held = [None; KEYS as usize];
     let mut deadlocks = 0;
     for _ in 0..draw.below(8) {
+        // Others come while this one has locks.
+        thread::yield_now();
         let n = draw.below(KEYS);
         let key = name(SPACE, &n.to_string());
         let patience = match draw.below(4) {
@@ -101,11 +105,13 @@ fn a_storm_leaves_nothing_behind() {
     let inside = Inside::default();
     let first = (0..THREADS).map(|n| locks.locker(TrxId(n + 1)));
     let others = Mutex::new(Rank::Session, first.collect::<Vec<_>>());
+    let start = Barrier::new(THREADS as usize);
     let deadlocks: u64 = thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|n| {
-                let (locks, inside, others) = (&locks, &inside, &others);
+                let (locks, inside, others, start) = (&locks, &inside, &others, &start);
                 scope.spawn(move || {
+                    start.wait();
                     let mut draw = Draw(n + 1);
                     let mut round = |round| {
                         let me = locks.locker(TrxId(round * THREADS + n + 1));
@@ -151,8 +157,7 @@ fn a_long_chain_of_waits_is_searched_once() {
     assert_eq!((deadlock.circle.len() as u64, desk.locks.metrics().deadlocks), (MANY, 1));
     let victim = deadlock.victim().unwrap().0 - 1;
     assert_eq!(victim, MANY - 1, "the youngest of equals");
-    for n in (0..MANY).rev() {
-        desk.locks.end(&lockers[n as usize]);
-    }
-    desk.close(&lockers[MANY as usize..]);
+    let served_in_turn = [MANY - 1, 0].into_iter().chain(MANY..2 * MANY).chain(1..MANY - 1);
+    let lockers: Vec<_> = served_in_turn.map(|n| lockers[n as usize].clone()).collect();
+    desk.close(&lockers);
 }
