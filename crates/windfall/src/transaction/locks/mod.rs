@@ -129,7 +129,9 @@ impl Locks {
         }
         fence(SeqCst);
         if !planted(Bug::ServedAndNotWoken) {
-            woken.iter().for_each(|locker| locker.event().notify());
+            for locker in woken {
+                locker.event().notify();
+            }
         }
         result
     }

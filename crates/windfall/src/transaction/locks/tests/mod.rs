@@ -52,7 +52,9 @@ impl Desk {
 
     /// Everybody ends, and nothing is left.
     fn close(&self, lockers: &[Arc<Locker>]) {
-        lockers.iter().for_each(|locker| self.locks.end(locker));
+        for locker in lockers {
+            self.locks.end(locker);
+        }
         assert!(self.locks.step(|table| table.is_empty()), "{:?}", self.locks.listing());
     }
 }

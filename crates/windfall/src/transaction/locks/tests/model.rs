@@ -236,7 +236,9 @@ impl Pair {
         let reach = |from: u64, to: u64| self.model.reach(from).contains(&to);
         // A wait that ends closes no circle, so all of them were there at first.
         assert!(victims.iter().all(|victim| reach(root, *victim) && reach(*victim, root)), "{victims:?}");
-        victims.into_iter().for_each(|victim| drop(self.model.stop(victim, "deadlock")));
+        for victim in victims {
+            self.model.stop(victim, "deadlock");
+        }
         assert!(!self.model.is_circle(), "a circle is left");
     }
 
