@@ -291,11 +291,7 @@ fn look(
 }
 
 /// Index key and row key of an entry.
-pub(crate) fn split(
-    entry: &[u8],
-    space: SpaceId,
-    owner: impl FnOnce() -> Owner,
-) -> Result<(Vec<u8>, &[u8])> {
+pub(crate) fn split(entry: &[u8], space: SpaceId, owner: impl FnOnce() -> Owner) -> Result<(Vec<u8>, &[u8])> {
     secondary::split(entry).ok_or_else(|| {
         let what = "an entry of a secondary index makes no sense".into();
         CorruptError::Structure { owner: owner(), space, what }.into()

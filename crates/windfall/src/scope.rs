@@ -297,7 +297,8 @@ impl Scope {
     pub fn atomically<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
         let (start, set) = self.call(|inner| Ok((inner.trx.savepoint(), inner.savepoints.len())))?;
         let done = run();
-        if done.is_err() && matches!(self.inner.try_lock().as_deref(), Some(Inner { phase: Phase::Open, .. })) {
+        if done.is_err() && matches!(self.inner.try_lock().as_deref(), Some(Inner { phase: Phase::Open, .. }))
+        {
             self.call(|inner| {
                 inner.savepoints.truncate(set);
                 self.with_trx(inner, |trx| trx.roll_back_to(&start))

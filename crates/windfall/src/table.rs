@@ -268,7 +268,11 @@ impl Table {
 
     fn scope(&self) -> Result<&Arc<Scope>> {
         let scope = self.scope.as_ref().ok_or(TransactionError::Outside)?;
-        if Arc::ptr_eq(&scope.engine, &self.engine) { Ok(scope) } else { Err(TransactionError::OtherDatabase.into()) }
+        if Arc::ptr_eq(&scope.engine, &self.engine) {
+            Ok(scope)
+        } else {
+            Err(TransactionError::OtherDatabase.into())
+        }
     }
 
     /// The value of a row as it is now, which nobody else changes before the transaction has ended. Waits for whoever is

@@ -10,12 +10,7 @@
 
 use core::time::Duration;
 
-use crate::{
-    engine::Engine,
-    error::Result,
-    scope::Scope,
-    sync::Arc,
-};
+use crate::{engine::Engine, error::Result, scope::Scope, sync::Arc};
 
 /// What a transaction sees of others, with the meanings that users of MariaDB know.
 ///

@@ -120,6 +120,9 @@ fn net(bug: Bug) -> Net {
         }
         Bug::HalfAChangeWritten => Models("buffer/interleavings/stops"),
         Bug::FileGoesBeforeTheDrop => Models("tablespace"),
+        Bug::LocksPublishedLate | Bug::ServedAndNotWoken | Bug::EndedWriterLocks => {
+            Models("transaction/locks")
+        }
         Bug::FloorBeforeTheLog | Bug::EndNotNoted => Models("checkpoint"),
     }
 }
@@ -146,6 +149,9 @@ fn beside(bug: Bug) -> Option<Net> {
         }
         Bug::LateInstall | Bug::DropLeavesItUnknown => {
             Units("buffer::reclaim::tests::what_comes_behind_a_drop_goes_at_once")
+        }
+        Bug::EndedWriterLocks => {
+            Units("transaction::locks::tests::rules::the_lock_of_a_writer_is_made_explicit_until_it_ends")
         }
         Bug::FileBehindTheDeleter => Units("buffer::flush::tests::what_was_dropped_gets_no_file"),
         _ => return None,

@@ -193,6 +193,14 @@ bugs! {
     // transaction/lock.rs
     /// A call does not wait for the row that another one changes.
     RowNotLocked,
+    // transaction/locks/mod.rs
+    /// How many locks there are is published when the lock table was left.
+    LocksPublishedLate,
+    /// Who gives a lock back serves the next one and does not wake it.
+    ServedAndNotWoken,
+    // transaction/locks/table.rs
+    /// A transaction that has ended is given a lock for what it had written.
+    EndedWriterLocks,
     // transaction/mod.rs
     /// What was unfinished at a crash is not rolled back.
     RollbackForgotten,

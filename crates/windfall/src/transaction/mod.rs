@@ -50,10 +50,10 @@ mod version;
 mod tests;
 
 pub use active::{Active, Horizon, ReadView};
-pub use ids::Ids;
-pub use read::RowReader;
 pub use conflict::{Blocked, Stop};
+pub use ids::Ids;
 pub use locks::Locks;
+pub use read::RowReader;
 pub use row::{Edit, Mode, RowTarget, Secondary, Value, Watch};
 pub use secondary::{entry_key, index_key_of};
 pub use stream::Stream;

@@ -614,7 +614,8 @@ impl<'e> Trx<'e> {
         let mut mtr = Mtr::begin(tree.store())?;
         let mut located = tree.seek_for_change(&mut mtr, key, new.map(|(stored, _)| stored.len()))?;
         let header = located.header();
-        let is_settled = |trx| trx < self.floor().active().oldest() || trx == plan.settled || trx == self.id();
+        let is_settled =
+            |trx| trx < self.floor().active().oldest() || trx == plan.settled || trx == self.id();
         if let Some(header) = header
             && !(is_settled(header.trx) && (self.rules.strict.is_none() || header.trx == plan.settled))
         {
@@ -688,12 +689,7 @@ impl<'e> Trx<'e> {
         Ok(Some((version, end)))
     }
 
-    fn change_secondary(
-        &self,
-        planned: &Planned<'_>,
-        version: EntryHeader,
-        last: bool,
-    ) -> Result<Lsn, Stop> {
+    fn change_secondary(&self, planned: &Planned<'_>, version: EntryHeader, last: bool) -> Result<Lsn, Stop> {
         let Planned { tree, touch } = planned;
         let mut mtr = Mtr::begin(tree.store())?;
         let room = if matches!(touch.done, Done::Marked(_)) { None } else { Some(0) };

@@ -118,7 +118,14 @@ impl<'e> Trx<'e> {
     /// A transaction that has written nothing yet.
     pub fn new(floor: &'e Transactions) -> Self {
         let state = Suspended::default();
-        Self { floor, state, ended: false, rules: Rules::default(), way_back: WayBack::Promised, promise: None }
+        Self {
+            floor,
+            state,
+            ended: false,
+            rules: Rules::default(),
+            way_back: WayBack::Promised,
+            promise: None,
+        }
     }
 
     /// Goes on with one.
@@ -136,7 +143,14 @@ impl<'e> Trx<'e> {
     pub(super) fn found(floor: &'e Transactions, id: TrxId, last: UndoPos) -> Self {
         let logged = (last != UndoPos::NONE).then(|| (Stream::number_of(last), last));
         let state = Suspended { id, logged, ending: floor.active.ending(id), ..Suspended::default() };
-        Self { floor, state, ended: false, rules: Rules::default(), way_back: WayBack::AsksAtOnce, promise: None }
+        Self {
+            floor,
+            state,
+            ended: false,
+            rules: Rules::default(),
+            way_back: WayBack::AsksAtOnce,
+            promise: None,
+        }
     }
 
     pub(super) fn floor(&self) -> &'e Transactions {

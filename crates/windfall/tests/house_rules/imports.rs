@@ -15,6 +15,7 @@ const FLOORS: &[&[&str]] = &[
     &["page"],
     &["tree::store"],
     &["env"],
+    &["transaction::locks"],
     &["health"],
     &["disk"],
     &["log"],

@@ -193,11 +193,7 @@ impl Base {
         workers.push(env.spawn("records", Kind::Tenant, Arc::new(Event::new()), Box::new(record))?);
         let pool2 = pool.clone();
         let reclaim = move || {
-            if pool2.reclaim_step(&mut drop) {
-                Next::Again
-            } else {
-                Next::Idle(Duration::from_millis(20))
-            }
+            if pool2.reclaim_step(&mut drop) { Next::Again } else { Next::Idle(Duration::from_millis(20)) }
         };
         workers.push(env.spawn("reclaimer", Kind::Service, Arc::new(Event::new()), Box::new(reclaim))?);
         if purge {

@@ -1,0 +1,221 @@
+//! The lock table in many orders: beside transactions that end, and beside those who insert and write under a latch.
+
+use core::time::Duration;
+
+use super::*;
+use crate::{
+    env::ModelEnv,
+    sync::{
+        latch::Latch,
+        model::{explore, spawn},
+    },
+};
+
+const SPACE: SpaceId = SpaceId(20);
+
+fn locks() -> Arc<Locks> {
+    Arc::new(Locks::new(Arc::new(ModelEnv::default())))
+}
+
+fn row() -> RowName {
+    RowName { space: SPACE, key: b"k"[..].into() }
+}
+
+fn exclusive() -> Wanted {
+    Wanted::Row(row(), RowMode::Exclusive)
+}
+
+/// A leaf: its latch, and what stands there under one key, which is the writer's id.
+#[derive(Default)]
+struct Leaf {
+    latch: Latch,
+    writer: AtomicU64,
+}
+
+impl Leaf {
+    /// The writer of the entry, as of one moment.
+    fn read(&self) -> u64 {
+        loop {
+            let version = self.latch.version_while(|| true).expect("the frame keeps its page");
+            let writer = self.writer.load(Relaxed);
+            if self.latch.is(version) {
+                return writer;
+            }
+        }
+    }
+
+    /// Puts the entry, if that is allowed.
+    fn write(&self, id: TrxId, may: impl FnOnce() -> bool) -> bool {
+        self.latch.exclusive();
+        let may = may();
+        if may {
+            self.writer.store(id.0, Relaxed);
+            self.latch.release_changed();
+        } else {
+            self.latch.release_unchanged();
+        }
+        may
+    }
+}
+
+/// Three transactions queue for a row, each after a look without a wait, one of them for some time only; one is interrupted
+/// amid that.
+///
+/// Catches: one who gives back and does not wake who is served; two who have the row at once; a wait that ends twice.
+#[test]
+fn who_is_next_learns_of_it() {
+    explore(4000, &[Bug::ServedAndNotWoken], || {
+        let locks = locks();
+        let inside = Arc::new(AtomicU64::new(0));
+        let lockers = [1, 2, 3].map(|id| locks.locker(TrxId(id)));
+        let patience = [Patience::Forever, Patience::AtMost(Duration::from_millis(1)), Patience::Forever];
+        let threads = [0, 1, 2].map(|n| {
+            let (locks, inside, me) = (locks.clone(), inside.clone(), lockers[n].clone());
+            spawn(move || {
+                let outcome = locks.acquire(&me, exclusive(), patience[n]);
+                if outcome.is_ok() {
+                    assert_eq!(inside.fetch_add(1, SeqCst), 0, "two have the row");
+                    inside.fetch_sub(1, SeqCst);
+                }
+                locks.end(&me);
+                outcome
+            })
+        });
+        locks.interrupt(&lockers[2]);
+        let [first, second, third] = threads.map(|thread| thread.join().unwrap());
+        assert_eq!(first, Ok(()));
+        assert!(matches!(second, Ok(()) | Err(LockError::TimedOut { .. })), "{second:?}");
+        assert!(matches!(third, Ok(()) | Err(LockError::Interrupted)), "{third:?}");
+        assert_eq!(locks.metrics().held + locks.metrics().waiting, 0);
+    });
+}
+
+/// A writer ends while another transaction makes its lock explicit and queues behind it.
+///
+/// Catches: a lock that is entered for one who has given back all that it had: nobody gives that back.
+#[test]
+fn nobody_waits_for_one_who_has_ended() {
+    explore(4000, &[Bug::EndedWriterLocks, Bug::ServedAndNotWoken], || {
+        let locks = locks();
+        let writer = locks.locker(TrxId(1));
+        let others = [2, 3].map(|id| {
+            let (locks, writer, me) = (locks.clone(), writer.clone(), locks.locker(TrxId(id)));
+            spawn(move || {
+                locks.make_explicit(&writer, row());
+                locks.acquire(&me, exclusive(), Patience::Forever).unwrap();
+                locks.end(&me);
+            })
+        });
+        locks.end(&writer);
+        for thread in others {
+            thread.join().unwrap();
+        }
+        assert!(locks.listing().is_empty() && locks.waits().is_empty());
+        assert!(locks.may_write(None, SPACE, b"k"));
+    });
+}
+
+/// Two transactions wait for each other, and a third one for both.
+///
+/// Catches: a circle that nobody finds; a victim that is not woken.
+#[test]
+fn a_circle_is_broken_whoever_closes_it() {
+    explore(2000, &[Bug::ServedAndNotWoken], || {
+        let locks = locks();
+        let threads = [(1, [b'a', b'b']), (2, [b'b', b'a']), (3, [b'a', b'a'])].map(|(id, keys)| {
+            let (locks, me) = (locks.clone(), locks.locker(TrxId(id)));
+            spawn(move || {
+                let take = |key: u8| {
+                    let row = RowName { space: SPACE, key: [key].into() };
+                    locks.acquire(&me, Wanted::Row(row, RowMode::Exclusive), Patience::Forever)
+                };
+                let outcome = keys.into_iter().try_for_each(take);
+                locks.end(&me);
+                u64::from(matches!(outcome, Err(LockError::Deadlock(_))))
+            })
+        });
+        let told: u64 = threads.map(|thread| thread.join().unwrap()).iter().sum();
+        assert!(told <= 1 && told == locks.metrics().deadlocks, "{told} were told of a deadlock");
+    });
+}
+
+/// One locks a range and then reads the leaf, one inserts into it, and one whose range was elsewhere ends. An insert that the
+/// range did not keep out is seen.
+///
+/// Catches: a number of ranges that is published late, over a later one: the writer takes it that there are none.
+#[test]
+fn an_insert_sees_the_range_or_is_seen() {
+    explore(6000, &[Bug::LocksPublishedLate], || {
+        let locks = locks();
+        let leaf = Arc::new(Leaf::default());
+        let before = locks.locker(TrxId(1));
+        locks.lock_range(&before, SPACE, Bound::Included(b"a"), Bound::Included(b"b"));
+        let locker = {
+            let (locks, leaf, me) = (locks.clone(), leaf.clone(), locks.locker(TrxId(2)));
+            spawn(move || {
+                locks.lock_range(&me, SPACE, Bound::Included(b"j"), Bound::Included(b"l"));
+                let seen = leaf.read();
+                // It has locked the range: what it has seen stays as it is.
+                assert_eq!(leaf.read(), seen, "a phantom");
+                (me, seen)
+            })
+        };
+        let inserter = {
+            let (locks, leaf) = (locks.clone(), leaf.clone());
+            let id = TrxId(3);
+            spawn(move || leaf.write(id, || locks.may_insert(Some(id), SPACE, b"k")))
+        };
+        locks.end(&before);
+        let (me, seen) = locker.join().unwrap();
+        let inserted = inserter.join().unwrap();
+        assert_eq!(inserted, seen == 3, "an insert that was not kept out is not seen");
+        assert!(!locks.may_insert(None, SPACE, b"k") && locks.may_insert(None, SPACE, b"a"));
+        locks.end(&me);
+        assert!(locks.may_insert(None, SPACE, b"k"));
+    });
+}
+
+/// One locks a row to read it, as those do who lock; one writes it, and ends; one has another row, and ends. Who has locked
+/// the row finds no change in it until it ends.
+///
+/// Catches: a number of rows that is published late; a writer who passes by a lock; a locker who passes by a writer.
+#[test]
+fn a_row_that_is_locked_is_not_written() {
+    explore(6000, &[Bug::LocksPublishedLate, Bug::ServedAndNotWoken], || {
+        let locks = locks();
+        let leaf = Arc::new(Leaf::default());
+        let before = locks.locker(TrxId(1));
+        let elsewhere = RowName { space: SPACE, key: b"a"[..].into() };
+        locks.acquire(&before, Wanted::Row(elsewhere, RowMode::Shared), Patience::NoWait).unwrap();
+        let writer = locks.locker(TrxId(3));
+        let locker = {
+            let (locks, leaf, writer, me) =
+                (locks.clone(), leaf.clone(), writer.clone(), locks.locker(TrxId(2)));
+            spawn(move || {
+                loop {
+                    locks.acquire(&me, exclusive(), Patience::Forever).unwrap();
+                    let seen = leaf.read();
+                    if seen != writer.id().0 || !locks.make_explicit(&writer, row()) {
+                        assert_eq!(leaf.read(), seen, "somebody has written the row");
+                        break;
+                    }
+                    locks.release_row(&me, &row());
+                }
+                locks.end(&me);
+            })
+        };
+        let writes = {
+            let (locks, leaf) = (locks.clone(), leaf.clone());
+            spawn(move || {
+                while !leaf.write(writer.id(), || locks.may_write(Some(writer.id()), SPACE, b"k")) {
+                    locks.acquire(&writer, exclusive(), Patience::Forever).unwrap();
+                }
+                locks.end(&writer);
+            })
+        };
+        locks.end(&before);
+        locker.join().unwrap();
+        writes.join().unwrap();
+        assert!(locks.listing().is_empty() && locks.may_write(None, SPACE, b"k"));
+    });
+}

@@ -1,0 +1,61 @@
+//! What the lock table counts.
+//!
+//! **Purpose.** The numbers that tell whether transactions get into each other's way, and for how long.
+//!
+//! **Invariants.** All but `held` and `waiting` only grow.
+//!
+//! **May touch.** Nothing.
+
+use core::time::Duration;
+
+/// How many classes of waits the histogram has: the last one takes all that is longer.
+pub const WAIT_CLASSES: usize = 32;
+
+/// The numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LockMetrics {
+    /// Locks that are held: a table in each of its modes, a row, a range.
+    pub held: u64,
+    /// Transactions that wait.
+    pub waiting: u64,
+    /// Waits that were begun.
+    pub waits: u64,
+    /// What all waits that have ended took together.
+    pub wait_time: Duration,
+    /// The longest of them.
+    pub longest_wait: Duration,
+    /// How many waits took how long: class 0 is less than a microsecond, class `n` less than two to the `n`.
+    pub wait_classes: [u64; WAIT_CLASSES],
+    /// Waits whose time has passed.
+    pub timeouts: u64,
+    /// Circles that were broken.
+    pub deadlocks: u64,
+}
+
+impl LockMetrics {
+    /// A wait has ended.
+    pub(super) fn waited(&mut self, time: Duration) {
+        self.wait_time += time;
+        self.longest_wait = self.longest_wait.max(time);
+        let micros = time.as_micros();
+        let class = (u128::BITS - micros.leading_zeros()) as usize;
+        self.wait_classes[class.min(WAIT_CLASSES - 1)] += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_counted_by_its_power_of_two() {
+        let mut metrics = LockMetrics::default();
+        for micros in [0, 1, 2, 3, 4, 1000, u64::MAX / 2] {
+            metrics.waited(Duration::from_micros(micros));
+        }
+        let counted = |class: usize| metrics.wait_classes[class];
+        assert_eq!([0, 1, 2, 3, 10, 31].map(counted), [1, 1, 2, 1, 1, 1]);
+        assert_eq!(metrics.wait_classes.iter().sum::<u64>(), 7);
+        assert_eq!(metrics.longest_wait, Duration::from_micros(u64::MAX / 2));
+    }
+}

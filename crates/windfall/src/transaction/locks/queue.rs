@@ -1,0 +1,252 @@
+//! The holders of one lock, and those who wait for it.
+//!
+//! **Purpose.** Who may have a table or a row, who is in whose way, and who is next.
+//!
+//! **Invariants.**
+//! - Who comes waits for holders that conflict, and for those before him in the queue that conflict: nobody is passed by
+//!   who wants what he wants.
+//! - An upgrade, of one who holds the lock already and wants more, waits for the other holders alone, and stands before all
+//!   who hold nothing: these wait for its holder anyway, or would.
+//! - Whoever is in nobody's way is served in the same step in which that becomes so; a queue without holders has no
+//!   waiters.
+//!
+//! Holders may conflict in one case: somebody took the lock in ignorance of one who had written the row, and whose lock was
+//! made explicit then. Both keep what they have, and neither is served anew beside the other.
+//!
+//! **May touch.** `ids`.
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+
+use super::mode::{Modes, TableMode};
+use crate::ids::TrxId;
+
+/// Where somebody stands in a queue: upgrades first, each in the order of coming.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Whether he holds nothing yet.
+    is_new: bool,
+    ticket: u64,
+}
+
+impl Place {
+    /// Where there is no order: among those who wait to insert.
+    pub const NONE: Self = Self { is_new: true, ticket: 0 };
+
+    /// The ticket that came with it.
+    pub const fn ticket(self) -> u64 {
+        self.ticket
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiter {
+    trx: TrxId,
+    mode: TableMode,
+    place: Place,
+}
+
+/// One lock.
+#[derive(Debug, Default)]
+pub struct Queue {
+    /// By transaction.
+    holders: SmallVec<[(TrxId, Modes); 1]>,
+    /// By place.
+    waiters: VecDeque<Waiter>,
+}
+
+impl Queue {
+    /// Takes the lock, if nobody is in the way. Says whether it was taken.
+    pub fn take(&mut self, trx: TrxId, mode: TableMode) -> bool {
+        let mine = self.held_by(trx);
+        let is_passing = mine.is_empty() && self.waiters.iter().any(|w| w.mode.conflicts(mode));
+        if is_passing || self.holders_against(trx, mode).next().is_some() {
+            return false;
+        }
+        self.hold(trx, mode);
+        true
+    }
+
+    /// Holds the lock, whoever else does.
+    pub fn hold(&mut self, trx: TrxId, mode: TableMode) {
+        match self.holders.binary_search_by_key(&trx, |(trx, _)| *trx) {
+            Ok(at) => self.holders[at].1 = self.holders[at].1.with(mode),
+            Err(at) => self.holders.insert(at, (trx, mode.into())),
+        }
+    }
+
+    /// Where somebody would stand who comes now. A later ticket is a larger one.
+    pub fn place(&self, trx: TrxId, ticket: u64) -> Place {
+        Place { is_new: self.held_by(trx).is_empty(), ticket }
+    }
+
+    /// Stands in the queue.
+    pub fn join(&mut self, trx: TrxId, mode: TableMode, ticket: u64) -> Place {
+        let place = self.place(trx, ticket);
+        let at = self.position(place);
+        self.waiters.insert(at, Waiter { trx, mode, place });
+        place
+    }
+
+    /// Leaves the queue.
+    pub fn leave(&mut self, place: Place) {
+        let at = self.position(place);
+        if self.waiters.get(at).is_some_and(|w| w.place == place) {
+            self.waiters.remove(at);
+        }
+    }
+
+    /// All who wait leave the queue.
+    pub fn dismiss(&mut self) {
+        self.waiters.clear();
+    }
+
+    /// Gives the lock back. Says whether it was held.
+    pub fn give_back(&mut self, trx: TrxId) -> bool {
+        let found = self.holders.binary_search_by_key(&trx, |(trx, _)| *trx);
+        found.map(|at| self.holders.remove(at)).is_ok()
+    }
+
+    /// Gives the lock to everybody in whose way nobody is any more.
+    pub fn serve(&mut self, mut served: impl FnMut(TrxId)) {
+        let mut passed = Modes::default();
+        let mut at = 0;
+        while let Some(Waiter { trx, mode, place }) = self.waiters.get(at).copied() {
+            if place.is_new && passed.cover(TableMode::Exclusive) {
+                break;
+            }
+            let is_passing = place.is_new && passed.conflict(mode);
+            if is_passing || self.holders_against(trx, mode).next().is_some() {
+                passed = passed.with(mode);
+                at += 1;
+            } else {
+                self.waiters.remove(at);
+                self.hold(trx, mode);
+                served(trx);
+            }
+        }
+    }
+
+    /// In which modes a transaction holds the lock.
+    pub fn held_by(&self, trx: TrxId) -> Modes {
+        let found = self.holders.binary_search_by_key(&trx, |(trx, _)| *trx);
+        found.map_or(Modes::default(), |at| self.holders[at].1)
+    }
+
+    /// Who holds the lock, and how.
+    pub fn holders(&self) -> impl Iterator<Item = (TrxId, Modes)> {
+        self.holders.iter().copied()
+    }
+
+    /// The holders that keep a transaction from having this mode.
+    pub fn holders_against(&self, trx: TrxId, mode: TableMode) -> impl Iterator<Item = TrxId> {
+        let against = move |(other, modes): &&(TrxId, Modes)| *other != trx && modes.conflict(mode);
+        self.holders.iter().filter(against).map(|(other, _)| *other)
+    }
+
+    /// Of the waiters from a position on, those before a place that keep one there from having this mode.
+    pub fn waiters_against(&self, place: Place, mode: TableMode, from: usize) -> impl Iterator<Item = TrxId> {
+        let to = if place.is_new { self.position(place) } else { 0 };
+        let waiters = self.waiters.range(from.min(to)..to);
+        waiters.filter(move |w| w.mode.conflicts(mode)).map(|w| w.trx)
+    }
+
+    /// How many stand before a place.
+    pub fn position(&self, place: Place) -> usize {
+        self.waiters.partition_point(|w| w.place < place)
+    }
+
+    /// Whether nobody holds the lock or waits for it.
+    pub fn is_empty(&self) -> bool {
+        self.holders.is_empty() && self.waiters.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        TableMode::{Exclusive, IntentionExclusive, IntentionShared, Shared},
+        *,
+    };
+
+    fn trx(n: u64) -> TrxId {
+        TrxId(n)
+    }
+
+    /// Who is served when this one has given the lock back.
+    fn served_after(queue: &mut Queue, n: u64) -> Vec<u64> {
+        assert!(queue.give_back(trx(n)));
+        let mut served = Vec::new();
+        queue.serve(|trx| served.push(trx.0));
+        served
+    }
+
+    #[test]
+    fn those_who_go_together_are_served_together_and_nobody_is_passed() {
+        let mut queue = Queue::default();
+        assert!(queue.take(trx(1), Exclusive));
+        for (n, mode) in [(2, Shared), (3, Shared), (4, Exclusive), (5, Shared)] {
+            assert!(!queue.take(trx(n), mode));
+            queue.join(trx(n), mode, n);
+        }
+        assert_eq!(served_after(&mut queue, 1), [2, 3], "the fifth waits behind the fourth");
+        assert!(!queue.take(trx(6), Shared), "it would pass the fourth");
+        assert_eq!(served_after(&mut queue, 2), []);
+        assert_eq!(served_after(&mut queue, 3), [4]);
+        assert_eq!(served_after(&mut queue, 4), [5]);
+        assert_eq!(served_after(&mut queue, 5), []);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn who_is_in_nobodys_way_waits_for_nobody() {
+        let mut queue = Queue::default();
+        assert!(queue.take(trx(1), IntentionExclusive));
+        let shared = queue.join(trx(2), Shared, 1);
+        assert!(queue.take(trx(3), IntentionShared), "it goes with both");
+        assert!(!queue.take(trx(4), IntentionExclusive), "it would pass the second");
+        let place = queue.join(trx(4), IntentionExclusive, 2);
+        assert_eq!(queue.holders_against(trx(4), IntentionExclusive).count(), 0);
+        let before: Vec<TrxId> = queue.waiters_against(place, IntentionExclusive, 0).collect();
+        assert_eq!(before, [trx(2)]);
+        queue.leave(shared);
+        let mut served = Vec::new();
+        queue.serve(|trx| served.push(trx.0));
+        assert_eq!(served, [4]);
+    }
+
+    #[test]
+    fn an_upgrade_stands_before_those_who_hold_nothing() {
+        let mut queue = Queue::default();
+        assert!(queue.take(trx(1), Shared) && queue.take(trx(2), Shared));
+        queue.join(trx(3), Exclusive, 1);
+        assert!(queue.take(trx(1), Shared), "it has that");
+        assert!(!queue.take(trx(1), Exclusive));
+        let place = queue.join(trx(1), Exclusive, 2);
+        assert_eq!(queue.position(place), 0);
+        assert_eq!(queue.waiters_against(place, Exclusive, 0).count(), 0);
+        assert_eq!(served_after(&mut queue, 2), [1]);
+        assert!(queue.held_by(trx(1)).cover(Exclusive));
+        assert_eq!(served_after(&mut queue, 1), [3]);
+    }
+
+    #[test]
+    fn an_upgrade_that_others_allow_needs_no_wait() {
+        let mut queue = Queue::default();
+        assert!(queue.take(trx(1), IntentionShared));
+        queue.join(trx(2), Exclusive, 1);
+        assert!(queue.take(trx(1), Exclusive), "nobody else has anything");
+        assert_eq!(served_after(&mut queue, 1), [2]);
+    }
+
+    #[test]
+    fn who_was_overtaken_by_a_writer_is_not_served_beside_him() {
+        let mut queue = Queue::default();
+        assert!(queue.take(trx(1), Exclusive));
+        queue.hold(trx(2), Exclusive);
+        assert!(!queue.take(trx(1), Exclusive) && !queue.take(trx(2), Shared));
+        assert!(queue.give_back(trx(1)) && queue.take(trx(2), Shared));
+        assert!(!queue.give_back(trx(1)), "it is given back once");
+    }
+}

@@ -1,0 +1,221 @@
+//! The ranges of keys of a tree that one transaction keeps others from inserting into.
+//!
+//! **Purpose.** A scan locks the gaps between the rows that it has seen, piece by piece; a lookup that finds nothing locks one
+//! key. Is a key in any of them?
+//!
+//! **Invariants.** A range goes from its first key to the first key that is not in it. Between a key and the same with a
+//! zero byte behind it there is no other key, so every bound is one of these. No two ranges overlap or touch: they would be
+//! one.
+//!
+//! **May touch.** Nothing.
+
+use core::{fmt, ops::Bound};
+use std::collections::BTreeMap;
+
+/// A key, as an end of a range.
+type Key = Box<[u8]>;
+
+/// A range of keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRange {
+    /// The first key.
+    pub from: Key,
+    /// The first key behind it; none if it has no end.
+    pub to: Option<Key>,
+}
+
+/// Behind this key, and before all that come behind it.
+fn after(key: &[u8]) -> Key {
+    let mut after = Vec::with_capacity(key.len() + 1);
+    after.extend_from_slice(key);
+    after.push(0);
+    after.into()
+}
+
+/// Whether a range that ends here, which is nowhere if there is no end, has something at this key or touches it.
+fn reaches(to: Option<&Key>, key: &[u8]) -> bool {
+    to.is_none_or(|to| **to >= *key)
+}
+
+impl KeyRange {
+    /// The keys between these bounds; none if there can be no key between them.
+    pub fn new(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Option<Self> {
+        let from = match lower {
+            Bound::Included(key) => key.into(),
+            Bound::Excluded(key) => after(key),
+            Bound::Unbounded => Key::default(),
+        };
+        let to = match upper {
+            Bound::Included(key) => Some(after(key)),
+            Bound::Excluded(key) => Some(key.into()),
+            Bound::Unbounded => None,
+        };
+        to.as_ref().is_none_or(|to| from < *to).then_some(Self { from, to })
+    }
+}
+
+impl fmt::Display for KeyRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "from \"{}\" ", self.from.escape_ascii())?;
+        match &self.to {
+            Some(to) => write!(f, "to before \"{}\"", to.escape_ascii()),
+            None => f.write_str("on"),
+        }
+    }
+}
+
+fn told((from, to): (&Key, &Option<Key>)) -> KeyRange {
+    KeyRange { from: from.clone(), to: to.clone() }
+}
+
+/// Ranges: the first key of each, and the first one behind it.
+#[derive(Debug, Default)]
+pub struct Ranges(BTreeMap<Key, Option<Key>>);
+
+impl Ranges {
+    /// Locks a range, too.
+    pub fn lock(&mut self, KeyRange { mut from, mut to }: KeyRange) {
+        while let Some((first, end)) = self.last_begun(to.as_ref())
+            && reaches(end.as_ref(), &from)
+        {
+            if *first <= from && (end.is_none() || to.is_some() && *end >= to) {
+                return;
+            }
+            let first = first.clone();
+            let end = self.0.remove(&first).flatten();
+            to = end.zip(to).map(|(end, to)| end.max(to));
+            from = from.min(first);
+        }
+        self.0.insert(from, to);
+    }
+
+    /// The last range that begins at this key or before it.
+    fn last_begun(&self, key: Option<&Key>) -> Option<(&Key, &Option<Key>)> {
+        match key {
+            Some(key) => self.0.range::<Key, _>(..=key).next_back(),
+            None => self.0.last_key_value(),
+        }
+    }
+
+    /// Whether the key lies in one of them.
+    pub fn cover(&self, key: &[u8]) -> bool {
+        self.at(key).is_some()
+    }
+
+    /// The range in which this key lies.
+    pub fn around(&self, key: &[u8]) -> Option<KeyRange> {
+        self.at(key).map(told)
+    }
+
+    fn at(&self, key: &[u8]) -> Option<(&Key, &Option<Key>)> {
+        let begun = self.0.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back();
+        begun.filter(|(_, end)| end.as_ref().is_none_or(|end| *key < **end))
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Each of them, in the order of the keys.
+    pub fn iter(&self) -> impl Iterator<Item = KeyRange> {
+        self.0.iter().map(told)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn range(lower: Bound<&str>, upper: Bound<&str>) -> Option<KeyRange> {
+        KeyRange::new(lower.map(str::as_bytes), upper.map(str::as_bytes))
+    }
+
+    #[test]
+    fn a_bound_is_in_or_out() {
+        use Bound::{Excluded, Included, Unbounded};
+        let covers = |lower, upper, key: &str| {
+            let mut ranges = Ranges::default();
+            if let Some(range) = range(lower, upper) {
+                ranges.lock(range);
+            }
+            ranges.cover(key.as_bytes())
+        };
+        assert!(covers(Included("b"), Included("d"), "b") && covers(Included("b"), Included("d"), "d"));
+        assert!(!covers(Excluded("b"), Excluded("d"), "b") && !covers(Excluded("b"), Excluded("d"), "d"));
+        assert!(covers(Excluded("b"), Excluded("d"), "b\0") && covers(Excluded("b"), Excluded("d"), "c"));
+        assert!(!covers(Included("b"), Included("d"), "d\0") && !covers(Included("b"), Included("d"), "a"));
+        assert!(covers(Unbounded, Excluded("d"), "") && covers(Excluded("d"), Unbounded, "\u{7f}"));
+        assert!(covers(Included("c"), Included("c"), "c") && !covers(Included("c"), Excluded("c"), "c"));
+        assert!(!covers(Excluded("d"), Included("b"), "c"), "nothing is between them");
+        assert_eq!(range(Excluded("b"), Excluded("b\0")), None, "no key is between a key and the next");
+    }
+
+    #[test]
+    fn pieces_that_touch_are_one() {
+        use Bound::{Excluded, Included, Unbounded};
+        let mut ranges = Ranges::default();
+        for (lower, upper) in [
+            (Included("b"), Excluded("d")),
+            (Excluded("d"), Excluded("f")),
+            (Included("h"), Included("h")),
+            (Included("d"), Included("d")),
+            (Excluded("h"), Unbounded),
+        ] {
+            ranges.lock(range(lower, upper).unwrap());
+        }
+        let told: Vec<String> = ranges.iter().map(|range| range.to_string()).collect();
+        assert_eq!(told, ["from \"b\" to before \"f\"", "from \"h\" on"]);
+        ranges.lock(range(Unbounded, Unbounded).unwrap());
+        assert_eq!(ranges.len(), 1);
+        assert_eq!(ranges.around(b"x").unwrap().to_string(), "from \"\" on");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        /// Against a set of keys: those of one letter, and what comes directly behind each.
+        #[test]
+        fn ranges_are_sets_of_keys(
+            locked in prop::collection::vec((0u8..12, 0u8..12, 0u8..3, 0u8..3), 0..20),
+        ) {
+            let keys: Vec<Vec<u8>> = (0..12).flat_map(|n| [vec![n], vec![n, 0]]).collect();
+            let (mut ranges, mut set) = (Ranges::default(), BTreeSet::new());
+            for (a, b, lower, upper) in locked {
+                let (a, b) = ([a], [b]);
+                let bound = |kind, key| match kind {
+                    0 => Bound::Included(key),
+                    1 => Bound::Excluded(key),
+                    _ => Bound::Unbounded,
+                };
+                let (lower, upper) = (bound(lower, &a[..]), bound(upper, &b[..]));
+                let inside = |key: &&Vec<u8>| {
+                    let above = match lower {
+                        Bound::Included(a) => key[..] >= *a,
+                        Bound::Excluded(a) => key[..] > *a,
+                        Bound::Unbounded => true,
+                    };
+                    above && match upper {
+                        Bound::Included(b) => key[..] <= *b,
+                        Bound::Excluded(b) => key[..] < *b,
+                        Bound::Unbounded => true,
+                    }
+                };
+                set.extend(keys.iter().filter(inside).cloned());
+                if let Some(range) = KeyRange::new(lower, upper) {
+                    ranges.lock(range);
+                }
+                let all: Vec<KeyRange> = ranges.iter().collect();
+                let apart = |two: &[KeyRange]| two[0].to.as_ref().is_some_and(|to| *to < two[1].from);
+                prop_assert!(all.windows(2).all(apart), "two that touch: {:?}", all);
+            }
+            for key in &keys {
+                prop_assert_eq!(ranges.cover(key), set.contains(key), "key {:?}", key);
+                prop_assert_eq!(ranges.around(key).is_some(), set.contains(key));
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The lock table: all tablespaces with locks, and all transactions that have or want some.
+//!
+//! **Purpose.** What happens under the mutex, each call one step.
+//!
+//! **Invariants.** A tablespace without locks is not here. The counts are those of the tablespaces together. Between two
+//! steps nobody waits in a circle: whoever begins to wait, or is given a lock while he waits, is looked at
+//! ([`Table::break_circles`]). A new range needs no such look: who locks it does not wait, and a circle through him would be
+//! one of those who do.
+//!
+//! **May touch.** `ids`, `error`, `sync`.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use super::{
+    deadlock::Deadlock,
+    locker::{Locker, Parties, Party},
+    metrics::LockMetrics,
+    ranges::KeyRange,
+    request::{HeldLock, RowName, Waiting, Wanted},
+    space::{Counts, Forgotten, Space},
+};
+use crate::{
+    error::{InTheWay, LockError},
+    ids::{SpaceId, TrxId},
+    sync::{Arc, Bug, planted},
+};
+
+/// The lock table.
+#[derive(Debug, Default)]
+pub struct Table {
+    pub(super) spaces: BTreeMap<SpaceId, Space>,
+    pub(super) parties: Parties,
+    pub(super) last_deadlock: Option<Deadlock>,
+    pub(super) metrics: LockMetrics,
+    counts: Counts,
+}
+
+impl Table {
+    /// Runs a step on a tablespace.
+    fn in_space<T>(&mut self, id: SpaceId, step: impl FnOnce(&mut Space, &mut Parties) -> T) -> T {
+        let space = self.spaces.entry(id).or_insert_with(|| Space::new(id));
+        let before = space.counts();
+        let result = step(space, &mut self.parties);
+        let after = space.counts();
+        self.counts.rows = self.counts.rows + after.rows - before.rows;
+        self.counts.ranges = self.counts.ranges + after.ranges - before.ranges;
+        self.counts.tables = self.counts.tables + after.tables - before.tables;
+        if space.is_empty() {
+            self.spaces.remove(&id);
+        }
+        result
+    }
+
+    /// Takes what is wanted, or says who is in the way.
+    ///
+    /// # Errors
+    /// [`LockError::Busy`].
+    pub fn take(&mut self, me: &Arc<Locker>, wanted: &Wanted) -> Result<(), LockError> {
+        debug_assert!(!me.has_ended(), "{:?} has ended and locks nothing", me.id());
+        self.in_space(wanted.space(), |space, parties| {
+            if space.take(me, wanted, parties) {
+                return Ok(());
+            }
+            Err(LockError::Busy(space.in_the_way(me.id(), wanted, None)))
+        })
+    }
+
+    /// Takes what is wanted or begins to wait for it. Says whether it was taken.
+    ///
+    /// # Errors
+    /// [`LockError::Interrupted`], if that came before.
+    pub fn take_or_join(
+        &mut self,
+        me: &Arc<Locker>,
+        wanted: Wanted,
+        now: Duration,
+    ) -> Result<bool, LockError> {
+        if self.take(me, &wanted).is_ok() {
+            return Ok(true);
+        }
+        if me.take_interrupt() {
+            return Err(LockError::Interrupted);
+        }
+        self.metrics.waits += 1;
+        self.in_space(wanted.space(), |space, parties| space.join(me, wanted, now, parties));
+        self.break_circles(me.id());
+        Ok(false)
+    }
+
+    /// A wait that began at one time is over, because it was settled or because its time has passed.
+    ///
+    /// # Errors
+    /// What ended it.
+    pub fn end_wait(&mut self, me: &Arc<Locker>, began: Duration, now: Duration) -> Result<(), LockError> {
+        let waited = now.saturating_sub(began);
+        self.metrics.waited(waited);
+        if self.parties.wait_of(me.id()).is_some() {
+            self.metrics.timeouts += 1;
+            let in_the_way = self.in_the_way(me.id());
+            self.stop(me.id(), LockError::TimedOut { in_the_way, waited });
+        }
+        let party = self.parties.get_mut(me.id());
+        party.and_then(|party| party.outcome.take()).expect("a wait has an outcome")
+    }
+
+    /// Whether anybody has a lock on a table, or waits for one.
+    pub fn is_table_locked(&self, space: SpaceId) -> bool {
+        self.spaces.get(&space).is_some_and(|space| space.counts().tables > 0)
+    }
+
+    /// Whom a transaction waits for.
+    fn in_the_way(&self, trx: TrxId) -> InTheWay {
+        let wait = self.parties.wait_of(trx);
+        let found = wait.and_then(|wait| {
+            let space = self.spaces.get(&wait.wanted.space())?;
+            Some(space.in_the_way(trx, &wait.wanted, Some(wait.place)))
+        });
+        found.unwrap_or_else(|| InTheWay::new([]))
+    }
+
+    /// Ends the wait of a transaction, if it waits. Says whether it did.
+    pub fn stop(&mut self, trx: TrxId, error: LockError) -> bool {
+        let Some(wait) = self.parties.get_mut(trx).and_then(|party| party.wait.take()) else { return false };
+        self.in_space(wait.wanted.space(), |space, parties| space.leave(trx, &wait, parties));
+        self.parties.settle(trx, Err(error));
+        true
+    }
+
+    /// Makes the lock of a writer explicit, unless it has ended.
+    pub fn make_explicit(&mut self, holder: &Arc<Locker>, row: &RowName) -> bool {
+        if holder.has_ended() && !planted(Bug::EndedWriterLocks) {
+            return false;
+        }
+        self.in_space(row.space, |space, parties| space.make_explicit(holder, &row.key, parties));
+        self.break_circles(holder.id());
+        true
+    }
+
+    /// Locks a range.
+    pub fn lock_range(&mut self, me: &Arc<Locker>, space: SpaceId, range: KeyRange) {
+        debug_assert!(!me.has_ended(), "{:?} has ended and locks nothing", me.id());
+        self.in_space(space, |space, parties| space.lock_range(me, range, parties));
+    }
+
+    /// Whether a range of somebody else keeps this key out.
+    pub fn is_held_out(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
+        self.spaces.get(&space).is_some_and(|space| space.is_held_out(me, key))
+    }
+
+    /// Whether somebody else holds this row.
+    pub fn is_held(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
+        self.spaces.get(&space).is_some_and(|space| space.is_held(me, key))
+    }
+
+    /// Gives one row back.
+    pub fn release_row(&mut self, me: &Locker, row: &RowName) {
+        self.in_space(row.space, |space, parties| space.release_row(me.id(), &row.key, parties));
+    }
+
+    /// Gives back so many rows of a transaction, and what goes along with them. Says whether it has nothing any more.
+    pub fn give_back(&mut self, me: &Locker, mut rows: usize) -> bool {
+        me.set_ended();
+        let trx = me.id();
+        while let Some(id) = self.parties.get(trx).and_then(|party| party.spaces.last().copied()) {
+            if !self.in_space(id, |space, parties| space.give_back(trx, &mut rows, parties)) {
+                return false;
+            }
+            if let Some(party) = self.parties.get_mut(trx) {
+                party.spaces.remove(&id);
+            }
+        }
+        self.parties.remove(trx);
+        true
+    }
+
+    /// Ends the present wait of a transaction, or its next one.
+    pub fn interrupt(&mut self, locker: &Locker) {
+        if !self.stop(locker.id(), LockError::Interrupted) {
+            locker.interrupt_next();
+        }
+    }
+
+    /// Forgets the locks on rows and ranges of a tablespace.
+    pub fn forget(&mut self, id: SpaceId) -> Forgotten {
+        self.parties.settle_all(id, &Err(LockError::Gone));
+        self.in_space(id, |space, _| space.forget())
+    }
+
+    /// Rows changed and locks held.
+    pub fn weight(&self, trx: TrxId) -> u64 {
+        let Some(party) = self.parties.get(trx) else { return 0 };
+        let held = |id: &SpaceId| self.spaces.get(id).map_or(0, |space| space.held_by(trx));
+        party.changed() + party.spaces.iter().map(held).sum::<u64>()
+    }
+
+    /// Every lock that is held.
+    pub fn listing(&self) -> Vec<HeldLock> {
+        self.spaces.values().flat_map(Space::listing).collect()
+    }
+
+    /// Everybody who waits.
+    pub fn waits(&self) -> Vec<Waiting> {
+        let waiting = |(trx, party): (TrxId, &Party)| {
+            let wait = party.wait.as_ref()?;
+            let lock = wait.wanted.clone().into();
+            Some(Waiting { trx, lock, since: wait.since, behind: self.in_the_way(trx) })
+        };
+        self.parties.iter().filter_map(waiting).collect()
+    }
+
+    /// The numbers.
+    pub fn metrics(&self) -> LockMetrics {
+        LockMetrics {
+            held: self.spaces.values().map(Space::held).sum(),
+            waiting: self.parties.iter().filter(|(_, party)| party.wait.is_some()).count() as u64,
+            ..self.metrics.clone()
+        }
+    }
+
+    /// What there is in all tablespaces.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Whether nobody has anything.
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        let is_empty = self.spaces.is_empty() && self.parties.iter().next().is_none();
+        assert!(!is_empty || self.counts == Counts::default(), "counted, and not there: {:?}", self.counts);
+        is_empty
+    }
+}

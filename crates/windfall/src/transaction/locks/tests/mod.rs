@@ -1,0 +1,86 @@
+//! Tests of the lock table: each rule by itself, all of them against a model, and many threads at once.
+
+mod model;
+mod rules;
+mod storm;
+mod waits;
+
+use core::time::Duration;
+
+use super::*;
+use crate::env::{RealEnv, SimulatedEnv};
+
+const SPACE: SpaceId = SpaceId(20);
+const OTHER: SpaceId = SpaceId(21);
+
+/// A lock table without threads: who waits is asked later how that has ended.
+struct Desk {
+    locks: Arc<Locks>,
+    env: SimulatedEnv,
+}
+
+impl Desk {
+    fn new() -> Self {
+        let env = SimulatedEnv::new(1);
+        Self { locks: Arc::new(Locks::new(Arc::new(env.clone()))), env }
+    }
+
+    fn lockers<const N: usize>(&self) -> [Arc<Locker>; N] {
+        core::array::from_fn(|n| self.locks.locker(TrxId(n as u64 + 1)))
+    }
+
+    /// Asks, and waits if it has to. Says whether it has the lock.
+    fn ask(&self, me: &Arc<Locker>, wanted: Wanted) -> bool {
+        let now = self.env.now();
+        self.locks.step(|table| table.take_or_join(me, wanted, now)).unwrap()
+    }
+
+    /// How the wait has ended, if it has.
+    fn outcome(&self, me: &Arc<Locker>) -> Option<Result<(), LockError>> {
+        let now = self.env.now();
+        me.is_settled().then(|| self.locks.step(|table| table.end_wait(me, now, now)))
+    }
+
+    /// The wait has ended with the lock.
+    fn was_served(&self, me: &Arc<Locker>) -> bool {
+        self.outcome(me).is_some_and(|outcome| outcome.is_ok())
+    }
+
+    fn try_now(&self, me: &Arc<Locker>, wanted: Wanted) -> Result<(), LockError> {
+        self.locks.acquire(me, wanted, Patience::NoWait)
+    }
+
+    /// Everybody ends, and nothing is left.
+    fn close(&self, lockers: &[Arc<Locker>]) {
+        for locker in lockers {
+            self.locks.end(locker);
+        }
+        assert!(self.locks.step(|table| table.is_empty()), "{:?}", self.locks.listing());
+    }
+}
+
+fn name(space: SpaceId, key: &str) -> RowName {
+    RowName { space, key: key.as_bytes().into() }
+}
+
+fn shared(key: &str) -> Wanted {
+    Wanted::Row(name(SPACE, key), RowMode::Shared)
+}
+
+fn exclusive(key: &str) -> Wanted {
+    Wanted::Row(name(SPACE, key), RowMode::Exclusive)
+}
+
+fn insert(key: &str) -> Wanted {
+    Wanted::Insert(name(SPACE, key))
+}
+
+fn ids(ids: &[u64]) -> Vec<TrxId> {
+    ids.iter().map(|id| TrxId(*id)).collect()
+}
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+fn real() -> Arc<Locks> {
+    Arc::new(Locks::new(Arc::new(RealEnv::default())))
+}

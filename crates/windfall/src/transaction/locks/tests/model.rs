@@ -1,0 +1,400 @@
+//! Against a model that knows each rule as a sentence and nothing of queues.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const LOCKERS: u64 = 5;
+const KEYS: u8 = 3;
+
+/// What is locked: the table, or a row.
+type Thing = Option<u8>;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Ask(u64, Thing, TableMode),
+    Insert(u64, u8),
+    Range(u64, u8, u8),
+    Explicit(u64, u8),
+    Release(u64, u8),
+    Expire(u64),
+    Interrupt(u64),
+    Weigh(u64, u64),
+    End(u64),
+    Forget,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let (trx, key) = (0..LOCKERS, 0..KEYS);
+    let row = prop::sample::select(vec![TableMode::Shared, TableMode::Exclusive]);
+    prop_oneof![
+        8 => (trx.clone(), key.clone(), row).prop_map(|(trx, key, mode)| Op::Ask(trx, Some(key), mode)),
+        4 => (trx.clone(), prop::sample::select(TableMode::ALL.to_vec())).prop_map(|(trx, mode)| Op::Ask(trx, None, mode)),
+        3 => (trx.clone(), key.clone()).prop_map(|(trx, key)| Op::Insert(trx, key)),
+        3 => (trx.clone(), key.clone(), key.clone()).prop_map(|(trx, from, to)| Op::Range(trx, from, to)),
+        3 => (trx.clone(), key.clone()).prop_map(|(trx, key)| Op::Explicit(trx, key)),
+        2 => (trx.clone(), key).prop_map(|(trx, key)| Op::Release(trx, key)),
+        1 => trx.clone().prop_map(Op::Expire),
+        1 => trx.clone().prop_map(Op::Interrupt),
+        1 => (trx.clone(), 0..3u64).prop_map(|(trx, rows)| Op::Weigh(trx, rows)),
+        2 => trx.prop_map(Op::End),
+        1 => Just(Op::Forget),
+    ]
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Want {
+    Lock(Thing, TableMode),
+    Insert(u8),
+}
+
+/// Somebody who waits: what for, and whether he held the thing when he came.
+#[derive(Clone, Copy, Debug)]
+struct Waits {
+    trx: u64,
+    want: Want,
+    is_upgrade: bool,
+}
+
+#[derive(Debug, Default)]
+struct Model {
+    held: BTreeSet<(u64, Thing, TableMode)>,
+    ranges: BTreeSet<(u64, u8)>,
+    /// In the order of coming.
+    waits: Vec<Waits>,
+    weights: [u64; LOCKERS as usize],
+    interrupted: BTreeSet<u64>,
+    /// How waits have ended that nobody has asked about yet.
+    outcomes: Vec<(u64, &'static str)>,
+}
+
+fn covers(held: TableMode, mode: TableMode) -> bool {
+    use TableMode::{Exclusive, IntentionShared};
+    held == mode || held == Exclusive || mode == IntentionShared
+}
+
+impl Model {
+    fn holds(&self, trx: u64, thing: Thing) -> bool {
+        self.held.iter().any(|(other, held, _)| (*other, *held) == (trx, thing))
+    }
+
+    /// Whom this one waits for, or would.
+    fn blockers(&self, who: &Waits) -> BTreeSet<u64> {
+        let others = match who.want {
+            Want::Insert(key) => {
+                self.ranges.iter().filter(|(_, held)| *held == key).map(|(trx, _)| *trx).collect()
+            }
+            Want::Lock(thing, mode) => {
+                let holders = self.held.iter().filter(|(_, held, m)| *held == thing && m.conflicts(mode));
+                let mut all: Vec<u64> = holders.map(|(trx, ..)| *trx).collect();
+                let came = self.waits.iter().position(|other| other.trx == who.trx);
+                let is_before = |at: usize, other: &Waits| {
+                    !who.is_upgrade && (other.is_upgrade || came.is_none_or(|came| at < came))
+                };
+                for (at, other) in self.waits.iter().enumerate() {
+                    if let Want::Lock(its, wanted) = other.want
+                        && its == thing
+                        && wanted.conflicts(mode)
+                        && is_before(at, other)
+                    {
+                        all.push(other.trx);
+                    }
+                }
+                all
+            }
+        };
+        others.into_iter().filter(|trx| *trx != who.trx).collect()
+    }
+
+    fn grant(&mut self, trx: u64, want: Want) {
+        let Want::Lock(thing, mode) = want else { return };
+        if !self.held.iter().any(|(other, held, has)| (*other, *held) == (trx, thing) && covers(*has, mode)) {
+            self.held.retain(|(other, held, has)| (*other, *held) != (trx, thing) || !covers(mode, *has));
+            self.held.insert((trx, thing, mode));
+        }
+    }
+
+    /// Everybody goes on whom nobody blocks.
+    fn settle(&mut self) {
+        while let Some(at) = self.waits.iter().position(|who| self.blockers(who).is_empty()) {
+            let who = self.waits.remove(at);
+            self.grant(who.trx, who.want);
+            self.outcomes.push((who.trx, "served"));
+        }
+    }
+
+    fn stop(&mut self, trx: u64, why: &'static str) -> bool {
+        let Some(at) = self.waits.iter().position(|who| who.trx == trx) else { return false };
+        self.waits.remove(at);
+        self.outcomes.push((trx, why));
+        self.settle();
+        true
+    }
+
+    fn weight(&self, trx: u64) -> u64 {
+        // The keys of the ranges are one letter each, and neighbours do not touch.
+        let ranges = self.ranges.iter().filter(|(other, _)| *other == trx).count();
+        let held = self.held.iter().filter(|(other, ..)| *other == trx).count();
+        self.weights[trx as usize] + (held + ranges) as u64
+    }
+
+    /// Whom somebody waits for, directly or not.
+    fn reach(&self, trx: u64) -> BTreeSet<u64> {
+        let mut reached = BTreeSet::new();
+        let mut open = vec![trx];
+        while let Some(next) = open.pop() {
+            if let Some(who) = self.waits.iter().find(|who| who.trx == next) {
+                open.extend(self.blockers(who).into_iter().filter(|other| reached.insert(*other)));
+            }
+        }
+        reached
+    }
+
+    fn is_circle(&self) -> bool {
+        self.waits.iter().any(|who| self.reach(who.trx).contains(&who.trx))
+    }
+
+    fn end(&mut self, trx: u64) {
+        self.held.retain(|(other, ..)| *other != trx);
+        self.ranges.retain(|(other, _)| *other != trx);
+        self.weights[trx as usize] = 0;
+        self.interrupted.remove(&trx);
+        self.settle();
+    }
+}
+
+/// The lock table, the model, and the transaction that each locker is by now.
+struct Pair {
+    desk: Desk,
+    model: Model,
+    lockers: Vec<Arc<Locker>>,
+    next: u64,
+}
+
+fn key(key: u8) -> RowName {
+    RowName { space: SPACE, key: [key].into() }
+}
+
+fn wanted(want: Want) -> Wanted {
+    match want {
+        Want::Lock(None, mode) => Wanted::Table(SPACE, mode),
+        Want::Lock(Some(n), TableMode::Exclusive) => Wanted::Row(key(n), RowMode::Exclusive),
+        Want::Lock(Some(n), _) => Wanted::Row(key(n), RowMode::Shared),
+        Want::Insert(n) => Wanted::Insert(key(n)),
+    }
+}
+
+impl Pair {
+    fn new() -> Self {
+        let desk = Desk::new();
+        let lockers = (0..LOCKERS).map(|n| desk.locks.locker(TrxId(n))).collect();
+        Self { desk, model: Model::default(), lockers, next: LOCKERS }
+    }
+
+    fn waits(&self, trx: u64) -> bool {
+        self.model.waits.iter().any(|who| who.trx == trx)
+    }
+
+    /// Whether the lock table has told this one that it gives way.
+    fn gave_way(&self, trx: u64) -> bool {
+        let me = self.lockers[trx as usize].id();
+        let is_told = |table: &mut Table| {
+            let outcome = table.parties.get(me).and_then(|party| party.outcome.as_ref());
+            matches!(outcome, Some(Err(LockError::Deadlock(_))))
+        };
+        self.waits(trx) && self.desk.locks.step(is_told)
+    }
+
+    fn number(&self, trx: TrxId) -> u64 {
+        self.lockers.iter().position(|locker| locker.id() == trx).unwrap() as u64
+    }
+
+    /// What was just told of a circle is one of the model, and its lightest gives way; of equals the root.
+    fn check_circle(&self, root: u64) {
+        let circle = self.desk.locks.last_deadlock().unwrap().circle;
+        let circle: Vec<(u64, u64)> = circle.iter().map(|b| (self.number(b.trx), b.weight)).collect();
+        for (n, (trx, weight)) in circle.iter().enumerate() {
+            let who = self.model.waits.iter().find(|who| who.trx == *trx).expect("it waits");
+            let (next, _) = circle[(n + 1) % circle.len()];
+            assert!(self.model.blockers(who).contains(&next), "{trx} does not wait for {next}");
+            assert_eq!(*weight, self.model.weight(*trx));
+            assert!(circle[0].1 < *weight || circle[0].1 == *weight && (circle[0].0 == root || *trx != root));
+        }
+        assert!(circle.iter().any(|(trx, _)| *trx == root));
+    }
+
+    /// As long as the model has a circle, somebody on one through the root was told to give way; the root itself last.
+    fn follow_deadlocks(&mut self, root: u64, before: u64) {
+        let mut victims: Vec<u64> = (0..LOCKERS).filter(|trx| self.gave_way(*trx)).collect();
+        victims.sort_by_key(|trx| *trx == root);
+        assert_eq!(victims.len() as u64, self.desk.locks.metrics().deadlocks - before);
+        if victims.len() == 1 {
+            self.check_circle(root);
+        }
+        let reach = |from: u64, to: u64| self.model.reach(from).contains(&to);
+        // A wait that ends closes no circle, so all of them were there at first.
+        assert!(victims.iter().all(|victim| reach(root, *victim) && reach(*victim, root)), "{victims:?}");
+        for victim in victims {
+            self.model.stop(victim, "deadlock");
+        }
+        assert!(!self.model.is_circle(), "a circle is left");
+    }
+
+    fn run(&mut self, op: &Op) {
+        let locks = self.desk.locks.clone();
+        match *op {
+            Op::Ask(trx, thing, mode) => self.ask(trx, Want::Lock(thing, mode)),
+            Op::Insert(trx, key) => self.ask(trx, Want::Insert(key)),
+            Op::Range(trx, from, to) if !self.waits(trx) => {
+                for n in from..=to {
+                    let bound = Bound::Included(&[n][..]);
+                    locks.lock_range(&self.lockers[trx as usize], SPACE, bound, bound);
+                    self.model.ranges.insert((trx, n));
+                }
+            }
+            Op::Explicit(trx, n) => {
+                let deadlocks = locks.metrics().deadlocks;
+                assert!(locks.make_explicit(&self.lockers[trx as usize], key(n)));
+                let want = Want::Lock(Some(n), TableMode::Exclusive);
+                self.model.grant(trx, want);
+                if let Some(who) = self.model.waits.iter_mut().find(|who| who.trx == trx)
+                    && matches!(who.want, Want::Lock(thing, _) if thing == Some(n))
+                {
+                    who.is_upgrade = true;
+                }
+                self.model.settle();
+                self.follow_deadlocks(trx, deadlocks);
+            }
+            Op::Release(trx, n) if !self.waits(trx) => {
+                locks.release_row(&self.lockers[trx as usize], &key(n));
+                self.model.held.retain(|(other, thing, _)| (*other, *thing) != (trx, Some(n)));
+                self.model.settle();
+            }
+            Op::Expire(trx) if self.waits(trx) => {
+                let me = &self.lockers[trx as usize];
+                let error = locks.step(|table| table.end_wait(me, MILLISECOND, MILLISECOND)).unwrap_err();
+                assert!(matches!(error, LockError::TimedOut { .. }));
+                self.model.stop(trx, "expired");
+                self.model.outcomes.retain(|outcome| *outcome != (trx, "expired"));
+            }
+            Op::Interrupt(trx) => {
+                locks.interrupt(&self.lockers[trx as usize]);
+                if !self.model.stop(trx, "interrupted") {
+                    self.model.interrupted.insert(trx);
+                }
+            }
+            Op::Weigh(trx, rows) => {
+                self.lockers[trx as usize].add_weight(rows);
+                self.model.weights[trx as usize] += rows;
+            }
+            Op::End(trx) if !self.waits(trx) => self.end(trx),
+            Op::Forget => {
+                locks.forget(SPACE);
+                let waits = core::mem::take(&mut self.model.waits);
+                self.model.outcomes.extend(waits.iter().map(|who| (who.trx, "gone")));
+                self.model.held.retain(|(_, thing, _)| thing.is_none());
+                self.model.ranges.clear();
+            }
+            _ => {}
+        }
+    }
+
+    fn ask(&mut self, trx: u64, want: Want) {
+        if self.waits(trx) {
+            return;
+        }
+        let is_upgrade = matches!(want, Want::Lock(thing, _) if self.model.holds(trx, thing));
+        let who = Waits { trx, want, is_upgrade };
+        let me = self.lockers[trx as usize].clone();
+        let now = self.desk.env.now();
+        let blockers = self.model.blockers(&who);
+        if let Err(LockError::Busy(others)) = self.desk.try_now(&me, wanted(want)) {
+            let others: BTreeSet<TrxId> = others.ids().iter().copied().collect();
+            let expected = blockers.iter().map(|trx| self.lockers[*trx as usize].id()).collect();
+            assert_eq!(others, expected, "{who:?} is told of others");
+        }
+        let deadlocks = self.desk.locks.metrics().deadlocks;
+        let found = self.desk.locks.step(|table| table.take_or_join(&me, wanted(want), now));
+        if blockers.is_empty() {
+            assert_eq!(found, Ok(true), "{who:?}");
+            self.model.grant(trx, want);
+        } else if self.model.interrupted.remove(&trx) {
+            assert_eq!(found, Err(LockError::Interrupted));
+        } else {
+            assert_eq!(found, Ok(false), "{who:?}");
+            self.model.waits.push(who);
+            self.follow_deadlocks(trx, deadlocks);
+        }
+    }
+
+    fn end(&mut self, trx: u64) {
+        self.desk.locks.end(&self.lockers[trx as usize]);
+        assert!(!self.desk.locks.make_explicit(&self.lockers[trx as usize], key(0)));
+        self.model.end(trx);
+        // The next transaction of this locker.
+        self.lockers[trx as usize] = self.desk.locks.locker(TrxId(self.next * LOCKERS + trx));
+        self.next += 1;
+    }
+
+    fn compare(&mut self) {
+        for (trx, expected) in core::mem::take(&mut self.model.outcomes) {
+            let told = match self.desk.outcome(&self.lockers[trx as usize]) {
+                None => "waits",
+                Some(Ok(())) => "served",
+                Some(Err(LockError::Deadlock(_))) => "deadlock",
+                Some(Err(LockError::Interrupted)) => "interrupted",
+                Some(Err(LockError::Gone)) => "gone",
+                Some(Err(_)) => "expired",
+            };
+            assert_eq!(told, expected, "locker {trx}");
+        }
+        let locker = |trx: TrxId| self.number(trx);
+        let held = self.desk.locks.listing().into_iter().filter_map(|held| match held.lock {
+            Lock::Table(_, mode) => Some((locker(held.trx), None, mode)),
+            Lock::Row(row, mode) => Some((locker(held.trx), Some(row.key[0]), mode.into())),
+            _ => None,
+        });
+        assert_eq!(held.collect::<BTreeSet<_>>(), self.model.held);
+        for waiting in self.desk.locks.waits() {
+            let trx = locker(waiting.trx);
+            let who = self.model.waits.iter().find(|who| who.trx == trx).expect("it has ended");
+            let behind: BTreeSet<u64> = waiting.behind.ids().iter().map(|trx| locker(*trx)).collect();
+            assert_eq!(behind, self.model.blockers(who));
+        }
+        assert_eq!(self.desk.locks.metrics().waiting, self.model.waits.len() as u64);
+        let total: u64 =
+            (0..LOCKERS).map(|trx| self.model.weight(trx) - self.model.weights[trx as usize]).sum();
+        assert_eq!(self.desk.locks.metrics().held, total);
+        for (trx, n) in (0..LOCKERS).flat_map(|trx| (0..KEYS).map(move |n| (trx, n))) {
+            let me = Some(self.lockers[trx as usize].id());
+            let may_insert = !self.model.ranges.iter().any(|(other, key)| *other != trx && *key == n);
+            assert_eq!(self.desk.locks.may_insert(me, SPACE, &[n]), may_insert);
+            let may_write =
+                !self.model.held.iter().any(|(other, thing, _)| *other != trx && *thing == Some(n));
+            assert_eq!(self.desk.locks.may_write(me, SPACE, &[n]), may_write);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #[test]
+    fn behaves_as_its_rules(ops in prop::collection::vec(op(), 0..60)) {
+        let mut pair = Pair::new();
+        for op in &ops {
+            pair.run(op);
+            pair.compare();
+        }
+        for _ in 0..LOCKERS {
+            for trx in 0..LOCKERS {
+                if !pair.waits(trx) {
+                    pair.end(trx);
+                    pair.compare();
+                }
+            }
+        }
+        prop_assert!(pair.model.waits.is_empty(), "somebody waits for nobody: {:?}", pair.model.waits);
+    }
+}

@@ -1,0 +1,397 @@
+//! Each rule by itself.
+
+use super::*;
+
+#[test]
+fn a_lock_conflicts_with_those_of_others_only() {
+    let desk = Desk::new();
+    let all @ [a, b, c] = &desk.lockers();
+    assert!(desk.ask(a, shared("k")) && desk.ask(b, shared("k")));
+    assert!(desk.ask(a, shared("k")), "what is held is not waited for");
+    let Err(LockError::Busy(holders)) = desk.try_now(c, exclusive("k")) else { panic!("it is free") };
+    assert_eq!(holders.ids(), ids(&[1, 2]));
+    assert!(desk.ask(c, exclusive("l")), "another key, another lock");
+    let elsewhere = Wanted::Row(name(OTHER, "k"), RowMode::Exclusive);
+    assert!(desk.ask(c, elsewhere), "another tablespace, another lock");
+    assert_eq!(desk.locks.metrics().held, 4);
+    desk.close(all);
+}
+
+#[test]
+fn tables_are_locked_in_four_modes() {
+    let desk = Desk::new();
+    let all @ [a, b] = &desk.lockers();
+    for one in TableMode::ALL {
+        for other in TableMode::ALL {
+            let [a, b] = desk.lockers();
+            assert!(desk.ask(&a, Wanted::Table(SPACE, one)));
+            let taken = desk.try_now(&b, Wanted::Table(SPACE, other)).is_ok();
+            assert_eq!(taken, !one.conflicts(other), "{one} and {other}");
+            desk.close(&[a, b]);
+        }
+    }
+    assert!(desk.ask(a, Wanted::Table(SPACE, TableMode::IntentionExclusive)));
+    assert!(desk.ask(a, Wanted::Table(SPACE, TableMode::Shared)), "nobody else has it");
+    for mode in TableMode::ALL {
+        let is_free = mode == TableMode::IntentionShared;
+        assert_eq!(desk.try_now(b, Wanted::Table(SPACE, mode)).is_ok(), is_free, "{mode}");
+    }
+    assert!(
+        desk.ask(a, exclusive("k")) && desk.try_now(b, exclusive("l")).is_ok(),
+        "rows are locked by themselves"
+    );
+    desk.close(all);
+}
+
+#[test]
+fn those_who_wait_are_served_in_the_order_of_coming() {
+    let desk = Desk::new();
+    let all @ [a, b, c, d, e] = &desk.lockers();
+    assert!(desk.ask(a, exclusive("k")));
+    assert!(!desk.ask(b, shared("k")) && !desk.ask(c, shared("k")) && !desk.ask(d, exclusive("k")));
+    assert!(!desk.ask(e, shared("k")));
+    assert!([b, c, d, e].iter().all(|locker| desk.outcome(locker).is_none()));
+    desk.locks.end(a);
+    assert!(desk.was_served(b) && desk.was_served(c) && desk.outcome(d).is_none());
+    desk.locks.end(b);
+    assert!(desk.outcome(d).is_none());
+    desk.locks.end(c);
+    assert!(desk.was_served(d) && desk.outcome(e).is_none());
+    desk.locks.end(d);
+    assert!(desk.was_served(e));
+    desk.close(all);
+}
+
+#[test]
+fn an_upgrade_comes_before_those_who_hold_nothing() {
+    let desk = Desk::new();
+    let all @ [a, b, c] = &desk.lockers();
+    assert!(desk.ask(a, shared("k")) && desk.ask(b, shared("k")));
+    assert!(!desk.ask(c, exclusive("k")) && !desk.ask(a, exclusive("k")));
+    desk.locks.end(b);
+    assert!(desk.was_served(a) && desk.outcome(c).is_none());
+    assert!(
+        !desk.locks.may_write(Some(TrxId(3)), SPACE, b"k")
+            && desk.locks.may_write(Some(TrxId(1)), SPACE, b"k")
+    );
+    desk.locks.end(a);
+    assert!(desk.was_served(c));
+    desk.close(all);
+}
+
+#[test]
+fn two_upgrades_of_one_row_are_a_deadlock() {
+    let desk = Desk::new();
+    let all @ [a, b] = &desk.lockers();
+    assert!(desk.ask(a, shared("k")) && desk.ask(b, shared("k")));
+    assert!(!desk.ask(a, exclusive("k")) && !desk.ask(b, exclusive("k")));
+    let Some(Err(LockError::Deadlock(others))) = desk.outcome(b) else { panic!("no deadlock") };
+    assert_eq!(others.ids(), ids(&[1]), "among equals, who has closed the circle");
+    assert!(desk.outcome(a).is_none(), "it waits until the other one has ended");
+    desk.locks.end(b);
+    assert!(desk.was_served(a));
+    assert_eq!(desk.locks.metrics().deadlocks, 1);
+    desk.close(all);
+}
+
+#[test]
+fn the_lightest_on_a_circle_gives_way() {
+    let desk = Desk::new();
+    let all @ [a, b, c] = &desk.lockers();
+    a.add_weight(5);
+    c.add_weight(7);
+    for (locker, key) in [(a, "a"), (b, "b"), (c, "c")] {
+        assert!(desk.ask(locker, exclusive(key)));
+    }
+    assert!(desk.ask(b, Wanted::Table(SPACE, TableMode::IntentionExclusive)));
+    assert!(!desk.ask(a, exclusive("b")) && !desk.ask(b, shared("c")));
+    assert!(desk.locks.last_deadlock().is_none());
+    assert!(!desk.ask(c, exclusive("a")));
+    let Some(Err(LockError::Deadlock(others))) = desk.outcome(b) else { panic!("another one gave way") };
+    assert_eq!(others.ids(), ids(&[3, 1]));
+    assert!(desk.outcome(a).is_none() && desk.outcome(c).is_none());
+    let deadlock = desk.locks.last_deadlock().unwrap();
+    assert_eq!(deadlock.victim(), Some(TrxId(2)));
+    let weights: Vec<(u64, u64)> = deadlock.circle.iter().map(|b| (b.trx.0, b.weight)).collect();
+    assert_eq!(weights, [(2, 2), (3, 8), (1, 6)]);
+    let told = "a circle of 3 transactions, of which the first gave way:\n  \
+                transaction 2 (weight 2) waited for row \"c\" of tablespace 20, shared, behind transaction 3, \
+                which held row \"c\" of tablespace 20, exclusive\n  \
+                transaction 3 (weight 8) waited for row \"a\" of tablespace 20, exclusive, behind transaction 1, \
+                which held row \"a\" of tablespace 20, exclusive\n  \
+                transaction 1 (weight 6) waited for row \"b\" of tablespace 20, exclusive, behind transaction 2, \
+                which held row \"b\" of tablespace 20, exclusive";
+    assert_eq!(deadlock.to_string(), told);
+    desk.locks.end(b);
+    assert!(desk.was_served(a));
+    desk.locks.end(a);
+    assert!(desk.was_served(c));
+    desk.close(all);
+}
+
+#[test]
+fn a_circle_may_lead_through_the_order_of_a_queue() {
+    let desk = Desk::new();
+    let all @ [a, b, c] = &desk.lockers();
+    assert!(desk.ask(a, shared("k")) && desk.ask(c, exclusive("l")));
+    assert!(!desk.ask(b, exclusive("k")), "it waits for the first");
+    assert!(!desk.ask(c, shared("k")), "it waits for the second, to be fair");
+    assert!(!desk.ask(a, shared("l")), "and the first for the third");
+    assert!(matches!(desk.outcome(b), Some(Err(LockError::Deadlock(_)))), "it has nothing to lose");
+    assert!(desk.was_served(c), "nobody stands before it any more");
+    let told = desk.locks.last_deadlock().unwrap().to_string();
+    assert!(told.contains("behind transaction 2, which stood before it"), "{told}");
+    desk.locks.end(c);
+    assert!(desk.was_served(a));
+    desk.close(all);
+}
+
+#[test]
+fn every_circle_that_a_wait_closes_is_broken() {
+    let desk = Desk::new();
+    let all @ [a, b, c] = &desk.lockers();
+    a.add_weight(10);
+    assert!(desk.ask(a, exclusive("a")));
+    assert!(desk.ask(b, shared("k")) && desk.ask(c, shared("k")));
+    assert!(!desk.ask(b, shared("a")) && !desk.ask(c, shared("a")));
+    assert!(!desk.ask(a, exclusive("k")), "two wait for it, and it waits for both");
+    for locker in [b, c] {
+        assert!(matches!(desk.outcome(locker), Some(Err(LockError::Deadlock(_)))));
+    }
+    assert_eq!(desk.locks.metrics().deadlocks, 2);
+    desk.locks.end(b);
+    assert!(desk.outcome(a).is_none());
+    desk.locks.end(c);
+    assert!(desk.was_served(a));
+    desk.close(all);
+}
+
+#[test]
+fn the_lock_of_a_writer_is_made_explicit_until_it_ends() {
+    let desk = Desk::new();
+    let all @ [a, b] = &desk.lockers();
+    assert!(desk.locks.may_write(None, SPACE, b"k"));
+    assert!(desk.locks.make_explicit(a, name(SPACE, "k")) && desk.locks.make_explicit(a, name(SPACE, "k")));
+    assert_eq!(desk.locks.metrics().held, 1);
+    assert!(desk.ask(a, exclusive("k")) && !desk.ask(b, exclusive("k")));
+    desk.locks.end(a);
+    assert!(desk.was_served(b));
+    assert!(!desk.locks.make_explicit(a, name(SPACE, "k")), "it has ended: the row is to be looked at again");
+    desk.close(all);
+}
+
+#[test]
+fn who_was_late_for_a_writer_gives_way_or_waits() {
+    let desk = Desk::new();
+    let all @ [writer, late] = &desk.lockers();
+    // It takes the row beside one who has written it already, and learns of that by reading it.
+    assert!(desk.ask(late, exclusive("k")));
+    assert!(desk.locks.make_explicit(writer, name(SPACE, "k")));
+    assert!(
+        !desk.locks.may_write(Some(writer.id()), SPACE, b"k")
+            && !desk.locks.may_write(Some(late.id()), SPACE, b"k")
+    );
+    assert!(!desk.ask(writer, exclusive("k")), "they are not served beside each other");
+    desk.locks.release_row(late, &name(SPACE, "k"));
+    assert!(desk.was_served(writer) && desk.locks.may_write(Some(writer.id()), SPACE, b"k"));
+    assert!(!desk.ask(late, exclusive("k")));
+    desk.locks.end(writer);
+    assert!(desk.was_served(late));
+    desk.close(all);
+}
+
+#[test]
+fn a_lock_that_is_made_explicit_may_close_a_circle() {
+    let desk = Desk::new();
+    let all @ [a, b, c] = &desk.lockers();
+    assert!(desk.ask(b, exclusive("b")) && desk.ask(c, shared("k")));
+    assert!(!desk.ask(b, exclusive("k")), "it waits for the third");
+    assert!(!desk.ask(a, exclusive("b")), "and the first for it");
+    // The third has read the row after the first had written it.
+    assert!(desk.locks.make_explicit(a, name(SPACE, "k")));
+    let gave_way = [a, b].map(|locker| matches!(desk.outcome(locker), Some(Err(LockError::Deadlock(_)))));
+    assert_eq!(gave_way, [true, false], "of equals the one with whom it was found");
+    desk.locks.end(c);
+    assert!(desk.outcome(b).is_none(), "the writer of the row has not ended");
+    desk.locks.end(a);
+    assert!(desk.was_served(b));
+    desk.close(all);
+}
+
+#[test]
+fn a_writer_in_the_queue_for_its_own_row_stands_before_the_others() {
+    let desk = Desk::new();
+    let all @ [late, other, writer] = &desk.lockers();
+    assert!(
+        desk.ask(late, exclusive("k"))
+            && !desk.ask(other, exclusive("k"))
+            && !desk.ask(writer, exclusive("k"))
+    );
+    assert!(desk.locks.make_explicit(writer, name(SPACE, "k")));
+    assert!(desk.locks.last_deadlock().is_none());
+    desk.locks.release_row(late, &name(SPACE, "k"));
+    assert!(desk.was_served(writer) && desk.outcome(other).is_none());
+    desk.locks.end(writer);
+    assert!(desk.was_served(other));
+    desk.close(all);
+}
+
+#[test]
+fn a_range_keeps_the_inserts_of_others_out() {
+    let desk = Desk::new();
+    let all @ [a, b, c] = &desk.lockers();
+    let range = |me, from: &str, to: &str| {
+        desk.locks.lock_range(me, SPACE, Bound::Included(from.as_bytes()), Bound::Excluded(to.as_bytes()));
+    };
+    let may = |me: &Arc<Locker>, key: &str| desk.locks.may_insert(Some(me.id()), SPACE, key.as_bytes());
+    assert!(desk.locks.may_insert(None, SPACE, b"d"));
+    range(a, "b", "f");
+    range(b, "e", "h");
+    assert!(may(a, "d") && !may(b, "d") && !may(c, "e") && may(c, "h") && may(c, "a"));
+    assert!(!desk.locks.may_insert(None, SPACE, b"d") && desk.locks.may_insert(None, OTHER, b"d"));
+    assert!(desk.ask(c, exclusive("d")), "a range is no lock on rows");
+    assert!(!desk.ask(c, insert("e")), "two keep it out");
+    desk.locks.end(a);
+    assert!(desk.outcome(c).is_none());
+    range(b, "x", "y");
+    desk.locks.end(b);
+    assert!(desk.was_served(c) && desk.locks.listing().len() == 1, "it has left no lock");
+    assert!(may(c, "e"));
+    desk.close(all);
+}
+
+#[test]
+fn those_who_insert_wait_for_ranges_and_not_for_each_other() {
+    let desk = Desk::new();
+    let all @ [a, b, c] = &desk.lockers();
+    desk.locks.lock_range(a, SPACE, Bound::Unbounded, Bound::Included(b"m"));
+    assert!(!desk.ask(b, insert("k")) && desk.ask(c, insert("n")) && !desk.ask(c, insert("k")));
+    assert_eq!(desk.locks.waits()[1].behind.ids(), ids(&[1]));
+    // A range that is added behind those who wait holds them out, too.
+    desk.locks.lock_range(a, SPACE, Bound::Excluded(b"m"), Bound::Unbounded);
+    assert_eq!(desk.locks.metrics().held, 1, "they touch, and are one");
+    desk.locks.end(a);
+    assert!(desk.was_served(b) && desk.was_served(c));
+    desk.close(all);
+}
+
+#[test]
+fn two_inserts_behind_two_ranges_are_a_deadlock() {
+    let desk = Desk::new();
+    let all @ [a, b] = &desk.lockers();
+    for locker in [a, b] {
+        desk.locks.lock_range(locker, SPACE, Bound::Included(b"b"), Bound::Included(b"d"));
+    }
+    b.add_weight(1);
+    assert!(!desk.ask(a, insert("c")) && !desk.ask(b, insert("c")));
+    assert!(matches!(desk.outcome(a), Some(Err(LockError::Deadlock(_)))) && desk.outcome(b).is_none());
+    let told = desk.locks.last_deadlock().unwrap().to_string();
+    assert!(told.contains("waited for key \"c\" of tablespace 20, to insert it"), "{told}");
+    assert!(told.contains("held keys from \"b\" to before \"d\\x00\" of tablespace 20"), "{told}");
+    desk.locks.end(a);
+    assert!(desk.was_served(b));
+    desk.close(all);
+}
+
+#[test]
+fn a_row_may_be_given_back_before_the_end() {
+    let desk = Desk::new();
+    let all @ [a, b] = &desk.lockers();
+    assert!(desk.ask(a, exclusive("k")) && desk.ask(a, exclusive("l")) && !desk.ask(b, exclusive("k")));
+    desk.locks.release_row(b, &name(SPACE, "k"));
+    assert!(desk.outcome(b).is_none(), "who does not hold it gives nothing back");
+    desk.locks.release_row(a, &name(SPACE, "k"));
+    assert!(desk.was_served(b) && desk.try_now(b, shared("l")).is_err());
+    desk.close(all);
+}
+
+#[test]
+fn a_dropped_tablespace_is_forgotten_and_who_waits_there_is_told() {
+    let desk = Desk::new();
+    let all @ [a, b, c, d, e] = &desk.lockers();
+    let table = |mode| Wanted::Table(SPACE, mode);
+    assert!(
+        desk.ask(a, table(TableMode::Exclusive)) && desk.ask(a, exclusive("k")) && desk.ask(a, shared("l"))
+    );
+    let elsewhere = Wanted::Row(name(OTHER, "k"), RowMode::Exclusive);
+    assert!(desk.ask(a, elsewhere.clone()));
+    desk.locks.lock_range(a, SPACE, Bound::Unbounded, Bound::Unbounded);
+    assert!(!desk.ask(b, shared("k")) && !desk.ask(c, insert("x")) && !desk.ask(d, table(TableMode::Shared)));
+    assert!(!desk.ask(e, elsewhere.clone()));
+    let mut last = None;
+    desk.locks.step(|table| last = Some(table.weight(TrxId(1))));
+    assert_eq!(last, Some(5));
+    desk.locks.forget(SPACE);
+    for locker in [b, c, d] {
+        assert_eq!(desk.outcome(locker), Some(Err(LockError::Gone)));
+    }
+    assert!(desk.outcome(e).is_none(), "another tablespace");
+    assert!(desk.locks.may_insert(None, SPACE, b"x") && desk.locks.may_write(None, SPACE, b"k"));
+    assert!(!desk.locks.may_write(None, OTHER, b"k"));
+    assert!(
+        desk.try_now(b, table(TableMode::IntentionShared)).is_err(),
+        "the table's own lock is held to the end"
+    );
+    assert_eq!(desk.locks.metrics().held, 2);
+    desk.locks.end(a);
+    assert!(desk.was_served(e));
+    desk.close(all);
+}
+
+#[test]
+fn what_is_held_and_waited_for_is_listed() {
+    let desk = Desk::new();
+    let all @ [a, b, c] = &desk.lockers();
+    assert!(
+        desk.ask(a, Wanted::Table(SPACE, TableMode::IntentionExclusive)) && desk.ask(a, exclusive("k\n"))
+    );
+    assert!(desk.ask(b, shared("j")));
+    desk.locks.lock_range(b, SPACE, Bound::Excluded(b"j"), Bound::Unbounded);
+    desk.env.advance(MILLISECOND);
+    assert!(!desk.ask(b, shared("k\n")));
+    desk.env.advance(MILLISECOND);
+    assert!(!desk.ask(c, exclusive("k\n")));
+    let told: Vec<String> =
+        desk.locks.listing().iter().map(|held| format!("{}: {}", held.trx, held.lock)).collect();
+    assert_eq!(
+        told,
+        [
+            "1: table of tablespace 20, intention exclusive",
+            "2: row \"j\" of tablespace 20, shared",
+            "1: row \"k\\n\" of tablespace 20, exclusive",
+            "2: keys from \"j\\x00\" on of tablespace 20, against inserts",
+        ]
+    );
+    let waits = desk.locks.waits();
+    let told = |waiting: &Waiting| (waiting.trx.0, waiting.since, waiting.behind.ids().to_vec());
+    let expected = [(2, MILLISECOND, ids(&[1])), (3, 2 * MILLISECOND, ids(&[1, 2]))];
+    assert_eq!(waits.iter().map(told).collect::<Vec<_>>(), expected);
+    assert_eq!(waits[0].lock, Lock::Row(name(SPACE, "k\n"), RowMode::Shared));
+    let metrics = desk.locks.metrics();
+    assert_eq!((metrics.held, metrics.waiting, metrics.waits), (4, 2, 2));
+    desk.locks.end(a);
+    assert!(desk.was_served(b));
+    desk.locks.end(b);
+    assert!(desk.was_served(c));
+    assert_eq!(desk.locks.metrics().waiting, 0);
+    desk.close(all);
+}
+
+#[test]
+fn an_end_gives_back_any_number_of_rows() {
+    let desk = Desk::new();
+    let all @ [a, b, c] = &desk.lockers();
+    let rows = 3 * ROWS_IN_A_STEP + 1;
+    let row = |n: usize| exclusive(&format!("{n:04}"));
+    for n in 0..rows {
+        assert!(desk.ask(a, row(n)));
+    }
+    assert!(desk.ask(a, Wanted::Table(OTHER, TableMode::Exclusive)));
+    assert!(!desk.ask(b, row(0)) && !desk.ask(c, row(rows - 1)));
+    assert!(!desk.locks.step(|table| table.give_back(a, ROWS_IN_A_STEP)), "one step is not all");
+    assert!(desk.was_served(b) && desk.outcome(c).is_none());
+    assert!(!desk.locks.make_explicit(a, name(SPACE, "new")), "it has begun to end");
+    desk.locks.end(a);
+    assert!(desk.was_served(c));
+    desk.close(all);
+}

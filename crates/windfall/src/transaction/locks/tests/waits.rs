@@ -1,0 +1,157 @@
+//! Waits: how long they last, and what ends them.
+
+use std::thread;
+
+use super::*;
+use crate::{
+    env::{Kind, Next},
+    sync::Event,
+};
+
+/// Waits until so many wait.
+fn until_waiting(locks: &Locks, number: u64) {
+    while locks.metrics().waiting != number {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_wait_ends_with_its_time_in_a_simulation() {
+    let desk = Desk::new();
+    let all @ [a, b, c] = &desk.lockers();
+    assert!(desk.ask(a, shared("k")));
+    let began = desk.env.now();
+    let time = Duration::from_secs(50);
+    let Err(LockError::TimedOut { in_the_way, waited }) =
+        desk.locks.acquire(b, exclusive("k"), Patience::AtMost(time))
+    else {
+        panic!("it is free")
+    };
+    assert_eq!((in_the_way.ids(), waited), (&ids(&[1])[..], time));
+    assert_eq!(desk.env.now(), began + time);
+    assert!(desk.ask(c, shared("k")), "who has gone stands before nobody");
+    let metrics = desk.locks.metrics();
+    assert_eq!((metrics.timeouts, metrics.waits, metrics.waiting), (1, 1, 0));
+    assert_eq!((metrics.wait_time, metrics.longest_wait), (time, time));
+    assert_eq!(
+        metrics.wait_classes[26], 1,
+        "50 seconds are between 2 to the 25 and 2 to the 26 microseconds"
+    );
+    desk.close(all);
+}
+
+#[test]
+fn a_wait_ends_with_its_time_on_a_real_clock() {
+    let locks = real();
+    let (a, b) = (locks.locker(TrxId(1)), locks.locker(TrxId(2)));
+    locks.acquire(&a, exclusive("k"), Patience::NoWait).unwrap();
+    let time = Duration::from_millis(20);
+    let error = locks.acquire(&b, exclusive("k"), Patience::AtMost(time)).unwrap_err();
+    let LockError::TimedOut { in_the_way, waited } = error else { panic!("{error}") };
+    assert!(in_the_way.ids() == [TrxId(1)] && waited >= time);
+    locks.end(&a);
+    locks.acquire(&b, exclusive("k"), Patience::AtMost(Duration::ZERO)).unwrap();
+    locks.end(&b);
+}
+
+#[test]
+fn who_stood_behind_one_whose_time_has_passed_is_served() {
+    let desk = Desk::new();
+    let all @ [a, b, c] = &desk.lockers();
+    assert!(desk.ask(a, shared("k")) && !desk.ask(b, exclusive("k")) && !desk.ask(c, shared("k")));
+    let now = desk.env.now();
+    let error = desk.locks.step(|table| table.end_wait(b, now, now)).unwrap_err();
+    assert!(matches!(error, LockError::TimedOut { .. }));
+    assert!(desk.was_served(c));
+    desk.close(all);
+}
+
+#[test]
+fn a_background_step_may_end_a_wait_in_a_simulation() {
+    let desk = Desk::new();
+    let all @ [a, b] = &desk.lockers();
+    assert!(desk.ask(a, exclusive("k")));
+    let (locks, holder) = (desk.locks.clone(), a.clone());
+    let step = move || {
+        locks.end(&holder);
+        Next::Done
+    };
+    let _worker = desk.env.spawn("test", Kind::Service, Arc::new(Event::new()), Box::new(step)).unwrap();
+    desk.locks.acquire(b, exclusive("k"), Patience::Forever).unwrap();
+    desk.close(all);
+}
+
+#[test]
+#[should_panic(expected = "a wait that no background step can end")]
+fn a_wait_without_end_is_found_in_a_simulation() {
+    let desk = Desk::new();
+    let [a, b] = &desk.lockers();
+    assert!(desk.ask(a, exclusive("k")));
+    let _ = desk.locks.acquire(b, exclusive("k"), Patience::Forever);
+}
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "Row taken while Page is held")]
+fn nobody_waits_under_a_latch() {
+    let desk = Desk::new();
+    let [a, b] = &desk.lockers();
+    assert!(desk.ask(a, exclusive("k")));
+    let _latch = Held::take(Rank::Page);
+    assert!(desk.try_now(b, exclusive("k")).is_err() && !desk.locks.may_write(None, SPACE, b"k"));
+    let _ = desk.locks.acquire(b, exclusive("k"), Patience::AtMost(MILLISECOND));
+}
+
+#[test]
+fn an_interrupt_ends_the_wait_or_the_next_one() {
+    let locks = real();
+    let (a, b) = (locks.locker(TrxId(1)), locks.locker(TrxId(2)));
+    locks.acquire(&a, exclusive("k"), Patience::NoWait).unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| locks.acquire(&b, exclusive("k"), Patience::Forever));
+        until_waiting(&locks, 1);
+        locks.interrupt(&b);
+        assert_eq!(waiter.join().unwrap(), Err(LockError::Interrupted));
+    });
+    locks.interrupt(&b);
+    locks.acquire(&b, exclusive("l"), Patience::Forever).expect("that needs no wait");
+    assert!(matches!(locks.acquire(&b, shared("k"), Patience::NoWait), Err(LockError::Busy(_))));
+    assert_eq!(locks.acquire(&b, shared("k"), Patience::Forever), Err(LockError::Interrupted));
+    let again = locks.acquire(&b, shared("k"), Patience::AtMost(MILLISECOND));
+    assert!(matches!(again, Err(LockError::TimedOut { .. })), "an interrupt ends one wait: {again:?}");
+    locks.end(&a);
+    locks.end(&b);
+    assert!(locks.step(|table| table.is_empty()));
+}
+
+#[test]
+fn those_who_wait_are_woken_by_what_ends_their_wait() {
+    let locks = real();
+    let [a, b, c, d] = core::array::from_fn(|n| locks.locker(TrxId(n as u64 + 1)));
+    locks.acquire(&a, exclusive("k"), Patience::NoWait).unwrap();
+    locks.lock_range(&a, OTHER, Bound::Unbounded, Bound::Unbounded);
+    thread::scope(|scope| {
+        let served = scope.spawn(|| locks.acquire(&b, shared("k"), Patience::Forever));
+        let gone = scope.spawn(|| {
+            locks.acquire(&c, Wanted::Insert(name(OTHER, "k")), Patience::AtMost(Duration::from_mins(5)))
+        });
+        let victim = scope.spawn(|| {
+            locks.acquire(&d, exclusive("d"), Patience::NoWait).unwrap();
+            let outcome = locks.acquire(&d, exclusive("k"), Patience::Forever);
+            locks.end(&d);
+            outcome
+        });
+        until_waiting(&locks, 3);
+        locks.forget(OTHER);
+        assert_eq!(gone.join().unwrap(), Err(LockError::Gone));
+        a.add_weight(100);
+        locks.acquire(&a, exclusive("d"), Patience::Forever).expect("the other one gives way");
+        assert!(matches!(victim.join().unwrap(), Err(LockError::Deadlock(_))));
+        assert_eq!(locks.metrics().waiting, 1);
+        locks.end(&a);
+        assert_eq!(served.join().unwrap(), Ok(()));
+    });
+    locks.end(&b);
+    locks.end(&c);
+    assert!(locks.step(|table| table.is_empty()));
+}
