@@ -403,7 +403,7 @@ impl Database {
         let engine = &self.engine;
         let (log, occupancy, deletions) =
             (engine.log.metrics(), engine.pool.occupancy(), engine.deleter.deletions());
-        let counters = &engine.pool.counters;
+        let (counters, locks) = (&engine.pool.counters, engine.transactions.row_locks().metrics());
         let micros = |time: Duration| time.as_micros() as u64;
         let frames = occupancy.frames as u64;
         let used = (occupancy.free + occupancy.dirty + occupancy.dropped) as u64;
@@ -442,6 +442,14 @@ impl Database {
             tables: engine.catalog.count() as u64,
             catalog_height: u64::from(engine.system.tree().height().unwrap_or(0)),
             active_transactions: engine.transactions.active().count() as u64,
+            locks_held: locks.held,
+            lock_waiting: locks.waiting,
+            lock_waits: locks.waits,
+            lock_wait_time: micros(locks.wait_time),
+            lock_longest_wait: micros(locks.longest_wait),
+            lock_timeouts: locks.timeouts,
+            deadlocks: locks.deadlocks,
+            undo_slices: engine.transactions.streams().spaces().len() as u64,
             drop_waits: work::waits_on_drops(),
         }
     }

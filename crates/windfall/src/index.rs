@@ -11,7 +11,7 @@
 use core::ops::{Bound, RangeBounds};
 
 use crate::{
-    cursor::{Cursor, Move, Seek, split},
+    cursor::{Cursor, Move, Reader, Seek, split},
     error::{Owner, Result},
     range::{Bounds, Range},
     store::Tree,
@@ -53,7 +53,7 @@ impl Index {
     /// # Errors
     /// A dropped table or index.
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<IndexRange> {
-        let entries = Range::new(self.entries(None)?, entry_bounds(Bounds::of(&range)));
+        let entries = Range::new(self.entries(self.table.reader()?)?, entry_bounds(Bounds::of(&range)));
         Ok(IndexRange { entries, index: self.clone() })
     }
 
@@ -70,7 +70,7 @@ impl Index {
     /// # Errors
     /// As [`Index::range`].
     pub fn cursor(&self) -> Result<IndexCursor> {
-        Ok(IndexCursor { entries: self.entries(None)?, index: self.clone(), row: None })
+        Ok(IndexCursor { entries: self.entries(self.table.reader()?)?, index: self.clone(), row: None })
     }
 
     /// As [`Index::range`], each row locked as [`Table::get_for_share`] does. Where the level says so, no row gets an index key
@@ -91,15 +91,14 @@ impl Index {
     }
 
     fn range_for<K: AsRef<[u8]>>(&self, mode: RowMode, range: &impl RangeBounds<K>) -> Result<IndexRange> {
-        self.table.check_may_lock()?;
-        let entries = Range::new(self.entries(Some(mode))?, entry_bounds(Bounds::of(range)));
+        let reader = self.table.locking_reader(mode)?;
+        let entries = Range::new(self.entries(reader)?, entry_bounds(Bounds::of(range)));
         Ok(IndexRange { entries, index: self.clone() })
     }
 
-    fn entries(&self, lock: Option<RowMode>) -> Result<Cursor> {
+    fn entries(&self, reader: Reader) -> Result<Cursor> {
         self.table.engine.check_open()?;
         let Table { engine, inner, .. } = &self.table;
-        let reader = self.table.reader(lock);
         Ok(Cursor::new(engine.clone(), inner.clone(), self.tree.clone(), self.owner(), reader))
     }
 

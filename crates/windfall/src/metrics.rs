@@ -69,6 +69,15 @@ metrics! {
     tables gauge "Tables.",
     catalog_height gauge "Levels of the tree that holds the records of tables: what a drop goes through.",
     active_transactions gauge "Transactions under way.",
+    locks_held gauge "Locks that transactions and statements hold, but for those of rows that they have changed and nobody \
+                      waits for.",
+    lock_waiting gauge "Calls that wait for a lock.",
+    lock_waits counter "How often a call waited for a lock.",
+    lock_wait_time counter "What these waits took together in microseconds.",
+    lock_longest_wait gauge "The longest of them in microseconds.",
+    lock_timeouts counter "Waits for a lock that took too long.",
+    deadlocks counter "Circles of transactions that waited for each other, and were broken.",
+    undo_slices gauge "Slices of undo that are still there.",
     drop_waits counter "How often a thread waited for a lock or latch that a dropping thread held, or for a \
                         table that was truncated or lost an index; not for one that is gone.",
 }

@@ -127,7 +127,7 @@ impl Table {
     /// outside the gate. Says whether there was a row to change.
     fn change(&self, key: &[u8], mut edit: Edit<'_>) -> Result<bool> {
         self.engine.check_open()?;
-        if let Some(scope) = &self.scope {
+        if let Some(scope) = self.scope()? {
             return self.change_within(scope, key, &mut edit).map_err(|error| self.told(error));
         }
         let end = self.change_alone(key, &mut edit).map_err(|error| self.told(error))?;
@@ -212,7 +212,7 @@ impl Table {
     fn read(&self, key: &[u8], whole: bool, value: &mut Vec<u8>) -> Result<bool> {
         self.engine.check_open()?;
         let transactions = &self.engine.transactions;
-        let found = match &self.scope {
+        let found = match self.scope()? {
             Some(scope) => scope.call(|inner| self.read_within(scope, inner, key, whole, value)),
             None => self.inner.enter().and_then(|call| match self.undo {
                 // Its session reads what it has written.
@@ -266,13 +266,21 @@ impl Table {
         Self { scope: Some(transaction.scope.clone()), ..self.clone() }
     }
 
-    fn scope(&self) -> Result<&Arc<Scope>> {
-        let scope = self.scope.as_ref().ok_or(TransactionError::Outside)?;
-        if Arc::ptr_eq(&scope.engine, &self.engine) {
-            Ok(scope)
-        } else {
-            Err(TransactionError::OtherDatabase.into())
+    /// The transaction that its calls belong to, if any.
+    fn scope(&self) -> Result<Option<&Arc<Scope>>> {
+        match &self.scope {
+            Some(scope) if !Arc::ptr_eq(&scope.engine, &self.engine) => {
+                Err(TransactionError::OtherDatabase.into())
+            }
+            scope => Ok(scope.as_ref()),
         }
+    }
+
+    /// The transaction that holds its locks.
+    fn holder(&self) -> Result<&Arc<Scope>> {
+        let scope = self.scope()?.ok_or(TransactionError::Outside)?;
+        scope.check_may_change()?;
+        Ok(scope)
     }
 
     /// The value of a row as it is now, which nobody else changes before the transaction has ended. Waits for whoever is
@@ -294,12 +302,9 @@ impl Table {
 
     fn get_for(&self, key: &[u8], mode: RowMode) -> Result<Option<Vec<u8>>> {
         self.engine.check_open()?;
-        let scope = self.scope()?;
+        let scope = self.holder()?;
         let mut value = Vec::new();
-        let found = scope.call(|inner| {
-            scope.check_may_change()?;
-            self.get_locked(scope, inner, key, mode, true, &mut value)
-        });
+        let found = scope.call(|inner| self.get_locked(scope, inner, key, mode, true, &mut value));
         Ok(found.map_err(|error| self.told(error))?.then_some(value))
     }
 
@@ -395,7 +400,7 @@ impl Table {
     /// then some of the value has been written.
     pub fn read_stream(&self, key: &[u8], out: &mut dyn io::Write) -> Result<Option<u64>> {
         self.engine.check_open()?;
-        match &self.scope {
+        match self.scope()? {
             None => self.stream_out(key, Arc::new(self.engine.transactions.view()), TrxId::NONE, out),
             // What `out` does is no call of this transaction: what it has written might be taken back.
             Some(scope) => scope.call(|inner| {
@@ -479,7 +484,7 @@ impl Table {
     /// # Errors
     /// A dropped table.
     pub fn cursor(&self) -> Result<Cursor> {
-        self.cursor_of(self.reader(None))
+        self.cursor_of(self.reader()?)
     }
 
     /// A cursor that locks the rows it comes to as [`Table::get_for_share`] does, and the gaps between where the level says
@@ -499,14 +504,8 @@ impl Table {
         self.locking_cursor(RowMode::Exclusive)
     }
 
-    /// Refuses locks where there is no transaction to hold them.
-    pub(crate) fn check_may_lock(&self) -> Result<()> {
-        self.scope()?.check_may_change()
-    }
-
     fn locking_cursor(&self, mode: RowMode) -> Result<Cursor> {
-        self.check_may_lock()?;
-        self.cursor_of(self.reader(Some(mode)))
+        self.cursor_of(self.locking_reader(mode)?)
     }
 
     fn cursor_of(&self, reader: Reader) -> Result<Cursor> {
@@ -517,13 +516,19 @@ impl Table {
     }
 
     /// Who reads by this handle.
-    pub(crate) fn reader(&self, lock: Option<RowMode>) -> Reader {
-        match &self.scope {
+    pub(crate) fn reader(&self) -> Result<Reader> {
+        Ok(match self.scope()? {
             // Of a temporary table its session sees what it has written, and there is nobody else.
             _ if self.undo.is_some() => Reader::Session,
-            Some(scope) => Reader::Within(scope.clone(), lock),
+            Some(scope) => Reader::Within(scope.clone(), None),
             None => Reader::Alone,
-        }
+        })
+    }
+
+    /// Who reads by it and locks.
+    pub(crate) fn locking_reader(&self, mode: RowMode) -> Result<Reader> {
+        let scope = self.holder()?;
+        Ok(if self.undo.is_some() { Reader::Session } else { Reader::Within(scope.clone(), Some(mode)) })
     }
 
     /// A secondary index.

@@ -27,6 +27,8 @@ pub enum Rank {
     Names,
     /// A row's lock.
     Row,
+    /// Whether transactions are being taken back.
+    RollBack,
     /// The purge of an undo stream.
     Purge,
     /// A checkpoint in progress.

@@ -71,7 +71,7 @@ use crate::{
     ids::{Lsn, SpaceId, TrxId, UndoPos},
     log::{GroupWriter, Record},
     sync::{
-        Arc, Bug, Event,
+        Arc, Bug, Event, Rank, RwLock,
         atomic::{AtomicU64, Ordering::Relaxed},
         planted,
     },
@@ -97,6 +97,9 @@ pub struct Transactions {
     lock_wait: AtomicU64,
     /// For the trees that rollback and purge look into: they have no hash index.
     no_hash: Arc<HashBudget>,
+    /// Held shared by who takes a record back outside of its table's gate, and alone by who looks at a table that must not
+    /// change.
+    rollbacks: RwLock<()>,
     /// How many want the purge worker to stand still.
     purge_pauses: AtomicU64,
     slices_dropped: AtomicU64,
@@ -148,6 +151,7 @@ impl Transactions {
             row_locks: Locks::new(env),
             lock_wait: AtomicU64::new(LOCK_WAIT.as_micros() as u64),
             no_hash: Arc::new(HashBudget::new(0)),
+            rollbacks: RwLock::new(Rank::RollBack, ()),
             purge_pauses: AtomicU64::new(0),
             slices_dropped: AtomicU64::new(0),
             #[cfg(test)]

@@ -150,7 +150,7 @@ impl Transactions {
         self.ground.purge_wake.clone()
     }
 
-    /// Runs something while the purge worker stands still; if it `catches_up`, after what was done with by now has been
+    /// Runs something while the purge worker and all rollbacks stand still; if it `catches_up`, after what was done with by now has been
     /// purged. What it looks at has no versions left behind, as far as nobody changes it, if it is told so: a reader that
     /// keeps versions, or a row that is locked, may have been in the way. Damage that purge meets it leaves in place.
     pub fn with_purge_at_rest<T>(&self, catches_up: bool, run: impl FnOnce(bool) -> T) -> T {
@@ -161,6 +161,7 @@ impl Transactions {
                 self.0.ground.purge_wake.notify();
             }
         }
+        let _still = self.rollbacks.write();
         self.purge_pauses.fetch_add(1, SeqCst);
         let _pause = Pause(self);
         let mut all = true;

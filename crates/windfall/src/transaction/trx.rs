@@ -32,7 +32,7 @@ use crate::{
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
-    sync::{Arc, Bug, planted},
+    sync::{Arc, Bug, is_inside, planted},
     tree::log_of_room,
 };
 
@@ -444,6 +444,8 @@ impl<'e> Trx<'e> {
                 let record = stream.decode(at, &stored)?;
                 pos = record.previous;
                 if !stored.taken_back {
+                    // A call that has failed is inside its table's gate, and what looks at tables is not.
+                    let _moving = (!is_inside()).then(|| self.floor.rollbacks.read());
                     if let Body::Row { space, key, .. } = &record.body {
                         keep(*space, key);
                     }

@@ -31,7 +31,7 @@ const FLOORS: &[&[&str]] = &[
     &["recovery"],
     &["options"],
     &["engine"],
-    &["database", "metrics", "check", "session", "table", "index", "range", "cursor"],
+    &["database", "metrics", "check", "session", "table", "index", "range", "cursor", "scope", "transact"],
     &["fuzz"],
 ];
 

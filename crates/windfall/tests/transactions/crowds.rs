@@ -1,0 +1,141 @@
+//! Many at the same time.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering::SeqCst},
+    thread,
+    time::Duration,
+};
+
+use windfall::{Database, Error, Isolation, Table, TableOptions, TransactionOptions, error::LockError};
+
+use super::{LEVELS, begin, database};
+
+const ACCOUNTS: u64 = 12;
+
+fn amount(value: &[u8]) -> u64 {
+    u64::from_le_bytes(value.try_into().unwrap())
+}
+
+fn bank(db: &Database) -> Table {
+    let table = db.create_table("accounts", TableOptions::default()).unwrap();
+    for n in 0..ACCOUNTS {
+        table.put(&n.to_be_bytes(), &1000u64.to_le_bytes()).unwrap();
+    }
+    table
+}
+
+/// Moves an amount from one account to another one, whatever comes in between.
+fn transfer(db: &Database, table: &Table, level: Isolation, from: u64, to: u64) -> windfall::Result<()> {
+    let trx = begin(db, level);
+    let within = table.within(&trx);
+    for (account, sign) in [(from, 0), (to, 1)] {
+        let key = account.to_be_bytes();
+        let now = amount(&within.get_for_update(&key)?.unwrap());
+        let after = if sign == 0 { now.wrapping_sub(7) } else { now.wrapping_add(7) };
+        within.put(&key, &after.to_le_bytes())?;
+    }
+    trx.commit()
+}
+
+fn total(table: &Table) -> u64 {
+    table.rows().unwrap().fold(0, |sum, row| sum.wrapping_add(amount(&row.unwrap().1)))
+}
+
+/// Deadlocks without end, and every view has the same total.
+#[test]
+fn no_money_is_made_or_lost() {
+    for level in LEVELS {
+        let db = database();
+        let table = bank(&db);
+        let deadlocks = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for n in 0..6u64 {
+                let (db, table, deadlocks) = (&db, &table, &deadlocks);
+                scope.spawn(move || {
+                    let mut draw = n;
+                    for _ in 0..250 {
+                        draw = draw
+                            .wrapping_mul(6_364_136_223_846_793_005)
+                            .wrapping_add(1_442_695_040_888_963_407);
+                        let (from, to) = ((draw >> 33) % ACCOUNTS, (draw >> 45) % ACCOUNTS);
+                        loop {
+                            match transfer(db, table, level, from, to) {
+                                Ok(()) => break,
+                                Err(Error::Lock(LockError::Deadlock(_))) => {
+                                    deadlocks.fetch_add(1, SeqCst);
+                                }
+
+                                Err(Error::Transaction(_)) if level == Isolation::Snapshot => {}
+                                Err(error) => panic!("{level:?}: {error}"),
+                            }
+                        }
+                    }
+                });
+            }
+            for _ in 0..40 {
+                assert_eq!(total(&table), 1000 * ACCOUNTS, "{level:?}");
+                let trx = begin(&db, Isolation::RepeatableRead);
+                let within = table.within(&trx);
+                assert_eq!(total(&within), 1000 * ACCOUNTS, "{level:?}");
+                assert_eq!(total(&within), 1000 * ACCOUNTS, "{level:?}");
+            }
+        });
+        assert_eq!(total(&table), 1000 * ACCOUNTS, "{level:?}");
+        assert!(deadlocks.load(SeqCst) > 0, "{level:?}: nobody ever waited in a circle");
+        assert!(db.last_deadlock().is_some());
+        assert_eq!((db.locks(), db.lock_waits()), (Vec::new(), Vec::new()));
+        assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_thousand_wait_for_one_row() {
+    let db = database();
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    table.put(b"row", &0u64.to_le_bytes()).unwrap();
+    let holder = begin(&db, Isolation::RepeatableRead);
+    table.within(&holder).get_for_update(b"row").unwrap();
+    thread::scope(|scope| {
+        for n in 0..1000 {
+            let (db, table) = (&db, &table);
+            let thread = thread::Builder::new().stack_size(256 << 10);
+            let work = move || {
+                // Calls that are transactions of their own, and others.
+                if n % 2 == 0 {
+                    table.put(b"other", b"1").unwrap();
+                }
+                let trx = begin(db, Isolation::ReadCommitted);
+                let within = table.within(&trx);
+                let now = amount(&within.get_for_update(b"row").unwrap().unwrap());
+                within.put(b"row", &(now + 1).to_le_bytes()).unwrap();
+                trx.commit().unwrap();
+            };
+            thread.spawn_scoped(scope, work).unwrap();
+        }
+        while db.lock_waits().len() < 1000 {
+            thread::sleep(Duration::from_millis(5));
+        }
+        holder.commit().unwrap();
+    });
+    assert_eq!(amount(&table.get(b"row").unwrap().unwrap()), 1000);
+}
+
+#[test]
+fn a_wait_ends_when_its_time_has_come_and_the_transaction_goes_on() {
+    let db = database();
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    let holder = begin(&db, Isolation::RepeatableRead);
+    table.within(&holder).put(b"row", b"1").unwrap();
+    let options = TransactionOptions::default().lock_wait(Duration::from_millis(40));
+    let waiter = db.begin(options);
+    let within = table.within(&waiter);
+    within.put(b"mine", b"2").unwrap();
+    for call in [within.put(b"row", b"2").map(drop), within.get_for_share(b"row").map(drop)] {
+        let error = call.unwrap_err();
+        assert!(matches!(error, Error::Lock(LockError::TimedOut { .. })), "{error}");
+        assert!(error.to_string().contains(&holder.id().unwrap().to_string()), "{error}");
+    }
+    waiter.commit().unwrap();
+    holder.commit().unwrap();
+    assert_eq!(table.rows().unwrap().count(), 2);
+}

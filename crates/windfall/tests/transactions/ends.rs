@@ -1,0 +1,261 @@
+//! How transactions end: all of it stays, or nothing.
+
+use windfall::{
+    Error, TableOptions, TransactionOptions,
+    disk::simulated::{SimulatedDisk, Survive},
+    env::SimulatedEnv,
+    error::{SchemaError, TransactionError},
+};
+
+use super::{LEVELS, begin, database, pairs, rows, simulated, table};
+
+#[test]
+fn all_of_it_stays_or_nothing() {
+    for level in LEVELS {
+        let db = database();
+        let (table, other) = (table(&db), db.create_table("other", TableOptions::default()).unwrap());
+        table.put(b"a", b"x1").unwrap();
+        for commits in [false, true] {
+            let trx = begin(&db, level);
+            let (within, beside) = (table.within(&trx), other.within(&trx));
+            within.put(b"a", b"y2").unwrap();
+            within.insert(b"b", b"z3").unwrap();
+            beside.insert(b"k", &vec![7; 20_000]).unwrap();
+            assert!(within.delete(b"a").unwrap());
+            within.insert(b"a", b"w4").unwrap();
+            assert_eq!(rows(&within), pairs([("a", "w4"), ("b", "z3")]), "it sees what it did");
+            assert_eq!(rows(&table), pairs([("a", "x1")]), "nobody else does");
+            assert_eq!(other.get(b"k").unwrap(), None);
+            if commits { trx.commit() } else { trx.rollback() }.unwrap();
+            let after = if commits { pairs([("a", "w4"), ("b", "z3")]) } else { pairs([("a", "x1")]) };
+            assert_eq!(rows(&table), after, "{level:?}");
+            assert_eq!(other.contains(b"k").unwrap(), commits);
+        }
+        assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+        assert_eq!((db.locks(), db.lock_waits()), (Vec::new(), Vec::new()), "it holds nothing any more");
+    }
+}
+
+#[test]
+fn a_handle_that_goes_takes_it_back() {
+    let db = database();
+    let table = table(&db);
+    let trx = begin(&db, LEVELS[2]);
+    let within = table.within(&trx);
+    within.put(b"a", b"x1").unwrap();
+    within.get_for_update(b"b").unwrap();
+    drop(trx);
+    assert_eq!(rows(&table), []);
+    let error = within.put(b"a", b"x1").unwrap_err();
+    assert!(matches!(&error, Error::Transaction(TransactionError::RolledBack(_))), "{error}");
+    assert!(error.to_string().contains("handle was dropped") && error.to_string().contains("begin another"));
+    table.put(b"b", b"y2").unwrap();
+}
+
+#[test]
+fn what_a_call_has_done_goes_when_it_fails_and_the_rest_stays() {
+    let db = database();
+    let table = table(&db);
+    table.put(b"taken", b"x1").unwrap();
+    let trx = begin(&db, LEVELS[2]);
+    let within = table.within(&trx);
+    within.put(b"a", b"x2").unwrap();
+    let duplicate = within.put(b"b", b"y1").unwrap_err();
+    assert!(matches!(duplicate, Error::Schema(SchemaError::DuplicateKey(_))), "{duplicate}");
+    // Several calls as one.
+    let failed = trx.atomically(|| {
+        within.put(b"c", b"z3")?;
+        within.delete(b"a")?;
+        within.insert(b"taken", b"z4")
+    });
+    assert!(matches!(failed, Err(Error::Schema(SchemaError::DuplicateKey(_)))), "{failed:?}");
+    assert_eq!(rows(&within), pairs([("a", "x2"), ("taken", "x1")]));
+    trx.atomically(|| within.put(b"c", b"z3")).unwrap();
+    trx.commit().unwrap();
+    assert_eq!(rows(&table), pairs([("a", "x2"), ("c", "z3"), ("taken", "x1")]));
+}
+
+#[test]
+fn savepoints_nest_and_move() {
+    let db = database();
+    let table = table(&db);
+    let session = db.session();
+    let temporary = session.create_temporary_table("t", TableOptions::default()).unwrap();
+    let trx = begin(&db, LEVELS[2]);
+    let (within, beside) = (table.within(&trx), temporary.within(&trx));
+    let put = |key: &str, value: &str| {
+        within.put(key.as_bytes(), value.as_bytes()).unwrap();
+        beside.put(key.as_bytes(), value.as_bytes()).unwrap();
+    };
+    put("a", "x1");
+    trx.savepoint("one").unwrap();
+    put("b", "x2");
+    trx.savepoint("two").unwrap();
+    put("a", "x3");
+    within.delete(b"b").unwrap();
+    trx.savepoint("three").unwrap();
+    put("c", "x4");
+    trx.rollback_to("two").unwrap();
+    assert_eq!(rows(&within), pairs([("a", "x1"), ("b", "x2")]));
+    assert_eq!(beside.get(b"a").unwrap(), Some(b"x1".to_vec()));
+    assert_eq!(beside.get(b"c").unwrap(), None);
+    let gone = trx.rollback_to("three").unwrap_err();
+    assert!(gone.to_string().contains("\"three\""), "{gone}");
+    put("d", "x5");
+    // Again, and on from there.
+    trx.rollback_to("two").unwrap();
+    put("e", "x6");
+    trx.savepoint("one").unwrap();
+    put("f", "x7");
+    trx.release("two").unwrap();
+    assert!(trx.release("two").is_err() && trx.rollback_to("two").is_err());
+    // It moved behind the other one, and went with it.
+    assert!(trx.rollback_to("one").is_err());
+    trx.commit().unwrap();
+    let left = pairs([("a", "x1"), ("b", "x2"), ("e", "x6"), ("f", "x7")]);
+    assert_eq!(rows(&table), left);
+    assert_eq!(temporary.rows().unwrap().map(Result::unwrap).collect::<Vec<_>>(), left);
+    drop(session);
+    assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+}
+
+#[test]
+fn rows_stay_locked_when_they_are_taken_back_to_a_savepoint() {
+    let db = database();
+    let table = table(&db);
+    let trx = begin(&db, LEVELS[1]);
+    let within = table.within(&trx);
+    trx.savepoint("here").unwrap();
+    within.put(b"a", b"x1").unwrap();
+    trx.rollback_to("here").unwrap();
+    let other = db.begin(TransactionOptions::default().lock_wait(core::time::Duration::ZERO));
+    let busy = table.within(&other).put(b"a", b"y2").unwrap_err();
+    assert!(
+        matches!(busy, Error::Lock(_)) && busy.to_string().contains(&trx.id().unwrap().to_string()),
+        "{busy}"
+    );
+    trx.rollback().unwrap();
+    table.within(&other).put(b"a", b"y2").unwrap();
+    other.commit().unwrap();
+    assert_eq!(rows(&table), pairs([("a", "y2")]));
+}
+
+#[test]
+fn what_a_crash_cuts_off_is_taken_back_and_what_was_committed_stays() {
+    for seed in 0..20 {
+        let (disk, env) = (SimulatedDisk::new(seed), SimulatedEnv::new(seed));
+        let db = simulated(&disk, &env);
+        let t = table(&db);
+        t.put(b"old", b"o1").unwrap();
+        let (first, second) = (begin(&db, LEVELS[2]), begin(&db, LEVELS[1]));
+        let (one, two) = (t.within(&first), t.within(&second));
+        for n in 0..40u8 {
+            one.put(&[b'a', n], &[1, 100 + n]).unwrap();
+            if n == 10 {
+                first.savepoint("here").unwrap();
+            }
+            two.put(&[b'b', n], &[2, 200u8.wrapping_add(n)]).unwrap();
+        }
+        one.put(b"old", b"p1").unwrap();
+        first.rollback_to("here").unwrap();
+        one.put(b"last", b"q2").unwrap();
+        if seed % 3 == 0 {
+            db.checkpoint().unwrap();
+            env.settle(50);
+        }
+        second.commit().unwrap();
+        if seed % 2 == 0 {
+            env.settle(100);
+        }
+        disk.crash();
+        drop((one, two, first));
+        drop((t, db));
+        let survive = [Survive::Nothing, Survive::Everything, Survive::Random(seed)][seed as usize % 3];
+        let disk = disk.restart(survive);
+        let db = simulated(&disk, &SimulatedEnv::new(seed));
+        let t = db.table("t").unwrap();
+        let found = rows(&t);
+        assert_eq!(found.len(), 41, "seed {seed}");
+        assert_eq!(t.get(b"old").unwrap(), Some(b"o1".to_vec()));
+        assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+        db.close().unwrap();
+    }
+}
+
+#[test]
+fn what_is_open_when_the_database_is_closed_is_taken_back_by_the_next_opening() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = simulated(&disk, &env);
+    let t = table(&db);
+    t.put(b"a", b"x1").unwrap();
+    let trx = begin(&db, LEVELS[2]);
+    let within = t.within(&trx);
+    within.put(b"a", b"y1").unwrap();
+    db.clone().close().unwrap();
+    assert!(matches!(within.put(b"b", b"z3"), Err(Error::Closed)));
+    assert!(matches!(trx.commit(), Err(Error::Closed)));
+    drop((within, t, db));
+    let db = simulated(&disk, &SimulatedEnv::new(2));
+    assert_eq!(rows(&db.table("t").unwrap()), pairs([("a", "x1")]));
+}
+
+#[test]
+fn who_only_reads_changes_and_locks_nothing() {
+    let db = database();
+    let table = table(&db);
+    table.put(b"a", b"x1").unwrap();
+    let trx = db.begin(TransactionOptions::default().read_only());
+    let within = table.within(&trx);
+    assert_eq!(within.get(b"a").unwrap(), Some(b"x1".to_vec()));
+    let refused = [
+        within.put(b"a", b"y1").unwrap_err(),
+        within.delete(b"a").unwrap_err(),
+        within.get_for_update(b"a").unwrap_err(),
+        within.range_for_share::<&[u8]>(..).unwrap_err(),
+    ];
+    for error in refused {
+        assert!(matches!(&error, Error::Transaction(TransactionError::ReadOnly)), "{error}");
+    }
+    trx.commit().unwrap();
+    let outside = table.get_for_update(b"a").unwrap_err();
+    assert!(outside.to_string().contains("begin one"), "{outside}");
+}
+
+#[test]
+fn a_transaction_does_one_call_at_a_time() {
+    struct Source<'a>(&'a windfall::Table, u8);
+    impl std::io::Read for Source<'_> {
+        fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+            let busy = self.0.put(b"other", b"y2").unwrap_err();
+            assert!(matches!(&busy, Error::Transaction(TransactionError::Busy)), "{busy}");
+            out.fill(self.1);
+            Ok(out.len())
+        }
+    }
+    let db = database();
+    let table = table(&db);
+    let trx = begin(&db, LEVELS[2]);
+    let within = table.within(&trx);
+    within.put_stream(b"a", 100_000, &mut Source(&within, 5)).unwrap();
+    let mut read = Vec::new();
+    within.read_stream(b"a", &mut read).unwrap();
+    assert!(read == vec![5; 100_000]);
+    trx.commit().unwrap();
+    assert_eq!(table.get(b"a").unwrap(), Some(read));
+}
+
+#[test]
+fn a_transaction_of_another_database_is_refused() {
+    let (db, other) = (database(), database());
+    let table = table(&db);
+    let trx = begin(&other, LEVELS[2]);
+    let within = table.within(&trx);
+    for error in [
+        within.put(b"a", b"x1").unwrap_err(),
+        within.get(b"a").unwrap_err(),
+        within.rows().unwrap_err(),
+        within.get_for_update(b"a").unwrap_err(),
+    ] {
+        assert!(matches!(&error, Error::Transaction(TransactionError::OtherDatabase)), "{error}");
+    }
+}

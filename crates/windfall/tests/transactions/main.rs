@@ -1,0 +1,71 @@
+//! Transactions of many calls, as their users meet them.
+
+#![allow(clippy::unwrap_used, reason = "a test panics")]
+
+mod crowds;
+mod ends;
+mod statements;
+mod views;
+
+use std::{sync::Arc, time::Duration};
+
+use windfall::{
+    Database, IndexOptions, Isolation, Options, Table, TableOptions, Transaction, TransactionOptions,
+    disk::simulated::SimulatedDisk,
+    env::{RealEnv, SimulatedEnv},
+};
+
+const LEVELS: [Isolation; 5] = [
+    Isolation::ReadUncommitted,
+    Isolation::ReadCommitted,
+    Isolation::RepeatableRead,
+    Isolation::Snapshot,
+    Isolation::Serializable,
+];
+
+fn options() -> Options {
+    Options::default()
+        .page_size(4096)
+        .buffer_pool_size(512 * 4096)
+        .log_size(8 << 20)
+        .log_buffer_size(256 << 10)
+        .lock_wait_timeout(Duration::from_secs(20))
+}
+
+/// A database of threads.
+fn database() -> Database {
+    let env = Arc::new(RealEnv::default());
+    Database::open_on(Arc::new(SimulatedDisk::new(1)), env, &options(), &|_| {}).unwrap()
+}
+
+/// A database of one thread, whose workers run when they are let.
+fn simulated(disk: &SimulatedDisk, env: &SimulatedEnv) -> Database {
+    Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options(), &|_| {}).unwrap()
+}
+
+/// A table with an index on the first byte of its values, and one on the second that is unique.
+fn table(db: &Database) -> Table {
+    let options = TableOptions::default()
+        .index("first", IndexOptions::on_value(0..1))
+        .index("second", IndexOptions::on_value(1..2).unique());
+    db.create_table("t", options).unwrap()
+}
+
+fn begin(db: &Database, isolation: Isolation) -> Transaction {
+    db.begin(TransactionOptions::default().isolation(isolation))
+}
+
+/// The rows by their keys, and by the index: the same ones.
+fn rows(table: &Table) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let rows: Vec<_> = table.rows().unwrap().map(Result::unwrap).collect();
+    let index = table.index("first").unwrap();
+    let mut by_index: Vec<_> =
+        index.range::<&[u8]>(..).unwrap().map(|row| row.map(|row| (row.key, row.value)).unwrap()).collect();
+    by_index.sort();
+    assert_eq!(by_index, rows, "rows and index disagree");
+    rows
+}
+
+fn pairs<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<(Vec<u8>, Vec<u8>)> {
+    pairs.into_iter().map(|(key, value)| (key.into(), value.into())).collect()
+}

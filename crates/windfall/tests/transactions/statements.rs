@@ -1,0 +1,130 @@
+//! Statements beside transactions.
+
+use std::{sync::mpsc::channel, thread, time::Duration};
+
+use windfall::{Database, Error, IndexOptions, Isolation, Result, TableOptions, error::LockError};
+
+use super::{begin, database, pairs, rows, table};
+
+type Statement = fn(&Database) -> Result<()>;
+
+const STATEMENTS: [(&str, Statement); 6] = [
+    ("drop", |db| db.drop_table("t").map(drop)),
+    ("truncate", |db| db.truncate_table("t").map(drop)),
+    ("rename", |db| db.rename_table("t", "u")),
+    ("swap", |db| db.swap_tables("t", "other")),
+    ("create index", |db| db.create_index("t", "late", IndexOptions::on_value(0..2))),
+    ("drop index", |db| db.drop_index("t", "second").map(drop)),
+];
+
+#[test]
+fn a_statement_waits_for_who_has_changed_its_table_and_for_nobody_else() {
+    for (name, statement) in STATEMENTS {
+        let db = database();
+        let table = table(&db);
+        db.create_table("other", TableOptions::default()).unwrap();
+        let unrelated = db.create_table("unrelated", TableOptions::default()).unwrap();
+        let (busy, idle) = (begin(&db, Isolation::RepeatableRead), begin(&db, Isolation::RepeatableRead));
+        unrelated.within(&idle).put(b"a", b"1").unwrap();
+        table.within(&idle).get(b"a").unwrap();
+        let within = table.within(&busy);
+        within.put(b"a", b"x1").unwrap();
+        thread::scope(|scope| {
+            let (done, is_done) = channel();
+            let statement = scope.spawn({
+                let db = db.clone();
+                move || {
+                    statement(&db).unwrap();
+                    done.send(()).unwrap();
+                }
+            });
+            while db.lock_waits().is_empty() {
+                assert!(!statement.is_finished(), "{name} did not wait");
+                thread::yield_now();
+            }
+            // Calls that are transactions of their own go on, and so does the one that is waited for.
+            table.put(b"b", b"y2").unwrap();
+            assert_eq!(db.table("t").unwrap().get(b"b").unwrap(), Some(b"y2".to_vec()));
+            within.put(b"c", b"z3").unwrap();
+            assert!(is_done.try_recv().is_err(), "{name} did not wait");
+            busy.commit().unwrap();
+            is_done.recv_timeout(Duration::from_secs(10)).unwrap();
+        });
+        idle.commit().unwrap();
+        assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{name}");
+        assert_eq!((db.locks(), db.lock_waits()), (Vec::new(), Vec::new()), "{name}");
+    }
+}
+
+#[test]
+fn a_statement_that_has_waited_long_enough_is_told_for_whom() {
+    for (name, statement) in STATEMENTS {
+        let db = database();
+        let table = table(&db);
+        db.create_table("other", TableOptions::default()).unwrap();
+        let trx = begin(&db, Isolation::RepeatableRead);
+        let within = table.within(&trx);
+        within.put(b"a", b"x1").unwrap();
+        for patience in [Duration::ZERO, Duration::from_millis(30)] {
+            db.set_lock_wait_timeout(patience);
+            let error = statement(&db).unwrap_err();
+            let is_timeout = matches!(error, Error::Lock(LockError::TimedOut { .. } | LockError::Busy(_)));
+            let text = error.to_string();
+            assert!(is_timeout && text.contains(&trx.id().unwrap().to_string()), "{name}: {text}");
+        }
+        // As if nothing had been.
+        within.put(b"b", b"x2").unwrap();
+        trx.commit().unwrap();
+        assert_eq!(rows(&table), pairs([("a", "x1"), ("b", "x2")]), "{name}");
+        statement(&db).unwrap();
+    }
+}
+
+#[test]
+fn a_circle_of_a_transaction_and_a_statement_is_broken() {
+    let db = database();
+    let table = table(&db);
+    let other = db.create_table("other", TableOptions::default()).unwrap();
+    let (first, second) = (begin(&db, Isolation::RepeatableRead), begin(&db, Isolation::RepeatableRead));
+    table.within(&first).put(b"a", b"x1").unwrap();
+    other.within(&second).put(b"a", b"x1").unwrap();
+    thread::scope(|scope| {
+        // It has the one table, and waits for the other.
+        let dropping = scope.spawn(|| db.drop_tables(&["other", "t"]));
+        while db.lock_waits().is_empty() {
+            thread::yield_now();
+        }
+        let done = table.within(&second).put(b"b", b"y2");
+        first.commit().unwrap();
+        if done.is_ok() {
+            second.commit().unwrap();
+        }
+        let dropped = dropping.join().unwrap();
+        assert!(done.is_ok() || dropped.is_ok(), "{done:?}, {dropped:?}");
+    });
+}
+
+#[test]
+fn who_waits_for_a_row_of_a_dropped_table_is_told() {
+    let db = database();
+    let table = table(&db);
+    table.put(b"a", b"x1").unwrap();
+    let trx = begin(&db, Isolation::RepeatableRead);
+    table.within(&trx).put(b"a", b"x2").unwrap();
+    thread::scope(|scope| {
+        let alone = scope.spawn(|| table.put(b"a", b"x3"));
+        while db.lock_waits().is_empty() {
+            thread::yield_now();
+        }
+        let dropping = scope.spawn(|| db.drop_table("t"));
+        while db.lock_waits().len() < 2 {
+            thread::yield_now();
+        }
+        trx.commit().unwrap();
+        dropping.join().unwrap().unwrap();
+        // Before the drop or behind it.
+        let done = alone.join().unwrap();
+        assert!(matches!(done, Ok(()) | Err(Error::TableDropped(_))), "{done:?}");
+    });
+    assert!(matches!(table.get(b"a"), Err(Error::TableDropped(_))));
+}

@@ -1,0 +1,159 @@
+//! What is seen of others.
+
+use windfall::{
+    Error, Isolation, Seek, TableOptions, TransactionOptions, disk::simulated::SimulatedDisk,
+    env::SimulatedEnv, error::TransactionError,
+};
+
+use super::{begin, database, pairs, rows, simulated, table};
+
+#[test]
+fn a_snapshot_stays_whatever_becomes_of_rows_and_indexes() {
+    for level in [Isolation::RepeatableRead, Isolation::Snapshot] {
+        let db = database();
+        let table = table(&db);
+        let long = |fill: u8| [&[b'l', fill][..], &vec![fill; 30_000]].concat();
+        table.put(b"a", b"x1").unwrap();
+        table.put(b"b", b"x2").unwrap();
+        table.put(b"long", &long(3)).unwrap();
+        let trx = begin(&db, level);
+        let within = table.within(&trx);
+        let before = rows(&within);
+        for round in 0..6u8 {
+            // The unique key goes from row to row, and rows come and go.
+            table.delete(b"a").unwrap();
+            table.put(b"b", &[b'a' + round, b'1']).unwrap();
+            table.put(b"a", &[b'b' + round, b'2']).unwrap();
+            table.put(b"b", &[b'y', 10 + round]).unwrap();
+            table.put(b"a", &[b'z', b'1']).unwrap();
+            table.put(&[b'n', round], &[b'n', 100 + round]).unwrap();
+            table.put(b"long", &long(20 + round)).unwrap();
+            if round == 3 {
+                table.delete(b"long").unwrap();
+            }
+            assert_eq!(rows(&within), before, "{level:?}, round {round}");
+            assert_eq!(within.get(b"long").unwrap(), Some(long(3)));
+            let mut streamed = Vec::new();
+            within.read_stream(b"long", &mut streamed).unwrap();
+            assert!(streamed == long(3));
+            assert!(!within.contains(&[b'n', round]).unwrap() && within.contains(b"a").unwrap());
+            let second = within.index("second").unwrap();
+            let found = second.get(b"1").unwrap().map(|row| row.unwrap().key).collect::<Vec<_>>();
+            assert_eq!(found, [b"a".to_vec()]);
+            let mut cursor = within.cursor().unwrap();
+            assert!(cursor.seek(Seek::Last).unwrap() && cursor.key() == Some(b"long"));
+            assert!(cursor.prev().unwrap() && cursor.row() == Some((b"b", b"x2")));
+        }
+        trx.commit().unwrap();
+        assert_ne!(rows(&table), before);
+        assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_view_begins_with_the_first_read_or_with_the_transaction() {
+    let db = database();
+    let table = table(&db);
+    let options = TransactionOptions::default();
+    let (late, early) = (db.begin(options), db.begin(options.consistent_snapshot()));
+    table.put(b"a", b"x1").unwrap();
+    assert_eq!(rows(&table.within(&late)), pairs([("a", "x1")]));
+    assert_eq!(rows(&table.within(&early)), []);
+    table.put(b"b", b"x2").unwrap();
+    assert_eq!(rows(&table.within(&late)), pairs([("a", "x1")]));
+}
+
+#[test]
+fn a_table_that_is_not_what_it_was_is_told() {
+    let db = database();
+    let table = table(&db);
+    table.put(b"a", b"x1").unwrap();
+    db.create_table("gone", TableOptions::default()).unwrap().put(b"g", b"1").unwrap();
+    let trx = begin(&db, Isolation::RepeatableRead);
+    let within = table.within(&trx);
+    assert_eq!(rows(&within), pairs([("a", "x1")]));
+    let mut cursor = within.cursor().unwrap();
+    assert!(cursor.next().unwrap());
+    db.truncate_table("t").unwrap();
+    table.put(b"a", b"y1").unwrap();
+    let is_changed = |error: Error| {
+        let text = error.to_string();
+        assert!(matches!(error, Error::Transaction(TransactionError::TableChanged(_))), "{text}");
+        assert!(text.contains("table definition changed") && text.contains("table "), "{text}");
+    };
+    is_changed(within.get(b"a").unwrap_err());
+    is_changed(within.contains(b"b").unwrap_err());
+    is_changed(within.rows().unwrap().next().unwrap().unwrap_err());
+    is_changed(within.read_stream(b"a", &mut Vec::new()).unwrap_err());
+    assert!(matches!(cursor.next(), Err(Error::TableDropped(_))), "it was over what is gone");
+    // One of the same name, and one that is new.
+    db.drop_table("gone").unwrap();
+    let again = db.create_table("gone", TableOptions::default()).unwrap();
+    is_changed(again.within(&trx).get(b"g").unwrap_err());
+    // What it writes is of today, and so is what it locks.
+    assert_eq!(within.get_for_update(b"a").unwrap(), Some(b"y1".to_vec()));
+    trx.commit().unwrap();
+    let trx = begin(&db, Isolation::RepeatableRead);
+    assert_eq!(rows(&table.within(&trx)), pairs([("a", "y1")]));
+    let index = windfall::IndexOptions::on_value(0..2);
+    db.create_index("t", "late", index).unwrap();
+    let late = table.within(&trx).index("late").unwrap();
+    is_changed(late.range::<&[u8]>(..).unwrap().next().unwrap().unwrap_err());
+}
+
+#[test]
+fn what_nobody_sees_any_more_goes() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = simulated(&disk, &env);
+    let table = table(&db);
+    for n in 0..200u8 {
+        table.put(&[n], &[n % 7, n]).unwrap();
+    }
+    let (reader, writer) = (begin(&db, Isolation::RepeatableRead), begin(&db, Isolation::RepeatableRead));
+    let before = rows(&table.within(&reader));
+    let within = table.within(&writer);
+    for n in 0..200u8 {
+        table.delete(&[n]).unwrap();
+        // It comes back in a transaction that takes it back.
+        within.put(&[n], &[n % 5, n.wrapping_add(1)]).unwrap();
+        if n % 50 == 0 {
+            env.settle(20);
+        }
+    }
+    writer.rollback().unwrap();
+    env.settle(300);
+    let marked = || db.check().unwrap().trees.iter().map(|tree| tree.deleted).sum::<u64>();
+    assert_eq!(rows(&table.within(&reader)), before);
+    assert!(marked() >= 200, "{} are kept for the view", marked());
+    drop(reader);
+    env.settle(300);
+    assert_eq!((rows(&table), marked()), (Vec::new(), 0));
+    assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+}
+
+#[test]
+fn a_range_is_of_one_moment_from_both_ends() {
+    let db = database();
+    let table = table(&db);
+    for n in 0..100u8 {
+        table.put(&[n], &[0, n]).unwrap();
+    }
+    let mut range = table.rows().unwrap();
+    assert_eq!(range.next().unwrap().unwrap().0, [0]);
+    for n in 0..100u8 {
+        table.delete(&[n]).unwrap();
+        table.put(&[n, 1], &[1, n]).unwrap();
+    }
+    let mut left = 99;
+    while let Some(row) = range.next_back() {
+        let (key, value) = row.unwrap();
+        assert_eq!((&key[..], &value[..]), (&[left][..], &[0, left][..]));
+        left -= 1;
+        if let Some(row) = range.next() {
+            assert_eq!(row.unwrap().0, [99 - left]);
+        }
+        if left < 60 {
+            break;
+        }
+    }
+}
