@@ -118,7 +118,9 @@ impl Error {
         let (known, space) = match &mut self {
             Self::TableDropped(known)
             | Self::Usage(
-                UsageError::KeyTooLong { owner: known, .. } | UsageError::ValueTooLong { owner: known, .. },
+                UsageError::KeyTooLong { owner: known, .. }
+                | UsageError::ValueTooLong { owner: known, .. }
+                | UsageError::NumbersUsedUp { owner: known, .. },
             ) => (known, None),
             Self::Corrupt(CorruptError::Structure { owner: known, space, .. }) => (known, Some(*space)),
             Self::Usage(UsageError::Other(what)) => {
@@ -274,6 +276,19 @@ pub enum UsageError {
         length: u64,
         /// The limit in bytes.
         limit: u64,
+    },
+    /// A table has no number left.
+    #[error(
+        "the numbers of {owner} are used up: {count} were asked for from {next} on; lower ones can still be chosen by hand, and \
+         truncating the table begins anew"
+    )]
+    NumbersUsedUp {
+        /// Whose numbers they are.
+        owner: Owner,
+        /// How many were asked for.
+        count: u64,
+        /// The one that would be next.
+        next: u64,
     },
     /// An option out of its range.
     #[error("option {name}: {what}")]

@@ -28,6 +28,7 @@ pub mod index;
 pub mod log;
 pub mod metrics;
 pub mod mtr;
+mod numbers;
 pub mod options;
 pub mod page;
 pub mod range;

@@ -62,6 +62,7 @@ fn net(bug: Bug) -> Net {
         | Bug::TransactionReused
         | Bug::RollbackForgotten
         | Bug::IndexNotDropped
+        | Bug::NumbersForgotten
         | Bug::TornPageKept
         | Bug::ReplayedTwice
         | Bug::DeletionForgotten => CUTS,

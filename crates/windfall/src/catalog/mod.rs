@@ -20,6 +20,7 @@ mod ddl;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod names;
+mod numbers;
 mod record;
 mod runs;
 mod table;
@@ -27,5 +28,6 @@ mod table;
 mod tests;
 
 pub use ddl::{Catalog, DropReport, IndexDefinition, TableDefinition};
+pub use numbers::Numbers;
 pub use record::{IndexRecord, KeyPart, KeySpec, TableRecord};
 pub use table::{Call, Shape, Table};

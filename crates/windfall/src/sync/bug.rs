@@ -205,6 +205,9 @@ bugs! {
     // catalog/record.rs
     /// A table's record may have more bytes than it needs.
     RestOfRecordIgnored,
+    // catalog/numbers.rs
+    /// Below what a table's numbers were handed out is known in memory only.
+    NumbersForgotten,
     // catalog/ddl.rs
     /// Who is to be alone with a table leaves its gate open.
     GateLeftOpen,

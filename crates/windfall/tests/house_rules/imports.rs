@@ -30,7 +30,7 @@ const FLOORS: &[&[&str]] = &[
     &["recovery"],
     &["options"],
     &["engine"],
-    &["database", "metrics", "check", "session", "table", "index", "range", "cursor"],
+    &["database", "metrics", "check", "session", "table", "numbers", "index", "range", "cursor"],
     &["fuzz"],
 ];
 
