@@ -36,6 +36,9 @@ pub struct Live {
     temporary: BTreeMap<String, Rows>,
 }
 
+/// What the keys of rows with a number begin with.
+const NUMBERED: &[u8] = b"{number}";
+
 pub type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// What should be there: tables by name, their rows, and whether they have an index.
@@ -53,6 +56,8 @@ pub enum Step {
     DropIndex(String),
     Put(String, Vec<u8>, Vec<u8>),
     Delete(String, Vec<u8>),
+    /// A row is inserted whose key is the table's next number.
+    Number(String, Vec<u8>),
     /// A row is put, and while its value is read another one, of whichever table: two transactions are unfinished then, in one undo stream.
     Nested(Box<Nested>),
     /// Into a temporary table, which is made if it is not there.
@@ -140,10 +145,11 @@ pub fn script(seed: u64, steps: usize) -> Vec<Step> {
                 }
                 continue;
             }
-            _ => {
+            drawn => {
                 // Now and then a value that needs an overflow chain.
                 let length = if draw(12) == 0 { 3000 + draw(9000) } else { draw(300) };
-                Step::Put(table, key, value(&script, length, draw(200)))
+                let value = value(&script, length, draw(200));
+                if drawn < 42 { Step::Put(table, key, value) } else { Step::Number(table, value) }
             }
         };
         script.push(step);
@@ -277,6 +283,11 @@ impl Model {
             }
             Step::Put(t, key, value) => drop(tables.get_mut(t)?.1.insert(key.clone(), value.clone())),
             Step::Delete(t, key) => drop(tables.get_mut(t)?.1.remove(key)),
+            Step::Number(t, value) => {
+                let rows = &mut tables.get_mut(t)?.1;
+                let last = rows.last_key_value().and_then(|(key, _)| number_of(key)).unwrap_or(0);
+                rows.insert(numbered(last + 1), value.clone());
+            }
             Step::Nested(nested) => {
                 let Nested { table, key, value, within, fails } = &**nested;
                 let (other, other_key, other_value) = within;
@@ -291,6 +302,29 @@ impl Model {
         }
         Some(next)
     }
+}
+
+/// The key of a row with a number, behind all others.
+fn numbered(number: u64) -> Vec<u8> {
+    [NUMBERED, &number.to_be_bytes()].concat()
+}
+
+fn number_of(key: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(key.strip_prefix(NUMBERED)?.try_into().ok()?))
+}
+
+/// The rows with their numbers put in order: a crash may leave some out. And the last of the numbers.
+fn without_gaps(rows: Rows) -> (Rows, u64) {
+    let (mut last, mut count) = (0, 0);
+    let in_order = |(key, value): (Vec<u8>, Vec<u8>)| match number_of(&key) {
+        Some(number) => {
+            (last, count) = (number, count + 1);
+            (numbered(count), value)
+        }
+        None => (key, value),
+    };
+    let rows = rows.into_iter().map(in_order).collect();
+    (rows, last)
 }
 
 pub fn index() -> IndexOptions {
@@ -316,6 +350,10 @@ impl Live {
             Step::DropIndex(t) => db.drop_index(t, "i").map(drop),
             Step::Put(t, key, value) => db.table(t)?.put(key, value),
             Step::Delete(t, key) => db.table(t)?.delete(key).map(drop),
+            Step::Number(t, value) => {
+                let table = db.table(t)?;
+                table.insert(&numbered(table.next_number()?), value)
+            }
             Step::Nested(nested) => {
                 let Nested { table, key, value, within, fails } = &**nested;
                 let (other, other_key, other_value) = within;
@@ -414,6 +452,9 @@ pub fn observe(db: &Database) -> Result<Model> {
             let by_index: Rows = by_index.map(|row| row.map(|r| (r.key, r.value))).collect::<Result<_>>()?;
             assert_eq!(by_index, rows, "the index of {} disagrees", info.name);
         }
+        let (rows, last) = without_gaps(rows);
+        let next = table.peek_number()?;
+        assert!(next > last, "{} has a row {last}, and would give {next} again", info.name);
         model.0.insert(info.name, (indexed, rows));
     }
     Ok(model)
