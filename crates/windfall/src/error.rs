@@ -122,6 +122,7 @@ impl Error {
                 | UsageError::ValueTooLong { owner: known, .. }
                 | UsageError::NumbersUsedUp { owner: known, .. },
             ) => (known, None),
+            Self::Schema(SchemaError::KeyTwice { owner: known, .. }) => (known, None),
             Self::Corrupt(CorruptError::Structure { owner: known, space, .. }) => (known, Some(*space)),
             Self::Usage(UsageError::Other(what)) => {
                 *what = format!("{}: {what}", owner(None)).into();
@@ -346,6 +347,19 @@ pub enum SchemaError {
     /// A row with that key exists.
     #[error("the key exists already in {0}")]
     DuplicateKey(Owner),
+    /// Two of the rows that a table was to be made with have one key.
+    #[error(
+        "the key {key} comes twice among the rows for {owner}{}: leave one of them out",
+        row.map_or(String::new(), |row| format!(", the second time as row {row}"))
+    )]
+    KeyTwice {
+        /// The table that was to be made.
+        owner: Owner,
+        /// The key, shortened.
+        key: Arc<str>,
+        /// The number of the second of these rows, counted from 1, unless they were sorted.
+        row: Option<u64>,
+    },
     /// No row has that key.
     #[error("there is no row with that key in table {0}")]
     NoRow(Arc<str>),

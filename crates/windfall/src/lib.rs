@@ -25,6 +25,7 @@ pub mod fuzz;
 pub mod health;
 pub mod ids;
 pub mod index;
+mod load;
 pub mod log;
 pub mod metrics;
 pub mod mtr;

@@ -16,9 +16,11 @@
 
 mod build;
 mod building;
+mod bulk;
 mod ddl;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
+mod load;
 mod names;
 mod numbers;
 mod record;
@@ -28,6 +30,7 @@ mod table;
 mod tests;
 
 pub use ddl::{Catalog, DropReport, IndexDefinition, TableDefinition};
+pub use load::{Order, Rows};
 pub use numbers::Numbers;
 pub use record::{IndexRecord, KeyPart, KeySpec, TableRecord};
 pub use table::{Call, Shape, Table};

@@ -48,6 +48,8 @@ pub struct Model(pub BTreeMap<String, (bool, Rows)>);
 #[derive(Clone, Debug)]
 pub enum Step {
     Create(String, bool),
+    /// A table is made with so many rows, which are to be sorted first if it has no index.
+    Load(String, bool, u8),
     Drop(Vec<String>),
     Truncate(String),
     Rename(String, String),
@@ -115,7 +117,8 @@ pub fn script(seed: u64, steps: usize) -> Vec<Step> {
             [(stamp % 6) as u8; 8].into_iter().chain(step).chain(filler).collect()
         };
         let step = match draw(44) {
-            0 | 1 => Step::Create(table, draw(2) == 0),
+            0 => Step::Create(table, draw(2) == 0),
+            1 => Step::Load(table, draw(2) == 0, script.len() as u8),
             2 => Step::Drop(vec![table]),
             3 => Step::Drop(vec![table, name(&mut draw)]),
             4 => Step::Truncate(table),
@@ -250,6 +253,12 @@ impl Model {
                     return None;
                 }
             }
+            Step::Load(t, indexed, count) => {
+                let rows = loaded_rows(*count).collect();
+                if tables.insert(t.clone(), (*indexed, rows)).is_some() {
+                    return None;
+                }
+            }
             Step::Drop(names) => {
                 if !names.iter().all(|t| tables.contains_key(t)) {
                     return None;
@@ -304,6 +313,15 @@ impl Model {
     }
 }
 
+/// The rows that a table is made with, one of them long.
+fn loaded_rows(count: u8) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
+    (0..count).map(move |n| {
+        let length = if n == count / 3 { 9000 } else { 40 + usize::from(count) };
+        let value = [n % 6; 8].into_iter().chain(core::iter::repeat_n(n ^ count, length)).collect();
+        (format!("key {n:03}").into_bytes(), value)
+    })
+}
+
 /// The key of a row with a number, behind all others.
 fn numbered(number: u64) -> Vec<u8> {
     [NUMBERED, &number.to_be_bytes()].concat()
@@ -339,6 +357,17 @@ impl Live {
                 let options = TableOptions::default();
                 let options = if *indexed { options.index("i", index()) } else { options };
                 db.create_table(t, options).map(drop)
+            }
+            Step::Load(t, true, count) => {
+                let options = TableOptions::default().index("i", index());
+                db.create_table_from(t, options, loaded_rows(*count).map(Ok)).map(drop)
+            }
+            Step::Load(t, false, count) => {
+                // Each half from behind.
+                let rows: Vec<_> = loaded_rows(*count).collect();
+                let (front, back) = rows.split_at(rows.len() / 2);
+                let rows = front.iter().rev().chain(back.iter().rev()).cloned().map(Ok);
+                db.create_table_from_unsorted(t, TableOptions::default(), rows).map(drop)
             }
             Step::Drop(names) => {
                 db.drop_tables(&names.iter().map(String::as_str).collect::<Vec<_>>()).map(drop)

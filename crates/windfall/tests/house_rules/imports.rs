@@ -30,7 +30,7 @@ const FLOORS: &[&[&str]] = &[
     &["recovery"],
     &["options"],
     &["engine"],
-    &["database", "metrics", "check", "session", "table", "numbers", "index", "range", "cursor"],
+    &["database", "load", "metrics", "check", "session", "table", "numbers", "index", "range", "cursor"],
     &["fuzz"],
 ];
 
