@@ -121,8 +121,8 @@ impl Error {
                 UsageError::KeyTooLong { owner: known, .. }
                 | UsageError::ValueTooLong { owner: known, .. }
                 | UsageError::NumbersUsedUp { owner: known, .. },
-            ) => (known, None),
-            Self::Schema(SchemaError::KeyTwice { owner: known, .. }) => (known, None),
+            )
+            | Self::Schema(SchemaError::KeyTwice { owner: known, .. }) => (known, None),
             Self::Corrupt(CorruptError::Structure { owner: known, space, .. }) => (known, Some(*space)),
             Self::Usage(UsageError::Other(what)) => {
                 *what = format!("{}: {what}", owner(None)).into();

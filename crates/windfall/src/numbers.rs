@@ -1,6 +1,6 @@
 //! A table's handle: its numbers.
 //!
-//! **Purpose.** What AUTO_INCREMENT needs: numbers that rise, each handed out once.
+//! **Purpose.** What `AUTO_INCREMENT` needs: numbers that rise, each handed out once.
 //!
 //! **Invariants.** A number that was handed out before a row was written is not handed out again once that row is durable,
 //! whatever crashes in between. No lock is held to the end of a transaction, so the numbers of rows that are taken back are
@@ -59,7 +59,7 @@ impl Table {
     /// # Errors
     /// A dropped table, damage, I/O.
     pub fn peek_number(&self) -> Result<u64> {
-        self.with_numbers(|numbers, tree| numbers.peek(tree))
+        self.with_numbers(Numbers::peek)
     }
 }
 

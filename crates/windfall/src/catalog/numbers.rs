@@ -1,4 +1,4 @@
-//! The numbers of a table: AUTO_INCREMENT.
+//! The numbers of a table: `AUTO_INCREMENT`.
 //!
 //! **Purpose.** Hands out rising numbers, each once, by one exchange of an atomic. Across restarts a *ceiling* keeps them
 //! apart: no number at or above it was handed out. It stands in the header of the clustered tree's tablespace

@@ -205,6 +205,9 @@ bugs! {
     // catalog/record.rs
     /// A table's record may have more bytes than it needs.
     RestOfRecordIgnored,
+    // catalog/load.rs
+    /// A load that fails leaves its trees.
+    LoadLeftBehind,
     // catalog/numbers.rs
     /// Below what a table's numbers were handed out is known in memory only.
     NumbersForgotten,

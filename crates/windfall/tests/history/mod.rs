@@ -332,7 +332,7 @@ fn number_of(key: &[u8]) -> Option<u64> {
 }
 
 /// The rows with their numbers put in order: a crash may leave some out. And the last of the numbers.
-fn without_gaps(rows: Rows) -> (Rows, u64) {
+pub fn without_gaps(rows: Rows) -> (Rows, u64) {
     let (mut last, mut count) = (0, 0);
     let in_order = |(key, value): (Vec<u8>, Vec<u8>)| match number_of(&key) {
         Some(number) => {

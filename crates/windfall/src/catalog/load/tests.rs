@@ -166,6 +166,7 @@ fn rows(count: u32, length: usize) -> Vec<Row> {
 #[test]
 fn what_is_refused_leaves_nothing() {
     type Refused = fn(&Error) -> bool;
+    type Case<'a> = (&'a str, bool, Vec<Row>, Refused, &'a [&'a str]);
     let disk = SimulatedDisk::new(1);
     let (db, env) = open(&disk, 64).unwrap();
     db.engine().catalog.pause.set_bounds(3000, usize::MAX);
@@ -178,7 +179,7 @@ fn what_is_refused_leaves_nothing() {
     let twice = |error: &Error| matches!(error, Error::Schema(SchemaError::KeyTwice { .. }));
     let key = |n: u32| n.to_be_bytes().to_vec();
     let long = |n| (key(n), value(n, 30_000));
-    let cases: [(&str, bool, Vec<Row>, Refused, &[&str]); 8] = [
+    let cases: [Case<'_>; 8] = [
         (
             "out of order",
             true,
