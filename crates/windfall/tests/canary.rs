@@ -123,6 +123,7 @@ fn net(bug: Bug) -> Net {
         Bug::HalfAChangeWritten => Models("buffer/interleavings/stops"),
         Bug::FileGoesBeforeTheDrop => Models("tablespace"),
         Bug::FloorBeforeTheLog | Bug::EndNotNoted => Models("checkpoint"),
+        Bug::CeilingNotLoggedYet | Bug::NumbersEndLate => Models("catalog/numbers"),
     }
 }
 

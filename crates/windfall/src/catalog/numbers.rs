@@ -14,6 +14,9 @@
 //!
 //! **May touch.** `store`, `tablespace`, `mtr`, `log`.
 
+#[cfg(all(test, feature = "model"))]
+mod interleavings;
+
 use core::ops::Range;
 
 use super::ddl::Catalog;
@@ -126,6 +129,9 @@ impl Numbers {
         let end = to(self.next.load(SeqCst))?;
         if end > self.ceiling.load(SeqCst) {
             let ceiling = end.saturating_add(end.clamp(LEAST, MOST));
+            if planted(Bug::CeilingNotLoggedYet) {
+                self.ceiling.store(ceiling, SeqCst);
+            }
             if !planted(Bug::NumbersForgotten) {
                 write(tree, ceiling)?;
             }
@@ -173,7 +179,9 @@ impl Numbers {
         let mut counting = self.counting.lock();
         let Counting::Of(tree) = core::mem::replace(&mut *counting, Counting::Ended) else { return Ok(()) };
         // Who finds no number asks for the ceiling, and is told.
-        let next = self.next.swap(0, SeqCst);
+        let early = planted(Bug::NumbersEndLate).then(|| self.next.load(SeqCst));
+        let last = self.next.swap(0, SeqCst);
+        let next = early.unwrap_or(last);
         if next == self.ceiling.load(SeqCst) || tree.space().is_dropped() {
             return Ok(());
         }
