@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** Hands out rising numbers, each once, by one exchange of an atomic. Across restarts a *ceiling* keeps them
 //! apart: no number at or above it was handed out. It stands in the header of the clustered tree's tablespace
-//! ([`tablespace::ceiling`]), where a drop has nothing to look for, and which a truncation leaves behind.
+//! ([`tablespace::ceiling()`]), where a drop has nothing to look for, and which a truncation leaves behind.
 //!
 //! **Invariants.** The ceiling is logged before the first number below it is handed out. Whoever writes a row with that
 //! number logs it later, so a log that has the row has the ceiling, wherever a crash cuts it: nobody waits for a sync. The

@@ -23,7 +23,7 @@
 //! | 32 | 8 | `"WFSPACE1"` (page 0 only) |
 //! | 40 | 4 | page size (page 0 only) |
 //! | 44 | 4 | zero |
-//! | 48 | 8 | ceiling of the table's numbers, 0 while there is none ([`ceiling`]; page 0 only) |
+//! | 48 | 8 | ceiling of the table's numbers, 0 while there is none ([`ceiling()`]; page 0 only) |
 //! | 56 | 72 | zero |
 //! | 128 | page size - 128 | one bit a page, lowest bit first, set while in use; the very last bit says instead that the next group exists, and its page is never used |
 
