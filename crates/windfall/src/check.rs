@@ -168,6 +168,8 @@ fn check_files(engine: &Engine, report: &mut CheckReport, named: &BTreeSet<Space
 fn is_explained(engine: &Engine, id: SpaceId) -> bool {
     match engine.pool.space(id) {
         Some(space) if space.is_dropped() || space.durability() == Durability::Temporary => true,
+        // First this: one that is named by now is found with its table.
+        Some(_) if engine.catalog.is_loading(id) => true,
         Some(_) => {
             // A statement that makes a tree has claimed its table: this waits for the outcome, or finds the tree with
             // the table.

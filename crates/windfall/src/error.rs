@@ -130,8 +130,11 @@ impl Error {
         let (known, space) = match &mut self {
             Self::TableDropped(known)
             | Self::Usage(
-                UsageError::KeyTooLong { owner: known, .. } | UsageError::ValueTooLong { owner: known, .. },
-            ) => (known, None),
+                UsageError::KeyTooLong { owner: known, .. }
+                | UsageError::ValueTooLong { owner: known, .. }
+                | UsageError::NumbersUsedUp { owner: known, .. },
+            )
+            | Self::Schema(SchemaError::KeyTwice { owner: known, .. }) => (known, None),
             Self::Corrupt(CorruptError::Structure { owner: known, space, .. }) => (known, Some(*space)),
             Self::Usage(UsageError::Other(what)) => {
                 *what = format!("{}: {what}", owner(None)).into();
@@ -287,6 +290,19 @@ pub enum UsageError {
         /// The limit in bytes.
         limit: u64,
     },
+    /// A table has no number left.
+    #[error(
+        "the numbers of {owner} are used up: {count} were asked for from {next} on; lower ones can still be chosen by hand, and \
+         truncating the table begins anew"
+    )]
+    NumbersUsedUp {
+        /// Whose numbers they are.
+        owner: Owner,
+        /// How many were asked for.
+        count: u64,
+        /// The one that would be next.
+        next: u64,
+    },
     /// An option out of its range.
     #[error("option {name}: {what}")]
     Option {
@@ -343,6 +359,19 @@ pub enum SchemaError {
     /// A row with that key exists.
     #[error("the key exists already in {0}")]
     DuplicateKey(Owner),
+    /// Two of the rows that a table was to be made with have one key.
+    #[error(
+        "the key {key} comes twice among the rows for {owner}{}: leave one of them out",
+        row.map_or(String::new(), |row| format!(", the second time as row {row}"))
+    )]
+    KeyTwice {
+        /// The table that was to be made.
+        owner: Owner,
+        /// The key, shortened.
+        key: Arc<str>,
+        /// The number of the second of these rows, counted from 1, unless they were sorted.
+        row: Option<u64>,
+    },
     /// No row has that key.
     #[error("there is no row with that key in table {0}")]
     NoRow(Arc<str>),

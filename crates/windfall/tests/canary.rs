@@ -62,6 +62,7 @@ fn net(bug: Bug) -> Net {
         | Bug::TransactionReused
         | Bug::RollbackForgotten
         | Bug::IndexNotDropped
+        | Bug::NumbersForgotten
         | Bug::TornPageKept
         | Bug::ReplayedTwice
         | Bug::DeletionForgotten => CUTS,
@@ -78,6 +79,7 @@ fn net(bug: Bug) -> Net {
         }
         Bug::HintBelieved => Units("tree::tests::values::"),
         Bug::GateLeftOpen => Units("catalog::tests::who_is_alone"),
+        Bug::LoadLeftBehind => Units("catalog::load::tests::what_is_refused"),
         Bug::UndoNotReserved => Units("transaction::tests::purge::"),
         Bug::WriteBeyondThePage | Bug::KeyOutsideTheFences => Fuzz("redo"),
         Bug::CountBelieved => Fuzz("log-records"),
@@ -124,6 +126,7 @@ fn net(bug: Bug) -> Net {
             Models("transaction/locks")
         }
         Bug::FloorBeforeTheLog | Bug::EndNotNoted => Models("checkpoint"),
+        Bug::CeilingNotLoggedYet | Bug::NumbersEndLate => Models("catalog/numbers"),
     }
 }
 

@@ -18,7 +18,7 @@ use std::{
 };
 
 use guard::{Guard, mix};
-use history::{Live, Model, Rows, Step, files, open, script, verify};
+use history::{Live, Model, Rows, Step, files, open, script, verify, without_gaps};
 use windfall::{
     Database, Error, Result, TableOptions,
     disk::{
@@ -102,7 +102,11 @@ struct Past {
 
 impl Past {
     fn see(&mut self, step: &Step, after: &Model) {
-        if let Step::Put(_, key, value) = step {
+        let rows = match step {
+            Step::Put(t, ..) | Step::Number(t, _) | Step::Load(t, ..) => after.0.get(t).map(|(_, rows)| rows),
+            _ => None,
+        };
+        for (key, value) in rows.into_iter().flatten() {
             self.values.entry(key.clone()).or_default().insert(value.clone());
         }
         if self.states.last() != Some(after) {
@@ -154,6 +158,8 @@ struct Hurt {
 fn tables_of(step: &Step) -> Vec<&String> {
     match step {
         Step::Create(t, _)
+        | Step::Load(t, ..)
+        | Step::Number(t, _)
         | Step::Truncate(t)
         | Step::CreateIndex(t)
         | Step::DropIndex(t)
@@ -261,7 +267,7 @@ fn rows_of(case: Case, db: &Database, name: &str, past: &Past) -> Result<Rows> {
             Err(error) => first = first.or(Some(error)),
         }
     }
-    let rows = rows?;
+    let rows = without_gaps(rows?).0;
     // The log does not say on what its changes build: on a page that has lost a write they may make anything.
     if case.is_at_rest() {
         past.check(name, &single);

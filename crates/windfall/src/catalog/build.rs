@@ -24,6 +24,7 @@
 
 use super::{
     building::{Building, MOST},
+    bulk::{self, Load, PIECE},
     ddl::{Catalog, IndexDefinition, check_name, new_space, no_table, record_key},
     record::{IndexRecord, KeyPart, KeySpec},
     runs::Runs,
@@ -31,8 +32,8 @@ use super::{
 };
 use crate::{
     error::{CorruptError, Error, Owner, Result, SchemaError, UsageError},
-    ids::{SpaceId, TrxId},
-    log::{FlushLog, OVERHEAD, Promise},
+    ids::SpaceId,
+    log::{FlushLog, Promise},
     mtr::Mtr,
     page::EntryHeader,
     row,
@@ -49,10 +50,6 @@ use crate::{
     tree::Seek,
 };
 
-/// How many bytes of entries are sorted in memory at a time.
-const PIECE: usize = 64 << 20;
-/// How full bulk load makes the pages, in percent: room for what comes later.
-const FILL: usize = 90;
 /// Rounds of settling before the gate is closed. With hundreds of threads at the table each of them may note something
 /// between two rounds.
 const ROUNDS: usize = 20;
@@ -125,7 +122,7 @@ impl Catalog {
         // What a transaction has changed and not ended would have to be noted until it has: so those that change this table
         // wait, and calls that are transactions of their own go on.
         let _lock = self.transactions.lock_tables([table.space()], TableMode::Shared)?;
-        let tree = self.tree(new_space(record.space, TrxId::NONE));
+        let tree = self.tree(new_space(record.space));
         let env = self.pool.ground().env.clone();
         let building = Arc::new(Building::new(tree.clone(), record.key.clone(), env));
         let unfinished = self.unfinished();
@@ -151,7 +148,7 @@ impl Catalog {
         drop(closed);
         unfinished.finished();
         if added.is_err() {
-            self.discard(&tree)?;
+            self.discard(&[&tree])?;
         }
         added
     }
@@ -238,7 +235,7 @@ impl Filler<'_> {
                 if read::resolve_indexed(self.rows, cursor.key(), header, &mut value)? {
                     let entry = entry_key(&self.index.key.whole_key_of(&value)?, cursor.key());
                     if !self.is_too_long(&entry)? {
-                        entries.push(entry);
+                        entries.push(entry, ());
                     }
                 }
             }
@@ -262,11 +259,11 @@ impl Filler<'_> {
 
     /// Loads entries into the empty tree, or puts them into one that may hold others already. What is noted meanwhile is
     /// put aside when it becomes much, so that nobody waits for the last entry, and settled behind it.
-    fn empty(&self, entries: &mut Runs, load: bool) -> Result<()> {
+    fn empty(&self, entries: &mut Runs<()>, load: bool) -> Result<()> {
         let mut noted = Runs::new(self.catalog.pool.clone());
         let emptied = if load { self.load(entries, &mut noted) } else { self.put(entries, &mut noted) };
         emptied?;
-        noted.drain(|entry| {
+        noted.drain(|entry, ()| {
             self.settle(&entry)?;
             self.catalog.pause();
             if self.are_notes_many() { self.settle_noted().map(drop) } else { Ok(()) }
@@ -274,16 +271,12 @@ impl Filler<'_> {
     }
 
     /// Loads the empty tree.
-    fn load(&self, entries: &mut Runs, noted: &mut Runs) -> Result<()> {
-        let mut loader = {
-            let _room = self.admit(&[])?;
-            self.tree().bulk_load(FILL)?
-        };
+    fn load(&self, entries: &mut Runs<()>, noted: &mut Runs<()>) -> Result<()> {
+        let mut load = Load::new(self.tree());
         // The entries with the key of the last one.
         let mut alike: Vec<Vec<u8>> = Vec::new();
-        entries.drain(|entry| {
-            let _room = self.admit(&entry)?;
-            loader.push(&entry, EntryHeader::default(), &[])?;
+        entries.drain(|entry, ()| {
+            load.push(&entry, EntryHeader::default(), &[])?;
             if self.index.unique {
                 if !alike.first().is_some_and(|other| other.starts_with(index_key_of(&entry))) {
                     alike.clear();
@@ -293,12 +286,11 @@ impl Filler<'_> {
             }
             self.put_notes_aside(noted)
         })?;
-        loader.finish()?;
-        Ok(())
+        load.finish()
     }
 
-    fn put(&self, entries: &mut Runs, noted: &mut Runs) -> Result<()> {
-        entries.drain(|entry| {
+    fn put(&self, entries: &mut Runs<()>, noted: &mut Runs<()>) -> Result<()> {
+        entries.drain(|entry, ()| {
             let _room = self.admit(&entry)?;
             self.insert(&entry)?;
             self.refuse_duplicates(&entry)?;
@@ -310,14 +302,14 @@ impl Filler<'_> {
         self.building.bytes() >= self.bounds().1
     }
 
-    fn put_notes_aside(&self, noted: &mut Runs) -> Result<()> {
+    fn put_notes_aside(&self, noted: &mut Runs<()>) -> Result<()> {
         self.catalog.pause();
         if !self.are_notes_many() {
             return Ok(());
         }
         for entry in self.building.take() {
             if !self.is_too_long(&entry)? {
-                noted.push(entry);
+                noted.push(entry, ());
             }
         }
         noted.put_aside(self.catalog.transactions.ids().space()?)
@@ -351,7 +343,7 @@ impl Filler<'_> {
 
     /// Waits for room in the log for a change of an entry.
     fn admit(&self, entry: &[u8]) -> Result<Promise<'_>> {
-        self.catalog.pool.ground().log.admit(entry.len() as u64 + OVERHEAD)
+        bulk::admit(&self.catalog.pool, entry.len())
     }
 
     fn insert(&self, entry: &[u8]) -> Result<()> {

@@ -7,6 +7,8 @@
 //!
 //! **May touch.** The rest of `catalog`, and what it may touch.
 
+use std::collections::BTreeSet;
+
 use smallvec::SmallVec;
 
 use super::{
@@ -18,12 +20,12 @@ use crate::{
     buffer::{BufferPool, Durability, Space, on_kept_frames},
     error::{Result, SchemaError, UsageError},
     health::Health,
-    ids::{Lsn, SpaceId, TrxId},
+    ids::{Lsn, SpaceId},
     log::{FlushLog, OVERHEAD, Record},
     mtr::Mtr,
     store::Tree,
     sync::{
-        Arc, Bug, Closed, Gate,
+        Arc, Bug, Closed, Gate, Mutex, Rank,
         atomic::{AtomicBool, Ordering::SeqCst},
         is_inside, planted,
         work::{self, Counts},
@@ -96,6 +98,8 @@ pub struct Catalog {
     budget: Arc<HashBudget>,
     /// Whether new trees get a hash index.
     hashed: AtomicBool,
+    /// Tablespaces of tables that are being loaded.
+    pub(super) loading: Mutex<BTreeSet<SpaceId>>,
     #[cfg(test)]
     pub(crate) pause: super::tests::Pause,
 }
@@ -115,10 +119,8 @@ pub(super) fn no_table(name: &str) -> SchemaError {
 }
 
 /// A tablespace that the pool will know with its first page.
-pub(super) fn new_space(id: SpaceId, born: TrxId) -> Arc<Space> {
-    let space = Space::new(id, Durability::Logged);
-    space.set_born(born);
-    Arc::new(space)
+pub(super) fn new_space(id: SpaceId) -> Arc<Space> {
+    Arc::new(Space::new(id, Durability::Logged))
 }
 
 pub(super) fn record_key(name: &str) -> Key {
@@ -150,6 +152,7 @@ impl Catalog {
             names,
             budget,
             hashed: AtomicBool::new(hashed),
+            loading: Mutex::new(Rank::Leaf, BTreeSet::new()),
             #[cfg(test)]
             pause: super::tests::Pause::default(),
         };
@@ -177,7 +180,7 @@ impl Catalog {
         Ok(())
     }
 
-    fn shape(
+    pub(super) fn shape(
         &self,
         record: TableRecord,
         attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>,
@@ -385,27 +388,35 @@ impl Catalog {
         })
     }
 
-    /// Creates an empty table. It has no page and no file until it has a row.
-    ///
-    /// # Errors
-    /// [`SchemaError`] for the name; what the log says.
-    pub fn create_table(
-        &self,
-        name: &str,
+    /// Claims the name of a new table, and makes its record. Gives its stored form, too.
+    pub(super) fn claim_new<'a>(
+        &'a self,
+        name: &'a str,
         definition: &TableDefinition,
-        mode: FlushLog,
-    ) -> Result<Arc<Table>> {
+    ) -> Result<(Claim<'a>, TableRecord, Vec<u8>)> {
         check_name(name)?;
-        let mut claim = self.claim(&[name])?;
+        let claim = self.claim(&[name])?;
         if claim.table(name).is_some() {
             return Err(SchemaError::TableExists(name.into()).into());
         }
         let record = self.new_record(definition)?;
         let encoded = record.encode();
         self.check_length(name, encoded.len())?;
+        Ok((claim, record, encoded))
+    }
+
+    /// Commits the record of a new table, and lets everybody find it.
+    pub(super) fn publish(
+        &self,
+        mut claim: Claim<'_>,
+        name: &str,
+        shape: Shape,
+        record: Vec<u8>,
+        mode: FlushLog,
+    ) -> Result<Arc<Table>> {
         let born = self.transactions.stamp()?;
-        let (_, unfinished) = self.change(&mut [Change::put(record_key(name), encoded)], &[], mode)?;
-        let shape = self.shape(record, &mut |space| Ok(new_space(space, born)))?;
+        shape.trees().for_each(|tree| tree.space().set_born(born));
+        let (_, unfinished) = self.change(&mut [Change::put(record_key(name), record)], &[], mode)?;
         let hashed = self.hashed.load(SeqCst);
         let table = Arc::new(Table::new(shape, hashed));
         self.pause();
@@ -418,6 +429,21 @@ impl Catalog {
             table.set_hash_index(now);
         }
         Ok(table)
+    }
+
+    /// Creates an empty table. It has no page and no file until it has a row.
+    ///
+    /// # Errors
+    /// [`SchemaError`] for the name; what the log says.
+    pub fn create_table(
+        &self,
+        name: &str,
+        definition: &TableDefinition,
+        mode: FlushLog,
+    ) -> Result<Arc<Table>> {
+        let (claim, record, encoded) = self.claim_new(name, definition)?;
+        let shape = self.shape(record, &mut |space| Ok(new_space(space)))?;
+        self.publish(claim, name, shape, encoded, mode)
     }
 
     /// Drops tables as one step: all of them or, when one does not exist, none.
@@ -502,7 +528,12 @@ impl Catalog {
         let (lsn, unfinished) =
             self.change(&mut [Change::put(record_key(name), record.encode())], &ids, mode)?;
         let kept = |id| old.trees().find(|tree| tree.space().id() == id).cloned();
-        let tree = |id| kept(id).unwrap_or_else(|| self.tree(new_space(id, born)));
+        let new = |id| {
+            let tree = self.tree(new_space(id));
+            tree.space().set_born(born);
+            tree
+        };
+        let tree = |id| kept(id).unwrap_or_else(|| new(id));
         let clustered = tree(record.clustered);
         let secondaries = record.indexes.iter().map(|index| tree(index.space)).collect();
         self.pause();
@@ -573,13 +604,16 @@ impl Catalog {
         result.map(|report| DropReport { work, ..report })
     }
 
-    /// Drops a tree that no record ever named.
-    pub(super) fn discard(&self, tree: &Tree) -> Result<()> {
-        let _room = self.pool.ground().log.admit_drop(OVERHEAD)?;
+    /// Drops trees that no record ever named.
+    pub(super) fn discard(&self, trees: &[&Arc<Tree>]) -> Result<()> {
+        let spaces: Vec<SpaceId> = trees.iter().map(|tree| tree.space().id()).collect();
+        let _room = self.pool.ground().log.admit_drop(OVERHEAD + size_of_val(&spaces[..]) as u64)?;
         let mut mtr = Mtr::begin(&self.pool)?;
-        mtr.record(&Record::Drop { spaces: vec![tree.space().id()].into() });
+        mtr.record(&Record::Drop { spaces: spaces.into() });
         let end = mtr.commit()?;
-        self.pool.detach(tree.space(), end);
+        for tree in trees {
+            self.pool.detach(tree.space(), end);
+        }
         Ok(())
     }
 

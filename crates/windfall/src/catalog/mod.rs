@@ -16,10 +16,13 @@
 
 mod build;
 mod building;
+mod bulk;
 mod ddl;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
+mod load;
 mod names;
+mod numbers;
 mod record;
 mod runs;
 mod table;
@@ -27,5 +30,7 @@ mod table;
 mod tests;
 
 pub use ddl::{Catalog, DropReport, IndexDefinition, TableDefinition};
+pub use load::{Order, Rows};
+pub use numbers::Numbers;
 pub use record::{IndexRecord, KeyPart, KeySpec, TableRecord};
 pub use table::{Call, Shape, Table};

@@ -3,13 +3,14 @@
 //! **Purpose.** What was collected and sorted in memory is put aside as a *run*: a temporary tablespace, loaded in bulk and
 //! read in order. Runs are merged into one order, so that a tree of any size is written from its first page to its last.
 //!
-//! **Invariants.** No entry comes twice. A run is dropped when nobody reads it any more, at the cost of a drop.
+//! **Invariants.** No key comes twice in one run; of several runs, entries of one key are handed out one behind the other. A run is dropped when nobody reads it any more, at the cost of a drop.
 //!
 //! **May touch.** `store`, `buffer`, `tree`.
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use super::bulk::comes_twice;
 use crate::{
     buffer::{BufferPool, Durability},
     error::Result,
@@ -22,6 +23,31 @@ use crate::{
 
 /// How full the pages of a run are, in percent: nothing is added later.
 const FILL: usize = 100;
+
+/// What an entry has beside its key.
+pub(super) trait Payload: Ord {
+    /// Bytes that it takes in memory beside itself.
+    fn bytes(&self) -> usize;
+
+    /// The entry's header and value.
+    fn entry(&self) -> (EntryHeader, &[u8]);
+
+    /// That of an entry.
+    fn of(header: EntryHeader, value: &[u8]) -> Self;
+}
+
+/// Nothing: entries of secondary trees are keys.
+impl Payload for () {
+    fn bytes(&self) -> usize {
+        0
+    }
+
+    fn entry(&self) -> (EntryHeader, &[u8]) {
+        (EntryHeader::default(), &[])
+    }
+
+    fn of(_: EntryHeader, _: &[u8]) {}
+}
 
 /// A run.
 #[derive(Debug)]
@@ -38,40 +64,46 @@ impl Drop for Run {
 
 /// Where entries come from, in order.
 #[derive(Debug)]
-enum Source<'a> {
-    Memory(std::vec::Drain<'a, Vec<u8>>),
+enum Source<'a, P> {
+    Memory(std::vec::Drain<'a, (Vec<u8>, P)>),
     Run(Cursor<&'a Tree>),
 }
 
-impl Source<'_> {
-    fn next(&mut self) -> Result<Option<Vec<u8>>> {
+impl<P: Payload> Source<'_, P> {
+    fn next(&mut self) -> Result<Option<(Vec<u8>, P)>> {
         match self {
             Self::Memory(entries) => Ok(entries.next()),
-            Self::Run(cursor) => Ok(cursor.next()?.then(|| cursor.key().to_vec())),
+            Self::Run(cursor) => {
+                if !cursor.next()? {
+                    return Ok(None);
+                }
+                let header = cursor.header().unwrap_or_default();
+                Ok(Some((cursor.key().to_vec(), P::of(header, cursor.value()))))
+            }
         }
     }
 }
 
 /// Entries, of which some are in memory.
 #[derive(Debug)]
-pub(super) struct Runs {
+pub(super) struct Runs<P> {
     pool: Arc<BufferPool>,
     budget: Arc<HashBudget>,
     aside: Vec<Run>,
-    memory: Vec<Vec<u8>>,
+    memory: Vec<(Vec<u8>, P)>,
     bytes: usize,
 }
 
-impl Runs {
+impl<P: Payload> Runs<P> {
     /// No entries.
     pub fn new(pool: Arc<BufferPool>) -> Self {
         Self { pool, budget: Arc::new(HashBudget::new(0)), aside: Vec::new(), memory: Vec::new(), bytes: 0 }
     }
 
     /// Adds an entry.
-    pub fn push(&mut self, entry: Vec<u8>) {
-        self.bytes += entry.capacity() + size_of::<Vec<u8>>();
-        self.memory.push(entry);
+    pub fn push(&mut self, key: Vec<u8>, payload: P) {
+        self.bytes += key.capacity() + payload.bytes() + size_of::<(Vec<u8>, P)>();
+        self.memory.push((key, payload));
     }
 
     /// Bytes that the entries in memory take.
@@ -82,15 +114,19 @@ impl Runs {
     /// Puts aside what is in memory, in a tablespace of this new id.
     ///
     /// # Errors
-    /// I/O, a full disk.
+    /// [`SchemaError::KeyTwice`](crate::error::SchemaError::KeyTwice); I/O, a full disk.
     pub fn put_aside(&mut self, space: SpaceId) -> Result<()> {
         self.memory.sort_unstable();
+        if let Some(pair) = self.memory.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return Err(comes_twice(&pair[0].0, None));
+        }
         let space = self.pool.attach(space, Durability::Temporary);
         let run =
             Run { tree: Tree::new(self.pool.clone(), space, self.budget.clone()), pool: self.pool.clone() };
         let mut loader = run.tree.bulk_load(FILL)?;
-        for entry in self.memory.drain(..) {
-            loader.push(&entry, EntryHeader::default(), &[])?;
+        for (key, payload) in self.memory.drain(..) {
+            let (header, value) = payload.entry();
+            loader.push(&key, header, value)?;
         }
         loader.finish()?;
         self.bytes = 0;
@@ -102,19 +138,19 @@ impl Runs {
     ///
     /// # Errors
     /// Damage, I/O, and what `take` says.
-    pub fn drain(&mut self, mut take: impl FnMut(Vec<u8>) -> Result<()>) -> Result<()> {
+    pub fn drain(&mut self, mut take: impl FnMut(Vec<u8>, P) -> Result<()>) -> Result<()> {
         self.memory.sort_unstable();
         self.bytes = 0;
         let runs = core::mem::take(&mut self.aside);
-        let mut sources: Vec<Source<'_>> = runs.iter().map(|run| Source::Run(run.tree.cursor())).collect();
+        let mut sources: Vec<Source<'_, P>> = runs.iter().map(|run| Source::Run(run.tree.cursor())).collect();
         sources.push(Source::Memory(self.memory.drain(..)));
         let mut heads = BinaryHeap::with_capacity(sources.len());
         for (n, source) in sources.iter_mut().enumerate() {
             heads.extend(source.next()?.map(|entry| Reverse((entry, n))));
         }
-        while let Some(Reverse((entry, n))) = heads.pop() {
+        while let Some(Reverse(((key, payload), n))) = heads.pop() {
             heads.extend(sources[n].next()?.map(|entry| Reverse((entry, n))));
-            take(entry)?;
+            take(key, payload)?;
         }
         Ok(())
     }

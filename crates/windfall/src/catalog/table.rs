@@ -10,7 +10,7 @@
 
 use smallvec::SmallVec;
 
-use super::{building::Building, record::TableRecord};
+use super::{building::Building, numbers::Numbers, record::TableRecord};
 use crate::{
     error::{Error, Owner, Result},
     ids::SpaceId,
@@ -62,6 +62,7 @@ pub struct Table {
     shape: Gated<Shape>,
     /// Whether its trees are to have a hash index.
     hashed: AtomicBool,
+    numbers: Numbers,
 }
 
 /// A row call under way: the table's shape, which stays what it is until the call ends.
@@ -73,7 +74,7 @@ impl Table {
         if hashed {
             shape.trees().for_each(|tree| tree.hash().switch(true));
         }
-        Self { shape: Gated::new(shape), hashed: AtomicBool::new(hashed) }
+        Self { shape: Gated::new(shape), hashed: AtomicBool::new(hashed), numbers: Numbers::default() }
     }
 
     /// Switches the hash indexes of its trees, and of those to come.
@@ -136,6 +137,11 @@ impl Table {
         self.look(Shape::clone)
     }
 
+    /// Its numbers, for a call that has passed the gate.
+    pub fn numbers(&self) -> &Numbers {
+        &self.numbers
+    }
+
     /// The gate, for DDL.
     pub fn gate(&self) -> &Gate {
         self.shape.gate()
@@ -148,7 +154,12 @@ impl Table {
 
     /// Puts another shape in place.
     pub(super) fn reshape(&self, closed: &mut Closed<'_>, shape: Shape) {
-        drop(self.shape.replace(closed, shape));
+        let now = shape.record.clustered;
+        let before = self.shape.replace(closed, shape);
+        if before.record.clustered != now {
+            self.numbers.restart();
+        }
+        drop(before);
         self.apply_hash_index();
     }
 }

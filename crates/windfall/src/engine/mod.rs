@@ -200,6 +200,7 @@ impl Engine {
 
     fn shut(&self) -> Result<()> {
         self.pool.ground().health.check()?;
+        self.catalog.settle_numbers();
         self.pool.flush_all()?;
         self.log.finish()?;
         self.checkpointer.checkpoint(true)?;

@@ -127,6 +127,9 @@ fn read_all(db: &Database) -> bool {
     let mut whole = true;
     for name in ["people", "other"] {
         let Ok(table) = db.table(name) else { continue };
+        whole &= table.peek_number().is_ok();
+        // They may be used up.
+        let _ = table.next_number();
         let rows = table.rows().map(|rows| rows.take(MOST).map(|row| row.is_ok()).collect::<Vec<_>>());
         whole &= rows.is_ok_and(|rows| rows.len() < MOST && rows.into_iter().all(|is_ok| is_ok));
         for n in 0..ROWS {

@@ -213,6 +213,16 @@ bugs! {
     // catalog/record.rs
     /// A table's record may have more bytes than it needs.
     RestOfRecordIgnored,
+    // catalog/load.rs
+    /// A load that fails leaves its trees.
+    LoadLeftBehind,
+    // catalog/numbers.rs
+    /// Below what a table's numbers were handed out is known in memory only.
+    NumbersForgotten,
+    /// Numbers below a ceiling are handed out before it is logged.
+    CeilingNotLoggedYet,
+    /// Which number is next at the end is looked up before the last one is handed out.
+    NumbersEndLate,
     // catalog/ddl.rs
     /// Who is to be alone with a table leaves its gate open.
     GateLeftOpen,

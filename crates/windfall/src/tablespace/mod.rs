@@ -22,15 +22,19 @@
 //! | 0 | 32 | page header, type 1 |
 //! | 32 | 8 | `"WFSPACE1"` (page 0 only) |
 //! | 40 | 4 | page size (page 0 only) |
-//! | 44 | 84 | zero |
+//! | 44 | 4 | zero |
+//! | 48 | 8 | ceiling of the table's numbers, 0 while there is none ([`ceiling()`]; page 0 only) |
+//! | 56 | 72 | zero |
 //! | 128 | page size - 128 | one bit a page, lowest bit first, set while in use; the very last bit says instead that the next group exists, and its page is never used |
 
+mod ceiling;
 mod deletion;
 #[cfg(all(test, feature = "model"))]
 mod interleavings;
 #[cfg(test)]
 mod tests;
 
+pub use ceiling::{ceiling, set_ceiling};
 pub use deletion::{Deleter, Deletions};
 
 use crate::{
@@ -301,11 +305,7 @@ pub fn group(pool: &BufferPool, space: &Arc<Space>, group: u32) -> Result<Group>
     let first = PageNo(group * span);
     let map = pool.share(space, first, Access::Scan)?;
     let page = map.page();
-    if page.page_type() != PageType::Map as u8 || (group == 0 && page.u64(MAGIC_AT) != MAGIC) {
-        let id = PageId { space: space.id(), page: first };
-        let what = format!("{id} is not an allocation map").into();
-        return Err(CorruptError::Structure { owner: Owner::Unknown, space: space.id(), what }.into());
-    }
+    ceiling::check_header(PageId { space: space.id(), page: first }, page)?;
     let mut used: Vec<u64> = (BITS_AT..page.len()).step_by(8).map(|at| page.u64(at)).collect();
     let has_next = is_used(page, span - 1);
     if let Some(last) = used.last_mut() {

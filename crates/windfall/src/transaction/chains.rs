@@ -14,8 +14,8 @@
 //!   freed twice.
 //! - What leads there, the undo record or an entry marked as deleted, stays until the first page is gone. The record is
 //!   looked at again, and the slice that it lies in is kept.
-//! - A chain's stamp is the position of the undo record that began it, which no other chain ever had: freeing one that is
-//!   gone is found out and does nothing.
+//! - A chain's stamp is the position of the undo record that began it, which no other chain ever had, or a number of its own
+//!   that is no position, when a table was made with it: freeing one that is gone is found out and does nothing.
 //! - Pages are freed on an [`allowance`](free). Whoever gives one has asked the log for room before it took any lock, and
 //!   gives no more than fits into what it asked for ([`LOG_A_PAGE`]).
 //!

@@ -228,7 +228,11 @@ struct Plan<'t> {
     settled: TrxId,
 }
 
-fn check_length(tree: &Tree, key: &[u8], owner: impl FnOnce() -> Owner) -> Result<()> {
+/// Refuses a key that is too long for a tree.
+///
+/// # Errors
+/// [`UsageError::KeyTooLong`].
+pub fn check_length(tree: &Tree, key: &[u8], owner: impl FnOnce() -> Owner) -> Result<()> {
     let limit = tree.key_limit();
     if key.len() > limit {
         return Err(UsageError::KeyTooLong { owner: owner(), length: key.len(), limit }.into());

@@ -8,7 +8,7 @@ use windfall::{
     ids::SpaceId,
 };
 
-use super::{Model, Rows};
+use super::{Model, Rows, without_gaps};
 
 const PAGE: usize = 4096;
 const SYSTEM: u64 = 1;
@@ -126,16 +126,29 @@ struct Tree {
     bytes: Vec<u8>,
     reached: BTreeSet<u32>,
     entries: Rows,
+    /// No number at or above was handed out to rows.
+    ceiling: u64,
 }
 
 impl Tree {
-    /// The entries of a tree. One that was never flushed has no file.
+    /// The entries of a tree.
     fn read(disk: &SimulatedDisk, space: u64) -> Found<Rows> {
-        let Some(bytes) = bytes_of(disk, FileName::Data(SpaceId(space)))? else { return Ok(Rows::new()) };
-        let mut tree = Self { space, bytes, reached: BTreeSet::from([0]), entries: Rows::new() };
+        Self::read_numbered(disk, space).map(|(entries, _)| entries)
+    }
+
+    /// The entries of a tree, and the ceiling of its numbers. One that was never flushed has no file.
+    fn read_numbered(disk: &SimulatedDisk, space: u64) -> Found<(Rows, u64)> {
+        let Some(bytes) = bytes_of(disk, FileName::Data(SpaceId(space)))? else {
+            return Ok((Rows::new(), 0));
+        };
+        let mut tree = Self { space, bytes, reached: BTreeSet::from([0]), entries: Rows::new(), ceiling: 0 };
         let map = tree.page(0, 1)?.to_vec();
         if &map[32..40] != b"WFSPACE1" || u32_at(&map, 40) as usize != PAGE {
             return Err(format!("the first page of tablespace {space} is none"));
+        }
+        tree.ceiling = u64_at(&map, 48);
+        if map[44..48].iter().chain(&map[56..128]).any(|byte| *byte != 0) {
+            return Err(format!("there is something in the header of tablespace {space}"));
         }
         let bit = |n: u32| map[128 + n as usize / 8] & 1 << (n % 8) != 0;
         let used: BTreeSet<u32> = (0..(PAGE as u32 - 128) * 8).filter(|n| bit(*n)).collect();
@@ -148,7 +161,7 @@ impl Tree {
                 "tablespace {space}: nothing leads to {lost:?}, not in the map is {extra:?}"
             ));
         }
-        Ok(tree.entries)
+        Ok((tree.entries, tree.ceiling))
     }
 
     fn page(&self, number: u32, kind: u8) -> Found<&[u8]> {
@@ -348,12 +361,16 @@ pub fn read(disk: &SimulatedDisk) -> Found<Model> {
                 if !spaces.iter().all(|space| named.insert(*space)) {
                     return Err(format!("a tablespace of {spaces:?} has two owners"));
                 }
-                let rows = Tree::read(disk, spaces[0])?;
+                let (rows, ceiling) = Tree::read_numbered(disk, spaces[0])?;
                 for space in &spaces[1..] {
                     let entries: BTreeSet<Vec<u8>> = Tree::read(disk, *space)?.into_keys().collect();
                     if entries != rows.iter().map(|(key, value)| index_entry(key, value)).collect() {
                         return Err(format!("the index in tablespace {space} is not that of its rows"));
                     }
+                }
+                let (rows, last) = without_gaps(rows);
+                if last > 0 && ceiling <= last {
+                    return Err(format!("{}: a row {last}, and a ceiling of {ceiling}", spaces[0]));
                 }
                 model.0.insert(String::from_utf8_lossy(name).into_owned(), (spaces.len() > 1, rows));
             }

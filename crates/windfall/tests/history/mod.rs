@@ -36,6 +36,9 @@ pub struct Live {
     temporary: BTreeMap<String, Rows>,
 }
 
+/// What the keys of rows with a number begin with.
+const NUMBERED: &[u8] = b"{number}";
+
 pub type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// What should be there: tables by name, their rows, and whether they have an index.
@@ -45,6 +48,8 @@ pub struct Model(pub BTreeMap<String, (bool, Rows)>);
 #[derive(Clone, Debug)]
 pub enum Step {
     Create(String, bool),
+    /// A table is made with so many rows, which are to be sorted first if it has no index.
+    Load(String, bool, u8),
     Drop(Vec<String>),
     Truncate(String),
     Rename(String, String),
@@ -53,6 +58,8 @@ pub enum Step {
     DropIndex(String),
     Put(String, Vec<u8>, Vec<u8>),
     Delete(String, Vec<u8>),
+    /// A row is inserted whose key is the table's next number.
+    Number(String, Vec<u8>),
     /// A row is put, and while its value is read another one, of whichever table: two transactions are unfinished then, in one undo stream.
     Nested(Box<Nested>),
     /// Into a temporary table, which is made if it is not there.
@@ -110,7 +117,8 @@ pub fn script(seed: u64, steps: usize) -> Vec<Step> {
             [(stamp % 6) as u8; 8].into_iter().chain(step).chain(filler).collect()
         };
         let step = match draw(44) {
-            0 | 1 => Step::Create(table, draw(2) == 0),
+            0 => Step::Create(table, draw(2) == 0),
+            1 => Step::Load(table, draw(2) == 0, script.len() as u8),
             2 => Step::Drop(vec![table]),
             3 => Step::Drop(vec![table, name(&mut draw)]),
             4 => Step::Truncate(table),
@@ -140,10 +148,11 @@ pub fn script(seed: u64, steps: usize) -> Vec<Step> {
                 }
                 continue;
             }
-            _ => {
+            drawn => {
                 // Now and then a value that needs an overflow chain.
                 let length = if draw(12) == 0 { 3000 + draw(9000) } else { draw(300) };
-                Step::Put(table, key, value(&script, length, draw(200)))
+                let value = value(&script, length, draw(200));
+                if drawn < 42 { Step::Put(table, key, value) } else { Step::Number(table, value) }
             }
         };
         script.push(step);
@@ -244,6 +253,12 @@ impl Model {
                     return None;
                 }
             }
+            Step::Load(t, indexed, count) => {
+                let rows = loaded_rows(*count).collect();
+                if tables.insert(t.clone(), (*indexed, rows)).is_some() {
+                    return None;
+                }
+            }
             Step::Drop(names) => {
                 if !names.iter().all(|t| tables.contains_key(t)) {
                     return None;
@@ -277,6 +292,11 @@ impl Model {
             }
             Step::Put(t, key, value) => drop(tables.get_mut(t)?.1.insert(key.clone(), value.clone())),
             Step::Delete(t, key) => drop(tables.get_mut(t)?.1.remove(key)),
+            Step::Number(t, value) => {
+                let rows = &mut tables.get_mut(t)?.1;
+                let last = rows.last_key_value().and_then(|(key, _)| number_of(key)).unwrap_or(0);
+                rows.insert(numbered(last + 1), value.clone());
+            }
             Step::Nested(nested) => {
                 let Nested { table, key, value, within, fails } = &**nested;
                 let (other, other_key, other_value) = within;
@@ -293,6 +313,38 @@ impl Model {
     }
 }
 
+/// The rows that a table is made with, one of them long.
+fn loaded_rows(count: u8) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
+    (0..count).map(move |n| {
+        let length = if n == count / 3 { 9000 } else { 40 + usize::from(count) };
+        let value = [n % 6; 8].into_iter().chain(core::iter::repeat_n(n ^ count, length)).collect();
+        (format!("key {n:03}").into_bytes(), value)
+    })
+}
+
+/// The key of a row with a number, behind all others.
+fn numbered(number: u64) -> Vec<u8> {
+    [NUMBERED, &number.to_be_bytes()].concat()
+}
+
+fn number_of(key: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(key.strip_prefix(NUMBERED)?.try_into().ok()?))
+}
+
+/// The rows with their numbers put in order: a crash may leave some out. And the last of the numbers.
+pub fn without_gaps(rows: Rows) -> (Rows, u64) {
+    let (mut last, mut count) = (0, 0);
+    let in_order = |(key, value): (Vec<u8>, Vec<u8>)| match number_of(&key) {
+        Some(number) => {
+            (last, count) = (number, count + 1);
+            (numbered(count), value)
+        }
+        None => (key, value),
+    };
+    let rows = rows.into_iter().map(in_order).collect();
+    (rows, last)
+}
+
 pub fn index() -> IndexOptions {
     IndexOptions::on_value(0..8)
 }
@@ -306,6 +358,17 @@ impl Live {
                 let options = if *indexed { options.index("i", index()) } else { options };
                 db.create_table(t, options).map(drop)
             }
+            Step::Load(t, true, count) => {
+                let options = TableOptions::default().index("i", index());
+                db.create_table_from(t, options, loaded_rows(*count).map(Ok)).map(drop)
+            }
+            Step::Load(t, false, count) => {
+                // Each half from behind.
+                let rows: Vec<_> = loaded_rows(*count).collect();
+                let (front, back) = rows.split_at(rows.len() / 2);
+                let rows = front.iter().rev().chain(back.iter().rev()).cloned().map(Ok);
+                db.create_table_from_unsorted(t, TableOptions::default(), rows).map(drop)
+            }
             Step::Drop(names) => {
                 db.drop_tables(&names.iter().map(String::as_str).collect::<Vec<_>>()).map(drop)
             }
@@ -316,6 +379,10 @@ impl Live {
             Step::DropIndex(t) => db.drop_index(t, "i").map(drop),
             Step::Put(t, key, value) => db.table(t)?.put(key, value),
             Step::Delete(t, key) => db.table(t)?.delete(key).map(drop),
+            Step::Number(t, value) => {
+                let table = db.table(t)?;
+                table.insert(&numbered(table.next_number()?), value)
+            }
             Step::Nested(nested) => {
                 let Nested { table, key, value, within, fails } = &**nested;
                 let (other, other_key, other_value) = within;
@@ -414,6 +481,9 @@ pub fn observe(db: &Database) -> Result<Model> {
             let by_index: Rows = by_index.map(|row| row.map(|r| (r.key, r.value))).collect::<Result<_>>()?;
             assert_eq!(by_index, rows, "the index of {} disagrees", info.name);
         }
+        let (rows, last) = without_gaps(rows);
+        let next = table.peek_number()?;
+        assert!(next > last, "{} has a row {last}, and would give {next} again", info.name);
         model.0.insert(info.name, (indexed, rows));
     }
     Ok(model)

@@ -31,7 +31,10 @@ const FLOORS: &[&[&str]] = &[
     &["recovery"],
     &["options"],
     &["engine"],
-    &["database", "metrics", "check", "session", "table", "index", "range", "cursor", "scope", "transact"],
+    &[
+        "database", "load", "metrics", "check", "session", "table", "numbers", "index", "range", "cursor",
+        "scope", "transact",
+    ],
     &["fuzz"],
 ];
 

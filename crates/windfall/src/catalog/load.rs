@@ -1,0 +1,277 @@
+//! A table that is made with its rows.
+//!
+//! **Purpose.** Rows that come in the order of their keys are written to the clustered tree as they come, from its first page
+//! to its last; others are sorted before, in pieces. Entries of secondary trees are collected on the way, sorted in pieces, and
+//! loaded when the last row has come.
+//!
+//! **Invariants.** Nothing of it is undo, for nobody sees the table before its record is committed, when all of it is there. On
+//! a failure, and after a crash, its tablespaces are ones that nothing names. Entries carry no transaction: every reader
+//! sees them. What is in memory of rows and entries together is no more than a piece and the row that has just come.
+//!
+//! The name is claimed from the beginning, and none of what the rows come from is called with a lock or a latch held.
+//!
+//! **May touch.** The rest of `catalog`, and what it may touch.
+
+#[cfg(test)]
+mod tests;
+
+use super::{
+    bulk::{Load, PIECE, comes_twice, shown, write_chain},
+    ddl::{Catalog, TableDefinition, new_space},
+    record::IndexRecord,
+    runs::{Payload, Runs},
+    table::{Shape, Table},
+};
+use crate::{
+    error::{Owner, Result, SchemaError, UsageError},
+    ids::SpaceId,
+    log::FlushLog,
+    page::EntryHeader,
+    sync::{Arc, Bug, planted},
+    transaction::{
+        row::{INDEXED, check_length},
+        secondary::{entry_key, index_key_of},
+    },
+};
+
+/// Rows, by key and value.
+pub type Rows<'a> = dyn Iterator<Item = Result<(Vec<u8>, Vec<u8>)>> + 'a;
+
+/// What is known of the order of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// That of their keys.
+    Ascending,
+    /// Nothing.
+    Any,
+}
+
+/// What a row's entry holds: its value, or the reference to it.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Stored {
+    bytes: Vec<u8>,
+    is_long: bool,
+}
+
+impl Payload for Stored {
+    fn bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    fn entry(&self) -> (EntryHeader, &[u8]) {
+        let flags = if self.is_long { EntryHeader::OVERFLOW } else { 0 };
+        (EntryHeader { flags, ..EntryHeader::default() }, &self.bytes)
+    }
+
+    fn of(header: EntryHeader, value: &[u8]) -> Self {
+        Self { bytes: value.to_vec(), is_long: header.is_overflow() }
+    }
+}
+
+/// Trees that no record names yet. They are dropped with this, unless they are named by then.
+struct Unnamed<'a> {
+    catalog: &'a Catalog,
+    shape: Shape,
+    named: bool,
+}
+
+impl<'a> Unnamed<'a> {
+    fn new(catalog: &'a Catalog, shape: Shape) -> Self {
+        catalog.loading.lock().extend(shape.record.spaces());
+        Self { catalog, shape, named: false }
+    }
+}
+
+impl Drop for Unnamed<'_> {
+    fn drop(&mut self) {
+        if !self.named
+            && !planted(Bug::LoadLeftBehind)
+            && let Err(error) = self.catalog.discard(&self.shape.trees().collect::<Vec<_>>())
+        {
+            tracing::warn!(%error, "what was loaded of a table is dropped at the next opening");
+        }
+        let mut loading = self.catalog.loading.lock();
+        for space in self.shape.record.spaces() {
+            loading.remove(&space);
+        }
+    }
+}
+
+impl Catalog {
+    /// Creates a table with these rows. Whoever asks for its name meanwhile finds none, and statements on it wait; so the
+    /// rows must not come from a statement on this name.
+    ///
+    /// # Errors
+    /// [`SchemaError`] for the names, and for two rows of one key, in a unique tree too; rows that are not in the order that was
+    /// told; keys and values that are too long; what the rows and the log say. Nothing is left then.
+    pub fn load_table(
+        &self,
+        name: &str,
+        definition: &TableDefinition,
+        rows: &mut Rows<'_>,
+        order: Order,
+        mode: FlushLog,
+    ) -> Result<Arc<Table>> {
+        let (claim, record, encoded) = self.claim_new(name, definition)?;
+        claim.keep();
+        let shape = self.shape(record, &mut |space| Ok(new_space(space)))?;
+        let mut unnamed = Unnamed::new(self, shape.clone());
+        Filler::new(self, name, &shape).fill(rows, order)?;
+        let table = self.publish(claim, name, shape, encoded, mode)?;
+        unnamed.named = true;
+        Ok(table)
+    }
+
+    /// Whether a tablespace is one of a table that is being loaded. It stays so until its record names it, or it is dropped.
+    pub fn is_loading(&self, space: SpaceId) -> bool {
+        self.loading.lock().contains(&space)
+    }
+}
+
+/// Fills the trees of a new table.
+struct Filler<'a> {
+    catalog: &'a Catalog,
+    name: &'a str,
+    shape: &'a Shape,
+    /// The entries of each secondary tree.
+    entries: Vec<Runs<()>>,
+    /// How many long values have come.
+    chains: u64,
+}
+
+/// The clustered tree, and the last key in it.
+struct Clustered<'t> {
+    load: Load<'t>,
+    last: Option<Vec<u8>>,
+}
+
+impl Clustered<'_> {
+    /// Refuses a key that is not above the last. `row` is its number, if that is known.
+    fn check(&self, key: &[u8], row: Option<u64>) -> Result<()> {
+        match &self.last {
+            Some(last) if last == key => Err(comes_twice(key, row)),
+            Some(last) if **last > *key => {
+                let what = format!(
+                    "row {} has the key {}, and the one before it {}: give the rows in the order of their keys, or have \
+                     them sorted (create_table_from_unsorted)",
+                    row.unwrap_or(0),
+                    shown(key),
+                    shown(last)
+                );
+                Err(UsageError::Other(what.into()).into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn push(&mut self, key: Vec<u8>, stored: &Stored) -> Result<()> {
+        let (header, value) = stored.entry();
+        self.load.push(&key, header, value)?;
+        self.last = Some(key);
+        Ok(())
+    }
+}
+
+impl<'a> Filler<'a> {
+    fn new(catalog: &'a Catalog, name: &'a str, shape: &'a Shape) -> Self {
+        let entries = shape.secondaries.iter().map(|_| Runs::new(catalog.pool.clone())).collect();
+        Self { catalog, name, shape, entries, chains: 0 }
+    }
+
+    /// How many bytes of rows and entries are kept in memory.
+    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "tests make it smaller"))]
+    fn bound(&self) -> usize {
+        #[cfg(test)]
+        if let Some((bytes, _)) = self.catalog.pause.bounds() {
+            return bytes;
+        }
+        PIECE
+    }
+
+    fn owner_of(&self, index: &IndexRecord) -> Owner {
+        Owner::Index { table: self.name.into(), index: index.name.clone() }
+    }
+
+    fn fill(mut self, rows: &mut Rows<'_>, order: Order) -> Result<()> {
+        let filled = self.fill_clustered(rows, order);
+        filled.map_err(|error| error.of(|_| Owner::Table(self.name.into())))?;
+        let entries = core::mem::take(&mut self.entries);
+        for (n, entries) in entries.into_iter().enumerate() {
+            let index = &self.shape.record.indexes[n];
+            let filled = self.fill_secondary(n, entries);
+            filled.map_err(|error| error.of(|_| self.owner_of(index)))?;
+        }
+        Ok(())
+    }
+
+    fn fill_clustered(&mut self, rows: &mut Rows<'_>, order: Order) -> Result<()> {
+        let mut clustered = Clustered { load: Load::new(&self.shape.clustered), last: None };
+        let mut aside: Runs<Stored> = Runs::new(self.catalog.pool.clone());
+        for (row, next) in (1..).zip(rows) {
+            let (key, value) = next?;
+            if order == Order::Ascending {
+                clustered.check(&key, Some(row))?;
+            }
+            let stored = self.take(&key, value)?;
+            match order {
+                Order::Ascending => clustered.push(key, &stored)?,
+                Order::Any => aside.push(key, stored),
+            }
+            self.put_aside(&mut aside)?;
+        }
+        aside.drain(|key, stored| {
+            clustered.check(&key, None)?;
+            clustered.push(key, &stored)
+        })?;
+        clustered.load.finish()
+    }
+
+    /// Takes a row's value for its entry, and the entries of secondary trees on the way.
+    fn take(&mut self, key: &[u8], value: Vec<u8>) -> Result<Stored> {
+        let tree = &self.shape.clustered;
+        check_length(tree, key, Owner::default)?;
+        let start = &value[..value.len().min(INDEXED)];
+        for (n, index) in self.shape.record.indexes.iter().enumerate() {
+            let entry = entry_key(&index.key.whole_key_of(start)?, key);
+            check_length(&self.shape.secondaries[n], &entry, || self.owner_of(index))?;
+            self.entries[n].push(entry, ());
+        }
+        if value.len() <= tree.inline_limit() {
+            return Ok(Stored { bytes: value, is_long: false });
+        }
+        let chain = write_chain(tree, self.chains, &value)?;
+        self.chains += 1;
+        Ok(Stored { bytes: chain.to_bytes().to_vec(), is_long: true })
+    }
+
+    /// Puts aside what is in memory, if it is much.
+    fn put_aside(&mut self, rows: &mut Runs<Stored>) -> Result<()> {
+        let bytes = rows.bytes() + self.entries.iter().map(Runs::bytes).sum::<usize>();
+        if bytes < self.bound() {
+            return Ok(());
+        }
+        let ids = self.catalog.transactions.ids();
+        for entries in self.entries.iter_mut().filter(|entries| entries.bytes() > 0) {
+            entries.put_aside(ids.space()?)?;
+        }
+        if rows.bytes() > 0 {
+            rows.put_aside(ids.space()?)?;
+        }
+        Ok(())
+    }
+
+    fn fill_secondary(&self, n: usize, mut entries: Runs<()>) -> Result<()> {
+        let index = &self.shape.record.indexes[n];
+        let mut load = Load::new(&self.shape.secondaries[n]);
+        let mut last: Option<Vec<u8>> = None;
+        entries.drain(|entry, ()| {
+            if index.unique && last.as_ref().is_some_and(|last| entry.starts_with(index_key_of(last))) {
+                return Err(SchemaError::DuplicateKey(self.owner_of(index)).into());
+            }
+            load.push(&entry, EntryHeader::default(), &[])?;
+            last = Some(entry);
+            Ok(())
+        })?;
+        load.finish()
+    }
+}

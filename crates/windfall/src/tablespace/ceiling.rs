@@ -1,0 +1,55 @@
+//! The ceiling of a table's numbers, in the header of its tablespace.
+//!
+//! **Purpose.** A word of page 0 that says below what the numbers of a table were handed out. It belongs to the tablespace
+//! as the tree does: a drop and a truncation leave it behind, a table that is renamed takes it along.
+//!
+//! **Invariants.** Zero says that nobody has asked for a number. The latch on the header is the only one held meanwhile.
+//!
+//! **May touch.** `mtr`, `buffer` and what is below.
+
+use super::{MAGIC, MAGIC_AT};
+use crate::{
+    buffer::{BufferPool, Space},
+    error::{CorruptError, Owner, Result},
+    ids::{PageId, PageNo},
+    mtr::Mtr,
+    page::{Access, Page, PageOp, PageType},
+    sync::Arc,
+};
+
+const CEILING_AT: usize = 48;
+
+/// Refuses a first page that is no header.
+pub(super) fn check_header(id: PageId, page: Page<'_>) -> Result<()> {
+    if page.page_type() == PageType::Map as u8 && (id.page != PageNo::HEADER || page.u64(MAGIC_AT) == MAGIC) {
+        return Ok(());
+    }
+    let what = format!("{id} is not an allocation map").into();
+    Err(CorruptError::Structure { owner: Owner::Unknown, space: id.space, what }.into())
+}
+
+/// The ceiling; zero when there is none.
+///
+/// # Errors
+/// When the tablespace is dropped; damage, I/O.
+pub fn ceiling(pool: &BufferPool, space: &Arc<Space>) -> Result<u64> {
+    space.check_live()?;
+    if !space.has_pages() {
+        return Ok(0);
+    }
+    let header = pool.share(space, PageNo::HEADER, Access::Point)?;
+    check_header(PageId { space: space.id(), page: PageNo::HEADER }, header.page())?;
+    Ok(header.page().u64(CEILING_AT))
+}
+
+/// Writes the ceiling of a tablespace that has pages, in a mini-transaction that has latched none of them.
+///
+/// # Errors
+/// When the tablespace is dropped; damage, I/O. Nothing was changed then.
+pub fn set_ceiling(mtr: &mut Mtr<'_>, space: &Arc<Space>, ceiling: u64) -> Result<()> {
+    space.check_live()?;
+    let header = mtr.latch(space, PageNo::HEADER)?;
+    check_header(mtr.id(header), mtr.page(header))?;
+    mtr.apply(header, &PageOp::Write { at: CEILING_AT as u32, bytes: &ceiling.to_le_bytes() });
+    Ok(())
+}
