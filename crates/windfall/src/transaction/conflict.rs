@@ -3,7 +3,8 @@
 //! **Purpose.** A call that changes or locks a row finds out whether another transaction keeps it from that, and waits for
 //! it where it holds nothing.
 //!
-//! **Invariants.** Who has changed an entry and not ended has it locked: the entry's transaction says so, and costs
+//! **Invariants.** A rollback takes no turn at a row, so what a call finds of another transaction counts only if that had ended
+//! before ([`Transactions::read_settled`]). Who has changed an entry and not ended has it locked: the entry's transaction says so, and costs
 //! nothing. Who is to wait for him makes that lock explicit and queues up behind it. A call says that it is blocked by
 //! [`Stop`], gives back its turn at the row, the table's gate and all latches, waits ([`Transactions::await_lock`]), and
 //! begins anew: what it found may have changed. So no call waits for a transaction while anybody could be waiting for that
@@ -52,9 +53,30 @@ impl<E: Into<Error>> From<E> for Stop {
 }
 
 impl Transactions {
-    /// Whether a version is of another transaction that has not ended.
-    pub fn is_open(&self, header: EntryHeader, me: TrxId) -> bool {
-        header.trx != me && self.active.is_active(header.trx)
+    /// Reads an entry until it is one that stays: its writer is `me`, or had ended before it was read. Who asks afterwards
+    /// whether the writer has ended may hear so of one who was just taken back, and with him what was read. Gives the writer
+    /// who has not ended, if that is what keeps it.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub(super) fn read_settled(
+        &self,
+        me: TrxId,
+        mut read: impl FnMut() -> Result<Option<EntryHeader>>,
+    ) -> Result<Result<Option<EntryHeader>, TrxId>> {
+        let mut ended = None;
+        loop {
+            let oldest = self.active.oldest();
+            let header = read()?;
+            let Some(writer) = header.map(|header| header.trx) else { return Ok(Ok(None)) };
+            if writer < oldest || writer == me || ended == Some(writer) {
+                return Ok(Ok(header));
+            }
+            if self.active.is_active(writer) {
+                return Ok(Err(writer));
+            }
+            ended = Some(writer);
+        }
     }
 
     /// Waits until what was in the way is not any more. What is locked then belongs to the transaction.

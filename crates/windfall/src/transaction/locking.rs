@@ -40,11 +40,11 @@ impl Trx<'_> {
         let (floor, space) = (self.floor(), tree.space().id());
         let name = || RowName { space, key: key.into() };
         let _turn = floor.locks.lock_in_call(floor.locks.name(space, key))?;
-        let header = tree.get_into(key, out)?;
+        let header = match floor.read_settled(self.id(), || tree.get_into(key, out))? {
+            Ok(header) => header,
+            Err(writer) => return Err(Stop::Blocked(Blocked::Writer(writer, name(), mode))),
+        };
         if let Some(header) = header {
-            if floor.is_open(header, self.id()) {
-                return Err(Stop::Blocked(Blocked::Writer(header.trx, name(), mode)));
-            }
             self.check_unchanged(header, owner)?;
         }
         let locker = self.locker()?;

@@ -249,6 +249,11 @@ fn is_live(header: Option<EntryHeader>) -> bool {
     header.is_some_and(|header| !header.is_deleted())
 }
 
+/// Somebody else has changed the row, and has not ended.
+fn blocked_by(writer: TrxId, tree: &Tree, key: &[u8]) -> Stop {
+    Stop::Blocked(Blocked::Writer(writer, name_of(tree, key), RowMode::Exclusive))
+}
+
 /// The writer's lock of a row, or of an index key, as those who wait for it name it.
 fn name_of(tree: &Tree, key: &[u8]) -> RowName {
     RowName { space: tree.space().id(), key: key.into() }
@@ -346,9 +351,12 @@ impl<'e> Trx<'e> {
         let mut plan = Plan::default();
         if long || !target.secondaries.is_empty() || target.watch.is_some() {
             let mut before = Vec::new();
-            let header = read::get_indexed(tree, key, &mut before)?;
+            let header = self
+                .floor()
+                .read_settled(self.id(), || read::get_indexed(tree, key, &mut before))?
+                .map_err(|writer| blocked_by(writer, tree, key))?;
             if let Some(header) = header {
-                self.check_free(target, key, header)?;
+                self.check_unchanged(header, || target.owner())?;
                 plan.settled = header.trx;
             }
             if !self.is_wanted(target, key, edit.mode(), is_live(header))? {
@@ -388,16 +396,6 @@ impl<'e> Trx<'e> {
             end = self.change_secondary(planned, version, last && n + 1 == count)?;
         }
         Ok(Some(end))
-    }
-
-    /// Whether a version may be replaced: its writer has ended, and a strict view sees it.
-    fn check_free(&self, target: &RowTarget<'_>, key: &[u8], header: EntryHeader) -> Result<(), Stop> {
-        if self.floor().is_open(header, self.id()) {
-            let row = name_of(target.clustered, key);
-            return Err(Stop::Blocked(Blocked::Writer(header.trx, row, RowMode::Exclusive)));
-        }
-        self.check_unchanged(header, || target.owner())?;
-        Ok(())
     }
 
     /// Whether the change is to be made of a row that is there or is not; no mode is a delete. What decides against it
@@ -514,15 +512,19 @@ impl<'e> Trx<'e> {
         let mut cursor = secondary.tree.cursor();
         let mut more = cursor.seek(Seek::AtLeast(&prefix))?;
         while more && cursor.key().starts_with(&prefix) {
-            if let Some(header) = cursor.header()
-                && &cursor.key()[prefix.len()..] != key
-            {
-                // Whether it stays, or has gone for good, is for its writer to say.
-                if self.floor().is_open(header, self.id()) {
-                    return Err(Stop::Blocked(Blocked::Writer(header.trx, name(), RowMode::Exclusive)));
-                }
-                if !header.is_deleted() {
-                    return Err(SchemaError::DuplicateKey(target.owner_of(secondary)).into());
+            if &cursor.key()[prefix.len()..] != key {
+                // Whether it stays, or has gone for good, is for its writer to say. What the cursor has copied may be old.
+                let there = self
+                    .floor()
+                    .read_settled(self.id(), || secondary.tree.get_into(cursor.key(), &mut Vec::new()))?;
+                match there {
+                    Err(writer) => {
+                        return Err(Stop::Blocked(Blocked::Writer(writer, name(), RowMode::Exclusive)));
+                    }
+                    Ok(Some(header)) if !header.is_deleted() => {
+                        return Err(SchemaError::DuplicateKey(target.owner_of(secondary)).into());
+                    }
+                    Ok(_) => {}
                 }
             }
             more = cursor.next()?;
@@ -623,9 +625,12 @@ impl<'e> Trx<'e> {
         if let Some(header) = header
             && !(is_settled(header.trx) && (self.rules.strict.is_none() || header.trx == plan.settled))
         {
-            // Whether its writer has ended is asked without a latch; nobody else changes the row meanwhile.
+            // Whether its writer has ended is asked without a latch, and then it is looked at again.
             drop((located, mtr, tail));
-            self.check_free(target, key, header)?;
+            if header.trx != self.id() && self.floor().active().is_active(header.trx) {
+                return Err(blocked_by(header.trx, tree, key));
+            }
+            self.check_unchanged(header, || target.owner())?;
             plan.settled = header.trx;
             return self.change_clustered(target, key, new, mode, plan, last);
         }

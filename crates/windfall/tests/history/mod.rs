@@ -4,10 +4,11 @@
 
 pub mod files;
 
+use core::ops::Range;
 use std::{collections::BTreeMap, fmt, io, sync::Arc};
 
 use windfall::{
-    Database, Error, IndexOptions, Options, Result, Session, TableOptions,
+    Database, Error, IndexOptions, Options, Result, Session, Table, TableOptions, TransactionOptions,
     disk::{Disk, FileName, simulated::SimulatedDisk},
     env::{Env, SimulatedEnv},
     error::UsageError,
@@ -62,6 +63,8 @@ pub enum Step {
     Number(String, Vec<u8>),
     /// A row is put, and while its value is read another one, of whichever table: two transactions are unfinished then, in one undo stream.
     Nested(Box<Nested>),
+    /// Several rows of several tables in one transaction, in the middle of which the workers go on.
+    Transaction(Box<Many>),
     /// Into a temporary table, which is made if it is not there.
     Temporary(String, Vec<u8>, Vec<u8>),
     /// The temporary tables are read, and this one is dropped, or all of them with their session.
@@ -80,6 +83,56 @@ pub struct Nested {
     within: (String, Vec<u8>, Vec<u8>),
     /// Whether the value ends too early: then the row is taken back, and the other one stays.
     fails: bool,
+}
+
+/// The calls of a transaction.
+#[derive(Clone)]
+pub struct Many {
+    /// Puts, and deletions.
+    calls: Vec<(String, Vec<u8>, Option<Vec<u8>>)>,
+    /// Those that are taken back to a savepoint.
+    undone: Range<usize>,
+    commits: bool,
+}
+
+/// Without the values, which are long.
+impl fmt::Debug for Many {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (table, key, value) in &self.calls {
+            let length = value.as_ref().map(Vec::len);
+            write!(f, "{table} {}={length:?} ", String::from_utf8_lossy(key))?;
+        }
+        write!(f, "without {:?}, commits: {}", self.undone, self.commits)
+    }
+}
+
+impl Many {
+    /// Its tables, each as often as it is called.
+    pub fn tables(&self) -> impl Iterator<Item = &String> {
+        self.calls.iter().map(|(table, ..)| table)
+    }
+
+    fn apply(&self, db: &Database, env: &SimulatedEnv) -> Result<()> {
+        let trx = db.begin(TransactionOptions::default());
+        let tables: Vec<Table> =
+            self.tables().map(|name| Ok(db.table(name)?.within(&trx))).collect::<Result<_>>()?;
+        for (n, (table, (_, key, value))) in tables.iter().zip(&self.calls).enumerate() {
+            if n == self.undone.start {
+                trx.savepoint("here")?;
+            }
+            match value {
+                Some(value) => table.put(key, value)?,
+                None => drop(table.delete(key)?),
+            }
+            if n % 2 == 1 {
+                env.settle(2);
+            }
+            if n + 1 == self.undone.end && !self.undone.is_empty() {
+                trx.rollback_to("here")?;
+            }
+        }
+        if self.commits { trx.commit() } else { trx.rollback() }
+    }
 }
 
 /// The value of a row, in the middle of which something else is done.
@@ -152,7 +205,25 @@ pub fn script(seed: u64, steps: usize) -> Vec<Step> {
                 // Now and then a value that needs an overflow chain.
                 let length = if draw(12) == 0 { 3000 + draw(9000) } else { draw(300) };
                 let value = value(&script, length, draw(200));
-                if drawn < 42 { Step::Put(table, key, value) } else { Step::Number(table, value) }
+                match drawn {
+                    ..40 => Step::Put(table, key, value),
+                    40 | 41 => {
+                        let mut calls = vec![(table, key, Some(value))];
+                        for _ in 0..1 + draw(6) {
+                            let (table, key) = (name(&mut draw), format!("key {:03}", draw(60)).into_bytes());
+                            let length = if draw(9) == 0 { 5000 } else { draw(300) };
+                            let filler = (0..length).map(|n| (n / 3) as u8);
+                            let stamp =
+                                [script.len() as u32, calls.len() as u32].map(u32::to_le_bytes).concat();
+                            let value = [draw(6) as u8; 8].into_iter().chain(stamp).chain(filler).collect();
+                            calls.push((table, key, (draw(4) > 0).then_some(value)));
+                        }
+                        let start = draw(calls.len() as u64) as usize;
+                        let undone = start..start + draw((calls.len() - start) as u64 + 1) as usize;
+                        Step::Transaction(Box::new(Many { calls, undone, commits: draw(4) > 0 }))
+                    }
+                    _ => Step::Number(table, value),
+                }
             }
         };
         script.push(step);
@@ -297,6 +368,19 @@ impl Model {
                 let last = rows.last_key_value().and_then(|(key, _)| number_of(key)).unwrap_or(0);
                 rows.insert(numbered(last + 1), value.clone());
             }
+            Step::Transaction(many) => {
+                if !many.tables().all(|table| tables.contains_key(table)) {
+                    return None;
+                }
+                for (n, (table, key, value)) in many.calls.iter().enumerate() {
+                    let rows = &mut tables.get_mut(table)?.1;
+                    match value {
+                        _ if !many.commits || many.undone.contains(&n) => {}
+                        Some(value) => drop(rows.insert(key.clone(), value.clone())),
+                        None => drop(rows.remove(key)),
+                    }
+                }
+            }
             Step::Nested(nested) => {
                 let Nested { table, key, value, within, fails } = &**nested;
                 let (other, other_key, other_value) = within;
@@ -394,6 +478,7 @@ impl Live {
                     done => done,
                 }
             }
+            Step::Transaction(many) => many.apply(db, env),
             Step::Scan(t) => db.table(t)?.rows()?.try_for_each(|row| row.map(drop)),
             Step::Temporary(..) | Step::EndTemporary(_) => {
                 // What has failed may have been done in part.
