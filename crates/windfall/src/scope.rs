@@ -83,7 +83,7 @@ impl Scope {
         let mut inner = self.inner.try_lock().ok_or(TransactionError::Busy)?;
         match &inner.phase {
             Phase::Open => {}
-            Phase::Committed => return Err(TransactionError::RolledBack("it was committed".into()).into()),
+            Phase::Committed => return Err(TransactionError::Committed.into()),
             Phase::RolledBack(why) => return Err(TransactionError::RolledBack(why.clone()).into()),
         }
         self.engine.check_open()?;
@@ -235,9 +235,11 @@ impl Scope {
 
     pub fn commit(&self) -> Result<()> {
         let end = self.call(|inner| {
-            let trx = self.resume(inner);
-            inner.phase = Phase::Committed;
-            let end = trx.commit();
+            let end = self.resume(inner).commit();
+            inner.phase = match &end {
+                Ok(_) => Phase::Committed,
+                Err(error) => Phase::RolledBack(error.to_string().into()),
+            };
             self.let_go(inner);
             end
         })?;
@@ -295,12 +297,12 @@ impl Scope {
     }
 
     pub fn atomically<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
-        let (start, set) = self.call(|inner| Ok((inner.trx.savepoint(), inner.savepoints.len())))?;
+        let start = self.call(|inner| Ok(inner.trx.savepoint()))?;
         let done = run();
         if done.is_err() && matches!(self.inner.try_lock().as_deref(), Some(Inner { phase: Phase::Open, .. }))
         {
             self.call(|inner| {
-                inner.savepoints.truncate(set);
+                inner.savepoints.retain(|(_, set)| !set.is_behind(&start));
                 self.with_trx(inner, |trx| trx.roll_back_to(&start))
             })?;
         }

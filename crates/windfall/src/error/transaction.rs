@@ -28,6 +28,9 @@ pub enum TransactionError {
     /// It was taken back after an error that left no other way.
     #[error("this transaction was rolled back ({0}): begin another one")]
     RolledBack(Arc<str>),
+    /// It has ended.
+    #[error("this transaction was committed: begin another one")]
+    Committed,
     /// A call of it is under way.
     #[error("a call of this transaction is under way: it does one at a time, and none from within the other")]
     Busy,

@@ -70,8 +70,17 @@ fn what_a_call_has_done_goes_when_it_fails_and_the_rest_stays() {
     });
     assert!(matches!(failed, Err(Error::Schema(SchemaError::DuplicateKey(_)))), "{failed:?}");
     assert_eq!(rows(&within), pairs([("a", "x2"), ("taken", "x1")]));
+    // A savepoint that was set there goes with it.
+    let failed = trx.atomically(|| {
+        within.put(b"c", b"z5")?;
+        trx.savepoint("inside")?;
+        within.insert(b"taken", b"z6")
+    });
+    assert!(failed.is_err() && trx.rollback_to("inside").is_err());
     trx.atomically(|| within.put(b"c", b"z3")).unwrap();
     trx.commit().unwrap();
+    let over = within.put(b"d", b"z7").unwrap_err();
+    assert!(over.to_string().contains("was committed"), "{over}");
     assert_eq!(rows(&table), pairs([("a", "x2"), ("c", "z3"), ("taken", "x1")]));
 }
 
