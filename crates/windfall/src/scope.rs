@@ -174,6 +174,7 @@ impl Scope {
         if inner.tables.iter().any(|(known, held)| *known == space && is_enough(*held)) {
             return Ok(());
         }
+        #[expect(clippy::redundant_closure_for_method_calls, reason = "the method is of one lifetime only")]
         let locker = self.with_trx(inner, |trx| trx.locker())?;
         let wanted = Wanted::Table(space, mode);
         self.engine.transactions.row_locks().acquire(&locker, wanted, self.patience())?;

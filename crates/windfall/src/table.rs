@@ -159,9 +159,12 @@ impl Table {
                 inner.uses(undo);
             }
             self.locked(scope, inner, TableMode::IntentionExclusive, |trx, space| {
-                let change = |target: &RowTarget<'_>| match target.clustered.space().id() == space {
-                    true => trx.change(target, key, edit, false).map(|end| Some(end.is_some())),
-                    false => Ok(None),
+                let change = |target: &RowTarget<'_>| {
+                    if target.clustered.space().id() == space {
+                        trx.change(target, key, edit, false).map(|end| Some(end.is_some()))
+                    } else {
+                        Ok(None)
+                    }
                 };
                 self.inside(change)?
             })

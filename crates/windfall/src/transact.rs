@@ -12,7 +12,7 @@ use core::time::Duration;
 
 use crate::{engine::Engine, error::Result, scope::Scope, sync::Arc};
 
-/// What a transaction sees of others, with the meanings that users of MariaDB know.
+/// What a transaction sees of others, with the meanings that users of `MariaDB` know.
 ///
 /// A *plain read* locks nothing. All else, changes and reads that lock ([`Table::get_for_update`]), is of the newest
 /// version of a row, and waits for whoever is changing it.

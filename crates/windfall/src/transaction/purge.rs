@@ -477,7 +477,7 @@ impl Transactions {
                     RowChange::Insert => Ok(true),
                 })?
             }
-            _ => true,
+            Body::Overflow { .. } => true,
         };
         Ok(if gone { Outcome::Purged } else { Outcome::Cut })
     }

@@ -637,9 +637,10 @@ impl<'e> Trx<'e> {
         let live = is_live(header);
         if !live && self.check_gap(tree, key).is_err() || !fits(mode, live) {
             drop((located, mtr, tail));
-            return match self.is_wanted(target, key, mode, live)? {
-                true => self.change_clustered(target, key, new, mode, plan, last),
-                false => Ok(None),
+            return if self.is_wanted(target, key, mode, live)? {
+                self.change_clustered(target, key, new, mode, plan, last)
+            } else {
+                Ok(None)
             };
         }
         let change = match (new, header) {

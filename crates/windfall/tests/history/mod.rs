@@ -209,7 +209,7 @@ pub fn script(seed: u64, steps: usize) -> Vec<Step> {
                     ..40 => Step::Put(table, key, value),
                     40 | 41 => {
                         let mut calls = vec![(table, key, Some(value))];
-                        for _ in 0..1 + draw(6) {
+                        for _ in 0..=draw(6) {
                             let (table, key) = (name(&mut draw), format!("key {:03}", draw(60)).into_bytes());
                             let length = if draw(9) == 0 { 5000 } else { draw(300) };
                             let filler = (0..length).map(|n| (n / 3) as u8);

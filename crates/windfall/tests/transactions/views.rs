@@ -25,7 +25,7 @@ fn a_snapshot_stays_whatever_becomes_of_rows_and_indexes() {
             table.put(b"b", &[b'a' + round, b'1']).unwrap();
             table.put(b"a", &[b'b' + round, b'2']).unwrap();
             table.put(b"b", &[b'y', 10 + round]).unwrap();
-            table.put(b"a", &[b'z', b'1']).unwrap();
+            table.put(b"a", b"z1").unwrap();
             table.put(&[b'n', round], &[b'n', 100 + round]).unwrap();
             table.put(b"long", &long(20 + round)).unwrap();
             if round == 3 {

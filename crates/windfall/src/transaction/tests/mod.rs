@@ -381,12 +381,18 @@ pub fn lock(trx: &mut Trx<'_>, target: &RowTarget<'_>, key: &[u8], value: &mut V
 
 impl Transactions {
     /// Writes a row, as a transaction of its own.
-    pub fn write(&self, target: &RowTarget<'_>, key: &[u8], value: Value<'_>, mode: Mode) -> Result<Lsn> {
+    pub(super) fn write(
+        &self,
+        target: &RowTarget<'_>,
+        key: &[u8],
+        value: Value<'_>,
+        mode: Mode,
+    ) -> Result<Lsn> {
         Ok(self.alone(target, key, Edit::write(value, mode))?.unwrap_or_default())
     }
 
     /// Deletes a row, as a transaction of its own.
-    pub fn delete(&self, target: &RowTarget<'_>, key: &[u8]) -> Result<Option<Lsn>> {
+    pub(super) fn delete(&self, target: &RowTarget<'_>, key: &[u8]) -> Result<Option<Lsn>> {
         self.alone(target, key, Edit::delete())
     }
 
