@@ -130,7 +130,7 @@ fn what_has_ended_is_not_found_unfinished() {
         tail.reserve(record.len()).unwrap();
         let mut mtr = Mtr::begin(&pool).unwrap();
         let place = tail.prepare(&mut mtr, record.len()).unwrap();
-        trx.write_undo(&mut mtr, &mut tail, place, &record);
+        trx.write_undo(&mut mtr, &mut tail, place, &record, 0);
         mtr.commit().unwrap();
         drop(tail);
         // Nothing but the transaction keeps the floor down.

@@ -99,6 +99,13 @@ impl Promise<'_> {
         Ok(())
     }
 
+    /// Leaves at most so much of it standing, for [`Log::take_up`], and gives the rest back. Says how much it left.
+    pub fn leave(mut self, at_most: u64) -> u64 {
+        let left = self.bytes.min(at_most);
+        self.bytes -= left;
+        left
+    }
+
     /// Makes one promise of two.
     pub fn join(&mut self, mut more: Self) {
         self.bytes += core::mem::take(&mut more.bytes);
@@ -144,6 +151,11 @@ impl Log {
         {
             wake.notify();
         }
+    }
+
+    /// Takes up what was left standing of a promise.
+    pub fn take_up(&self, bytes: u64) -> Promise<'_> {
+        Promise { log: self, bytes }
     }
 
     /// Waits until the log has room for an operation that appends so many bytes, and promises them: [`Log::wait_for_room`],

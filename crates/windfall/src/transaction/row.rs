@@ -575,7 +575,7 @@ impl<'e> Trx<'e> {
         let previous = self.previous(&tail);
         let mut record = Vec::with_capacity(UndoRecord::OVERFLOW_LENGTH);
         UndoRecord { trx: self.id(), previous, body }.encode(&mut record);
-        self.write_undo(&mut mtr, &mut tail, place, &record);
+        self.write_undo(&mut mtr, &mut tail, place, &record, 0);
         mtr.commit()?;
         drop(tail);
         // Between pieces the log may have to be waited for: a row's lock is all that is held.
@@ -665,6 +665,7 @@ impl<'e> Trx<'e> {
                 plan.is_way_back_promised = true;
                 return self.change_clustered(target, key, new, mode, plan, last);
             }
+            self.lengthen_way_back(bytes);
         }
         let body = Body::Row { space: tree.space().id(), key: key.to_vec(), change, touches };
         let mut record = Vec::new();
@@ -690,7 +691,7 @@ impl<'e> Trx<'e> {
                 located.replace(&mut mtr, EntryHeader { flags, ..version }, stored);
             }
         }
-        self.write_undo(&mut mtr, &mut tail, place, &record);
+        self.write_undo(&mut mtr, &mut tail, place, &record, plan.planned.len());
         if last && plan.planned.is_empty() {
             self.log_end(&mut mtr);
         }

@@ -10,8 +10,13 @@
 //! it may be cut off and begun again at any point, and dropped tablespaces are passed over. Of a long value only the record
 //! is marked: its pages are left to purge (`chains`). So the way back takes a few small groups of the log for each record,
 //! which were promised before the change ([`Promise`]), needs no new undo and no new place on the disk; when even so it
-//! fails, the database is poisoned. After a crash the promises are gone. What they had made ready is there still, unless it
-//! was used up, and the way back asks for it record by record: what it gets no log for stays for the next opening.
+//! fails, the database is poisoned. Between two calls of a transaction what the way back takes stays promised, up to a part
+//! of the log: a longer one would hold as much log as it has undo, so it asks for it record by record. After a crash the
+//! promises are gone. What they had made ready is there still, unless it was used up, and the way back asks for it record by
+//! record: what it gets no log for stays for the next opening.
+//!
+//! What lies behind a savepoint is taken back in the same way, and the records stay in the chain: the next one leads to them, a
+//! later rollback passes over what is marked, and purge finds what they have left. The rows stay locked.
 //!
 //! **May touch.** `buffer`, `mtr`, `log`, `tree` and what is below, the rest of this floor.
 
@@ -40,6 +45,8 @@ use crate::{
 const LOG_AN_ENTRY: u64 = 512;
 /// Log that the end of a rollback takes, or the mark on a record.
 const LOG_OF_END: u64 = 512;
+/// The part of the log that may be promised to one transaction between its calls.
+const STANDING: u64 = 16;
 
 /// A transaction between two calls: what has to be known of it to go on, or to take it back.
 #[derive(Debug, Default)]
@@ -53,6 +60,10 @@ pub struct Suspended {
     ending: Option<Ending>,
     /// How many records it has written.
     records: u64,
+    /// The log that taking all of them back takes.
+    way_back: u64,
+    /// What was promised of that, and stands.
+    promised: u64,
     /// Its locks, once it has any.
     locker: Option<Arc<Locker>>,
 }
@@ -136,14 +147,21 @@ impl<'e> Trx<'e> {
     }
 
     /// Goes on with one.
-    pub fn resume(floor: &'e Transactions, state: Suspended) -> Self {
-        Self { floor, state, ended: false, rules: Rules::default(), way_back: WayBack::Asks, promise: None }
+    pub fn resume(floor: &'e Transactions, mut state: Suspended) -> Self {
+        let bytes = core::mem::take(&mut state.promised);
+        let way_back = if state.way_back <= bytes { WayBack::Promised } else { WayBack::Asks };
+        let promise = (bytes > 0).then(|| floor.ground.pool.ground().log.take_up(bytes));
+        Self { floor, state, ended: false, rules: Rules::default(), way_back, promise }
     }
 
-    /// Leaves it standing, to be resumed.
+    /// Leaves it standing, to be resumed. What was promised for its way back stays promised, unless it is too much.
     pub fn suspend(mut self) -> Suspended {
         self.ended = true;
-        core::mem::take(&mut self.state)
+        let mut state = core::mem::take(&mut self.state);
+        let most = self.floor.ground.pool.ground().log.size() / STANDING;
+        let kept = if state.way_back <= most { state.way_back } else { 0 };
+        state.promised = self.promise.take().map_or(0, |promise| promise.leave(kept));
+        state
     }
 
     /// One that recovery has found unfinished, with its last record, if it has any.
@@ -284,7 +302,16 @@ impl<'e> Trx<'e> {
     }
 
     /// Writes an undo record into its place, in the mini-transaction that makes the change.
-    pub fn write_undo(&mut self, mtr: &mut Mtr<'_>, tail: &mut Tail<'_>, place: Place, record: &[u8]) {
+    ///
+    /// `entries` are the secondary ones that it names.
+    pub fn write_undo(
+        &mut self,
+        mtr: &mut Mtr<'_>,
+        tail: &mut Tail<'_>,
+        place: Place,
+        record: &[u8],
+        entries: usize,
+    ) {
         let pos = tail.write(mtr, place, record);
         let last = match tail.durability() {
             Durability::Logged => self.state.logged.as_mut().map(|(_, last)| last),
@@ -298,7 +325,17 @@ impl<'e> Trx<'e> {
             mtr.record(&Record::TrxBegin { trx: self.state.id, first: pos });
         }
         *last = pos;
+        if tail.durability() == Durability::Logged {
+            let end = if self.state.way_back == 0 { LOG_OF_END } else { 0 };
+            self.state.way_back +=
+                end + LOG_OF_END + LOG_AN_ENTRY * (1 + entries as u64) + record.len() as u64;
+        }
         self.state.records += 1;
+    }
+
+    /// The way back takes so much more, and it was promised.
+    pub(super) fn lengthen_way_back(&mut self, bytes: u64) {
+        self.state.way_back += bytes;
     }
 
     /// Its logged stream and the last record there, if it has written one.
@@ -422,6 +459,9 @@ impl<'e> Trx<'e> {
 
     fn take_all_back(&self) -> Result<Lsn> {
         self.take_back_behind(&Savepoint::default(), self.way_back, &|_, _| {})?;
+        if self.logged().is_none() {
+            return Ok(Lsn::ZERO);
+        }
         let _room = room(self.floor, self.way_back, LOG_OF_END)?;
         self.end_on_its_own()
     }
