@@ -76,6 +76,8 @@ pub struct Cursor {
     settled: bool,
     /// The range it is in was locked as a whole.
     range_locked: bool,
+    /// The step that has led a locking cursor beyond an end.
+    beyond: Option<Move<'static>>,
     at: At,
     /// The value of a row that has it in pages of its own.
     long: Vec<u8>,
@@ -141,7 +143,20 @@ impl Cursor {
     ) -> Self {
         let entries = tree::Cursor::new(tree.clone());
         let (view, settled, range_locked, at, long) = (None, false, false, At::Nothing, Vec::new());
-        Self { engine, table, entries, tree, owner, reader, view, settled, range_locked, at, long }
+        Self {
+            engine,
+            table,
+            entries,
+            tree,
+            owner,
+            reader,
+            view,
+            settled,
+            range_locked,
+            beyond: None,
+            at,
+            long,
+        }
     }
 
     /// Another one on the same tree, which is nowhere yet and sees the same.

@@ -21,8 +21,9 @@ use crate::{
     session::SessionUndo,
     store::Tree,
     sync::{
-        Arc, Mutex, Rank,
+        Arc, Mutex, MutexGuard, Rank,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        is_inside,
     },
     transact::{Isolation, TransactionOptions},
     transaction::{
@@ -80,7 +81,15 @@ impl Scope {
 
     /// Runs a call, or a part of one.
     pub fn call<T>(&self, run: impl FnOnce(&mut Inner) -> Result<T>) -> Result<T> {
-        let mut inner = self.inner.try_lock().ok_or(TransactionError::Busy)?;
+        let inner = self.inner.try_lock().ok_or(TransactionError::Busy)?;
+        self.call_on(inner, run)
+    }
+
+    fn call_on<T>(
+        &self,
+        mut inner: MutexGuard<'_, Inner>,
+        run: impl FnOnce(&mut Inner) -> Result<T>,
+    ) -> Result<T> {
         match &inner.phase {
             Phase::Open => {}
             Phase::Committed => return Err(TransactionError::Committed.into()),
@@ -177,7 +186,9 @@ impl Scope {
         #[expect(clippy::redundant_closure_for_method_calls, reason = "the method is of one lifetime only")]
         let locker = self.with_trx(inner, |trx| trx.locker())?;
         let wanted = Wanted::Table(space, mode);
-        self.engine.transactions.row_locks().acquire(&locker, wanted, self.patience())?;
+        // Nobody waits for a table inside the gate of another one.
+        let patience = if is_inside() { Patience::NoWait } else { self.patience() };
+        self.engine.transactions.row_locks().acquire(&locker, wanted, patience)?;
         inner.tables.push((space, mode));
         Ok(())
     }
@@ -300,9 +311,13 @@ impl Scope {
     pub fn atomically<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
         let start = self.call(|inner| Ok(inner.trx.savepoint()))?;
         let done = run();
-        if done.is_err() && matches!(self.inner.try_lock().as_deref(), Some(Inner { phase: Phase::Open, .. }))
-        {
-            self.call(|inner| {
+        if done.is_ok() {
+            return done;
+        }
+        // If somebody else has a call under way that one comes first.
+        let inner = self.inner.lock();
+        if matches!(inner.phase, Phase::Open) {
+            self.call_on(inner, |inner| {
                 inner.savepoints.retain(|(_, set)| !set.is_behind(&start));
                 self.with_trx(inner, |trx| trx.roll_back_to(&start))
             })?;

@@ -127,7 +127,7 @@ fn what_has_ended_is_not_found_unfinished() {
         let mut trx = Trx::new(&transactions);
         let mut tail = trx.tail(None).unwrap();
         let record = [1; 20];
-        tail.reserve(record.len()).unwrap();
+        trx.reserve(&mut tail, record.len()).unwrap();
         let mut mtr = Mtr::begin(&pool).unwrap();
         let place = tail.prepare(&mut mtr, record.len()).unwrap();
         trx.write_undo(&mut mtr, &mut tail, place, &record, 0);

@@ -102,6 +102,17 @@ impl Cursor {
             return self.make(to);
         }
         let here = self.entries.key().to_vec();
+        let beyond = self.beyond.take();
+        let on = to.on();
+        let to = match (to, beyond) {
+            (Move::Next, Some(Move::Next)) | (Move::Prev, Some(Move::Prev)) => {
+                self.beyond = beyond;
+                return Ok(false);
+            }
+            (Move::Next, Some(_)) => Move::To(Seek::First),
+            (Move::Prev, Some(_)) => Move::To(Seek::Last),
+            (to, _) => to,
+        };
         let to = match to {
             Move::To(seek) => seek,
             Move::Next if self.entries.is_new() => Seek::First,
@@ -114,6 +125,7 @@ impl Cursor {
             let found = self.make(Move::To(to))?;
             let now = found.then(|| self.entries.key().to_vec());
             if seen.as_ref() == Some(&now) {
+                self.beyond = (!found).then_some(on);
                 return Ok(found);
             }
             let there = now.as_deref().map_or(Bound::Unbounded, Bound::Included);

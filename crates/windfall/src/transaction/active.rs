@@ -16,14 +16,14 @@
 //!
 //! **May touch.** `ids`, `sync`, `ids` and `locks` of this floor.
 
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::collections::BTreeMap;
 
 use super::{
     ids::Ids,
     locks::{Locker, Locks},
 };
 use crate::{
-    error::Result,
+    error::{Result, UsageError},
     ids::{Lsn, TrxId, UndoPos},
     sync::{
         Arc, Mutex, Rank,
@@ -129,15 +129,14 @@ impl Drop for Pin {
 }
 
 impl Active {
-    /// Begins a transaction. `first` is where its first logged undo record is going to lie; none yet for one that has
-    /// written to temporary tables only.
-    pub(super) fn begin(&self, ids: &Ids, first: UndoPos) -> Result<(TrxId, Ending)> {
+    /// Begins a transaction, which has no logged undo yet.
+    pub(super) fn begin(&self, ids: &Ids) -> Result<(TrxId, Ending)> {
         let ending = Ending::default();
         loop {
             {
                 let mut table = self.table.lock();
                 if let Some(trx) = ids.try_trx() {
-                    let running = Running { first, ending: ending.clone(), ..Running::default() };
+                    let running = Running { ending: ending.clone(), ..Running::default() };
                     table.running.insert(trx, running);
                     self.tell_oldest(&table, trx);
                     return Ok((trx, ending));
@@ -157,11 +156,21 @@ impl Active {
         self.tell_oldest(&self.table.lock(), ids.next_trx());
     }
 
-    /// Notes the first logged undo record of a transaction that had none so far.
-    pub(super) fn note_first(&self, trx: TrxId, first: UndoPos) {
-        if let Entry::Occupied(mut running) = self.table.lock().running.entry(trx) {
-            running.get_mut().first = first;
+    /// Notes where the first logged undo record of a transaction is going to lie, of which there must not be more than so many.
+    pub(super) fn note_first(&self, trx: TrxId, first: UndoPos, most: usize) -> Result<()> {
+        let mut table = self.table.lock();
+        let count = table.running.len();
+        if count > most {
+            let what = format!(
+                "{count} transactions are under way, and log_buffer_size allows {most} that change something: end some, or \
+                 enlarge it"
+            );
+            return Err(UsageError::Other(what.into()).into());
         }
+        if let Some(running) = table.running.get_mut(&trx) {
+            running.first = first;
+        }
+        Ok(())
     }
 
     /// Ends a transaction. Says whether purge has passed by some of its records, and gives its locks.

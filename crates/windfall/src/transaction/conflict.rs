@@ -23,7 +23,7 @@ use crate::{
     error::{Error, Result, UsageError},
     ids::TrxId,
     page::EntryHeader,
-    sync::is_nested,
+    sync::is_inside,
 };
 
 /// What keeps a call from going on.
@@ -84,7 +84,8 @@ impl Transactions {
     /// # Errors
     /// [`LockError`](crate::error::LockError); from within another call there is no waiting at all.
     pub fn await_lock(&self, trx: &mut Trx<'_>, blocked: Blocked, patience: Patience) -> Result<()> {
-        if is_nested() {
+        // It has left its own gate, and is inside another one's.
+        if is_inside() {
             let what = "another transaction has locked this row, and a call from within the source of a value does not \
                         wait for it";
             return Err(UsageError::Other(what.into()).into());

@@ -28,12 +28,12 @@ use super::{
     locks::{Patience, RowMode, RowName, Wanted},
     read, secondary,
     stream::Stream,
-    trx::{Savepoint, Trx},
+    trx::{Gate, Savepoint, Trx},
     undo_record::{Body, Done, RowChange, Touch, UndoRecord},
 };
 use crate::{
     buffer::Durability,
-    error::{CorruptError, Error, Owner, Result, SchemaError, UsageError},
+    error::{CorruptError, Error, LockError, Owner, Result, SchemaError, UsageError},
     ids::{Lsn, SpaceId, TrxId},
     log::OVERHEAD,
     mtr::Mtr,
@@ -318,9 +318,9 @@ impl<'e> Trx<'e> {
             // Before the turn is given back: the next one finds a row that nobody has changed and not ended.
             Ok(_) if last => self.end(),
             Ok(_) => {}
-            Err(Stop::Blocked(_)) => self.roll_back_to(&kept)?,
-            Err(Stop::Failed(_)) if last => drop(self.take_back()?),
-            Err(Stop::Failed(_)) => self.roll_back_to(&start)?,
+            Err(Stop::Blocked(_)) => self.take_back_call(&kept)?,
+            Err(Stop::Failed(_)) if last => drop(self.take_back(Gate::Inside)?),
+            Err(Stop::Failed(_)) => self.take_back_call(&start)?,
         }
         done
     }
@@ -344,7 +344,7 @@ impl<'e> Trx<'e> {
             return Err(UsageError::ValueTooLong { owner: target.owner(), length, limit: VALUE_LIMIT }.into());
         }
         edit.begin()?;
-        if !self.floor().row_locks.may_write(self.known_id(), tree.space().id(), key) {
+        if !self.may_write(tree, key) {
             return Err(Stop::Blocked(Blocked::Row(name_of(tree, key), RowMode::Exclusive)));
         }
         let long = length > tree.inline_limit() as u64;
@@ -416,8 +416,14 @@ impl<'e> Trx<'e> {
         if self.rules.gaps {
             let locker = self.locker()?;
             if live {
-                let row = Wanted::Row(name_of(target.clustered, key), RowMode::Shared);
-                self.floor().row_locks.acquire(&locker, row, Patience::NoWait)?;
+                let row = name_of(target.clustered, key);
+                let wanted = Wanted::Row(row.clone(), RowMode::Shared);
+                match self.floor().row_locks.acquire(&locker, wanted, Patience::NoWait) {
+                    Err(LockError::Busy(_)) => {
+                        return Err(Stop::Blocked(Blocked::Row(row, RowMode::Shared)));
+                    }
+                    taken => taken?,
+                }
             } else {
                 let (space, this) = (target.clustered.space().id(), Bound::Included(key));
                 self.floor().row_locks.lock_range(&locker, space, this, this);
@@ -506,7 +512,7 @@ impl<'e> Trx<'e> {
     ) -> Result<(), Stop> {
         let prefix = secondary::prefix_of(index_key);
         let name = || name_of(secondary.tree, &prefix);
-        if !self.floor().row_locks.may_write(self.known_id(), secondary.tree.space().id(), &prefix) {
+        if !self.may_write(secondary.tree, &prefix) {
             return Err(Stop::Blocked(Blocked::Row(name(), RowMode::Exclusive)));
         }
         let mut cursor = secondary.tree.cursor();
@@ -530,6 +536,11 @@ impl<'e> Trx<'e> {
             more = cursor.next()?;
         }
         Ok(())
+    }
+
+    /// Whether nobody else has locked the row, or the index key.
+    fn may_write(&self, tree: &Tree, key: &[u8]) -> bool {
+        self.floor().row_locks.may_write(self.known_id(), tree.space().id(), key)
     }
 
     /// Whether a new entry may come where others may have locked the gap.
@@ -567,7 +578,7 @@ impl<'e> Trx<'e> {
         let pool = tree.store();
         tree.ensure_root()?;
         let mut tail = self.tail(target.temporary)?;
-        tail.reserve(UndoRecord::OVERFLOW_LENGTH)?;
+        self.reserve(&mut tail, UndoRecord::OVERFLOW_LENGTH)?;
         let mut mtr = Mtr::begin(pool)?;
         let place = tail.prepare(&mut mtr, UndoRecord::OVERFLOW_LENGTH)?;
         let mut writer = tree.begin_overflow(&mut mtr, tail.position().0)?;
@@ -616,7 +627,7 @@ impl<'e> Trx<'e> {
         let tree = target.clustered;
         let touches: Vec<Touch> = plan.planned.iter().map(|planned| planned.touch.clone()).collect();
         let mut tail = self.tail(target.temporary)?;
-        tail.reserve(UndoRecord::row_bound(key.len(), tree.inline_limit(), &touches))?;
+        self.reserve(&mut tail, UndoRecord::row_bound(key.len(), tree.inline_limit(), &touches))?;
         let mut mtr = Mtr::begin(tree.store())?;
         let mut located = tree.seek_for_change(&mut mtr, key, new.map(|(stored, _)| stored.len()))?;
         let header = located.header();
@@ -633,6 +644,11 @@ impl<'e> Trx<'e> {
             self.check_unchanged(header, || target.owner())?;
             plan.settled = header.trx;
             return self.change_clustered(target, key, new, mode, plan, last);
+        }
+        // A lock that was taken since the look without a latch: whoever takes a version back locks it before.
+        if header.is_none_or(|header| header.trx != self.id()) && !self.may_write(tree, key) {
+            drop((located, mtr, tail));
+            return Err(Stop::Blocked(Blocked::Row(name_of(tree, key), RowMode::Exclusive)));
         }
         let live = is_live(header);
         if !live && self.check_gap(tree, key).is_err() || !fits(mode, live) {

@@ -37,7 +37,7 @@ use crate::{
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
-    sync::{Arc, Bug, is_inside, planted},
+    sync::{Arc, Bug, planted},
     tree::log_of_room,
 };
 
@@ -45,6 +45,9 @@ use crate::{
 const LOG_AN_ENTRY: u64 = 512;
 /// Log that the end of a rollback takes, or the mark on a record.
 const LOG_OF_END: u64 = 512;
+/// What a checkpoint's record takes for a transaction, in bytes, and for how many more than there are it has room.
+const LOG_OF_NAME: usize = 16;
+const NAMES_KEPT: usize = 64;
 /// The part of the log that may be promised to one transaction between its calls.
 const STANDING: u64 = 16;
 
@@ -106,6 +109,15 @@ pub struct Rules<'v> {
     pub gaps: bool,
     /// What this view does not see is not replaced.
     pub strict: Option<&'v ReadView>,
+}
+
+/// Where somebody is who takes something back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gate {
+    /// Inside the gate of the table that it is of.
+    Inside,
+    /// Anywhere.
+    Outside,
 }
 
 /// How it comes to the log that taking it back needs.
@@ -232,7 +244,7 @@ impl<'e> Trx<'e> {
     /// When the log takes no more.
     pub fn ensure_id(&mut self) -> Result<TrxId> {
         if self.state.id == TrxId::NONE {
-            let (id, ending) = self.floor.active.begin(&self.floor.ids, UndoPos::NONE)?;
+            let (id, ending) = self.floor.active.begin(&self.floor.ids)?;
             (self.state.id, self.state.ending) = (id, Some(ending));
         }
         Ok(self.state.id)
@@ -275,19 +287,25 @@ impl<'e> Trx<'e> {
             self.ensure_id()?;
             return Ok(stream.lock());
         }
-        let (number, last) =
+        let (number, _) =
             *self.state.logged.get_or_insert_with(|| (floor.streams.pick().number(), UndoPos::NONE));
         let tail = floor.streams.get(number.into()).lock();
-        if last == UndoPos::NONE {
-            let first = tail.position();
-            if self.state.id == TrxId::NONE {
-                let (id, ending) = floor.active.begin(&floor.ids, first)?;
-                (self.state.id, self.state.ending) = (id, Some(ending));
-            } else {
-                floor.active.note_first(self.state.id, first);
-            }
-        }
+        self.ensure_id()?;
         Ok(tail)
+    }
+
+    /// Makes sure that a record of up to so many bytes has slices to lie in, and a checkpoint knows where it is going to lie,
+    /// if it is the first. The caller holds no latch.
+    ///
+    /// # Errors
+    /// I/O, a full disk; more transactions than a checkpoint can name.
+    pub fn reserve(&self, tail: &mut Tail<'_>, bytes: usize) -> Result<()> {
+        tail.reserve(bytes)?;
+        if tail.durability() == Durability::Logged && self.previous(tail) == UndoPos::NONE {
+            let most = self.floor.ground.pool.ground().log.max_group() / LOG_OF_NAME - NAMES_KEPT;
+            self.floor.active.note_first(self.state.id, tail.position(), most)?;
+        }
+        Ok(())
     }
 
     /// The record before the next one in the stream that [`Trx::tail`] gave the end of.
@@ -359,7 +377,13 @@ impl<'e> Trx<'e> {
     /// # Errors
     /// When the log takes no more; the database is poisoned then.
     pub fn commit(mut self) -> Result<Lsn> {
-        let end = self.end_on_its_own()?;
+        let end = match self.logged() {
+            Some(_) => {
+                let _room = room(self.floor, self.way_back, LOG_OF_END)?;
+                self.end_on_its_own()?
+            }
+            None => Lsn::ZERO,
+        };
         self.end();
         Ok(end)
     }
@@ -401,11 +425,11 @@ impl<'e> Trx<'e> {
     /// # Errors
     /// What keeps it from that; the database is poisoned then.
     pub fn rollback(mut self) -> Result<Lsn> {
-        self.take_back()
+        self.take_back(Gate::Outside)
     }
 
-    pub(super) fn take_back(&mut self) -> Result<Lsn> {
-        let done = buffer::on_kept_frames(|| self.take_all_back());
+    pub(super) fn take_back(&mut self, gate: Gate) -> Result<Lsn> {
+        let done = buffer::on_kept_frames(|| self.take_all_back(gate));
         let done = done.map_err(|error| self.stopped(error));
         self.end();
         done
@@ -432,6 +456,15 @@ impl<'e> Trx<'e> {
     /// # Errors
     /// What keeps it from that; the database is poisoned then.
     pub fn roll_back_to(&mut self, savepoint: &Savepoint) -> Result<()> {
+        self.take_back_to(savepoint, Gate::Outside)
+    }
+
+    /// The same for what a call has done that is still inside its gate.
+    pub(super) fn take_back_call(&mut self, savepoint: &Savepoint) -> Result<()> {
+        self.take_back_to(savepoint, Gate::Inside)
+    }
+
+    fn take_back_to(&mut self, savepoint: &Savepoint, gate: Gate) -> Result<()> {
         if savepoint.records == self.state.records {
             return Ok(());
         }
@@ -439,7 +472,7 @@ impl<'e> Trx<'e> {
         let keep = |space: SpaceId, key: &[u8]| {
             self.floor.row_locks.make_explicit(&locker, RowName { space, key: key.into() });
         };
-        let done = buffer::on_kept_frames(|| self.take_back_behind(savepoint, self.way_back, &keep));
+        let done = buffer::on_kept_frames(|| self.take_back_behind(savepoint, gate, &keep));
         done.map_err(|error| self.stopped(error))
     }
 
@@ -449,7 +482,7 @@ impl<'e> Trx<'e> {
     /// # Errors
     /// What keeps it from that; what is left is taken back at the next opening.
     pub(super) fn rollback_again(mut self) -> Result<Lsn> {
-        let done = buffer::on_kept_frames(|| self.take_all_back());
+        let done = buffer::on_kept_frames(|| self.take_all_back(Gate::Outside));
         if done.is_ok() {
             self.end();
         }
@@ -457,8 +490,8 @@ impl<'e> Trx<'e> {
         done
     }
 
-    fn take_all_back(&self) -> Result<Lsn> {
-        self.take_back_behind(&Savepoint::default(), self.way_back, &|_, _| {})?;
+    fn take_all_back(&self, gate: Gate) -> Result<Lsn> {
+        self.take_back_behind(&Savepoint::default(), gate, &|_, _| {})?;
         if self.logged().is_none() {
             return Ok(Lsn::ZERO);
         }
@@ -471,7 +504,7 @@ impl<'e> Trx<'e> {
     fn take_back_behind(
         &self,
         savepoint: &Savepoint,
-        way_back: WayBack,
+        gate: Gate,
         keep: &dyn Fn(SpaceId, &[u8]),
     ) -> Result<()> {
         let behind = (0..).zip(&self.state.temporary).map(|(n, (stream, last))| {
@@ -480,38 +513,47 @@ impl<'e> Trx<'e> {
         let logged = self.logged().map(|(stream, last)| (stream, last, savepoint.logged));
         for (stream, last, first) in behind.chain(logged) {
             let mut pos = last;
-            while pos != first {
-                let at = Stream::byte_of(pos);
-                let stored = match stream.record(at) {
+            while pos != first && pos != UndoPos::NONE {
+                match self.take_back_one(stream, pos, gate, keep) {
+                    Ok(previous) => pos = previous,
                     // The session of these tables has ended, and they with it.
                     Err(Error::TableDropped(_)) if stream.durability() == Durability::Temporary => break,
-                    stored => stored?,
-                };
-                let Some(stored) = stored else { break };
-                let record = stream.decode(at, &stored)?;
-                pos = record.previous;
-                if !stored.taken_back {
-                    // A call that has failed is inside its table's gate, and what looks at tables is not.
-                    let _moving = (!is_inside()).then(|| self.floor.rollbacks.read());
-                    if let Body::Row { space, key, .. } = &record.body {
-                        keep(*space, key);
-                    }
-                    let bytes = match way_back {
-                        WayBack::Promised => 0,
-                        _ => log_for(self.floor, &record)?,
-                    };
-                    let _room = room(self.floor, way_back, bytes)?;
-                    take_back(self.floor, stream, at, &record)?;
+                    Err(error) => return Err(error),
                 }
             }
         }
         Ok(())
     }
+
+    /// Takes one record back, if it is there and was not taken back before. Gives the one before it.
+    fn take_back_one(
+        &self,
+        stream: &Stream,
+        pos: UndoPos,
+        gate: Gate,
+        keep: &dyn Fn(SpaceId, &[u8]),
+    ) -> Result<UndoPos> {
+        let at = Stream::byte_of(pos);
+        let Some(stored) = stream.record(at)? else { return Ok(UndoPos::NONE) };
+        let record = stream.decode(at, &stored)?;
+        if stored.taken_back {
+            return Ok(record.previous);
+        }
+        let _moving = (gate == Gate::Outside).then(|| self.floor.rollbacks.read());
+        if let Body::Row { space, key, .. } = &record.body {
+            keep(*space, key);
+        }
+        let asks = self.way_back != WayBack::Promised && stream.durability() == Durability::Logged;
+        let bytes = if asks { log_for(self.floor, &record)? } else { 0 };
+        let _room = if asks { room(self.floor, self.way_back, bytes)? } else { None };
+        take_back(self.floor, stream, at, &record)?;
+        Ok(record.previous)
+    }
 }
 
 impl Drop for Trx<'_> {
     fn drop(&mut self) {
-        if !self.ended && self.take_back().is_err() {
+        if !self.ended && self.take_back(Gate::Outside).is_err() {
             // The database is poisoned, and everybody will be told.
             self.ended = true;
         }

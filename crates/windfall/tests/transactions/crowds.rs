@@ -139,3 +139,29 @@ fn a_wait_ends_when_its_time_has_come_and_the_transaction_goes_on() {
     holder.commit().unwrap();
     assert_eq!(table.rows().unwrap().count(), 2);
 }
+
+#[test]
+fn a_call_from_within_a_source_waits_for_no_lock() {
+    struct Source<'a>(&'a Database, &'a Table);
+    impl std::io::Read for Source<'_> {
+        fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+            let start = std::time::Instant::now();
+            let alone = self.1.put(b"row", b"2").unwrap_err();
+            assert!(alone.to_string().contains("source"), "{alone}");
+            let trx = begin(self.0, Isolation::RepeatableRead);
+            let within = self.1.within(&trx).get_for_update(b"row").unwrap_err();
+            assert!(within.to_string().contains("source"), "{within}");
+            assert!(start.elapsed() < Duration::from_secs(5), "it has waited");
+            out.fill(1);
+            Ok(out.len())
+        }
+    }
+    let db = database();
+    let (table, other) =
+        ["t", "other"].map(|name| db.create_table(name, TableOptions::default()).unwrap()).into();
+    let holder = begin(&db, Isolation::RepeatableRead);
+    other.within(&holder).put(b"row", b"1").unwrap();
+    table.put_stream(b"long", 50_000, &mut Source(&db, &other)).unwrap();
+    holder.commit().unwrap();
+    assert_eq!(table.get(b"long").unwrap(), Some(vec![1; 50_000]));
+}

@@ -268,3 +268,53 @@ fn a_transaction_of_another_database_is_refused() {
         assert!(matches!(&error, Error::Transaction(TransactionError::OtherDatabase)), "{error}");
     }
 }
+
+#[test]
+fn a_session_may_end_beside_a_rollback() {
+    let db = database();
+    let kept = db.create_table("kept", TableOptions::default()).unwrap();
+    for round in 0..60u32 {
+        let session = db.session();
+        let temporary = session.create_temporary_table("t", TableOptions::default()).unwrap();
+        let trx = begin(&db, LEVELS[2]);
+        let (within, beside) = (temporary.within(&trx), kept.within(&trx));
+        for n in 0..150u32 {
+            within.put(&n.to_be_bytes(), &vec![1; if n % 10 == 0 { 5000 } else { 300 }]).unwrap();
+        }
+        beside.put(b"row", &round.to_be_bytes()).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || drop(session));
+            if round % 2 == 0 {
+                trx.rollback().unwrap();
+            } else {
+                trx.commit().unwrap();
+            }
+        });
+        // Every other one is taken back.
+        let expected = (round > 0).then(|| (round - u32::from(round % 2 == 0)).to_be_bytes().to_vec());
+        assert_eq!(kept.get(b"row").unwrap(), expected, "round {round}");
+    }
+}
+
+#[test]
+fn there_are_no_more_transactions_than_a_checkpoint_can_name() {
+    let db = database();
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    let mut open = Vec::new();
+    let refused = loop {
+        let trx = begin(&db, LEVELS[1]);
+        match table.within(&trx).put(&(open.len() as u32).to_be_bytes(), b"1") {
+            Ok(()) => open.push(trx),
+            Err(error) => break error,
+        }
+        assert!(open.len() < 10_000, "there is no end to them");
+    };
+    assert!(refused.to_string().contains("log_buffer_size"), "{refused}");
+    db.checkpoint().unwrap();
+    open.pop().unwrap().commit().unwrap();
+    table.put(b"goes on", b"1").unwrap();
+    for trx in open {
+        trx.rollback().unwrap();
+    }
+    assert_eq!(table.rows().unwrap().count(), 2);
+}

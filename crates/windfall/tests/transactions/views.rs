@@ -157,3 +157,38 @@ fn a_range_is_of_one_moment_from_both_ends() {
         }
     }
 }
+
+#[test]
+fn a_cursor_that_locks_goes_to_an_end_and_back() {
+    for level in super::LEVELS {
+        let db = database();
+        let table = table(&db);
+        for key in ["a", "b", "c"] {
+            table.put(key.as_bytes(), format!("{key}{key}").as_bytes()).unwrap();
+        }
+        let trx = begin(&db, level);
+        let within = table.within(&trx);
+        let index = within.index("first").unwrap();
+        let mut by_index = index.cursor().unwrap();
+        for mut cursor in [
+            within.cursor().unwrap(),
+            within.cursor_for_share().unwrap(),
+            within.cursor_for_update().unwrap(),
+        ] {
+            for _ in 0..2 {
+                assert!(cursor.seek(Seek::Last).unwrap() && by_index.seek(Seek::Last).unwrap());
+                assert!(!cursor.next().unwrap() && !cursor.next().unwrap() && cursor.row().is_none());
+                assert!(!by_index.next().unwrap() && !by_index.next().unwrap());
+                assert!(cursor.prev().unwrap() && by_index.prev().unwrap());
+                assert_eq!(cursor.key(), Some(&b"c"[..]), "{level:?}");
+                assert_eq!(by_index.row().unwrap().key, b"c");
+                assert!(!cursor.seek(Seek::Above(b"c")).unwrap() && cursor.prev().unwrap());
+                assert_eq!(cursor.key(), Some(&b"c"[..]), "{level:?}");
+                assert!(!cursor.seek(Seek::Below(b"a")).unwrap() && !cursor.prev().unwrap());
+                assert!(cursor.next().unwrap() && cursor.key() == Some(b"a"));
+                assert!(cursor.next().unwrap() && cursor.next().unwrap() && !cursor.next().unwrap());
+            }
+        }
+        trx.commit().unwrap();
+    }
+}
