@@ -1,7 +1,8 @@
-//! Row locks.
+//! Turns at rows.
 //!
-//! **Purpose.** Two calls that change one row, or compete for one key of a unique index, take turns. A lock is held from
-//! before the first look at the row until the call has ended.
+//! **Purpose.** Two calls that change one row, or compete for one key of a unique index, take turns. A turn lasts from
+//! before the first look at the row until the call has ended; what a transaction has locked until it ends is elsewhere
+//! (`locks`).
 //!
 //! **Invariants.** A lock is named by tablespace and hash of the key, so two keys may share one, which costs time and
 //! nothing else. Whoever waits is served in the order of coming. A call locks its row first, then, in one sorted

@@ -1,11 +1,12 @@
-//! Transactions: ids, undo, rollback, row locks, purge, and the changes of rows that they are for.
+//! Transactions: ids, undo, rollback, views, locks, purge, and the changes of rows that they are for.
 //!
-//! **Purpose.** A row with all its secondary entries changes whole or not at all, while the process runs and over a crash.
+//! **Purpose.** A row with all its secondary entries changes whole or not at all, and so do all rows of a transaction, while
+//! the process runs and over a crash; and what is seen of others is what the level of isolation says.
 //!
 //! **Invariants.**
-//! - A change of a row is: the row's lock; one undo record and the clustered entry in one mini-transaction; a
-//!   mini-transaction for each secondary entry; `TrxEnd` in the last of them. Without secondary entries that is one
-//!   group of the log.
+//! - A change of a row is: the turn at the row (`lock`); one undo record and the clustered entry in one mini-transaction; a
+//!   mini-transaction for each secondary entry. A transaction of one call logs `TrxEnd` in the last of them: without
+//!   secondary entries it is one group of the log.
 //! - Every entry carries the transaction and the position of the undo record that made its version. Whoever takes back
 //!   or purges touches an entry only if it still does.
 //! - What a change may need is made sure of before its first mini-transaction latches anything: undo slices, lengths of
@@ -18,14 +19,17 @@
 //!   stream from the first one on. The table is read after the rest of the floor is, and holds the floor below the end
 //!   of whoever is in it and about to log that ([`Transactions::note`]). Unfinished transactions are rolled back before
 //!   purge begins.
-//! - *Visibility.* An entry counts unless it is marked as deleted. A reader may see the change of a row that another
-//!   call has under way, and in a secondary tree an entry whose row says otherwise; both only until that call ends. A row's
-//!   clustered entry is read whole, as one version.
+//! - *Visibility.* The version of an entry counts for a reader if his view sees its transaction, or it is his own; if not, the
+//!   undo record that made it leads to the one before (`version`). A commit is the removal of the id from the table of
+//!   active transactions: all that carries it is seen from then on. Purge and the drop of slices leave alone what a
+//!   view may still need.
+//! - *Locks.* Who has changed an entry and not ended has it locked; all else is in the lock table (`locks`). A call that is in
+//!   somebody's way has no turn, no gate and no latch while it waits (`conflict`).
 //!
 //! **May touch.** `system`, `store`, `tree`, `mtr`, `buffer`, `log` and what is below.
 //!
-//! The order of locks: a row's lock, the keys of unique indexes, an undo stream, the system tree, pages: a tree's,
-//! then undo pages, then allocation maps.
+//! The order of locks: the turn at a row, at the keys of unique indexes, an undo stream, the system tree, pages: a
+//! tree's, then undo pages, then allocation maps.
 
 pub mod active;
 mod chains;
