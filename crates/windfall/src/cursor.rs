@@ -201,7 +201,7 @@ impl Cursor {
     pub(crate) fn go(&mut self, to: Move<'_>, wanted: impl Fn(&[u8]) -> bool) -> Result<bool> {
         self.at = At::Nothing;
         self.find(to, &wanted).map_err(|error| {
-            self.entries = tree::Cursor::new(self.tree.clone());
+            (self.entries, self.beyond) = (tree::Cursor::new(self.tree.clone()), None);
             error.of(|_| self.owner.clone())
         })
     }
