@@ -249,8 +249,9 @@ fn a_source_makes_no_statement_and_waits_for_no_row() -> Result<()> {
             refused(inner.check().map(drop));
             // The row whose value this is.
             refused(handle.put(&key(0), b"another value"));
-            refused(handle.read_stream(&key(0), &mut io::sink()).map(drop));
+            // Who reads it sees what is committed.
             assert!(handle.get(&key(0)).unwrap().is_none());
+            assert_eq!(handle.read_stream(&key(0), &mut io::sink()).unwrap(), None);
             assert_eq!(handle.read_stream(&key(1), &mut io::sink()).unwrap(), Some(100_000));
         };
         handle.put_stream(&key(0), LONG, &mut Acting(Some(act)))
