@@ -1,6 +1,8 @@
 //! Crash enumeration of row histories: afterwards the table is what the model says, with the last operation whole or
 //! absent.
 
+use std::{sync::mpsc, thread};
+
 use super::{
     super::{Trx, purge::PAGES_A_STEP},
     Base, Mode, Rows, Setup, change, keys_of,
@@ -21,6 +23,9 @@ enum Step {
     /// Several changes as one transaction, with a pause after each, in which the log may be written and a checkpoint be
     /// made; then commit or rollback.
     Many(Vec<(u8, Option<Vec<u8>>)>, bool),
+    /// Two transactions in turn, each with an undo stream of its own and with rows of its own: the even keys and the odd
+    /// ones. Then the end of the one and of the other.
+    Beside(Vec<(u8, Option<Vec<u8>>)>, [bool; 2]),
     Checkpoint,
     Settle,
     /// One step of purge.
@@ -41,14 +46,13 @@ fn script(seed: u64, steps: usize, most: usize) -> Vec<Step> {
         value
     };
     let key = || draw(10) as u8;
+    let changes = |most| (0..=draw(most)).map(|_| (key(), (draw(4) > 0).then(&value))).collect();
     (0..steps)
         .map(|_| match draw(20) {
-            0..9 => Step::Put(key(), value()),
-            9..13 => Step::Delete(key()),
-            13..16 => {
-                let changes = (0..=draw(4)).map(|_| (key(), (draw(4) > 0).then(&value))).collect();
-                Step::Many(changes, draw(2) == 0)
-            }
+            0..8 => Step::Put(key(), value()),
+            8..11 => Step::Delete(key()),
+            11..13 => Step::Beside(changes(7), [draw(2) == 0, draw(3) == 0]),
+            13..16 => Step::Many(changes(4), draw(2) == 0),
             16 => Step::Checkpoint,
             _ => Step::Settle,
         })
@@ -85,6 +89,7 @@ impl Run {
                 base.delete(&[*key])?;
             }
             Step::Many(changes, commit) => self.many(changes, *commit)?,
+            Step::Beside(changes, commit) => self.beside(changes, *commit)?,
             Step::Checkpoint => drop(base.checkpointer.checkpoint(false)?),
             Step::Settle => self.env.settle(6),
             Step::Purge => drop(base.transactions.purge_step()?),
@@ -105,20 +110,8 @@ impl Run {
                 continue;
             }
             change(&mut trx, &target, &[*key], value.as_deref())?;
-            match value {
-                Some(value) => drop(rows.insert(vec![*key], value.clone())),
-                None => drop(rows.remove(&vec![*key])),
-            }
-            base.sync()?;
-            // Far enough, now and then, that the log forgets the transaction's beginning.
-            self.env.settle(3);
-            match self.env.random() % 6 {
-                0 => drop(base.checkpointer.checkpoint(false)?),
-                // Now only the checkpoint's own record knows the transaction.
-                1 => drop(base.checkpointer.checkpoint_all(false)?),
-                _ => {}
-            }
-            self.env.breathe();
+            apply(&mut rows, *key, value.as_deref());
+            self.pause()?;
         }
         if commit {
             self.next = rows;
@@ -128,6 +121,90 @@ impl Run {
         }
         Ok(())
     }
+
+    fn beside(&mut self, changes: &[(u8, Option<Vec<u8>>)], commit: [bool; 2]) -> Result<()> {
+        let base = &self.base;
+        let secondaries = base.secondaries();
+        let target = base.target(&secondaries);
+        let mut both = [Trx::new(&base.transactions), Trx::new(&base.transactions)];
+        on_streams_of_their_own(base, &mut both)?;
+        // All that is done, what each of them has done, and the unique keys that it has taken or given up: the other one
+        // would wait for it.
+        let mut rows = self.rows.clone();
+        let mut done = [Vec::new(), Vec::new()];
+        let mut keys = [Vec::new(), Vec::new()];
+        for (key, value) in changes {
+            let who = usize::from(key % 2);
+            let unique = |value: &[u8]| keys_of(value)[0].clone();
+            let wanted = value.as_deref().and_then(unique);
+            if value.as_ref().is_some_and(|value| !fits(&rows, *key, value))
+                || wanted.as_ref().is_some_and(|wanted| keys[1 - who].contains(wanted))
+            {
+                continue;
+            }
+            change(&mut both[who], &target, &[*key], value.as_deref())?;
+            keys[who].extend(wanted.into_iter().chain(rows.get(&vec![*key]).and_then(|value| unique(value))));
+            apply(&mut rows, *key, value.as_deref());
+            done[who].push((*key, value.as_deref()));
+            self.pause()?;
+        }
+        for ((trx, done), commit) in both.into_iter().zip(done).zip(commit) {
+            if commit {
+                for (key, value) in done {
+                    apply(&mut self.next, key, value);
+                }
+                trx.commit()?;
+            } else {
+                trx.rollback()?;
+            }
+            base.sync()?;
+            self.rows = self.next.clone();
+        }
+        Ok(())
+    }
+
+    /// Between two calls of a transaction: its records become durable, and the log forgets its beginning now and then.
+    fn pause(&self) -> Result<()> {
+        self.base.sync()?;
+        self.env.settle(3);
+        match self.env.random() % 6 {
+            0 => drop(self.base.checkpointer.checkpoint(false)?),
+            // Now only the checkpoint's own record knows the transaction.
+            1 => drop(self.base.checkpointer.checkpoint_all(false)?),
+            _ => {}
+        }
+        self.env.breathe();
+        Ok(())
+    }
+}
+
+fn apply(rows: &mut Rows, key: u8, value: Option<&[u8]>) {
+    match value {
+        Some(value) => drop(rows.insert(vec![key], value.to_vec())),
+        None => drop(rows.remove(&vec![key])),
+    }
+}
+
+/// Lets the second one choose its stream while somebody is appending to that of the first.
+fn on_streams_of_their_own(base: &Base, [one, two]: &mut [Trx<'_>; 2]) -> Result<()> {
+    let streams = base.transactions.streams();
+    let first = one.tail(None)?;
+    let stream = streams.all().find(|stream| first.is_of(stream)).expect("it is one of them");
+    drop(first);
+    let (held, is_held) = mpsc::channel();
+    let (chosen, is_chosen) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let _tail = stream.lock();
+            held.send(()).unwrap();
+            let _ = is_chosen.recv();
+        });
+        is_held.recv().unwrap();
+        let is_same = two.tail(None).map(|second| second.is_of(stream));
+        drop(chosen);
+        assert!(!is_same?, "both write to one stream");
+        Ok(())
+    })
 }
 
 /// With room for values that are far longer than others.
