@@ -442,6 +442,7 @@ impl Database {
             tables: engine.catalog.count() as u64,
             catalog_height: u64::from(engine.system.tree().height().unwrap_or(0)),
             active_transactions: engine.transactions.active().count() as u64,
+            rollbacks_pending: engine.transactions.rollbacks().count() as u64,
             locks_held: locks.held,
             lock_waiting: locks.waiting,
             lock_waits: locks.waits,

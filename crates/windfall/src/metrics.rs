@@ -69,6 +69,7 @@ metrics! {
     tables gauge "Tables.",
     catalog_height gauge "Levels of the tree that holds the records of tables: what a drop goes through.",
     active_transactions gauge "Transactions under way.",
+    rollbacks_pending gauge "Those of them that are being rolled back in the background.",
     locks_held gauge "Locks that transactions and statements hold, but for those of rows that they have changed and nobody \
                       waits for.",
     lock_waiting gauge "Calls that wait for a lock.",

@@ -136,6 +136,12 @@ impl Scope {
         trx.rules = Rules { gaps: self.locks_gaps(), strict: view.as_deref() };
         let done = run(&mut trx);
         self.id.store(trx.id().0, SeqCst);
+        if let Some(error) = trx.broken() {
+            inner.phase = Phase::RolledBack(format!("a part of it could not be taken back: {error}").into());
+            drop(trx);
+            self.let_go(inner);
+            return done;
+        }
         inner.trx = trx.suspend();
         inner.phase = phase;
         done
@@ -153,10 +159,7 @@ impl Scope {
 
     /// How long a call waits for a lock.
     fn patience(&self) -> Patience {
-        match self.options.lock_wait.unwrap_or_else(|| self.engine.lock_wait()) {
-            at_most if at_most.is_zero() => Patience::NoWait,
-            at_most => Patience::AtMost(at_most),
-        }
+        Patience::of(self.options.lock_wait.unwrap_or_else(|| self.engine.lock_wait()))
     }
 
     /// The transaction's one view.

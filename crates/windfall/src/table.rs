@@ -145,7 +145,7 @@ impl Table {
                 Ok(end) => return Ok(end),
                 Err(Stop::Failed(error)) => return Err(error),
                 Err(Stop::Blocked(blocked)) => {
-                    let patience = Patience::AtMost(self.engine.lock_wait());
+                    let patience = Patience::of(self.engine.lock_wait());
                     self.engine.transactions.await_lock(&mut trx, blocked, patience)?;
                 }
             }

@@ -121,6 +121,7 @@ impl Catalog {
         claim.keep();
         // What a transaction has changed and not ended would have to be noted until it has: so those that change this table
         // wait, and calls that are transactions of their own go on.
+        self.transactions.await_rollbacks(table.space())?;
         let _lock = self.transactions.lock_tables([table.space()], TableMode::Shared)?;
         let tree = self.tree(new_space(record.space));
         let env = self.pool.ground().env.clone();

@@ -23,7 +23,7 @@ use crate::{
     mtr::Mtr,
     options::Options,
     page,
-    recovery::{self, Files, Lost, Phase, Progress, Recovered, Scan},
+    recovery::{self, Files, Lost, Progress, Recovered, Scan},
     sync::{
         Arc, Bug, Event, Mutex, OnceLock, Rank,
         atomic::{AtomicBool, AtomicU8},
@@ -237,9 +237,7 @@ impl Engine {
             servers: Mutex::new(Rank::Leaf, servers),
         };
         engine.transactions.set_lock_wait(options.lock_wait_timeout);
-        engine.transactions.roll_back_unfinished(&|done, total| {
-            progress(Progress { phase: Phase::RollBack, done, total });
-        })?;
+        engine.transactions.roll_back_unfinished()?;
         engine.spawn_changers()?;
         Ok(engine)
     }

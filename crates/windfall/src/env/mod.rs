@@ -78,6 +78,11 @@ pub trait Env: Send + Sync + fmt::Debug {
     /// As [`Env::wait`], but not longer than this.
     fn wait_for(&self, event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool);
 
+    /// As [`Env::wait_for`], for a caller who holds nothing that a worker may want: in a simulation all of them run.
+    fn wait_unhindered(&self, event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
+        self.wait_for(event, at_most, ready);
+    }
+
     /// A point between two operations of the foreground: a simulation may run background steps here.
     fn breathe(&self) {}
 }

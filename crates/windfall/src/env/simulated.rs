@@ -119,6 +119,16 @@ impl SimulatedEnv {
         }
     }
 
+    /// Runs steps of workers up to this kind until it is ready or the time is over, which passes at once if there is none.
+    fn wait_for_a_time(&self, most: Kind, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
+        let end = self.now() + at_most;
+        while !ready() && self.now() < end {
+            if !self.step(Some(most)) {
+                self.advance(at_most);
+            }
+        }
+    }
+
     /// Runs workers up to this kind until it is so.
     fn wait_for_those(&self, most: Kind, ready: &mut dyn FnMut() -> bool) {
         for _ in 0..100_000 {
@@ -165,12 +175,11 @@ impl Env for SimulatedEnv {
     }
 
     fn wait_for(&self, _event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
-        let end = self.now() + at_most;
-        while !ready() && self.now() < end {
-            if !self.step(Some(Kind::Service)) {
-                self.advance(at_most);
-            }
-        }
+        self.wait_for_a_time(Kind::Service, at_most, ready);
+    }
+
+    fn wait_unhindered(&self, _event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
+        self.wait_for_a_time(Kind::Tenant, at_most, ready);
     }
 
     fn breathe(&self) {

@@ -5,10 +5,10 @@
 //! **Invariants.** After [`TransactionError::Changed`] and [`TransactionError::TableChanged`] the transaction goes on as if
 //! the call had not been made, but to ask again is in vain: its snapshot stays what it is.
 //!
-//! **May touch.** `sync`.
+//! **May touch.** `ids`, `sync`.
 
 use super::Owner;
-use crate::sync::Arc;
+use crate::{ids::TrxId, sync::Arc};
 
 /// Why a transaction did not do what it was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,6 +28,16 @@ pub enum TransactionError {
     /// It was taken back after an error that left no other way.
     #[error("this transaction was rolled back ({0}): begin another one")]
     RolledBack(Arc<str>),
+    /// What it has changed could not be taken back at once. That goes on in the background, and nothing of it stays.
+    #[error(
+        "transaction {trx} is being rolled back in the background, for it could not be at once ({why}): until that is done its rows stay locked"
+    )]
+    RollingBack {
+        /// Which.
+        trx: TrxId,
+        /// What is in the way.
+        why: Arc<str>,
+    },
     /// It has ended.
     #[error("this transaction was committed: begin another one")]
     Committed,

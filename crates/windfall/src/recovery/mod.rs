@@ -1,7 +1,7 @@
 //! What happens between a crash and the first operation.
 //!
 //! **Purpose.** Brings the pages back to the end of the log: finds the end, collects what was dropped, mends torn pages,
-//! replays. What was unfinished is rolled back by the transaction floor afterwards, from the list that is made here.
+//! replays. What was unfinished is rolled back by the transaction floor in the background, from the list that is made here.
 //!
 //! **Invariants.** Drops are collected before anything is replayed, so no work goes into a page that is gone, and a file
 //! that a drop has deleted is not missed. A change is replayed if the page's LSN is below the end of its group. A page that
@@ -50,8 +50,6 @@ pub enum Phase {
     Settle,
     /// Applying changes to pages, in bytes of the log.
     Replay,
-    /// Taking back what was unfinished, in transactions.
-    RollBack,
 }
 
 impl core::fmt::Display for Progress {
@@ -60,7 +58,6 @@ impl core::fmt::Display for Progress {
             Phase::Scan => "reading the log",
             Phase::Settle => "syncing the data files",
             Phase::Replay => "applying the log",
-            Phase::RollBack => "rolling back what was unfinished",
         };
         match (self.done * 100).checked_div(self.total) {
             Some(percent) => write!(f, "{what}: {percent} %"),

@@ -17,8 +17,8 @@
 //! - *Recovery.* A transaction is unfinished if it is in the `TrxTable` record that the control file names, or has a
 //!   `TrxBegin` at or above the floor, and has no `TrxEnd` at or above the floor. Its records are found by reading its
 //!   stream from the first one on. The table is read after the rest of the floor is, and holds the floor below the end
-//!   of whoever is in it and about to log that ([`Transactions::note`]). Unfinished transactions are rolled back before
-//!   purge begins.
+//!   of whoever is in it and about to log that ([`Transactions::note`]). Unfinished transactions are active again when the
+//!   database opens, and are rolled back in the background (`rollbacks`).
 //! - *Visibility.* The version of an entry counts for a reader if his view sees its transaction, or it is his own; if not, the
 //!   undo record that made it leads to the one before (`version`). A commit is the removal of the id from the table of
 //!   active transactions: all that carries it is seen from then on. Purge and the drop of slices leave alone what a
@@ -42,6 +42,7 @@ mod locking;
 pub mod locks;
 mod purge;
 pub mod read;
+pub mod rollbacks;
 pub mod row;
 pub mod secondary;
 pub mod stream;
@@ -49,6 +50,7 @@ pub mod streams;
 pub mod trx;
 pub mod undo_record;
 mod version;
+mod way_back;
 
 #[cfg(test)]
 mod tests;
@@ -75,9 +77,8 @@ use crate::{
     ids::{Lsn, SpaceId, TrxId, UndoPos},
     log::{GroupWriter, Record},
     sync::{
-        Arc, Bug, Event, Rank, RwLock,
+        Arc, Event, Rank, RwLock,
         atomic::{AtomicU64, Ordering::Relaxed},
-        planted,
     },
     system::SystemTree,
     tree::hash::HashBudget,
@@ -101,9 +102,11 @@ pub struct Transactions {
     lock_wait: AtomicU64,
     /// For the trees that rollback and purge look into: they have no hash index.
     no_hash: Arc<HashBudget>,
+    /// What is taken back in the background.
+    rollbacks: rollbacks::Rollbacks,
     /// Held shared by who takes a record back outside of its table's gate, and alone by who looks at a table that must not
     /// change.
-    rollbacks: RwLock<()>,
+    still: RwLock<()>,
     /// How many want the purge worker to stand still.
     purge_pauses: AtomicU64,
     slices_dropped: AtomicU64,
@@ -155,51 +158,13 @@ impl Transactions {
             row_locks: Locks::new(env),
             lock_wait: AtomicU64::new(LOCK_WAIT.as_micros() as u64),
             no_hash: Arc::new(HashBudget::new(0)),
-            rollbacks: RwLock::new(Rank::RollBack, ()),
+            rollbacks: rollbacks::Rollbacks::new(),
+            still: RwLock::new(Rank::RollBack, ()),
             purge_pauses: AtomicU64::new(0),
             slices_dropped: AtomicU64::new(0),
             #[cfg(test)]
             failpoint: tests::Failpoint::default(),
         })
-    }
-
-    /// Rolls back what recovery has found unfinished, before any other change and before purge begins. The pool knows the
-    /// tablespaces of all tables. `progress` is told how many transactions are done, and how many there are.
-    ///
-    /// # Errors
-    /// Damage, I/O; what is left is rolled back at the next attempt.
-    pub fn roll_back_unfinished(&self, progress: &dyn Fn(u64, u64)) -> Result<()> {
-        let unfinished = self.active.snapshot();
-        let total = unfinished.len() as u64;
-        for (done, (trx, first)) in (0..).zip(unfinished) {
-            progress(done, total);
-            if planted(Bug::RollbackForgotten) {
-                self.active.end(trx, &self.ids);
-                continue;
-            }
-            let Some(stream) = self.streams.of(first) else {
-                let what = format!(
-                    "undo position {} of the unfinished transaction {} is in no undo stream",
-                    first.0, trx.0
-                );
-                return Err(self.ground.system.damaged(&what));
-            };
-            let mut last = UndoPos::NONE;
-            let mut from = Stream::byte_of(first);
-            while let Some(at) = stream.next_record(from)? {
-                let Some(stored) = stream.record(at)? else {
-                    from = (at / stream.slice_bytes() + 1) * stream.slice_bytes();
-                    continue;
-                };
-                if stream.trx_of(at, &stored)? == trx {
-                    last = stream.undo_pos(at);
-                }
-                from = stored.next;
-            }
-            Trx::found(self, trx, last).rollback_again()?;
-            tracing::info!(trx = trx.0, "an unfinished transaction is rolled back");
-        }
-        Ok(())
     }
 
     /// What a checkpoint notes: the unfinished transactions. Gives the LSN above which its floor must not be. The rest of
@@ -220,6 +185,11 @@ impl Transactions {
     /// The undo streams, for metrics and checks.
     pub fn streams(&self) -> &streams::Streams {
         &self.streams
+    }
+
+    /// What is taken back in the background.
+    pub fn rollbacks(&self) -> &rollbacks::Rollbacks {
+        &self.rollbacks
     }
 
     /// The row locks.
@@ -262,10 +232,7 @@ impl Transactions {
         // It is no transaction, and has no changes; the number is a name for lists and errors.
         let locker = self.row_locks.locker(self.active.number(&self.ids)?);
         let lock = StatementLock { locks: &self.row_locks, locker };
-        let patience = match self.lock_wait() {
-            at_most if at_most.is_zero() => Patience::NoWait,
-            at_most => Patience::AtMost(at_most),
-        };
+        let patience = Patience::of(self.lock_wait());
         for space in spaces {
             self.row_locks.acquire(&lock.locker, Wanted::Table(space, mode), patience)?;
         }

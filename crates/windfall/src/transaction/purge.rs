@@ -31,8 +31,8 @@ use super::{
     active::Horizon,
     chains,
     stream::{Stored, Stream},
-    trx::{carries, merge},
     undo_record::{Body, Done, RowChange, Touch, UndoRecord},
+    way_back::{carries, merge},
 };
 use crate::{
     buffer::Durability,
@@ -161,7 +161,7 @@ impl Transactions {
                 self.0.ground.purge_wake.notify();
             }
         }
-        let _still = self.rollbacks.write();
+        let _still = self.still.write();
         self.purge_pauses.fetch_add(1, SeqCst);
         let _pause = Pause(self);
         let mut all = true;

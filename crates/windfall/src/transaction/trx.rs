@@ -5,15 +5,11 @@
 //!
 //! **Invariants.** `TrxBegin` is logged in the group of the first undo record, `TrxEnd` in the group that makes the last
 //! change, or in one of its own; a commit is no more than that. A transaction that is dropped without an end is rolled
-//! back. The way back reads the records from the last to the first; each is taken back in mini-transactions that change an
-//! entry only if it still carries this transaction and this undo position, and the last of them marks the record. So
-//! it may be cut off and begun again at any point, and dropped tablespaces are passed over. Of a long value only the record
-//! is marked: its pages are left to purge (`chains`). So the way back takes a few small groups of the log for each record,
-//! which were promised before the change ([`Promise`]), needs no new undo and no new place on the disk; when even so it
-//! fails, the database is poisoned. Between two calls of a transaction what the way back takes stays promised, up to a part
-//! of the log: a longer one would hold as much log as it has undo, so it asks for it record by record. After a crash the
-//! promises are gone. What they had made ready is there still, unless it was used up, and the way back asks for it record by
-//! record: what it gets no log for stays for the next opening.
+//! back. The way back reads the records from the last to the first, and takes each of them back (`way_back`); it may be
+//! cut off and begun again at any point. It takes a few small groups of the log for each record, which were promised before the
+//! change ([`Promise`]). Between two calls of a transaction what the way back takes stays promised, up to a part of the
+//! log: a longer one would hold as much log as it has undo, so it asks for it record by record. What cannot be taken back,
+//! because there is no such log on a full disk or because a page cannot be read, goes on as `rollbacks` has it.
 //!
 //! What lies behind a savepoint is taken back in the same way, and the records stay in the chain: the next one leads to them, a
 //! later rollback passes over what is marked, and purge finds what they have left. The rows stay locked.
@@ -27,24 +23,20 @@ use super::{
     active::{Active, Ending, ReadView},
     locks::{Locker, RowName},
     stream::{Place, Stream, Tail},
-    undo_record::{Body, Done, RowChange, Touch, UndoRecord},
+    undo_record::Body,
+    way_back::{self, LOG_AN_ENTRY, LOG_OF_END, WayBack},
 };
 use crate::{
-    buffer::{self, BufferPool, Durability},
+    buffer::{self, Durability},
     error::{Error, Owner, Result, TransactionError},
     ids::{Lsn, SpaceId, TrxId, UndoPos},
     log::{Promise, Record},
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
-    sync::{Arc, Bug, planted},
-    tree::log_of_room,
+    sync::Arc,
 };
 
-/// Log that taking back an entry takes beside its value, but for splits.
-const LOG_AN_ENTRY: u64 = 512;
-/// Log that the end of a rollback takes, or the mark on a record.
-const LOG_OF_END: u64 = 512;
 /// What a checkpoint's record takes for a transaction, in bytes, and for how many more than there are it has room.
 const LOG_OF_NAME: usize = 16;
 const NAMES_KEPT: usize = 64;
@@ -72,6 +64,12 @@ pub struct Suspended {
 }
 
 impl Suspended {
+    /// One that recovery has found unfinished, with its last record. What its way back takes nobody has counted.
+    pub(super) fn found(active: &Active, id: TrxId, last: UndoPos) -> Self {
+        let logged = (last != UndoPos::NONE).then(|| (Stream::number_of(last), last));
+        Self { id, logged, ending: active.ending(id), way_back: u64::MAX, ..Self::default() }
+    }
+
     /// Its id; [`TrxId::NONE`] while it has neither written nor locked.
     pub fn id(&self) -> TrxId {
         self.id
@@ -120,17 +118,6 @@ pub(super) enum Gate {
     Outside,
 }
 
-/// How it comes to the log that taking it back needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WayBack {
-    /// It was promised before each change.
-    Promised,
-    /// It is asked for record by record, and waited for.
-    Asks,
-    /// It is asked for record by record, and nobody is there to be waited for.
-    AsksAtOnce,
-}
-
 /// A transaction under way.
 #[derive(Debug)]
 pub struct Trx<'e> {
@@ -138,6 +125,8 @@ pub struct Trx<'e> {
     state: Suspended,
     ended: bool,
     way_back: WayBack,
+    /// Why a part of it could not be taken back: it goes back as a whole.
+    broken: Option<Error>,
     /// What its level asks of its changes.
     pub rules: Rules<'e>,
     /// Log for what this call does, and for the way back.
@@ -154,6 +143,7 @@ impl<'e> Trx<'e> {
             ended: false,
             rules: Rules::default(),
             way_back: WayBack::Promised,
+            broken: None,
             promise: None,
         }
     }
@@ -163,7 +153,7 @@ impl<'e> Trx<'e> {
         let bytes = core::mem::take(&mut state.promised);
         let way_back = if state.way_back <= bytes { WayBack::Promised } else { WayBack::Asks };
         let promise = (bytes > 0).then(|| floor.ground.pool.ground().log.take_up(bytes));
-        Self { floor, state, ended: false, rules: Rules::default(), way_back, promise }
+        Self { floor, state, ended: false, rules: Rules::default(), way_back, broken: None, promise }
     }
 
     /// Leaves it standing, to be resumed. What was promised for its way back stays promised, unless it is too much.
@@ -174,20 +164,6 @@ impl<'e> Trx<'e> {
         let kept = if state.way_back <= most { state.way_back } else { 0 };
         state.promised = self.promise.take().map_or(0, |promise| promise.leave(kept));
         state
-    }
-
-    /// One that recovery has found unfinished, with its last record, if it has any.
-    pub(super) fn found(floor: &'e Transactions, id: TrxId, last: UndoPos) -> Self {
-        let logged = (last != UndoPos::NONE).then(|| (Stream::number_of(last), last));
-        let state = Suspended { id, logged, ending: floor.active.ending(id), ..Suspended::default() };
-        Self {
-            floor,
-            state,
-            ended: false,
-            rules: Rules::default(),
-            way_back: WayBack::AsksAtOnce,
-            promise: None,
-        }
     }
 
     pub(super) fn floor(&self) -> &'e Transactions {
@@ -379,7 +355,7 @@ impl<'e> Trx<'e> {
     pub fn commit(mut self) -> Result<Lsn> {
         let end = match self.logged() {
             Some(_) => {
-                let _room = room(self.floor, self.way_back, LOG_OF_END)?;
+                let _room = self.way_back.room(self.floor, LOG_OF_END)?;
                 self.end_on_its_own()?
             }
             None => Lsn::ZERO,
@@ -423,27 +399,34 @@ impl<'e> Trx<'e> {
     /// Takes everything back. Gives the LSN behind it.
     ///
     /// # Errors
-    /// What keeps it from that; the database is poisoned then.
+    /// What keeps it from that: if not the end of the database, then it goes on in the background.
     pub fn rollback(mut self) -> Result<Lsn> {
         self.take_back(Gate::Outside)
     }
 
     pub(super) fn take_back(&mut self, gate: Gate) -> Result<Lsn> {
-        let done = buffer::on_kept_frames(|| self.take_all_back(gate));
-        let done = done.map_err(|error| self.stopped(error));
-        self.end();
-        done
-    }
-
-    /// What cannot be taken back stops the database.
-    fn stopped(&self, error: Error) -> Error {
-        match error {
-            Error::Poisoned(_) | Error::Closed => error,
-            error => {
-                let what = format!("transaction {} could not be rolled back: {error}", self.state.id);
-                self.floor.ground.pool.ground().health.poison(&what)
+        match buffer::on_kept_frames(|| self.take_all_back(gate)) {
+            Err(error) if !matches!(error, Error::Poisoned(_) | Error::Closed) => Err(self.hand_over(&error)),
+            done => {
+                self.end();
+                done
             }
         }
+    }
+
+    /// Leaves it to the background.
+    fn hand_over(&mut self, error: &Error) -> Error {
+        self.ended = true;
+        self.promise = None;
+        let id = self.state.id;
+        tracing::warn!(trx = id.0, %error, "a transaction could not be taken back at once");
+        self.floor.rollbacks.add(core::mem::take(&mut self.state));
+        TransactionError::RollingBack { trx: id, why: error.to_string().into() }.into()
+    }
+
+    /// Why a part of it could not be taken back. All of it is, then, when it is dropped.
+    pub fn broken(&self) -> Option<&Error> {
+        self.broken.as_ref()
     }
 
     /// How far it has come.
@@ -454,7 +437,7 @@ impl<'e> Trx<'e> {
     /// Takes back what was done behind a savepoint. The rows stay locked.
     ///
     /// # Errors
-    /// What keeps it from that; the database is poisoned then.
+    /// What keeps it from that; the transaction is [broken](Trx::broken) then.
     pub fn roll_back_to(&mut self, savepoint: &Savepoint) -> Result<()> {
         self.take_back_to(savepoint, Gate::Outside)
     }
@@ -473,29 +456,60 @@ impl<'e> Trx<'e> {
             self.floor.row_locks.make_explicit(&locker, RowName { space, key: key.into() });
         };
         let done = buffer::on_kept_frames(|| self.take_back_behind(savepoint, gate, &keep));
-        done.map_err(|error| self.stopped(error))
+        self.broken = done.as_ref().err().cloned();
+        done
     }
 
-    /// Takes everything back that recovery has found, whose promises are gone: it asks for log record by record, from what
-    /// is kept for work that makes room.
-    ///
-    /// # Errors
-    /// What keeps it from that; what is left is taken back at the next opening.
-    pub(super) fn rollback_again(mut self) -> Result<Lsn> {
-        let done = buffer::on_kept_frames(|| self.take_all_back(Gate::Outside));
-        if done.is_ok() {
-            self.end();
+    /// Goes so many records further on the way back, from `from` or from the last record on. Says whether it has ended; else it
+    /// is what it was, and goes on at the new `from`.
+    pub(super) fn go_back(
+        mut self,
+        from: &mut Option<UndoPos>,
+        records: usize,
+    ) -> (Option<Suspended>, Result<()>) {
+        match buffer::on_kept_frames(|| self.go_back_some(from, records)) {
+            Ok(true) => {
+                self.end();
+                (None, Ok(()))
+            }
+            done => (Some(self.suspend()), done.map(drop)),
         }
-        self.ended = true;
-        done
+    }
+
+    fn go_back_some(&self, from: &mut Option<UndoPos>, records: usize) -> Result<bool> {
+        let mut pos = match (*from, self.logged()) {
+            (Some(pos), _) => pos,
+            (None, logged) => {
+                self.take_temporary_back(&Savepoint::default(), Gate::Outside, &|_, _| {})?;
+                logged.map_or(UndoPos::NONE, |(_, last)| last)
+            }
+        };
+        if let Some((stream, _)) = self.logged() {
+            for _ in 0..records {
+                if pos == UndoPos::NONE {
+                    break;
+                }
+                pos = self.take_back_one(stream, pos, Gate::Outside, &|_, _| {})?;
+                *from = Some(pos);
+            }
+        }
+        if pos != UndoPos::NONE {
+            return Ok(false);
+        }
+        self.log_end_of_way_back()?;
+        Ok(true)
     }
 
     fn take_all_back(&self, gate: Gate) -> Result<Lsn> {
         self.take_back_behind(&Savepoint::default(), gate, &|_, _| {})?;
+        self.log_end_of_way_back()
+    }
+
+    fn log_end_of_way_back(&self) -> Result<Lsn> {
         if self.logged().is_none() {
             return Ok(Lsn::ZERO);
         }
-        let _room = room(self.floor, self.way_back, LOG_OF_END)?;
+        let _room = self.way_back.room(self.floor, LOG_OF_END)?;
         self.end_on_its_own()
     }
 
@@ -507,19 +521,29 @@ impl<'e> Trx<'e> {
         gate: Gate,
         keep: &dyn Fn(SpaceId, &[u8]),
     ) -> Result<()> {
-        let behind = (0..).zip(&self.state.temporary).map(|(n, (stream, last))| {
-            (&**stream, *last, savepoint.temporary.get(n).copied().unwrap_or_default())
-        });
-        let logged = self.logged().map(|(stream, last)| (stream, last, savepoint.logged));
-        for (stream, last, first) in behind.chain(logged) {
-            let mut pos = last;
+        self.take_temporary_back(savepoint, gate, keep)?;
+        let Some((stream, mut pos)) = self.logged() else { return Ok(()) };
+        while pos != savepoint.logged && pos != UndoPos::NONE {
+            pos = self.take_back_one(stream, pos, gate, keep)?;
+        }
+        Ok(())
+    }
+
+    fn take_temporary_back(
+        &self,
+        savepoint: &Savepoint,
+        gate: Gate,
+        keep: &dyn Fn(SpaceId, &[u8]),
+    ) -> Result<()> {
+        for (n, (stream, last)) in self.state.temporary.iter().enumerate() {
+            let first = savepoint.temporary.get(n).copied().unwrap_or_default();
+            let mut pos = *last;
             while pos != first && pos != UndoPos::NONE {
-                match self.take_back_one(stream, pos, gate, keep) {
-                    Ok(previous) => pos = previous,
+                pos = match self.take_back_one(stream, pos, gate, keep) {
                     // The session of these tables has ended, and they with it.
-                    Err(Error::TableDropped(_)) if stream.durability() == Durability::Temporary => break,
-                    Err(error) => return Err(error),
-                }
+                    Err(Error::TableDropped(_)) => break,
+                    previous => previous?,
+                };
             }
         }
         Ok(())
@@ -539,162 +563,25 @@ impl<'e> Trx<'e> {
         if stored.taken_back {
             return Ok(record.previous);
         }
-        let _moving = (gate == Gate::Outside).then(|| self.floor.rollbacks.read());
+        let _moving = (gate == Gate::Outside).then(|| self.floor.still.read());
         if let Body::Row { space, key, .. } = &record.body {
             keep(*space, key);
         }
         let asks = self.way_back != WayBack::Promised && stream.durability() == Durability::Logged;
-        let bytes = if asks { log_for(self.floor, &record)? } else { 0 };
-        let _room = if asks { room(self.floor, self.way_back, bytes)? } else { None };
-        take_back(self.floor, stream, at, &record)?;
+        let bytes = if asks { way_back::log_for(self.floor, &record)? } else { 0 };
+        let _room = if asks { self.way_back.room(self.floor, bytes)? } else { None };
+        way_back::take_back(self.floor, stream, at, &record)?;
         Ok(record.previous)
     }
 }
 
 impl Drop for Trx<'_> {
     fn drop(&mut self) {
-        if !self.ended && self.take_back(Gate::Outside).is_err() {
-            // The database is poisoned, and everybody will be told.
-            self.ended = true;
+        if !self.ended {
+            // What keeps it from that is told to those who come for its rows, or has stopped the database.
+            let _ = self.take_back(Gate::Outside);
         }
     }
-}
-
-/// A promise of so much log, unless it was promised already.
-fn room(floor: &Transactions, way_back: WayBack, bytes: u64) -> Result<Option<Promise<'_>>> {
-    let log = &floor.ground.pool.ground().log;
-    match way_back {
-        WayBack::Promised => Ok(None),
-        // Where there is no room to wait for, there may be what is kept for work that makes some.
-        WayBack::Asks => log.admit(bytes).or_else(|_| log.admit_drop(bytes)).map(Some),
-        WayBack::AsksAtOnce => log.admit_drop(bytes).map(Some),
-    }
-}
-
-/// Log for the taking back of a record, in bytes.
-fn log_for(floor: &Transactions, record: &UndoRecord) -> Result<u64> {
-    let mut bytes = LOG_OF_END;
-    if let Body::Row { space, key, change, touches } = &record.body {
-        bytes += LOG_AN_ENTRY * (1 + touches.len() as u64);
-        if let RowChange::Update { value, .. } = change {
-            bytes += (key.len() + value.len()) as u64;
-            let mut now = Vec::new();
-            if let Some(tree) = floor.tree(*space)
-                && unless_dropped(tree.get_into(key, &mut now).map(|header| header.is_some()))?
-                && now.len() < value.len()
-            {
-                // Others may have taken the room.
-                bytes += log_of_room(floor.ground.pool.page_size());
-            }
-        }
-    }
-    Ok(bytes)
-}
-
-/// Takes one record back.
-fn take_back(floor: &Transactions, stream: &Stream, at: u64, record: &UndoRecord) -> Result<()> {
-    let version = EntryHeader::new(record.trx, stream.undo_pos(at));
-    let pool = &floor.ground.pool;
-    match &record.body {
-        Body::Row { space, key, change, touches } => {
-            let entries = if planted(Bug::EntriesNotTakenBack) { &[][..] } else { touches };
-            for touch in entries.iter().rev() {
-                if let Some(tree) = floor.tree(touch.space) {
-                    unless_dropped(take_back_touch(&tree, version, touch))?;
-                }
-            }
-            let done = match floor.tree(*space).map(Tree::promised) {
-                Some(tree) => unless_dropped(take_back_row(&tree, version, key, change, stream, at))?,
-                None => false,
-            };
-            if !done {
-                mark(pool, stream, at)?;
-            }
-        }
-        Body::Overflow { .. } => mark(pool, stream, at)?,
-    }
-    Ok(())
-}
-
-/// A tablespace that was dropped meanwhile needs nothing taken back.
-fn unless_dropped(done: Result<bool>) -> Result<bool> {
-    match done {
-        Err(Error::TableDropped(_)) => Ok(false),
-        done => done,
-    }
-}
-
-fn mark(pool: &BufferPool, stream: &Stream, at: u64) -> Result<()> {
-    let mut mtr = Mtr::begin(pool)?;
-    let (slot, op) = stream.latch_mark(&mut mtr, at)?;
-    mtr.apply(slot, &op);
-    mtr.commit()?;
-    Ok(())
-}
-
-/// Whether an entry still carries the version.
-pub(super) fn carries(header: Option<EntryHeader>, version: EntryHeader) -> bool {
-    header.is_some_and(|header| header.trx == version.trx && header.undo == version.undo)
-}
-
-/// Merges the leaf of a key with a neighbour, if that can be done. What the tree holds does not depend on it: a page that
-/// cannot be read is the trouble of whoever needs it.
-pub(super) fn merge(tree: &Tree, key: &[u8]) {
-    if let Err(error) = tree.maintain(key) {
-        tracing::warn!(%error, "a leaf that holds little could not be merged");
-    }
-}
-
-fn take_back_touch(tree: &Tree, version: EntryHeader, touch: &Touch) -> Result<bool> {
-    let mut mtr = Mtr::begin(tree.store())?;
-    let mut located = tree.seek_for_change(&mut mtr, &touch.key, None)?;
-    if !carries(located.header(), version) {
-        return Ok(true);
-    }
-    let small = match touch.done {
-        Done::Inserted => located.remove(&mut mtr),
-        Done::Revived(before) | Done::Marked(before) => {
-            located.set_header(&mut mtr, before);
-            false
-        }
-    };
-    mtr.commit()?;
-    if small {
-        merge(tree, &touch.key);
-    }
-    Ok(true)
-}
-
-/// Takes the clustered entry back and marks the record, in one mini-transaction.
-fn take_back_row(
-    tree: &Tree,
-    version: EntryHeader,
-    key: &[u8],
-    change: &RowChange,
-    stream: &Stream,
-    at: u64,
-) -> Result<bool> {
-    let room = match change {
-        RowChange::Update { value, .. } => Some(value.len()),
-        RowChange::Insert | RowChange::Delete { .. } => None,
-    };
-    let mut mtr = Mtr::begin(tree.store())?;
-    let mut located = tree.seek_for_change(&mut mtr, key, room)?;
-    let (slot, op) = stream.latch_mark(&mut mtr, at)?;
-    let mut small = false;
-    if carries(located.header(), version) {
-        match change {
-            RowChange::Insert => small = located.remove(&mut mtr),
-            RowChange::Update { header, value } => located.replace(&mut mtr, *header, value),
-            RowChange::Delete { header } => located.set_header(&mut mtr, *header),
-        }
-    }
-    mtr.apply(slot, &op);
-    mtr.commit()?;
-    if small {
-        merge(tree, key);
-    }
-    Ok(true)
 }
 
 impl Transactions {

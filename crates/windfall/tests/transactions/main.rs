@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
+mod background;
 mod crowds;
 mod ends;
 mod statements;

@@ -167,7 +167,7 @@ impl Locks {
         }
         let mut is_settled = || me.is_settled();
         match patience {
-            Patience::AtMost(time) => self.env.wait_for(me.event(), time, &mut is_settled),
+            Patience::AtMost(time) => self.env.wait_unhindered(me.event(), time, &mut is_settled),
             Patience::NoWait | Patience::Forever => self.env.wait(me.event(), &mut is_settled),
         }
         let now = self.env.now();

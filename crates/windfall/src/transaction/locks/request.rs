@@ -61,6 +61,13 @@ pub enum Patience {
     Forever,
 }
 
+impl Patience {
+    /// As an option tells it: so long at most, and not at all for zero.
+    pub fn of(at_most: Duration) -> Self {
+        if at_most.is_zero() { Self::NoWait } else { Self::AtMost(at_most) }
+    }
+}
+
 /// A lock, as listings and reports tell it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lock {

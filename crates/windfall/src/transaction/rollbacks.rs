@@ -1,0 +1,266 @@
+//! Rollbacks in the background.
+//!
+//! **Purpose.** What recovery has found unfinished is taken back while the database is open for work; so is what a call could
+//! not take back at once.
+//!
+//! **Invariants.**
+//! - Until all of it is taken back a transaction is active: its rows are locked, and readers see what was before.
+//! - The records of an unfinished transaction are found by reading its stream from its first one to the end which that had
+//!   at the opening. One such *search* serves all transactions of a stream, and nothing of them is taken back before it is
+//!   over.
+//! - A recovered transaction has no locks on tables. A drop or a truncation does not wait for it, because what is gone needs
+//!   nothing taken back. Who has to find no unfinished change in a table waits for it
+//!   ([`Transactions::await_rollbacks`]).
+//! - What cannot be taken back yet, because the disk is full or a page cannot be read, is tried again from time to time,
+//!   and the others go on meanwhile. Closing leaves what is left to the next opening.
+//!
+//! **May touch.** `system`, `tree` and what is below, the rest of this floor.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::{
+    Transactions,
+    locks::Patience,
+    stream::Stream,
+    trx::{Suspended, Trx},
+    undo_record::Body,
+};
+use crate::{
+    error::{InTheWay, LockError, Result},
+    ids::{SpaceId, TrxId, UndoPos},
+    sync::{Arc, Bug, Event, Mutex, Rank, planted},
+};
+
+/// Records that a step takes back.
+const RECORDS_A_STEP: usize = 64;
+/// Records that a step of a search looks at.
+const LOOKS_A_STEP: usize = 1024;
+
+/// What is on its way back.
+#[derive(Debug)]
+pub struct Rollbacks {
+    state: Mutex<State>,
+    /// Brings the worker back before its time.
+    wake: Arc<Event>,
+    /// Something has come to its end.
+    moved: Event,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    searches: VecDeque<Search>,
+    waiting: VecDeque<Waiting>,
+}
+
+/// Looks for the records of a stream's unfinished transactions.
+#[derive(Clone, Debug)]
+struct Search {
+    stream: u8,
+    at: u64,
+    end: u64,
+    found: BTreeMap<TrxId, Found>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Found {
+    last: UndoPos,
+    /// The clustered trees of the tables with changes.
+    touched: BTreeSet<SpaceId>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    id: TrxId,
+    /// `None` while the worker has it in hand.
+    trx: Option<Suspended>,
+    /// The record at which it goes on; none before it has begun.
+    from: Option<UndoPos>,
+    /// Tables with changes that no lock tells of.
+    touched: BTreeSet<SpaceId>,
+}
+
+impl Rollbacks {
+    pub(super) fn new() -> Self {
+        let state = Mutex::new(Rank::Leaf, State::default());
+        Self { state, wake: Arc::new(Event::new()), moved: Event::new() }
+    }
+
+    /// The event that brings the worker back before its time.
+    pub fn wake(&self) -> Arc<Event> {
+        self.wake.clone()
+    }
+
+    /// How many transactions are on their way back.
+    pub fn count(&self) -> usize {
+        let state = self.state.lock();
+        state.waiting.len() + state.searches.iter().map(|search| search.found.len()).sum::<usize>()
+    }
+
+    /// A transaction whose locks tell of it.
+    pub(super) fn add(&self, trx: Suspended) {
+        let waiting = Waiting { id: trx.id(), trx: Some(trx), from: None, touched: BTreeSet::new() };
+        self.state.lock().waiting.push_back(waiting);
+        self.wake.notify();
+    }
+
+    /// The transactions that may have changed a table, and that no lock tells of.
+    fn in_the_way(&self, space: SpaceId) -> Vec<TrxId> {
+        let state = self.state.lock();
+        let searched = state.searches.iter().flat_map(|search| search.found.keys());
+        let waiting = state.waiting.iter().filter(|waiting| waiting.touched.contains(&space));
+        searched.copied().chain(waiting.map(|waiting| waiting.id)).collect()
+    }
+
+    /// Takes the next one in hand: a search, else a transaction.
+    fn next(&self) -> Option<Next> {
+        let mut state = self.state.lock();
+        if let Some(search) = state.searches.front() {
+            return Some(Next::Search(search.clone()));
+        }
+        let waiting = state.waiting.front_mut()?;
+        let trx = waiting.trx.take().expect("there is one worker");
+        Some(Next::Transaction(trx, waiting.from))
+    }
+
+    /// What has failed is tried again when all others had their turn.
+    fn search_failed(&self) {
+        self.state.lock().searches.rotate_left(1);
+    }
+}
+
+enum Next {
+    Search(Search),
+    Transaction(Suspended, Option<UndoPos>),
+}
+
+impl Transactions {
+    /// Looks for the records of what recovery has found unfinished, each with its first record, and takes them back, in the
+    /// steps that follow.
+    ///
+    /// # Errors
+    /// Damage.
+    pub fn roll_back_unfinished(&self) -> Result<()> {
+        let mut searches: BTreeMap<u8, Search> = BTreeMap::new();
+        for (trx, first) in self.active.snapshot() {
+            if planted(Bug::RollbackForgotten) {
+                self.active.end(trx, &self.ids);
+                continue;
+            }
+            let Some(stream) = self.streams.of(first) else {
+                let what = format!(
+                    "undo position {} of the unfinished transaction {} is in no undo stream",
+                    first.0, trx.0
+                );
+                return Err(self.ground.system.damaged(&what));
+            };
+            let at = Stream::byte_of(first);
+            let search = searches.entry(stream.number()).or_insert_with(|| Search {
+                stream: stream.number(),
+                at,
+                end: stream.end(),
+                found: BTreeMap::new(),
+            });
+            search.at = search.at.min(at);
+            search.found.insert(trx, Found::default());
+        }
+        self.rollbacks.state.lock().searches.extend(searches.into_values());
+        Ok(())
+    }
+
+    /// One step of the worker. Says whether there is more to do at once.
+    ///
+    /// # Errors
+    /// Damage, I/O, a full disk: it is tried again.
+    pub fn rollback_step(&self) -> Result<bool> {
+        match self.rollbacks.next() {
+            None => return Ok(false),
+            Some(Next::Search(search)) => self.search_on(search)?,
+            Some(Next::Transaction(trx, from)) => self.go_back(trx, from)?,
+        }
+        Ok(self.rollbacks.count() > 0)
+    }
+
+    fn search_on(&self, mut search: Search) -> Result<()> {
+        let looked = self.look(&mut search).inspect_err(|_| self.rollbacks.search_failed())?;
+        if !looked {
+            self.rollbacks.state.lock().searches[0] = search;
+            return Ok(());
+        }
+        let found = search.found.into_iter().map(|(id, Found { last, touched })| {
+            let trx = Some(Suspended::found(&self.active, id, last));
+            Waiting { id, trx, from: None, touched }
+        });
+        let found: Vec<_> = found.collect();
+        let mut state = self.rollbacks.state.lock();
+        state.searches.pop_front();
+        state.waiting.extend(found);
+        drop(state);
+        self.rollbacks.moved.notify();
+        Ok(())
+    }
+
+    /// Looks at so many records more. Says whether these were the last.
+    fn look(&self, search: &mut Search) -> Result<bool> {
+        let stream = self.streams.get(search.stream.into());
+        for _ in 0..LOOKS_A_STEP {
+            let Some(at) = stream.next_record(search.at)?.filter(|at| *at < search.end) else {
+                return Ok(true);
+            };
+            let Some(stored) = stream.record(at)? else {
+                // The slice that it ends in was dropped: it was purged before.
+                search.at = (at / stream.slice_bytes() + 1) * stream.slice_bytes();
+                continue;
+            };
+            if let Some(found) = search.found.get_mut(&stream.trx_of(at, &stored)?) {
+                found.last = stream.undo_pos(at);
+                let (Body::Row { space, .. } | Body::Overflow { space, .. }) =
+                    stream.decode(at, &stored)?.body;
+                found.touched.insert(space);
+            }
+            search.at = stored.next;
+        }
+        Ok(false)
+    }
+
+    fn go_back(&self, trx: Suspended, mut from: Option<UndoPos>) -> Result<()> {
+        let id = trx.id();
+        let (left, done) = Trx::resume(self, trx).go_back(&mut from, RECORDS_A_STEP);
+        let mut state = self.rollbacks.state.lock();
+        // Others were only added behind it.
+        let mut waiting = state.waiting.pop_front().expect("it stands first");
+        let has_ended = left.is_none();
+        (waiting.trx, waiting.from) = (left, from);
+        match &done {
+            _ if has_ended => {}
+            Ok(()) => state.waiting.push_front(waiting),
+            Err(_) => state.waiting.push_back(waiting),
+        }
+        drop(state);
+        if has_ended {
+            self.rollbacks.moved.notify();
+            tracing::info!(trx = id.0, "a transaction is taken back");
+        }
+        done
+    }
+
+    /// Waits until nothing is left in a table of what recovery has found unfinished.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    pub fn await_rollbacks(&self, space: SpaceId) -> Result<()> {
+        let (env, at_most) = (&self.ground.pool.ground().env, self.lock_wait());
+        let began = env.now();
+        let is_clear = || self.rollbacks.in_the_way(space).is_empty();
+        env.wait_unhindered(&self.rollbacks.moved, at_most, &mut || is_clear());
+        let in_the_way = self.rollbacks.in_the_way(space);
+        if in_the_way.is_empty() {
+            return Ok(());
+        }
+        let in_the_way = InTheWay::new(in_the_way);
+        Err(match Patience::of(at_most) {
+            Patience::NoWait => LockError::Busy(in_the_way),
+            _ => LockError::TimedOut { in_the_way, waited: env.now() - began },
+        }
+        .into())
+    }
+}

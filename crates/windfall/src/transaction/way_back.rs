@@ -1,0 +1,188 @@
+//! The way back of a change: what one undo record says, taken back.
+//!
+//! **Purpose.** The entries of a row become what they were before the record was written.
+//!
+//! **Invariants.** An entry is changed only if it still carries the record's transaction and undo position. The secondary
+//! entries come first, each in a mini-transaction; the last one takes the clustered entry back and marks the record. So it may be
+//! cut off and begun again at any point. A tablespace that was dropped is passed over. Of a long value only the record is
+//! marked: its pages are left to purge (`chains`). It needs no new undo and no new place on the disk, only log
+//! ([`WayBack`]).
+//!
+//! **May touch.** `buffer`, `mtr`, `log`, `tree` and what is below, the rest of this floor.
+
+use super::{
+    Transactions,
+    stream::Stream,
+    undo_record::{Body, Done, RowChange, Touch, UndoRecord},
+};
+use crate::{
+    buffer::BufferPool,
+    error::{Error, Result},
+    log::Promise,
+    mtr::Mtr,
+    page::EntryHeader,
+    store::Tree,
+    sync::{Bug, planted},
+    tree::log_of_room,
+};
+
+/// Log that taking back an entry takes beside its value, but for splits.
+pub const LOG_AN_ENTRY: u64 = 512;
+/// Log that the end of a rollback takes, or the mark on a record.
+pub const LOG_OF_END: u64 = 512;
+
+/// How it comes to the log that taking it back needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WayBack {
+    /// It was promised before each change.
+    Promised,
+    /// It is asked for record by record, and waited for.
+    Asks,
+}
+
+impl WayBack {
+    /// A promise of so much log, unless it was promised already.
+    ///
+    /// # Errors
+    /// A full disk, or another failure to make room.
+    pub fn room(self, floor: &Transactions, bytes: u64) -> Result<Option<Promise<'_>>> {
+        let log = &floor.ground.pool.ground().log;
+        match self {
+            Self::Promised => Ok(None),
+            // Where there is no room to wait for, there may be what is kept for work that makes some.
+            Self::Asks => log.admit(bytes).or_else(|_| log.admit_drop(bytes)).map(Some),
+        }
+    }
+}
+
+/// Log for the taking back of a record, in bytes.
+///
+/// # Errors
+/// Damage, I/O.
+pub fn log_for(floor: &Transactions, record: &UndoRecord) -> Result<u64> {
+    let mut bytes = LOG_OF_END;
+    if let Body::Row { space, key, change, touches } = &record.body {
+        bytes += LOG_AN_ENTRY * (1 + touches.len() as u64);
+        if let RowChange::Update { value, .. } = change {
+            bytes += (key.len() + value.len()) as u64;
+            let mut now = Vec::new();
+            if let Some(tree) = floor.tree(*space)
+                && unless_dropped(tree.get_into(key, &mut now).map(|header| header.is_some()))?
+                && now.len() < value.len()
+            {
+                // Others may have taken the room.
+                bytes += log_of_room(floor.ground.pool.page_size());
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+/// Takes one record back.
+///
+/// # Errors
+/// Damage, I/O; it may be done again.
+pub fn take_back(floor: &Transactions, stream: &Stream, at: u64, record: &UndoRecord) -> Result<()> {
+    let version = EntryHeader::new(record.trx, stream.undo_pos(at));
+    let pool = &floor.ground.pool;
+    match &record.body {
+        Body::Row { space, key, change, touches } => {
+            let entries = if planted(Bug::EntriesNotTakenBack) { &[][..] } else { touches };
+            for touch in entries.iter().rev() {
+                if let Some(tree) = floor.tree(touch.space) {
+                    unless_dropped(take_back_touch(&tree, version, touch))?;
+                }
+            }
+            let done = match floor.tree(*space).map(Tree::promised) {
+                Some(tree) => unless_dropped(take_back_row(&tree, version, key, change, stream, at))?,
+                None => false,
+            };
+            if !done {
+                mark(pool, stream, at)?;
+            }
+        }
+        Body::Overflow { .. } => mark(pool, stream, at)?,
+    }
+    Ok(())
+}
+
+/// A tablespace that was dropped meanwhile needs nothing taken back.
+fn unless_dropped(done: Result<bool>) -> Result<bool> {
+    match done {
+        Err(Error::TableDropped(_)) => Ok(false),
+        done => done,
+    }
+}
+
+fn mark(pool: &BufferPool, stream: &Stream, at: u64) -> Result<()> {
+    let mut mtr = Mtr::begin(pool)?;
+    let (slot, op) = stream.latch_mark(&mut mtr, at)?;
+    mtr.apply(slot, &op);
+    mtr.commit()?;
+    Ok(())
+}
+
+/// Whether an entry still carries the version.
+pub fn carries(header: Option<EntryHeader>, version: EntryHeader) -> bool {
+    header.is_some_and(|header| header.trx == version.trx && header.undo == version.undo)
+}
+
+/// Merges the leaf of a key with a neighbour, if that can be done. What the tree holds does not depend on it: a page that
+/// cannot be read is the trouble of whoever needs it.
+pub fn merge(tree: &Tree, key: &[u8]) {
+    if let Err(error) = tree.maintain(key) {
+        tracing::warn!(%error, "a leaf that holds little could not be merged");
+    }
+}
+
+fn take_back_touch(tree: &Tree, version: EntryHeader, touch: &Touch) -> Result<bool> {
+    let mut mtr = Mtr::begin(tree.store())?;
+    let mut located = tree.seek_for_change(&mut mtr, &touch.key, None)?;
+    if !carries(located.header(), version) {
+        return Ok(true);
+    }
+    let small = match touch.done {
+        Done::Inserted => located.remove(&mut mtr),
+        Done::Revived(before) | Done::Marked(before) => {
+            located.set_header(&mut mtr, before);
+            false
+        }
+    };
+    mtr.commit()?;
+    if small {
+        merge(tree, &touch.key);
+    }
+    Ok(true)
+}
+
+/// Takes the clustered entry back and marks the record, in one mini-transaction.
+fn take_back_row(
+    tree: &Tree,
+    version: EntryHeader,
+    key: &[u8],
+    change: &RowChange,
+    stream: &Stream,
+    at: u64,
+) -> Result<bool> {
+    let room = match change {
+        RowChange::Update { value, .. } => Some(value.len()),
+        RowChange::Insert | RowChange::Delete { .. } => None,
+    };
+    let mut mtr = Mtr::begin(tree.store())?;
+    let mut located = tree.seek_for_change(&mut mtr, key, room)?;
+    let (slot, op) = stream.latch_mark(&mut mtr, at)?;
+    let mut small = false;
+    if carries(located.header(), version) {
+        match change {
+            RowChange::Insert => small = located.remove(&mut mtr),
+            RowChange::Update { header, value } => located.replace(&mut mtr, *header, value),
+            RowChange::Delete { header } => located.set_header(&mut mtr, *header),
+        }
+    }
+    mtr.apply(slot, &op);
+    mtr.commit()?;
+    if small {
+        merge(tree, key);
+    }
+    Ok(true)
+}

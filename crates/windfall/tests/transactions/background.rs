@@ -1,0 +1,219 @@
+//! Rollbacks that go on while the database is open.
+
+use windfall::{
+    Database, Error, IndexOptions, Table, TableOptions,
+    disk::{
+        FileName,
+        simulated::{SimulatedDisk, Survive},
+    },
+    env::{Env, SimulatedEnv},
+    error::{LockError, TransactionError},
+    ids::SpaceId,
+};
+
+use super::{LEVELS, begin, options, simulated};
+
+const ROWS: u16 = 2_000;
+
+/// Two tables of so many rows, and a crash amid a transaction that has changed or taken away all those of the first.
+fn cut_amid_a_long_transaction() -> SimulatedDisk {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = simulated(&disk, &env);
+    for name in ["t", "other"] {
+        let definition = TableOptions::default().index("first", IndexOptions::on_value(0..1));
+        let table = db.create_table(name, definition).unwrap();
+        (0..ROWS).for_each(|n| table.insert(&n.to_be_bytes(), &[1; 100]).unwrap());
+    }
+    let trx = begin(&db, LEVELS[2]);
+    let within = db.table("t").unwrap().within(&trx);
+    for n in 0..ROWS {
+        let key = n.to_be_bytes();
+        if n % 3 == 0 { within.delete(&key).map(drop).unwrap() } else { within.put(&key, &[2; 100]).unwrap() }
+    }
+    within.insert(b"new", &[2; 100]).unwrap();
+    db.checkpoint().unwrap();
+    disk.crash();
+    drop((within, trx, db));
+    disk.restart(Survive::Everything)
+}
+
+/// Whether the rows are those from before the transaction, by key and by index.
+fn is_as_before(table: &Table) -> bool {
+    let rows: Vec<_> = table.rows().unwrap().map(Result::unwrap).collect();
+    let index = table.index("first").unwrap();
+    let by_index = index.range::<&[u8]>(..).unwrap().map(Result::unwrap).filter(|row| row.value == [1; 100]);
+    rows.len() == usize::from(ROWS)
+        && rows.iter().all(|(_, value)| *value == [1; 100])
+        && by_index.count() == rows.len()
+}
+
+fn settle(db: &Database, env: &SimulatedEnv) {
+    env.settle(2_000);
+    let metrics = db.metrics();
+    assert_eq!((metrics.rollbacks_pending, metrics.active_transactions), (0, 0));
+    assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+}
+
+#[test]
+fn the_database_is_open_while_what_was_unfinished_is_taken_back() {
+    let (disk, env) = (cut_amid_a_long_transaction(), SimulatedEnv::new(2));
+    let db = simulated(&disk, &env);
+    let (table, other) = (db.table("t").unwrap(), db.table("other").unwrap());
+    assert_eq!(db.metrics().rollbacks_pending, 1, "opening has waited for it");
+    // Readers see what was before; other tables have nothing to do with it.
+    assert!(is_as_before(&table) && is_as_before(&other));
+    other.put(b"new", &[3; 100]).unwrap();
+    assert_eq!(db.metrics().rollbacks_pending, 1, "the test has looked too late");
+    // Who wants its rows waits.
+    table.put(&[0, 0], &[1; 100]).unwrap();
+    table.delete(b"new").unwrap();
+    assert_eq!(db.metrics().rollbacks_pending, 0);
+    assert!(is_as_before(&table));
+    settle(&db, &env);
+    db.close().unwrap();
+}
+
+#[test]
+fn an_index_waits_for_what_was_unfinished_in_its_table_alone() {
+    let (disk, env) = (cut_amid_a_long_transaction(), SimulatedEnv::new(2));
+    let db = simulated(&disk, &env);
+    db.set_lock_wait_timeout(core::time::Duration::ZERO);
+    let refused = db.create_index("t", "more", IndexOptions::on_value(1..2));
+    assert!(matches!(refused, Err(Error::Lock(LockError::Busy(_)))), "{refused:?}");
+    db.set_lock_wait_timeout(core::time::Duration::from_secs(100));
+    // The search for what it has changed comes first.
+    db.create_index("other", "more", IndexOptions::on_value(1..2)).unwrap();
+    assert_eq!(db.metrics().rollbacks_pending, 1, "it has waited for all of it");
+    db.create_index("t", "more", IndexOptions::on_value(1..2)).unwrap();
+    assert_eq!(db.metrics().rollbacks_pending, 0);
+    let count = db.table("t").unwrap().index("more").unwrap().range::<&[u8]>(..).unwrap().count();
+    assert_eq!(count, usize::from(ROWS));
+    settle(&db, &env);
+    db.close().unwrap();
+}
+
+#[test]
+fn a_drop_and_a_truncation_wait_for_nothing_that_was_unfinished() {
+    for truncates in [false, true] {
+        let (disk, env) = (cut_amid_a_long_transaction(), SimulatedEnv::new(2));
+        let db = simulated(&disk, &env);
+        if truncates {
+            db.truncate_table("t").unwrap()
+        } else {
+            db.drop_table("t").unwrap()
+        };
+        assert_eq!(db.metrics().rollbacks_pending, 1, "it has waited");
+        if truncates {
+            let table = db.table("t").unwrap();
+            table.insert(b"new", b"row").unwrap();
+            assert_eq!(table.rows().unwrap().count(), 1);
+        }
+        settle(&db, &env);
+        db.close().unwrap();
+    }
+}
+
+#[test]
+fn closing_leaves_the_rest_to_the_next_opening() {
+    let (mut disk, mut openings) = (cut_amid_a_long_transaction(), 0);
+    loop {
+        let env = SimulatedEnv::new(openings);
+        let db = simulated(&disk, &env);
+        let left = db.metrics().rollbacks_pending;
+        assert!(is_as_before(&db.table("t").unwrap()));
+        for _ in 0..60 {
+            env.step(None);
+        }
+        // In good order, and by a crash.
+        if openings % 2 == 0 {
+            db.close().unwrap();
+        } else {
+            disk.crash();
+            drop(db);
+            disk = disk.restart(Survive::Nothing);
+        }
+        if left == 0 {
+            break;
+        }
+        openings += 1;
+    }
+    assert!(openings >= 2, "it was taken back at once");
+    let db = simulated(&disk, &SimulatedEnv::new(9));
+    assert!(is_as_before(&db.table("t").unwrap()));
+    assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+}
+
+#[test]
+fn a_page_that_cannot_be_read_holds_up_one_rollback_and_nobody_else() {
+    for drops in [false, true] {
+        let (disk, env) = (cut_amid_a_long_transaction(), SimulatedEnv::new(2));
+        let aside = simulated(&disk.survivor(Survive::Everything), &SimulatedEnv::new(0));
+        let report = aside.check().unwrap();
+        let file = FileName::Data(SpaceId(report.trees.iter().find(|tree| tree.table == "t").unwrap().space));
+        drop(aside);
+        // The root is needed by everybody, so one of the leaves.
+        let bad = 8 * 4096;
+        disk.make_unreadable(file, bad);
+        let db = simulated(&disk, &env);
+        env.settle(2_000);
+        assert_eq!(db.metrics().rollbacks_pending, 1, "it went on without the page");
+        let other = db.table("other").unwrap();
+        let trx = begin(&db, LEVELS[2]);
+        other.within(&trx).put(b"new", &[1; 100]).unwrap();
+        trx.rollback().unwrap();
+        assert!(is_as_before(&other));
+        if drops {
+            db.drop_table("t").unwrap();
+        } else {
+            disk.make_readable(file, bad);
+        }
+        env.settle(5_000);
+        settle(&db, &env);
+        assert!(drops || is_as_before(&db.table("t").unwrap()));
+        db.close().unwrap();
+    }
+}
+
+/// A transaction with more undo than log is kept for, on a disk that is full.
+#[test]
+fn what_a_full_disk_keeps_from_its_way_back_goes_on_when_there_is_room() {
+    let small = options().log_size(1 << 20);
+    let (mut handed_over, mut at_once) = (0, 0);
+    for seed in 0..30 {
+        let (disk, env) = (SimulatedDisk::new(seed), SimulatedEnv::new(seed));
+        let shared: (_, std::sync::Arc<dyn Env>) =
+            (std::sync::Arc::new(disk.clone()), std::sync::Arc::new(env.clone()));
+        let db = Database::open_on(shared.0, shared.1, &small, &|_| {}).unwrap();
+        let table = db
+            .create_table("t", TableOptions::default().index("first", IndexOptions::on_value(0..1)))
+            .unwrap();
+        (0..ROWS).for_each(|n| table.insert(&n.to_be_bytes(), &[1; 100]).unwrap());
+        let trx = begin(&db, LEVELS[2]);
+        let within = table.within(&trx);
+        (0..ROWS).for_each(|n| within.put(&n.to_be_bytes(), &[2; 100]).unwrap());
+        if seed % 2 == 0 {
+            trx.savepoint("here").unwrap();
+            within.put(b"new", &[2; 100]).unwrap();
+        }
+        disk.full_from(Some(0));
+        match trx.rollback() {
+            Ok(()) => at_once += 1,
+            Err(Error::Transaction(TransactionError::RollingBack { .. })) => {
+                handed_over += 1;
+                assert_eq!(db.metrics().rollbacks_pending, 1);
+                // Nothing of it is there, and its rows stay locked.
+                assert!(is_as_before(&table));
+            }
+            Err(error) => panic!("seed {seed}: {error}"),
+        }
+        env.settle(100);
+        disk.full_from(None);
+        env.settle(3_000);
+        table.put(&[0, 0], &[1; 100]).unwrap();
+        assert!(is_as_before(&table), "seed {seed}");
+        settle(&db, &env);
+        drop(within);
+        db.close().unwrap();
+    }
+    assert!(handed_over > 0, "{at_once} of 30 found room on a full disk");
+}
