@@ -259,7 +259,7 @@ impl Transactions {
         let in_the_way = InTheWay::new(in_the_way);
         Err(match Patience::of(at_most) {
             Patience::NoWait => LockError::Busy(in_the_way),
-            _ => LockError::TimedOut { in_the_way, waited: env.now() - began },
+            _ => LockError::TimedOut { in_the_way, waited: env.now().saturating_sub(began) },
         }
         .into())
     }
