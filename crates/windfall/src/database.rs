@@ -21,6 +21,7 @@ use crate::{
     engine::Engine,
     env::{Env, RealEnv},
     error::{Result, UsageError},
+    ids::Lsn,
     log::FlushLog,
     metrics::Metrics,
     options::Options,
@@ -29,7 +30,10 @@ use crate::{
     sync::{Arc, atomic::Ordering::Relaxed, work},
     table::Table,
     transact::{Transaction, TransactionOptions},
-    transaction::locks::{Deadlock, HeldLock, Waiting},
+    transaction::{
+        locks::{Deadlock, HeldLock, Waiting},
+        prepared::PreparedTransaction,
+    },
 };
 
 /// What a new table is to be.
@@ -183,6 +187,48 @@ impl Database {
     /// Begins a transaction of many calls. Without one, each call is a transaction of its own.
     pub fn begin(&self, options: TransactionOptions) -> Transaction {
         Transaction::begin(self.engine.clone(), options)
+    }
+
+    /// The transactions that are prepared, by their names: [`Transaction::prepare`].
+    pub fn prepared(&self) -> Vec<PreparedTransaction> {
+        self.engine.transactions.prepared().listing()
+    }
+
+    /// Commits a prepared transaction whose handle is gone. When this returns it is as durable as
+    /// `flush_log_at_trx_commit` says.
+    ///
+    /// # Errors
+    /// There is none of this name, or its handle is there still; a full disk, and then it stays prepared.
+    pub fn commit_prepared(&self, xid: &[u8]) -> Result<()> {
+        self.engine.check_open()?;
+        let end = self.engine.transactions.commit_prepared(xid)?;
+        self.await_log(end)
+    }
+
+    fn await_log(&self, end: Lsn) -> Result<()> {
+        if end > Lsn::ZERO { self.engine.log.commit(end, self.mode()) } else { Ok(()) }
+    }
+
+    /// Rolls a prepared transaction back whose handle is gone. When this returns that is as durable as
+    /// `flush_log_at_trx_commit` says.
+    ///
+    /// # Errors
+    /// There is none of this name, or its handle is there still;
+    /// [`TransactionError::RollingBack`](crate::error::TransactionError::RollingBack) if it goes on in the background.
+    pub fn rollback_prepared(&self, xid: &[u8]) -> Result<()> {
+        self.engine.check_open()?;
+        let end = self.engine.transactions.roll_back_prepared(xid)?;
+        self.await_log(end)
+    }
+
+    /// Makes everything durable that was committed or prepared before, whatever `flush_log_at_trx_commit` says: one sync for
+    /// many.
+    ///
+    /// # Errors
+    /// When the log cannot be written; the database has stopped then.
+    pub fn flush_log(&self) -> Result<()> {
+        self.engine.check_open()?;
+        self.engine.log.sync_to(self.engine.log.end())
     }
 
     /// Every lock that a transaction or a statement holds, but for those of rows that it has changed and nobody waits for:

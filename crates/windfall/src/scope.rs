@@ -18,6 +18,7 @@ use crate::{
     engine::Engine,
     error::{Error, LockError, Result, TransactionError},
     ids::{Lsn, SpaceId, TrxId},
+    log::FlushLog,
     session::SessionUndo,
     store::Tree,
     sync::{
@@ -29,6 +30,7 @@ use crate::{
     transaction::{
         ReadView, Rules, Savepoint, Stop, Suspended, Trx,
         locks::{Patience, RowMode, TableMode, Wanted},
+        prepared::Prepared,
     },
 };
 
@@ -47,6 +49,10 @@ pub struct Scope {
 #[derive(Debug)]
 enum Phase {
     Open,
+    /// By this name.
+    Prepared(Arc<[u8]>),
+    /// It waits for its coordinator, without its handle.
+    Left,
     Committed,
     RolledBack(Arc<str>),
 }
@@ -90,11 +96,10 @@ impl Scope {
         mut inner: MutexGuard<'_, Inner>,
         run: impl FnOnce(&mut Inner) -> Result<T>,
     ) -> Result<T> {
-        match &inner.phase {
-            Phase::Open => {}
-            Phase::Committed => return Err(TransactionError::Committed.into()),
-            Phase::RolledBack(why) => return Err(TransactionError::RolledBack(why.clone()).into()),
+        if let Phase::Prepared(_) = inner.phase {
+            return Err(TransactionError::Prepared.into());
         }
+        inner.check_under_way()?;
         self.engine.check_open()?;
         let done = run(&mut inner);
         if let Err(error @ Error::Lock(LockError::Deadlock(_))) = &done {
@@ -106,10 +111,12 @@ impl Scope {
     }
 
     /// Takes it back, and says why to those who ask later.
-    fn end_by(&self, inner: &mut Inner, why: Arc<str>) -> Result<()> {
-        inner.phase = Phase::RolledBack(why);
-        let trx = self.resume(inner);
-        let done = trx.rollback().map(drop);
+    fn end_by(&self, inner: &mut Inner, why: Arc<str>) -> Result<Lsn> {
+        let before = core::mem::replace(&mut inner.phase, Phase::RolledBack(why));
+        let done = self.resume(inner).rollback();
+        if let Phase::Prepared(xid) = before {
+            self.engine.transactions.prepared().remove(&xid);
+        }
         self.let_go(inner);
         done
     }
@@ -120,6 +127,14 @@ impl Scope {
         for undo in inner.sessions.drain(..) {
             self.engine.transactions.purge_temporary(undo.stream());
         }
+    }
+
+    /// Ends it, prepared or not.
+    fn end<T>(&self, run: impl FnOnce(&mut Inner) -> Result<T>) -> Result<T> {
+        let mut inner = self.inner.try_lock().ok_or(TransactionError::Busy)?;
+        inner.check_under_way()?;
+        self.engine.check_open()?;
+        run(&mut inner)
     }
 
     fn resume(&self, inner: &mut Inner) -> Trx<'_> {
@@ -248,9 +263,20 @@ impl Scope {
         self.with_trx(inner, |trx| trx.lock_range(tree, lower, upper))
     }
 
-    pub fn commit(&self) -> Result<()> {
-        let end = self.call(|inner| {
-            let end = self.resume(inner).commit();
+    pub fn commit(&self, mode: FlushLog) -> Result<()> {
+        let end = self.end(|inner| {
+            let mut trx = self.resume(inner);
+            let end = trx.commit();
+            match (&end, &inner.phase) {
+                (Ok(_), Phase::Prepared(xid)) => self.engine.transactions.prepared().remove(xid),
+                (Ok(_), _) => {}
+                // It was promised to its coordinator.
+                (Err(_), Phase::Prepared(_)) => {
+                    inner.trx = trx.suspend();
+                    return end;
+                }
+                (Err(_), _) => drop(trx),
+            }
             inner.phase = match &end {
                 Ok(_) => Phase::Committed,
                 Err(error) => Phase::RolledBack(error.to_string().into()),
@@ -258,15 +284,43 @@ impl Scope {
             self.let_go(inner);
             end
         })?;
+        self.await_log(end, mode)
+    }
+
+    fn await_log(&self, end: Lsn, mode: FlushLog) -> Result<()> {
         if end > Lsn::ZERO {
-            self.engine.log.commit(end, self.engine.flush_log())?;
+            self.engine.log.commit(end, mode)?;
         }
         self.engine.env.breathe();
         Ok(())
     }
 
+    pub fn prepare(&self, xid: &[u8], mode: FlushLog) -> Result<()> {
+        Prepared::check_name(xid)?;
+        let xid = Arc::from(xid);
+        let end = self.call(|inner| {
+            let prepared = self.engine.transactions.prepared();
+            let end = self.with_trx(inner, |trx| {
+                prepared.enter(&xid, trx.ensure_id()?)?;
+                trx.prepare(&xid).inspect_err(|_| prepared.remove(&xid))
+            })?;
+            inner.phase = Phase::Prepared(xid);
+            // It reads no more.
+            inner.view = None;
+            inner.savepoints.clear();
+            Ok(end)
+        })?;
+        self.await_log(end, mode)
+    }
+
     pub fn roll_back(&self) -> Result<()> {
-        self.call(|inner| self.end_by(inner, "it was asked to".into()))
+        let end = self.end(|inner| {
+            // Whoever was told that it is prepared is not to find it so again.
+            let is_prepared = matches!(inner.phase, Phase::Prepared(_));
+            let end = self.end_by(inner, "it was asked to".into())?;
+            Ok(if is_prepared { end } else { Lsn::ZERO })
+        })?;
+        self.await_log(end, self.engine.flush_log())
     }
 
     /// The handle has gone. If a call is under way that takes the transaction back when it ends.
@@ -278,10 +332,20 @@ impl Scope {
     fn end_if_abandoned(&self) {
         if self.abandoned.load(SeqCst)
             && let Some(mut inner) = self.inner.try_lock()
-            && matches!(inner.phase, Phase::Open)
         {
-            // What keeps it from that has stopped the database, and everybody is told.
-            let _ = self.end_by(&mut inner, "its handle was dropped".into());
+            match &inner.phase {
+                Phase::Open => {
+                    // What keeps it from that is told to those who come for its rows, or has stopped the database.
+                    let _ = self.end_by(&mut inner, "its handle was dropped".into());
+                }
+                Phase::Prepared(xid) => {
+                    let xid = xid.clone();
+                    self.engine.transactions.prepared().leave(&xid, core::mem::take(&mut inner.trx));
+                    inner.phase = Phase::Left;
+                    inner.sessions.clear();
+                }
+                Phase::Left | Phase::Committed | Phase::RolledBack(_) => {}
+            }
         }
     }
 
@@ -330,6 +394,16 @@ impl Scope {
 }
 
 impl Inner {
+    fn check_under_way(&self) -> Result<()> {
+        match &self.phase {
+            Phase::Open | Phase::Prepared(_) => Ok(()),
+            // Nobody has a handle to ask by.
+            Phase::Left => Err(TransactionError::Prepared.into()),
+            Phase::Committed => Err(TransactionError::Committed.into()),
+            Phase::RolledBack(why) => Err(TransactionError::RolledBack(why.clone()).into()),
+        }
+    }
+
     /// The transaction's id, if it has one.
     pub fn own(&self) -> TrxId {
         self.trx.id()

@@ -4,13 +4,13 @@
 //! within it ([`Table::within`](crate::Table::within)).
 //!
 //! **Invariants.** A transaction does one call at a time. It ends once, by commit, by rollback, or by an error that leaves no
-//! other way; a handle that is dropped rolls back. A call that fails has changed nothing, and the transaction goes on.
+//! other way; a handle that is dropped rolls back, unless the transaction is prepared. A call that fails has changed nothing, and the transaction goes on.
 //!
 //! **May touch.** `scope`.
 
 use core::time::Duration;
 
-use crate::{engine::Engine, error::Result, scope::Scope, sync::Arc};
+use crate::{engine::Engine, error::Result, log::FlushLog, scope::Scope, sync::Arc};
 
 /// What a transaction sees of others, with the meanings that users of `MariaDB` know.
 ///
@@ -128,17 +128,52 @@ impl Transaction {
     ///
     /// # Errors
     /// It was rolled back by an earlier error; the log takes no more, and then the database has stopped, and the next
-    /// opening decides.
+    /// opening decides. A prepared transaction that cannot be committed, as the disk is full, stays prepared.
     pub fn commit(self) -> Result<()> {
-        self.scope.commit()
+        let mode = self.scope.engine.flush_log();
+        self.commit_with(mode)
+    }
+
+    /// As [`Transaction::commit`], as durable as this says. A coordinator that commits many in its order does so with
+    /// [`FlushLog::Lazy`], and makes all of them durable by one call of
+    /// [`Database::flush_log`](crate::Database::flush_log). Others see them in the order of these calls.
+    ///
+    /// # Errors
+    /// As [`Transaction::commit`].
+    pub fn commit_with(self, mode: FlushLog) -> Result<()> {
+        self.scope.commit(mode)
     }
 
     /// Takes all of it back.
     ///
     /// # Errors
-    /// What keeps it from that; the database has stopped then, and the next opening does it.
+    /// What keeps it from that: [`TransactionError::RollingBack`] if it goes on in the background; else the database has
+    /// stopped, and the next opening does it.
+    ///
+    /// [`TransactionError::RollingBack`]: crate::error::TransactionError::RollingBack
     pub fn rollback(self) -> Result<()> {
         self.scope.roll_back()
+    }
+
+    /// The first phase of a commit in two: from now on it can be committed whatever happens, and is neither committed nor
+    /// rolled back but when it is asked for. It does nothing else any more. `xid` is the name by which it is asked for when its
+    /// handle is gone, by a drop or by a crash ([`Database::commit_prepared`](crate::Database::commit_prepared)); its
+    /// changes stay locked until then, and so do its tables against statements. Of its other locks, those on what it has
+    /// read, a crash leaves none. When this returns it is as durable as `flush_log_at_trx_commit` says.
+    ///
+    /// # Errors
+    /// A name that is taken, empty, or longer than 255 bytes; a full disk. The transaction goes on as if it had not been
+    /// asked.
+    pub fn prepare(&self, xid: &[u8]) -> Result<()> {
+        self.prepare_with(xid, self.scope.engine.flush_log())
+    }
+
+    /// As [`Transaction::prepare`], as durable as this says.
+    ///
+    /// # Errors
+    /// As [`Transaction::prepare`].
+    pub fn prepare_with(&self, xid: &[u8], mode: FlushLog) -> Result<()> {
+        self.scope.prepare(xid, mode)
     }
 
     /// Sets a savepoint. One of the same name moves here.

@@ -121,7 +121,8 @@ fn what_has_ended_is_not_found_unfinished() {
         let system = Arc::new(SystemTree::new(pool.clone(), Arc::new(HashBudget::new(0))));
         let ids = Arc::new(Ids::new(pool.clone(), SpaceId(1000), TrxId(1000)));
         let mut attach = |id| Ok(pool.attach(id, Durability::Logged));
-        let transactions = Transactions::open(pool.clone(), system, ids, &BTreeMap::new(), &mut attach);
+        let transactions =
+            Transactions::open(pool.clone(), system, ids, &BTreeMap::new(), &BTreeMap::new(), &mut attach);
         let transactions = Arc::new(transactions.unwrap());
         checkpointer.recovered(transactions.clone());
         let mut trx = Trx::new(&transactions);

@@ -199,10 +199,14 @@ impl Engine {
         let deleter = Arc::new(Deleter::new(pool.clone()));
         let (system, mut attacher) = system_tree(&pool, &budget, &scan, recovered, opened.system_made)?;
         let ids = Arc::new(Ids::new(pool.clone(), SpaceId(scan.space_ceiling), TrxId(scan.trx_ceiling)));
-        let transactions =
-            Transactions::open(pool.clone(), system.clone(), ids, &scan.unfinished, &mut |space| {
-                attacher.attach(space)
-            })?;
+        let transactions = Transactions::open(
+            pool.clone(),
+            system.clone(),
+            ids,
+            &scan.unfinished,
+            &scan.prepared,
+            &mut |space| attacher.attach(space),
+        )?;
         let transactions = Arc::new(transactions);
         let catalog = Catalog::open(
             pool.clone(),

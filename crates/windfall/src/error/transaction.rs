@@ -38,6 +38,33 @@ pub enum TransactionError {
         /// What is in the way.
         why: Arc<str>,
     },
+    /// It is prepared.
+    #[error("this transaction is prepared: commit it or roll it back")]
+    Prepared,
+    /// Another prepared transaction has this name.
+    #[error(
+        "transaction {trx} is prepared as \"{xid}\" already: give this one another name, or end that one"
+    )]
+    NameTaken {
+        /// The name.
+        xid: Arc<str>,
+        /// Whose it is.
+        trx: TrxId,
+    },
+    /// No prepared transaction has this name.
+    #[error("no transaction is prepared as \"{xid}\": it was never prepared, or has ended")]
+    NotPrepared {
+        /// The name.
+        xid: Arc<str>,
+    },
+    /// The prepared transaction of this name is in somebody's hands.
+    #[error("transaction {trx}, prepared as \"{xid}\", is in use: end it by its handle, or drop that first")]
+    InUse {
+        /// The name.
+        xid: Arc<str>,
+        /// Which it is.
+        trx: TrxId,
+    },
     /// It has ended.
     #[error("this transaction was committed: begin another one")]
     Committed,

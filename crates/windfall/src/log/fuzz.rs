@@ -58,6 +58,10 @@ pub fn records_seeds() -> Vec<Vec<u8>> {
         vec![Record::FileMade { space: SpaceId(8) }],
         vec![Record::Ceilings { space: SpaceId(100), trx: TrxId(200) }],
         vec![Record::TrxTable { active: vec![(TrxId(5), UndoPos(99)), (TrxId(7), UndoPos(120))] }],
+        vec![
+            Record::TrxPrepare { trx: TrxId(5), xid: b"name"[..].into() },
+            Record::TrxPrepare { trx: TrxId(5), xid: b""[..].into() },
+        ],
     ];
     let encode = |group: &Vec<Record<'_>>| {
         let mut writer = GroupWriter::default();

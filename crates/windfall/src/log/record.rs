@@ -56,6 +56,14 @@ pub enum Record<'a> {
         /// Which.
         active: Vec<(TrxId, UndoPos)>,
     },
+    /// A transaction is prepared: it has done all that it does, and is neither rolled back nor committed but when it is asked
+    /// for. In a group with a [`Record::TrxTable`] it was so at the checkpoint, and counts as that does.
+    TrxPrepare {
+        /// Which.
+        trx: TrxId,
+        /// The name it is asked for by, at most 255 bytes; without any it is being rolled back after all.
+        xid: Cow<'a, [u8]>,
+    },
     /// A transaction committed, or its rollback is complete.
     TrxEnd {
         /// Which.
@@ -73,6 +81,7 @@ const CEILINGS: u8 = 5;
 const TRX_BEGIN: u8 = 6;
 const TRX_END: u8 = 7;
 const TRX_TABLE: u8 = 8;
+const TRX_PREPARE: u8 = 9;
 
 /// What most groups take, in bytes.
 const GROUP: usize = 256;
@@ -144,6 +153,12 @@ impl GroupWriter {
                     out.extend_from_slice(&first.0.to_le_bytes());
                 }
             }
+            Record::TrxPrepare { trx, xid } => {
+                put(TRX_PREPARE, &[trx.0]);
+                debug_assert!(u8::try_from(xid.len()).is_ok(), "the length is a byte");
+                out.push(xid.len() as u8);
+                out.extend_from_slice(xid);
+            }
             Record::TrxEnd { trx, stream } => put(TRX_END, &[trx.0, u64::from(*stream)]),
         }
     }
@@ -213,6 +228,14 @@ impl<'a> GroupReader<'a> {
                 }
                 Record::TrxTable { active }
             }
+            TRX_PREPARE => {
+                let trx = TrxId(self.word()?);
+                let (length, rest) = self.bytes.split_first().ok_or("a record is cut short")?;
+                let (xid, rest) =
+                    rest.split_at_checked(usize::from(*length)).ok_or("a record is cut short")?;
+                self.bytes = rest;
+                Record::TrxPrepare { trx, xid: xid.into() }
+            }
             TRX_END => Record::TrxEnd {
                 trx: TrxId(self.word()?),
                 stream: self.word()?.try_into().map_err(|_| "a stream that cannot be")?,
@@ -255,6 +278,8 @@ mod tests {
             Record::Ceilings { space: SpaceId(100), trx: TrxId(200) },
             Record::TrxBegin { trx: TrxId(5), first: UndoPos(99) },
             Record::TrxTable { active: vec![(TrxId(5), UndoPos(99)), (TrxId(7), UndoPos(120))] },
+            Record::TrxPrepare { trx: TrxId(5), xid: b"name"[..].into() },
+            Record::TrxPrepare { trx: TrxId(5), xid: b""[..].into() },
             Record::TrxEnd { trx: TrxId(5), stream: 3 },
         ];
         let mut writer = GroupWriter::default();

@@ -79,6 +79,8 @@ pub struct Scan {
     pub made: BTreeMap<SpaceId, Lsn>,
     /// Transactions without an end, with their first undo record.
     pub unfinished: BTreeMap<TrxId, UndoPos>,
+    /// The names of those of them that are prepared.
+    pub prepared: BTreeMap<TrxId, Arc<[u8]>>,
     /// No tablespace id at or above this was handed out.
     pub space_ceiling: u64,
     /// No transaction id at or above this was handed out.
@@ -98,10 +100,13 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
     let mut scan =
         Scan { space_ceiling: control.space_ceiling, trx_ceiling: control.trx_ceiling, ..Scan::default() };
     let mut ended = HashSet::new();
+    // A checkpoint that looked before the rollback began may say otherwise behind it.
+    let mut revoked = HashSet::new();
     let mut reader = LogReader::new(disk.clone(), control, control.floor)?;
     let mut told = control.floor.0;
     let mut last = None;
     while let Some((start, end, group)) = reader.next_group()? {
+        let mut is_old_table = false;
         for record in GroupReader::new(group) {
             match record.map_err(|what| damage(disk.as_ref(), control, start, what))? {
                 Record::Drop { spaces } => scan.dropped.extend(spaces.iter()),
@@ -120,7 +125,13 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
                         scan.changed.insert(id.space);
                     }
                 }
-                Record::TrxTable { .. } => {}
+                Record::TrxTable { .. } => is_old_table = true,
+                Record::TrxPrepare { trx, xid } if xid.is_empty() => drop(revoked.insert(trx)),
+                Record::TrxPrepare { .. } if planted(Bug::PreparedForgotten) => {}
+                Record::TrxPrepare { trx, xid } if !is_old_table => {
+                    scan.prepared.insert(trx, Arc::from(&*xid));
+                }
+                Record::TrxPrepare { .. } => {}
                 Record::TrxBegin { trx, first } => drop(scan.unfinished.insert(trx, first)),
                 Record::TrxEnd { trx, .. } => drop(ended.insert(trx)),
             }
@@ -132,6 +143,7 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
     }
     scan.end = reader.end();
     scan.unfinished.retain(|trx, _| !ended.contains(trx));
+    scan.prepared.retain(|trx, _| scan.unfinished.contains_key(trx) && !revoked.contains(trx));
     scan.made.retain(|space, _| !scan.dropped.contains(space));
     let (floor, end, dropped, unfinished) =
         (control.floor.0, scan.end.0, scan.dropped.len(), scan.unfinished.len());

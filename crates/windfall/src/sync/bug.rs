@@ -190,9 +190,17 @@ bugs! {
     SpaceReused,
     /// Transaction numbers are used again after a restart.
     TransactionReused,
+    // transaction/active.rs
+    /// A view sees the youngest transaction that is under way.
+    ViewTooNew,
+    /// Purge asks nobody who may still look.
+    PurgeIgnoresViews,
     // transaction/lock.rs
     /// A call does not wait for the row that another one changes.
     RowNotLocked,
+    // transaction/locking.rs
+    /// A locking read does not lock the gaps.
+    GapNotLocked,
     // transaction/locks/mod.rs
     /// How many locks there are is published when the lock table was left.
     LocksPublishedLate,
@@ -202,12 +210,17 @@ bugs! {
     /// A transaction that has ended is given a lock for what it had written.
     EndedWriterLocks,
     // transaction/mod.rs
+    /// A checkpoint does not note which transactions are prepared.
+    PreparedNotNoted,
+    // transaction/rollbacks.rs
     /// What was unfinished at a crash is not rolled back.
     RollbackForgotten,
     // transaction/stream.rs
     /// Undo space is reserved for where a record begins, and not for where it ends.
     UndoNotReserved,
     // transaction/trx.rs
+    /// A prepared transaction is rolled back, and the log says for longer that it is prepared.
+    PreparedWhileTakenBack,
     /// A rollback leaves the entries of secondary trees.
     EntriesNotTakenBack,
     // catalog/record.rs
@@ -238,6 +251,8 @@ bugs! {
     /// The control file does not note that there is a system tree.
     SystemTreeForgotten,
     // recovery/mod.rs
+    /// What was prepared counts as unfinished after a crash.
+    PreparedForgotten,
     /// Torn pages are not put right from their copies.
     TornPageKept,
     /// What a page has already is applied to it again.

@@ -26,11 +26,12 @@ use crate::{
     error::{Result, UsageError},
     ids::{Lsn, TrxId, UndoPos},
     sync::{
-        Arc, Mutex, Rank,
+        Arc, Bug, Mutex, Rank,
         atomic::{
             AtomicU64,
             Ordering::{Acquire, Relaxed, Release, SeqCst},
         },
+        planted,
     },
 };
 
@@ -73,9 +74,20 @@ struct Running {
     first: UndoPos,
     /// Purge has passed by some of its records.
     left_behind: bool,
+    /// The name it is prepared by.
+    prepared: Option<Arc<[u8]>>,
     ending: Ending,
     /// Its locks, once it or somebody who waits for it has asked for them.
     locker: Option<Arc<Locker>>,
+}
+
+/// What a checkpoint notes of the transactions.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Noted {
+    /// Those with logged undo, each with its first record.
+    pub active: Vec<(TrxId, UndoPos)>,
+    /// Those of them that are prepared, each with its name.
+    pub prepared: Vec<(TrxId, Arc<[u8]>)>,
 }
 
 /// Where the log ended when a transaction was about to log its own end; [`Lsn::MAX`] before that.
@@ -100,7 +112,35 @@ struct Table {
     running: BTreeMap<TrxId, Running>,
     pins: BTreeMap<u64, Arc<Horizon>>,
     next_pin: u64,
+    /// What the names of those that are prepared take in a checkpoint's record.
+    names: usize,
 }
+
+impl Running {
+    /// What its name takes in a checkpoint's record.
+    fn log_of_name(&self) -> usize {
+        self.prepared.as_ref().map_or(0, |name| LOG_OF_ONE + name.len())
+    }
+}
+
+impl Table {
+    /// Refuses more transactions than a checkpoint can note.
+    fn check_room(&self, more: usize, most: usize) -> Result<()> {
+        let bytes = LOG_OF_ONE * self.running.len() + self.names + more;
+        if bytes <= most {
+            return Ok(());
+        }
+        let what = format!(
+            "{} transactions are under way, and log_buffer_size allows no more that change something or are prepared: end some, \
+             or enlarge it",
+            self.running.len()
+        );
+        Err(UsageError::Other(what.into()).into())
+    }
+}
+
+/// What a checkpoint's record takes for a transaction, in bytes, beside its name if it is prepared.
+const LOG_OF_ONE: usize = 16;
 
 /// The table.
 #[derive(Debug)]
@@ -146,9 +186,12 @@ impl Active {
         }
     }
 
-    /// Enters a transaction that recovery has found unfinished.
-    pub(super) fn resume(&self, trx: TrxId, first: UndoPos) {
-        self.table.lock().running.insert(trx, Running { first, ..Running::default() });
+    /// Enters a transaction that recovery has found unfinished, and the name it is prepared by.
+    pub(super) fn resume(&self, trx: TrxId, first: UndoPos, prepared: Option<Arc<[u8]>>) {
+        let running = Running { first, prepared, ..Running::default() };
+        let mut table = self.table.lock();
+        table.names += running.log_of_name();
+        table.running.insert(trx, running);
     }
 
     /// Recovery has entered all that it has found.
@@ -156,27 +199,43 @@ impl Active {
         self.tell_oldest(&self.table.lock(), ids.next_trx());
     }
 
-    /// Notes where the first logged undo record of a transaction is going to lie, of which there must not be more than so many.
+    /// Notes where the first logged undo record of a transaction is going to lie. What a checkpoint notes must not be more than
+    /// so many bytes.
     pub(super) fn note_first(&self, trx: TrxId, first: UndoPos, most: usize) -> Result<()> {
         let mut table = self.table.lock();
-        let count = table.running.len();
-        if count > most {
-            let what = format!(
-                "{count} transactions are under way, and log_buffer_size allows {most} that change something: end some, or \
-                 enlarge it"
-            );
-            return Err(UsageError::Other(what.into()).into());
-        }
+        table.check_room(0, most)?;
         if let Some(running) = table.running.get_mut(&trx) {
             running.first = first;
         }
         Ok(())
     }
 
+    /// Notes that a transaction is prepared, before it logs that; or that it is not any more, before it logs that. What a
+    /// checkpoint notes must not be more than so many bytes.
+    pub(super) fn set_prepared(&self, trx: TrxId, name: Option<&Arc<[u8]>>, most: usize) -> Result<()> {
+        let mut table = self.table.lock();
+        if let Some(name) = name {
+            table.check_room(LOG_OF_ONE + name.len(), most)?;
+        }
+        if let Some(running) = table.running.get_mut(&trx) {
+            let before = running.log_of_name();
+            running.prepared = name.cloned();
+            let now = running.log_of_name();
+            table.names = table.names - before + now;
+        }
+        Ok(())
+    }
+
+    /// The name by which a transaction is prepared.
+    pub(super) fn prepared(&self, trx: TrxId) -> Option<Arc<[u8]>> {
+        self.table.lock().running.get(&trx)?.prepared.clone()
+    }
+
     /// Ends a transaction. Says whether purge has passed by some of its records, and gives its locks.
     pub(super) fn end(&self, trx: TrxId, ids: &Ids) -> (bool, Option<Arc<Locker>>) {
         let mut table = self.table.lock();
         let ended = table.running.remove(&trx);
+        table.names -= ended.as_ref().map_or(0, Running::log_of_name);
         self.tell_oldest(&table, ids.next_trx());
         drop(table);
         ended.map_or((false, None), |running| (running.left_behind, running.locker))
@@ -259,13 +318,16 @@ impl Active {
         self.table.lock().running.get(&trx).map(|running| running.ending.clone())
     }
 
-    /// The snapshot, and the LSN at or below which all of them will have logged their end.
-    pub(super) fn note(&self) -> (Vec<(TrxId, UndoPos)>, Lsn) {
+    /// What a checkpoint notes, and the LSN at or below which all of them will have logged their end.
+    pub(super) fn note(&self) -> (Noted, Lsn) {
         let table = self.table.lock();
-        let snapshot = Self::logged(&table);
+        let active = Self::logged(&table);
+        let prepared = table.running.iter().filter(|(_, running)| running.first != UndoPos::NONE);
+        let prepared =
+            prepared.filter_map(|(trx, running)| Some((*trx, running.prepared.clone()?))).collect();
         // The floor was read before: whoever's end lies below it had announced that end by then.
         let ending = table.running.values().map(|running| Lsn(running.ending.0.load(SeqCst)));
-        (snapshot, ending.min().unwrap_or(Lsn::MAX))
+        (Noted { active, prepared }, ending.min().unwrap_or(Lsn::MAX))
     }
 
     /// How many are active.
@@ -283,7 +345,7 @@ impl Active {
     /// any, that have ended now.
     pub fn horizon(&self, ids: &Ids) -> Arc<Horizon> {
         let table = self.table.lock();
-        match table.pins.first_key_value() {
+        match table.pins.first_key_value().filter(|_| !planted(Bug::PurgeIgnoresViews)) {
             Some((_, oldest)) => oldest.clone(),
             None => Arc::new(Self::look(&table, ids)),
         }
@@ -294,7 +356,11 @@ impl Active {
         let mut table = this.table.lock();
         let number = table.next_pin;
         table.next_pin += 1;
-        let horizon = Arc::new(Self::look(&table, ids));
+        let mut horizon = Self::look(&table, ids);
+        if planted(Bug::ViewTooNew) {
+            horizon.active.pop();
+        }
+        let horizon = Arc::new(horizon);
         table.pins.insert(number, horizon.clone());
         ReadView { horizon, _pin: Pin { active: this.clone(), number } }
     }
@@ -312,20 +378,30 @@ mod tests {
     fn a_checkpoint_learns_of_ends_under_way_and_a_horizon_covers_what_ended() {
         let active = Arc::new(Active::default());
         for (trx, first) in [(5, 50), (7, 70), (9, 0)] {
-            active.resume(TrxId(trx), UndoPos(first));
+            active.resume(TrxId(trx), UndoPos(first), None);
         }
         // The third has written to temporary tables only.
         let all = vec![(TrxId(5), UndoPos(50)), (TrxId(7), UndoPos(70))];
-        assert_eq!(active.note(), (all.clone(), Lsn::MAX));
+        let noted = |active: &[_]| Noted { active: active.to_vec(), prepared: Vec::new() };
+        assert_eq!(active.note(), (noted(&all), Lsn::MAX));
         let ending = active.ending(TrxId(5)).unwrap();
         ending.announce(Lsn(800));
         active.ending(TrxId(7)).unwrap().announce(Lsn(900));
-        assert_eq!(active.note(), (all.clone(), Lsn(800)));
+        assert_eq!(active.note(), (noted(&all), Lsn(800)));
         let base = Base::open(Setup::simulated(&SimulatedDisk::new(1), &SimulatedEnv::new(1))).unwrap();
         let ids = base.transactions.ids();
         assert!(!active.end(TrxId(5), ids).0);
         assert_eq!(active.oldest(), TrxId(7));
-        assert_eq!(active.note(), (all[1..].to_vec(), Lsn(900)));
+        assert_eq!(active.note(), (noted(&all[1..]), Lsn(900)));
+        // A name takes room in the checkpoint's record, and who has no logged undo is not noted.
+        let name: Arc<[u8]> = b"name"[..].into();
+        assert!(active.set_prepared(TrxId(7), Some(&name), 51).is_err());
+        active.set_prepared(TrxId(7), Some(&name), 52).unwrap();
+        active.set_prepared(TrxId(9), Some(&name), 72).unwrap();
+        let both = Noted { prepared: vec![(TrxId(7), name)], ..noted(&all[1..]) };
+        assert_eq!(active.note(), (both, Lsn(900)));
+        active.set_prepared(TrxId(7), None, 0).unwrap();
+        assert_eq!(active.note(), (noted(&all[1..]), Lsn(900)));
         assert!(active.leave_behind(TrxId(7)) && !active.leave_behind(TrxId(5)));
 
         let horizon = Horizon { low: TrxId(5), high: TrxId(10), active: vec![TrxId(7), TrxId(9)] };

@@ -21,6 +21,7 @@ use super::{
 use crate::{
     error::{LockError, Owner, Result},
     store::Tree,
+    sync::{Bug, planted},
 };
 
 impl Trx<'_> {
@@ -70,7 +71,7 @@ impl Trx<'_> {
     /// # Errors
     /// When the log takes no more.
     pub fn lock_range(&mut self, tree: &Tree, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
-        if self.rules.gaps {
+        if self.rules.gaps && !planted(Bug::GapNotLocked) {
             let locker = self.locker()?;
             self.floor().row_locks.lock_range(&locker, tree.space().id(), lower, upper);
         }

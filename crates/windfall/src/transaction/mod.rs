@@ -40,6 +40,7 @@ pub mod ids;
 pub mod lock;
 mod locking;
 pub mod locks;
+pub mod prepared;
 mod purge;
 pub mod read;
 pub mod rollbacks;
@@ -69,6 +70,7 @@ pub use version::Sight;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
+use active::Noted;
 use locks::{Locker, Patience, TableMode, Wanted};
 
 use crate::{
@@ -77,8 +79,9 @@ use crate::{
     ids::{Lsn, SpaceId, TrxId, UndoPos},
     log::{GroupWriter, Record},
     sync::{
-        Arc, Event, Rank, RwLock,
+        Arc, Bug, Event, Rank, RwLock,
         atomic::{AtomicU64, Ordering::Relaxed},
+        planted,
     },
     system::SystemTree,
     tree::hash::HashBudget,
@@ -102,6 +105,8 @@ pub struct Transactions {
     lock_wait: AtomicU64,
     /// For the trees that rollback and purge look into: they have no hash index.
     no_hash: Arc<HashBudget>,
+    /// Transactions that wait for the word of an outer coordinator.
+    prepared: prepared::Prepared,
     /// What is taken back in the background.
     rollbacks: rollbacks::Rollbacks,
     /// Held shared by who takes a record back outside of its table's gate, and alone by who looks at a table that must not
@@ -129,7 +134,7 @@ impl Drop for StatementLock<'_> {
 
 impl Transactions {
     /// The transactions of a database whose pages are recovered: `unfinished` are those that recovery has found, each with
-    /// its first undo record. They count as active from now on. `attach` makes a tablespace known to the pool, with
+    /// its first undo record, and `prepared` the names of those that are prepared. They count as active from now on. `attach` makes a tablespace known to the pool, with
     /// what is known of its file.
     ///
     /// # Errors
@@ -139,6 +144,7 @@ impl Transactions {
         system: Arc<SystemTree>,
         ids: Arc<Ids>,
         unfinished: &BTreeMap<TrxId, UndoPos>,
+        prepared: &BTreeMap<TrxId, Arc<[u8]>>,
         attach: &mut dyn FnMut(SpaceId) -> Result<Arc<Space>>,
     ) -> Result<Self> {
         let env = pool.ground().env.clone();
@@ -146,7 +152,7 @@ impl Transactions {
         let ground = Arc::new(stream::Ground { pool, system, ids: ids.clone(), purge_wake });
         let active = Arc::new(Active::default());
         for (trx, first) in unfinished {
-            active.resume(*trx, *first);
+            active.resume(*trx, *first, prepared.get(trx).cloned());
         }
         active.opened(&ids);
         Ok(Self {
@@ -158,6 +164,7 @@ impl Transactions {
             row_locks: Locks::new(env),
             lock_wait: AtomicU64::new(LOCK_WAIT.as_micros() as u64),
             no_hash: Arc::new(HashBudget::new(0)),
+            prepared: prepared::Prepared::default(),
             rollbacks: rollbacks::Rollbacks::new(),
             still: RwLock::new(Rank::RollBack, ()),
             purge_pauses: AtomicU64::new(0),
@@ -170,9 +177,12 @@ impl Transactions {
     /// What a checkpoint notes: the unfinished transactions. Gives the LSN above which its floor must not be. The rest of
     /// the floor was read before.
     pub fn note(&self, group: &mut GroupWriter) -> Lsn {
-        let (active, limit) = self.active.note();
+        let (Noted { active, prepared }, limit) = self.active.note();
         if !active.is_empty() {
             group.push(&Record::TrxTable { active });
+        }
+        for (trx, xid) in prepared.into_iter().filter(|_| !planted(Bug::PreparedNotNoted)) {
+            group.push(&Record::TrxPrepare { trx, xid: xid[..].into() });
         }
         limit
     }
@@ -185,6 +195,11 @@ impl Transactions {
     /// The undo streams, for metrics and checks.
     pub fn streams(&self) -> &streams::Streams {
         &self.streams
+    }
+
+    /// Transactions that wait for the word of an outer coordinator.
+    pub fn prepared(&self) -> &prepared::Prepared {
+        &self.prepared
     }
 
     /// What is taken back in the background.

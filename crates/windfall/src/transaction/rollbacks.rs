@@ -8,7 +8,8 @@
 //! - The records of an unfinished transaction are found by reading its stream from its first one to the end which that had
 //!   at the opening. One such *search* serves all transactions of a stream, and nothing of them is taken back before it is
 //!   over.
-//! - A recovered transaction has no locks on tables. A drop or a truncation does not wait for it, because what is gone needs
+//! - Prepared transactions are looked for before the database is open, and have locks on their tables from then on.
+//! - Another recovered transaction has no locks on tables. A drop or a truncation does not wait for it, because what is gone needs
 //!   nothing taken back. Who has to find no unfinished change in a table waits for it
 //!   ([`Transactions::await_rollbacks`]).
 //! - What cannot be taken back yet, because the disk is full or a page cannot be read, is tried again from time to time,
@@ -20,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{
     Transactions,
-    locks::Patience,
+    locks::{Patience, TableMode, Wanted},
     stream::Stream,
     trx::{Suspended, Trx},
     undo_record::Body,
@@ -134,11 +135,11 @@ enum Next {
 }
 
 impl Transactions {
-    /// Looks for the records of what recovery has found unfinished, each with its first record, and takes them back, in the
-    /// steps that follow.
+    /// Looks for the records of what recovery has found unfinished, and takes them back, in the steps that follow. Those of
+    /// prepared transactions it looks for at once, and leaves them to wait for their coordinator.
     ///
     /// # Errors
-    /// Damage.
+    /// Damage, I/O.
     pub fn roll_back_unfinished(&self) -> Result<()> {
         let mut searches: BTreeMap<u8, Search> = BTreeMap::new();
         for (trx, first) in self.active.snapshot() {
@@ -163,7 +164,28 @@ impl Transactions {
             search.at = search.at.min(at);
             search.found.insert(trx, Found::default());
         }
-        self.rollbacks.state.lock().searches.extend(searches.into_values());
+        for mut search in searches.into_values() {
+            if search.found.keys().any(|trx| self.active.prepared(*trx).is_some()) {
+                // Nothing is to come between such a transaction and the locks on its tables.
+                while !self.look(&mut search)? {}
+                for (trx, found) in search.found.extract_if(.., |trx, _| self.active.prepared(*trx).is_some())
+                {
+                    self.resume_prepared(trx, &found)?;
+                }
+            }
+            self.rollbacks.state.lock().searches.push_back(search);
+        }
+        Ok(())
+    }
+
+    fn resume_prepared(&self, id: TrxId, found: &Found) -> Result<()> {
+        let name = self.active.prepared(id).expect("it was asked for before");
+        let locker = self.active.locker(id, &self.row_locks).expect("it is active until it ends");
+        for space in &found.touched {
+            let wanted = Wanted::Table(*space, TableMode::IntentionExclusive);
+            self.row_locks.acquire(&locker, wanted, Patience::NoWait)?;
+        }
+        self.prepared.found(name, Suspended::found(&self.active, id, found.last, true));
         Ok(())
     }
 
@@ -187,7 +209,7 @@ impl Transactions {
             return Ok(());
         }
         let found = search.found.into_iter().map(|(id, Found { last, touched })| {
-            let trx = Some(Suspended::found(&self.active, id, last));
+            let trx = Some(Suspended::found(&self.active, id, last, false));
             Waiting { id, trx, from: None, touched }
         });
         let found: Vec<_> = found.collect();

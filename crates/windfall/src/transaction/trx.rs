@@ -11,6 +11,9 @@
 //! log: a longer one would hold as much log as it has undo, so it asks for it record by record. What cannot be taken back,
 //! because there is no such log on a full disk or because a page cannot be read, goes on as `rollbacks` has it.
 //!
+//! A prepared transaction is committed or taken back when it is asked for by its name (`prepared`), and by nothing else, be it
+//! a crash. `TrxPrepare` says so in the log, and that it is taken back after all before the first record is.
+//!
 //! What lies behind a savepoint is taken back in the same way, and the records stay in the chain: the next one leads to them, a
 //! later rollback passes over what is marked, and purge finds what they have left. The rows stay locked.
 //!
@@ -34,12 +37,11 @@ use crate::{
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
-    sync::Arc,
+    sync::{Arc, Bug, planted},
 };
 
-/// What a checkpoint's record takes for a transaction, in bytes, and for how many more than there are it has room.
-const LOG_OF_NAME: usize = 16;
-const NAMES_KEPT: usize = 64;
+/// What is kept of a checkpoint's group, in bytes, for transactions that begin meanwhile.
+const NOTES_KEPT: usize = 1024;
 /// The part of the log that may be promised to one transaction between its calls.
 const STANDING: u64 = 16;
 
@@ -59,15 +61,17 @@ pub struct Suspended {
     way_back: u64,
     /// What was promised of that, and stands.
     promised: u64,
+    /// It is prepared, and the log says so.
+    prepared: bool,
     /// Its locks, once it has any.
     locker: Option<Arc<Locker>>,
 }
 
 impl Suspended {
     /// One that recovery has found unfinished, with its last record. What its way back takes nobody has counted.
-    pub(super) fn found(active: &Active, id: TrxId, last: UndoPos) -> Self {
+    pub(super) fn found(active: &Active, id: TrxId, last: UndoPos, prepared: bool) -> Self {
         let logged = (last != UndoPos::NONE).then(|| (Stream::number_of(last), last));
-        Self { id, logged, ending: active.ending(id), way_back: u64::MAX, ..Self::default() }
+        Self { id, logged, ending: active.ending(id), way_back: u64::MAX, prepared, ..Self::default() }
     }
 
     /// Its id; [`TrxId::NONE`] while it has neither written nor locked.
@@ -278,8 +282,7 @@ impl<'e> Trx<'e> {
     pub fn reserve(&self, tail: &mut Tail<'_>, bytes: usize) -> Result<()> {
         tail.reserve(bytes)?;
         if tail.durability() == Durability::Logged && self.previous(tail) == UndoPos::NONE {
-            let most = self.floor.ground.pool.ground().log.max_group() / LOG_OF_NAME - NAMES_KEPT;
-            self.floor.active.note_first(self.state.id, tail.position(), most)?;
+            self.floor.active.note_first(self.state.id, tail.position(), self.floor.log_of_notes())?;
         }
         Ok(())
     }
@@ -348,11 +351,50 @@ impl<'e> Trx<'e> {
         }
     }
 
+    /// Prepares: from now on it is there after a crash, by this name. Nothing may be done in it any more. Gives the LSN to wait
+    /// for; [`Lsn::ZERO`] when it has logged nothing, and so has nothing to lose.
+    ///
+    /// # Errors
+    /// A full disk, or more names than a checkpoint can note: it goes on as if it had not been asked.
+    pub fn prepare(&mut self, name: &Arc<[u8]>) -> Result<Lsn> {
+        self.ensure_id()?;
+        if self.logged().is_none() {
+            return Ok(Lsn::ZERO);
+        }
+        let log = &self.floor.ground.pool.ground().log;
+        // What it takes to prepare, and to take that back.
+        let _room = log.admit(LOG_OF_END)?;
+        self.promise(LOG_OF_END)?;
+        self.lengthen_way_back(LOG_OF_END);
+        self.floor.active.set_prepared(self.state.id, Some(name), self.floor.log_of_notes())?;
+        let end = self.log_prepared(name)?;
+        self.state.prepared = true;
+        Ok(end)
+    }
+
+    /// It is not prepared any more: what was taken back in part must not be committed after a crash.
+    fn revoke(&mut self) -> Result<()> {
+        if self.state.prepared && !planted(Bug::PreparedWhileTakenBack) {
+            let _room = self.way_back.room(self.floor, LOG_OF_END)?;
+            // First here: a checkpoint that looks in between leaves the rest to the record, which lies above its floor.
+            self.floor.active.set_prepared(self.state.id, None, 0)?;
+            self.log_prepared(&[])?;
+            self.state.prepared = false;
+        }
+        Ok(())
+    }
+
+    fn log_prepared(&self, name: &[u8]) -> Result<Lsn> {
+        let mut mtr = Mtr::begin(&self.floor.ground.pool)?;
+        mtr.record(&Record::TrxPrepare { trx: self.state.id, xid: name.into() });
+        mtr.commit()
+    }
+
     /// Commits. Gives the LSN to wait for; [`Lsn::ZERO`] when nothing was logged.
     ///
     /// # Errors
-    /// When the log takes no more; the database is poisoned then.
-    pub fn commit(mut self) -> Result<Lsn> {
+    /// When the log takes no more: it has not ended then.
+    pub fn commit(&mut self) -> Result<Lsn> {
         let end = match self.logged() {
             Some(_) => {
                 let _room = self.way_back.room(self.floor, LOG_OF_END)?;
@@ -476,10 +518,11 @@ impl<'e> Trx<'e> {
         }
     }
 
-    fn go_back_some(&self, from: &mut Option<UndoPos>, records: usize) -> Result<bool> {
+    fn go_back_some(&mut self, from: &mut Option<UndoPos>, records: usize) -> Result<bool> {
         let mut pos = match (*from, self.logged()) {
             (Some(pos), _) => pos,
             (None, logged) => {
+                self.revoke()?;
                 self.take_temporary_back(&Savepoint::default(), Gate::Outside, &|_, _| {})?;
                 logged.map_or(UndoPos::NONE, |(_, last)| last)
             }
@@ -500,7 +543,8 @@ impl<'e> Trx<'e> {
         Ok(true)
     }
 
-    fn take_all_back(&self, gate: Gate) -> Result<Lsn> {
+    fn take_all_back(&mut self, gate: Gate) -> Result<Lsn> {
+        self.revoke()?;
         self.take_back_behind(&Savepoint::default(), gate, &|_, _| {})?;
         self.log_end_of_way_back()
     }
@@ -589,6 +633,11 @@ impl Transactions {
     pub(super) fn tree(&self, space: SpaceId) -> Option<Tree> {
         let space = self.ground.pool.space(space).filter(|space| !space.is_dropped())?;
         Some(Tree::new(self.ground.pool.clone(), space, self.no_hash.clone()))
+    }
+
+    /// What a checkpoint may note of the transactions, in bytes: one group, with room for some that begin meanwhile.
+    fn log_of_notes(&self) -> usize {
+        self.ground.pool.ground().log.max_group() - NOTES_KEPT
     }
 
     /// The transactions that have begun and not ended.

@@ -25,7 +25,15 @@ pub fn options() -> Options {
 pub fn open(disk: &SimulatedDisk, seed: u64) -> Result<Live> {
     let env = SimulatedEnv::new(seed);
     let db = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options(), &|_| {})?;
+    for prepared in db.prepared() {
+        end_prepared(&db, &prepared.xid)?;
+    }
     Ok(Live { db, env, session: None, temporary: BTreeMap::new() })
+}
+
+/// As its name says, so that it comes to what the step would have come to.
+fn end_prepared(db: &Database, xid: &[u8]) -> Result<()> {
+    if xid[0] == 1 { db.commit_prepared(xid) } else { db.rollback_prepared(xid) }
 }
 
 /// An open database, and what lives no longer than its process.
@@ -92,6 +100,8 @@ pub struct Many {
     calls: Vec<(String, Vec<u8>, Option<Vec<u8>>)>,
     /// Those that are taken back to a savepoint.
     undone: Range<usize>,
+    /// Whether it is prepared before its end, and whether its handle goes then.
+    prepares: Option<bool>,
     commits: bool,
 }
 
@@ -102,7 +112,7 @@ impl fmt::Debug for Many {
             let length = value.as_ref().map(Vec::len);
             write!(f, "{table} {}={length:?} ", String::from_utf8_lossy(key))?;
         }
-        write!(f, "without {:?}, commits: {}", self.undone, self.commits)
+        write!(f, "without {:?}, prepares: {:?}, commits: {}", self.undone, self.prepares, self.commits)
     }
 }
 
@@ -129,6 +139,15 @@ impl Many {
             }
             if n + 1 == self.undone.end && !self.undone.is_empty() {
                 trx.rollback_to("here")?;
+            }
+        }
+        if let Some(goes) = self.prepares {
+            let xid = [&[u8::from(self.commits)][..], &env.random().to_le_bytes()].concat();
+            trx.prepare(&xid)?;
+            env.settle(3);
+            if goes {
+                drop((trx, tables));
+                return end_prepared(db, &xid);
             }
         }
         if self.commits { trx.commit() } else { trx.rollback() }
@@ -220,7 +239,8 @@ pub fn script(seed: u64, steps: usize) -> Vec<Step> {
                         }
                         let start = draw(calls.len() as u64) as usize;
                         let undone = start..start + draw((calls.len() - start) as u64 + 1) as usize;
-                        Step::Transaction(Box::new(Many { calls, undone, commits: draw(4) > 0 }))
+                        let prepares = (draw(3) == 0).then(|| draw(2) == 0);
+                        Step::Transaction(Box::new(Many { calls, undone, prepares, commits: draw(4) > 0 }))
                     }
                     _ => Step::Number(table, value),
                 }

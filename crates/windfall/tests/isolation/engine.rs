@@ -13,11 +13,42 @@ use std::{
 use windfall::{
     Database, Error, Isolation, Options, Result, Table, TableOptions, Transaction, TransactionOptions,
     disk::simulated::SimulatedDisk,
-    env::RealEnv,
+    env::{Env, Kind, Next, RealEnv, Step, Worker},
     error::{LockError, SchemaError, TransactionError},
+    sync::Event,
 };
 
 use super::client::{Answer, Call, Change, Client, Level, Lock, Refusal, Row, Rows, Value};
+
+/// Real threads, whose workers have no rest: what purge must leave alone it meets at once.
+#[derive(Debug, Default)]
+struct RestlessEnv(RealEnv);
+
+impl Env for RestlessEnv {
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn random(&self) -> u64 {
+        self.0.random()
+    }
+
+    fn spawn(&self, name: &'static str, kind: Kind, wake: Arc<Event>, mut step: Step) -> Result<Worker> {
+        let step = move || match step() {
+            Next::Idle(pause) => Next::Idle(pause.min(Duration::from_micros(500))),
+            next => next,
+        };
+        self.0.spawn(name, kind, wake, Box::new(step))
+    }
+
+    fn wait(&self, event: &Event, ready: &mut dyn FnMut() -> bool) {
+        self.0.wait(event, ready);
+    }
+
+    fn wait_for(&self, event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
+        self.0.wait_for(event, at_most, ready);
+    }
+}
 
 /// A database with one empty table.
 pub fn database() -> Database {
@@ -27,7 +58,7 @@ pub fn database() -> Database {
         .log_size(4 << 20)
         .log_buffer_size(256 << 10)
         .lock_wait_timeout(Duration::from_secs(30));
-    let env = Arc::new(RealEnv::default());
+    let env = Arc::new(RestlessEnv::default());
     let db = Database::open_on(Arc::new(SimulatedDisk::new(1)), env, &options, &|_| {}).unwrap();
     db.create_table("rows", TableOptions::default()).unwrap();
     db
@@ -43,12 +74,19 @@ fn isolation(level: Level) -> Isolation {
     }
 }
 
+/// How many numbers there are, these, and what makes some values lie in pages of their own, and fills undo slices.
 fn encode(value: &Value) -> Vec<u8> {
-    value.iter().flat_map(|number| number.to_be_bytes()).collect()
+    let numbers = [value.len() as u64].into_iter().chain(value.iter().copied());
+    let mut bytes: Vec<u8> = numbers.flat_map(u64::to_be_bytes).collect();
+    let length = if value.len().is_multiple_of(3) { 3000 } else { 700 };
+    bytes.resize(bytes.len().max(length), 0);
+    bytes
 }
 
 fn decode(bytes: &[u8]) -> Value {
-    bytes.chunks(8).map(|number| u64::from_be_bytes(number.try_into().unwrap())).collect()
+    let mut numbers = bytes.chunks_exact(8).map(|number| u64::from_be_bytes(number.try_into().unwrap()));
+    let count = numbers.next().unwrap();
+    numbers.take(count as usize).collect()
 }
 
 /// A session that waits where the engine does.

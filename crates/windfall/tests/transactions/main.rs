@@ -5,6 +5,7 @@
 mod background;
 mod crowds;
 mod ends;
+mod prepared;
 mod statements;
 mod views;
 

@@ -148,7 +148,7 @@ impl Run {
             done[who].push((*key, value.as_deref()));
             self.pause()?;
         }
-        for ((trx, done), commit) in both.into_iter().zip(done).zip(commit) {
+        for ((mut trx, done), commit) in both.into_iter().zip(done).zip(commit) {
             if commit {
                 for (key, value) in done {
                     apply(&mut self.next, key, value);

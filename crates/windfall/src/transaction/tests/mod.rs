@@ -167,8 +167,14 @@ impl Base {
             Ok(space)
         };
         let ids = Arc::new(Ids::new(pool.clone(), SpaceId(found.space_ceiling), TrxId(found.trx_ceiling)));
-        let transactions =
-            Transactions::open(pool.clone(), system.clone(), ids, &found.unfinished, &mut attach)?;
+        let transactions = Transactions::open(
+            pool.clone(),
+            system.clone(),
+            ids,
+            &found.unfinished,
+            &found.prepared,
+            &mut attach,
+        )?;
         let transactions = Arc::new(transactions);
         let mut trees = Vec::new();
         for id in [CLUSTERED, UNIQUE, PLAIN] {

@@ -136,11 +136,10 @@ impl Run {
         }
         if commit {
             trx.commit().unwrap();
+            drop(trx);
+            self.rows = rows;
         } else {
             trx.rollback().unwrap();
-        }
-        if commit {
-            self.rows = rows;
         }
     }
 

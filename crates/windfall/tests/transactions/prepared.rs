@@ -1,0 +1,381 @@
+//! Commits in two phases.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use windfall::{
+    Database, Error, FlushLog, TableOptions,
+    disk::simulated::{SimulatedDisk, Survive},
+    env::SimulatedEnv,
+    error::{LockError, TransactionError},
+};
+
+use super::{LEVELS, begin, options, pairs, rows, simulated, table};
+
+fn names(db: &Database) -> Vec<(Vec<u8>, bool)> {
+    db.prepared().into_iter().map(|one| (one.xid, one.in_use)).collect()
+}
+
+fn end(db: &Database, xid: &[u8], commits: bool) {
+    let done = if commits { db.commit_prepared(xid) } else { db.rollback_prepared(xid) };
+    done.unwrap();
+}
+
+fn database() -> (SimulatedDisk, SimulatedEnv, Database) {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = simulated(&disk, &env);
+    (disk, env, db)
+}
+
+#[test]
+fn it_does_nothing_more_and_ends_by_its_handle() {
+    let (_, env, db) = database();
+    let t = table(&db);
+    t.put(b"a", b"x1").unwrap();
+    for commits in [true, false] {
+        let trx = begin(&db, LEVELS[2]);
+        let within = t.within(&trx);
+        within.put(b"a", b"y1").unwrap();
+        within.put(b"b", b"z2").unwrap();
+        trx.savepoint("here").unwrap();
+        trx.prepare(b"first").unwrap();
+        assert_eq!(names(&db), [(b"first".to_vec(), true)]);
+        let refused = |done: Result<(), Error>| {
+            assert!(matches!(done, Err(Error::Transaction(TransactionError::Prepared))), "{done:?}");
+        };
+        refused(within.put(b"c", b"c3"));
+        refused(within.get(b"a").map(drop));
+        refused(trx.savepoint("there"));
+        refused(trx.rollback_to("here"));
+        refused(trx.prepare(b"again"));
+        let in_use = |done| {
+            assert!(matches!(done, Err(Error::Transaction(TransactionError::InUse { .. }))), "{done:?}");
+        };
+        in_use(db.commit_prepared(b"first"));
+        in_use(db.rollback_prepared(b"first"));
+        assert_eq!(rows(&t), pairs([("a", "x1")]), "others see it");
+        if commits {
+            trx.commit().unwrap();
+        } else {
+            trx.rollback().unwrap();
+        }
+        let expected = if commits { pairs([("a", "y1"), ("b", "z2")]) } else { pairs([("a", "x1")]) };
+        assert_eq!((rows(&t), names(&db)), (expected, Vec::new()));
+        t.put(b"a", b"x1").unwrap();
+        t.delete(b"b").unwrap();
+    }
+    env.settle(300);
+    assert_eq!(db.metrics().active_transactions, 0);
+    assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+}
+
+#[test]
+fn a_handle_that_goes_leaves_it_to_its_name() {
+    let (_, env, db) = database();
+    let t = table(&db);
+    db.set_lock_wait_timeout(core::time::Duration::from_millis(100));
+    for commits in [true, false] {
+        let trx = begin(&db, LEVELS[2]);
+        t.within(&trx).put(b"a", b"y1").unwrap();
+        trx.prepare(b"first").unwrap();
+        let id = trx.id();
+        drop(trx);
+        env.settle(100);
+        let listed = db.prepared();
+        assert_eq!((listed[0].id.0, listed[0].in_use), (id.unwrap(), false));
+        // Its row stays locked, and so does its table.
+        assert!(matches!(t.put(b"a", b"w1"), Err(Error::Lock(LockError::TimedOut { .. }))));
+        let refused = db.drop_table("t");
+        assert!(matches!(refused, Err(Error::Lock(LockError::TimedOut { .. }))), "{refused:?}");
+        let other = begin(&db, LEVELS[2]);
+        let taken = other.prepare(b"first");
+        assert!(matches!(taken, Err(Error::Transaction(TransactionError::NameTaken { .. }))), "{taken:?}");
+        t.within(&other).put(b"of its own", b"q5").unwrap();
+        other.rollback().unwrap();
+        end(&db, b"first", commits);
+        assert_eq!(rows(&t), if commits { pairs([("a", "y1")]) } else { Vec::new() });
+        let gone = db.commit_prepared(b"first");
+        assert!(matches!(gone, Err(Error::Transaction(TransactionError::NotPrepared { .. }))), "{gone:?}");
+        t.put(b"a", b"x1").unwrap();
+        t.delete(b"a").unwrap();
+    }
+    db.drop_table("t").unwrap();
+}
+
+#[test]
+fn names_are_checked_and_errors_show_them() {
+    let (_, _, db) = database();
+    let trx = begin(&db, LEVELS[2]);
+    assert!(trx.prepare(b"").unwrap_err().to_string().contains("empty"));
+    assert!(trx.prepare(&[7; 256]).unwrap_err().to_string().contains("256 bytes"));
+    trx.prepare(&[7; 255]).unwrap();
+    trx.commit().unwrap();
+    let unknown = db.rollback_prepared(b"\0one").unwrap_err().to_string();
+    assert!(unknown.contains("\"\\x00one\""), "{unknown}");
+}
+
+#[test]
+fn what_has_changed_nothing_is_prepared_as_well() {
+    let (_, _, db) = database();
+    let t = table(&db);
+    t.put(b"a", b"x1").unwrap();
+    let trx = begin(&db, LEVELS[4]);
+    assert!(t.within(&trx).get(b"a").unwrap().is_some());
+    trx.prepare(b"reader").unwrap();
+    drop(trx);
+    assert_eq!(names(&db), [(b"reader".to_vec(), false)]);
+    db.commit_prepared(b"reader").unwrap();
+    db.drop_table("t").unwrap();
+}
+
+/// Temporary tables take part until their session ends.
+#[test]
+fn temporary_tables_take_part() {
+    for ends in [false, true] {
+        for commits in [false, true] {
+            let (_, _, db) = database();
+            let t = table(&db);
+            let session = db.session();
+            let own = session.create_temporary_table("own", TableOptions::default()).unwrap();
+            own.put(b"k", b"before").unwrap();
+            let trx = begin(&db, LEVELS[2]);
+            own.within(&trx).put(b"k", b"within").unwrap();
+            t.within(&trx).put(b"a", b"y1").unwrap();
+            trx.prepare(b"both").unwrap();
+            drop(trx);
+            if ends {
+                drop(session);
+            }
+            end(&db, b"both", commits);
+            assert_eq!(t.get(b"a").unwrap().is_some(), commits);
+            if !ends {
+                let expected = if commits { b"within".to_vec() } else { b"before".to_vec() };
+                assert_eq!(own.get(b"k").unwrap(), Some(expected));
+                own.put(b"k", b"after").unwrap();
+            }
+        }
+    }
+}
+
+/// Many are prepared and committed in the order of a coordinator, for one sync each time.
+#[test]
+fn a_coordinator_syncs_once_for_many() {
+    let (disk, _, db) = database();
+    let t = db.create_table("t", TableOptions::default()).unwrap();
+    let mut all: Vec<_> = (0..50u8)
+        .map(|n| {
+            let trx = begin(&db, LEVELS[2]);
+            t.within(&trx).put(&[n], &[n]).unwrap();
+            trx
+        })
+        .collect();
+    let syncs = || db.metrics().log_syncs;
+    let before = syncs();
+    for (n, trx) in all.iter().enumerate() {
+        trx.prepare_with(&[n as u8], FlushLog::Lazy).unwrap();
+    }
+    db.flush_log().unwrap();
+    let prepared = syncs() - before;
+    // All are there if it crashes now, and none is lost.
+    let left = simulated(&disk.survivor(Survive::Nothing), &SimulatedEnv::new(2));
+    assert_eq!((left.prepared().len(), left.table("t").unwrap().rows().unwrap().count()), (50, 0));
+    let before = syncs();
+    // In the opposite order, and each is seen at once.
+    while let Some(trx) = all.pop() {
+        trx.commit_with(FlushLog::Lazy).unwrap();
+        assert_eq!(t.rows().unwrap().count(), 50 - all.len());
+    }
+    db.flush_log().unwrap();
+    let committed = syncs() - before;
+    assert!(prepared <= 2 && committed <= 2, "{prepared} syncs for 50 prepares, {committed} for 50 commits");
+    let left = simulated(&disk.survivor(Survive::Nothing), &SimulatedEnv::new(2));
+    assert_eq!((left.prepared().len(), left.table("t").unwrap().rows().unwrap().count()), (0, 50));
+}
+
+/// What its coordinator knows of a transaction.
+#[derive(Clone, Copy, Debug)]
+enum Known {
+    /// It was begun, and maybe it is being prepared.
+    Begun,
+    Prepared,
+    /// It was asked to commit, or else to roll back.
+    Ending(bool),
+    Ended(bool),
+}
+
+/// Each transaction changes its rows in two tables, is prepared, waits with its handle or without, and is committed or rolled back;
+/// beside it rows, statements and checkpoints. After a crash at any operation of the disk, recovery included, a
+/// coordinator asks for what is prepared, and ends it as it will.
+#[test]
+fn what_is_prepared_survives_every_crash_and_what_has_ended_does_not_come_back() {
+    let (mut points, mut found_prepared, mut found_ended) = (0, 0, 0);
+    for seed in 1..4 {
+        let disk = SimulatedDisk::new(seed);
+        disk.keep_cuts(1..=u64::MAX);
+        let (env, chance) = (SimulatedEnv::new(seed), SimulatedEnv::new(seed ^ 0xc0));
+        let draw = |n: u64| windfall::env::Env::random(&chance) % n;
+        let db = simulated(&disk, &env);
+        let (one, two) = (table(&db), db.create_table("two", TableOptions::default()).unwrap());
+        drop(disk.take_cuts());
+        let mut known: BTreeMap<u8, Known> = BTreeMap::new();
+        let mut visit = |known: &BTreeMap<u8, Known>| {
+            for (operation, cut) in disk.take_cuts() {
+                for survive in [Survive::Nothing, Survive::Everything, Survive::Random(operation)] {
+                    let what = format!("seed {seed}, operation {operation}, {survive:?}");
+                    let (prepared, ended) = judge(cut.restart(survive), seed + operation, known, &what);
+                    found_prepared += prepared;
+                    found_ended += ended;
+                    points += 1;
+                }
+            }
+        };
+        for n in 0..16u8 {
+            let trx = begin(&db, LEVELS[usize::from(n) % 5]);
+            // Runs a step in which this is known of the transaction.
+            let mut turn = |now: Known, step: &mut dyn FnMut()| {
+                known.insert(n, now);
+                step();
+                visit(&known);
+            };
+            turn(Known::Begun, &mut || {
+                let (one, two) = (one.within(&trx), two.within(&trx));
+                one.put(&[n], &[n, n]).unwrap();
+                two.put(&[n], &vec![n; if n % 4 == 0 { 9_000 } else { 50 }]).unwrap();
+                one.put(&[n, 0], &[n, 100 + n]).unwrap();
+                if draw(3) == 0 {
+                    db.checkpoint().unwrap();
+                }
+                trx.prepare(&[n]).unwrap();
+            });
+            turn(Known::Prepared, &mut || {
+                two.put(b"beside", &[n; 200]).unwrap();
+                match draw(4) {
+                    0 => db.checkpoint().unwrap(),
+                    1 => drop(db.create_table(&format!("more {n}"), TableOptions::default()).unwrap()),
+                    _ => env.settle(draw(40) as usize),
+                }
+            });
+            let (commits, by_name) = (draw(3) > 0, draw(2) == 0);
+            let mut trx = Some(trx);
+            turn(Known::Ending(commits), &mut || {
+                let trx = trx.take().unwrap();
+                match (by_name, commits) {
+                    (false, true) => trx.commit().unwrap(),
+                    (false, false) => trx.rollback().unwrap(),
+                    (true, true) => {
+                        drop(trx);
+                        db.commit_prepared(&[n]).unwrap();
+                    }
+                    (true, false) => {
+                        drop(trx);
+                        db.rollback_prepared(&[n]).unwrap();
+                    }
+                }
+            });
+            turn(Known::Ended(commits), &mut || {
+                env.settle(draw(20) as usize);
+                if draw(4) == 0 {
+                    db.checkpoint().unwrap();
+                }
+            });
+        }
+    }
+    println!("{points} crashes left {found_prepared} prepared and {found_ended} ended");
+    assert!(
+        points > 1_000 && found_prepared > 200 && found_ended > 200,
+        "{found_prepared} and {found_ended} of {points}"
+    );
+}
+
+/// Its way back is longer than the log's buffer: a part of it is durable when the rest is not.
+#[test]
+fn what_was_taken_back_in_part_is_not_prepared_any_more() {
+    const ROWS: u16 = 2_000;
+    let (disk, _, db) = database();
+    let t = db.create_table("t", TableOptions::default()).unwrap();
+    (0..ROWS).for_each(|n| t.insert(&n.to_be_bytes(), &[1; 100]).unwrap());
+    let trx = begin(&db, LEVELS[2]);
+    let within = t.within(&trx);
+    (0..ROWS).for_each(|n| within.put(&n.to_be_bytes(), &[2; 100]).unwrap());
+    trx.prepare(b"long").unwrap();
+    drop((within, trx));
+    disk.keep_cuts(1..=u64::MAX);
+    db.rollback_prepared(b"long").unwrap();
+    let (mut prepared, mut not) = (0, 0);
+    for (operation, cut) in disk.take_cuts() {
+        for survive in [Survive::Nothing, Survive::Everything, Survive::Random(operation)] {
+            let what = format!("operation {operation}, {survive:?}");
+            let env = SimulatedEnv::new(operation);
+            let db = simulated(&cut.restart(survive), &env);
+            let is_prepared = !db.prepared().is_empty();
+            if is_prepared {
+                db.commit_prepared(b"long").unwrap();
+                prepared += 1;
+            } else {
+                env.settle(2_000);
+                not += 1;
+            }
+            let expected = if is_prepared { [2; 100] } else { [1; 100] };
+            let rows: Vec<_> = db.table("t").unwrap().rows().unwrap().map(Result::unwrap).collect();
+            assert_eq!(rows.len(), usize::from(ROWS), "{what}");
+            assert!(rows.iter().all(|(_, value)| *value == expected), "{what}: it ended in part");
+            assert_eq!(db.metrics().active_transactions, 0, "{what}");
+        }
+    }
+    assert!(prepared > 0 && not > 2, "{prepared} crashes found it prepared, {not} did not");
+}
+
+/// Looks at what a crash has left of the transactions of which this was known. Gives how many are prepared, and how many have
+/// ended.
+fn judge(mut disk: SimulatedDisk, luck: u64, known: &BTreeMap<u8, Known>, what: &str) -> (u64, u64) {
+    // Recovery is cut, too.
+    for round in 0..luck % 3 {
+        disk.crash_at(1 + (luck >> 8) % 50);
+        let env = SimulatedEnv::new(luck);
+        let shared = (Arc::new(disk.clone()), Arc::new(env.clone()));
+        if let Ok(db) = Database::open_on(shared.0, shared.1, &options(), &|_| {}) {
+            env.settle(20);
+            drop(db);
+        }
+        disk = disk.restart(Survive::Random(luck ^ round));
+    }
+    let env = SimulatedEnv::new(luck);
+    let db = simulated(&disk, &env);
+    let prepared: Vec<u8> = db.prepared().iter().map(|one| one.xid[0]).collect();
+    let tables = [db.table("t").unwrap(), db.table("two").unwrap()];
+    let is_there = |n: u8| {
+        let found = [tables[0].get(&[n]).unwrap(), tables[1].get(&[n]).unwrap()].map(|row| row.is_some());
+        assert_eq!(found[0], found[1], "{what}: transaction {n} is there in part");
+        assert_eq!(found[0], tables[0].get(&[n, 0]).unwrap().is_some(), "{what}: {n} is there in part");
+        found[0]
+    };
+    for (n, known) in known {
+        let (is_prepared, is_there) = (prepared.contains(n), is_there(*n));
+        assert!(!(is_prepared && is_there), "{what}: {n} is prepared, and seen");
+        match known {
+            Known::Begun => assert!(!is_there, "{what}: {n} was committed"),
+            Known::Prepared => assert!(is_prepared, "{what}: {n} was prepared, and is lost"),
+            Known::Ending(commits) => {
+                assert!(is_prepared || is_there == *commits, "{what}: {n} ended otherwise");
+            }
+            Known::Ended(commits) => {
+                assert!(!is_prepared && is_there == *commits, "{what}: {n} has ended otherwise");
+            }
+        }
+    }
+    // Its coordinator ends what it has found, and all comes to rest.
+    for (turn, n) in (luck..).zip(&prepared) {
+        if turn % 2 == 0 {
+            db.commit_prepared(&[*n]).unwrap();
+        } else {
+            db.rollback_prepared(&[*n]).unwrap();
+        }
+        assert_eq!(is_there(*n), turn % 2 == 0, "{what}: {n} was ended, and does not care");
+    }
+    env.settle(400);
+    assert_eq!(db.metrics().active_transactions, 0, "{what}");
+    for table in &tables {
+        table.put(&[0], &[0, 250]).unwrap();
+    }
+    assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{what}");
+    (prepared.len() as u64, (known.len() - prepared.len()) as u64)
+}
