@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
-all="drop create-drop foreground big-file memory-back read larger-than-memory recovery footprint"
+all="drop create-drop foreground big-file memory-back read larger-than-memory recovery footprint transactions"
 
 need_rust
 # `drop` watches system calls with strace.

@@ -247,6 +247,8 @@ pub enum BenchName {
     Recovery,
     /// The memory that the bookkeeping takes.
     Footprint,
+    /// Transactions of many calls: what they cost, many at once, beside an old view.
+    Transactions,
 }
 
 impl BenchName {
@@ -262,6 +264,7 @@ impl BenchName {
             Self::LargerThanMemory => "larger-than-memory",
             Self::Recovery => "recovery",
             Self::Footprint => "footprint",
+            Self::Transactions => "transactions",
         }
     }
 }

@@ -25,6 +25,7 @@ mod failure;
 pub mod fuzz;
 mod interrupt;
 mod measure;
+mod oltp;
 mod output;
 mod report;
 mod sweep;

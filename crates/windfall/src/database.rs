@@ -497,6 +497,9 @@ impl Database {
             lock_timeouts: locks.timeouts,
             deadlocks: locks.deadlocks,
             undo_slices: engine.transactions.streams().spaces().len() as u64,
+            undo_bytes: engine.transactions.streams().bytes(),
+            history_bytes: engine.transactions.history_bytes(),
+            oldest_view: engine.transactions.active().oldest_view(engine.transactions.ids()),
             drop_waits: work::waits_on_drops(),
         }
     }

@@ -79,6 +79,9 @@ metrics! {
     lock_timeouts counter "Waits for a lock that took too long.",
     deadlocks counter "Circles of transactions that waited for each other, and were broken.",
     undo_slices gauge "Slices of undo that are still there.",
+    undo_bytes gauge "Bytes of undo in them.",
+    history_bytes gauge "Bytes of undo that purge has still to pass.",
+    oldest_view gauge "How many transactions have begun since the oldest view was made; none without a view.",
     drop_waits counter "How often a thread waited for a lock or latch that a dropping thread held, or for a \
                         table that was truncated or lost an index; not for one that is gone.",
 }

@@ -24,7 +24,11 @@ mod peers;
 mod read;
 mod recovery;
 mod rows;
+#[cfg(feature = "peers")]
+mod sqlite;
 mod stepped;
+mod transactions;
+mod views;
 
 use std::process::ExitCode;
 
@@ -54,6 +58,7 @@ pub fn run(options: &BenchArgs, json: bool) -> Result<ExitCode> {
         BenchName::LargerThanMemory => bench.part("larger-than-memory", larger_than_memory::run),
         BenchName::Recovery => bench.part("recovery", recovery::run),
         BenchName::Footprint => bench.part("footprint", footprint::run),
+        BenchName::Transactions => transactions::run(&mut bench),
     }
     bench.end(json)
 }

@@ -6,14 +6,14 @@
 //! **Invariants.** Both runs begin with the same database, the same pool and the same dirty pages; the one without
 //! drops comes first. Every number that is shown was measured in this run.
 //!
-//! **May touch.** `engine`, `measure`, `report`, `output`, the file system.
+//! **May touch.** `engine`, `oltp`, `measure`, `report`, `output`, the file system.
 
 pub mod clients;
 mod folder;
 pub mod phase;
 mod progress;
-pub mod sbtest;
 pub mod summary;
+mod victims;
 
 use std::{
     fs,
@@ -28,6 +28,7 @@ use crate::{
     engine::{self, Database, Setup, Table},
     failure::{Failure, Result},
     measure::Machine,
+    oltp::sbtest,
     output, report,
 };
 use folder::Folder;
@@ -119,7 +120,7 @@ impl Sizes {
         // The cleaner writes what is older than some 15 seconds.
         let soon = marks.iter().filter(|&&at| at <= STILL_DIRTY).count().saturating_sub(1);
         let big_at = soon.min(marks.len() / 2);
-        Ok(Self { pool, big, big_rows: (big / sbtest::BIG_ROW).max(1), run_seconds, marks, big_at })
+        Ok(Self { pool, big, big_rows: (big / victims::BIG_ROW).max(1), run_seconds, marks, big_at })
     }
 }
 
@@ -147,13 +148,13 @@ fn measure(
     let victims: Vec<Victim> = (0..sizes.marks.len())
         .map(|n| {
             let big = n == sizes.big_at;
-            Victim { name: if big { sbtest::BIG.into() } else { sbtest::small_name(n) }, big }
+            Victim { name: if big { victims::BIG.into() } else { victims::small_name(n) }, big }
         })
         .collect();
     progress.phase("making the tables to drop", victims.len() as u64);
     for (n, victim) in victims.iter().enumerate() {
         if !victim.big {
-            sbtest::make_small(db, n, options.small_rows, options.seed)?;
+            victims::make_small(db, n, options.small_rows, options.seed)?;
         }
         progress.at(n as u64 + 1);
     }
@@ -165,7 +166,7 @@ fn measure(
     let one = |name: &str, victims: &[Victim], seed: u64| {
         progress.phase(&format!("{name}: getting ready"), 0);
         engine::set_commit(db, Commit::Lazy);
-        sbtest::dirty_big(&big, sizes.big_rows, page_size)?;
+        victims::dirty_big(&big, sizes.big_rows, page_size)?;
         engine::set_commit(db, options.flush_log_at_trx_commit);
         let plan = Plan {
             db,
@@ -194,7 +195,7 @@ fn load(db: &Database, options: &DemoArgs, sizes: &Sizes, progress: &Progress) -
     progress.phase("loading", rows);
     let done = AtomicU64::new(0);
     thread::scope(|scope| {
-        let big = scope.spawn(|| sbtest::load_big(db, sizes.big_rows, options.seed, &done));
+        let big = scope.spawn(|| victims::load_big(db, sizes.big_rows, options.seed, &done));
         let table = scope.spawn(|| sbtest::load(db, options.rows, options.seed, &done));
         while !(big.is_finished() && table.is_finished()) {
             progress.at(done.load(Relaxed));

@@ -6,7 +6,7 @@
 //! **Invariants.** A window opens just before its drop is called. The pool is looked at ten times a second, by a thread
 //! that is no client.
 //!
-//! **May touch.** `engine`, `measure`.
+//! **May touch.** `engine`, `oltp`, `measure`.
 
 use std::{
     sync::atomic::Ordering::Relaxed,
@@ -21,6 +21,7 @@ use crate::{
     engine::{self, Database, DropWork, Table},
     failure::{Failure, Result},
     measure::{Latency, Random},
+    oltp::Mix,
 };
 
 /// How often the pool is looked at.
@@ -152,7 +153,8 @@ pub fn run(plan: &Plan<'_>, tick: &dyn Fn(Duration)) -> Result<Phase> {
         let clients: Vec<_> = (0..plan.threads)
             .map(|n| {
                 let random = Random::new(plan.seed, 100 + u64::from(n));
-                let client = Client::new(plan.table, plan.rows, random, shared, plan.length);
+                let mix = Mix { db: plan.db, table: plan.table, rows: plan.rows };
+                let client = Client::new(mix, random, shared, plan.length);
                 scope.spawn(move || {
                     let result = client.run();
                     // A client that fails ends the run: the others would measure something else.

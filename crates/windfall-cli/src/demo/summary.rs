@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** Every figure of the report can be found in the JSON.
 //!
-//! **May touch.** `measure`, `output`.
+//! **May touch.** `oltp`, `measure`, `output`.
 
 use std::fmt::Write as _;
 
@@ -12,13 +12,14 @@ use serde_json::{Value, json};
 
 use super::{
     Prepared, Sizes,
-    clients::{KINDS, WINDOW},
+    clients::WINDOW,
     phase::{Phase, SAMPLE},
 };
 use crate::{
     args::DemoArgs,
     engine::DropWork,
     measure::{Latency, Machine, PERCENTILES, STRETCH, median},
+    oltp::KINDS,
     output::{self, Grid, count, short, time},
 };
 
@@ -181,7 +182,7 @@ fn phase_json(phase: &Phase) -> Value {
         "latency": { "inside": phase.inside().json(), "outside": phase.outside().json(), "by_kind": kinds },
         "drops": phase.drops,
         "waits_of_others_during_drops": phase.waits,
-        "calls_that_met_a_missing_or_new_row": phase.record.met,
+        "transactions_that_gave_way": phase.record.gave_way,
         "pool": phase.pool,
     })
 }

@@ -5,7 +5,7 @@
 //!
 //! **Invariants.** The page loads nothing: no script, no font, no address. It reads on light and dark, wide and narrow.
 //!
-//! **May touch.** `demo` for its results, `output`.
+//! **May touch.** `demo` for its results, `oltp`, `output`.
 
 mod graphs;
 mod svg;
@@ -14,10 +14,11 @@ use std::fmt::Write as _;
 
 use crate::{
     demo::{
-        clients::{KINDS, WINDOW},
+        clients::WINDOW,
         summary::{Summary, percentiles},
     },
     measure::{PERCENTILES, median},
+    oltp::KINDS,
     output::{bytes, count, short, time},
 };
 use svg::escape;
@@ -188,8 +189,8 @@ fn made_by(summary: &Summary) -> String {
         (
             "Clients",
             format!(
-                "{} threads in the same process, each calling without a pause: per round 10 point reads, 4 ranges of 100 \
-                 rows, 2 updates, a delete and an insert, on random rows",
+                "{} threads in the same process, each with one transaction after the other: 10 point reads, 4 ranges of 100 \
+                 rows, 2 updates, a delete and an insert, on random rows, and the commit",
                 o.threads
             ),
         ),

@@ -95,6 +95,13 @@ fn footprint() {
     holds(&quick("footprint", &[]), "hash-indexes-over-budget");
 }
 
+#[test]
+fn transactions() {
+    let seen = quick("transactions", &[]);
+    holds(&seen, "syncs-per-commit-of-8-threads");
+    holds(&seen, "seconds-until-undo-is-gone");
+}
+
 /// Puts a tool of that name before the real one, which fails.
 fn break_tool(place: &Place, name: &str) -> String {
     let folder = place.path().join("tools");

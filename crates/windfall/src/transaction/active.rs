@@ -341,6 +341,13 @@ impl Active {
         Horizon { low: active.first().copied().unwrap_or(high), high, active }
     }
 
+    /// How many ids were given out since the oldest view was made; none without one.
+    pub fn oldest_view(&self, ids: &Ids) -> u64 {
+        let table = self.table.lock();
+        let oldest = table.pins.first_key_value().map(|(_, horizon)| horizon.high.0);
+        oldest.map_or(0, |high| ids.next_trx().0.saturating_sub(high))
+    }
+
     /// What purge may take: the versions replaced by transactions that had ended when the oldest pin was made; without
     /// any, that have ended now.
     pub fn horizon(&self, ids: &Ids) -> Arc<Horizon> {

@@ -43,7 +43,10 @@ use crate::{
     store::Tree,
     sync::{
         Arc, Event, Mutex, Rank,
-        atomic::Ordering::{Relaxed, SeqCst},
+        atomic::{
+            AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
 };
 
@@ -74,6 +77,8 @@ pub struct StreamPurge {
     state: Mutex<State>,
     /// Transactions that were left behind and have ended, each with its last record here.
     ended: SegQueue<(TrxId, UndoPos)>,
+    /// How far it has come, for who only looks.
+    passed: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -114,7 +119,7 @@ struct Left {
 impl StreamPurge {
     pub(super) fn new(at: u64) -> Self {
         let state = State { at, ..State::default() };
-        Self { state: Mutex::new(Rank::Purge, state), ended: SegQueue::new() }
+        Self { state: Mutex::new(Rank::Purge, state), ended: SegQueue::new(), passed: AtomicU64::new(at) }
     }
 
     /// A transaction that purge had left behind has ended.
@@ -143,6 +148,12 @@ impl Transactions {
     /// What purge may take now.
     pub fn horizon(&self) -> Arc<Horizon> {
         self.active.horizon(&self.ids)
+    }
+
+    /// Bytes of undo that purge has still to pass, but for those of sessions.
+    pub fn history_bytes(&self) -> u64 {
+        let left = |stream: &Stream| stream.end().saturating_sub(stream.purge.passed.load(Relaxed));
+        self.streams.all().map(left).sum()
     }
 
     /// The event that brings the purge worker back before its time.
@@ -267,7 +278,9 @@ impl Transactions {
         }
         state.walks = walks;
         walked?;
-        self.pass(stream, &horizon, state, &mut left)?;
+        let passed = self.pass(stream, &horizon, state, &mut left);
+        stream.purge.passed.store(state.at, Relaxed);
+        passed?;
         let dropped = self.drop_slices(stream, state)?;
         Ok(left.records == 0 || left.pages == 0 || dropped == SLICES_A_STEP)
     }

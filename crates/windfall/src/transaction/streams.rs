@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use super::stream::{Ground, Stream, slice_of};
+use super::stream::{Ground, PAGES, Stream, slice_of};
 use crate::{
     buffer::{Durability, Space},
     error::Result,
@@ -92,6 +92,12 @@ impl Streams {
                 self.ground.pool.detach(&space, Lsn::ZERO);
             }
         }
+    }
+
+    /// The bytes of all slices.
+    pub fn bytes(&self) -> u64 {
+        let slices: usize = self.all().map(|stream| stream.slices().len()).sum();
+        slices as u64 * PAGES * self.ground.pool.page_size() as u64
     }
 
     /// The tablespaces of all slices.

@@ -1,6 +1,6 @@
-//! The table of sysbench, and the rows of the tables that are dropped.
+//! The table of sysbench.
 //!
-//! **Purpose.** Rows as sysbench and bug report 56332 define them, encoded so that keys sort and `k` can be indexed.
+//! **Purpose.** Rows as sysbench defines them, encoded so that keys sort and `k` can be indexed.
 //!
 //! **Invariants.** Numbers are big-endian, so that their bytes sort as they do. The value of an `sbtest` row is `k`
 //! (4 bytes), `c` (120 characters), `pad` (60 characters).
@@ -11,18 +11,13 @@ use core::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::{
-    engine::{self, Database, IndexOptions, Table, TableOptions},
+    engine::{Database, IndexOptions, Table, TableOptions},
     failure::Result,
     measure::Random,
 };
 
 /// The table that the clients work on.
 pub const SBTEST: &str = "sbtest1";
-/// The one big table among those that are dropped.
-pub const BIG: &str = "big";
-/// The bytes of a row of the big table.
-pub const BIG_ROW: u64 = 1_000;
-
 /// Where `k` is in a value.
 const K: Range<usize> = 0..4;
 /// Where `c` is in a value.
@@ -86,58 +81,6 @@ pub fn load(db: &Database, rows: u32, seed: u64, done: &AtomicU64) -> Result<Tab
         done.fetch_add(1, Relaxed);
     }
     Ok(table)
-}
-
-/// Makes the big table and loads rows of 1,000 bytes, counting them.
-pub fn load_big(db: &Database, rows: u64, seed: u64, done: &AtomicU64) -> Result<Table> {
-    let table = db.create_table(BIG, engine::with_metadata(Vec::new()))?;
-    let mut random = Random::new(seed, 1);
-    let mut value = vec![0; BIG_ROW as usize];
-    for id in 0..rows {
-        random.fill(&mut value);
-        table.insert(&id.to_be_bytes(), &value)?;
-        done.fetch_add(1, Relaxed);
-    }
-    Ok(table)
-}
-
-/// Changes a row of (about) every page of the big table, so that every page of it is dirty.
-pub fn dirty_big(table: &Table, rows: u64, page_size: u64) -> Result<()> {
-    let per_page = (page_size / (BIG_ROW + 64)).max(2) as usize - 1;
-    let value = vec![b'.'; BIG_ROW as usize];
-    for id in (0..rows).step_by(per_page) {
-        table.update(&id.to_be_bytes(), &value)?;
-    }
-    Ok(())
-}
-
-/// The name of a small table.
-pub fn small_name(n: usize) -> String {
-    format!("ts_{n}")
-}
-
-/// Makes a small table as in bug report 56332 (primary key `metric_id, agent_id, begin_time, agent_run_id`), fills it
-/// and reads every row once.
-pub fn make_small(db: &Database, n: usize, rows: u32, seed: u64) -> Result<()> {
-    let table = db.create_table(&small_name(n), engine::with_metadata(Vec::new()))?;
-    let mut random = Random::new(seed, 1_000 + n as u64);
-    let key = |row: u32| -> [u8; 16] {
-        let mut key = [0; 16];
-        for (at, part) in [row % 50, row / 50, 1_283_000_000 + row, 7].into_iter().enumerate() {
-            key[4 * at..][..4].copy_from_slice(&part.to_be_bytes());
-        }
-        key
-    };
-    for row in 0..rows {
-        // end_time, call_count, total_call_time, sum_of_squares, min_call_time, max_call_time, total_exclusive_time
-        let mut value = [0; 28];
-        random.fill(&mut value);
-        table.insert(&key(row), &value)?;
-    }
-    for row in 0..rows {
-        std::hint::black_box(table.get(&key(row))?);
-    }
-    Ok(())
 }
 
 #[cfg(test)]

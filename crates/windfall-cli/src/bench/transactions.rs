@@ -1,0 +1,191 @@
+//! `bench transactions`: what transactions of many calls cost.
+//!
+//! **Purpose.** A read inside a transaction beside one outside; a transaction that does nothing; how many commits a sync of the
+//! log serves; sysbench's read/write transactions by one to eight threads, beside SQLite; and what an old view costs the
+//! others (`views`).
+//!
+//! **Invariants.** All rows are in the pool. What is compared takes turns, and the median of the turns counts. Commits are
+//! synced where durability is a part of what is measured, in both engines.
+//!
+//! **May touch.** `engine`, `oltp`, `measure`, `sqlite` where it is built in.
+
+use std::{
+    hint::black_box,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+
+use windfall::TransactionOptions;
+
+use super::{
+    fixture::{self, MB},
+    harness::{Bench, Bound, rate},
+    views,
+};
+use crate::{
+    args::Commit,
+    engine::{self, Database, Setup, Table},
+    failure::Result,
+    measure::{Random, median},
+    oltp::{Mix, Unobserved, sbtest},
+};
+
+/// The most threads.
+const THREADS: usize = 8;
+
+/// Measures.
+pub fn run(bench: &mut Bench) {
+    bench.part("reads", reads);
+    bench.part("commits", commits);
+    bench.part("mix", mix);
+    bench.part("views", views::run);
+}
+
+/// Point reads outside of transactions, and in one; and transactions that do nothing.
+fn reads(bench: &mut Bench) -> Result<()> {
+    let rows = bench.size(1_000_000, 10_000);
+    bench.say("loading small rows");
+    let db = Setup::with_pool(512 * MB).commit(Commit::Lazy).log(512 * MB).open(&bench.database("reads"))?;
+    let table = fixture::small(&db, "rows", rows)?;
+    let (turns, time) = bench.size((9, Duration::from_secs(1)), (3, Duration::from_millis(30)));
+    let read = |table: &Table, seed: u64| {
+        let (mut random, mut value) = (Random::new(seed, 3), Vec::new());
+        rate(time, || {
+            black_box(table.get_into(&random.below(rows).to_be_bytes(), &mut value)?);
+            Ok(())
+        })
+    };
+    let [mut outside, mut inside, mut empty] = [const { Vec::new() }; 3];
+    for turn in 0..turns {
+        bench.say(&format!("reads, turn {} of {turns}", turn + 1));
+        outside.push(read(&table, turn)?);
+        let trx = db.begin(TransactionOptions::default());
+        inside.push(read(&table.within(&trx), turn)?);
+        trx.commit()?;
+        empty.push(rate(time, || Ok(db.begin(TransactionOptions::default().read_only()).commit()?))?);
+    }
+    let [outside, inside, empty] = [outside, inside, empty].map(|rates| median(&rates));
+    bench.fact("reads per second, each a call of its own", outside);
+    bench.fact("reads per second in a transaction", inside);
+    bench.fact("empty read-only transactions per second", empty);
+    bench.claim("read-in-transaction-over-single-call", outside / inside, Bound::AtMost(1.3));
+    bench.claim("empty-transaction-over-single-read", outside / empty, Bound::AtMost(0.5));
+    drop(table);
+    fixture::close(db)
+}
+
+/// How many syncs of the log so many commits take, of threads that do nothing else.
+fn commits(bench: &mut Bench) -> Result<()> {
+    let setup = Setup::with_pool(256 * MB).commit(Commit::Lazy).log(512 * MB);
+    let db = setup.open(&bench.database("commits"))?;
+    let table = fixture::small(&db, "rows", 10_000)?;
+    engine::set_commit(&db, Commit::Sync);
+    bench.say("group commit");
+    let each = bench.size(2_000_u64, 50);
+    let before = db.metrics().log_syncs;
+    let start = Instant::now();
+    fixture::threads(THREADS, |n| {
+        for id in 0..each {
+            let trx = db.begin(TransactionOptions::default());
+            table.within(&trx).put(&[n as u64, id].map(u64::to_be_bytes).concat(), &fixture::SMALL)?;
+            trx.commit()?;
+        }
+        Ok(())
+    })?;
+    let (syncs, commits) = (db.metrics().log_syncs - before, each * THREADS as u64);
+    bench.fact("commits by 8 threads", commits);
+    bench.fact("syncs of the log for them", syncs);
+    bench.fact("commits per second", commits as f64 / start.elapsed().as_secs_f64());
+    bench.claim("syncs-per-commit-of-8-threads", syncs as f64 / commits as f64, Bound::AtMost(0.25));
+    drop(table);
+    fixture::close(db)
+}
+
+/// Something that does transactions of the mix.
+pub trait Worker {
+    /// One transaction. Says whether it was committed.
+    fn transaction(&mut self, random: &mut Random) -> Result<bool>;
+}
+
+impl Worker for Mix<'_> {
+    fn transaction(&mut self, random: &mut Random) -> Result<bool> {
+        Mix::transaction(self, random, &mut Unobserved)
+    }
+}
+
+/// Committed transactions per second of so many threads, each with a worker of its own.
+pub fn throughput<W: Worker>(
+    threads: usize,
+    time: Duration,
+    seed: u64,
+    worker: impl Fn() -> Result<W> + Sync,
+) -> Result<f64> {
+    let (committed, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let start = Instant::now();
+    fixture::threads(threads, |n| {
+        let (mut worker, mut random) = (worker()?, Random::new(seed, 50 + n as u64));
+        while !stop.load(Relaxed) {
+            let done = worker.transaction(&mut random);
+            if done.is_err() || start.elapsed() > time {
+                stop.store(true, Relaxed);
+            }
+            committed.fetch_add(u64::from(done?), Relaxed);
+        }
+        Ok(())
+    })?;
+    Ok(committed.into_inner() as f64 / start.elapsed().as_secs_f64())
+}
+
+/// Makes and fills the table of sysbench.
+pub fn load(bench: &Bench, name: &str, rows: u32) -> Result<(Database, Table)> {
+    bench.say(&format!("loading the table of sysbench for {name}"));
+    let setup = Setup::with_pool(u64::from(rows) * 1024 + 256 * MB).commit(Commit::Lazy).log(1024 * MB);
+    let db = setup.open(&bench.database(name))?;
+    let table = sbtest::load(&db, rows, bench.options.seed, &AtomicU64::new(0))?;
+    db.checkpoint()?;
+    Ok((db, table))
+}
+
+/// The mix by one to eight threads, and by eight in SQLite.
+fn mix(bench: &mut Bench) -> Result<()> {
+    let rows = bench.size(500_000, 2_000);
+    let (db, table) = load(bench, "mix", rows)?;
+    engine::set_commit(&db, Commit::Sync);
+    #[cfg(feature = "peers")]
+    let sqlite = {
+        bench.say("loading SQLite");
+        super::sqlite::Sqlite::load(&bench.database("sqlite"), rows, bench.options.seed)?
+    };
+    let counts = [1, 2, 4, THREADS];
+    let (turns, time) = bench.size((5, Duration::from_secs(4)), (2, Duration::from_millis(100)));
+    let mut rates = counts.map(|_| Vec::new());
+    #[cfg(feature = "peers")]
+    let mut theirs = Vec::new();
+    for turn in 0..turns {
+        bench.say(&format!("read/write transactions, turn {} of {turns}", turn + 1));
+        for (threads, rates) in counts.iter().zip(&mut rates) {
+            rates.push(throughput(*threads, time, turn, || Ok(Mix { db: &db, table: &table, rows }))?);
+        }
+        #[cfg(feature = "peers")]
+        theirs.push(throughput(THREADS, time, turn, || sqlite.connect())?);
+    }
+    let rates = rates.map(|rates| median(&rates));
+    for (threads, rate) in counts.iter().zip(&rates) {
+        bench.fact(format!("read/write transactions per second, threads: {threads}"), *rate);
+    }
+    let best = rates.iter().copied().fold(0.0, f64::max);
+    let most = rates[counts.len() - 1];
+    bench.claim("8-threads-over-best-of-1-to-8", most / best, Bound::AtLeast(0.9));
+    #[cfg(feature = "peers")]
+    {
+        bench.fact("SQLite, threads: 8", median(&theirs));
+        bench.claim("8-threads-over-sqlite", most / median(&theirs), Bound::AtLeast(5.0));
+    }
+    #[cfg(not(feature = "peers"))]
+    bench.missing(
+        "8-threads-over-sqlite",
+        "built without the feature `peers`: cargo build --release -p windfall-cli --features peers",
+    );
+    drop(table);
+    fixture::close(db)
+}

@@ -1,0 +1,176 @@
+//! What a view that is held open costs the others, in `bench transactions`.
+//!
+//! **Purpose.** Two threads update rows as fast as they can; beside them a transaction that has read something stays open. What
+//! it keeps is undo: how much slower the others become, how much memory that takes, and how soon it is gone when the view is.
+//!
+//! **Invariants.** The rate beside the view is compared with that before it, in one run. The load goes on when the view has
+//! ended: purge has to be faster than what it leaves. Updates of a column without an index change no key, others do.
+//!
+//! **May touch.** `engine`, `measure`.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    thread,
+    time::{Duration, Instant},
+};
+
+use windfall::TransactionOptions;
+
+use super::{
+    fixture,
+    harness::{Bench, Bound},
+    transactions::load,
+};
+use crate::{
+    engine::{Database, Table},
+    failure::{Failure, Result},
+    measure::{Random, resident_bytes},
+    oltp::sbtest,
+};
+
+/// Who updates.
+const THREADS: usize = 2;
+/// How soon the undo is to be gone where no key has changed.
+const GONE: f64 = 5.0;
+
+/// Measures.
+pub fn run(bench: &mut Bench) -> Result<()> {
+    let rows = bench.size(200_000, 2_000);
+    let (db, table) = load(bench, "views", rows)?;
+    let field = Field { db: &db, table: &table, rows };
+    for changes_keys in [false, true] {
+        let what = if changes_keys { "keys change" } else { "no key changes" };
+        bench.say(&format!("beside an old view, {what}"));
+        let seen = field.hold(bench, changes_keys)?;
+        bench.fact(format!("{what}: updates per second before the view"), seen.before);
+        bench.fact(format!("{what}: updates per second beside it"), seen.beside);
+        bench.fact(format!("{what}: undo beside it, bytes"), seen.kept);
+        bench.fact(format!("{what}: memory that came with it, bytes"), seen.memory);
+        bench.fact(format!("{what}: seconds until its undo was gone"), seen.gone);
+        let id = if changes_keys { "keys-change" } else { "no-key-changes" };
+        bench.claim(
+            format!("throughput-beside-old-view-{id}"),
+            seen.beside / seen.before,
+            Bound::AtLeast(0.8),
+        );
+        bench.claim(
+            format!("memory-beside-old-view-over-pool-{id}"),
+            seen.memory / seen.pool,
+            Bound::AtMost(0.1),
+        );
+        if changes_keys {
+            bench.claim("purge-over-garbage", seen.purge_over_garbage, Bound::AtLeast(1.5));
+            bench.claim("undo-rises-while-purged", seen.rises, Bound::AtMost(0.0));
+        } else {
+            bench.claim("seconds-until-undo-is-gone", seen.gone, Bound::AtMost(GONE));
+        }
+    }
+    drop(table);
+    fixture::close(db)
+}
+
+struct Field<'a> {
+    db: &'a Database,
+    table: &'a Table,
+    rows: u32,
+}
+
+/// What was seen beside a view and behind it.
+#[derive(Debug, Default)]
+struct Seen {
+    before: f64,
+    beside: f64,
+    pool: f64,
+    kept: f64,
+    memory: f64,
+    gone: f64,
+    purge_over_garbage: f64,
+    rises: f64,
+}
+
+impl Field<'_> {
+    /// Updates random rows, each a transaction of its own, until told to stop.
+    fn update(&self, changes_keys: bool, seed: u64, stop: &AtomicBool, done: &AtomicU64) -> Result<()> {
+        let mut random = Random::new(seed, 7);
+        while !stop.load(Relaxed) {
+            let key = sbtest::key(random.below(u64::from(self.rows)) as u32 + 1);
+            if let Some(mut row) = self.table.get(&key)? {
+                if changes_keys {
+                    sbtest::set_k(&mut row, random.bits() as u32);
+                } else {
+                    row[sbtest::C].fill(b'0' + (random.bits() % 10) as u8);
+                }
+                self.table.update(&key, &row)?;
+            }
+            done.fetch_add(1, Relaxed);
+        }
+        Ok(())
+    }
+
+    fn hold(&self, bench: &Bench, changes_keys: bool) -> Result<Seen> {
+        let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+        thread::scope(|scope| {
+            let clients: Vec<_> = (0..THREADS)
+                .map(|n| {
+                    let (stop, done) = (&stop, &done);
+                    let seed = bench.options.seed + n as u64;
+                    scope.spawn(move || {
+                        self.update(changes_keys, seed, stop, done).inspect_err(|_| stop.store(true, Relaxed))
+                    })
+                })
+                .collect();
+            let seen = self.watch(bench, &stop, &done);
+            stop.store(true, Relaxed);
+            let joined = clients.into_iter().map(|client| {
+                client.join().map_err(|_| Failure::said("an updating thread panicked")).flatten()
+            });
+            joined.collect::<Vec<_>>().into_iter().collect::<Result<()>>()?;
+            seen
+        })
+    }
+
+    /// Updates per second for a time.
+    fn rate(done: &AtomicU64, time: Duration) -> f64 {
+        let (start, before) = (Instant::now(), done.load(Relaxed));
+        thread::sleep(time);
+        (done.load(Relaxed) - before) as f64 / start.elapsed().as_secs_f64()
+    }
+
+    fn watch(&self, bench: &Bench, stop: &AtomicBool, done: &AtomicU64) -> Result<Seen> {
+        let undo = || self.db.metrics().undo_bytes as f64;
+        let resident = || resident_bytes() as f64;
+        // The pool, too, comes to rest.
+        thread::sleep(bench.seconds(5.0, 0.1));
+        let mut seen = Seen { before: Self::rate(done, bench.seconds(15.0, 0.2)), ..Seen::default() };
+        let metrics = self.db.metrics();
+        seen.pool = (metrics.pool_frames * metrics.page_size) as f64;
+        let (usual, memory) = (undo(), resident());
+
+        let view = self.db.begin(TransactionOptions::default().read_only());
+        self.table.within(&view).get(&sbtest::key(1))?;
+        let held = Instant::now();
+        seen.beside = Self::rate(done, bench.seconds(60.0, 0.5));
+        seen.kept = undo() - usual;
+        seen.memory = (resident() - memory).max(0.0);
+        // What the load leaves a second.
+        let garbage = seen.kept / held.elapsed().as_secs_f64();
+        view.commit()?;
+
+        let (end, most) = (Instant::now(), bench.seconds(300.0, 2.0));
+        let mut last = undo();
+        let step = (seen.kept / 50.0).max((metrics.page_size * 64) as f64);
+        while end.elapsed() < most && !stop.load(Relaxed) {
+            thread::sleep(Duration::from_millis(50));
+            let now = undo();
+            // A slice that the load has just begun is no rise.
+            seen.rises += f64::from(u8::from(now > last + step));
+            last = last.min(now);
+            if now <= usual + step {
+                break;
+            }
+        }
+        seen.gone = end.elapsed().as_secs_f64();
+        seen.purge_over_garbage = 1.0 + (seen.kept / seen.gone) / garbage.max(1.0);
+        Ok(seen)
+    }
+}

@@ -1,0 +1,150 @@
+//! Sysbench's `oltp_read_write`.
+//!
+//! **Purpose.** One transaction of it: 10 point reads; 4 ranges of 100 rows (read, summed, sorted, distinct); an update of the
+//! indexed column and one of another; a delete and an insert of the same row; the commit.
+//!
+//! **Invariants.** At the level that is the default, [`Isolation::RepeatableRead`](windfall::Isolation::RepeatableRead). Who
+//! has to give way to another transaction rolls back.
+//!
+//! **May touch.** `engine`, `measure`.
+
+pub mod sbtest;
+
+use std::hint::black_box;
+
+use windfall::{
+    TransactionOptions,
+    error::{Error, LockError, Result as Called},
+};
+
+use crate::{
+    engine::{Database, Table},
+    failure::{Failure, Result},
+    measure::Random,
+};
+
+/// Rows of a range.
+pub const RANGE: u32 = 100;
+
+/// The kinds of calls.
+pub const KINDS: [&str; 6] = ["point read", "range of 100", "update", "delete", "insert", "commit"];
+const POINT: usize = 0;
+const RANGES: usize = 1;
+const UPDATE: usize = 2;
+const DELETE: usize = 3;
+const INSERT: usize = 4;
+const COMMIT: usize = 5;
+
+/// Who looks at each call.
+pub trait Observer {
+    /// Makes a call of a kind, which is an index of [`KINDS`].
+    fn call<T>(&mut self, kind: usize, call: impl FnOnce() -> Called<T>) -> Called<T>;
+}
+
+/// Nobody looks.
+pub struct Unobserved;
+
+impl Observer for Unobserved {
+    #[inline]
+    fn call<T>(&mut self, _kind: usize, call: impl FnOnce() -> Called<T>) -> Called<T> {
+        call()
+    }
+}
+
+/// What the transactions work on.
+#[derive(Clone, Copy, Debug)]
+pub struct Mix<'a> {
+    /// The database.
+    pub db: &'a Database,
+    /// The table, with ids 1 to `rows`.
+    pub table: &'a Table,
+    /// Its highest id.
+    pub rows: u32,
+}
+
+impl Mix<'_> {
+    /// One transaction. Says whether it was committed: else it had to give way to another one.
+    pub fn transaction(&self, random: &mut Random, observer: &mut impl Observer) -> Result<bool> {
+        match self.attempt(random, observer) {
+            Ok(()) => Ok(true),
+            Err(Error::Lock(LockError::Deadlock(_) | LockError::TimedOut { .. })) => Ok(false),
+            Err(other) => Err(Failure::Engine(other)),
+        }
+    }
+
+    fn attempt(&self, random: &mut Random, observer: &mut impl Observer) -> Called<()> {
+        let trx = self.db.begin(TransactionOptions::default());
+        let table = &self.table.within(&trx);
+        for _ in 0..10 {
+            let key = self.key(random);
+            observer.call(POINT, || table.get(&key).map(black_box))?;
+        }
+        for part in [read, sum, sorted, distinct] {
+            let first = self.key(random);
+            observer.call(RANGES, || part(table, &first))?;
+        }
+        let key = self.key(random);
+        observer
+            .call(UPDATE, || change(table, &key, |row| sbtest::set_k(row, sbtest::k(row).wrapping_add(1))))?;
+        let key = self.key(random);
+        let mut c = [0; sbtest::C.end - sbtest::C.start];
+        sbtest::fill(&mut c, random);
+        observer.call(UPDATE, || change(table, &key, |row| row[sbtest::C].copy_from_slice(&c)))?;
+        let key = self.key(random);
+        let row = sbtest::value(self.rows, random);
+        observer.call(DELETE, || table.delete(&key))?;
+        observer.call(INSERT, || table.insert(&key, &row))?;
+        observer.call(COMMIT, || trx.commit())
+    }
+
+    fn key(&self, random: &mut Random) -> [u8; 4] {
+        sbtest::key(random.below(u64::from(self.rows)) as u32 + 1)
+    }
+}
+
+/// Changes a row, which nobody else does meanwhile.
+fn change(table: &Table, key: &[u8], how: impl FnOnce(&mut [u8])) -> Called<()> {
+    let Some(mut row) = table.get_for_update(key)? else { return Ok(()) };
+    how(&mut row);
+    table.update(key, &row)
+}
+
+/// Calls `each` with up to [`RANGE`] rows, and says how many there were.
+fn range(table: &Table, first: &[u8], mut each: impl FnMut(Vec<u8>)) -> Called<usize> {
+    let mut count = 0;
+    for row in table.range(first..)?.take(RANGE as usize) {
+        each(row?.1);
+        count += 1;
+    }
+    Ok(count)
+}
+
+fn read(table: &Table, first: &[u8]) -> Called<usize> {
+    range(table, first, |row| {
+        black_box(row);
+    })
+}
+
+fn sum(table: &Table, first: &[u8]) -> Called<usize> {
+    let mut sum = 0_u64;
+    let count = range(table, first, |row| sum += u64::from(sbtest::k(&row)))?;
+    black_box(sum);
+    Ok(count)
+}
+
+fn sorted(table: &Table, first: &[u8]) -> Called<usize> {
+    let mut rows = Vec::with_capacity(RANGE as usize);
+    let count = range(table, first, |row| rows.push(row))?;
+    rows.sort_unstable_by(|a, b| a[sbtest::C].cmp(&b[sbtest::C]));
+    black_box(rows);
+    Ok(count)
+}
+
+fn distinct(table: &Table, first: &[u8]) -> Called<usize> {
+    let mut rows = Vec::with_capacity(RANGE as usize);
+    let count = range(table, first, |row| rows.push(row))?;
+    rows.sort_unstable_by(|a, b| a[sbtest::C].cmp(&b[sbtest::C]));
+    rows.dedup_by(|a, b| a[sbtest::C] == b[sbtest::C]);
+    black_box(rows);
+    Ok(count)
+}
