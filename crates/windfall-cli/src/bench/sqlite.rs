@@ -1,7 +1,7 @@
-//! SQLite, to compare transactions with.
+//! `SQLite`, to compare transactions with.
 //!
 //! **Purpose.** Sysbench's read/write transactions in SQL, in the write-ahead mode with every commit synced: the mode in which
-//! SQLite lets readers and one writer work side by side.
+//! `SQLite` lets readers and one writer work side by side.
 //!
 //! **Invariants.** It has the same rows, and all of them cached by each connection. A transaction that writes begins as a writer, as its documents
 //! advise: one that becomes a writer later is refused when another one has written since.
@@ -27,7 +27,7 @@ fn failed(error: rusqlite::Error) -> Failure {
     Failure::said(format!("sqlite: {error}"))
 }
 
-/// A database of SQLite.
+/// A database of `SQLite`.
 pub struct Sqlite {
     file: PathBuf,
     rows: u32,

@@ -1,7 +1,7 @@
 //! `bench transactions`: what transactions of many calls cost.
 //!
 //! **Purpose.** A read inside a transaction beside one outside; a transaction that does nothing; how many commits a sync of the
-//! log serves; sysbench's read/write transactions by one to eight threads, beside SQLite; and what an old view costs the
+//! log serves; sysbench's read/write transactions by one to eight threads, beside `SQLite`; and what an old view costs the
 //! others (`views`).
 //!
 //! **Invariants.** All rows are in the pool. What is compared takes turns, and the median of the turns counts. Commits are
@@ -146,7 +146,7 @@ pub fn load(bench: &Bench, name: &str, rows: u32) -> Result<(Database, Table)> {
     Ok((db, table))
 }
 
-/// The mix by one to eight threads, and by eight in SQLite.
+/// The mix by one to eight threads, and by eight in `SQLite`.
 fn mix(bench: &mut Bench) -> Result<()> {
     let rows = bench.size(500_000, 2_000);
     let (db, table) = load(bench, "mix", rows)?;
