@@ -213,12 +213,13 @@ impl Database {
     /// `flush_log_at_trx_commit` says.
     ///
     /// # Errors
-    /// There is none of this name, or its handle is there still;
+    /// There is none of this name, or its handle is there still; a full disk, and then it stays prepared;
     /// [`TransactionError::RollingBack`](crate::error::TransactionError::RollingBack) if it goes on in the background.
     pub fn rollback_prepared(&self, xid: &[u8]) -> Result<()> {
         self.engine.check_open()?;
-        let end = self.engine.transactions.roll_back_prepared(xid)?;
-        self.await_log(end)
+        let (revoked, done) = self.engine.transactions.roll_back_prepared(xid)?;
+        self.await_log(revoked)?;
+        done
     }
 
     /// Makes everything durable that was committed or prepared before, whatever `flush_log_at_trx_commit` says: one sync for

@@ -111,9 +111,9 @@ impl Scope {
     }
 
     /// Takes it back, and says why to those who ask later.
-    fn end_by(&self, inner: &mut Inner, why: Arc<str>) -> Result<Lsn> {
+    fn end_by(&self, inner: &mut Inner, why: Arc<str>) -> Result<()> {
         let before = core::mem::replace(&mut inner.phase, Phase::RolledBack(why));
-        let done = self.resume(inner).rollback();
+        let done = self.resume(inner).rollback().map(drop);
         if let Phase::Prepared(xid) = before {
             self.engine.transactions.prepared().remove(&xid);
         }
@@ -314,13 +314,15 @@ impl Scope {
     }
 
     pub fn roll_back(&self) -> Result<()> {
-        let end = self.end(|inner| {
-            // Whoever was told that it is prepared is not to find it so again.
-            let is_prepared = matches!(inner.phase, Phase::Prepared(_));
-            let end = self.end_by(inner, "it was asked to".into())?;
-            Ok(if is_prepared { end } else { Lsn::ZERO })
+        let (revoked, done) = self.end(|inner| {
+            let mut trx = self.resume(inner);
+            let revoked = trx.revoke();
+            inner.trx = trx.suspend();
+            Ok((revoked?, self.end_by(inner, "it was asked to".into())))
         })?;
-        self.await_log(end, self.engine.flush_log())
+        // Whoever was told that it is prepared is not to find it so again.
+        self.await_log(revoked, self.engine.flush_log())?;
+        done
     }
 
     /// The handle has gone. If a call is under way that takes the transaction back when it ends.

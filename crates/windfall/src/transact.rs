@@ -147,8 +147,8 @@ impl Transaction {
     /// Takes all of it back.
     ///
     /// # Errors
-    /// What keeps it from that: [`TransactionError::RollingBack`] if it goes on in the background; else the database has
-    /// stopped, and the next opening does it.
+    /// What keeps it from that: [`TransactionError::RollingBack`] if it goes on in the background; a full disk if it is
+    /// prepared, and stays so; else the database has stopped, and the next opening does it.
     ///
     /// [`TransactionError::RollingBack`]: crate::error::TransactionError::RollingBack
     pub fn rollback(self) -> Result<()> {

@@ -69,9 +69,12 @@ fn net(bug: Bug) -> Net {
         Bug::ViewTooNew | Bug::GapNotLocked | Bug::PurgeIgnoresViews => {
             Tests("isolation", "histories_of_the_engine_are_accepted")
         }
-        Bug::PreparedNotNoted | Bug::PreparedWhileTakenBack | Bug::PreparedForgotten => {
+        Bug::PreparedNotNoted | Bug::PreparedForgotten => {
             Tests("transactions", "prepared::what_is_prepared_survives_every_crash")
         }
+        Bug::PreparedWhileTakenBack => Tests("transactions", "prepared::what_was_taken_back_in_part"),
+        Bug::PreparedUnlocked => Tests("transactions", "prepared::after_a_crash"),
+        Bug::HandedOverUnseen => Tests("transactions", "background::an_index_waits"),
         Bug::SplitInTwoGroups | Bug::EntriesNotTakenBack => GROUPS,
         Bug::CommitNotWritten => Tests("kill", "what_was_acknowledged_survives_kills"),
         Bug::FailedWriteForgotten => Tests("faults", "every_page_is_torn_by_a_write_that_fails"),

@@ -25,7 +25,7 @@ use windfall::{
         Disk, FileName, Folder,
         simulated::{Fault, SimulatedDisk, Survive},
     },
-    error::DiskError,
+    error::{DiskError, LockError, TransactionError},
     ids::SpaceId,
 };
 
@@ -138,6 +138,8 @@ fn tells(error: &Error) -> bool {
         error,
         Error::Corrupt(_)
             | Error::Poisoned(_)
+            | Error::Transaction(TransactionError::RollingBack { .. })
+            | Error::Lock(LockError::TimedOut { .. })
             | Error::Disk(DiskError::Missing { .. } | DiskError::Io { .. })
     )
 }

@@ -20,7 +20,7 @@ use windfall::{
         FileName,
         simulated::{Fault, SimulatedDisk, Survive},
     },
-    error::DiskError,
+    error::{DiskError, LockError, TransactionError},
 };
 
 const VARIABLE: &str = "WINDFALL_FAULT";
@@ -102,9 +102,16 @@ struct History {
     stopped: bool,
 }
 
-/// Whether an operation may fail so: with what the disk said, or because the database has stopped.
+/// Whether an operation may fail so: with what the disk said, because the database has stopped, or because something is
+/// taken back in the background for as long as the disk says so.
 fn is_told(error: &Error) -> bool {
-    matches!(error, Error::Poisoned(_) | Error::Disk(DiskError::Io { .. } | DiskError::Full { .. }))
+    matches!(
+        error,
+        Error::Poisoned(_)
+            | Error::Disk(DiskError::Io { .. } | DiskError::Full { .. })
+            | Error::Transaction(TransactionError::RollingBack { .. })
+            | Error::Lock(LockError::TimedOut { .. })
+    )
 }
 
 impl History {

@@ -55,7 +55,7 @@ impl Sqlite {
     /// A connection, one for each thread.
     pub fn connect(&self) -> Result<Connected> {
         let connection = Connection::open(&self.file).map_err(failed)?;
-        connection.busy_timeout(Duration::from_secs(60)).map_err(failed)?;
+        connection.busy_timeout(Duration::from_mins(1)).map_err(failed)?;
         let cache = u64::from(self.rows) / 2 + 65_536;
         let pragmas = format!(
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA cache_size = -{cache}; PRAGMA mmap_size = 1073741824"

@@ -121,8 +121,10 @@ impl Catalog {
         claim.keep();
         // What a transaction has changed and not ended would have to be noted until it has: so those that change this table
         // wait, and calls that are transactions of their own go on.
-        self.transactions.await_rollbacks(table.space())?;
         let _lock = self.transactions.lock_tables([table.space()], TableMode::Shared)?;
+        let handed_over = || self.transactions.rollbacks().handed_over(table.space());
+        let before = handed_over();
+        self.transactions.await_rollbacks(table.space())?;
         let tree = self.tree(new_space(record.space));
         let env = self.pool.ground().env.clone();
         let building = Arc::new(Building::new(tree.clone(), record.key.clone(), env));
@@ -138,6 +140,13 @@ impl Catalog {
         let stamped = self.transactions.stamp().map(|born| tree.space().set_born(born));
         let added = filled.and(stamped).and_then(|()| {
             filler.settle_noted().map_err(told)?;
+            // What is taken back outside of the gate is noted by nobody.
+            if handed_over() != before {
+                let what = format!(
+                    "while the index was made, a change of {name} could not be taken back at once: make the index again"
+                );
+                return Err(UsageError::Other(what.into()).into());
+            }
             self.add_index(name, &old, &record, &tree, mode)
         });
         let (added, shape) = match added {

@@ -41,8 +41,8 @@ const RECLAIM_PAUSE: Duration = Duration::from_millis(20);
 const RECORD_PAUSE: Duration = Duration::from_millis(10);
 /// After so many failures in a row nobody waits any more for what these records hold up.
 const RECORD_FAILURES: u32 = 100;
-/// How soon a rollback that could not go on is tried again.
-const ROLLBACK_PAUSE: Duration = Duration::from_secs(1);
+/// How often rollbacks look when nobody wakes them: what could not go on is tried again.
+const ROLLBACK_PAUSE: Duration = Duration::from_millis(200);
 /// How often purge looks when nobody wakes it.
 const PURGE_PAUSE: Duration = Duration::from_millis(200);
 
@@ -159,14 +159,8 @@ impl Engine {
         spawn("purge", Kind::Tenant, wake, Box::new(purge))?;
         let transactions = self.transactions.clone();
         let wake = transactions.rollbacks().wake();
-        let roll_back = move || match transactions.rollback_step() {
-            Ok(true) => Next::Again,
-            Ok(false) => Next::Idle(ROLLBACK_PAUSE),
-            Err(error) => {
-                tracing::warn!(%error, "a rollback could not go on");
-                Next::Idle(ROLLBACK_PAUSE)
-            }
-        };
+        let roll_back =
+            move || if transactions.rollback_step() { Next::Again } else { Next::Idle(ROLLBACK_PAUSE) };
         spawn("rollback", Kind::Tenant, wake, Box::new(roll_back))?;
         *self.changers.lock() = changers;
         Ok(())

@@ -232,6 +232,14 @@ impl Log {
         self.promise_before(bytes, 0)
     }
 
+    /// As [`Log::admit_drop`], for who takes something back: half of what is kept for work that makes room is left to that.
+    ///
+    /// # Errors
+    /// As [`Log::admit_drop`].
+    pub fn admit_way_back(&self, bytes: u64) -> Result<Promise<'_>> {
+        self.promise_before(bytes, KEPT / 2)
+    }
+
     /// Promises so many bytes to somebody who has been let in. Whoever promises more may hold latches.
     ///
     /// # Errors

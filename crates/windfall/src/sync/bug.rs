@@ -213,6 +213,10 @@ bugs! {
     /// A checkpoint does not note which transactions are prepared.
     PreparedNotNoted,
     // transaction/rollbacks.rs
+    /// After a crash the tables of prepared transactions are not locked.
+    PreparedUnlocked,
+    /// Who makes an index does not ask what is still to be taken back.
+    HandedOverUnseen,
     /// What was unfinished at a crash is not rolled back.
     RollbackForgotten,
     // transaction/stream.rs

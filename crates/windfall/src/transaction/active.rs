@@ -194,9 +194,11 @@ impl Active {
         table.running.insert(trx, running);
     }
 
-    /// Recovery has entered all that it has found.
-    pub(super) fn opened(&self, ids: &Ids) {
-        self.tell_oldest(&self.table.lock(), ids.next_trx());
+    /// Recovery has entered all that it has found, which a checkpoint has to be able to note.
+    pub(super) fn opened(&self, ids: &Ids, most: usize) -> Result<()> {
+        let table = self.table.lock();
+        self.tell_oldest(&table, ids.next_trx());
+        table.check_room(0, most)
     }
 
     /// Notes where the first logged undo record of a transaction is going to lie. What a checkpoint notes must not be more than
@@ -264,6 +266,11 @@ impl Active {
         let mut table = self.table.lock();
         let running = table.running.get_mut(&trx)?;
         Some(running.locker.get_or_insert_with(|| locks.locker(trx)).clone())
+    }
+
+    /// Takes the locks of a transaction away. Who wants what it has changed makes it new ones.
+    pub(super) fn take_locker(&self, trx: TrxId) -> Option<Arc<Locker>> {
+        self.table.lock().running.get_mut(&trx)?.locker.take()
     }
 
     /// An id that is nobody's.
@@ -407,6 +414,11 @@ mod tests {
         active.set_prepared(TrxId(9), Some(&name), 72).unwrap();
         let both = Noted { prepared: vec![(TrxId(7), name)], ..noted(&all[1..]) };
         assert_eq!(active.note(), (both, Lsn(900)));
+        // What recovery has found may be more than a smaller log buffer allows.
+        let base = Base::open(Setup::simulated(&SimulatedDisk::new(2), &SimulatedEnv::new(2))).unwrap();
+        let refused = active.opened(base.transactions.ids(), 71).unwrap_err().to_string();
+        assert!(refused.contains("log_buffer_size"), "{refused}");
+        active.opened(base.transactions.ids(), 72).unwrap();
         active.set_prepared(TrxId(7), None, 0).unwrap();
         assert_eq!(active.note(), (noted(&all[1..]), Lsn(900)));
         assert!(active.leave_behind(TrxId(7)) && !active.leave_behind(TrxId(5)));

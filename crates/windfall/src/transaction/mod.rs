@@ -90,6 +90,14 @@ use crate::{
 /// How long a call waits for a lock unless it is told otherwise.
 pub const LOCK_WAIT: Duration = Duration::from_secs(50);
 
+/// What is kept of a checkpoint's group, in bytes, for transactions that begin meanwhile.
+const NOTES_KEPT: usize = 1024;
+
+/// What a checkpoint may note of the transactions, in bytes: one group, with room for some that begin meanwhile.
+fn notes_most(pool: &BufferPool) -> usize {
+    pool.ground().log.max_group() - NOTES_KEPT
+}
+
 /// The transaction floor of a database.
 #[derive(Debug)]
 pub struct Transactions {
@@ -154,7 +162,7 @@ impl Transactions {
         for (trx, first) in unfinished {
             active.resume(*trx, *first, prepared.get(trx).cloned());
         }
-        active.opened(&ids);
+        active.opened(&ids, notes_most(&ground.pool))?;
         Ok(Self {
             streams: streams::Streams::open(ground.clone(), attach)?,
             ground,

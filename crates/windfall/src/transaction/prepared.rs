@@ -82,8 +82,13 @@ impl Prepared {
     }
 
     /// Enters one that recovery has found.
-    pub(super) fn found(&self, name: Arc<[u8]>, trx: Suspended) {
-        self.table.lock().insert(name, Entry { id: trx.id(), waiting: Some(trx) });
+    ///
+    /// # Errors
+    /// [`TransactionError::NameTaken`].
+    pub(super) fn found(&self, name: &Arc<[u8]>, trx: Suspended) -> Result<()> {
+        self.enter(name, trx.id())?;
+        self.leave(name, trx);
+        Ok(())
     }
 
     /// Gives a transaction back to wait here.
@@ -141,13 +146,21 @@ impl Transactions {
         }
     }
 
-    /// Rolls a transaction back that waits. Gives the LSN from which on nobody finds it prepared again.
+    /// Rolls a transaction back that waits. Gives the LSN from which on nobody finds it prepared again, and what else has come
+    /// of it.
     ///
     /// # Errors
-    /// Those of [`Prepared::take`]; what keeps it from that.
-    pub fn roll_back_prepared(&self, name: &[u8]) -> Result<Lsn> {
-        let done = Trx::resume(self, self.prepared.take(name)?).rollback();
+    /// Those of [`Prepared::take`]; a full disk, and then it waits on.
+    pub fn roll_back_prepared(&self, name: &[u8]) -> Result<(Lsn, Result<()>)> {
+        let mut trx = Trx::resume(self, self.prepared.take(name)?);
+        let revoked = match trx.revoke() {
+            Ok(revoked) => revoked,
+            Err(error) => {
+                self.prepared.leave(name, trx.suspend());
+                return Err(error);
+            }
+        };
         self.prepared.remove(name);
-        done
+        Ok((revoked, trx.rollback().map(drop)))
     }
 }

@@ -9,14 +9,16 @@
 //!   at the opening. One such *search* serves all transactions of a stream, and nothing of them is taken back before it is
 //!   over.
 //! - Prepared transactions are looked for before the database is open, and have locks on their tables from then on.
-//! - Another recovered transaction has no locks on tables. A drop or a truncation does not wait for it, because what is gone needs
-//!   nothing taken back. Who has to find no unfinished change in a table waits for it
-//!   ([`Transactions::await_rollbacks`]).
+//! - No other transaction here has locks, but on the rows that it has changed, by its id. A drop or a truncation does not wait for it,
+//!   because what is gone needs nothing taken back. Who has to find no unfinished change in a table locks that, and waits
+//!   for it then ([`Transactions::await_rollbacks`]). A call that is no part of a transaction is not kept out by that lock: whether
+//!   one was handed over meanwhile is counted ([`Rollbacks::handed_over`]).
 //! - What cannot be taken back yet, because the disk is full or a page cannot be read, is tried again from time to time,
 //!   and the others go on meanwhile. Closing leaves what is left to the next opening.
 //!
 //! **May touch.** `system`, `tree` and what is below, the rest of this floor.
 
+use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{
@@ -32,6 +34,8 @@ use crate::{
     sync::{Arc, Bug, Event, Mutex, Rank, planted},
 };
 
+/// How soon what could not go on is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
 /// Records that a step takes back.
 const RECORDS_A_STEP: usize = 64;
 /// Records that a step of a search looks at.
@@ -51,6 +55,8 @@ pub struct Rollbacks {
 struct State {
     searches: VecDeque<Search>,
     waiting: VecDeque<Waiting>,
+    /// How often a transaction was handed over that has changed a table, by its clustered tree.
+    handed_over: BTreeMap<SpaceId, u64>,
 }
 
 /// Looks for the records of a stream's unfinished transactions.
@@ -60,6 +66,8 @@ struct Search {
     at: u64,
     end: u64,
     found: BTreeMap<TrxId, Found>,
+    /// Not before this time.
+    due: Duration,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -76,8 +84,16 @@ struct Waiting {
     trx: Option<Suspended>,
     /// The record at which it goes on; none before it has begun.
     from: Option<UndoPos>,
-    /// Tables with changes that no lock tells of.
+    /// The tables with changes of it.
     touched: BTreeSet<SpaceId>,
+    /// Not before this time.
+    due: Duration,
+}
+
+impl Waiting {
+    fn new(trx: Suspended, touched: BTreeSet<SpaceId>) -> Self {
+        Self { id: trx.id(), trx: Some(trx), from: None, touched, due: Duration::ZERO }
+    }
 }
 
 impl Rollbacks {
@@ -97,14 +113,23 @@ impl Rollbacks {
         state.waiting.len() + state.searches.iter().map(|search| search.found.len()).sum::<usize>()
     }
 
-    /// A transaction whose locks tell of it.
-    pub(super) fn add(&self, trx: Suspended) {
-        let waiting = Waiting { id: trx.id(), trx: Some(trx), from: None, touched: BTreeSet::new() };
-        self.state.lock().waiting.push_back(waiting);
+    /// Hands a transaction over that could not be taken back at once, with the tables that it has changed.
+    pub(super) fn add(&self, trx: Suspended, touched: BTreeSet<SpaceId>) {
+        let mut state = self.state.lock();
+        for space in &touched {
+            *state.handed_over.entry(*space).or_default() += 1;
+        }
+        state.waiting.push_back(Waiting::new(trx, touched));
+        drop(state);
         self.wake.notify();
     }
 
-    /// The transactions that may have changed a table, and that no lock tells of.
+    /// How often a transaction was handed over that has changed a table.
+    pub fn handed_over(&self, space: SpaceId) -> u64 {
+        self.state.lock().handed_over.get(&space).copied().unwrap_or_default()
+    }
+
+    /// The transactions here that may have changed a table.
     fn in_the_way(&self, space: SpaceId) -> Vec<TrxId> {
         let state = self.state.lock();
         let searched = state.searches.iter().flat_map(|search| search.found.keys());
@@ -112,20 +137,24 @@ impl Rollbacks {
         searched.copied().chain(waiting.map(|waiting| waiting.id)).collect()
     }
 
-    /// Takes the next one in hand: a search, else a transaction.
-    fn next(&self) -> Option<Next> {
+    /// Takes the next one in hand that is due: a search, else a transaction. It stands first then.
+    fn next(&self, now: Duration) -> Option<Next> {
         let mut state = self.state.lock();
-        if let Some(search) = state.searches.front() {
-            return Some(Next::Search(search.clone()));
+        if let Some(at) = state.searches.iter().position(|search| search.due <= now) {
+            state.searches.rotate_left(at);
+            return state.searches.front().cloned().map(Next::Search);
         }
+        let at = state.waiting.iter().position(|waiting| waiting.due <= now)?;
+        state.waiting.rotate_left(at);
         let waiting = state.waiting.front_mut()?;
         let trx = waiting.trx.take().expect("there is one worker");
         Some(Next::Transaction(trx, waiting.from))
     }
 
-    /// What has failed is tried again when all others had their turn.
-    fn search_failed(&self) {
-        self.state.lock().searches.rotate_left(1);
+    fn is_any_due(&self, now: Duration) -> bool {
+        let state = self.state.lock();
+        state.searches.iter().any(|search| search.due <= now)
+            || state.waiting.iter().any(|waiting| waiting.due <= now)
     }
 }
 
@@ -160,6 +189,7 @@ impl Transactions {
                 at,
                 end: stream.end(),
                 found: BTreeMap::new(),
+                due: Duration::ZERO,
             });
             search.at = search.at.min(at);
             search.found.insert(trx, Found::default());
@@ -181,44 +211,44 @@ impl Transactions {
     fn resume_prepared(&self, id: TrxId, found: &Found) -> Result<()> {
         let name = self.active.prepared(id).expect("it was asked for before");
         let locker = self.active.locker(id, &self.row_locks).expect("it is active until it ends");
-        for space in &found.touched {
+        for space in found.touched.iter().filter(|_| !planted(Bug::PreparedUnlocked)) {
             let wanted = Wanted::Table(*space, TableMode::IntentionExclusive);
             self.row_locks.acquire(&locker, wanted, Patience::NoWait)?;
         }
-        self.prepared.found(name, Suspended::found(&self.active, id, found.last, true));
-        Ok(())
+        self.prepared.found(&name, Suspended::found(&self.active, id, found.last, true))
     }
 
     /// One step of the worker. Says whether there is more to do at once.
-    ///
-    /// # Errors
-    /// Damage, I/O, a full disk: it is tried again.
-    pub fn rollback_step(&self) -> Result<bool> {
-        match self.rollbacks.next() {
-            None => return Ok(false),
-            Some(Next::Search(search)) => self.search_on(search)?,
-            Some(Next::Transaction(trx, from)) => self.go_back(trx, from)?,
+    pub fn rollback_step(&self) -> bool {
+        let env = &self.ground.pool.ground().env;
+        let now = env.now();
+        match self.rollbacks.next(now) {
+            None => return false,
+            Some(Next::Search(search)) => self.search_on(search, now + PAUSE),
+            Some(Next::Transaction(trx, from)) => self.go_back(trx, from, now + PAUSE),
         }
-        Ok(self.rollbacks.count() > 0)
+        self.rollbacks.is_any_due(env.now())
     }
 
-    fn search_on(&self, mut search: Search) -> Result<()> {
-        let looked = self.look(&mut search).inspect_err(|_| self.rollbacks.search_failed())?;
-        if !looked {
-            self.rollbacks.state.lock().searches[0] = search;
-            return Ok(());
+    /// Goes on with the search that stands first; if it fails, at that time.
+    fn search_on(&self, mut search: Search, again: Duration) {
+        let looked = self.look(&mut search);
+        if looked.as_ref().is_ok_and(|is_over| *is_over) {
+            let found = search.found.into_iter().map(|(id, Found { last, touched })| {
+                Waiting::new(Suspended::found(&self.active, id, last, false), touched)
+            });
+            let found: Vec<_> = found.collect();
+            let mut state = self.rollbacks.state.lock();
+            state.searches.pop_front();
+            state.waiting.extend(found);
+            drop(state);
+            return self.rollbacks.moved.notify();
         }
-        let found = search.found.into_iter().map(|(id, Found { last, touched })| {
-            let trx = Some(Suspended::found(&self.active, id, last, false));
-            Waiting { id, trx, from: None, touched }
-        });
-        let found: Vec<_> = found.collect();
-        let mut state = self.rollbacks.state.lock();
-        state.searches.pop_front();
-        state.waiting.extend(found);
-        drop(state);
-        self.rollbacks.moved.notify();
-        Ok(())
+        if let Err(error) = looked {
+            tracing::warn!(%error, "the records of unfinished transactions cannot be found yet");
+            search.due = again;
+        }
+        self.rollbacks.state.lock().searches[0] = search;
     }
 
     /// Looks at so many records more. Says whether these were the last.
@@ -244,25 +274,25 @@ impl Transactions {
         Ok(false)
     }
 
-    fn go_back(&self, trx: Suspended, mut from: Option<UndoPos>) -> Result<()> {
+    /// Goes on with the transaction that stands first; if that fails, at that time.
+    fn go_back(&self, trx: Suspended, mut from: Option<UndoPos>, again: Duration) {
         let id = trx.id();
         let (left, done) = Trx::resume(self, trx).go_back(&mut from, RECORDS_A_STEP);
         let mut state = self.rollbacks.state.lock();
         // Others were only added behind it.
-        let mut waiting = state.waiting.pop_front().expect("it stands first");
-        let has_ended = left.is_none();
-        (waiting.trx, waiting.from) = (left, from);
-        match &done {
-            _ if has_ended => {}
-            Ok(()) => state.waiting.push_front(waiting),
-            Err(_) => state.waiting.push_back(waiting),
-        }
-        drop(state);
-        if has_ended {
+        let waiting = state.waiting.front_mut().expect("it stands first");
+        if left.is_none() {
+            state.waiting.pop_front();
+            drop(state);
             self.rollbacks.moved.notify();
-            tracing::info!(trx = id.0, "a transaction is taken back");
+            return tracing::info!(trx = id.0, "a transaction is taken back");
         }
-        done
+        (waiting.trx, waiting.from) = (left, from);
+        if let Err(error) = done {
+            waiting.due = again;
+            drop(state);
+            tracing::warn!(trx = id.0, %error, "a transaction cannot be taken back yet");
+        }
     }
 
     /// Waits until nothing is left in a table of what recovery has found unfinished.
@@ -273,9 +303,11 @@ impl Transactions {
         let (env, at_most) = (&self.ground.pool.ground().env, self.lock_wait());
         let began = env.now();
         let is_clear = || self.rollbacks.in_the_way(space).is_empty();
-        env.wait_unhindered(&self.rollbacks.moved, at_most, &mut || is_clear());
+        env.wait_unhindered(&self.rollbacks.moved, at_most, &mut || {
+            is_clear() || planted(Bug::HandedOverUnseen)
+        });
         let in_the_way = self.rollbacks.in_the_way(space);
-        if in_the_way.is_empty() {
+        if in_the_way.is_empty() || planted(Bug::HandedOverUnseen) {
             return Ok(());
         }
         let in_the_way = InTheWay::new(in_the_way);

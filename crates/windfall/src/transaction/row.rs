@@ -586,7 +586,7 @@ impl<'e> Trx<'e> {
         let previous = self.previous(&tail);
         let mut record = Vec::with_capacity(UndoRecord::OVERFLOW_LENGTH);
         UndoRecord { trx: self.id(), previous, body }.encode(&mut record);
-        self.write_undo(&mut mtr, &mut tail, place, &record, 0);
+        self.write_undo(&mut mtr, &mut tail, place, &record, target.clustered.space().id(), 0);
         mtr.commit()?;
         drop(tail);
         // Between pieces the log may have to be waited for: a row's lock is all that is held.
@@ -707,7 +707,14 @@ impl<'e> Trx<'e> {
                 located.replace(&mut mtr, EntryHeader { flags, ..version }, stored);
             }
         }
-        self.write_undo(&mut mtr, &mut tail, place, &record, plan.planned.len());
+        self.write_undo(
+            &mut mtr,
+            &mut tail,
+            place,
+            &record,
+            target.clustered.space().id(),
+            plan.planned.len(),
+        );
         if last && plan.planned.is_empty() {
             self.log_end(&mut mtr);
         }

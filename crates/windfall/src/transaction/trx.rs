@@ -25,6 +25,7 @@ use super::{
     Transactions,
     active::{Active, Ending, ReadView},
     locks::{Locker, RowName},
+    notes_most,
     stream::{Place, Stream, Tail},
     undo_record::Body,
     way_back::{self, LOG_AN_ENTRY, LOG_OF_END, WayBack},
@@ -40,8 +41,6 @@ use crate::{
     sync::{Arc, Bug, planted},
 };
 
-/// What is kept of a checkpoint's group, in bytes, for transactions that begin meanwhile.
-const NOTES_KEPT: usize = 1024;
 /// The part of the log that may be promised to one transaction between its calls.
 const STANDING: u64 = 16;
 
@@ -61,6 +60,8 @@ pub struct Suspended {
     way_back: u64,
     /// What was promised of that, and stands.
     promised: u64,
+    /// The tables that it has changed, by their clustered trees, but for temporary ones.
+    touched: SmallVec<[SpaceId; 2]>,
     /// It is prepared, and the log says so.
     prepared: bool,
     /// Its locks, once it has any.
@@ -282,7 +283,11 @@ impl<'e> Trx<'e> {
     pub fn reserve(&self, tail: &mut Tail<'_>, bytes: usize) -> Result<()> {
         tail.reserve(bytes)?;
         if tail.durability() == Durability::Logged && self.previous(tail) == UndoPos::NONE {
-            self.floor.active.note_first(self.state.id, tail.position(), self.floor.log_of_notes())?;
+            self.floor.active.note_first(
+                self.state.id,
+                tail.position(),
+                notes_most(&self.floor.ground.pool),
+            )?;
         }
         Ok(())
     }
@@ -300,15 +305,24 @@ impl<'e> Trx<'e> {
 
     /// Writes an undo record into its place, in the mini-transaction that makes the change.
     ///
-    /// `entries` are the secondary ones that it names.
+    /// `table` is the clustered tree, and `entries` are the secondary ones that it names.
     pub fn write_undo(
         &mut self,
         mtr: &mut Mtr<'_>,
         tail: &mut Tail<'_>,
         place: Place,
         record: &[u8],
+        table: SpaceId,
         entries: usize,
     ) {
+        // Mostly it is the one of the record before.
+        let touched = &mut self.state.touched;
+        if tail.durability() == Durability::Logged
+            && touched.last() != Some(&table)
+            && !touched.contains(&table)
+        {
+            touched.push(table);
+        }
         let pos = tail.write(mtr, place, record);
         let last = match tail.durability() {
             Durability::Logged => self.state.logged.as_mut().map(|(_, last)| last),
@@ -366,22 +380,27 @@ impl<'e> Trx<'e> {
         let _room = log.admit(LOG_OF_END)?;
         self.promise(LOG_OF_END)?;
         self.lengthen_way_back(LOG_OF_END);
-        self.floor.active.set_prepared(self.state.id, Some(name), self.floor.log_of_notes())?;
+        self.floor.active.set_prepared(self.state.id, Some(name), notes_most(&self.floor.ground.pool))?;
         let end = self.log_prepared(name)?;
         self.state.prepared = true;
         Ok(end)
     }
 
-    /// It is not prepared any more: what was taken back in part must not be committed after a crash.
-    fn revoke(&mut self) -> Result<()> {
-        if self.state.prepared && !planted(Bug::PreparedWhileTakenBack) {
-            let _room = self.way_back.room(self.floor, LOG_OF_END)?;
-            // First here: a checkpoint that looks in between leaves the rest to the record, which lies above its floor.
-            self.floor.active.set_prepared(self.state.id, None, 0)?;
-            self.log_prepared(&[])?;
-            self.state.prepared = false;
+    /// It is not prepared any more: what was taken back in part must not be committed after a crash. Gives the LSN from which
+    /// on nobody finds it prepared; [`Lsn::ZERO`] if it was not.
+    ///
+    /// # Errors
+    /// A full disk: it is prepared still.
+    pub fn revoke(&mut self) -> Result<Lsn> {
+        if !self.state.prepared || planted(Bug::PreparedWhileTakenBack) {
+            return Ok(Lsn::ZERO);
         }
-        Ok(())
+        let _room = self.way_back.room(self.floor, LOG_OF_END)?;
+        // First here: a checkpoint that looks in between leaves the rest to the record, which lies above its floor.
+        self.floor.active.set_prepared(self.state.id, None, 0)?;
+        let end = self.log_prepared(&[])?;
+        self.state.prepared = false;
+        Ok(end)
     }
 
     fn log_prepared(&self, name: &[u8]) -> Result<Lsn> {
@@ -462,7 +481,14 @@ impl<'e> Trx<'e> {
         self.promise = None;
         let id = self.state.id;
         tracing::warn!(trx = id.0, %error, "a transaction could not be taken back at once");
-        self.floor.rollbacks.add(core::mem::take(&mut self.state));
+        let mut state = core::mem::take(&mut self.state);
+        state.locker = None;
+        let touched = core::mem::take(&mut state.touched);
+        self.floor.rollbacks.add(state, touched.into_iter().collect());
+        // Only what it has changed stays locked, as after a crash: no statement waits for it.
+        if let Some(locker) = self.floor.active.take_locker(id) {
+            self.floor.row_locks.end(&locker);
+        }
         TransactionError::RollingBack { trx: id, why: error.to_string().into() }.into()
     }
 
@@ -633,11 +659,6 @@ impl Transactions {
     pub(super) fn tree(&self, space: SpaceId) -> Option<Tree> {
         let space = self.ground.pool.space(space).filter(|space| !space.is_dropped())?;
         Some(Tree::new(self.ground.pool.clone(), space, self.no_hash.clone()))
-    }
-
-    /// What a checkpoint may note of the transactions, in bytes: one group, with room for some that begin meanwhile.
-    fn log_of_notes(&self) -> usize {
-        self.ground.pool.ground().log.max_group() - NOTES_KEPT
     }
 
     /// The transactions that have begun and not ended.

@@ -50,7 +50,7 @@ impl WayBack {
         match self {
             Self::Promised => Ok(None),
             // Where there is no room to wait for, there may be what is kept for work that makes some.
-            Self::Asks => log.admit(bytes).or_else(|_| log.admit_drop(bytes)).map(Some),
+            Self::Asks => log.admit(bytes).or_else(|_| log.admit_way_back(bytes)).map(Some),
         }
     }
 }

@@ -145,10 +145,16 @@ impl Many {
             let xid = [&[u8::from(self.commits)][..], &env.random().to_le_bytes()].concat();
             trx.prepare(&xid)?;
             env.settle(3);
-            if goes {
+            let done = if goes {
                 drop((trx, tables));
-                return end_prepared(db, &xid);
-            }
+                end_prepared(db, &xid)
+            } else if self.commits {
+                trx.commit()
+            } else {
+                trx.rollback()
+            };
+            // What could not be ended waits for its name. The step has failed then, and nothing of it is to come later.
+            return done.inspect_err(|_| drop(db.rollback_prepared(&xid)));
         }
         if self.commits { trx.commit() } else { trx.rollback() }
     }

@@ -1,12 +1,14 @@
 //! Rollbacks that go on while the database is open.
 
+use std::sync::Arc;
+
 use windfall::{
     Database, Error, IndexOptions, Table, TableOptions,
     disk::{
-        FileName,
+        Disk, FileName, Folder,
         simulated::{SimulatedDisk, Survive},
     },
-    env::{Env, SimulatedEnv},
+    env::SimulatedEnv,
     error::{LockError, TransactionError},
     ids::SpaceId,
 };
@@ -45,6 +47,12 @@ fn is_as_before(table: &Table) -> bool {
     rows.len() == usize::from(ROWS)
         && rows.iter().all(|(_, value)| *value == [1; 100])
         && by_index.count() == rows.len()
+}
+
+/// So small that it keeps no log for the way back of a long transaction.
+fn with_a_small_log(disk: &SimulatedDisk, env: &SimulatedEnv) -> Database {
+    let options = options().log_size(1 << 20);
+    Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options, &|_| {}).unwrap()
 }
 
 fn settle(db: &Database, env: &SimulatedEnv) {
@@ -174,16 +182,52 @@ fn a_page_that_cannot_be_read_holds_up_one_rollback_and_nobody_else() {
     }
 }
 
+/// A page of undo is the trouble of those alone whose records it may have.
+#[test]
+fn a_search_that_cannot_go_on_holds_up_no_other_rollback() {
+    let (disk, env) = (cut_amid_a_long_transaction(), SimulatedEnv::new(2));
+    let aside = simulated(&disk.survivor(Survive::Everything), &SimulatedEnv::new(0));
+    let trees: Vec<u64> = aside.check().unwrap().trees.iter().map(|tree| tree.space).collect();
+    drop(aside);
+    let undo = disk.list(Folder::Data).unwrap().into_iter().filter(
+        |file| matches!(file, FileName::Data(space) if *space != SpaceId::CATALOG && !trees.contains(&space.0)),
+    );
+    let undo: Vec<FileName> = undo.collect();
+    assert!(!undo.is_empty());
+    let pages = || undo.iter().flat_map(|file| (0..64).map(|page| (*file, page * 4096)));
+    let db = with_a_small_log(&disk, &env);
+    pages().for_each(|(file, offset)| disk.make_unreadable(file, offset));
+    env.settle(2_000);
+    assert_eq!(db.metrics().rollbacks_pending, 1, "the search needs none of these pages");
+    let other = db.table("other").unwrap();
+    let trx = begin(&db, LEVELS[2]);
+    let within = other.within(&trx);
+    // Round by round, so that its way back is longer than a segment.
+    for round in 0..4 {
+        (0..ROWS).for_each(|n| within.put(&n.to_be_bytes(), &[3 + round; 100]).unwrap());
+    }
+    disk.full_from(Some(0));
+    let done = trx.rollback();
+    assert!(matches!(done, Err(Error::Transaction(TransactionError::RollingBack { .. }))), "{done:?}");
+    assert_eq!(db.metrics().rollbacks_pending, 2);
+    disk.full_from(None);
+    env.settle(10_000);
+    assert_eq!(db.metrics().rollbacks_pending, 1, "it waits for the search");
+    other.put(&[0, 0], &[1; 100]).unwrap();
+    assert!(is_as_before(&other));
+    pages().for_each(|(file, offset)| disk.make_readable(file, offset));
+    env.settle(10_000);
+    settle(&db, &env);
+    assert!(is_as_before(&db.table("t").unwrap()));
+}
+
 /// A transaction with more undo than log is kept for, on a disk that is full.
 #[test]
 fn what_a_full_disk_keeps_from_its_way_back_goes_on_when_there_is_room() {
-    let small = options().log_size(1 << 20);
     let (mut handed_over, mut at_once) = (0, 0);
     for seed in 0..30 {
         let (disk, env) = (SimulatedDisk::new(seed), SimulatedEnv::new(seed));
-        let shared: (_, std::sync::Arc<dyn Env>) =
-            (std::sync::Arc::new(disk.clone()), std::sync::Arc::new(env.clone()));
-        let db = Database::open_on(shared.0, shared.1, &small, &|_| {}).unwrap();
+        let db = with_a_small_log(&disk, &env);
         let table = db
             .create_table("t", TableOptions::default().index("first", IndexOptions::on_value(0..1)))
             .unwrap();
@@ -207,8 +251,16 @@ fn what_a_full_disk_keeps_from_its_way_back_goes_on_when_there_is_room() {
             Err(error) => panic!("seed {seed}: {error}"),
         }
         env.settle(100);
+        if seed % 3 == 0 {
+            // What makes room waits for nothing that goes back.
+            db.drop_table("t").unwrap();
+        }
         disk.full_from(None);
         env.settle(3_000);
+        if seed % 3 == 0 {
+            settle(&db, &env);
+            continue;
+        }
         table.put(&[0, 0], &[1; 100]).unwrap();
         assert!(is_as_before(&table), "seed {seed}");
         settle(&db, &env);

@@ -5,6 +5,8 @@
 mod background;
 mod crowds;
 mod ends;
+#[path = "../guard/mod.rs"]
+mod guard;
 mod prepared;
 mod statements;
 mod views;

@@ -9,7 +9,7 @@ use windfall::{
     error::{LockError, TransactionError},
 };
 
-use super::{LEVELS, begin, options, pairs, rows, simulated, table};
+use super::{LEVELS, begin, guard::whole, options, pairs, rows, simulated, table};
 
 fn names(db: &Database) -> Vec<(Vec<u8>, bool)> {
     db.prepared().into_iter().map(|one| (one.xid, one.in_use)).collect()
@@ -207,6 +207,8 @@ enum Known {
 /// coordinator asks for what is prepared, and ends it as it will.
 #[test]
 fn what_is_prepared_survives_every_crash_and_what_has_ended_does_not_come_back() {
+    let test = "prepared::what_is_prepared_survives_every_crash_and_what_has_ended_does_not_come_back";
+    let _again = whole("transactions", test);
     let (mut points, mut found_prepared, mut found_ended) = (0, 0, 0);
     for seed in 1..4 {
         let disk = SimulatedDisk::new(seed);
@@ -286,9 +288,95 @@ fn what_is_prepared_survives_every_crash_and_what_has_ended_does_not_come_back()
     );
 }
 
+/// A crash amid a prepared transaction that has changed a row of each table, and how the database is opened then.
+fn cut_when_prepared() -> SimulatedDisk {
+    let (disk, _, db) = database();
+    let tables = ["one", "two"].map(|name| db.create_table(name, TableOptions::default()).unwrap());
+    tables.iter().for_each(|table| table.put(b"a", b"before").unwrap());
+    let trx = begin(&db, LEVELS[2]);
+    tables.iter().for_each(|table| table.within(&trx).put(b"a", b"after").unwrap());
+    trx.prepare(b"first").unwrap();
+    db.checkpoint().unwrap();
+    disk.crash();
+    disk.restart(Survive::Everything)
+}
+
+#[test]
+fn after_a_crash_its_rows_and_tables_are_locked_until_its_end() {
+    for commits in [true, false] {
+        let (disk, env) = (cut_when_prepared(), SimulatedEnv::new(2));
+        let db = simulated(&disk, &env);
+        db.set_lock_wait_timeout(core::time::Duration::from_millis(100));
+        env.settle(500);
+        let id = db.prepared()[0].id;
+        let refused = |what: &str, done: Result<(), Error>| match done {
+            Err(Error::Lock(LockError::TimedOut { in_the_way, .. })) => {
+                assert_eq!(in_the_way.ids(), [id], "{what}")
+            }
+            done => panic!("{what}: {done:?}"),
+        };
+        let index = || windfall::IndexOptions::on_value(0..1);
+        for name in ["one", "two"] {
+            let table = db.table(name).unwrap();
+            assert_eq!(table.get(b"a").unwrap(), Some(b"before".to_vec()));
+            refused("put", table.put(b"a", b"other"));
+            refused("drop", db.drop_table(name).map(drop));
+            refused("truncate", db.truncate_table(name).map(drop));
+            refused("index", db.create_index(name, "i", index()));
+            table.put(b"b", b"beside").unwrap();
+        }
+        end(&db, b"first", commits);
+        for name in ["one", "two"] {
+            let expected = if commits { b"after".to_vec() } else { b"before".to_vec() };
+            assert_eq!(db.table(name).unwrap().get(b"a").unwrap(), Some(expected));
+        }
+        db.create_index("one", "i", index()).unwrap();
+        db.truncate_table("two").unwrap();
+        db.drop_tables(&["one", "two"]).unwrap();
+    }
+}
+
+/// On a full disk it is rolled back, or stays prepared, and keeps its name.
+#[test]
+fn a_full_disk_leaves_it_prepared_or_lets_it_go() {
+    let (mut stayed, mut went) = (0, 0);
+    for seed in 0..40 {
+        let (disk, env) = (cut_when_prepared(), SimulatedEnv::new(seed));
+        let db = simulated(&disk, &env);
+        let table = db.create_table("filler", TableOptions::default()).unwrap();
+        // As much as brings the end of the log somewhere in a segment.
+        (0..seed * 7).for_each(|n| table.put(&n.to_be_bytes(), &[1; 900]).unwrap());
+        disk.full_from(Some(0));
+        for n in 0..10_000_u64 {
+            if table.put(&n.to_be_bytes(), &[2; 3000]).is_err() {
+                break;
+            }
+        }
+        let is_listed = match db.rollback_prepared(b"first") {
+            Ok(()) | Err(Error::Transaction(TransactionError::RollingBack { .. })) => false,
+            Err(Error::Disk(_)) => true,
+            Err(error) => panic!("seed {seed}: {error}"),
+        };
+        assert_eq!(!db.prepared().is_empty(), is_listed);
+        (stayed, went) = (stayed + u64::from(is_listed), went + u64::from(!is_listed));
+        let other = begin(&db, LEVELS[2]);
+        assert_eq!(other.prepare(b"first").is_err(), is_listed);
+        drop(other);
+        disk.full_from(None);
+        env.settle(2_000);
+        if is_listed {
+            db.rollback_prepared(b"first").unwrap();
+        }
+        assert_eq!(db.table("one").unwrap().get(b"a").unwrap(), Some(b"before".to_vec()));
+        db.check().unwrap();
+    }
+    println!("{stayed} stayed prepared, {went} were rolled back");
+}
+
 /// Its way back is longer than the log's buffer: a part of it is durable when the rest is not.
 #[test]
 fn what_was_taken_back_in_part_is_not_prepared_any_more() {
+    let _again = whole("transactions", "prepared::what_was_taken_back_in_part_is_not_prepared_any_more");
     const ROWS: u16 = 2_000;
     let (disk, _, db) = database();
     let t = db.create_table("t", TableOptions::default()).unwrap();

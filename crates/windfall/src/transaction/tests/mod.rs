@@ -191,7 +191,7 @@ impl Base {
         }
         checkpointer.recovered(transactions.clone());
         transactions.roll_back_unfinished()?;
-        while transactions.rollback_step()? {}
+        while transactions.rollback_step() {}
         let (pool2, system2) = (pool.clone(), system.clone());
         let record = move || {
             let _ = record_files(&pool2, &system2);
