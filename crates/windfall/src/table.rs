@@ -15,7 +15,7 @@ use crate::{
     catalog::{self, Call, Shape},
     cursor::{Cursor, Reader, intention},
     engine::Engine,
-    error::{Error, Owner, Result, SchemaError, TransactionError, UsageError},
+    error::{Error, LockError, Owner, Result, SchemaError, TransactionError, UsageError},
     ids::{Lsn, SpaceId, TrxId},
     index::Index,
     range::{Bounds, Range},
@@ -146,7 +146,11 @@ impl Table {
                 Err(Stop::Failed(error)) => return Err(error),
                 Err(Stop::Blocked(blocked)) => {
                     let patience = Patience::of(self.engine.lock_wait());
-                    self.engine.transactions.await_lock(&mut trx, blocked, patience)?;
+                    match self.engine.transactions.await_lock(&mut trx, blocked, patience) {
+                        // It has done nothing yet, and begins anew as if it had not waited.
+                        Err(Error::Lock(LockError::Deadlock(_))) => trx.give_way(),
+                        done => done?,
+                    }
                 }
             }
         }

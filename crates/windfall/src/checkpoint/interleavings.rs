@@ -131,7 +131,7 @@ fn what_has_ended_is_not_found_unfinished() {
         trx.reserve(&mut tail, record.len()).unwrap();
         let mut mtr = Mtr::begin(&pool).unwrap();
         let place = tail.prepare(&mut mtr, record.len()).unwrap();
-        trx.write_undo(&mut mtr, &mut tail, place, &record, 0);
+        trx.write_undo(&mut mtr, &mut tail, place, &record, SpaceId(7), 0);
         mtr.commit().unwrap();
         drop(tail);
         // Nothing but the transaction keeps the floor down.

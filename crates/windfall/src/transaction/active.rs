@@ -47,6 +47,11 @@ pub struct Horizon {
 }
 
 impl Horizon {
+    /// Whether this transaction had ended, and all before it.
+    pub fn covers_all_up_to(&self, trx: TrxId) -> bool {
+        trx < self.low
+    }
+
     /// Whether the transaction had ended.
     pub fn covers(&self, trx: TrxId) -> bool {
         trx < self.low || trx < self.high && self.active.binary_search(&trx).is_err()

@@ -11,7 +11,8 @@
 //! whoever changes the row finds what it has seen; when it is not to be had, the record is deferred. A step looks at
 //! so many records and frees so many pages: a record whose chain is longer is purged again by the next step, and
 //! the lock is given back meanwhile. A stream is walked in order; the records of an active transaction are left behind, and
-//! purged by walking that transaction's own records once it has ended. So it keeps the slices it wrote to, and no
+//! purged by walking that transaction's own records once it has ended. A slice of which it is known that nothing in it is to be
+//! purged is passed over without being read. So it keeps the slices it wrote to, and no
 //! others; slices go in any order. The stream of a session's temporary tables is purged by the calls on these, each as far
 //! as it goes.
 //!
@@ -371,6 +372,19 @@ impl Transactions {
     fn pass(&self, stream: &Stream, horizon: &Horizon, state: &mut State, left: &mut Left) -> Result<()> {
         while left.records > 0 && state.deferred.len() < DEFERRED_MOST {
             let end = stream.end();
+            let slice = state.at / stream.slice_bytes();
+            let sealed = stream.sealed(slice);
+            if let Some(sealed) = sealed
+                && sealed.leaves_nothing
+                && horizon.covers_all_up_to(sealed.youngest)
+            {
+                // Whose walk is to come needs each record to find the one before; perhaps it has one here.
+                for (_, slices) in state.left.range_mut(..=sealed.youngest) {
+                    slices.insert(slice);
+                }
+                state.at = (slice + 1) * stream.slice_bytes();
+                continue;
+            }
             let Some(at) = stream.next_record(state.at)? else {
                 state.at = state.at.max(end);
                 break;

@@ -10,7 +10,8 @@
 //! but to mark records as taken back: the first append begins a new one. A slice is made by the purge worker once the
 //! one before is half full, so that no writer waits for the system tree, which a statement may be changing; only who
 //! fills a slice faster than that makes the next one itself. The newest slice is never dropped, as it remembers how
-//! far the stream has come. Slices of a temporary stream are logged nowhere, and gone with the process.
+//! far the stream has come. Of a slice that was filled by this process it is known whether anything in it is to be purged: if
+//! not, purge passes over it as a whole. Slices of a temporary stream are logged nowhere, and gone with the process.
 //!
 //! **May touch.** `system`, `mtr`, `buffer` and what is below.
 //!
@@ -89,6 +90,8 @@ pub struct Stream {
     tail: Mutex<End>,
     /// Up to here records are readable, or will be when a latch is released.
     end: AtomicU64,
+    /// What is known of full slices that this process has written.
+    sealed: Mutex<BTreeMap<u64, Sealed>>,
     /// What purge has done here.
     pub(super) purge: super::purge::StreamPurge,
 }
@@ -100,6 +103,17 @@ struct End {
     next: u64,
     /// The newest slice.
     newest: Option<(u64, Arc<Space>)>,
+    /// The slice that is being written, and what is known of it.
+    open: Option<(u64, Sealed)>,
+}
+
+/// What is known of a slice without reading it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sealed {
+    /// The youngest transaction with a record in it.
+    pub youngest: TrxId,
+    /// Whether none of its records leaves anything to purge.
+    pub leaves_nothing: bool,
 }
 
 /// A record as it lies in the stream.
@@ -165,8 +179,9 @@ impl Stream {
             number,
             durability,
             slices: Mutex::new(Rank::Leaf, slices),
-            tail: Mutex::new(Rank::Undo, End { next, newest }),
+            tail: Mutex::new(Rank::Undo, End { next, newest, open: None }),
             end: AtomicU64::new(next),
+            sealed: Mutex::new(Rank::Leaf, BTreeMap::new()),
             purge: super::purge::StreamPurge::new(oldest),
         }
     }
@@ -188,6 +203,11 @@ impl Stream {
     /// Bytes of a slice.
     pub(super) fn slice_bytes(&self) -> u64 {
         PAGES * self.page_bytes()
+    }
+
+    /// What is known of a slice; nothing of one that is being written, or was by another process.
+    pub(super) fn sealed(&self, slice: u64) -> Option<Sealed> {
+        self.sealed.lock().get(&slice).copied()
     }
 
     /// The undo position of a byte of this stream.
@@ -391,6 +411,7 @@ impl Stream {
             end = mtr.commit()?;
         }
         self.slices.lock().remove(&slice);
+        self.sealed.lock().remove(&slice);
         self.ground.pool.detach(&space, end);
         Ok(true)
     }
@@ -516,6 +537,28 @@ impl Tail<'_> {
         Ok(place)
     }
 
+    /// Notes what the slices of a record that lies there hold now.
+    fn note(&mut self, at: u64, record: &[u8]) {
+        let trx = UndoRecord::trx_of(record).expect("it was encoded just now");
+        let leaves_nothing = UndoRecord::leaves_nothing(record);
+        let [first, last] = [at, self.end.next - 1].map(|at| at / self.stream.slice_bytes());
+        for slice in first..=last {
+            let of = |seen: Sealed| Sealed {
+                youngest: seen.youngest.max(trx),
+                leaves_nothing: seen.leaves_nothing && leaves_nothing,
+            };
+            self.end.open = Some(match self.end.open.take() {
+                Some((open, seen)) if open == slice => (slice, of(seen)),
+                before => {
+                    if let Some((full, seen)) = before {
+                        self.stream.sealed.lock().insert(full, seen);
+                    }
+                    (slice, Sealed { youngest: trx, leaves_nothing })
+                }
+            });
+        }
+    }
+
     /// Writes a record into its place. Gives its position.
     pub fn write(&mut self, mtr: &mut Mtr<'_>, place: Place, record: &[u8]) -> UndoPos {
         let mut bytes = Vec::with_capacity(HEAD + record.len());
@@ -541,6 +584,7 @@ impl Tail<'_> {
         }
         debug_assert!(rest.is_empty(), "the place is as long as the record");
         self.end.next = place.at + bytes.len() as u64;
+        self.note(place.at, record);
         self.stream.end.store(self.end.next, Release);
         if place.enters {
             // There is a slice's worth to purge, or the next slice to be made.

@@ -486,10 +486,14 @@ impl<'e> Trx<'e> {
         let touched = core::mem::take(&mut state.touched);
         self.floor.rollbacks.add(state, touched.into_iter().collect());
         // Only what it has changed stays locked, as after a crash: no statement waits for it.
-        if let Some(locker) = self.floor.active.take_locker(id) {
-            self.floor.row_locks.end(&locker);
-        }
+        self.floor.forget_locks(id);
         TransactionError::RollingBack { trx: id, why: error.to_string().into() }.into()
+    }
+
+    /// Gives up its locks but those on what it has changed.
+    pub fn give_way(&mut self) {
+        self.state.locker = None;
+        self.floor.forget_locks(self.state.id);
     }
 
     /// Why a part of it could not be taken back. All of it is, then, when it is dropped.
@@ -659,6 +663,13 @@ impl Transactions {
     pub(super) fn tree(&self, space: SpaceId) -> Option<Tree> {
         let space = self.ground.pool.space(space).filter(|space| !space.is_dropped())?;
         Some(Tree::new(self.ground.pool.clone(), space, self.no_hash.clone()))
+    }
+
+    /// Takes the locks of a transaction away, but those on what it has changed: who wants that makes them anew.
+    fn forget_locks(&self, trx: TrxId) {
+        if let Some(locker) = self.active.take_locker(trx) {
+            self.row_locks.end(&locker);
+        }
     }
 
     /// The transactions that have begun and not ended.

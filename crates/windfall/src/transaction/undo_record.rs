@@ -155,10 +155,14 @@ impl Fields<'_> {
     }
 
     fn bytes(&mut self) -> Result<Vec<u8>, &'static str> {
+        self.skip_bytes().map(<[u8]>::to_vec)
+    }
+
+    fn skip_bytes(&mut self) -> Result<&[u8], &'static str> {
         let length = self.u32()?;
         let (bytes, rest) = self.0.split_at_checked(length as usize).ok_or(SHORT)?;
         self.0 = rest;
-        Ok(bytes.to_vec())
+        Ok(bytes)
     }
 
     fn header(&mut self) -> Result<EntryHeader, &'static str> {
@@ -184,6 +188,29 @@ impl Fields<'_> {
 }
 
 impl UndoRecord {
+    /// Whether an encoded record leaves nothing to purge, be it in force or taken back: no entry is marked as deleted by it, and
+    /// no chain is replaced.
+    pub fn leaves_nothing(bytes: &[u8]) -> bool {
+        let mut fields = Fields(bytes);
+        let mut read = || {
+            let kind = fields.u8()?;
+            fields.chunk::<{ FIXED - 1 }>()?;
+            if kind != INSERT && kind != UPDATE {
+                return Ok(false);
+            }
+            fields.skip_bytes()?;
+            if kind == UPDATE {
+                let before = fields.header()?;
+                if before.is_deleted() || before.is_overflow() {
+                    return Ok(false);
+                }
+                fields.skip_bytes()?;
+            }
+            Ok::<_, &'static str>(fields.u32()? == 0)
+        };
+        read().unwrap_or(false)
+    }
+
     /// The longest that the record of a row change gets, in bytes.
     pub fn row_bound(key: usize, value: usize, touches: &[Touch]) -> usize {
         let touched: usize = touches.iter().map(|touch| 8 + 4 + touch.key.len() + 1 + HEADER).sum();

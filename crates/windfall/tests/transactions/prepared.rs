@@ -292,9 +292,13 @@ fn what_is_prepared_survives_every_crash_and_what_has_ended_does_not_come_back()
 fn cut_when_prepared() -> SimulatedDisk {
     let (disk, _, db) = database();
     let tables = ["one", "two"].map(|name| db.create_table(name, TableOptions::default()).unwrap());
-    tables.iter().for_each(|table| table.put(b"a", b"before").unwrap());
+    for table in &tables {
+        table.put(b"a", b"before").unwrap();
+    }
     let trx = begin(&db, LEVELS[2]);
-    tables.iter().for_each(|table| table.within(&trx).put(b"a", b"after").unwrap());
+    for table in &tables {
+        table.within(&trx).put(b"a", b"after").unwrap();
+    }
     trx.prepare(b"first").unwrap();
     db.checkpoint().unwrap();
     disk.crash();
@@ -311,7 +315,7 @@ fn after_a_crash_its_rows_and_tables_are_locked_until_its_end() {
         let id = db.prepared()[0].id;
         let refused = |what: &str, done: Result<(), Error>| match done {
             Err(Error::Lock(LockError::TimedOut { in_the_way, .. })) => {
-                assert_eq!(in_the_way.ids(), [id], "{what}")
+                assert_eq!(in_the_way.ids(), [id], "{what}");
             }
             done => panic!("{what}: {done:?}"),
         };
@@ -373,11 +377,13 @@ fn a_full_disk_leaves_it_prepared_or_lets_it_go() {
     println!("{stayed} stayed prepared, {went} were rolled back");
 }
 
+/// What one transaction changes whose way back is longer than the log's buffer.
+const ROWS: u16 = 2_000;
+
 /// Its way back is longer than the log's buffer: a part of it is durable when the rest is not.
 #[test]
 fn what_was_taken_back_in_part_is_not_prepared_any_more() {
     let _again = whole("transactions", "prepared::what_was_taken_back_in_part_is_not_prepared_any_more");
-    const ROWS: u16 = 2_000;
     let (disk, _, db) = database();
     let t = db.create_table("t", TableOptions::default()).unwrap();
     (0..ROWS).for_each(|n| t.insert(&n.to_be_bytes(), &[1; 100]).unwrap());

@@ -22,7 +22,7 @@ use crate::{
     checkpoint::Checkpointer,
     disk::{Disk, FileName, simulated::SimulatedDisk},
     env::{Env, Kind, Next, SimulatedEnv, Worker},
-    error::{Owner, Result, UsageError},
+    error::{Error, LockError, Owner, Result, UsageError},
     health::Health,
     ids::{Lsn, SpaceId, TrxId},
     log::{Control, ControlFile, Log, LogOptions, Record},
@@ -263,7 +263,7 @@ impl Base {
 
     /// What is wrong, if the table does not hold just these rows.
     pub fn compare(&self, model: &Rows) -> std::result::Result<(), String> {
-        let text = |error: crate::error::Error| error.to_string();
+        let text = |error: Error| error.to_string();
         let mut rows = Rows::new();
         let mut cursor = self.clustered.cursor();
         while cursor.next().map_err(text)? {
@@ -404,7 +404,13 @@ impl Transactions {
     }
 
     fn alone(&self, target: &RowTarget<'_>, key: &[u8], mut edit: Edit<'_>) -> Result<Option<Lsn>> {
-        unblocked(&mut Trx::new(self), |trx| trx.change(target, key, &mut edit, true))
+        let mut trx = Trx::new(self);
+        loop {
+            match unblocked(&mut trx, |trx| trx.change(target, key, &mut edit, true)) {
+                Err(Error::Lock(LockError::Deadlock(_))) => trx.give_way(),
+                done => return done,
+            }
+        }
     }
 }
 

@@ -73,6 +73,80 @@ fn slices_are_dropped_whole_and_trees_shrink() {
     assert_eq!(records, base.slices());
 }
 
+/// Where no key has changed and no long value, there is nothing to purge, and nobody reads through it.
+#[test]
+fn slices_with_nothing_to_purge_go_unread() {
+    let disk = SimulatedDisk::new(1);
+    let base = base(&disk);
+    let mut model = Rows::new();
+    churn(&base, &mut model, 1);
+    base.compare_purged(&model).unwrap();
+    let view = base.transactions.view();
+    let plain = super::RowTarget { secondaries: &[], ..base.target(&[]) };
+    let update = |n: u32, round: u8| {
+        // The keys of the indexes stay what they are.
+        let mut value = model[&key(n).to_vec()].clone();
+        value.resize(900, round);
+        base.transactions.write(&plain, &key(n), Value::Bytes(&value), Mode::Put).unwrap();
+        value
+    };
+    let mut last = Vec::new();
+    for round in 0..12 {
+        last = (0..300).map(|n| update(n, round)).collect();
+    }
+    model.extend((0..300).map(key).map(|key| key.to_vec()).zip(last));
+    base.purge_all();
+    let kept = base.slices();
+    assert!(kept > 8, "{kept} slices");
+    drop(view);
+    // Two steps for the last one, which is not full.
+    let mut steps = 0;
+    while base.transactions.purge_step().unwrap() {
+        steps += 1;
+    }
+    assert_eq!(base.slices(), 1);
+    assert!(steps <= 3, "{steps} steps for {kept} slices");
+    base.compare_purged(&model).unwrap();
+}
+
+/// A transaction that was left behind finds its way through slices that nobody else needs.
+#[test]
+fn what_a_walk_comes_through_stays_until_it_has() {
+    let disk = SimulatedDisk::new(1);
+    let base = base(&disk);
+    let mut model = Rows::new();
+    churn(&base, &mut model, 1);
+    base.compare_purged(&model).unwrap();
+    let plain = super::RowTarget { secondaries: &[], ..base.target(&[]) };
+    let secondaries = base.secondaries();
+    let target = base.target(&secondaries);
+    let fill = |model: &mut Rows, round: u8| {
+        for n in 0..300 {
+            let mut value = model[&key(n).to_vec()].clone();
+            value.resize(900, round);
+            base.transactions.write(&plain, &key(n), Value::Bytes(&value), Mode::Put).unwrap();
+            model.insert(key(n).to_vec(), value);
+        }
+    };
+    // It deletes a row, which is to be purged, and changes another one much later.
+    let mut trx = Trx::new(&base.transactions);
+    base.put(&key(1000), &row(1000, 1), Mode::Put).unwrap();
+    base.put(&key(1001), &row(1001, 1), Mode::Put).unwrap();
+    change(&mut trx, &target, &key(1000), None).unwrap();
+    fill(&mut model, 1);
+    base.purge_all();
+    let mut other = row(1001, 1);
+    other.resize(800, 7);
+    change(&mut trx, &plain, &key(1001), Some(&other)).unwrap();
+    model.insert(key(1001).to_vec(), other);
+    fill(&mut model, 2);
+    base.purge_all();
+    trx.commit().unwrap();
+    drop(trx);
+    base.compare_purged(&model).unwrap();
+    assert_eq!(base.slices(), 1);
+}
+
 #[test]
 fn an_unfinished_transaction_keeps_its_slices_and_no_others() {
     let disk = SimulatedDisk::new(1);
