@@ -10,6 +10,7 @@
 use std::{
     env, fs,
     io::{self, BufRead as _, IsTerminal as _, Read as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::mpsc::{self, Receiver, Sender},
     thread,
@@ -219,7 +220,7 @@ fn history() -> Result<PathBuf, String> {
     let folder = state.join("windfall");
     let path = folder.join("history");
     fs::create_dir_all(&folder)
-        .and_then(|()| fs::OpenOptions::new().create(true).append(true).open(&path))
+        .and_then(|()| fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&path))
         .map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(path)
 }

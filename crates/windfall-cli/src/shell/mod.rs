@@ -388,6 +388,7 @@ fn help(form: Option<&Form>) -> Answer {
         grid.line([form.word, form.does]);
     }
     let notes = "Quotes '...' and \"...\" hold a word with blanks, or any bytes by \\n \\t \\\\ \\' \\\" \\xHH. `help WORD` \
-                 tells the form.";
+                 tells the form.\n\
+                 Ctrl-C throws a line away, and amid a statement it ends the shell.";
     Answer::said(grid.text() + notes, json!({ "help": FORMS.iter().map(object).collect::<Vec<_>>() }))
 }

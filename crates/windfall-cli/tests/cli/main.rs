@@ -6,6 +6,7 @@ mod data;
 mod demo;
 mod load;
 mod refusals;
+mod shell;
 
 use std::{
     io::Write as _,
