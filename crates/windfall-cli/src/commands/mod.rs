@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** From the command line to the function that serves it.
 //!
-//! **Invariants.** Only a command that makes tables makes a database; every other refuses a folder without one. A
+//! **Invariants.** Only `create` and `load` make a database; every other command refuses a folder without one. A
 //! command that has opened a database closes it, also when it fails.
 //!
 //! **May touch.** Every module of the crate.

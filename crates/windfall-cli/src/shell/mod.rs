@@ -357,21 +357,23 @@ impl Shell<'_> {
         }
     }
 
-    /// Waits for statements that do not wait themselves. Says whether one was answered.
+    /// Waits for statements that do not wait themselves, after a signal only for a moment. Says whether one was answered.
     fn await_running(&mut self) -> bool {
         let (start, mut answered) = (Instant::now(), false);
         loop {
-            self.sessions.look(&self.db.lock_waits());
-            if self.sessions.running().next().is_none() || start.elapsed() > PATIENCE {
+            while let Ok(event) = self.events.try_recv() {
+                answered = true;
+                self.take(event);
+            }
+            let waits = self.db.lock_waits();
+            self.sessions.look(&waits);
+            let patient = start.elapsed() < PATIENCE || (waits.is_empty() && self.signal.is_none());
+            if !patient || self.sessions.running().next().is_none() {
                 return answered;
             }
-            match self.events.recv_timeout(LOOKS.1) {
-                Ok(event) => {
-                    answered = true;
-                    self.take(event);
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return answered,
+            if let Ok(event) = self.events.recv_timeout(LOOKS.1) {
+                answered = true;
+                self.take(event);
             }
         }
     }

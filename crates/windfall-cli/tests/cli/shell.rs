@@ -514,9 +514,9 @@ fn locks_and_numbers_are_shown() {
     }
 }
 
-/// The number of a child, for a signal.
-fn signal(child: &Child, name: &str) {
-    let number = child.id().to_string();
+/// Sends a signal to a process.
+fn signal(process: u32, name: &str) {
+    let number = process.to_string();
     assert!(Command::new("kill").args(["-s", name, &number]).status().unwrap().success());
 }
 
@@ -531,7 +531,7 @@ fn a_signal_ends_it_in_good_order() {
         let mut seen = [0; 27];
         out.read_exact(&mut seen).unwrap();
         assert_eq!(&seen, b"begun, repeatable read\nput\n");
-        signal(&child, name);
+        signal(child.id(), name);
         let mut rest = String::new();
         out.read_to_string(&mut rest).unwrap();
         let told = crate::told(&child.wait_with_output().unwrap());
@@ -558,7 +558,10 @@ impl Terminal {
             eprintln!("skipped: `script` of util-linux, which makes a pseudo-terminal, is not here");
             return None;
         }
-        let shell = format!("'{}' --db db shell", env!("CARGO_BIN_EXE_windfall"));
+        let shell = format!(
+            "stty -g; sh -c 'echo pid $$; exec \"$0\" --db db shell' '{}'; code=$?; stty -g; exit $code",
+            env!("CARGO_BIN_EXE_windfall")
+        );
         let mut child = Command::new("script")
             .args(["--quiet", "--return", "--flush", "--command", &shell, "/dev/null"])
             .current_dir(place.path())
@@ -691,4 +694,56 @@ fn without_a_place_for_the_history_it_works_and_says_so() {
     terminal.sees("windfall> ");
     terminal.types("quit\r");
     assert_eq!(terminal.ends(), 0);
+}
+
+#[test]
+fn a_signal_amid_a_line_leaves_the_terminal_as_it_was() {
+    let place = people();
+    let state = tempfile::tempdir().unwrap();
+    let Some(mut terminal) = Terminal::open(&place, state.path()) else { return };
+    let before = terminal.sees("\r\n");
+    terminal.sees("pid ");
+    let process = terminal.sees("\r\n").trim().parse().unwrap();
+    terminal.sees("windfall> ");
+    terminal.types("begin\r");
+    terminal.sees("windfall*> ");
+    terminal.types("put people a");
+    terminal.sees("people a");
+    signal(process, "TERM");
+    terminal.sees("the open transaction is rolled back\r\n");
+    terminal.sees("stopped by SIGTERM; what was open is rolled back\r\n");
+    assert_eq!(terminal.sees("\r\n"), before);
+    assert_eq!(terminal.ends(), 143);
+}
+
+#[test]
+fn a_table_of_a_program_takes_raw_values() {
+    let place = Place::new();
+    let options = windfall::Options::default().buffer_pool_size(16 << 20);
+    let db = windfall::Database::open(place.path().join("db"), options).unwrap();
+    db.create_table("raw", windfall::TableOptions::default()).unwrap();
+    db.close().unwrap();
+    place.says("put raw k 'a b'\nget raw k\n", &["put", "key value", "k a b", "1 row"]);
+    for fields in ["", "a b"] {
+        let told = place.shell(&format!("put raw k {fields}\n"));
+        assert_eq!(told.code, 1);
+        assert!(
+            told.err.contains("line 1: raw has no columns") && told.err.contains("one value"),
+            "{}",
+            told.err
+        );
+    }
+}
+
+#[test]
+fn an_answer_has_a_longest_length() {
+    let place = Place::new();
+    let long = "x".repeat(8 << 20);
+    let rows: String = (1..=9).map(|n| n.to_string() + "," + &long + "\n").collect();
+    place.feed(&["load", "t"], &("id,text\n".to_owned() + &rows)).served();
+    let told = place.shell("scan t\n");
+    assert_eq!((told.code, &told.out[..]), (1, ""));
+    assert!(told.err.contains("more than 64.0 MiB: give a limit"), "{}", told.err);
+    let told = place.shell("scan t limit 1\n").served();
+    assert!(told.out.len() > 8 << 20);
 }
