@@ -199,7 +199,10 @@ impl Shell<'_> {
                         Err(_) => return,
                     }
                 }
-                return;
+                if self.is_over() {
+                    return;
+                }
+                Ok(Answer::said("no statement is under way", json!({ "waited": true })))
             }
             Statement::Help(form) => Ok(help(form)),
             Statement::Quit => return,

@@ -7,6 +7,7 @@ mod demo;
 mod load;
 mod refusals;
 mod shell;
+mod terminal;
 
 use std::{
     io::Write as _,
