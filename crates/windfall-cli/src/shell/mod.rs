@@ -248,7 +248,9 @@ impl Shell<'_> {
                     self.take(event);
                 }
             }
-            if !(patient && self.sessions.running().next().is_some() || runs && waits.is_empty()) {
+            // A script goes the same way each time, however busy the machine is; people get their prompt back.
+            let lasts = waits.is_empty() && (runs || !self.input.is_terminal());
+            if self.sessions.running().next().is_none() || !(patient || lasts) {
                 break;
             }
             match self.events.recv_timeout(pause) {
