@@ -55,6 +55,8 @@ pub enum Command {
     },
     /// List the tables.
     Tables,
+    /// Work with one database, statement by statement: transactions, in several sessions side by side.
+    Shell(ShellArgs),
     /// Check every page, tree and file of a database that no process has open.
     Check,
     /// Wait for the end of the standard input, then remove files and folders.
@@ -71,6 +73,14 @@ pub struct SweepArgs {
     /// A folder that is removed afterwards if nothing is in it.
     #[arg(long)]
     pub if_empty: Vec<PathBuf>,
+}
+
+/// Options of `shell`.
+#[derive(Debug, Group)]
+pub struct ShellArgs {
+    /// Where statements come from standard input: go on after one that fails, instead of stopping at the first.
+    #[arg(long)]
+    pub keep_going: bool,
 }
 
 /// Options of `create`.

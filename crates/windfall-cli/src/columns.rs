@@ -5,11 +5,15 @@
 //! **Invariants.** Names and values are rows of [`windfall::row`], so that a program can index and read the columns. What
 //! does not follow that form to the last byte is shown as raw bytes rather than guessed at.
 //!
-//! **May touch.** `windfall::row`.
+//! **May touch.** `windfall::row`, `output`.
 
+use serde_json::{Map, Value};
 use windfall::row;
 
-use crate::failure::{Failure, Result};
+use crate::{
+    failure::{Failure, Result},
+    output,
+};
 
 /// The first bytes of the metadata of a table whose values are rows.
 const MARK: &[u8] = b"rows\x01";
@@ -32,6 +36,22 @@ pub fn fields(value: &[u8]) -> Option<Vec<&[u8]>> {
 pub fn encode(fields: &[&[u8]]) -> Option<Vec<u8>> {
     let fits = fields.len() <= MOST && fields.iter().map(|f| f.len()).sum::<usize>() <= LONGEST;
     fits.then(|| row::encode(fields))
+}
+
+/// The row as one JSON object, its columns by name; raw bytes where the value is no row.
+pub fn object(columns: Option<&Columns>, key: &[u8], value: &[u8]) -> Value {
+    let mut object = Map::new();
+    let row = columns.zip(fields(value)).filter(|(c, row)| c.others.len() == row.len());
+    if let Some((columns, row)) = row {
+        object.insert(columns.key.clone(), output::value(key));
+        for (name, field) in columns.others.iter().zip(row) {
+            object.insert(name.clone(), output::value(field));
+        }
+    } else {
+        object.insert("key".into(), output::value(key));
+        object.insert("value".into(), output::value(value));
+    }
+    object.into()
 }
 
 /// The names of a table's columns, and which of them is the key.
@@ -70,6 +90,8 @@ impl Columns {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -96,5 +118,14 @@ mod tests {
         assert_eq!(Columns::from_metadata(&columns.to_metadata().unwrap()), Some(columns));
         assert_eq!(Columns::from_metadata(b""), None);
         assert_eq!(Columns::from_metadata(b"something else"), None);
+    }
+
+    #[test]
+    fn a_row_becomes_an_object() {
+        let columns = Columns { key: "id".into(), others: vec!["name".into()] };
+        let value = encode(&[b"Ann"]).unwrap();
+        assert_eq!(object(Some(&columns), b"7", &value), json!({ "id": "7", "name": "Ann" }));
+        assert_eq!(object(None, b"7", b"\xff"), json!({ "key": "7", "value": { "hex": "ff" } }));
+        assert_eq!(object(Some(&columns), b"7", b"?"), json!({ "key": "7", "value": "?" }));
     }
 }

@@ -85,6 +85,15 @@ impl Interrupt {
         Ok(())
     }
 
+    /// Waits until a signal has come.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn wait(&self) -> io::Result<()> {
+        retry_on_intr(|| poll(&mut [PollFd::new(&self.woken, PollFlags::IN)], None))?;
+        Ok(())
+    }
+
     /// Waits until there is something to read, or a signal has come.
     ///
     /// # Errors

@@ -3,7 +3,8 @@
 //! **Purpose.** Tables from the shell, the demo and the benchmarks, over the public API of the library alone.
 //!
 //! **Invariants.** What a command answers goes to standard output; what went wrong goes to standard error, as one line
-//! that names the thing and the cure. Exit code 0: done; 1: damage found, or a claim that does not hold; 2: the call, or
+//! that names the thing and the cure. Exit code 0: done; 1: damage found, a claim that does not hold, or a
+//! statement of a shell that has failed; 2: the call, or
 //! a part of a benchmark, could not be served; 128 and the number of a signal: that has ended it.
 //!
 //! **May touch.** The library `windfall`, the file system, the terminal.
@@ -28,6 +29,7 @@ mod measure;
 mod oltp;
 mod output;
 mod report;
+mod shell;
 mod sweep;
 
 use std::process::ExitCode;

@@ -104,6 +104,11 @@ impl Grid {
         Self { right, lines: vec![first] }
     }
 
+    /// A grid with these headings as they are, aligned to the left.
+    pub fn left(headings: &[String]) -> Self {
+        Self { right: vec![false; headings.len()], lines: vec![headings.to_vec()] }
+    }
+
     /// Adds a line.
     pub fn line(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
         self.lines.push(cells.into_iter().map(Into::into).collect());

@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** From the command line to the function that serves it.
 //!
-//! **Invariants.** Only a command that makes tables makes a database; every other refuses a folder without one. A
+//! **Invariants.** Only `create` and `load` make a database; every other command refuses a folder without one. A
 //! command that has opened a database closes it, also when it fails.
 //!
 //! **May touch.** Every module of the crate.
@@ -12,7 +12,7 @@ mod input;
 pub mod lines;
 mod load;
 mod read;
-mod schema;
+pub mod schema;
 
 use std::{fs, path::Path, process::ExitCode};
 
@@ -23,7 +23,7 @@ use crate::{
     bench, demo,
     engine::{Database, Setup},
     failure::{Failure, Result},
-    sweep,
+    shell, sweep,
 };
 
 /// The buffer pool of a command that works on tables.
@@ -42,6 +42,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Drop { tables } => schema::drop(db, json, &tables),
         Command::Truncate { table } => schema::truncate(db, json, &table),
         Command::Tables => schema::tables(db, json),
+        Command::Shell(options) => {
+            with_database(db, false, Commit::Sync, |db| shell::run(db, json, options.keep_going))
+        }
         Command::Check => check::check(db, json),
         Command::Sweep(what) => Ok(sweep::wait(&what)),
     }

@@ -9,32 +9,14 @@
 
 use std::{io::Write as _, ops::Bound, path::Path, process::ExitCode};
 
-use serde_json::{Map, Value};
-
 use super::with_database;
 use crate::{
     args::{Commit, GetArgs, ScanArgs},
-    columns::{self, Columns},
+    columns::{self, Columns, object},
     engine::Table,
     failure::{Failure, Result},
     output::{self, Grid},
 };
-
-/// The row as one JSON object, its columns by name; raw bytes where the value is no row.
-fn object(columns: Option<&Columns>, key: &[u8], value: &[u8]) -> Value {
-    let mut object = Map::new();
-    let row = columns.zip(columns::fields(value)).filter(|(c, fields)| c.others.len() == fields.len());
-    if let Some((columns, fields)) = row {
-        object.insert(columns.key.clone(), output::value(key));
-        for (name, field) in columns.others.iter().zip(fields) {
-            object.insert(name.clone(), output::value(field));
-        }
-    } else {
-        object.insert("key".into(), output::value(key));
-        object.insert("value".into(), output::value(value));
-    }
-    object.into()
-}
 
 /// Prints one row.
 pub fn get(db: &Path, json: bool, options: &GetArgs) -> Result<ExitCode> {
@@ -125,20 +107,4 @@ fn scan_csv(table: &Table, columns: Option<&Columns>, options: &ScanArgs) -> Res
         out.write_record(std::iter::once(key).chain(fields)).map_err(failed)
     })?;
     out.flush().map_err(Failure::Answer)
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_row_becomes_an_object() {
-        let columns = Columns { key: "id".into(), others: vec!["name".into()] };
-        let value = columns::encode(&[b"Ann"]).unwrap();
-        assert_eq!(object(Some(&columns), b"7", &value), json!({ "id": "7", "name": "Ann" }));
-        assert_eq!(object(None, b"7", b"\xff"), json!({ "key": "7", "value": { "hex": "ff" } }));
-        assert_eq!(object(Some(&columns), b"7", b"?"), json!({ "key": "7", "value": "?" }));
-    }
 }

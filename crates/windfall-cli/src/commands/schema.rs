@@ -1,6 +1,6 @@
 //! Tables as such: make, list, empty, drop.
 //!
-//! **Purpose.** `create`, `tables`, `truncate`, `drop`.
+//! **Purpose.** `create`, `tables`, `truncate`, `drop`, and what the shell does alike.
 //!
 //! **Invariants.** Several tables named in one `drop` are dropped in one atomic step: all of them or none.
 //!
@@ -8,13 +8,14 @@
 
 use std::{collections::HashSet, path::Path, process::ExitCode};
 
-use serde_json::json;
+use serde_json::{Value, json};
+use windfall::TableInfo;
 
 use super::with_database;
 use crate::{
     args::{Commit, CreateArgs},
     columns::Columns,
-    engine,
+    engine::{self, Database},
     failure::{Failure, Result},
     output::{self, Grid},
 };
@@ -82,44 +83,64 @@ pub fn create(db: &Path, json: bool, options: &CreateArgs) -> Result<ExitCode> {
 
 /// Lists the tables.
 pub fn tables(db: &Path, json: bool) -> Result<ExitCode> {
-    let lines = with_database(db, false, Commit::Sync, |db| {
+    let listing = with_database(db, false, Commit::Sync, Listing::of)?;
+    if json {
+        output::print_json(&listing.json())?;
+    } else {
+        output::print(&listing.text())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The tables, with their columns.
+pub struct Listing(Vec<(TableInfo, Option<Columns>)>);
+
+impl Listing {
+    /// Those of a database.
+    ///
+    /// # Errors
+    /// A file that cannot be looked at, a table that goes meanwhile.
+    pub fn of(db: &Database) -> Result<Self> {
         let mut lines = Vec::new();
         for info in db.tables()? {
             let columns = Columns::from_metadata(&db.table(&info.name)?.metadata());
             lines.push((info, columns));
         }
-        Ok(lines)
-    })?;
-    if json {
-        let list: Vec<_> = lines
-            .iter()
-            .map(|(info, columns)| {
-                json!({
-                    "name": info.name,
-                    "indexes": info.indexes,
-                    "resident_pages": info.resident_pages,
-                    "dirty_pages": info.dirty_pages,
-                    "file_bytes": info.file_bytes,
-                    "key": columns.as_ref().map(|c| &c.key),
-                    "columns": columns.as_ref().map(|c| &c.others),
-                })
+        Ok(Self(lines))
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        let object = |(info, columns): &(TableInfo, Option<Columns>)| {
+            json!({
+                "name": info.name,
+                "indexes": info.indexes,
+                "resident_pages": info.resident_pages,
+                "dirty_pages": info.dirty_pages,
+                "file_bytes": info.file_bytes,
+                "key": columns.as_ref().map(|c| &c.key),
+                "columns": columns.as_ref().map(|c| &c.others),
             })
-            .collect();
-        output::print_json(&json!({ "tables": list }))?;
-    } else if lines.is_empty() {
-        output::print("no tables\n")?;
-    } else {
+        };
+        json!({ "tables": self.0.iter().map(object).collect::<Vec<_>>() })
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        if self.0.is_empty() {
+            return "no tables\n".into();
+        }
         let mut grid = Grid::new(["table", ">file", "indexes", "key", "columns"]);
-        for (info, columns) in lines {
-            let (key, others) = columns.map_or_else(Default::default, |c| (c.key, c.others.join(", ")));
+        for (info, columns) in &self.0 {
+            let (key, others) =
+                columns.as_ref().map_or_else(Default::default, |c| (c.key.clone(), c.others.join(", ")));
             let dash =
                 |text: &str| if text.is_empty() { "-".to_owned() } else { output::text(text.as_bytes()) };
             let file = output::bytes(info.file_bytes as f64);
             grid.line([dash(&info.name), file, dash(&info.indexes.join(", ")), dash(&key), dash(&others)]);
         }
-        output::print(&grid.text())?;
+        grid.text()
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Empties a table.
@@ -133,12 +154,18 @@ pub fn truncate(db: &Path, json: bool, table: &str) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Drops tables, all or none.
-pub fn drop(db: &Path, json: bool, tables: &[String]) -> Result<ExitCode> {
+/// The names, each of which may stand there once.
+pub fn once_each(tables: &[String]) -> Result<Vec<&str>> {
     let names: Vec<&str> = tables.iter().map(String::as_str).collect();
     if let Some(twice) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
         return Err(Failure::said(format!("{} is named twice: name each table once", twice.1)));
     }
+    Ok(names)
+}
+
+/// Drops tables, all or none.
+pub fn drop(db: &Path, json: bool, tables: &[String]) -> Result<ExitCode> {
+    let names = once_each(tables)?;
     let work = with_database(db, false, Commit::Sync, |db| engine::drop_counted(db, &names))?;
     if json {
         output::print_json(&json!({ "dropped": names, "work": work }))?;

@@ -6,6 +6,8 @@ mod data;
 mod demo;
 mod load;
 mod refusals;
+mod shell;
+mod terminal;
 
 use std::{
     io::Write as _,

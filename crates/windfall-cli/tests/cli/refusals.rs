@@ -15,6 +15,7 @@ fn a_folder_without_a_database_is_not_made_one_by_reading() {
             &["drop", "t"],
             &["truncate", "t"],
             &["check"],
+            &["shell"],
         ] {
             place.call(call).refused(&["no database in db", "--db"]);
         }

@@ -1,0 +1,94 @@
+//! What the shell answers.
+//!
+//! **Purpose.** An answer as people read it, and as one JSON object for programs.
+//!
+//! **Invariants.** Both say the same, and bytes in them as everywhere in this crate.
+//!
+//! **May touch.** `output`, `columns`.
+
+use serde_json::{Map, Value, json};
+
+use crate::{
+    columns::{self, Columns},
+    output::{self, Grid},
+};
+
+/// What a statement has given.
+#[derive(Debug)]
+pub enum Answer {
+    /// Something said, for people and for programs.
+    Said(String, Map<String, Value>),
+    /// Rows of a table.
+    Rows { columns: Option<Columns>, rows: Vec<(Vec<u8>, Vec<u8>)> },
+}
+
+impl Answer {
+    /// Something said. What programs get is an object.
+    pub fn said(text: impl Into<String>, object: Value) -> Self {
+        let object = match object {
+            Value::Object(object) => object,
+            other => Map::from_iter([("answer".to_owned(), other)]),
+        };
+        Self::Said(text.into(), object)
+    }
+
+    /// A list under a name, which is a grid for people; `none` is said when it is empty.
+    pub fn list(name: &str, none: &str, grid: &Grid, list: Vec<Value>) -> Self {
+        let text = if list.is_empty() { none.to_owned() } else { grid.text() };
+        Self::said(text, json!({ name: list }))
+    }
+
+    /// For people, without the end of the last line.
+    pub fn text(&self) -> String {
+        let text = match self {
+            Self::Said(text, _) => text.clone(),
+            Self::Rows { rows, .. } if rows.is_empty() => "no rows".into(),
+            Self::Rows { columns, rows } => {
+                let names: Vec<String> = columns.as_ref().map_or_else(
+                    || vec!["key".into(), "value".into()],
+                    |c| c.names().map(|name| output::text(name.as_bytes())).collect(),
+                );
+                // A heading with `>` in front is of a column of numbers, and no name is to be taken for one.
+                let mut grid = Grid::left(&names);
+                for (key, value) in rows {
+                    let fields = columns.as_ref().zip(columns::fields(value));
+                    let fields = fields.filter(|(c, fields)| fields.len() == c.others.len());
+                    let fields = fields.map_or_else(|| vec![&value[..]], |(_, fields)| fields);
+                    grid.line(std::iter::once(&key[..]).chain(fields).map(output::text));
+                }
+                grid.text() + &output::things(rows.len() as u64, "row")
+            }
+        };
+        text.trim_end().to_owned()
+    }
+
+    /// For programs.
+    pub fn object(self) -> Map<String, Value> {
+        match self {
+            Self::Said(_, object) => object,
+            Self::Rows { columns, rows } => {
+                let rows = rows.iter().map(|(key, value)| columns::object(columns.as_ref(), key, value));
+                Map::from_iter([("rows".to_owned(), rows.collect())])
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_shown_by_their_columns() {
+        let columns = Columns { key: "id".into(), others: vec![">name".into()] };
+        let value = columns::encode(&[b"Ann"]).unwrap();
+        let rows = vec![(b"7".to_vec(), value), (b"8".to_vec(), b"?".to_vec())];
+        let answer = Answer::Rows { columns: Some(columns), rows };
+        assert_eq!(answer.text(), "id  >name\n7   Ann\n8   ?\n2 rows");
+        let object = Value::from(answer.object());
+        assert_eq!(object, json!({ "rows": [{ "id": "7", ">name": "Ann" }, { "key": "8", "value": "?" }] }));
+        let answer = Answer::Rows { columns: None, rows: vec![(b"k".to_vec(), b"\xff".to_vec())] };
+        assert_eq!(answer.text(), "key  value\nk    \\xff\n1 row");
+        assert_eq!(Answer::Rows { columns: None, rows: vec![] }.text(), "no rows");
+    }
+}

@@ -1,0 +1,226 @@
+//! Where statements come from.
+//!
+//! **Purpose.** Reads lines on a thread of its own, from a terminal by an editor with a history, else as they are.
+//!
+//! **Invariants.** A line is read when it is asked for. What is printed while somebody edits a line stands above it. A
+//! terminal is left as it was found, also when a signal ends the shell amid a line.
+//!
+//! **May touch.** Standard input and output, the terminal, the file of the history.
+
+use std::{
+    env, fs,
+    io::{self, BufRead as _, IsTerminal as _, Read as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    sync::mpsc::{self, Receiver, Sender},
+    thread,
+};
+
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
+use rustyline::{Config, Editor, ExternalPrinter as _, error::ReadlineError, history::DefaultHistory};
+
+use super::Event;
+use crate::{
+    failure::{Failure, Result},
+    output,
+};
+
+/// The longest line that is not from a terminal.
+const LONGEST: usize = 16 << 20;
+
+/// How many lines the history keeps.
+const HISTORY: usize = 1_000;
+
+/// What has become of the line that was asked for.
+#[derive(Debug)]
+pub enum Given {
+    /// It was read.
+    Line(String),
+    /// It cannot be understood as text.
+    Bad(String),
+    /// It was thrown away before it was complete.
+    Cleared,
+    /// There is none any more.
+    End,
+    /// It could not be read.
+    Failed(String),
+}
+
+/// Where statements come from.
+#[derive(Debug)]
+pub struct Input {
+    /// Asks for a line, with this prompt.
+    ask: Sender<String>,
+    /// Whether a line was asked for and not given yet.
+    asked: bool,
+    terminal: Option<Terminal>,
+}
+
+#[derive(Debug)]
+struct Terminal {
+    /// Prints above the line that is being edited, if that can be done.
+    above: Option<Sender<String>>,
+    /// As it was found.
+    before: Option<Termios>,
+}
+
+impl Input {
+    /// Standard input: by an editor if people sit before it, and see what it prints. What it gives goes to `events`.
+    ///
+    /// # Errors
+    /// The system starts no thread.
+    pub fn open(events: Sender<Event>) -> Result<Self> {
+        let (ask, asked) = mpsc::channel();
+        if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
+            spawn(move || lines(asked, &events))?;
+            return Ok(Self { ask, asked: false, terminal: None });
+        }
+        let before = tcgetattr(io::stdin()).ok();
+        let (history, trouble) = match history() {
+            Ok(path) => (Some(path), None),
+            Err(why) => (None, Some(why)),
+        };
+        if let Some(why) = trouble {
+            eprintln!("the history is not kept: {why}");
+        }
+        let config =
+            Config::builder().max_history_size(HISTORY).map_err(of_editor)?.bracketed_paste(false).build();
+        let mut editor = Editor::with_config(config).map_err(of_editor)?;
+        if let Some(path) = &history {
+            // It may not be there yet; that it can be written was tried.
+            let _ = editor.load_history(path);
+        }
+        let above = match editor.create_external_printer() {
+            Err(_) => None,
+            Ok(mut printer) => {
+                let (above, texts) = mpsc::channel::<String>();
+                // On a thread of its own: a text that comes when the editor has just ended waits there for the next line.
+                spawn(move || texts.into_iter().for_each(|text| drop(printer.print(text))))?;
+                Some(above)
+            }
+        };
+        spawn(move || edited(editor, history.as_deref(), asked, &events))?;
+        Ok(Self { ask, asked: false, terminal: Some(Terminal { above, before }) })
+    }
+
+    /// Whether people sit before it.
+    pub fn is_terminal(&self) -> bool {
+        self.terminal.is_some()
+    }
+
+    /// Asks for a line.
+    pub fn ask(&mut self, prompt: String) {
+        self.asked = self.ask.send(prompt).is_ok();
+    }
+
+    /// Notes that the line has come.
+    pub fn given(&mut self) {
+        self.asked = false;
+    }
+
+    /// Prints something, above the line that is being edited.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn print(&self, text: String) -> Result<()> {
+        match &self.terminal {
+            Some(Terminal { above: Some(above), .. }) if self.asked => {
+                // The thread is there as long as the shell is.
+                let _ = above.send(text);
+                Ok(())
+            }
+            _ => output::print(&text),
+        }
+    }
+
+    /// Leaves the terminal as it was found, if a line is being edited.
+    pub fn leave(&mut self) {
+        if let Some(Terminal { before: Some(before), .. }) = &self.terminal
+            && self.asked
+        {
+            let _ = tcsetattr(io::stdin(), OptionalActions::Now, before);
+            let _ = output::print("\n");
+        }
+        self.asked = false;
+    }
+}
+
+fn spawn(run: impl FnOnce() + Send + 'static) -> Result<()> {
+    let spawned = thread::Builder::new().name("input".into()).spawn(run);
+    spawned
+        .map(drop)
+        .map_err(|error| Failure::said(format!("the system starts no thread for the input: {error}")))
+}
+
+fn of_editor(error: ReadlineError) -> Failure {
+    Failure::said(format!("the terminal cannot be used: {error}"))
+}
+
+/// Reads lines as they are.
+fn lines(asked: Receiver<String>, events: &Sender<Event>) {
+    let mut input = io::stdin().lock();
+    for _ in asked {
+        let mut line = Vec::new();
+        let given = match input.by_ref().take(LONGEST as u64).read_until(b'\n', &mut line) {
+            Err(error) => Given::Failed(format!("standard input cannot be read: {error}")),
+            Ok(0) => Given::End,
+            Ok(LONGEST) if !line.ends_with(b"\n") => {
+                Given::Failed(format!("the line is longer than {}", output::bytes(LONGEST as f64)))
+            }
+            Ok(_) => match String::from_utf8(line) {
+                Ok(line) => Given::Line(line),
+                Err(error) => Given::Bad(format!(
+                    "the line is not text in UTF-8: {}; write other bytes as \\xHH in quotes",
+                    output::quoted(error.as_bytes().trim_ascii_end())
+                )),
+            },
+        };
+        if events.send(Event::Given(given)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads lines by an editor.
+fn edited(
+    mut editor: Editor<(), DefaultHistory>,
+    history: Option<&Path>,
+    asked: Receiver<String>,
+    events: &Sender<Event>,
+) {
+    let mut keeps = history;
+    for prompt in asked {
+        let given = match editor.readline(&prompt) {
+            Ok(line) => {
+                if editor.add_history_entry(&line).unwrap_or(false)
+                    && let Some(path) = keeps
+                    && let Err(error) = editor.append_history(path)
+                {
+                    eprintln!("the history is not kept any more: {}: {error}", path.display());
+                    keeps = None;
+                }
+                Given::Line(line)
+            }
+            Err(ReadlineError::Interrupted) => Given::Cleared,
+            Err(ReadlineError::Eof) => Given::End,
+            Err(error) => Given::Failed(format!("the terminal cannot be read: {error}")),
+        };
+        if events.send(Event::Given(given)).is_err() {
+            return;
+        }
+    }
+}
+
+/// The file of the history, which can be written.
+fn history() -> Result<PathBuf, String> {
+    // What is not absolute does not count, as the specification of these folders has it.
+    let folder = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")));
+    let state = state.ok_or("neither XDG_STATE_HOME nor HOME names a folder")?;
+    let folder = state.join("windfall");
+    let path = folder.join("history");
+    fs::create_dir_all(&folder)
+        .and_then(|()| fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&path))
+        .map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(path)
+}

@@ -1,0 +1,401 @@
+//! An interactive shell on one database.
+//!
+//! **Purpose.** `shell`: takes statements from a terminal or from standard input, gives them to sessions, and tells what
+//! they answer.
+//!
+//! **Invariants.** A statement is either answered, or seen to wait for a lock, before the next one is asked for. What a
+//! session answers later is told as soon as it is there. However the shell ends, transactions that are open are rolled
+//! back first.
+//!
+//! **May touch.** `engine`, `output`, `interrupt`, standard input.
+
+mod answer;
+mod input;
+mod sessions;
+mod show;
+mod statement;
+mod words;
+mod worker;
+
+use std::{
+    process::ExitCode,
+    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Map, Value, json};
+
+#[cfg(feature = "fuzz")]
+pub use self::statement::fuzz;
+use self::{
+    answer::Answer,
+    input::{Given, Input},
+    sessions::{Seat, Sessions},
+    statement::{FORMS, Form, Show, Statement},
+};
+use crate::{
+    commands::schema::printable,
+    engine::Database,
+    failure::{Failure, Result},
+    interrupt::{Interrupt, Signal},
+    output::Grid,
+};
+
+/// How long a statement that is neither answered nor seen to wait may hold up the others, if somebody waits for a lock:
+/// what it waits for may be that one, by way of something that is no lock.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// How often is looked who waits, at first and at most.
+const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
+
+/// What happens to the shell.
+#[derive(Debug)]
+pub enum Event {
+    /// The line that was asked for.
+    Given(Given),
+    /// A session has done its statement.
+    Answered(Seat, Result<Answer, String>),
+    /// A signal has come.
+    Signal(Signal),
+}
+
+/// Runs the shell. With `keep_going` a statement that fails is not the last one, if they do not come from a terminal.
+///
+/// # Errors
+/// The answer cannot be written; a signal.
+pub fn run(db: &Database, json: bool, keep_going: bool) -> Result<ExitCode> {
+    let (send, events) = mpsc::channel();
+    let interrupt = Interrupt::new()?;
+    interrupt.watch()?;
+    let signals = send.clone();
+    thread::Builder::new().name("signals".into()).spawn(move || {
+        if interrupt.wait().is_ok()
+            && let Some(signal) = Signal::come()
+        {
+            let _ = signals.send(Event::Signal(signal));
+        }
+    })?;
+    let sessions = Sessions::new(db.clone(), send.clone())?;
+    let input = Input::open(send)?;
+    let keep_going = keep_going || input.is_terminal();
+    let mut shell = Shell {
+        db,
+        json,
+        keep_going,
+        sessions,
+        input,
+        events,
+        line: 0,
+        failed: false,
+        broken: None,
+        signal: None,
+    };
+    shell.serve();
+    shell.end();
+    match (shell.signal, shell.broken) {
+        (_, Some(failure)) => Err(failure),
+        (Some(signal), None) => Err(Failure::Stopped(signal, "what was open is rolled back".into())),
+        (None, None) if shell.failed && !shell.input.is_terminal() => Ok(ExitCode::FAILURE),
+        (None, None) => Ok(ExitCode::SUCCESS),
+    }
+}
+
+struct Shell<'a> {
+    db: &'a Database,
+    json: bool,
+    keep_going: bool,
+    sessions: Sessions,
+    input: Input,
+    events: Receiver<Event>,
+    /// The number of the line that was read last.
+    line: u64,
+    /// A statement has failed.
+    failed: bool,
+    /// The answers can no longer be written.
+    broken: Option<Failure>,
+    signal: Option<Signal>,
+}
+
+impl Shell<'_> {
+    fn serve(&mut self) {
+        while !self.is_over() {
+            let Some(line) = self.next_line() else { return };
+            let said = match line {
+                Err(why) => Err(why),
+                Ok(line) => statement::parse(&line),
+            };
+            match said {
+                Ok(None) => {}
+                Ok(Some(Statement::Quit)) => return,
+                Ok(Some(statement)) => self.obey(statement),
+                Err(why) => self.reply(Err(why)),
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.signal.is_some() || self.broken.is_some() || (self.failed && !self.keep_going)
+    }
+
+    /// The next line, or what is wrong with it; `None` at the end. Answers that come meanwhile are told.
+    fn next_line(&mut self) -> Option<Result<String, String>> {
+        let name = self.sessions.name_among(self.sessions.current()).unwrap_or("windfall");
+        let star = if self.sessions.is_in_transaction() { "*" } else { "" };
+        self.input.ask(format!("{name}{star}> "));
+        while !self.is_over() {
+            match self.events.recv() {
+                Ok(Event::Given(given)) => {
+                    self.input.given();
+                    self.line += u64::from(!matches!(given, Given::End));
+                    return match given {
+                        Given::Line(line) => Some(Ok(line)),
+                        Given::Bad(why) => Some(Err(why)),
+                        Given::Cleared => Some(Ok(String::new())),
+                        Given::End => {
+                            if self.input.is_terminal() {
+                                self.print("\n".into());
+                            }
+                            None
+                        }
+                        Given::Failed(why) => {
+                            self.reply(Err(why));
+                            None
+                        }
+                    };
+                }
+                Ok(other) => self.take(other),
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Answered(seat, answer) => {
+                let line = self.sessions.answered(seat);
+                self.tell(seat, line, answer);
+            }
+            Event::Signal(signal) => self.signal = Some(signal),
+            // None is asked for.
+            Event::Given(_) => self.input.given(),
+        }
+    }
+
+    fn obey(&mut self, statement: Statement) {
+        let seat = self.sessions.current();
+        let answer = match statement {
+            Statement::Work(work) => match self.sessions.give(work, self.line) {
+                Ok(()) => return self.settle(seat),
+                Err(why) => return self.tell(seat, self.line, Err(why)),
+            },
+            Statement::Show(what) => Ok(self.show(what)),
+            Statement::Session(name) => self.go_to(&name).map_err(|failure| failure.to_string()),
+            Statement::Wait => {
+                while self.sessions.are_busy() && !self.is_over() {
+                    match self.events.recv() {
+                        Ok(event) => self.take(event),
+                        Err(_) => return,
+                    }
+                }
+                if self.is_over() {
+                    return;
+                }
+                Ok(Answer::said("no statement is under way", json!({ "waited": true })))
+            }
+            Statement::Help(form) => Ok(help(form)),
+            Statement::Quit => return,
+        };
+        self.reply(answer);
+    }
+
+    fn show(&mut self, what: Show) -> Answer {
+        self.sessions.look(&self.db.lock_waits());
+        let names = |trx| self.sessions.owner(trx);
+        match what {
+            Show::Locks => show::locks(self.db, &names),
+            Show::Waits => show::waits(self.db, &names),
+            Show::Deadlock => show::deadlock(self.db),
+            Show::Prepared => show::prepared(self.db),
+            Show::Status => show::status(self.db),
+            Show::Sessions => self.sessions.listing(),
+        }
+    }
+
+    fn go_to(&mut self, name: &str) -> Result<Answer> {
+        printable("name of a session", name)?;
+        if name.is_empty() {
+            return Err(Failure::said("a session has a name: give it one"));
+        }
+        let made = self.sessions.go_to(name)?;
+        let text = if made { format!("session {name} is new") } else { format!("session {name}") };
+        Ok(Answer::said(text, json!({ "made": made })))
+    }
+
+    /// Waits until the statement that was given is answered, or seen to wait for a lock; and a moment for others, which may
+    /// go on because of it. What they answer is told behind its answer, if that comes soon.
+    fn settle(&mut self, given: Seat) {
+        let (start, mut pause) = (Instant::now(), LOOKS.0);
+        let mut held = Vec::new();
+        while !self.is_over() {
+            let waits = self.db.lock_waits();
+            self.sessions.look(&waits);
+            let patient = start.elapsed() < PATIENCE;
+            let runs = self.sessions.running().any(|seat| seat == given);
+            if !runs || !patient {
+                for event in held.drain(..) {
+                    self.take(event);
+                }
+            }
+            // A script goes the same way each time, however busy the machine is; people get their prompt back.
+            let lasts = waits.is_empty() && (runs || !self.input.is_terminal());
+            if self.sessions.running().next().is_none() || !(patient || lasts) {
+                break;
+            }
+            match self.events.recv_timeout(pause) {
+                Ok(event @ Event::Answered(seat, _)) if seat != given && runs && patient => held.push(event),
+                Ok(event) => self.take(event),
+                Err(RecvTimeoutError::Timeout) => pause = LOOKS.1.min(pause * 2),
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        for event in held {
+            self.take(event);
+        }
+        for (seat, line, behind) in self.sessions.newly_waiting() {
+            let name = self.sessions.name(seat);
+            let text = format!("session {name} waits for {behind}");
+            let object = Answer::said("", json!({ "waits_for": show::ids(&behind) })).object();
+            self.say(seat, line, text, object);
+        }
+    }
+
+    /// Tells what the work of a session has given.
+    fn tell(&mut self, seat: Seat, line: u64, answer: Result<Answer, String>) {
+        let whose = self.sessions.name_among(seat).map(str::to_owned);
+        self.told(seat, line, whose.as_deref(), answer);
+    }
+
+    /// Tells what the shell itself has to say to a line.
+    fn reply(&mut self, answer: Result<Answer, String>) {
+        self.told(self.sessions.current(), self.line, None, answer);
+    }
+
+    fn told(&mut self, seat: Seat, line: u64, whose: Option<&str>, answer: Result<Answer, String>) {
+        match answer {
+            Ok(answer) if self.json => self.say(seat, line, String::new(), answer.object()),
+            Ok(answer) => {
+                let text = answer.text();
+                let text = match whose {
+                    None => text,
+                    Some(name) if text.contains('\n') => format!("{name}:\n{text}"),
+                    Some(name) => format!("{name}: {text}"),
+                };
+                self.say(seat, line, text, Map::new());
+            }
+            Err(why) => {
+                self.failed = true;
+                let whose = whose.map_or_else(String::new, |name| format!("session {name}: "));
+                if !self.input.is_terminal() {
+                    eprintln!("windfall: line {line}: {whose}{why}");
+                    if !self.json {
+                        return;
+                    }
+                }
+                let object = Map::from_iter([("error".to_owned(), Value::from(&why[..]))]);
+                self.say(seat, line, format!("error: {whose}{why}"), object);
+            }
+        }
+    }
+
+    /// Says something, to people or to programs.
+    fn say(&mut self, seat: Seat, line: u64, text: String, mut object: Map<String, Value>) {
+        if self.json {
+            object.insert("session".into(), self.sessions.name(seat).into());
+            object.insert("line".into(), line.into());
+            self.print(format!("{}\n", Value::Object(object)));
+        } else {
+            self.print(text + "\n");
+        }
+    }
+
+    fn print(&mut self, text: String) {
+        if self.broken.is_none() {
+            self.broken = self.input.print(text).err();
+        }
+    }
+
+    /// Rolls back what is open, and what others do because of it.
+    fn end(&mut self) {
+        self.input.leave();
+        loop {
+            let open = self.sessions.take_idle();
+            let ended = open.is_empty();
+            for (seat, transaction) in open {
+                let name =
+                    self.sessions.name_among(seat).map_or_else(String::new, |name| format!("{name}: "));
+                match transaction.rollback() {
+                    Ok(()) => {
+                        let object = Answer::said("", json!({ "rolled_back": true })).object();
+                        self.say(
+                            seat,
+                            self.line,
+                            format!("{name}the open transaction is rolled back"),
+                            object,
+                        );
+                    }
+                    Err(error) => self.tell(seat, self.line, Err(error.to_string())),
+                }
+            }
+            if !self.await_running() && ended {
+                break;
+            }
+        }
+        for (seat, behind) in self.sessions.busy() {
+            let what =
+                behind.map_or_else(|| "is under way".to_owned(), |behind| format!("waits for {behind}"));
+            let why = format!(
+                "its statement still {what}: it is given up, and rolled back when the database opens again"
+            );
+            self.tell(seat, self.line, Err(why));
+        }
+    }
+
+    /// Waits for statements that do not wait themselves, after a signal only for a moment. Says whether one was answered.
+    fn await_running(&mut self) -> bool {
+        let (start, mut answered) = (Instant::now(), false);
+        loop {
+            while let Ok(event) = self.events.try_recv() {
+                answered = true;
+                self.take(event);
+            }
+            let waits = self.db.lock_waits();
+            self.sessions.look(&waits);
+            let patient = start.elapsed() < PATIENCE || (waits.is_empty() && self.signal.is_none());
+            if !patient || self.sessions.running().next().is_none() {
+                return answered;
+            }
+            if let Ok(event) = self.events.recv_timeout(LOOKS.1) {
+                answered = true;
+                self.take(event);
+            }
+        }
+    }
+}
+
+/// What there is, or what one statement is for.
+fn help(form: Option<&Form>) -> Answer {
+    let object = |form: &Form| json!({ "form": form.text(), "does": form.does });
+    if let Some(form) = form {
+        return Answer::said(format!("{}\n  {}", form.text(), form.does), json!({ "help": [object(form)] }));
+    }
+    let mut grid = Grid::new(["statement", "what it does"]);
+    for form in FORMS {
+        grid.line([form.word, form.does]);
+    }
+    let notes = "Quotes '...' and \"...\" hold a word with blanks, or any bytes by \\n \\t \\\\ \\' \\\" \\xHH. `help WORD` \
+                 tells the form.\n\
+                 Ctrl-C throws a line away, and amid a statement it ends the shell.";
+    Answer::said(grid.text() + notes, json!({ "help": FORMS.iter().map(object).collect::<Vec<_>>() }))
+}

@@ -1,0 +1,134 @@
+//! What is shown of locks and transactions.
+//!
+//! **Purpose.** `locks`, `waits`, `deadlock`, `prepared` and `status`, as the library tells them, with the sessions' names.
+//!
+//! **Invariants.** Nothing waits here: what is shown is there while every session is stuck.
+//!
+//! **May touch.** `answer`, `output`, `engine`.
+
+use serde_json::{Value, json};
+use windfall::{
+    error::InTheWay,
+    ids::TrxId,
+    transaction::locks::{Deadlock, Lock},
+};
+
+use super::answer::Answer;
+use crate::{
+    engine::Database,
+    output::{self, Grid},
+};
+
+/// Tells the name of the session that a transaction belongs to, if it is one of these.
+pub type Names<'a> = &'a dyn Fn(TrxId) -> Option<String>;
+
+/// Every lock that is held.
+pub fn locks(db: &Database, names: Names<'_>) -> Answer {
+    let mut grid = Grid::new([">transaction", "session", "lock"]);
+    let mut list = Vec::new();
+    for held in db.locks() {
+        let name = names(held.trx);
+        grid.line([held.trx.to_string(), dash(name.as_deref()), held.lock.to_string()]);
+        list.push(json!({ "transaction": held.trx.0, "session": name, "lock": held.lock.to_string() }));
+    }
+    Answer::list("locks", "no locks", &grid, list)
+}
+
+/// Everybody who waits.
+pub fn waits(db: &Database, names: Names<'_>) -> Answer {
+    let mut grid = Grid::new([">transaction", "session", "waits for", "lock"]);
+    let mut list = Vec::new();
+    for waiting in db.lock_waits() {
+        let name = names(waiting.trx);
+        grid.line([
+            waiting.trx.to_string(),
+            dash(name.as_deref()),
+            waiting.behind.to_string(),
+            waiting.lock.to_string(),
+        ]);
+        list.push(json!({
+            "transaction": waiting.trx.0,
+            "session": name,
+            "waits_for": ids(&waiting.behind),
+            "lock": waiting.lock.to_string(),
+        }));
+    }
+    Answer::list("waits", "nobody waits", &grid, list)
+}
+
+/// The deadlock that was broken last.
+pub fn deadlock(db: &Database) -> Answer {
+    let Some(Deadlock { circle, .. }) = db.last_deadlock() else {
+        return Answer::said("there was no deadlock", json!({ "deadlock": null }));
+    };
+    let mut lines = Vec::new();
+    let mut list = Vec::new();
+    for (at, blocked) in circle.iter().enumerate() {
+        let next = circle[(at + 1) % circle.len()].trx;
+        let held = blocked
+            .held
+            .as_ref()
+            .map_or_else(|| "stood before the other in the queue".into(), |l| format!("held {l}"));
+        lines.push(format!(
+            "transaction {} waited for transaction {next}: {}\n  it {held}; its weight in rows and locks: {}",
+            blocked.trx,
+            blocked.wanted,
+            output::count(blocked.weight),
+        ));
+        list.push(json!({
+            "transaction": blocked.trx.0,
+            "waited_for": next.0,
+            "wanted": blocked.wanted.to_string(),
+            "held": blocked.held.as_ref().map(Lock::to_string),
+            "rows_and_locks": blocked.weight,
+        }));
+    }
+    let victim = circle.first().map(|blocked| blocked.trx);
+    lines.extend(victim.map(|trx| format!("transaction {trx} gave way")));
+    Answer::said(lines.join("\n"), json!({ "deadlock": list, "gave_way": victim.map(|trx| trx.0) }))
+}
+
+/// The transactions that are prepared.
+pub fn prepared(db: &Database) -> Answer {
+    let mut grid = Grid::new(["name", ">transaction"]);
+    let mut list = Vec::new();
+    for prepared in db.prepared() {
+        grid.line([output::text(&prepared.xid), prepared.id.to_string()]);
+        list.push(json!({ "name": output::value(&prepared.xid), "transaction": prepared.id.0 }));
+    }
+    Answer::list("prepared", "no prepared transactions", &grid, list)
+}
+
+/// What the database counts of transactions and locks.
+pub fn status(db: &Database) -> Answer {
+    let metrics = db.metrics();
+    let micros = |n: u64| output::time(n as f64 * 1e3);
+    let lines = [
+        ("active_transactions", metrics.active_transactions, output::count as fn(u64) -> String),
+        ("rollbacks_pending", metrics.rollbacks_pending, output::count),
+        ("locks_held", metrics.locks_held, output::count),
+        ("lock_waiting", metrics.lock_waiting, output::count),
+        ("lock_waits", metrics.lock_waits, output::count),
+        ("lock_wait_time", metrics.lock_wait_time, micros),
+        ("lock_longest_wait", metrics.lock_longest_wait, micros),
+        ("lock_timeouts", metrics.lock_timeouts, output::count),
+        ("deadlocks", metrics.deadlocks, output::count),
+        ("undo_slices", metrics.undo_slices, output::count),
+    ];
+    let mut grid = Grid::new(["metric", ">value"]);
+    for (name, value, shown) in lines {
+        grid.line([name.to_owned(), shown(value)]);
+    }
+    let object = lines.iter().map(|(name, value, _)| ((*name).to_owned(), Value::from(*value)));
+    Answer::said(grid.text(), json!({ "status": Value::Object(object.collect()) }))
+}
+
+/// The numbers of the transactions that are in the way.
+pub fn ids(behind: &InTheWay) -> Vec<u64> {
+    behind.ids().iter().map(|trx| trx.0).collect()
+}
+
+/// What stands for nothing in a grid.
+pub fn dash(name: Option<&str>) -> String {
+    name.unwrap_or("-").to_owned()
+}

@@ -1,0 +1,343 @@
+//! A session's thread.
+//!
+//! **Purpose.** Runs the work of one session, one statement after the other, in its transaction if one is open.
+//!
+//! **Invariants.** Every statement is answered, also one that panics. A transaction that an error has ended is no longer
+//! there, and the answer says so. An answer with rows takes no more memory than [`LONGEST`] allows.
+//!
+//! **May touch.** `statement`, `answer`, `engine`, `columns`, `commands::schema`.
+
+use std::{
+    ops::Bound,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, TryLockError},
+};
+
+use serde_json::json;
+use windfall::{
+    Isolation, Range, Transaction, TransactionOptions,
+    error::{Error, TransactionError},
+    ids::TrxId,
+};
+
+use super::{
+    answer::Answer,
+    statement::{Begin, RowLock, Scan, Work, level},
+};
+use crate::{
+    columns::{self, Columns},
+    commands::schema::{self, Listing, once_each, printable},
+    engine::{self, Database, Table},
+    failure::{Failure, Result},
+    output,
+};
+
+/// The most bytes of keys and values in an answer.
+const LONGEST: usize = 64 << 20;
+
+/// The transaction of a session, if one is open: the thread works in it, and others may look whether it is there.
+#[derive(Clone, Debug, Default)]
+pub struct Place(Arc<RwLock<Option<Transaction>>>);
+
+/// What a look at a session's transaction tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// Its number, once it has one.
+    pub id: Option<TrxId>,
+    /// What it sees of others.
+    pub isolation: Isolation,
+}
+
+impl Place {
+    /// The transaction that is open; none while it is being ended.
+    pub fn look(&self) -> Option<Open> {
+        let inner = match self.0.try_read() {
+            Ok(inner) => inner,
+            Err(TryLockError::Poisoned(inner)) => inner.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        inner.as_ref().map(|trx| Open { id: trx.id().map(TrxId), isolation: trx.isolation() })
+    }
+
+    /// Takes the transaction away, after the statement that is under way in it.
+    pub fn take(&self) -> Option<Transaction> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn put(&self, trx: Transaction) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(trx);
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Option<Transaction>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What works for a session.
+#[derive(Debug)]
+pub struct Worker {
+    db: Database,
+    place: Place,
+}
+
+impl Worker {
+    /// One that works in what is open at this place.
+    pub fn new(db: Database, place: Place) -> Self {
+        Self { db, place }
+    }
+
+    /// Runs a statement.
+    ///
+    /// # Errors
+    /// Those of the library; and whether the transaction is over then is said.
+    pub fn run(&self, work: Work) -> Result<Answer, String> {
+        let done = catch_unwind(AssertUnwindSafe(|| self.answer(work))).unwrap_or_else(|_| {
+            Err(Failure::said("the statement has panicked, which is a bug: please report it"))
+        });
+        let over = self.let_go_if_over();
+        done.map_err(
+            |failure| if over { format!("{failure}; the transaction is over") } else { failure.to_string() },
+        )
+    }
+
+    /// Lets a transaction go that an error has ended.
+    fn let_go_if_over(&self) -> bool {
+        // Nothing is done here as one statement; but it is refused when there is no transaction any more to do it in.
+        let asked = self.place.read().as_ref().map(|trx| trx.atomically(|| Ok(())));
+        let over = matches!(asked, Some(Err(Error::Transaction(TransactionError::RolledBack(_)))));
+        if over {
+            drop(self.place.take());
+        }
+        over
+    }
+
+    fn answer(&self, work: Work) -> Result<Answer> {
+        let db = &self.db;
+        Ok(match work {
+            Work::Begin(begin) => self.begin(&begin)?,
+            Work::Commit => {
+                ended(self.taken()?.commit())?;
+                Answer::said("committed", json!({ "committed": true }))
+            }
+            Work::Rollback => {
+                ended(self.taken()?.rollback())?;
+                Answer::said("rolled back", json!({ "rolled_back": true }))
+            }
+            Work::Savepoint(name) => {
+                self.with(|trx| trx.savepoint(&name))?;
+                Answer::said(format!("savepoint {name}"), json!({ "savepoint": name }))
+            }
+            Work::RollbackTo(name) => {
+                self.with(|trx| trx.rollback_to(&name))?;
+                Answer::said(format!("rolled back to {name}"), json!({ "rolled_back_to": name }))
+            }
+            Work::Release(name) => {
+                self.with(|trx| trx.release(&name))?;
+                Answer::said(format!("released {name}"), json!({ "released": name }))
+            }
+            Work::Prepare(xid) => {
+                self.with(|trx| trx.prepare(&xid))?;
+                // Without its handle it can be ended by its name.
+                drop(self.place.take());
+                about("prepared as", "prepared", &xid)
+            }
+            Work::CommitPrepared(xid) => {
+                db.commit_prepared(&xid)?;
+                about("committed", "committed_prepared", &xid)
+            }
+            Work::RollbackPrepared(xid) => {
+                db.rollback_prepared(&xid)?;
+                about("rolled back", "rolled_back_prepared", &xid)
+            }
+            Work::Get { table, key, lock } => self.get(&table, key, lock)?,
+            Work::Write { table, key, fields, replace } => self.write(&table, &key, &fields, replace)?,
+            Work::Delete { table, key } => {
+                let deleted = self.table(&table, None, |table, _| Ok(table.delete(&key)?))?;
+                Answer::said(if deleted { "deleted" } else { "no row" }, json!({ "deleted": deleted }))
+            }
+            Work::Scan(scan) => self.scan(scan)?,
+            Work::Create { table, columns } => self.create(&table, &columns)?,
+            Work::Drop(tables) => {
+                let names = once_each(&tables)?;
+                self.outside("drop")?;
+                db.drop_tables(&names)?;
+                Answer::said(format!("dropped {}", names.join(", ")), json!({ "dropped": names }))
+            }
+            Work::Truncate(table) => {
+                self.outside("truncate")?;
+                db.truncate_table(&table)?;
+                Answer::said(format!("truncated {table}"), json!({ "truncated": table }))
+            }
+            Work::Rename { from, to } => {
+                printable("table name", &to)?;
+                self.outside("rename")?;
+                db.rename_table(&from, &to)?;
+                Answer::said(format!("renamed {from} to {to}"), json!({ "renamed": from, "to": to }))
+            }
+            Work::Tables => {
+                let listing = Listing::of(db)?;
+                Answer::said(listing.text(), listing.json())
+            }
+        })
+    }
+
+    fn begin(&self, begin: &Begin) -> Result<Answer> {
+        if self.place.read().is_some() {
+            return Err(Failure::said(
+                "a transaction is open: `commit` it or `rollback` first, or use another session",
+            ));
+        }
+        let isolation = begin.isolation.unwrap_or_default();
+        let mut options = TransactionOptions::default().isolation(isolation);
+        if begin.read_only {
+            options = options.read_only();
+        }
+        if begin.snapshot {
+            options = options.consistent_snapshot();
+        }
+        if let Some(wait) = begin.wait {
+            options = options.lock_wait(wait);
+        }
+        self.place.put(self.db.begin(options));
+        let level = level(isolation);
+        Ok(Answer::said(format!("begun, {level}"), json!({ "begun": level })))
+    }
+
+    /// The transaction, to end it.
+    fn taken(&self) -> Result<Transaction> {
+        self.place.take().ok_or_else(none_open)
+    }
+
+    /// Does something with the transaction.
+    fn with<T>(&self, run: impl FnOnce(&Transaction) -> windfall::Result<T>) -> Result<T> {
+        Ok(run(self.place.read().as_ref().ok_or_else(none_open)?)?)
+    }
+
+    /// Refuses a statement that is no part of a transaction.
+    fn outside(&self, word: &str) -> Result<()> {
+        if self.place.read().is_some() {
+            return Err(Failure::said(format!(
+                "`{word}` is no part of a transaction: `commit` or `rollback` first, or use another session"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Does something with a table, in the transaction if one is open.
+    fn table<T>(
+        &self,
+        name: &str,
+        lock: Option<RowLock>,
+        run: impl FnOnce(Table, Option<Columns>) -> Result<T>,
+    ) -> Result<T> {
+        let open = self.place.read();
+        if lock.is_some() && open.is_none() {
+            return Err(Failure::said("a lock lasts as long as a transaction: `begin` one first"));
+        }
+        let table = self.db.table(name)?;
+        let columns = Columns::from_metadata(&table.metadata());
+        run(open.as_ref().map_or_else(|| table.clone(), |trx| table.within(trx)), columns)
+    }
+
+    fn get(&self, table: &str, key: Vec<u8>, lock: Option<RowLock>) -> Result<Answer> {
+        self.table(table, lock, |table, columns| {
+            let value = match lock {
+                None => table.get(&key),
+                Some(RowLock::Share) => table.get_for_share(&key),
+                Some(RowLock::Update) => table.get_for_update(&key),
+            }?;
+            Ok(Answer::Rows { columns, rows: value.map(|value| (key, value)).into_iter().collect() })
+        })
+    }
+
+    fn write(&self, table: &str, key: &[u8], fields: &[Vec<u8>], replace: bool) -> Result<Answer> {
+        self.table(table, None, |table, columns| {
+            let value = value(table.name(), columns.as_ref(), fields)?;
+            if replace { table.put(key, &value) } else { table.insert(key, &value) }?;
+            let word = if replace { "put" } else { "inserted" };
+            Ok(Answer::said(word, json!({ word: true })))
+        })
+    }
+
+    fn scan(&self, scan: Scan) -> Result<Answer> {
+        self.table(&scan.table, scan.lock, |table, columns| {
+            let nothing = matches!((&scan.from, &scan.to), (Some(from), Some(to)) if from >= to);
+            let bounds = (
+                scan.from.map_or(Bound::Unbounded, Bound::Included),
+                scan.to.map_or(Bound::Unbounded, Bound::Excluded),
+            );
+            if nothing {
+                return Ok(Answer::Rows { columns, rows: Vec::new() });
+            }
+            let mut range = match scan.lock {
+                None => table.range(bounds),
+                Some(RowLock::Share) => table.range_for_share(bounds),
+                Some(RowLock::Update) => table.range_for_update(bounds),
+            }?;
+            let step = if scan.reverse { Range::next_back } else { Range::next };
+            let (mut rows, mut length) = (Vec::new(), 0);
+            while scan.limit.is_none_or(|limit| rows.len() < limit)
+                && let Some(row) = step(&mut range)
+            {
+                let (key, value) = row?;
+                length += key.len() + value.len();
+                if length > LONGEST {
+                    return Err(Failure::said(format!(
+                        "the rows have more than {}: give a limit, or use `windfall scan`, which prints any number",
+                        output::bytes(LONGEST as f64)
+                    )));
+                }
+                rows.push((key, value));
+            }
+            Ok(Answer::Rows { columns, rows })
+        })
+    }
+
+    fn create(&self, table: &str, columns: &[String]) -> Result<Answer> {
+        printable("table name", table)?;
+        let columns = schema::columns(columns.iter().map(String::as_str), None)?;
+        self.outside("create")?;
+        self.db.create_table(table, engine::with_metadata(columns.to_metadata()?))?;
+        Ok(Answer::said(
+            format!("created {table} (key: {})", columns.key),
+            json!({ "created": table, "key": columns.key, "columns": columns.others }),
+        ))
+    }
+}
+
+/// The value of a row with these fields.
+fn value(table: &str, columns: Option<&Columns>, fields: &[Vec<u8>]) -> Result<Vec<u8>> {
+    let given = output::things(fields.len() as u64, "field");
+    match (columns, fields) {
+        (None, [value]) => Ok(value.clone()),
+        (None, _) => Err(Failure::said(format!(
+            "{table} has no columns, for it was not made by `windfall`: give the key and one value, not {given}"
+        ))),
+        (Some(columns), _) => {
+            if fields.len() != columns.others.len() {
+                let (key, others) = (output::quoted(columns.key.as_bytes()), output::listed(&columns.others));
+                let then =
+                    if others.is_empty() { "and nothing else".into() } else { format!("then {others}") };
+                return Err(Failure::said(format!(
+                    "{table} takes the key {key}, {then}: behind the key there are {given}"
+                )));
+            }
+            let fields: Vec<&[u8]> = fields.iter().map(Vec::as_slice).collect();
+            columns::encode(&fields).ok_or_else(|| Failure::said("the row is too long: it has at most 4 GiB"))
+        }
+    }
+}
+
+/// The end of a transaction, which is over also when that fails.
+fn ended(done: windfall::Result<()>) -> Result<()> {
+    done.map_err(|error| Failure::said(format!("{error}; the transaction is over")))
+}
+
+fn none_open() -> Failure {
+    Failure::said("no transaction is open: `begin` one first")
+}
+
+/// What was done with a prepared transaction.
+fn about(text: &str, name: &str, xid: &[u8]) -> Answer {
+    Answer::said(format!("{text} {}", output::text(xid)), json!({ name: output::value(xid) }))
+}

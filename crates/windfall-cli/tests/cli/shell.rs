@@ -1,0 +1,572 @@
+//! The shell: statements from standard input, several sessions, and how it ends.
+
+use std::{
+    io::{Read as _, Write as _},
+    process::{Command, Stdio},
+    thread,
+};
+
+use serde_json::{Value, json};
+
+use crate::{Place, Told};
+
+/// A database with a table of two rows.
+pub fn people() -> Place {
+    let place = Place::new();
+    place.call(&["create", "people", "--columns", "name,town"]).served();
+    place.feed(&["load", "people"], "name,town\nada,London\nbob,Oslo\n").served();
+    place
+}
+
+impl Place {
+    pub fn shell(&self, script: &str) -> Told {
+        self.feed(&["shell"], script)
+    }
+
+    /// What a script answers, a line each.
+    #[track_caller]
+    fn says(&self, script: &str, answer: &[&str]) {
+        let told = self.shell(script).served();
+        assert_eq!(told.err, "");
+        let lines: Vec<&str> = told.out.lines().collect();
+        assert_eq!(numbered(&lines), answer, "{}", told.out);
+    }
+
+    /// What programs are told, a line each.
+    fn objects(&self, arguments: &[&str], script: &str) -> (Told, Vec<Value>) {
+        let told = self.feed(&[&["--json", "shell"], arguments].concat(), script);
+        let objects = told.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        (told, objects)
+    }
+}
+
+/// Lines with the numbers of transactions in the order in which they are met, which are others in each run; and one blank
+/// where there are several, for the numbers are not equally long.
+fn numbered(lines: &[&str]) -> Vec<String> {
+    let mut met: Vec<String> = Vec::new();
+    let mut number = |word: &str| -> String {
+        let digits = word.trim_end_matches([',', ':']);
+        if digits.len() < 5 || !digits.bytes().all(|b| b.is_ascii_digit()) {
+            return word.to_owned();
+        }
+        let at = met.iter().position(|known| known == digits).unwrap_or_else(|| {
+            met.push(digits.to_owned());
+            met.len() - 1
+        });
+        format!("T{}{}", at + 1, &word[digits.len()..])
+    };
+    lines.iter().map(|line| line.split_whitespace().map(&mut number).collect::<Vec<_>>().join(" ")).collect()
+}
+
+#[test]
+fn rows_are_written_and_read() {
+    let place = people();
+    place.says(
+        "# a comment, and a line with nothing\n\n\
+         put people 'eve \\'x\\'' \"a\\tb\"\n\
+         insert people cat Rome # behind a statement\n\
+         GET people cat\n\
+         get people nobody\n\
+         delete people bob\n\
+         delete people bob\n\
+         scan people\n\
+         scan people from b to e reverse limit 1\n\
+         scan people from c to b\n\
+         scan people limit 0\n",
+        &[
+            "put",
+            "inserted",
+            "name town",
+            "cat Rome",
+            "1 row",
+            "no rows",
+            "deleted",
+            "no row",
+            "name town",
+            "ada London",
+            "cat Rome",
+            "eve 'x' a\\tb",
+            "3 rows",
+            "name town",
+            "cat Rome",
+            "1 row",
+            "no rows",
+            "no rows",
+        ],
+    );
+    assert_eq!(place.call(&["--json", "get", "people", "eve 'x'"]).served().json()["town"], "a\tb");
+}
+
+#[test]
+fn tables_come_and_go() {
+    let place = people();
+    place.says(
+        "create k id\nput k 1\nscan k\ncreate t id, a ,b\nrename t to u\ntruncate people\nscan people\ndrop k u\ntables\n",
+        &[
+            "created k (key: id)",
+            "put",
+            "id",
+            "1",
+            "1 row",
+            "created t (key: id)",
+            "renamed t to u",
+            "truncated people",
+            "no rows",
+            "dropped k, u",
+            "table file indexes key columns",
+            "people 0 B - name town",
+        ],
+    );
+}
+
+#[test]
+fn one_session_waits_and_goes_on_after_the_commit_of_another() {
+    let place = people();
+    place.says(
+        "begin\nput people ada Paris\n\
+         session b\nget people ada\nput people ada Turin\nsessions\nwaits\n\
+         session main\nget people ada\ncommit\nget people ada\n\
+         session b\nsessions\n",
+        &[
+            "begun, repeatable read",
+            "put",
+            "session b is new",
+            "b:",
+            "name town",
+            "ada London",
+            "1 row",
+            "session b waits for transaction T1",
+            "session transaction level statement",
+            "main T1 repeatable read -",
+            "b - - waits for transaction T1",
+            "transaction session waits for lock",
+            "T2 b transaction T1 row \"ada\" of tablespace 16, exclusive",
+            "session main",
+            "main:",
+            "name town",
+            "ada Paris",
+            "1 row",
+            "main: committed",
+            "b: put",
+            "main:",
+            "name town",
+            "ada Turin",
+            "1 row",
+            "session b",
+            "session transaction level statement",
+            "main - - -",
+            "b - - -",
+        ],
+    );
+}
+
+#[test]
+fn statements_of_three_sessions_are_told_apart() {
+    let place = people();
+    let (told, objects) = place.objects(
+        &[],
+        "begin\nput people ada 1\nsession b\nput people ada 2\nsession c\ntruncate people\nsession d\nput people ada 4\n\
+         sessions\nsession main\ncommit\nwait\n",
+    );
+    told.served();
+    assert_eq!(objects.last().unwrap(), &json!({ "session": "main", "line": 12, "waited": true }));
+    let waits: Vec<_> = objects.iter().filter(|o| o.get("waits_for").is_some()).collect();
+    let first = |name: &str| {
+        waits.iter().find(|o| o["session"] == name).unwrap_or_else(|| panic!("{name}: {objects:?}"))
+    };
+    assert_eq!((&first("b")["line"], &first("c")["line"]), (&json!(4), &json!(6)));
+    let sessions = objects.iter().find_map(|o| o.get("sessions")).unwrap();
+    assert_eq!(sessions[0]["under_way"], false);
+    assert!(sessions[1]["waits_for"].is_array() && sessions[2]["waits_for"].is_array(), "{sessions}");
+    for (name, line) in [("b", 4), ("c", 6), ("d", 8)] {
+        let done =
+            |o: &&Value| o["session"] == name && (o.get("put").is_some() || o.get("truncated").is_some());
+        let answers: Vec<_> = objects.iter().filter(done).collect();
+        assert_eq!(answers.len(), 1, "{name}: {objects:?}");
+        assert_eq!(answers[0]["line"], line, "{name}");
+    }
+}
+
+#[test]
+fn a_deadlock_ends_one_transaction_and_says_so() {
+    let place = people();
+    let told = place.feed(
+        &["shell", "--keep-going"],
+        "begin\nput people ada 1\n\
+         session b\nbegin\nput people bob 2\nput people ada 2\n\
+         session main\nput people bob 1\ncommit\n\
+         session b\ncommit\ndeadlock\nscan people\n",
+    );
+    assert_eq!(told.code, 1, "{}", told.err);
+    let err: Vec<&str> = told.err.lines().collect();
+    assert_eq!(err.len(), 2, "{}", told.err);
+    assert!(err[0].starts_with("windfall: line 8: session main: a deadlock: "), "{}", told.err);
+    assert!(err[0].ends_with("; the transaction is over"), "{}", told.err);
+    assert_eq!(
+        err[1],
+        "windfall: line 9: no transaction is open: `begin` one first".replace("9: ", "9: session main: ")
+    );
+    let lines: Vec<&str> = told.out.lines().collect();
+    let lines = numbered(&lines);
+    let from = lines.iter().position(|line| line == "b: committed").unwrap();
+    assert_eq!(lines[from - 2..from], ["b: put", "session b"]);
+    assert_eq!(
+        lines[from + 1..],
+        [
+            "transaction T1 waited for transaction T2: row \"bob\" of tablespace 16, exclusive",
+            "it held row \"ada\" of tablespace 16, exclusive; its weight in rows and locks: 3",
+            "transaction T2 waited for transaction T1: row \"ada\" of tablespace 16, exclusive",
+            "it held row \"bob\" of tablespace 16, exclusive; its weight in rows and locks: 3",
+            "transaction T1 gave way",
+            "b:",
+            "name town",
+            "ada 2",
+            "bob 2",
+            "2 rows",
+        ]
+    );
+}
+
+#[test]
+fn a_part_of_a_transaction_is_taken_back() {
+    let place = people();
+    place.says(
+        "begin snapshot\nput people ada 1\nsavepoint s\nput people ada 2\nsavepoint u\ndelete people bob\nrollback to s\n\
+         get people ada\nrelease s\nscan people\nrollback\nget people ada\n",
+        &[
+            "begun, snapshot",
+            "put",
+            "savepoint s",
+            "put",
+            "savepoint u",
+            "deleted",
+            "rolled back to s",
+            "name town",
+            "ada 1",
+            "1 row",
+            "released s",
+            "name town",
+            "ada 1",
+            "bob Oslo",
+            "2 rows",
+            "rolled back",
+            "name town",
+            "ada London",
+            "1 row",
+        ],
+    );
+}
+
+#[test]
+fn a_prepared_transaction_waits_for_another_run() {
+    let place = people();
+    place.says(
+        "begin\nput people ada 1\nprepare 'x \\x00'\nprepared\nsession b\nbegin\nput people bob 2\nprepare y\nsessions\n",
+        &[
+            "begun, repeatable read",
+            "put",
+            "prepared as x \\u{0}",
+            "name transaction",
+            "x \\u{0} T1",
+            "session b is new",
+            "b: begun, repeatable read",
+            "b: put",
+            "b: prepared as y",
+            "session transaction level statement",
+            "main - - -",
+            "b - - -",
+        ],
+    );
+    // It is locked still, and a wait for it at the end of the script is given up.
+    let told = place.shell("put people ada 3\n");
+    assert_eq!((told.code, told.err.lines().count()), (1, 1), "{}", told.err);
+    assert!(told.err.contains("its statement still waits for transaction"), "{}", told.err);
+    assert!(told.out.starts_with("session main waits for transaction "), "{}", told.out);
+    place.says(
+        "commit prepared 'x \\x00'\nrollback prepared y\nprepared\nscan people\n",
+        &[
+            "committed x \\u{0}",
+            "rolled back y",
+            "no prepared transactions",
+            "name town",
+            "ada 1",
+            "bob Oslo",
+            "2 rows",
+        ],
+    );
+}
+
+#[test]
+fn what_is_open_at_the_end_is_rolled_back() {
+    let place = people();
+    for end in ["", "quit\nput people bob 9\n"] {
+        place.says(
+            &format!("begin\nput people ada 1\nsession b\nput people ada 2\nsession c\nbegin\n{end}"),
+            &[
+                "begun, repeatable read",
+                "put",
+                "session b is new",
+                "session b waits for transaction T1",
+                "session c is new",
+                "c: begun, repeatable read",
+                "main: the open transaction is rolled back",
+                "c: the open transaction is rolled back",
+                // Whom that lets go on does so.
+                "b: put",
+            ],
+        );
+        let told = place.shell("scan people\nput people ada London\n").served();
+        assert_eq!(told.out, "name  town\nada   2\nbob   Oslo\n2 rows\nput\n");
+    }
+    assert_eq!(place.call(&["--json", "check"]).served().json()["sound"], true);
+}
+
+#[test]
+fn a_script_stops_at_the_first_failure_unless_it_is_to_go_on() {
+    let place = people();
+    let script = "begin\nput people ada 1\nput nowhere 1 2\nput people bob 1\ncommit\nnonsense\n";
+    let told = place.shell(script);
+    assert_eq!((told.code, &told.err[..]), (1, "windfall: line 3: there is no table nowhere\n"));
+    assert_eq!(told.out, "begun, repeatable read\nput\nthe open transaction is rolled back\n");
+    let told = place.feed(&["shell", "--keep-going"], script);
+    assert_eq!(told.code, 1);
+    assert_eq!(
+        told.err,
+        "windfall: line 3: there is no table nowhere\nwindfall: line 6: there is no statement nonsense: `help` lists those \
+         there are\n"
+    );
+    assert_eq!(told.out, "begun, repeatable read\nput\nput\ncommitted\n");
+    // A failure of a statement that had to wait is one of its line.
+    let told = place.shell(
+        "begin\nput people ada 1\nsession b\nbegin snapshot consistent snapshot\nput people ada 2\nsession main\ncommit\n\
+         put people bob 3\n",
+    );
+    assert_eq!(told.code, 1);
+    assert!(
+        told.err.starts_with("windfall: line 5: session b: a row of table people has changed"),
+        "{}",
+        told.err
+    );
+    assert!(told.out.ends_with("main: committed\nb: the open transaction is rolled back\n"), "{}", told.out);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let place = people();
+    let lines = [
+        ("commit", "no transaction is open"),
+        ("rollback", "no transaction is open"),
+        ("savepoint s", "no transaction is open"),
+        ("rollback to s", "no transaction is open"),
+        ("release s", "no transaction is open"),
+        ("prepare x", "no transaction is open"),
+        ("commit prepared x", "no transaction is prepared as \"x\""),
+        ("rollback prepared x", "no transaction is prepared as \"x\""),
+        ("get people ada for share", "`begin` one first"),
+        ("scan people for update", "`begin` one first"),
+        ("put people ada", "people takes the key name, then town: behind the key there are 0 fields"),
+        ("put people ada a b", "there are 2 fields"),
+        ("insert people ada a", "the key exists already in table people"),
+        ("get nowhere 1", "no table nowhere"),
+        ("create people a", "a table people exists already"),
+        ("create u a,a", "two columns are named a"),
+        ("create u a,,b", "has no name"),
+        ("create 'a\\nb' a", "control character"),
+        ("drop people people", "people is named twice"),
+        ("drop people nowhere", "nowhere"),
+        ("truncate nowhere", "no table nowhere"),
+        ("rename nowhere to u", "no table nowhere"),
+        ("rename people to 'a\\tb'", "control character"),
+        ("session ''", "a session has a name"),
+        ("session 'a\\nb'", "control character"),
+        ("help me", "no statement me"),
+        ("get people", "the key is missing: the form is `get TABLE KEY"),
+        ("get people 'ada", "never closed"),
+        ("begin read only", ""),
+        ("begin", "a transaction is open"),
+        ("put people ada 1", "only reads"),
+        ("drop people", "`drop` is no part of a transaction"),
+        ("truncate people", "`truncate` is no part of a transaction"),
+        ("rename people to u", "`rename` is no part of a transaction"),
+        ("create u a", "`create` is no part of a transaction"),
+        ("rollback to s", "no savepoint \"s\""),
+        ("release s", "no savepoint \"s\""),
+        ("prepare ''", "name"),
+        ("commit", ""),
+        ("begin nowait", ""),
+        ("put people ada 1", ""),
+        ("session b", ""),
+        ("begin nowait", ""),
+        ("put people ada 2", "session b: the lock is not free, for transaction"),
+        ("rollback", ""),
+        ("begin wait 0.05", ""),
+        ("put people ada 2", "session b: no lock after a wait of"),
+        ("wait", ""),
+        ("rollback", ""),
+        ("put people ada 2", ""),
+        ("get people ada", "session b: its last statement is still under way, which waits for transaction"),
+    ];
+    let script: Vec<&str> = lines.iter().map(|(line, _)| *line).collect();
+    let told = place.feed(&["shell", "--keep-going"], &script.join("\n"));
+    assert_eq!(told.code, 1, "{}", told.err);
+    let mut err: Vec<&str> = told.err.lines().collect();
+    for (n, (line, what)) in lines.iter().enumerate().filter(|(_, (_, what))| !what.is_empty()) {
+        let begins = format!("windfall: line {}: ", n + 1);
+        let at = err.iter().position(|e| e.starts_with(&begins));
+        let said = err.remove(at.unwrap_or_else(|| panic!("{line} was not refused: {}", told.err)));
+        assert!(said.contains(what), "{line}: {what:?} is not in {said}");
+    }
+    assert!(err.is_empty(), "refused, too: {err:?}");
+    assert_eq!(place.shell("scan people\n").served().out, "name  town\nada   2\nbob   Oslo\n2 rows\n");
+}
+
+#[test]
+fn lines_that_are_no_lines() {
+    let place = people();
+    let feed = |bytes: &[u8]| {
+        let mut child = place.command(&["shell", "--keep-going"]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut pipe = child.stdin.take().unwrap();
+        let bytes = bytes.to_vec();
+        // It may end before it has read all.
+        let writer = thread::spawn(move || drop(pipe.write_all(&bytes)));
+        let output = child.wait_with_output().unwrap();
+        writer.join().unwrap();
+        crate::told(&output)
+    };
+    let told = feed(b"put people x \xff\nput people '\\xff' ok");
+    assert_eq!((told.code, &told.out[..]), (1, "put\n"));
+    assert!(
+        told.err.contains("line 1: the line is not text in UTF-8") && told.err.contains("\\xHH"),
+        "{}",
+        told.err
+    );
+    let told = feed(&[&b"put people x "[..], &vec![b'x'; 17 << 20]].concat());
+    assert_eq!((told.code, &told.out[..]), (1, ""));
+    assert!(told.err.contains("line 1: the line is longer than 16.0 MiB"), "{}", told.err);
+}
+
+#[test]
+fn a_shell_makes_no_database() {
+    let place = Place::new();
+    place.call(&["shell"]).refused(&["no database in db", "--db"]);
+    assert!(!place.path().join("db").exists());
+}
+
+#[test]
+fn programs_get_one_object_a_line() {
+    let place = people();
+    let (told, objects) = place.objects(
+        &["--keep-going"],
+        "begin serializable\nget people ada\nput people '\\xff' x\nnonsense\ncommit\nscan people from c\nget people no\n\
+         sessions\nprepared\ndeadlock\nlocks\nwaits\nstatus\nhelp wait\ntables\nsession b\nbegin\n",
+    );
+    assert_eq!(told.code, 1);
+    let line = |n: usize| {
+        let mut objects = objects.iter().filter(|o| o["line"] == n);
+        let mut object = objects.next().unwrap_or_else(|| panic!("line {n}: {}", told.out)).clone();
+        object.as_object_mut().unwrap().remove("line");
+        object
+    };
+    let main = |mut object: Value| {
+        object["session"] = "main".into();
+        object
+    };
+    assert_eq!(line(1), main(json!({ "begun": "serializable" })));
+    assert_eq!(line(2), main(json!({ "rows": [{ "name": "ada", "town": "London" }] })));
+    assert_eq!(line(3), main(json!({ "put": true })));
+    assert!(line(4)["error"].as_str().unwrap().contains("no statement nonsense"));
+    assert_eq!(line(5), main(json!({ "committed": true })));
+    assert_eq!(line(6), main(json!({ "rows": [{ "name": { "hex": "ff" }, "town": "x" }] })));
+    assert_eq!(line(7), main(json!({ "rows": [] })));
+    assert_eq!(line(8)["sessions"][0]["name"], "main");
+    assert_eq!(line(9), main(json!({ "prepared": [] })));
+    assert_eq!(line(10), main(json!({ "deadlock": null })));
+    assert_eq!(line(11), main(json!({ "locks": [] })));
+    assert_eq!(line(12), main(json!({ "waits": [] })));
+    assert_eq!(line(13)["status"]["deadlocks"], 0);
+    assert_eq!(line(14)["help"][0]["form"], "wait");
+    assert_eq!(line(15)["tables"][0]["name"], "people");
+    assert_eq!(line(16), json!({ "session": "b", "made": true }));
+    assert_eq!(objects.last().unwrap(), &json!({ "session": "b", "line": 17, "rolled_back": true }));
+    assert_eq!(objects.len(), 18);
+    // Those who read what went wrong find it there, too.
+    assert_eq!(told.err.lines().count(), 1, "{}", told.err);
+}
+
+#[test]
+fn locks_and_numbers_are_shown() {
+    let place = people();
+    let told = place
+        .shell("begin\nget people ada for update\nscan people from b for share\nlocks\nstatus\nhelp\nhelp Scan\n")
+        .served();
+    for what in [
+        "main     table of tablespace 16, intention exclusive",
+        "main     row \"ada\" of tablespace 16, exclusive",
+        "against inserts",
+        "\nactive_transactions      1\n",
+        "\nhelp       lists the statements, or tells of one\n",
+        "scan TABLE [from KEY] [to KEY] [limit N] [reverse] [for share | for update]\n",
+    ] {
+        assert!(told.out.contains(what), "{what:?} is not in\n{}", told.out);
+    }
+}
+
+/// Sends a signal to a process.
+pub fn signal(process: u32, name: &str) {
+    let number = process.to_string();
+    assert!(Command::new("kill").args(["-s", name, &number]).status().unwrap().success());
+}
+
+#[test]
+fn a_signal_ends_it_in_good_order() {
+    let place = people();
+    for (name, code) in [("TERM", 143), ("INT", 130)] {
+        let mut child = place.command(&["shell"]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut pipe = child.stdin.take().unwrap();
+        pipe.write_all(b"begin\nput people ada 1\n").unwrap();
+        let mut out = child.stdout.take().unwrap();
+        let mut seen = [0; 27];
+        out.read_exact(&mut seen).unwrap();
+        assert_eq!(&seen, b"begun, repeatable read\nput\n");
+        signal(child.id(), name);
+        let mut rest = String::new();
+        out.read_to_string(&mut rest).unwrap();
+        let told = crate::told(&child.wait_with_output().unwrap());
+        assert_eq!((told.code, &rest[..]), (code, "the open transaction is rolled back\n"));
+        assert_eq!(told.err, format!("windfall: stopped by SIG{name}; what was open is rolled back\n"));
+        drop(pipe);
+    }
+    assert_eq!(place.shell("get people ada\n").served().out, "name  town\nada   London\n1 row\n");
+}
+
+#[test]
+fn a_table_of_a_program_takes_raw_values() {
+    let place = Place::new();
+    let options = windfall::Options::default().buffer_pool_size(16 << 20);
+    let db = windfall::Database::open(place.path().join("db"), options).unwrap();
+    db.create_table("raw", windfall::TableOptions::default()).unwrap();
+    db.close().unwrap();
+    place.says("put raw k 'a b'\nget raw k\n", &["put", "key value", "k a b", "1 row"]);
+    for fields in ["", "a b"] {
+        let told = place.shell(&format!("put raw k {fields}\n"));
+        assert_eq!(told.code, 1);
+        assert!(
+            told.err.contains("line 1: raw has no columns") && told.err.contains("one value"),
+            "{}",
+            told.err
+        );
+    }
+}
+
+#[test]
+fn an_answer_has_a_longest_length() {
+    let place = Place::new();
+    let long = "x".repeat(8 << 20);
+    let rows: String = (1..=9).map(|n| n.to_string() + "," + &long + "\n").collect();
+    place.feed(&["load", "t"], &("id,text\n".to_owned() + &rows)).served();
+    let told = place.shell("scan t\n");
+    assert_eq!((told.code, &told.out[..]), (1, ""));
+    assert!(told.err.contains("more than 64.0 MiB: give a limit"), "{}", told.err);
+    let told = place.shell("scan t limit 1\n").served();
+    assert!(told.out.len() > 8 << 20);
+}
