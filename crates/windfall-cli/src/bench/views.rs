@@ -24,12 +24,14 @@ use super::{
 use crate::{
     engine::{Database, Table},
     failure::{Failure, Result},
-    measure::{Random, resident_bytes},
+    measure::{Random, resident_bytes, resident_of_mapping},
     oltp::sbtest,
 };
 
 /// Who updates.
 const THREADS: usize = 2;
+/// How often undo is looked at.
+const LOOK: Duration = Duration::from_millis(250);
 /// How soon the undo is to be gone where no key has changed.
 const GONE: f64 = 5.0;
 
@@ -45,7 +47,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
         bench.fact(format!("{what}: updates per second before the view"), seen.before);
         bench.fact(format!("{what}: updates per second beside it"), seen.beside);
         bench.fact(format!("{what}: undo beside it, bytes"), seen.kept);
-        bench.fact(format!("{what}: memory that came with it, bytes"), seen.memory);
+        bench.fact(format!("{what}: memory beside the pool that came with it, bytes"), seen.memory);
         bench.fact(format!("{what}: seconds until its undo was gone"), seen.gone);
         let id = if changes_keys { "keys-change" } else { "no-key-changes" };
         bench.claim(
@@ -138,12 +140,13 @@ impl Field<'_> {
 
     fn watch(&self, bench: &Bench, stop: &AtomicBool, done: &AtomicU64) -> Result<Seen> {
         let undo = || self.db.metrics().undo_bytes as f64;
-        let resident = || resident_bytes() as f64;
+        let pool = self.db.metrics().pool_frames * self.db.metrics().page_size;
+        // Of the pool more is in use as time goes by, whoever fills it.
+        let resident = || resident_bytes().saturating_sub(resident_of_mapping(pool).unwrap_or(0)) as f64;
         // The pool, too, comes to rest.
         thread::sleep(bench.seconds(5.0, 0.1));
         let mut seen = Seen { before: Self::rate(done, bench.seconds(15.0, 0.2)), ..Seen::default() };
-        let metrics = self.db.metrics();
-        seen.pool = (metrics.pool_frames * metrics.page_size) as f64;
+        seen.pool = pool as f64;
         let (usual, memory) = (undo(), resident());
 
         let view = self.db.begin(TransactionOptions::default().read_only());
@@ -158,13 +161,13 @@ impl Field<'_> {
 
         let (end, most) = (Instant::now(), bench.seconds(300.0, 2.0));
         let mut last = undo();
-        let step = (seen.kept / 50.0).max((metrics.page_size * 64) as f64);
+        // What the load leaves between two looks, and the slices that it has just begun, are no rise.
+        let step = garbage * LOOK.as_secs_f64() + (THREADS as u64 * self.db.metrics().page_size * 64) as f64;
         while end.elapsed() < most && !stop.load(Relaxed) {
-            thread::sleep(Duration::from_millis(50));
+            thread::sleep(LOOK);
             let now = undo();
-            // A slice that the load has just begun is no rise.
             seen.rises += f64::from(u8::from(now > last + step));
-            last = last.min(now);
+            last = now;
             if now <= usual + step {
                 break;
             }
