@@ -341,8 +341,13 @@ fn enumerate(first: Case, every: u64, until: Option<Instant>) -> u64 {
 /// Both ways to fail, with every way to commit.
 fn all(fault: Fault) -> u64 {
     let mut cases = 0;
-    for (seed, mode) in [(1, FlushLog::Sync), (2, FlushLog::Sync), (3, FlushLog::Lazy), (4, FlushLog::Write)]
-    {
+    for (seed, mode) in [
+        (1, FlushLog::Sync),
+        (2, FlushLog::Sync),
+        (3, FlushLog::Lazy),
+        (4, FlushLog::Write),
+        (8, FlushLog::Write),
+    ] {
         for lasting in [false, true] {
             cases += enumerate(Case { seed, mode, fault, n: 1, lasting }, 1, None);
         }

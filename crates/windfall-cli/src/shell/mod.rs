@@ -353,11 +353,12 @@ impl Shell<'_> {
             }
         }
         for (seat, behind) in self.sessions.busy() {
-            let what =
-                behind.map_or_else(|| "is under way".to_owned(), |behind| format!("waits for {behind}"));
-            let why = format!(
-                "its statement still {what}: it is given up, and rolled back when the database opens again"
-            );
+            let why = match behind {
+                Some(behind) => format!(
+                    "its statement still waits for {behind}: it is given up, and rolled back when the database opens again"
+                ),
+                None => "its statement is still under way: whether it was done shows when the database is opened again".into(),
+            };
             self.tell(seat, self.line, Err(why));
         }
     }

@@ -378,9 +378,10 @@ impl Transactions {
                 && sealed.leaves_nothing
                 && horizon.covers_all_up_to(sealed.youngest)
             {
-                // Whose walk is to come needs each record to find the one before; perhaps it has one here.
+                // Whose walk is to come needs each record to find the one before; perhaps it has one here, which may reach into the
+                // next slice.
                 for (_, slices) in state.left.range_mut(..=sealed.youngest) {
-                    slices.insert(slice);
+                    slices.extend([slice, slice + 1]);
                 }
                 state.at = (slice + 1) * stream.slice_bytes();
                 continue;

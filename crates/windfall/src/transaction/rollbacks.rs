@@ -85,13 +85,14 @@ struct Waiting {
     /// The record at which it goes on; none before it has begun.
     from: Option<UndoPos>,
     /// The tables with changes of it.
-    touched: BTreeSet<SpaceId>,
+    touched: Vec<SpaceId>,
     /// Not before this time.
     due: Duration,
 }
 
 impl Waiting {
-    fn new(trx: Suspended, touched: BTreeSet<SpaceId>) -> Self {
+    fn new(trx: Suspended) -> Self {
+        let touched = trx.touched().to_vec();
         Self { id: trx.id(), trx: Some(trx), from: None, touched, due: Duration::ZERO }
     }
 }
@@ -113,13 +114,14 @@ impl Rollbacks {
         state.waiting.len() + state.searches.iter().map(|search| search.found.len()).sum::<usize>()
     }
 
-    /// Hands a transaction over that could not be taken back at once, with the tables that it has changed.
-    pub(super) fn add(&self, trx: Suspended, touched: BTreeSet<SpaceId>) {
+    /// Hands a transaction over that could not be taken back at once.
+    pub(super) fn add(&self, trx: Suspended) {
+        let waiting = Waiting::new(trx);
         let mut state = self.state.lock();
-        for space in &touched {
+        for space in &waiting.touched {
             *state.handed_over.entry(*space).or_default() += 1;
         }
-        state.waiting.push_back(Waiting::new(trx, touched));
+        state.waiting.push_back(waiting);
         drop(state);
         self.wake.notify();
     }
@@ -215,7 +217,8 @@ impl Transactions {
             let wanted = Wanted::Table(*space, TableMode::IntentionExclusive);
             self.row_locks.acquire(&locker, wanted, Patience::NoWait)?;
         }
-        self.prepared.found(&name, Suspended::found(&self.active, id, found.last, true))
+        let touched = found.touched.iter().copied();
+        self.prepared.found(&name, Suspended::found(&self.active, id, found.last, touched, true))
     }
 
     /// One step of the worker. Says whether there is more to do at once.
@@ -235,7 +238,7 @@ impl Transactions {
         let looked = self.look(&mut search);
         if looked.as_ref().is_ok_and(|is_over| *is_over) {
             let found = search.found.into_iter().map(|(id, Found { last, touched })| {
-                Waiting::new(Suspended::found(&self.active, id, last, false), touched)
+                Waiting::new(Suspended::found(&self.active, id, last, touched, false))
             });
             let found: Vec<_> = found.collect();
             let mut state = self.rollbacks.state.lock();

@@ -318,7 +318,11 @@ impl<'e> Trx<'e> {
             // Before the turn is given back: the next one finds a row that nobody has changed and not ended.
             Ok(_) if last => self.end(),
             Ok(_) => {}
-            Err(Stop::Blocked(_)) => self.take_back_call(&kept)?,
+            Err(Stop::Blocked(_)) => match self.take_back_call(&kept) {
+                // Outside of the gate nobody would learn that the row was taken back.
+                Err(_) if last => drop(self.take_back(Gate::Inside)?),
+                done => done?,
+            },
             Err(Stop::Failed(_)) if last => drop(self.take_back(Gate::Inside)?),
             Err(Stop::Failed(_)) => self.take_back_call(&start)?,
         }

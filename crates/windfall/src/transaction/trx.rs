@@ -69,10 +69,31 @@ pub struct Suspended {
 }
 
 impl Suspended {
-    /// One that recovery has found unfinished, with its last record. What its way back takes nobody has counted.
-    pub(super) fn found(active: &Active, id: TrxId, last: UndoPos, prepared: bool) -> Self {
+    /// One that recovery has found unfinished, with its last record and the tables that it has changed. What its way back takes
+    /// nobody has counted.
+    pub(super) fn found(
+        active: &Active,
+        id: TrxId,
+        last: UndoPos,
+        touched: impl IntoIterator<Item = SpaceId>,
+        prepared: bool,
+    ) -> Self {
         let logged = (last != UndoPos::NONE).then(|| (Stream::number_of(last), last));
-        Self { id, logged, ending: active.ending(id), way_back: u64::MAX, prepared, ..Self::default() }
+        let touched = touched.into_iter().collect();
+        Self {
+            id,
+            logged,
+            ending: active.ending(id),
+            way_back: u64::MAX,
+            touched,
+            prepared,
+            ..Self::default()
+        }
+    }
+
+    /// The tables that it has changed, by their clustered trees, but for temporary ones.
+    pub(super) fn touched(&self) -> &[SpaceId] {
+        &self.touched
     }
 
     /// Its id; [`TrxId::NONE`] while it has neither written nor locked.
@@ -483,8 +504,7 @@ impl<'e> Trx<'e> {
         tracing::warn!(trx = id.0, %error, "a transaction could not be taken back at once");
         let mut state = core::mem::take(&mut self.state);
         state.locker = None;
-        let touched = core::mem::take(&mut state.touched);
-        self.floor.rollbacks.add(state, touched.into_iter().collect());
+        self.floor.rollbacks.add(state);
         // Only what it has changed stays locked, as after a crash: no statement waits for it.
         self.floor.forget_locks(id);
         TransactionError::RollingBack { trx: id, why: error.to_string().into() }.into()
