@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** What `load` writes and `get` and `scan` read: key and value by the names of the header.
 //!
-//! **Invariants.** Names and values are rows of [`windfall::row`], so that a program can index and read the columns. What
-//! does not follow that form to the last byte is shown as raw bytes rather than guessed at.
+//! **Invariants.** Names and values are rows of [`windfall::row`], so that a program can index and read the columns.
+//! What does not follow that form to the last byte is shown as raw bytes rather than guessed at.
 //!
 //! **May touch.** `windfall::row`, `output`.
 

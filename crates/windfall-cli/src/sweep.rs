@@ -1,12 +1,12 @@
 //! Files that go away, however their process ends.
 //!
-//! **Purpose.** A benchmark or a demo makes databases of gigabytes. A process that is interrupted or killed cannot clear
-//! up, so another one waits for its end and does.
+//! **Purpose.** A benchmark or a demo makes databases of gigabytes. A process that is interrupted or killed cannot
+//! clear up, so another one waits for its end and does.
 //!
-//! **Invariants.** The waiting process is in a process group of its own, or Ctrl-C on the terminal would end it, too. It
-//! learns of the end by its standard input, which nobody else holds open. A file lock that the one had, the other keeps
-//! until it is done. Only one of the two removes anything, and once: what has the same names afterwards may be somebody
-//! else's.
+//! **Invariants.** The waiting process is in a process group of its own, or Ctrl-C on the terminal would end it, too.
+//! It learns of the end by its standard input, which nobody else holds open. A file lock that the one had, the other
+//! keeps until it is done. Only one of the two removes anything, and once: what has the same names afterwards may be
+//! somebody else's.
 //!
 //! **May touch.** Child processes, the file system.
 
@@ -49,8 +49,8 @@ impl Sweeper {
         Self { what, waiting, ended: false }
     }
 
-    /// Removes what goes with all that is in it, and says whether that worked. The other folders stay: something is to come
-    /// there.
+    /// Removes what goes with all that is in it, and says whether that worked. The other folders stay: something is to
+    /// come there.
     pub fn end(mut self) -> io::Result<()> {
         self.what.if_empty.clear();
         self.sweep(STAY)

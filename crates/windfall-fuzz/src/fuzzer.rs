@@ -1,7 +1,7 @@
 //! The fuzzer: one binary of libFuzzer's for all targets, which `scripts/fuzz.sh` builds and runs.
 //!
-//! **Purpose.** `WINDFALL_FUZZ_TARGET` says which target it feeds; `list` prints their names. It writes the target's seeds
-//! into the folder that `WINDFALL_FUZZ_SEEDS` names, for itself to begin with.
+//! **Purpose.** `WINDFALL_FUZZ_TARGET` says which target it feeds; `list` prints their names. It writes the target's
+//! seeds into the folder that `WINDFALL_FUZZ_SEEDS` names, for itself to begin with.
 //!
 //! **Invariants.** Its only state is the target.
 //!

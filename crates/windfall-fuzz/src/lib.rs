@@ -1,7 +1,7 @@
 //! What fuzzers and tests share: the targets, the inputs that are kept, and mutations.
 //!
-//! **Purpose.** The targets themselves stand beside their decoders, in the crates that have them. Here is what feeds them:
-//! `src/fuzzer.rs` is a binary of libFuzzer's, `tests/held.rs` runs each target over what was found before.
+//! **Purpose.** The targets themselves stand beside their decoders, in the crates that have them. Here is what feeds
+//! them: `src/fuzzer.rs` is a binary of libFuzzer's, `tests/held.rs` runs each target over what was found before.
 //!
 //! **Invariants.** The same inputs in the same order give the same mutants.
 //!

@@ -3,9 +3,9 @@
 //! **Purpose.** Every page of every data file by its checksum, every tree by its order, every page by the allocation
 //! map, every file by the records: what is wrong is listed, by file and page.
 //!
-//! **Invariants.** The check changes nothing but that dirty pages are written. Opening has done more: it has recovered, and
-//! it deletes data files that no record names. Of those it has kept a list, and the check tells which of them a drop
-//! or a crash may have left, and which this database never made. Files that are not ours are told and left alone.
+//! **Invariants.** The check changes nothing but that dirty pages are written. Opening has done more: it has recovered,
+//! and it deletes data files that no record names. Of those it has kept a list, and the check tells which of them a
+//! drop or a crash may have left, and which this database never made. Files that are not ours are told and left alone.
 //! While a table's trees are read its name is claimed, its gate is closed and purge stands still, so that no change
 //! under way looks like damage, and no version that waits for purge like a lost page; where a reader keeps such
 //! versions from purge, long values that nothing leads to may be theirs and are passed over. A check beside others does
@@ -13,8 +13,7 @@
 //! piece, and what only a look at everything at once could tell of a table of several pieces it does not say: whether
 //! rows and entries are as many, and whether a page that has changed meanwhile is lost, or one of a long value while
 //! purge is behind. A table that is made, or gets another name, after the check has begun is passed over, and so is a
-//! tree that its table gets after its first piece.
-//! What is found never ends the check.
+//! tree that its table gets after its first piece. What is found never ends the check.
 //!
 //! **May touch.** `engine` and what is below.
 
@@ -47,8 +46,8 @@ pub struct CheckReport {
     pub pages: u64,
     /// What is wrong. Empty when nothing is.
     pub findings: Vec<String>,
-    /// Data files of dropped and of temporary tables, and of what was never committed, that a crash has left and that are
-    /// being deleted.
+    /// Data files of dropped and of temporary tables, and of what was never committed, that a crash has left and that
+    /// are being deleted.
     pub pending: Vec<String>,
     /// Files in the folders of the database that are not its own.
     pub foreign: Vec<String>,
@@ -178,7 +177,8 @@ fn is_explained(engine: &Engine, id: SpaceId) -> bool {
             let mut spaces = current.flat_map(|table| table.look(|shape| shape.spaces().collect::<Vec<_>>()));
             spaces.any(|space| space == id) || engine.transactions.streams().spaces().contains(&id)
         }
-        // The pool hands a tablespace over before it counts it as gone, and the deleter deletes the file before it does.
+        // The pool hands a tablespace over before it counts it as gone, and the deleter deletes the file before it
+        // does.
         None => {
             engine.pool.occupancy().dropped_pending > 0
                 || engine.deleter.deletions().pending_files > 0

@@ -1,7 +1,8 @@
 //! Checkpoints: the log floor rises behind the page cleaner.
 //!
-//! **Purpose.** A checkpoint is fuzzy: it stops nobody. The page cleaner writes old changes all the time; a checkpoint only
-//! finds out up to where everything is in the data files, writes that to the control file, and lets the log go below.
+//! **Purpose.** A checkpoint is fuzzy: it stops nobody. The page cleaner writes old changes all the time; a checkpoint
+//! only finds out up to where everything is in the data files, writes that to the control file, and lets the log go
+//! below.
 //!
 //! **Invariants.** The floor is the minimum of: the start of every group whose pages are not all registered dirty, read
 //! first; the oldest change of a page that is not durable in its file; files whose record is still to be written; and

@@ -4,12 +4,12 @@
 //!
 //! **Invariants.** It holds no latch between two calls, and passes the table's gate at each. When the tablespace it
 //! began on was dropped, by a drop or a truncation, every further call fails with
-//! [`Error::TableDropped`](crate::error::Error::TableDropped), whatever the table has become. Rows are met in order, each
-//! once in one direction; what it lends stays as it was read until it moves.
+//! [`Error::TableDropped`](crate::error::Error::TableDropped), whatever the table has become. Rows are met in order,
+//! each once in one direction; what it lends stays as it was read until it moves.
 //!
-//! What it sees is decided by its [`Reader`]. Outside of a transaction it has a view from one seek to the next, in a transaction
-//! that one's; so the rows that it gives are those of one moment. Where it locks (`locking`) each row is read anew, as it is
-//! now.
+//! What it sees is decided by its [`Reader`]. Outside of a transaction it has a view from one seek to the next, in a
+//! transaction that one's; so the rows that it gives are those of one moment. Where it locks (`locking`) each row is
+//! read anew, as it is now.
 //!
 //! **May touch.** `engine`, `catalog`, `scope`, `transaction`, `tree`.
 
@@ -33,11 +33,11 @@ pub use crate::tree::Seek;
 
 /// A position among the rows of a table, in the order of their keys.
 ///
-/// A new cursor is nowhere: [`Cursor::next`] goes to the first row, [`Cursor::prev`] to the last. Beyond an end it is at
-/// no row, and goes back in from there. After an error it is nowhere, like a new one.
+/// A new cursor is nowhere: [`Cursor::next`] goes to the first row, [`Cursor::prev`] to the last. Beyond an end it is
+/// at no row, and goes back in from there. After an error it is nowhere, like a new one.
 ///
-/// The rows that it meets between two seeks are those of one moment, in a transaction of the moment that its level says. What
-/// the transaction itself changes meanwhile may be met as it was before, for some rows are read ahead;
+/// The rows that it meets between two seeks are those of one moment, in a transaction of the moment that its level
+/// says. What the transaction itself changes meanwhile may be met as it was before, for some rows are read ahead;
 /// [`Cursor::seek`] looks anew.
 ///
 /// ```

@@ -21,7 +21,6 @@ use crate::{
     engine::Engine,
     env::{Env, RealEnv},
     error::{Result, UsageError},
-    ids::Lsn,
     log::FlushLog,
     metrics::Metrics,
     options::Options,
@@ -202,11 +201,7 @@ impl Database {
     pub fn commit_prepared(&self, xid: &[u8]) -> Result<()> {
         self.engine.check_open()?;
         let end = self.engine.transactions.commit_prepared(xid)?;
-        self.await_log(end)
-    }
-
-    fn await_log(&self, end: Lsn) -> Result<()> {
-        if end > Lsn::ZERO { self.engine.log.commit(end, self.mode()) } else { Ok(()) }
+        self.engine.await_log(end, self.mode())
     }
 
     /// Rolls a prepared transaction back whose handle is gone. When this returns that is as durable as
@@ -218,12 +213,12 @@ impl Database {
     pub fn rollback_prepared(&self, xid: &[u8]) -> Result<()> {
         self.engine.check_open()?;
         let (revoked, done) = self.engine.transactions.roll_back_prepared(xid)?;
-        self.await_log(revoked)?;
+        self.engine.await_log(revoked, self.mode())?;
         done
     }
 
-    /// Makes everything durable that was committed or prepared before, whatever `flush_log_at_trx_commit` says: one sync for
-    /// many.
+    /// Makes everything durable that was committed or prepared before, whatever `flush_log_at_trx_commit` says: one
+    /// sync for many.
     ///
     /// # Errors
     /// When the log cannot be written; the database has stopped then.
@@ -232,8 +227,8 @@ impl Database {
         self.engine.log.sync_to(self.engine.log.end())
     }
 
-    /// Every lock that a transaction or a statement holds, but for those of rows that it has changed and nobody waits for:
-    /// these cost nothing, and are in no list.
+    /// Every lock that a transaction or a statement holds, but for those of rows that it has changed and nobody waits
+    /// for: these cost nothing, and are in no list.
     pub fn locks(&self) -> Vec<HeldLock> {
         self.engine.transactions.row_locks().listing()
     }
@@ -420,8 +415,8 @@ impl Database {
     }
 
     /// Checks everything: every page of every file, every tree, the allocation maps, the files. Calls on a table, and
-    /// statements, wait while it is its turn, and the larger it is the longer; see [`Database::check_live`]. It takes as
-    /// much memory as that.
+    /// statements, wait while it is its turn, and the larger it is the longer; see [`Database::check_live`]. It takes
+    /// as much memory as that.
     ///
     /// # Errors
     /// When the check itself cannot go on; damage that it finds is in the report.
@@ -430,11 +425,11 @@ impl Database {
         check::check(&self.engine, usize::MAX)
     }
 
-    /// Checks everything beside the work of others: a table is held for a few hundred pages at a time, however large it and
-    /// its values are, and left to them for as long in between, at most a second. Of a table larger than that it is not told whether its
-    /// rows and the entries of its indexes are as many, nor whether a page is lost that was changed during the check, or is
-    /// one of a long value while purge is behind; all else is. A table that is made or renamed after the check has begun is
-    /// passed over, and so is an index that is made after its table's turn has.
+    /// Checks everything beside the work of others: a table is held for a few hundred pages at a time, however large it
+    /// and its values are, and left to them for as long in between, at most a second. Of a table larger than that it is
+    /// not told whether its rows and the entries of its indexes are as many, nor whether a page is lost that was
+    /// changed during the check, or is one of a long value while purge is behind; all else is. A table that is made or
+    /// renamed after the check has begun is passed over, and so is an index that is made after its table's turn has.
     ///
     /// It takes less than half a byte of memory for each page of the largest tree.
     ///
@@ -451,6 +446,7 @@ impl Database {
         let (log, occupancy, deletions) =
             (engine.log.metrics(), engine.pool.occupancy(), engine.deleter.deletions());
         let (counters, locks) = (&engine.pool.counters, engine.transactions.row_locks().metrics());
+        let (undo_slices, undo_bytes) = engine.transactions.streams().extent();
         let micros = |time: Duration| time.as_micros() as u64;
         let frames = occupancy.frames as u64;
         let used = (occupancy.free + occupancy.dirty + occupancy.dropped) as u64;
@@ -497,8 +493,8 @@ impl Database {
             lock_longest_wait: micros(locks.longest_wait),
             lock_timeouts: locks.timeouts,
             deadlocks: locks.deadlocks,
-            undo_slices: engine.transactions.streams().spaces().len() as u64,
-            undo_bytes: engine.transactions.streams().bytes(),
+            undo_slices,
+            undo_bytes,
             history_bytes: engine.transactions.history_bytes(),
             oldest_view: engine.transactions.active().oldest_view(engine.transactions.ids()),
             drop_waits: work::waits_on_drops(),
@@ -506,7 +502,8 @@ impl Database {
     }
 
     /// Closes the database: writes everything and marks it as shut down cleanly. Other handles answer
-    /// [`Error::Closed`](crate::error::Error::Closed) from now on. Without this call the last handle that goes closes it.
+    /// [`Error::Closed`](crate::error::Error::Closed) from now on. Without this call the last handle that goes closes
+    /// it.
     ///
     /// # Errors
     /// What could not be written; the log has it then, and the next opening recovers it.

@@ -1,8 +1,8 @@
 //! What can go wrong, one enum a family of operations, converging on [`Error`].
 //!
-//! **Purpose.** Every error names the thing (file, table, page, LSN) and, where there is one, the cure. The lower floors know
-//! tablespaces and no tables: what they say gets its [`Owner`] on the way up, where it costs nothing as long as nothing
-//! fails.
+//! **Purpose.** Every error names the thing (file, table, page, LSN) and, where there is one, the cure. The lower
+//! floors know tablespaces and no tables: what they say gets its [`Owner`] on the way up, where it costs nothing as
+//! long as nothing fails.
 //!
 //! **Invariants.** Errors are cheap to clone, because a failure that poisons the database is told to everyone.
 //!
@@ -123,8 +123,8 @@ impl Owner {
 }
 
 impl Error {
-    /// Says what it is about, unless that is known: `owner` is given the tablespace, if the error has one. What is only words
-    /// gets it in front, so this is for where an error leaves the engine, once.
+    /// Says what it is about, unless that is known: `owner` is given the tablespace, if the error has one. What is only
+    /// words gets it in front, so this is for where an error leaves the engine, once.
     #[cold]
     pub(crate) fn of(mut self, owner: impl FnOnce(Option<SpaceId>) -> Owner) -> Self {
         let (known, space) = match &mut self {

@@ -1,11 +1,11 @@
 //! Whether the database may still write and acknowledge.
 //!
 //! **Purpose.** After a failed fsync nobody knows what is on disk, and after a panic inside a mini-transaction nobody
-//! knows what is in memory. From then on nothing further may be written or acknowledged; nor after the database is closed.
-//! Nor may a background worker be missed in silence that others wait for.
+//! knows what is in memory. From then on nothing further may be written or acknowledged; nor after the database is
+//! closed. Nor may a background worker be missed in silence that others wait for.
 //!
-//! **Invariants.** The first failure sticks; it is what everyone is told. Who waits is woken. What a panic of a worker has
-//! poisoned on its way out is told as that panic.
+//! **Invariants.** The first failure sticks; it is what everyone is told. Who waits is woken. What a panic of a worker
+//! has poisoned on its way out is told as that panic.
 //!
 //! **May touch.** `error`, `env`, `sync`.
 

@@ -2,9 +2,9 @@
 //!
 //! **Purpose.** Rows in the order of an index key.
 //!
-//! **Invariants.** An entry leads to the row by its key, and both are seen by one view; where there is none, a row whose value
-//! says otherwise by now, because it changed between the look at the entry and the look at the row, is left out. The
-//! [cursor](Cursor) over the entries gives the values of the rows.
+//! **Invariants.** An entry leads to the row by its key, and both are seen by one view; where there is none, a row
+//! whose value says otherwise by now, because it changed between the look at the entry and the look at the row, is left
+//! out. The [cursor](Cursor) over the entries gives the values of the rows.
 //!
 //! **May touch.** `table`, `cursor`, `range`, `transaction`.
 
@@ -73,8 +73,8 @@ impl Index {
         Ok(IndexCursor { entries: self.entries(self.table.reader()?)?, index: self.clone(), row: None })
     }
 
-    /// As [`Index::range`], each row locked as [`Table::get_for_share`] does. Where the level says so, no row gets an index key
-    /// in the range before the transaction has ended.
+    /// As [`Index::range`], each row locked as [`Table::get_for_share`] does. Where the level says so, no row gets an
+    /// index key in the range before the transaction has ended.
     ///
     /// # Errors
     /// As [`Index::range`] and [`Table::get_for_share`].
@@ -175,8 +175,8 @@ pub struct IndexCursor {
 }
 
 impl IndexCursor {
-    /// Goes to the first or last row whose index key is so. Says whether there is one; if not, the cursor is beyond that
-    /// end.
+    /// Goes to the first or last row whose index key is so. Says whether there is one; if not, the cursor is beyond
+    /// that end.
     ///
     /// # Errors
     /// A dropped table or index; damage, I/O.

@@ -1,7 +1,7 @@
 //! Tables that are made with their rows.
 //!
-//! **Purpose.** The fast way for many rows into a new table: its trees are written once, from their first page to their last,
-//! and nothing of it is undo.
+//! **Purpose.** The fast way for many rows into a new table: its trees are written once, from their first page to their
+//! last, and nothing of it is undo.
 //!
 //! **Invariants.** The table is there with all its rows, or not at all, whatever fails or crashes.
 //!
@@ -23,8 +23,8 @@ impl Database {
     /// by one. Whatever fails leaves nothing behind. What is in memory of it is no more than 64 MiB and a row.
     ///
     /// # Errors
-    /// A name that is taken or cannot be used; rows that are out of order, told by their number, counted from 1, and their
-    /// keys; two of one key, in a unique index too; keys and values that are too long. What the rows say; I/O.
+    /// A name that is taken or cannot be used; rows that are out of order, told by their number, counted from 1, and
+    /// their keys; two of one key, in a unique index too; keys and values that are too long. What the rows say; I/O.
     pub fn create_table_from(
         &self,
         name: &str,
@@ -34,8 +34,8 @@ impl Database {
         self.create_from(name, &options, &mut rows.into_iter(), Order::Ascending)
     }
 
-    /// As [`Database::create_table_from`], with rows in any order, which are sorted first: 64 MiB at a time, the rest in
-    /// temporary files.
+    /// As [`Database::create_table_from`], with rows in any order, which are sorted first: 64 MiB at a time, the rest
+    /// in temporary files.
     ///
     /// # Errors
     /// As there, but for the order.

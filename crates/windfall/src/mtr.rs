@@ -1,14 +1,15 @@
 //! Mini-transactions: latched pages, and their changes as one group of the log.
 //!
-//! **Purpose.** A change of several pages happens whole or not at all. Pages are latched as they are needed, each change
-//! is applied and recorded in one go, and the commit makes the records one group, marks the pages dirty and lets go.
+//! **Purpose.** A change of several pages happens whole or not at all. Pages are latched as they are needed, each
+//! change is applied and recorded in one go, and the commit makes the records one group, marks the pages dirty and lets
+//! go.
 //!
-//! **Invariants.** All latches are held to the commit, so nobody sees a part of the change. The pages are registered dirty
-//! before the log's floor may pass the group ([`Log::begin_group`](crate::log::Log::begin_group)). What was applied must
-//! be committed: a mini-transaction that is dropped after it has changed something, by a panic or an error on
-//! its way, poisons the database, because memory and log disagree from then on; unless all that it changed was dropped
-//! under its hands, as may happen to purge: nobody looks at these pages again. Changes of temporary tablespaces are
-//! applied and not recorded.
+//! **Invariants.** All latches are held to the commit, so nobody sees a part of the change. The pages are registered
+//! dirty before the log's floor may pass the group ([`Log::begin_group`](crate::log::Log::begin_group)). What was
+//! applied must be committed: a mini-transaction that is dropped after it has changed something, by a panic or an error
+//! on its way, poisons the database, because memory and log disagree from then on; unless all that it changed was
+//! dropped under its hands, as may happen to purge: nobody looks at these pages again. Changes of temporary tablespaces
+//! are applied and not recorded.
 //!
 //! **May touch.** `buffer`, `log` and what is below.
 

@@ -2,9 +2,9 @@
 //!
 //! **Purpose.** What `AUTO_INCREMENT` needs: numbers that rise, each handed out once.
 //!
-//! **Invariants.** A number that was handed out before a row was written is not handed out again once that row is durable,
-//! whatever crashes in between. No lock is held to the end of a transaction, so the numbers of rows that are taken back are
-//! left out, as with `innodb_autoinc_lock_mode=2`.
+//! **Invariants.** A number that was handed out before a row was written is not handed out again once that row is
+//! durable, whatever crashes in between. No lock is held to the end of a transaction, so the numbers of rows that are
+//! taken back are left out, as with `innodb_autoinc_lock_mode=2`.
 //!
 //! **May touch.** `engine`, `catalog`, `table`.
 
@@ -31,8 +31,8 @@ impl Table {
     /// [`Database::close`](crate::Database::close) none are.
     ///
     /// # Errors
-    /// [`UsageError::NumbersUsedUp`](crate::error::UsageError::NumbersUsedUp): `u64::MAX` is never handed out. A dropped
-    /// table, damage, I/O.
+    /// [`UsageError::NumbersUsedUp`](crate::error::UsageError::NumbersUsedUp): `u64::MAX` is never handed out. A
+    /// dropped table, damage, I/O.
     pub fn next_number(&self) -> Result<u64> {
         Ok(self.reserve_numbers(1)?.start)
     }
@@ -45,8 +45,8 @@ impl Table {
         self.with_numbers(|numbers, tree| numbers.take(tree, count))
     }
 
-    /// Sees to it that the next number is above this one, which a row brings along. It is to be called before that row is
-    /// written: a crash that keeps the row keeps this, too, then.
+    /// Sees to it that the next number is above this one, which a row brings along. It is to be called before that row
+    /// is written: a crash that keeps the row keeps this, too, then.
     ///
     /// # Errors
     /// A dropped table, damage, I/O.

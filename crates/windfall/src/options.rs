@@ -15,8 +15,8 @@ use crate::{
     transaction::LOCK_WAIT,
 };
 
-/// So many pages the log's buffer has room for: a quarter of it is the longest group, and the change of a tree's structure
-/// may write two pages and what says where their entries are.
+/// So many pages the log's buffer has room for: a quarter of it is the longest group, and the change of a tree's
+/// structure may write two pages and what says where their entries are.
 const PAGES_IN_LOG_BUFFER: usize = 16;
 
 /// Options of a database. Sizes are in bytes.
@@ -74,27 +74,28 @@ impl Options {
         create_if_missing: bool => create_if_missing;
         /// The buffer pool's size. Default: 128 MiB.
         buffer_pool_size: u64 => buffer_pool_size;
-        /// How far the pool may grow while the database is open; it costs address space only. Default: four times the size.
+        /// How far the pool may grow while the database is open; it costs address space only. Default: four times the
+        /// size.
         buffer_pool_max_size: u64 => Some(buffer_pool_max_size);
         /// The page size of a new database: 4, 8, 16, 32 or 64 KiB. Default: 16 KiB. An existing database has its own;
         /// asking for another one is an error.
         page_size: usize => Some(page_size);
         /// The redo log's size, which bounds how much is written again after a crash. Default: 1 GiB.
         log_size: u64 => log_size;
-        /// The log's buffer in memory, a power of two and at least sixteen pages. A group of changes is at most a quarter of
-        /// it. Default: 16 MiB.
+        /// The log's buffer in memory, a power of two and at least sixteen pages. A group of changes is at most a
+        /// quarter of it. Default: 16 MiB.
         log_buffer_size: usize => log_buffer_size;
         /// When commits are durable. Default: at once.
         flush_log_at_trx_commit: FlushLog => flush_log_at_trx_commit;
-        /// How long a call waits for a lock that another transaction has, and a statement for the transactions that have to do
-        /// with its table; not at all for zero. Default: 50 seconds.
+        /// How long a call waits for a lock that another transaction has, and a statement for the transactions that
+        /// have to do with its table; not at all for zero. Default: 50 seconds.
         lock_wait_timeout: Duration => lock_wait_timeout;
         /// Whether trees get an adaptive hash index. Default: no; it can be switched at run time.
         hash_index: bool => hash_index;
         /// What all hash indexes together may take. Default: a hundredth of the buffer pool.
         hash_index_memory: u64 => Some(hash_index_memory);
-        /// How many data files are kept open, and up to twice as many while they are read and written; never more than the
-        /// process's own limit of open files leaves room for. Default: 400.
+        /// How many data files are kept open, and up to twice as many while they are read and written; never more than
+        /// the process's own limit of open files leaves room for. Default: 400.
         open_files: usize => open_files;
         /// How many threads read and write pages in the background. Default: 8.
         io_threads: usize => io_threads;
@@ -131,8 +132,8 @@ impl Options {
         Ok(())
     }
 
-    /// Refuses a buffer of the log that has no room for what one change of a tree's structure may write of pages of this
-    /// size.
+    /// Refuses a buffer of the log that has no room for what one change of a tree's structure may write of pages of
+    /// this size.
     pub(crate) fn check_log_buffer(&self, page_size: usize) -> Result<()> {
         let least = PAGES_IN_LOG_BUFFER * page_size;
         if self.log_buffer_size >= least {

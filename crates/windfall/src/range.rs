@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** An iterator over a range of a tree, from either end.
 //!
-//! **Invariants.** Those of a [`Cursor`], one at each end, which see the same; a row is given by one of them. After an error it
-//! has ended.
+//! **Invariants.** Those of a [`Cursor`], one at each end, which see the same; a row is given by one of them. After an
+//! error it has ended.
 //!
 //! **May touch.** `cursor`.
 

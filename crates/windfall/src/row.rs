@@ -1,7 +1,7 @@
 //! Rows of several fields in one value.
 //!
-//! **Purpose.** A value is any bytes. Who wants fields can encode them so, and a secondary tree can then take its key from
-//! a field ([`KeyPart::Field`](crate::catalog::KeyPart::Field)).
+//! **Purpose.** A value is any bytes. Who wants fields can encode them so, and a secondary tree can then take its key
+//! from a field ([`KeyPart::Field`](crate::catalog::KeyPart::Field)).
 //!
 //! **Invariants.** Reading takes anything and panics at nothing. Format: the number of fields (`u16`), the end of each
 //! field counted from the first field's start (`u32` each), the fields; numbers are little-endian.

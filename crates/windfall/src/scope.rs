@@ -4,9 +4,9 @@
 //! it runs a call, which waits where it has to and begins anew then.
 //!
 //! **Invariants.** One call at a time: who comes meanwhile is refused, be it the same thread. Inside a table's gate
-//! nobody waits for a lock: a blocked call leaves it ([`Scope::locked`]). The lock on a table comes before the first change or locking
-//! read of it, so a statement on the table finds all transactions that have to do with it. A deadlock takes the
-//! transaction back, all other errors of a lock the call.
+//! nobody waits for a lock: a blocked call leaves it ([`Scope::locked`]). The lock on a table comes before the first
+//! change or locking read of it, so a statement on the table finds all transactions that have to do with it. A deadlock
+//! takes the transaction back, all other errors of a lock the call.
 //!
 //! **May touch.** `engine`, `session`, `transaction`.
 
@@ -211,8 +211,8 @@ impl Scope {
         Ok(())
     }
 
-    /// Runs one attempt after the other of a call that changes or locks, until one is not blocked. An attempt passes the
-    /// gate of its table and leaves it. A call that fails has done nothing.
+    /// Runs one attempt after the other of a call that changes or locks, until one is not blocked. An attempt passes
+    /// the gate of its table and leaves it. A call that fails has done nothing.
     pub fn locked<T>(
         &self,
         inner: &mut Inner,
@@ -288,9 +288,7 @@ impl Scope {
     }
 
     fn await_log(&self, end: Lsn, mode: FlushLog) -> Result<()> {
-        if end > Lsn::ZERO {
-            self.engine.log.commit(end, mode)?;
-        }
+        self.engine.await_log(end, mode)?;
         self.engine.env.breathe();
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! A session: who works with the database, and the temporary tables of theirs.
 //!
-//! **Purpose.** Temporary tables and scratch trees are tablespaces of their own, known to nobody else, neither logged nor
-//! checkpointed, and dropped at the cost of a drop: each when its user drops it, all of them when the session ends.
+//! **Purpose.** Temporary tables and scratch trees are tablespaces of their own, known to nobody else, neither logged
+//! nor checkpointed, and dropped at the cost of a drop: each when its user drops it, all of them when the session ends.
 //!
 //! **Invariants.** A call on a temporary table writes no redo for it and waits for no room in the log, whatever it
 //! changes. What it leaves behind it purges itself before it returns; it has been made by then, and does not fail
@@ -53,7 +53,8 @@ impl Session {
         Self { engine, undo, tables: Mutex::new(Rank::Session, BTreeMap::new()) }
     }
 
-    /// Creates a temporary table, which only this session can find by its name. It hides a table of that name from nobody.
+    /// Creates a temporary table, which only this session can find by its name. It hides a table of that name from
+    /// nobody.
     ///
     /// # Errors
     /// The session has one of that name.

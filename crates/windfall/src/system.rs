@@ -1,11 +1,12 @@
 //! The system tree: what the database knows of itself.
 //!
-//! **Purpose.** Keys and values in the tablespace [`SpaceId::CATALOG`], for the floors above: tables, undo slices, files.
+//! **Purpose.** Keys and values in the tablespace [`SpaceId::CATALOG`], for the floors above: tables, undo slices,
+//! files.
 //!
 //! **Invariants.** A record is there or not: changes are redo-only and belong to one group of the log, whatever their
-//! number. Several records are changed under the latches of all their leaves, which are taken in the order of the keys, and
-//! only after every leaf was seen to have room. Whoever finds its leaves and whoever merges take turns: a merge holds the
-//! inner node that the way to the next leaf leads through, and would wait for the leaf that is held already.
+//! number. Several records are changed under the latches of all their leaves, which are taken in the order of the keys,
+//! and only after every leaf was seen to have room. Whoever finds its leaves and whoever merges take turns: a merge
+//! holds the inner node that the way to the next leaf leads through, and would wait for the leaf that is held already.
 //!
 //! **What a drop holds here.** The turn of the writers, until it has found its leaves, and the leaves, until its
 //! group is in the log's buffer; it waits neither for the log to be written or synced, nor for anybody outside this
@@ -174,8 +175,8 @@ impl SystemTree {
         Ok(())
     }
 
-    /// Latches the leaves of all changes, in order, each with room for all that is put into it. `None` when one of them had
-    /// too little and was split instead.
+    /// Latches the leaves of all changes, in order, each with room for all that is put into it. `None` when one of them
+    /// had too little and was split instead.
     fn locate<'k>(&self, mtr: &mut Mtr<'_>, changes: &'k [Change]) -> Result<Option<Places<'k>>> {
         let mut places = Places::with_capacity(changes.len());
         // What is put into the leaf of the last place, but for the key of the next one.

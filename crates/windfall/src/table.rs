@@ -66,9 +66,9 @@ impl Table {
         self.inner.look(|shape| shape.record.metadata.clone())
     }
 
-    /// The longest key of a table without indexes, in bytes. With an index, the row's key and the index key lie in one entry,
-    /// which is no longer than that either: so both together have at most 2 bytes less, and one less for each zero byte of
-    /// the index key. What is longer is refused when it is written.
+    /// The longest key of a table without indexes, in bytes. With an index, the row's key and the index key lie in one
+    /// entry, which is no longer than that either: so both together have at most 2 bytes less, and one less for each
+    /// zero byte of the index key. What is longer is refused when it is written.
     pub fn key_limit(&self) -> usize {
         self.inner.look(|shape| shape.clustered.key_limit())
     }
@@ -131,9 +131,7 @@ impl Table {
             return self.change_within(scope, key, &mut edit).map_err(|error| self.told(error));
         }
         let end = self.change_alone(key, &mut edit).map_err(|error| self.told(error))?;
-        if let Some(end) = end.filter(|end| *end > Lsn::ZERO) {
-            self.engine.log.commit(end, self.engine.flush_log())?;
-        }
+        self.engine.await_log(end.unwrap_or_default(), self.engine.flush_log())?;
         self.engine.env.breathe();
         Ok(end.is_some())
     }
@@ -175,8 +173,8 @@ impl Table {
         })
     }
 
-    /// Runs a call that changes or locks rows, under a lock of the table: of the tablespace that its rows lie in, which a
-    /// truncation changes. What finds another one says so.
+    /// Runs a call that changes or locks rows, under a lock of the table: of the tablespace that its rows lie in, which
+    /// a truncation changes. What finds another one says so.
     fn locked<T>(
         &self,
         scope: &Scope,
@@ -266,8 +264,8 @@ impl Table {
         }
     }
 
-    /// The same table for the calls of a transaction: what is done by this handle is done in it, and what is read is what it
-    /// sees.
+    /// The same table for the calls of a transaction: what is done by this handle is done in it, and what is read is
+    /// what it sees.
     #[must_use]
     pub fn within(&self, transaction: &Transaction) -> Self {
         Self { scope: Some(transaction.scope.clone()), ..self.clone() }
@@ -290,8 +288,8 @@ impl Table {
         Ok(scope)
     }
 
-    /// The value of a row as it is now, which nobody else changes before the transaction has ended. Waits for whoever is
-    /// changing it. Where the level says so, a row that is missing stays missing.
+    /// The value of a row as it is now, which nobody else changes before the transaction has ended. Waits for whoever
+    /// is changing it. Where the level says so, a row that is missing stays missing.
     ///
     /// # Errors
     /// Without a transaction; a lock that is not to be had; as [`Table::get`].
@@ -352,11 +350,12 @@ impl Table {
         self.change(key, Edit::write(value, mode)).map(drop)
     }
 
-    /// Inserts a row whose value of `length` bytes is read from `source`, piece by piece: it is never in memory as a whole.
+    /// Inserts a row whose value of `length` bytes is read from `source`, piece by piece: it is never in memory as a
+    /// whole.
     ///
-    /// The row is locked meanwhile, and statements on this table wait. The source may call this table and others, but no
-    /// statement: that would wait for this very call, and is an error. Neither does a call from within a source wait for a
-    /// row that another call changes: that is an error, too. Tables of another database are no exception.
+    /// The row is locked meanwhile, and statements on this table wait. The source may call this table and others, but
+    /// no statement: that would wait for this very call, and is an error. Neither does a call from within a source wait
+    /// for a row that another call changes: that is an error, too. Tables of another database are no exception.
     ///
     /// # Errors
     /// As [`Table::insert`]; a source that fails or ends early.
@@ -399,12 +398,12 @@ impl Table {
 
     /// Writes the value of a row to `out`, piece by piece. Gives its length; `None` when there is no such row.
     ///
-    /// It is the value that the row has at the beginning, whatever becomes of the row meanwhile. The table can be changed,
-    /// dropped and truncated between two pieces, also by `out` itself.
+    /// It is the value that the row has at the beginning, whatever becomes of the row meanwhile. The table can be
+    /// changed, dropped and truncated between two pieces, also by `out` itself.
     ///
     /// # Errors
-    /// As [`Table::get`]; an `out` that fails; [`Error::TableDropped`] when the table is dropped or truncated meanwhile, and
-    /// then some of the value has been written.
+    /// As [`Table::get`]; an `out` that fails; [`Error::TableDropped`] when the table is dropped or truncated
+    /// meanwhile, and then some of the value has been written.
     pub fn read_stream(&self, key: &[u8], out: &mut dyn io::Write) -> Result<Option<u64>> {
         self.engine.check_open()?;
         match self.scope()? {
@@ -469,8 +468,8 @@ impl Table {
         self.range::<&[u8]>(..)
     }
 
-    /// The rows of a range as they are now, each locked as [`Table::get_for_share`] does. Where the level says so, no row is
-    /// added to the range before the transaction has ended.
+    /// The rows of a range as they are now, each locked as [`Table::get_for_share`] does. Where the level says so, no
+    /// row is added to the range before the transaction has ended.
     ///
     /// # Errors
     /// As [`Table::get_for_share`].
@@ -494,8 +493,8 @@ impl Table {
         self.cursor_of(self.reader()?)
     }
 
-    /// A cursor that locks the rows it comes to as [`Table::get_for_share`] does, and the gaps between where the level says
-    /// so.
+    /// A cursor that locks the rows it comes to as [`Table::get_for_share`] does, and the gaps between where the level
+    /// says so.
     ///
     /// # Errors
     /// As [`Table::get_for_share`].

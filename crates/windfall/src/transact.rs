@@ -1,10 +1,11 @@
 //! Transactions of many calls.
 //!
-//! **Purpose.** Begins a transaction, ends it, and takes back a part of it. What is done in it is done by tables that stand
-//! within it ([`Table::within`](crate::Table::within)).
+//! **Purpose.** Begins a transaction, ends it, and takes back a part of it. What is done in it is done by tables that
+//! stand within it ([`Table::within`](crate::Table::within)).
 //!
-//! **Invariants.** A transaction does one call at a time. It ends once, by commit, by rollback, or by an error that leaves no
-//! other way; a handle that is dropped rolls back, unless the transaction is prepared. A call that fails has changed nothing, and the transaction goes on.
+//! **Invariants.** A transaction does one call at a time. It ends once, by commit, by rollback, or by an error that
+//! leaves no other way; a handle that is dropped rolls back, unless the transaction is prepared. A call that fails has
+//! changed nothing, and the transaction goes on.
 //!
 //! **May touch.** `scope`.
 
@@ -59,8 +60,8 @@ impl TransactionOptions {
         self
     }
 
-    /// What its plain reads see is settled when it begins, and not at the first of them. Of no account at levels without a
-    /// snapshot.
+    /// What its plain reads see is settled when it begins, and not at the first of them. Of no account at levels
+    /// without a snapshot.
     #[must_use]
     pub fn consistent_snapshot(mut self) -> Self {
         self.snapshot = true;
@@ -155,15 +156,16 @@ impl Transaction {
         self.scope.roll_back()
     }
 
-    /// The first phase of a commit in two: from now on it can be committed whatever happens, and is neither committed nor
-    /// rolled back but when it is asked for. It does nothing else any more. `xid` is the name by which it is asked for when its
-    /// handle is gone, by a drop or by a crash ([`Database::commit_prepared`](crate::Database::commit_prepared)); its
-    /// changes stay locked until then, and so do its tables against statements. Of its other locks, those on what it has
-    /// read, a crash leaves none. When this returns it is as durable as `flush_log_at_trx_commit` says.
+    /// The first phase of a commit in two: from now on it can be committed whatever happens, and is neither committed
+    /// nor rolled back but when it is asked for. It does nothing else any more. `xid` is the name by which it is asked
+    /// for when its handle is gone, by a drop or by a crash
+    /// ([`Database::commit_prepared`](crate::Database::commit_prepared)); its changes stay locked until then, and so do
+    /// its tables against statements. Of its other locks, those on what it has read, a crash leaves none. When this
+    /// returns it is as durable as `flush_log_at_trx_commit` says.
     ///
     /// # Errors
-    /// A name that is taken, empty, or longer than 255 bytes; a full disk. The transaction goes on as if it had not been
-    /// asked.
+    /// A name that is taken, empty, or longer than 255 bytes; a full disk. The transaction goes on as if it had not
+    /// been asked.
     pub fn prepare(&self, xid: &[u8]) -> Result<()> {
         self.prepare_with(xid, self.scope.engine.flush_log())
     }
@@ -200,7 +202,8 @@ impl Transaction {
         self.scope.release(name)
     }
 
-    /// Does several calls as one statement: if it fails, what they have done is taken back, and the transaction goes on.
+    /// Does several calls as one statement: if it fails, what they have done is taken back, and the transaction goes
+    /// on.
     ///
     /// # Errors
     /// Those of `run`.

@@ -1,9 +1,9 @@
 //! The nets hold: each bug of `src/sync/bug.rs`, planted on purpose, makes one of them fail.
 //!
-//! What runs here are the tests of `make test`, as they are, built once before any of them is in a hurry, each in a process
-//! of its own: with each bug its net has to fail, and without any it has to pass. The bugs that a model is for are proven
-//! where the model runs, by itself; here they are counted, and where another net meets them as surely, it has to fail, too.
-//! With `WINDFALL_CANARY` only that bug is looked at.
+//! What runs here are the tests of `make test`, as they are, built once before any of them is in a hurry, each in a
+//! process of its own: with each bug its net has to fail, and without any it has to pass. The bugs that a model is for
+//! are proven where the model runs, by itself; here they are counted, and where another net meets them as surely, it
+//! has to fail, too. With `WINDFALL_CANARY` only that bug is looked at.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -205,7 +205,8 @@ fn bugs() -> Vec<(Bug, Net)> {
     bugs.flat_map(|bug| nets(bug).map(move |net| (bug, net))).collect()
 }
 
-/// What draws the nets that draw other cases each time. When a process dies, and which thread comes first, is not in it.
+/// What draws the nets that draw other cases each time. When a process dies, and which thread comes first, is not in
+/// it.
 const SEEDS: [(&str, &str); 2] = [("KILL_SEED", "1"), ("CONCURRENT_SEED", "1")];
 
 /// Longer than the slowest net takes: who waits for ever has failed, too.

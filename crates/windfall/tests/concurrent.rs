@@ -512,8 +512,9 @@ impl std::io::Read for Slow {
     }
 }
 
-/// Few rows, which all writers want, and fewer index keys, of which each may be had once. What an insert or a deletion says of
-/// its row is true whoever comes before and after: so what they have said, added up, is what is there in the end.
+/// Few rows, which all writers want, and fewer index keys, of which each may be had once. What an insert or a deletion
+/// says of its row is true whoever comes before and after: so what they have said, added up, is what is there in the
+/// end.
 #[test]
 fn rows_that_everybody_wants() {
     const WANTED: u8 = 6;

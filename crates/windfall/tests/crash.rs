@@ -1,5 +1,5 @@
-//! Crashes of the whole engine that `tests/cuts` does not make of its histories: a process that lives on while the disk is
-//! gone, kills that are followed by a loss of power, drops that are not durable. A model decides what must be there.
+//! Crashes of the whole engine that `tests/cuts` does not make of its histories: a process that lives on while the disk
+//! is gone, kills that are followed by a loss of power, drops that are not durable. A model decides what must be there.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -20,8 +20,8 @@ use windfall::{
     ids::SpaceId,
 };
 
-/// Runs the script up to its end, or to what fails because the disk is gone. Gives what may be there afterwards: what was
-/// acknowledged, be it after the disk had gone, and what the step that failed would have made of it.
+/// Runs the script up to its end, or to what fails because the disk is gone. Gives what may be there afterwards: what
+/// was acknowledged, be it after the disk had gone, and what the step that failed would have made of it.
 fn run(disk: &SimulatedDisk, seed: u64, script: &[Step]) -> Vec<Model> {
     let mut model = Model::default();
     let Ok(mut live) = open(disk, seed) else { return vec![model] };
@@ -167,7 +167,8 @@ fn a_drop_that_fails_has_touched_nothing() {
 #[test]
 fn a_drop_that_is_not_durable_leaves_its_table_whole() {
     let _again = whole("crash", "a_drop_that_is_not_durable_leaves_its_table_whole");
-    // The drop is logged and not synced; frames are used again, pages are written, files are deleted, as far as they may.
+    // The drop is logged and not synced; frames are used again, pages are written, files are deleted, as far as they
+    // may.
     let drop_lazily = |disk: &SimulatedDisk| {
         let (db, env, before) = with_table(disk);
         let other = db.create_table("other", TableOptions::default()).unwrap();

@@ -1,7 +1,7 @@
-//! Damage that the disk does not tell of, in the middle of histories: writes that are lost, forgotten by the crash, or land
-//! elsewhere, and bits that flip at rest. Nothing panics, hangs or recovers without end. What comes out is right or an
-//! error, and other tables go on; where no program could notice, it is what was there once. docs/testing.md says which
-//! is which.
+//! Damage that the disk does not tell of, in the middle of histories: writes that are lost, forgotten by the crash, or
+//! land elsewhere, and bits that flip at rest. Nothing panics, hangs or recovers without end. What comes out is right
+//! or an error, and other tables go on; where no program could notice, it is what was there once. docs/testing.md says
+//! which is which.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 

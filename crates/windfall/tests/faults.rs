@@ -96,7 +96,8 @@ struct History {
     live: Option<Live>,
     /// What is there, as long as nothing is in doubt.
     model: Model,
-    /// What may be there after a loss of power: what was acknowledged as durable, then what each step since has made of it.
+    /// What may be there after a loss of power: what was acknowledged as durable, then what each step since has made of
+    /// it.
     may: Vec<Model>,
     /// Whether the database was told to have stopped.
     stopped: bool,
@@ -194,8 +195,8 @@ impl History {
         }
     }
 
-    /// Whether nobody knows which names are durable. That is no business of the database: the file system has to be checked
-    /// and mounted again, which is the loss of power here.
+    /// Whether nobody knows which names are durable. That is no business of the database: the file system has to be
+    /// checked and mounted again, which is the loss of power here.
     fn names_in_doubt(&self) -> bool {
         matches!(self.disk.failed(), Some(("sync the folder of", _)))
     }
@@ -209,8 +210,8 @@ impl History {
         let sync_failed = self.case.fails_syncs() && self.disk.failures() > failures;
         let stops = sync_failed && {
             let next = live.db.checkpoint();
-            // A segment of the log that is being prepared is thrown away, be it out of one that is needed no more; all else
-            // stops the database.
+            // A segment of the log that is being prepared is thrown away, be it out of one that is needed no more; all
+            // else stops the database.
             let floor = files::segments_in_use(&self.disk, 0).start;
             let is_needed =
                 |number: u64| number >= floor && in_use.as_ref().is_some_and(|some| number < some.end);
@@ -330,7 +331,8 @@ fn run(case: Case) -> bool {
     came
 }
 
-/// Lets the operations fail that the fault of this case fits, from its own on every so manieth. Gives the number of cases.
+/// Lets the operations fail that the fault of this case fits, from its own on every so manieth. Gives the number of
+/// cases.
 fn enumerate(first: Case, every: u64, until: Option<Instant>) -> u64 {
     let guard = Guard::new();
     let cases = (first.n..).step_by(every as usize).map(|n| Case { n, ..first });

@@ -1,5 +1,5 @@
-//! A disk that becomes full at any moment: a call that needs room fails and has changed nothing, the others go on, and so
-//! does everything once there is room.
+//! A disk that becomes full at any moment: a call that needs room fails and has changed nothing, the others go on, and
+//! so does everything once there is room.
 
 mod guard;
 
@@ -228,8 +228,8 @@ impl Env for EagerEnv {
     }
 }
 
-/// A process dies while a drop is being tidied up, and by then others have filled the disk: who opens the database makes room
-/// in it.
+/// A process dies while a drop is being tidied up, and by then others have filled the disk: who opens the database
+/// makes room in it.
 #[test]
 fn a_full_disk_keeps_no_database_shut() {
     let _again = whole("full_disk", "a_full_disk_keeps_no_database_shut");
@@ -272,8 +272,8 @@ fn a_full_disk_keeps_no_database_shut() {
     assert!(operations > 5, "{operations} operations");
 }
 
-/// Nearly all pages wait to be written, and cannot be: a look-up among the others finds its way or is told, and never turns
-/// in a circle in which each page takes the place of the one that led to it.
+/// Nearly all pages wait to be written, and cannot be: a look-up among the others finds its way or is told, and never
+/// turns in a circle in which each page takes the place of the one that led to it.
 #[test]
 fn a_look_up_ends_where_all_other_pages_wait_to_be_written() {
     let _again = whole("full_disk", "a_look_up_ends_where_all_other_pages_wait_to_be_written");
@@ -312,7 +312,8 @@ fn a_look_up_ends_where_all_other_pages_wait_to_be_written() {
     assert_eq!(db.check().expect("a check").findings, Vec::<String>::new());
 }
 
-/// The log is cut amid a row's groups, and others have filled the disk meanwhile: what is unfinished is taken back all the same.
+/// The log is cut amid a row's groups, and others have filled the disk meanwhile: what is unfinished is taken back all
+/// the same.
 #[test]
 fn a_row_that_was_cut_keeps_no_database_shut_on_a_full_disk() {
     let _again = whole("full_disk", "a_row_that_was_cut_keeps_no_database_shut_on_a_full_disk");

@@ -1,6 +1,6 @@
-//! The process is killed under load, again and again on the same database. It says over a pipe what it is about to do, and
-//! after the call has returned that it is done: all of that must be there when the database is opened, and of what was
-//! under way all or nothing.
+//! The process is killed under load, again and again on the same database. It says over a pipe what it is about to do,
+//! and after the call has returned that it is done: all of that must be there when the database is opened, and of what
+//! was under way all or nothing.
 //!
 //! More rounds than usual: `KILL_ROUNDS=200 cargo test --test kill`; `KILL_SEED` repeats the choices.
 
@@ -266,7 +266,8 @@ fn differences(seen: &Tables, wanted: &Tables) -> String {
     found.join("; ")
 }
 
-/// Kills a process again and again on one database, so many times or until the time is over. Gives how many kills there were.
+/// Kills a process again and again on one database, so many times or until the time is over. Gives how many kills there
+/// were.
 fn kills(seed: u64, rounds: u64, until: Option<Instant>) -> u64 {
     let folder = tempfile::tempdir().expect("a folder");
     let mut chance = StdRng::seed_from_u64(seed);

@@ -1,5 +1,5 @@
-//! Changes that are larger than what has to hold them at once, the log buffer or the pool: they are refused whole, with the
-//! option to enlarge, and the database goes on.
+//! Changes that are larger than what has to hold them at once, the log buffer or the pool: they are refused whole, with
+//! the option to enlarge, and the database goes on.
 
 use windfall::{Database, FlushLog, IndexOptions, Options, Result, TableOptions};
 

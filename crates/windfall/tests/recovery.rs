@@ -205,8 +205,8 @@ fn the_deletion_of_a_large_file_goes_on_after_a_restart() -> Result<()> {
     let length = fs::metadata(folder.path().join(&file)).expect("the file").len();
     assert!(length > 40 << 20);
     db.set_flush_log_at_trx_commit(FlushLog::Sync);
-    // What a process leaves that dies between the commit of the drop and the deletion, or amid it: the log of afterwards
-    // and the file, or the first half of it, of before.
+    // What a process leaves that dies between the commit of the drop and the deletion, or amid it: the log of
+    // afterwards and the file, or the first half of it, of before.
     let copy = tempfile::tempdir().expect("a folder");
     fs::create_dir_all(copy.path().join("data")).expect("a folder");
     fs::copy(folder.path().join(&file), copy.path().join(&file)).expect("a copy");

@@ -5,8 +5,8 @@
 //!
 //! **Invariants.** The tables grow by inserts in turns, so that their files lie between each other. The gap is compared
 //! with that of an equal time after the deletion. How fast a deletion is with nobody else at work is compared with the
-//! fastest under load. That it is as fast where space is short is not measured, for that would take a file system to fill;
-//! the tests of `tablespace/deletion.rs` show it: `a_quiet_log_and_a_full_disk_mean_haste`.
+//! fastest under load. That it is as fast where space is short is not measured, for that would take a file system to
+//! fill; the tests of `tablespace/deletion.rs` show it: `a_quiet_log_and_a_full_disk_mean_haste`.
 //!
 //! **May touch.** `engine`, `measure`, the file system.
 

@@ -4,11 +4,11 @@
 //! with them everything else that the engine keeps in memory, its buffers and its tables. Hash indexes have a budget of
 //! their own.
 //!
-//! **Invariants.** The pool is full when it is measured, half of one table and half of many, and was dirty. The claim on
-//! what is counted is about the engine's own sum for its pool; the one on what is resident is about the system's, of the
-//! whole process, less what was there before the database was opened and less the frames: it forgets nothing. Buffers
-//! with a size of their own, above all the log's of 16 MiB, count fully; beside a smaller pool their share is larger. The
-//! hash indexes are built afterwards.
+//! **Invariants.** The pool is full when it is measured, half of one table and half of many, and was dirty. The claim
+//! on what is counted is about the engine's own sum for its pool; the one on what is resident is about the system's, of
+//! the whole process, less what was there before the database was opened and less the frames: it forgets nothing.
+//! Buffers with a size of their own, above all the log's of 16 MiB, count fully; beside a smaller pool their share is
+//! larger. The hash indexes are built afterwards.
 //!
 //! **May touch.** `engine`, `measure`.
 

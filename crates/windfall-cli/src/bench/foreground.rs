@@ -5,16 +5,16 @@
 //! nothing was dropped.
 //!
 //! **Invariants.** A latency counts from the time at which the call was to begin. Runs with and without drops take
-//! turns. "Not to be told apart" is a rank test over windows at a chance of 1 %: of their p99, of their longest gap, and
-//! of the longest gap at the drop itself, because in 100 ms a busy machine gives its processors to others for longer than
-//! a short hold lasts, and in the first of them seldom. Whether the test would find anything is a claim, too: in a third
-//! kind of windows every client is held up at the drop, for 1 ms unless `--plant-hold-us` says otherwise, and these have
-//! to be told from those without drops.
+//! turns. "Not to be told apart" is a rank test over windows at a chance of 1 %: of their p99, of their longest gap,
+//! and of the longest gap at the drop itself, because in 100 ms a busy machine gives its processors to others for
+//! longer than a short hold lasts, and in the first of them seldom. Whether the test would find anything is a claim,
+//! too: in a third kind of windows every client is held up at the drop, for 1 ms unless `--plant-hold-us` says
+//! otherwise, and these have to be told from those without drops.
 //!
-//! **What is counted as a wait.** Waits of others for a lock or latch that the dropping thread holds, whatever the lock;
-//! and for the gate of a table that it truncates or takes an index from, of which there are none here. Not counted are
-//! waits for the very table or name that is dropped, and those for the log: who follows a dropping thread that happens to
-//! write the log for all would have to write it itself. Their time is in the latencies all the same.
+//! **What is counted as a wait.** Waits of others for a lock or latch that the dropping thread holds, whatever the
+//! lock; and for the gate of a table that it truncates or takes an index from, of which there are none here. Not
+//! counted are waits for the very table or name that is dropped, and those for the log: who follows a dropping thread
+//! that happens to write the log for all would have to write it itself. Their time is in the latencies all the same.
 //!
 //! **May touch.** `engine`, `measure`.
 

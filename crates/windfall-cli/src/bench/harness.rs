@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** A folder that goes away, claims with their bounds, facts, the answer for people and for programs.
 //!
-//! **Invariants.** Exit code 0 if every claim holds, 1 if one does not, 2 if a part failed, which keeps no other part from
-//! being measured and reported. In a quick run the bounds do not count. A bench without a claim is a failure.
+//! **Invariants.** Exit code 0 if every claim holds, 1 if one does not, 2 if a part failed, which keeps no other part
+//! from being measured and reported. In a quick run the bounds do not count. A bench without a claim is a failure.
 //!
 //! **May touch.** `measure`, `output`, `sweep`, the file system.
 

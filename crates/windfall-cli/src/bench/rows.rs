@@ -1,6 +1,7 @@
 //! Rows that several engines are to have, and how each is asked for them.
 //!
-//! **Purpose.** The same rows for every engine of a comparison, and the same face: reads by key, reads and updates by key.
+//! **Purpose.** The same rows for every engine of a comparison, and the same face: reads by key, reads and updates by
+//! key.
 //!
 //! **Invariants.** A row is what its number says, in every engine and every run.
 //!

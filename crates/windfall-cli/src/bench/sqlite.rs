@@ -1,10 +1,10 @@
 //! `SQLite`, to compare transactions with.
 //!
-//! **Purpose.** Sysbench's read/write transactions in SQL, in the write-ahead mode with every commit synced: the mode in which
-//! `SQLite` lets readers and one writer work side by side.
+//! **Purpose.** Sysbench's read/write transactions in SQL, in the write-ahead mode with every commit synced: the mode
+//! in which `SQLite` lets readers and one writer work side by side.
 //!
-//! **Invariants.** It has the same rows, and all of them cached by each connection. A transaction that writes begins as a writer, as its documents
-//! advise: one that becomes a writer later is refused when another one has written since.
+//! **Invariants.** It has the same rows, and all of them cached by each connection. A transaction that writes begins as
+//! a writer, as its documents advise: one that becomes a writer later is refused when another one has written since.
 //!
 //! **May touch.** The crate `rusqlite`, `oltp` for the rows.
 

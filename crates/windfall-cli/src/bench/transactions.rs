@@ -1,11 +1,11 @@
 //! `bench transactions`: what transactions of many calls cost.
 //!
-//! **Purpose.** A read inside a transaction beside one outside; a transaction that does nothing; how many commits a sync of the
-//! log serves; sysbench's read/write transactions by one to eight threads, beside `SQLite`; and what an old view costs the
-//! others (`views`).
+//! **Purpose.** A read inside a transaction beside one outside; a transaction that does nothing; how many commits a
+//! sync of the log serves; sysbench's read/write transactions by one to eight threads, beside `SQLite`; and what an old
+//! view costs the others (`views`).
 //!
-//! **Invariants.** All rows are in the pool. What is compared takes turns, and the median of the turns counts. Commits are
-//! synced where durability is a part of what is measured, in both engines.
+//! **Invariants.** All rows are in the pool. What is compared takes turns, and the median of the turns counts. Commits
+//! are synced where durability is a part of what is measured, in both engines.
 //!
 //! **May touch.** `engine`, `oltp`, `measure`, `sqlite` where it is built in.
 

@@ -1,10 +1,12 @@
 //! What a view that is held open costs the others, in `bench transactions`.
 //!
-//! **Purpose.** Two threads update rows as fast as they can; beside them a transaction that has read something stays open. What
-//! it keeps is undo: how much slower the others become, how much memory that takes, and how soon it is gone when the view is.
+//! **Purpose.** Two threads update rows as fast as they can; beside them a transaction that has read something stays
+//! open. What it keeps is undo: how much slower the others become, how much memory that takes, and how soon it is gone
+//! when the view is.
 //!
-//! **Invariants.** The rate beside the view is compared with that before it, in one run. The load goes on when the view has
-//! ended: purge has to be faster than what it leaves. Updates of a column without an index change no key, others do.
+//! **Invariants.** The rate beside the view is compared with that before it, in one run. The load goes on when the view
+//! has ended: purge has to be faster than what it leaves. Updates of a column without an index change no key, others
+//! do.
 //!
 //! **May touch.** `engine`, `measure`.
 

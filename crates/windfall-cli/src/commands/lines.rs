@@ -2,9 +2,9 @@
 //!
 //! **Purpose.** What stands in a file with a header: the columns, then a key and a value for each line.
 //!
-//! **Invariants.** Any bytes are a file. A line is a row with just the fields that the header names, and a key, or it is
-//! bad and named by its number. A quote that is never closed is found, however much it has swallowed. No
-//! line takes memory without a bound.
+//! **Invariants.** Any bytes are a file. A line is a row with just the fields that the header names, and a key, or it
+//! is bad and named by its number. A quote that is never closed is found, however much it has swallowed. No line takes
+//! memory without a bound.
 //!
 //! **May touch.** `schema`, `output`, `columns`.
 
@@ -17,8 +17,8 @@ use crate::{
     output,
 };
 
-/// What is put behind the input, as a line of its own: a quote that is never closed swallows it, and is known by that. No
-/// text contains it, and no delimiter is in it.
+/// What is put behind the input, as a line of its own: a quote that is never closed swallows it, and is known by that.
+/// No text contains it, and no delimiter is in it.
 const END: &[u8] = b"\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8";
 
 /// The longest header, in bytes.

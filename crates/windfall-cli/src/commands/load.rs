@@ -3,9 +3,9 @@
 //! **Purpose.** `load`: a CSV or TSV file with a header becomes rows, the key column their key.
 //!
 //! **Invariants.** A bad line stops the load and is named by its number, or is left out and counted if that was asked
-//! for; a bad header always stops it, and so does a line that is longer than lines may be. A load that fails, up to its last checkpoint, or is stopped by a signal, leaves no
-//! table behind that it made; in a table that was there before, the rows before that stay, and the message says how many. What a finished
-//! load has loaded is durable.
+//! for; a bad header always stops it, and so does a line that is longer than lines may be. A load that fails, up to its
+//! last checkpoint, or is stopped by a signal, leaves no table behind that it made; in a table that was there before,
+//! the rows before that stay, and the message says how many. What a finished load has loaded is durable.
 //!
 //! **May touch.** `input`, `lines`, `engine`, `output`, `columns`.
 

@@ -1,10 +1,11 @@
 //! Sysbench's `oltp_read_write`.
 //!
-//! **Purpose.** One transaction of it: 10 point reads; 4 ranges of 100 rows (read, summed, sorted, distinct); an update of the
-//! indexed column and one of another; a delete and an insert of the same row; the commit.
+//! **Purpose.** One transaction of it: 10 point reads; 4 ranges of 100 rows (read, summed, sorted, distinct); an update
+//! of the indexed column and one of another; a delete and an insert of the same row; the commit.
 //!
-//! **Invariants.** At the level that is the default, [`Isolation::RepeatableRead`](windfall::Isolation::RepeatableRead). Who
-//! has to give way to another transaction rolls back.
+//! **Invariants.** At the level that is the default,
+//! [`Isolation::RepeatableRead`](windfall::Isolation::RepeatableRead). Who has to give way to another transaction rolls
+//! back.
 //!
 //! **May touch.** `engine`, `measure`.
 

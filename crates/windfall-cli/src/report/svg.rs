@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** What the graphs of the report are made of.
 //!
-//! **Invariants.** Colours come from CSS classes alone, so that light and dark are one drawing. Every axis has its unit.
+//! **Invariants.** Colours come from CSS classes alone, so that light and dark are one drawing. Every axis has its
+//! unit.
 //!
 //! **May touch.** Nothing.
 

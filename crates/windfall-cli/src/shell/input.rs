@@ -94,7 +94,8 @@ impl Input {
             Err(_) => None,
             Ok(mut printer) => {
                 let (above, texts) = mpsc::channel::<String>();
-                // On a thread of its own: a text that comes when the editor has just ended waits there for the next line.
+                // On a thread of its own: a text that comes when the editor has just ended waits there for the next
+                // line.
                 spawn(move || texts.into_iter().for_each(|text| drop(printer.print(text))))?;
                 Some(above)
             }

@@ -1,7 +1,7 @@
 //! An interactive shell on one database.
 //!
-//! **Purpose.** `shell`: takes statements from a terminal or from standard input, gives them to sessions, and tells what
-//! they answer.
+//! **Purpose.** `shell`: takes statements from a terminal or from standard input, gives them to sessions, and tells
+//! what they answer.
 //!
 //! **Invariants.** A statement is either answered, or seen to wait for a lock, before the next one is asked for. What a
 //! session answers later is told as soon as it is there. However the shell ends, transactions that are open are rolled
@@ -233,8 +233,8 @@ impl Shell<'_> {
         Ok(Answer::said(text, json!({ "made": made })))
     }
 
-    /// Waits until the statement that was given is answered, or seen to wait for a lock; and a moment for others, which may
-    /// go on because of it. What they answer is told behind its answer, if that comes soon.
+    /// Waits until the statement that was given is answered, or seen to wait for a lock; and a moment for others, which
+    /// may go on because of it. What they answer is told behind its answer, if that comes soon.
     fn settle(&mut self, given: Seat) {
         let (start, mut pause) = (Instant::now(), LOOKS.0);
         let mut held = Vec::new();
@@ -363,7 +363,8 @@ impl Shell<'_> {
         }
     }
 
-    /// Waits for statements that do not wait themselves, after a signal only for a moment. Says whether one was answered.
+    /// Waits for statements that do not wait themselves, after a signal only for a moment. Says whether one was
+    /// answered.
     fn await_running(&mut self) -> bool {
         let (start, mut answered) = (Instant::now(), false);
         loop {

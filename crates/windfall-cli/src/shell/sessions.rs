@@ -1,7 +1,7 @@
 //! Sessions side by side.
 //!
-//! **Purpose.** Makes sessions, gives their threads work, and knows what each of them is at: idle, under way, or waiting for
-//! a lock, and for whom.
+//! **Purpose.** Makes sessions, gives their threads work, and knows what each of them is at: idle, under way, or
+//! waiting for a lock, and for whom.
 //!
 //! **Invariants.** A session has one statement under way at most. Whose wait it is, is told by the number of its
 //! transaction; a statement that is a transaction of its own gets one when it begins to wait, so a wait of an unknown
@@ -137,9 +137,10 @@ impl Sessions {
                 "its last statement is still under way{waits}: `wait` for it, or go to another `session`"
             ));
         }
+        session.work.send(work).map_err(|_| "the thread of this session has ended")?;
         session.under_way = Some(UnderWay { line, alone: None, behind: None, said: None });
         self.last = self.current;
-        session.work.send(work).map_err(|_| "the thread of this session has ended".to_owned())
+        Ok(())
     }
 
     /// Notes that a session has answered. Gives the number of the line that the statement stood in.

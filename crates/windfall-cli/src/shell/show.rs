@@ -1,6 +1,7 @@
 //! What is shown of locks and transactions.
 //!
-//! **Purpose.** `locks`, `waits`, `deadlock`, `prepared` and `status`, as the library tells them, with the sessions' names.
+//! **Purpose.** `locks`, `waits`, `deadlock`, `prepared` and `status`, as the library tells them, with the sessions'
+//! names.
 //!
 //! **Invariants.** Nothing waits here: what is shown is there while every session is stuck.
 //!

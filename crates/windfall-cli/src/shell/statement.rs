@@ -422,8 +422,8 @@ pub mod fuzz {
         FORMS, parse,
     };
 
-    /// A line each. What is understood is the same when every word that stood in quotes is written anew, and its keywords
-    /// in the other case.
+    /// A line each. What is understood is the same when every word that stood in quotes is written anew, and its
+    /// keywords in the other case.
     pub fn statements(data: &[u8]) {
         let Ok(text) = str::from_utf8(data) else { return };
         for line in text.split('\n') {

@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** Divides a line at its blanks, and reads what stands in quotes.
 //!
-//! **Invariants.** Any bytes can be said, and a word is what it says: nothing is left out and nothing is guessed at. A word
-//! in quotes is never a keyword.
+//! **Invariants.** Any bytes can be said, and a word is what it says: nothing is left out and nothing is guessed at. A
+//! word in quotes is never a keyword.
 //!
 //! **May touch.** Nothing.
 

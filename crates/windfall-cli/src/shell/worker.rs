@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** Runs the work of one session, one statement after the other, in its transaction if one is open.
 //!
-//! **Invariants.** Every statement is answered, also one that panics. A transaction that an error has ended is no longer
-//! there, and the answer says so. An answer with rows takes no more memory than [`LONGEST`] allows.
+//! **Invariants.** Every statement is answered, also one that panics. A transaction that an error has ended is no
+//! longer there, and the answer says so. An answer with rows takes no more memory than [`LONGEST`] allows.
 //!
 //! **May touch.** `statement`, `answer`, `engine`, `columns`, `commands::schema`.
 

@@ -40,8 +40,8 @@ impl Place {
     }
 }
 
-/// Lines with the numbers of transactions in the order in which they are met, which are others in each run; and one blank
-/// where there are several, for the numbers are not equally long.
+/// Lines with the numbers of transactions in the order in which they are met, which are others in each run; and one
+/// blank where there are several, for the numbers are not equally long.
 fn numbered(lines: &[&str]) -> Vec<String> {
     let mut met: Vec<String> = Vec::new();
     let mut number = |word: &str| -> String {

@@ -4,8 +4,8 @@
 //! the tablespace, so a drop leaves it behind in one piece.
 //!
 //! **Invariants.** A page is in `waiting` while its frame is `DIRTY`, under the LSN that the frame notes. It is in
-//! `writing` from the moment a copy of it was taken until that copy is durable in the data file. It may be in both, when
-//! it changed again meanwhile. The oldest LSN counts both.
+//! `writing` from the moment a copy of it was taken until that copy is durable in the data file. It may be in both,
+//! when it changed again meanwhile. The oldest LSN counts both.
 //!
 //! **May touch.** `ids`, `sync`.
 

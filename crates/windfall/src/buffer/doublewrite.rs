@@ -3,11 +3,11 @@
 //! **Purpose.** A page write is not atomic: a crash may leave half of it. So a batch of pages goes to this file first,
 //! which is synced before the pages are written to their places. Redo then needs only pages that are whole.
 //!
-//! **Invariants.** There is one batch at a time: the next begins when the pages of the last are durable in their places,
-//! or are among its own, because their writes failed. The file has two halves for batches to take turns: what the last
-//! batch may have torn stays whole here until the next one is. The header block names the pages of the batch with their
-//! LSNs; a copy counts only if it is just the one that the header names, and of two the younger, so copies left over from
-//! earlier batches can never bring old content back.
+//! **Invariants.** There is one batch at a time: the next begins when the pages of the last are durable in their
+//! places, or are among its own, because their writes failed. The file has two halves for batches to take turns: what
+//! the last batch may have torn stays whole here until the next one is. The header block names the pages of the batch
+//! with their LSNs; a copy counts only if it is just the one that the header names, and of two the younger, so copies
+//! left over from earlier batches can never bring old content back.
 //!
 //! **May touch.** `disk`, `page`.
 //!

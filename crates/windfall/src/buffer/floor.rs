@@ -79,8 +79,8 @@ impl Floor {
     }
 
     /// The oldest change of a page that is not durable in its data file, or `registered` if that is lower; [`Lsn::MAX`]
-    /// when there is none. `durable` is up to where the log is, and every change below `registered` was registered before
-    /// the call.
+    /// when there is none. `durable` is up to where the log is, and every change below `registered` was registered
+    /// before the call.
     pub fn oldest(&self, durable: Lsn, registered: Lsn) -> Lsn {
         let registered = if planted(Bug::FloorForgetsTheUnregistered) { Lsn::MAX } else { registered };
         let mut heap = self.heap.lock();

@@ -1,17 +1,17 @@
 //! Writing dirty pages to the data files.
 //!
 //! **Purpose.** A batch at a time: copy pages under a shared latch, make the log durable up to them, write them to the
-//! doublewrite file, then to their places, and only when they are durable there let the log floor pass. Nobody waits for
-//! a page while it is on its way to the disk.
+//! doublewrite file, then to their places, and only when they are durable there let the log floor pass. Nobody waits
+//! for a page while it is on its way to the disk.
 //!
-//! **Invariants.** Write-ahead: the log is durable up to the youngest copy before any copy is written. A page on its way is
-//! not copied a second time, so two writes of a page never race; and it keeps its frame until the whole batch is durable,
-//! so what could not be written is dirty again, since when it was. The next batch takes over the doublewrite file, which
-//! may have the only whole copies of pages: so it begins only when the last one's writes are synced, and with every page
-//! whose write has failed, until that has succeeded or the drop of its tablespace is durable. A tablespace's file is
-//! made at the first flush; it counts as made when its name, its content and the log's word for it are durable.
-//! Whether a tablespace gets a file, and whether a dropped one loses it, is decided under one lock, so a file is
-//! never made behind the deleter's back.
+//! **Invariants.** Write-ahead: the log is durable up to the youngest copy before any copy is written. A page on its
+//! way is not copied a second time, so two writes of a page never race; and it keeps its frame until the whole batch is
+//! durable, so what could not be written is dirty again, since when it was. The next batch takes over the doublewrite
+//! file, which may have the only whole copies of pages: so it begins only when the last one's writes are synced, and
+//! with every page whose write has failed, until that has succeeded or the drop of its tablespace is durable. A
+//! tablespace's file is made at the first flush; it counts as made when its name, its content and the log's word for it
+//! are durable. Whether a tablespace gets a file, and whether a dropped one loses it, is decided under one lock, so a
+//! file is never made behind the deleter's back.
 //!
 //! **May touch.** `disk`, `log`, the rest of `buffer`.
 
@@ -136,8 +136,8 @@ impl Copy {
 }
 
 impl BufferPool {
-    /// One background round: frees frames until enough are ready, and writes what is dirty and cold, or else what changed
-    /// at or before `up_to`. Says whether there is more to do at once.
+    /// One background round: frees frames until enough are ready, and writes what is dirty and cold, or else what
+    /// changed at or before `up_to`. Says whether there is more to do at once.
     ///
     /// # Errors
     /// As [`BufferPool::flush`].
@@ -276,8 +276,8 @@ impl BufferPool {
         Ok(written)
     }
 
-    /// Copies the pages whose last write failed. Says whether all could be had that are still needed: without one of them
-    /// there is no batch.
+    /// Copies the pages whose last write failed. Says whether all could be had that are still needed: without one of
+    /// them there is no batch.
     fn copy_torn(&self, flusher: &mut Flusher, batch: &mut Vec<(Copy, IoBuffer)>) -> Result<bool> {
         let (mut all, mut dropped) = (true, Lsn::ZERO);
         flusher.torn.retain(|(space, page)| {
@@ -312,7 +312,8 @@ impl BufferPool {
         self.frame_freed.notify();
     }
 
-    /// Notes why a batch was not written, or not all of it. After many in a row, nobody waits for the log's floor any more.
+    /// Notes why a batch was not written, or not all of it. After many in a row, nobody waits for the log's floor any
+    /// more.
     fn note_failure(&self, error: Error) {
         *self.flush_error.lock() = Some(error.clone());
         if self.failures.fetch_add(1, Relaxed) + 1 >= FAILURES_IN_A_ROW {
@@ -394,8 +395,8 @@ impl BufferPool {
         {
             self.ground.log.sync_to(lsn)?;
         }
-        // A change that is left unfinished stops the database and lets go of its pages then: what was copied behind that
-        // is found here.
+        // A change that is left unfinished stops the database and lets go of its pages then: what was copied behind
+        // that is found here.
         if !planted(Bug::HalfAChangeWritten) {
             self.ground.health.check()?;
         }
@@ -432,13 +433,14 @@ impl BufferPool {
         });
         let torn = failures.keys().map(|n| &copies[*n]).filter(logged);
         flusher.torn = torn.map(|copy| (copy.space.clone(), copy.page)).collect();
-        // After a failure, too: what did reach its place may be torn there while only the doublewrite file has it whole.
+        // After a failure, too: what did reach its place may be torn there while only the doublewrite file has it
+        // whole.
         self.sync_files(&spaces)?;
         Ok(failures)
     }
 
-    /// Checks what is about to be written, as far as that costs next to nothing. What is wrong here has gone wrong in memory:
-    /// on disk it would be damage.
+    /// Checks what is about to be written, as far as that costs next to nothing. What is wrong here has gone wrong in
+    /// memory: on disk it would be damage.
     fn check_copies(&self, copies: &[Copy]) -> Result<()> {
         let durable = self.ground.log.durable();
         for copy in copies {

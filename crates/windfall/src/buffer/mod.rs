@@ -159,8 +159,8 @@ impl Reading<'_> {
         self.pool.arena.frame(self.frame).latch.is(self.version)
     }
 
-    /// Whether nobody has held the page against what leads to it since it came from the disk. A hint, as it is not part of
-    /// the version.
+    /// Whether nobody has held the page against what leads to it since it came from the disk. A hint, as it is not part
+    /// of the version.
     #[inline]
     pub fn is_unproven(&self) -> bool {
         self.pool.arena.frame(self.frame).is(UNPROVEN)
@@ -353,8 +353,8 @@ impl BufferPool {
         self.directory.all()
     }
 
-    /// Drops a tablespace: one store, one push. `lsn` is the end of the group that logged the drop. Nothing in the pool is
-    /// looked at; the frames are used again from now on, and the file goes once the log is durable up to `lsn`. What
+    /// Drops a tablespace: one store, one push. `lsn` is the end of the group that logged the drop. Nothing in the pool
+    /// is looked at; the frames are used again from now on, and the file goes once the log is durable up to `lsn`. What
     /// never had a page has neither.
     pub fn detach(&self, space: &Arc<Space>, lsn: Lsn) {
         if space.mark_dropped(lsn) && space.is_known_for_good() {
@@ -596,8 +596,8 @@ impl BufferPool {
         self.verify(id, into)
     }
 
-    /// Checks a page as it came from the disk: its checksum, that it is the one that was asked for, that its header fits its
-    /// type, and that the log knows its last change. The flusher checks the same of what it writes.
+    /// Checks a page as it came from the disk: its checksum, that it is the one that was asked for, that its header
+    /// fits its type, and that the log knows its last change. The flusher checks the same of what it writes.
     ///
     /// # Errors
     /// [`CorruptError::Page`].
@@ -642,8 +642,8 @@ impl BufferPool {
         Occupancy { frames, free, dirty, dropped, dropped_pending }
     }
 
-    /// What the pool's own bookkeeping takes for each frame, in bytes: its descriptor, its entry in a page table, and its
-    /// place in a dirty set if every page is dirty.
+    /// What the pool's own bookkeeping takes for each frame, in bytes: its descriptor, its entry in a page table, and
+    /// its place in a dirty set if every page is dirty.
     pub fn bookkeeping_per_frame(&self) -> usize {
         size_of::<frame::Frame>() + size_of::<AtomicU32>() + size_of::<(Lsn, PageNo)>()
     }

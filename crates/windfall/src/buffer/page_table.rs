@@ -259,9 +259,9 @@ impl PageTable {
         }
     }
 
-    /// Visits the entries from `from` on and takes out those that `take` wants, until `take` says to stop or `most` places
-    /// of the table were looked at. Gives where to go on; `None` at the end of the table. Never frees a chunk: this is
-    /// for a detached table.
+    /// Visits the entries from `from` on and takes out those that `take` wants, until `take` says to stop or `most`
+    /// places of the table were looked at. Gives where to go on; `None` at the end of the table. Never frees a chunk:
+    /// this is for a detached table.
     pub fn drain(
         &self,
         from: PageNo,

@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** Recovery knows which pages it needs next; asking for them in one batch keeps the disk busy.
 //!
-//! **Invariants.** As for a single read: a page is latched exclusively from its entry into the page table until its content
-//! is verified. A page whose read fails is taken out again, and whoever needs it reads it itself and is told.
+//! **Invariants.** As for a single read: a page is latched exclusively from its entry into the page table until its
+//! content is verified. A page whose read fails is taken out again, and whoever needs it reads it itself and is told.
 //!
 //! **May touch.** `disk`, the rest of `buffer`.
 

@@ -1,12 +1,12 @@
 //! The frames of dropped tablespaces: the first to be used again.
 //!
-//! **Purpose.** A dropped tablespace's page table is a chain of frames nobody needs. Whoever needs a frame and finds the
-//! free list empty takes some from here, before any live page is evicted; a background step takes the rest.
+//! **Purpose.** A dropped tablespace's page table is a chain of frames nobody needs. Whoever needs a frame and finds
+//! the free list empty takes some from here, before any live page is evicted; a background step takes the rest.
 //!
-//! **Invariants.** A call looks at a bounded number of entries, so that nobody pays for a whole table. A frame is taken by
-//! its latch and its tag: a frame that is latched by someone else waits in `latecomers` and is tried again. A dropped
-//! page is never written: its dirty mark goes with its tag. Freeing the dirty set and the table's memory is left to the
-//! background.
+//! **Invariants.** A call looks at a bounded number of entries, so that nobody pays for a whole table. A frame is taken
+//! by its latch and its tag: a frame that is latched by someone else waits in `latecomers` and is tried again. A
+//! dropped page is never written: its dirty mark goes with its tag. Freeing the dirty set and the table's memory is
+//! left to the background.
 //!
 //! **May touch.** The rest of `buffer`.
 
@@ -71,8 +71,8 @@ impl Default for Reclaimer {
 }
 
 impl Reclaimer {
-    /// Takes over a tablespace that was marked dropped. All that a drop does to the pool is this; it does not even wake the
-    /// background step, which looks by itself now and then.
+    /// Takes over a tablespace that was marked dropped. All that a drop does to the pool is this; it does not even wake
+    /// the background step, which looks by itself now and then.
     pub fn push(&self, space: Arc<Space>) {
         self.unfinished.fetch_add(1, SeqCst);
         self.pending.fetch_add(1, Relaxed);
@@ -190,8 +190,8 @@ impl BufferPool {
         Taken::Freed
     }
 
-    /// One background step: gives frames back, and frees the memory of tablespaces that have none left. Those that have a
-    /// file go to `finished`. Says whether there may be more to do.
+    /// One background step: gives frames back, and frees the memory of tablespaces that have none left. Those that have
+    /// a file go to `finished`. Says whether there may be more to do.
     pub fn reclaim_step(&self, finished: &mut dyn FnMut(Arc<Space>)) -> bool {
         let freed = self.reclaim_some();
         let popped = core::iter::from_fn(|| self.reclaimer.finished.pop());

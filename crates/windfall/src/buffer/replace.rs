@@ -1,16 +1,16 @@
 //! Where a frame comes from: the free list, then dropped tablespaces, then CLOCK.
 //!
-//! **Purpose.** CLOCK keeps its state in the descriptors, so a drop has no list to unlink pages from. A page that a scan
-//! brought in leaves at the hand's first visit unless it was used again; a page of a look-up is spared once, one that
-//! is used again twice.
+//! **Purpose.** CLOCK keeps its state in the descriptors, so a drop has no list to unlink pages from. A page that a
+//! scan brought in leaves at the hand's first visit unless it was used again; a page of a look-up is spared once, one
+//! that is used again twice.
 //!
 //! **Invariants.** The last free frames are kept for those who take a change back or drop a tablespace
 //! ([`on_kept_frames`]): when dirty pages cannot be written, others give up while there are still some, and what they
 //! have begun can be taken back. Nobody waits for a frame without an end, not even for that: he may have latched the
 //! very page without which there is no batch ([`BufferPool::flush`]). The foreground looks at a bounded number of
-//! frames and writes none: when it finds few free ones it wakes the cleaner, and when it finds no clean victim either it
-//! waits for a frame. The last clean pages are no victims, so that a descent finds its way. A victim is claimed by its latch,
-//! then its tag and state are looked at.
+//! frames and writes none: when it finds few free ones it wakes the cleaner, and when it finds no clean victim either
+//! it waits for a frame. The last clean pages are no victims, so that a descent finds its way. A victim is claimed by
+//! its latch, then its tag and state are looked at.
 //!
 //! **May touch.** The rest of `buffer`.
 
@@ -88,8 +88,8 @@ impl BufferPool {
         FROM_KEPT.get() || self.free_frames() > self.kept_frames()
     }
 
-    /// Whether a clean page may go for another one. A descent needs its parent when the child comes: among the last clean
-    /// pages each evicts the one that led to it, for ever where nothing is written.
+    /// Whether a clean page may go for another one. A descent needs its parent when the child comes: among the last
+    /// clean pages each evicts the one that led to it, for ever where nothing is written.
     fn has_clean_to_spare(&self) -> bool {
         let limit = self.limit.load(Relaxed);
         let not_clean = self.counters.dirty.load(Relaxed) + self.free_frames() as u64;
@@ -146,7 +146,8 @@ impl BufferPool {
         if pages > self.limit.load(Relaxed) as usize / 2 { Err(self.too_small()) } else { Ok(()) }
     }
 
-    /// Whether somebody waits for a frame, and the cleaner's next round may find one: none where pages cannot be written.
+    /// Whether somebody waits for a frame, and the cleaner's next round may find one: none where pages cannot be
+    /// written.
     pub fn is_waited_for(&self) -> bool {
         self.frame_waiters.load(SeqCst) > 0 && self.flush_error.lock().is_none()
     }

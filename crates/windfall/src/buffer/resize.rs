@@ -4,8 +4,8 @@
 //! below it are in use. Frames that were never used are not touched: the pool takes them one after the other.
 //!
 //! **Invariants.** A frame beyond the size is retired when it comes free; its version has grown before its page bytes
-//! go back to the system, so no reader validates what is then zero. A retired frame is in no list. Who retires a
-//! frame looks at the size again afterwards, who grows the pool sets the size before it looks for retired frames. The same
+//! go back to the system, so no reader validates what is then zero. A retired frame is in no list. Who retires a frame
+//! looks at the size again afterwards, who grows the pool sets the size before it looks for retired frames. The same
 //! holds for who takes a frame that was never used, and who makes the pool smaller and looks how many are in use.
 //!
 //! **May touch.** The rest of `buffer`.
@@ -89,8 +89,8 @@ impl BufferPool {
         }
     }
 
-    /// Frees some frames beyond the pool's size. Dirty ones are told to `dirty`, to be written first. Says whether some are
-    /// still in use.
+    /// Frees some frames beyond the pool's size. Dirty ones are told to `dirty`, to be written first. Says whether some
+    /// are still in use.
     pub(super) fn shrink(&self, dirty: &mut dyn FnMut(FrameNo)) -> bool {
         // Whoever makes the pool smaller meanwhile says so again.
         if !self.shrinking.swap(false, SeqCst) {

@@ -5,8 +5,9 @@
 //!
 //! **Invariants.** Once dropped, never live again: the incarnation is not used a second time. Who installs a page looks
 //! at the mark afterwards; who drops marks before the table is drained; so a page installed too late is taken out by
-//! whoever installed it. The pool learns of a tablespace with its first page, at the latest; one that is dropped before has
-//! nothing to give back, and its slot settles which of the two it is. The memory stays valid until the last handle goes.
+//! whoever installed it. The pool learns of a tablespace with its first page, at the latest; one that is dropped before
+//! has nothing to give back, and its slot settles which of the two it is. The memory stays valid until the last handle
+//! goes.
 //!
 //! **May touch.** `ids`, `sync`.
 

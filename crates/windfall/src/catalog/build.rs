@@ -1,22 +1,22 @@
 //! Adding a secondary tree to a table that is in use.
 //!
-//! **Purpose.** Entries are collected in bounded memory, sorted, and loaded into the new tree from its first page to its
-//! last; what does not fit in memory is put aside in runs and merged. Row calls go on meanwhile, and note what they change
-//! ([`Building`]); what was noted is looked at in rounds, the last one with the table to itself. When the notes become too
-//! many while rows are collected, all is put into the tree that there is, and the rest follows piece by piece; while
-//! entries are put into the tree, the notes are put aside like entries.
+//! **Purpose.** Entries are collected in bounded memory, sorted, and loaded into the new tree from its first page to
+//! its last; what does not fit in memory is put aside in runs and merged. Row calls go on meanwhile, and note what they
+//! change ([`Building`]); what was noted is looked at in rounds, the last one with the table to itself. When the notes
+//! become too many while rows are collected, all is put into the tree that there is, and the rest follows piece by
+//! piece; while entries are put into the tree, the notes are put aside like entries.
 //!
 //! **Invariants.**
-//! - The table's gate is closed twice, for a moment: to put the [`Building`] into its shape, so that every change from then
-//!   on is noted and every change before has ended; and for the last round and the record. No row call waits for
+//! - The table's gate is closed twice, for a moment: to put the [`Building`] into its shape, so that every change from
+//!   then on is noted and every change before has ended; and for the last round and the record. No row call waits for
 //!   the work between.
-//! - An entry is *settled* under its row's lock: it is in the tree afterwards just when the row has it. The
-//!   rows are collected after the first closing, so a row is in the tree as it was at some time since; if that was not its
-//!   last state, the change noted the entries of both sides. All notes taken after the collected entries were put are
+//! - An entry is *settled* under its row's lock: it is in the tree afterwards just when the row has it. The rows are
+//!   collected after the first closing, so a row is in the tree as it was at some time since; if that was not its last
+//!   state, the change noted the entries of both sides. All notes taken after the collected entries were put are
 //!   settled, so at the end each row has its entry, and no other.
-//! - Two live rows with one key of a unique tree are an error only when both have it at one moment, under both
-//!   locks. It is looked for whenever an entry is put or settled beside another one of the same key. Of two rows that have
-//!   the key at the end, one was put or settled last, and found the other.
+//! - Two live rows with one key of a unique tree are an error only when both have it at one moment, under both locks.
+//!   It is looked for whenever an entry is put or settled beside another one of the same key. Of two rows that have the
+//!   key at the end, one was put or settled last, and found the other.
 //! - Until the table's record names the tree nobody reads it: on a failure, and after a crash, it is dropped like any
 //!   tree. Undo does not know it before: who rolls a change back has noted it.
 //!
@@ -119,8 +119,8 @@ impl Catalog {
         named.indexes.push(record.clone());
         self.check_length(name, named.encode().len())?;
         claim.keep();
-        // What a transaction has changed and not ended would have to be noted until it has: so those that change this table
-        // wait, and calls that are transactions of their own go on.
+        // What a transaction has changed and not ended would have to be noted until it has: so those that change this
+        // table wait, and calls that are transactions of their own go on.
         let _lock = self.transactions.lock_tables([table.space()], TableMode::Shared)?;
         let handed_over = || self.transactions.rollbacks().handed_over(table.space());
         let before = handed_over();
@@ -267,8 +267,8 @@ impl Filler<'_> {
         self.empty(&mut entries, whole)
     }
 
-    /// Loads entries into the empty tree, or puts them into one that may hold others already. What is noted meanwhile is
-    /// put aside when it becomes much, so that nobody waits for the last entry, and settled behind it.
+    /// Loads entries into the empty tree, or puts them into one that may hold others already. What is noted meanwhile
+    /// is put aside when it becomes much, so that nobody waits for the last entry, and settled behind it.
     fn empty(&self, entries: &mut Runs<()>, load: bool) -> Result<()> {
         let mut noted = Runs::new(self.catalog.pool.clone());
         let emptied = if load { self.load(entries, &mut noted) } else { self.put(entries, &mut noted) };
@@ -438,7 +438,8 @@ impl Filler<'_> {
         Ok(())
     }
 
-    /// Refuses two entries of one key, if both rows have them now. If not, one of the rows has changed, and that is noted.
+    /// Refuses two entries of one key, if both rows have them now. If not, one of the rows has changed, and that is
+    /// noted.
     fn refuse_both(&self, one: &[u8], other: &[u8]) -> Result<()> {
         let _rows = self.lock(&[one, other])?;
         if self.has(one)? && self.has(other)? {

@@ -1,10 +1,10 @@
 //! What changes in a table while a secondary tree of it is being filled.
 //!
-//! **Purpose.** Row calls go on while the tree is filled, and do not write to it. They note here which of its entries their
-//! change concerns; whoever fills the tree looks at these entries again.
+//! **Purpose.** Row calls go on while the tree is filled, and do not write to it. They note here which of its entries
+//! their change concerns; whoever fills the tree looks at these entries again.
 //!
-//! **Invariants.** A change of a row notes the entries of the value before and of the value after, under the row's lock and
-//! before it changes anything; so who takes the note and then the row's lock finds what became of the change, be it
+//! **Invariants.** A change of a row notes the entries of the value before and of the value after, under the row's lock
+//! and before it changes anything; so who takes the note and then the row's lock finds what became of the change, be it
 //! committed or rolled back. A row whose entry stays the same is not noted. Notes are no more than [`MOST`] bytes and
 //! what the calls under way add: who comes later waits, outside the gate, for the one who fills the tree never waits
 //! for a change that has not passed the gate.

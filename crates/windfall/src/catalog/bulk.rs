@@ -1,10 +1,11 @@
 //! Loading a tree in bulk, beside the work of others.
 //!
-//! **Purpose.** What new trees have in common, be it those of an index or of a whole table: the log is asked for room before
-//! each step, long values become chains, and keys are told in few words.
+//! **Purpose.** What new trees have in common, be it those of an index or of a whole table: the log is asked for room
+//! before each step, long values become chains, and keys are told in few words.
 //!
-//! **Invariants.** Nothing is held between two calls: others go on, and so does whoever makes room in the log. A tree into
-//! which nothing is put gets no page. A failure leaves a tree that nobody reads, whose tablespace is to be dropped.
+//! **Invariants.** Nothing is held between two calls: others go on, and so does whoever makes room in the log. A tree
+//! into which nothing is put gets no page. A failure leaves a tree that nobody reads, whose tablespace is to be
+//! dropped.
 //!
 //! **May touch.** `tree`, `store`, `mtr`, `log`.
 
@@ -24,7 +25,8 @@ pub(super) const PIECE: usize = 64 << 20;
 const FILL: usize = 90;
 /// Bytes of a long value for which the log is asked at once.
 const CHUNK: usize = 64 << 10;
-/// The stamps of chains that a table is loaded with, where those of undo have a position: no stream of undo comes so far.
+/// The stamps of chains that a table is loaded with, where those of undo have a position: no stream of undo comes so
+/// far.
 const LOADED: u64 = 1 << 55;
 /// How many bytes of a key are told.
 const SHOWN: usize = 32;

@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** Create, drop, truncate, rename, swap; add and drop of secondary trees; each atomic over a crash.
 //!
-//! **Invariants.** Those of the [catalog](super). New tablespaces are known to nobody before their record is committed, as
-//! `flush_log_at_trx_commit` says; old ones are detached after their drop is.
+//! **Invariants.** Those of the [catalog](super). New tablespaces are known to nobody before their record is committed,
+//! as `flush_log_at_trx_commit` says; old ones are detached after their drop is.
 //!
 //! **May touch.** The rest of `catalog`, and what it may touch.
 
@@ -69,8 +69,8 @@ pub struct DropReport {
     pub lsn: Lsn,
 }
 
-/// A statement that cannot be left as it is: the log has it, and memory not yet. When a panic keeps it from being finished,
-/// the database is poisoned, because memory and log disagree from then on.
+/// A statement that cannot be left as it is: the log has it, and memory not yet. When a panic keeps it from being
+/// finished, the database is poisoned, because memory and log disagree from then on.
 #[derive(Debug)]
 #[must_use = "the database is poisoned unless the statement is finished"]
 pub(super) struct Unfinished<'a>(&'a Health);
@@ -246,7 +246,8 @@ impl Catalog {
         Ok(self.names.claim(names))
     }
 
-    /// Runs something on a table while no statement and no row call is at it. `None` when there is no table of this name.
+    /// Runs something on a table while no statement and no row call is at it. `None` when there is no table of this
+    /// name.
     pub fn alone<T>(&self, name: &str, run: impl FnOnce(&Table) -> T) -> Option<T> {
         let claim = self.names.claim(&[name]);
         let table = claim.table(name)?;
@@ -254,10 +255,11 @@ impl Catalog {
         Some(run(table))
     }
 
-    /// Closes the gates of tables that this statement has claimed, while no transaction has a lock on any of them: what is
-    /// returned keeps those away that want one.
+    /// Closes the gates of tables that this statement has claimed, while no transaction has a lock on any of them: what
+    /// is returned keeps those away that want one.
     ///
-    /// While it waits the names go on to mean what they do. Mostly there is no such transaction, and then it costs a look.
+    /// While it waits the names go on to mean what they do. Mostly there is no such transaction, and then it costs a
+    /// look.
     fn close<'c, 't>(
         &'c self,
         claim: &Claim<'_>,
@@ -282,8 +284,8 @@ impl Catalog {
         tables.iter().any(|table| locks.is_table_locked(table.space()))
     }
 
-    /// Waits for the transactions that have locks on tables which this statement has claimed, and keeps others away then.
-    /// `None` when there are none.
+    /// Waits for the transactions that have locks on tables which this statement has claimed, and keeps others away
+    /// then. `None` when there are none.
     fn lock_out<'c>(&'c self, claim: &Claim<'_>, tables: &[&Table]) -> Result<Option<StatementLock<'c>>> {
         if !self.are_locked(tables) {
             return Ok(None);
@@ -505,8 +507,8 @@ impl Catalog {
         result.map(|report| DropReport { work, ..report })
     }
 
-    /// Changes a table's record while its gate is closed; trees that it no longer names are dropped, those that it names
-    /// anew are empty.
+    /// Changes a table's record while its gate is closed; trees that it no longer names are dropped, those that it
+    /// names anew are empty.
     fn reshape(
         &self,
         name: &str,

@@ -1,12 +1,13 @@
 //! A table that is made with its rows.
 //!
-//! **Purpose.** Rows that come in the order of their keys are written to the clustered tree as they come, from its first page
-//! to its last; others are sorted before, in pieces. Entries of secondary trees are collected on the way, sorted in pieces, and
-//! loaded when the last row has come.
+//! **Purpose.** Rows that come in the order of their keys are written to the clustered tree as they come, from its
+//! first page to its last; others are sorted before, in pieces. Entries of secondary trees are collected on the way,
+//! sorted in pieces, and loaded when the last row has come.
 //!
-//! **Invariants.** Nothing of it is undo, for nobody sees the table before its record is committed, when all of it is there. On
-//! a failure, and after a crash, its tablespaces are ones that nothing names. Entries carry no transaction: every reader
-//! sees them. What is in memory of rows and entries together is no more than a piece and the row that has just come.
+//! **Invariants.** Nothing of it is undo, for nobody sees the table before its record is committed, when all of it is
+//! there. On a failure, and after a crash, its tablespaces are ones that nothing names. Entries carry no transaction:
+//! every reader sees them. What is in memory of rows and entries together is no more than a piece and the row that has
+//! just come.
 //!
 //! The name is claimed from the beginning, and none of what the rows come from is called with a lock or a latch held.
 //!
@@ -98,12 +99,12 @@ impl Drop for Unnamed<'_> {
 }
 
 impl Catalog {
-    /// Creates a table with these rows. Whoever asks for its name meanwhile finds none, and statements on it wait; so the
-    /// rows must not come from a statement on this name.
+    /// Creates a table with these rows. Whoever asks for its name meanwhile finds none, and statements on it wait; so
+    /// the rows must not come from a statement on this name.
     ///
     /// # Errors
-    /// [`SchemaError`] for the names, and for two rows of one key, in a unique tree too; rows that are not in the order that was
-    /// told; keys and values that are too long; what the rows and the log say. Nothing is left then.
+    /// [`SchemaError`] for the names, and for two rows of one key, in a unique tree too; rows that are not in the order
+    /// that was told; keys and values that are too long; what the rows and the log say. Nothing is left then.
     pub fn load_table(
         &self,
         name: &str,
@@ -122,7 +123,8 @@ impl Catalog {
         Ok(table)
     }
 
-    /// Whether a tablespace is one of a table that is being loaded. It stays so until its record names it, or it is dropped.
+    /// Whether a tablespace is one of a table that is being loaded. It stays so until its record names it, or it is
+    /// dropped.
     pub fn is_loading(&self, space: SpaceId) -> bool {
         self.loading.lock().contains(&space)
     }

@@ -1,7 +1,7 @@
 //! Names, tables and DDL.
 //!
-//! **Purpose.** Decides what exists. Every statement is one change of records in the system tree, in one mini-transaction,
-//! with one durable commit, whatever number of tables it concerns.
+//! **Purpose.** Decides what exists. Every statement is one change of records in the system tree, in one
+//! mini-transaction, with one durable commit, whatever number of tables it concerns.
 //!
 //! **Invariants.** A crash finds a statement wholly done or not begun: everything it needs is made before the one
 //! group that counts, and everything it leaves behind is found by its absence from the records. No latch and no lock
@@ -9,10 +9,10 @@
 //!
 //! **May touch.** `system`, `transaction`, `store`, `buffer`, `log`.
 //!
-//! The way of a drop ([`Catalog::drop_tables`]): claim the names; close the gates, which waits for row calls under way in
-//! these very tables; remove the records and log the drop as one group; wait for the log as a commit does; mark each
-//! tablespace dropped and push it on the reclaimer's queue
-//! ([`BufferPool::detach`](crate::buffer::BufferPool::detach)). That is all.
+//! The way of a drop ([`Catalog::drop_tables`]): claim the names; close the gates, which waits for row calls under way
+//! in these very tables; remove the records and log the drop as one group; wait for the log as a commit does; mark each
+//! tablespace dropped and push it on the reclaimer's queue ([`BufferPool::detach`](crate::buffer::BufferPool::detach)).
+//! That is all.
 
 mod build;
 mod building;

@@ -3,9 +3,9 @@
 //! **Purpose.** Finds a table by its name, and lets one DDL statement at a time decide over a name.
 //!
 //! **Invariants.** A statement claims all names that it touches, in order, before it changes anything, and whoever asks
-//! for a claimed name waits for the outcome, unless the statement itself still waits for another name, or lets its names
-//! be found while it works. No lock is held while the statement works: a claim is a mark. A shard's lock is held for the
-//! time of a look into a map.
+//! for a claimed name waits for the outcome, unless the statement itself still waits for another name, or lets its
+//! names be found while it works. No lock is held while the statement works: a claim is a mark. A shard's lock is held
+//! for the time of a look into a map.
 //!
 //! **May touch.** `table`, `env`, `sync`.
 

@@ -1,14 +1,14 @@
 //! The numbers of a table: `AUTO_INCREMENT`.
 //!
-//! **Purpose.** Hands out rising numbers, each once, by one exchange of an atomic. Across restarts a *ceiling* keeps them
-//! apart: no number at or above it was handed out. It stands in the header of the clustered tree's tablespace
+//! **Purpose.** Hands out rising numbers, each once, by one exchange of an atomic. Across restarts a *ceiling* keeps
+//! them apart: no number at or above it was handed out. It stands in the header of the clustered tree's tablespace
 //! ([`tablespace::ceiling()`]), where a drop has nothing to look for, and which a truncation leaves behind.
 //!
 //! **Invariants.** The ceiling is logged before the first number below it is handed out. Whoever writes a row with that
-//! number logs it later, so a log that has the row has the ceiling, wherever a crash cuts it: nobody waits for a sync. The
-//! ceiling rises by as much as was handed out so far, within bounds, and a crash loses what is between; when the
-//! database is closed it comes down to the next number, and nobody gets one any more. A table that nobody asks for a number has no
-//! ceiling, and its numbers begin with 1. The numbers of a temporary table are in memory alone.
+//! number logs it later, so a log that has the row has the ceiling, wherever a crash cuts it: nobody waits for a sync.
+//! The ceiling rises by as much as was handed out so far, within bounds, and a crash loses what is between; when the
+//! database is closed it comes down to the next number, and nobody gets one any more. A table that nobody asks for a
+//! number has no ceiling, and its numbers begin with 1. The numbers of a temporary table are in memory alone.
 //!
 //! The next number moves within the table's gate or, to begin anew, while that is closed; it rises but for that.
 //!

@@ -1,10 +1,10 @@
 //! A table's record in the system tree.
 //!
-//! **Purpose.** One record names everything a table is: its trees, each a tablespace, and how their keys are made. Whoever
-//! changes what exists changes one record.
+//! **Purpose.** One record names everything a table is: its trees, each a tablespace, and how their keys are made.
+//! Whoever changes what exists changes one record.
 //!
-//! **Invariants.** Decoding takes anything and panics at nothing. What it accepts has just one stored form, and names each
-//! tree once. A record of a later format is refused, not guessed at.
+//! **Invariants.** Decoding takes anything and panics at nothing. What it accepts has just one stored form, and names
+//! each tree once. A record of a later format is refused, not guessed at.
 //!
 //! **May touch.** `ids`.
 //!

@@ -1,9 +1,11 @@
 //! Sorted entries that do not fit in memory.
 //!
-//! **Purpose.** What was collected and sorted in memory is put aside as a *run*: a temporary tablespace, loaded in bulk and
-//! read in order. Runs are merged into one order, so that a tree of any size is written from its first page to its last.
+//! **Purpose.** What was collected and sorted in memory is put aside as a *run*: a temporary tablespace, loaded in bulk
+//! and read in order. Runs are merged into one order, so that a tree of any size is written from its first page to its
+//! last.
 //!
-//! **Invariants.** No key comes twice in one run; of several runs, entries of one key are handed out one behind the other. A run is dropped when nobody reads it any more, at the cost of a drop.
+//! **Invariants.** No key comes twice in one run; of several runs, entries of one key are handed out one behind the
+//! other. A run is dropped when nobody reads it any more, at the cost of a drop.
 //!
 //! **May touch.** `store`, `buffer`, `tree`.
 

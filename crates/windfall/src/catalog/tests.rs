@@ -425,8 +425,8 @@ fn the_setting_of_hash_indexes_reaches_every_tree() -> Result<()> {
     Ok(())
 }
 
-/// Memory and log disagree from the panic on: nothing is acknowledged any more, nobody waits for who is gone, and the next
-/// opening finds what the log says.
+/// Memory and log disagree from the panic on: nothing is acknowledged any more, nobody waits for who is gone, and the
+/// next opening finds what the log says.
 #[test]
 fn a_panic_amid_a_statement_stops_the_database_and_nobody_waits() -> Result<()> {
     type Statement = fn(&Database) -> Result<()>;

@@ -1,10 +1,10 @@
 //! A table under check, in pieces between which calls and statements go on.
 //!
-//! **Purpose.** Holds a table's trees for so many pages at a time: first those that the tree reaches, then its allocation
-//! maps, each of which is compared with what was reached. What is only judgement comes after each hold.
+//! **Purpose.** Holds a table's trees for so many pages at a time: first those that the tree reaches, then its
+//! allocation maps, each of which is compared with what was reached. What is only judgement comes after each hold.
 //!
-//! **Invariants.** A hold looks at no more pages than a piece has, and those on the way to one leaf; of the allocation maps
-//! it compares as many as that, and no more than gives a piece of suspects. A check remembers which pages of one
+//! **Invariants.** A hold looks at no more pages than a piece has, and those on the way to one leaf; of the allocation
+//! maps it compares as many as that, and no more than gives a piece of suspects. A check remembers which pages of one
 //! tree it has reached, less than half a byte for each, and the suspects of one piece.
 //!
 //! Whoever allocates or frees a page changes it. So a page that the tree and its map see differently, and that has not
@@ -108,8 +108,8 @@ impl<'a> Pieces<'a> {
         result
     }
 
-    /// Checks some pages more, while nobody changes these trees; `purged` says that no version waits for purge. Says whether
-    /// that was the last piece.
+    /// Checks some pages more, while nobody changes these trees; `purged` says that no version waits for purge. Says
+    /// whether that was the last piece.
     pub fn go_on(&mut self, report: &mut CheckReport, trees: &[(Owner, &Tree)], purged: bool) -> bool {
         if self.so_far == 0 {
             self.since = self.engine.log.end();
@@ -143,8 +143,8 @@ impl<'a> Pieces<'a> {
         has_ended
     }
 
-    /// The same for one of them. Gives how far it has come, and adds the number of its entries to `counts` when it has been
-    /// walked to its end.
+    /// The same for one of them. Gives how far it has come, and adds the number of its entries to `counts` when it has
+    /// been walked to its end.
     fn go_on_with(
         &mut self,
         report: &mut CheckReport,

@@ -46,12 +46,12 @@ fn lsn_on(disk: &dyn Disk, space: usize, page: PageNo) -> Lsn {
     Lsn(u64::from_le_bytes(lsn))
 }
 
-/// A tablespace is changed and dropped, and nobody waits until the drop is durable; another one changes; pages are written,
-/// and checkpoints made. Wherever the machine stops, what lies below the floor in the control file is in the data
-/// files, or of a tablespace whose drop the log tells.
+/// A tablespace is changed and dropped, and nobody waits until the drop is durable; another one changes; pages are
+/// written, and checkpoints made. Wherever the machine stops, what lies below the floor in the control file is in the
+/// data files, or of a tablespace whose drop the log tells.
 ///
-/// Catches: a control file that is ahead of the log: the dirty set of the dropped tablespace is gone, and a crash takes the
-/// drop back; a page that leaves the dirty set when it is copied.
+/// Catches: a control file that is ahead of the log: the dirty set of the dropped tablespace is gone, and a crash takes
+/// the drop back; a page that leaves the dirty set when it is copied.
 #[test]
 fn a_floor_on_disk_passes_nothing_that_a_crash_would_miss() {
     let prepared = Prepared::new();

@@ -1,12 +1,12 @@
 //! Cursors that lock the rows they give.
 //!
-//! **Purpose.** Each row is locked and read as it is now; where the level locks gaps, no row comes between those that were
-//! given.
+//! **Purpose.** Each row is locked and read as it is now; where the level locks gaps, no row comes between those that
+//! were given.
 //!
 //! **Invariants.** The keys between two rows are locked before it is believed that there is none. A range that is known
-//! beforehand is locked as a whole at its first step. A cursor that goes wherever it is told finds the next entry, locks
-//! up to there, and looks once more whether that is the next one. A row of an index is locked in the tree of the rows;
-//! whether it has the index key by then is looked at after that.
+//! beforehand is locked as a whole at its first step. A cursor that goes wherever it is told finds the next entry,
+//! locks up to there, and looks once more whether that is the next one. A row of an index is locked in the tree of the
+//! rows; whether it has the index key by then is looked at after that.
 //!
 //! **May touch.** What `cursor` may touch.
 

@@ -2,10 +2,11 @@
 //!
 //! **Purpose.** A database may have a hundred thousand files and a process a thousand descriptors.
 //!
-//! **Invariants.** The bound leaves a part of the process's own limit of open files to others, and when that is used up all
-//! the same, handles of data files are closed and the call is made again. A handle is shared by count: eviction and removal drop the cache's share, and the descriptor is
-//! closed when the last request on it is done. A handle that was opened while names changed is used but not cached,
-//! so no name ever leads to a file that lost it, and a removed file's blocks are not held back.
+//! **Invariants.** The bound leaves a part of the process's own limit of open files to others, and when that is used up
+//! all the same, handles of data files are closed and the call is made again. A handle is shared by count: eviction and
+//! removal drop the cache's share, and the descriptor is closed when the last request on it is done. A handle that was
+//! opened while names changed is used but not cached, so no name ever leads to a file that lost it, and a removed
+//! file's blocks are not held back.
 //!
 //! **May touch.** `error`, `sync`, the machine.
 
@@ -35,8 +36,8 @@ use crate::{
     },
 };
 
-/// The cache may hold one in so many of the files that the process may have open: up to twice as many are open for a time, and
-/// there are others.
+/// The cache may hold one in so many of the files that the process may have open: up to twice as many are open for a
+/// time, and there are others.
 const SHARE: usize = 4;
 
 /// The cache of open files.

@@ -3,8 +3,8 @@
 //! **Purpose.** What the product runs on: a folder with a lock file, direct I/O for data files where the file system
 //! has it, the page cache for the log and the control file.
 //!
-//! **Invariants.** The lock is taken before anything is touched, and released after the last request has ended. Once it is
-//! released nothing is changed any more: a call that comes late, from a thread that the close of the database has
+//! **Invariants.** The lock is taken before anything is touched, and released after the last request has ended. Once it
+//! is released nothing is changed any more: a call that comes late, from a thread that the close of the database has
 //! overtaken, is refused ([`DiskError::Released`]).
 //!
 //! **May touch.** `error`, `page`, `sync`, the machine.

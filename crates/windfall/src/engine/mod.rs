@@ -23,6 +23,7 @@ use crate::{
     disk::Disk,
     env::{Env, Kind, Next, Worker},
     error::{Error, Result},
+    ids::Lsn,
     log::{FlushLog, Log},
     sync::{
         Arc, Event, Mutex, OnceLock,
@@ -91,6 +92,15 @@ impl Engine {
     /// Changes when commits are durable, from the next one on.
     pub fn set_flush_log(&self, mode: FlushLog) {
         self.flush_log.store(mode as u8, SeqCst);
+    }
+
+    /// Waits until the log is as durable as asked for up to this position; for nothing at [`Lsn::ZERO`], where nothing
+    /// was logged.
+    ///
+    /// # Errors
+    /// When the log cannot be written; the database has stopped then.
+    pub fn await_log(&self, end: Lsn, mode: FlushLog) -> Result<()> {
+        if end > Lsn::ZERO { self.log.commit(end, mode) } else { Ok(()) }
     }
 
     /// How long a call waits for a lock.

@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** The order in which recovery goes through the floors.
 //!
-//! **Invariants.** A new database exists once its control file does, which is made last. No page is written before the log
-//! is open, because only then is everything that recovery has read durable.
+//! **Invariants.** A new database exists once its control file does, which is made last. No page is written before the
+//! log is open, because only then is everything that recovery has read durable.
 //!
 //! **May touch.** All floors below.
 
@@ -136,8 +136,8 @@ impl Attacher<'_> {
 /// Data files that no record named when the database was opened. They are being deleted.
 #[derive(Clone, Debug, Default)]
 pub struct Leftovers {
-    /// Those whose number was handed out once: of a drop whose deletion was cut off, of what was never committed, or of a
-    /// temporary table. The last of these leave no trace but the file: so one that was lost track of is here, too.
+    /// Those whose number was handed out once: of a drop whose deletion was cut off, of what was never committed, or of
+    /// a temporary table. The last of these leave no trace but the file: so one that was lost track of is here, too.
     pub pending: Vec<SpaceId>,
     /// Those whose number was never handed out: no crash leaves such a file.
     pub leaked: Vec<SpaceId>,

@@ -42,7 +42,8 @@ pub enum Next {
 pub enum Kind {
     /// Serves those who wait (for frames, for log space): it never waits for a page latch.
     Service,
-    /// Serves those who wait for the log: it waits for the system tree's lock, page latches and frames, and for nothing else.
+    /// Serves those who wait for the log: it waits for the system tree's lock, page latches and frames, and for nothing
+    /// else.
     Recorder,
     /// Uses the engine as its clients do, and may wait as they do.
     Tenant,

@@ -119,7 +119,8 @@ impl SimulatedEnv {
         }
     }
 
-    /// Runs steps of workers up to this kind until it is ready or the time is over, which passes at once if there is none.
+    /// Runs steps of workers up to this kind until it is ready or the time is over, which passes at once if there is
+    /// none.
     fn wait_for_a_time(&self, most: Kind, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
         let end = self.now() + at_most;
         while !ready() && self.now() < end {

@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** Says why a transaction does not do what was asked, and whether it can go on.
 //!
-//! **Invariants.** After [`TransactionError::Changed`] and [`TransactionError::TableChanged`] the transaction goes on as if
-//! the call had not been made, but to ask again is in vain: its snapshot stays what it is.
+//! **Invariants.** After [`TransactionError::Changed`] and [`TransactionError::TableChanged`] the transaction goes on
+//! as if the call had not been made, but to ask again is in vain: its snapshot stays what it is.
 //!
 //! **May touch.** `ids`, `sync`.
 

@@ -3,8 +3,8 @@
 //! **Purpose.** What no decoder sees alone: recovery, undo streams, allocation maps and the system tree, over pages and
 //! groups of the log that say anything.
 //!
-//! **Invariants.** Opening, checking, reading, the work in the background and closing end, with an answer or an error. A
-//! database that was left alone holds its rows, and one in which the check finds nothing can be read.
+//! **Invariants.** Opening, checking, reading, the work in the background and closing end, with an answer or an error.
+//! A database that was left alone holds its rows, and one in which the check finds nothing can be read.
 //!
 //! **May touch.** The public API, the log's target.
 
@@ -63,8 +63,8 @@ impl io::Read for Source<'_> {
     }
 }
 
-/// A database as a crash left it, in the middle of a change: with pages in files and changes in the log, with undo, with
-/// long values, an index, rows that wait for purge.
+/// A database as a crash left it, in the middle of a change: with pages in files and changes in the log, with undo,
+/// with long values, an index, rows that wait for purge.
 fn image() -> Result<SimulatedDisk> {
     let (disk, env) = (SimulatedDisk::new(5), SimulatedEnv::new(5));
     let db = open(&disk, &env)?;

@@ -21,10 +21,11 @@
 //! | 96..104 | no transaction id at or above this was handed out |
 //! | 4092..4096 | CRC-32C of bytes 0..4092 |
 //!
-//! A damaged slot is the trace of a write that a crash cut off, or has rotted. The other one counts then, and is the newest
-//! truth unless the log says otherwise: whatever reads the log is told ([`Control::alone`]).
+//! A damaged slot is the trace of a write that a crash cut off, or has rotted. The other one counts then, and is the
+//! newest truth unless the log says otherwise: whatever reads the log is told ([`Control::alone`]).
 //!
-//! Magic, version and checksum keep their places in every later version, so that a newer file is told from a damaged one.
+//! Magic, version and checksum keep their places in every later version, so that a newer file is told from a damaged
+//! one.
 //!
 //! **Invariants.** A slot is durable before the other one is touched: opening writes what it has read once more and
 //! syncs it, and a failed write poisons the database.
@@ -177,8 +178,8 @@ impl ControlFile {
     /// [`CorruptError::File`] when there is none, when it is not ours, of another version, or damaged in both slots.
     pub fn open(disk: Arc<dyn Disk>, health: Health) -> Result<Self> {
         let (sequence, control) = Self::read(disk.as_ref())?;
-        // The next write relies on this slot. What a killed process wrote may still be in the page cache only, and when its
-        // sync has failed another sync of the same bytes means nothing.
+        // The next write relies on this slot. What a killed process wrote may still be in the page cache only, and when
+        // its sync has failed another sync of the same bytes means nothing.
         disk.write(FileName::Control, offset(sequence), &control.encode(sequence))?;
         disk.sync(FileName::Control)?;
         Ok(Self { disk, health, sequence, control })
@@ -221,8 +222,8 @@ impl ControlFile {
                 "the database has format version {found}; this program knows version {FORMAT_VERSION}: open it with \
                  the program version that wrote it"
             ),
-            // In the place of the other one it may have taken the place of a newer one, and is about to be written over what
-            // tells that there was one.
+            // In the place of the other one it may have taken the place of a newer one, and is about to be written over
+            // what tells that there was one.
             (None, Some((sequence, mut control))) if !(damaged && misplaced) => {
                 control.alone = damaged;
                 return Ok((sequence, control));

@@ -12,8 +12,8 @@
 //!
 //! A frame without payload is a *marker*: it only states what is durable.
 //!
-//! **Invariants.** A frame counts only at its own LSN, for its own database, in an incarnation that fits; its padding is
-//! zero. Decoding takes any bytes and never panics.
+//! **Invariants.** A frame counts only at its own LSN, for its own database, in an incarnation that fits; its padding
+//! is zero. Decoding takes any bytes and never panics.
 //!
 //! **May touch.** `ids`.
 

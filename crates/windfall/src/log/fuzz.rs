@@ -37,7 +37,8 @@ pub fn records(data: &[u8]) {
     assert!(writer.bytes().len() <= data.len(), "records grow");
     let again: Vec<_> = GroupReader::new(writer.bytes()).map_while(Result::ok).collect();
     assert_eq!(again, records);
-    // A group is read whole or not at all, and what was read whole has but one form, if changes of one page share its name.
+    // A group is read whole or not at all, and what was read whole has but one form, if changes of one page share its
+    // name.
     if GroupReader::new(data).all(|record| record.is_ok()) && writer.bytes().len() == data.len() {
         assert_eq!(writer.bytes(), data);
     }

@@ -1,7 +1,7 @@
 //! Appending: reservation by one atomic addition, and the floor of what is being appended.
 //!
-//! **Purpose.** A mini-transaction appends its redo as one group and then registers its pages dirty. In between, nothing
-//! but its slot here tells a checkpoint that pages are about to be dirty from an older LSN on.
+//! **Purpose.** A mini-transaction appends its redo as one group and then registers its pages dirty. In between,
+//! nothing but its slot here tells a checkpoint that pages are about to be dirty from an older LSN on.
 //!
 //! **Invariants.** Whoever appends publishes in a slot a lower bound of what it will reserve *before* it reserves;
 //! [`Log::append_floor`] reads the reserved end first and the slots after it. So it either sees the slot, or the
@@ -122,8 +122,8 @@ impl Log {
 }
 
 impl LogGroup<'_> {
-    /// Appends a group: where it starts and where it ends. Nothing is durable yet. When the buffer is full, this writes.
-    /// An empty payload appends a marker, which no reader gets to see.
+    /// Appends a group: where it starts and where it ends. Nothing is durable yet. When the buffer is full, this
+    /// writes. An empty payload appends a marker, which no reader gets to see.
     ///
     /// # Errors
     /// [`UsageError`] when the payload is longer than [`Log::max_group`]; nothing is changed then. A failure to write

@@ -1,5 +1,5 @@
-//! The log in many orders: appending, the ring, group commit, failures, promises, the floor of what is being appended. What
-//! each scenario was seen to catch stands with it; the bugs that it is given are planted whenever it runs.
+//! The log in many orders: appending, the ring, group commit, failures, promises, the floor of what is being appended.
+//! What each scenario was seen to catch stands with it; the bugs that it is given are planted whenever it runs.
 
 use super::{
     tests::{Group, Life, new_database, open_in, read},
@@ -26,9 +26,9 @@ fn append(log: &Log, payload: &[u8]) -> Group {
 
 /// Three commits at once, two slots: whatever was acknowledged is on the disk at that moment.
 ///
-/// Catches: a frame that is published before it is copied, or of which nobody is told; a leader that says how far it has
-/// come before the sync, or before the write; one that steps down and tells nobody; a follower who waits for progress and
-/// not for the leader's end; a slot that is given back and nobody told.
+/// Catches: a frame that is published before it is copied, or of which nobody is told; a leader that says how far it
+/// has come before the sync, or before the write; one that steps down and tells nobody; a follower who waits for
+/// progress and not for the leader's end; a slot that is given back and nobody told.
 #[test]
 fn what_is_acknowledged_is_written_and_nobody_waits_for_ever() {
     explore(1200, &[Bug::DurableBeforeTheSync, Bug::LeaderTellsNobody, Bug::GroupSeenEarly], || {
@@ -58,8 +58,9 @@ fn what_is_acknowledged_is_written_and_nobody_waits_for_ever() {
 /// Three commits at once on a disk of which one sync fails and keeps nothing, though a later one would work. Who was
 /// acknowledged is not lost; once anyone was refused, everybody is; and nobody waits for ever.
 ///
-/// Catches: a failing sync of which only the leader is told; a follower who is acknowledged by the leader's end; a leader
-/// who goes on after a failure because it did not look again; a failure that is told before the database has stopped.
+/// Catches: a failing sync of which only the leader is told; a follower who is acknowledged by the leader's end; a
+/// leader who goes on after a failure because it did not look again; a failure that is told before the database has
+/// stopped.
 #[test]
 fn a_failing_sync_is_told_to_everybody_and_acknowledges_nobody() {
     explore(2000, &[Bug::FailureIsForgotten, Bug::LeaderTellsNobody, Bug::DurableBeforeTheSync], || {
@@ -93,10 +94,11 @@ fn a_failing_sync_is_told_to_everybody_and_acknowledges_nobody() {
     });
 }
 
-/// Two callers append at the end of a segment what they were promised, and then the disk is full: both have what they need.
+/// Two callers append at the end of a segment what they were promised, and then the disk is full: both have what they
+/// need.
 ///
-/// Catches: a promise that looks at the end of the log before it is counted: who appends and gives an older promise back in
-/// between is counted neither here nor there.
+/// Catches: a promise that looks at the end of the log before it is counted: who appends and gives an older promise
+/// back in between is counted neither here nor there.
 #[test]
 fn a_promise_is_kept_on_a_full_disk() {
     /// Bytes of a group, and what is promised for it.
@@ -157,7 +159,8 @@ fn starts(groups: &[Group]) -> Vec<Lsn> {
 
 /// Whoever appends registers before the floor passes.
 ///
-/// Catches: a slot that is taken after the space is reserved; a floor that looks at the slots first and then at the end.
+/// Catches: a slot that is taken after the space is reserved; a floor that looks at the slots first and then at the
+/// end.
 #[test]
 fn the_floor_of_appending_waits_for_those_who_append() {
     explore(6000, &[Bug::SlotsBeforeTheEnd], || {

@@ -1,10 +1,10 @@
 //! The redo log: append, group commit, read back; and the control file.
 //!
-//! **Purpose.** Every change of a page is described here before the page may reach its file. The log is an endless stream
-//! of bytes; a position in it is an LSN. It holds one *frame* (`frame`) for each mini-transaction, copied into a ring
-//! in memory (`ring`) by the thread that made it (`group`), written and synced by whichever committing thread comes
-//! first (`writer`) to segment files (`segments`), and read back by recovery ([`LogReader`]). [`ControlFile`] says
-//! where to begin.
+//! **Purpose.** Every change of a page is described here before the page may reach its file. The log is an endless
+//! stream of bytes; a position in it is an LSN. It holds one *frame* (`frame`) for each mini-transaction, copied into a
+//! ring in memory (`ring`) by the thread that made it (`group`), written and synced by whichever committing thread
+//! comes first (`writer`) to segment files (`segments`), and read back by recovery ([`LogReader`]). [`ControlFile`]
+//! says where to begin.
 //!
 //! **The end of the log.** After a crash the stream ends in a bad frame: torn, never written, or old bytes of a
 //! segment that is used again. That is the normal end, unless something proves that the log was durable beyond that
@@ -13,19 +13,19 @@
 //!
 //! - The control file names a durable position, and the LSN at which the newest incarnation begins, before which
 //!   everything was made durable.
-//! - Each frame says up to where the log was durable when the frame was made. A good frame behind the bad one that names
-//!   a position above it is proof; one that does not may have reached the disk out of order before the crash. So
-//!   damage is told from a torn tail for everything but the last commits before a crash. When the log is
-//!   idle, a *marker* frame closes that gap a second later, and a clean shutdown closes it at once.
+//! - Each frame says up to where the log was durable when the frame was made. A good frame behind the bad one that
+//!   names a position above it is proof; one that does not may have reached the disk out of order before the crash. So
+//!   damage is told from a torn tail for everything but the last commits before a crash. When the log is idle, a
+//!   *marker* frame closes that gap a second later, and a clean shutdown closes it at once.
 //! - A good frame in a segment whose header is bad: the header was durable before the frame was written.
 //!
 //! **Remnants.** The bytes behind the end stay where they are, but for zeros up to the end of a block that was entered.
-//! Among them may be good frames of the past, at the very LSN that they carry, and new frames may end exactly where one of
-//! them begins. So every opening of the log is an *incarnation* with a number of its own, recorded durably in the control
-//! file, with the LSN at which it begins, before it writes anything. From that LSN on only frames of that incarnation
-//! count; before it, numbers never fall along the stream. A remnant has a lower number than the frame before it, counts
-//! as neither frame nor proof, and nothing has to be erased. Stale frames of a segment that is used again carry other
-//! LSNs.
+//! Among them may be good frames of the past, at the very LSN that they carry, and new frames may end exactly where one
+//! of them begins. So every opening of the log is an *incarnation* with a number of its own, recorded durably in the
+//! control file, with the LSN at which it begins, before it writes anything. From that LSN on only frames of that
+//! incarnation count; before it, numbers never fall along the stream. A remnant has a lower number than the frame
+//! before it, counts as neither frame nor proof, and nothing has to be erased. Stale frames of a segment that is used
+//! again carry other LSNs.
 //!
 //! **Invariants.**
 //! - LSNs of frames are multiples of 8. What the ring holds is `written..reserved`; `durable <= written <= reserved`.
@@ -118,7 +118,8 @@ impl TryFrom<u8> for FlushLog {
 pub struct LogOptions {
     /// The age that the log is kept below, in bytes; at least two segments.
     pub size: u64,
-    /// The size of the buffer in memory, in bytes: a power of two from 64 KiB to 1 GiB. No group is longer than a quarter.
+    /// The size of the buffer in memory, in bytes: a power of two from 64 KiB to 1 GiB. No group is longer than a
+    /// quarter.
     pub buffer: usize,
 }
 
@@ -251,8 +252,8 @@ fn geometry(disk: &dyn Disk, control: &Control) -> Result<Geometry> {
 }
 
 impl Log {
-    /// Opens the log that ends at `end`, as a [`LogReader`] has found it, and begins a new incarnation there. Everything
-    /// before is durable then. A new database has an empty folder and ends at zero.
+    /// Opens the log that ends at `end`, as a [`LogReader`] has found it, and begins a new incarnation there.
+    /// Everything before is durable then. A new database has an empty folder and ends at zero.
     ///
     /// # Errors
     /// [`UsageError::Option`] for sizes that cannot be, [`CorruptError::File`] when the control file contradicts

@@ -2,10 +2,10 @@
 //!
 //! **Purpose.** Recovery reads group after group from the floor to the end, and learns where the end is.
 //!
-//! **Invariants.** The end is reported only where no evidence speaks against it: a bad frame below a position known to have
-//! been durable is damage (the module documentation of `log` gives the reasoning). A whole frame of an incarnation that the
-//! control file does not know proves that the control file has lost its newest record. Bytes from disk are never
-//! trusted: no input makes it panic, and memory grows with what the files hold, up to the largest frame.
+//! **Invariants.** The end is reported only where no evidence speaks against it: a bad frame below a position known to
+//! have been durable is damage (the module documentation of `log` gives the reasoning). A whole frame of an incarnation
+//! that the control file does not know proves that the control file has lost its newest record. Bytes from disk are
+//! never trusted: no input makes it panic, and memory grows with what the files hold, up to the largest frame.
 //!
 //! **May touch.** `ids`, `error`, `disk`, `sync`, `frame`, `segments`, `control`.
 
@@ -57,8 +57,8 @@ pub struct LogReader {
 }
 
 impl LogReader {
-    /// A reader of the log that `control` describes, from the beginning of a frame on: the floor, or any start or end of a
-    /// group above it.
+    /// A reader of the log that `control` describes, from the beginning of a frame on: the floor, or any start or end
+    /// of a group above it.
     ///
     /// # Errors
     /// [`CorruptError::File`] when the control file contradicts itself.
@@ -227,8 +227,8 @@ impl LogReader {
         CorruptError::File { file: self.disk.path(FileName::Control), what: what.into() }
     }
 
-    /// Looks for a frame behind this position that proves that the log was durable beyond it. A frame in a segment whose
-    /// header is bad is proof as well: the header was durable before any frame of the segment was written.
+    /// Looks for a frame behind this position that proves that the log was durable beyond it. A frame in a segment
+    /// whose header is bad is proof as well: the header was durable before any frame of the segment was written.
     fn proof(&self) -> Result<Option<Lsn>> {
         let mut window = vec![0; CHUNK + HEADER];
         let mut frame = Vec::new();

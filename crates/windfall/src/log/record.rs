@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** A group is a sequence of records: changes of pages, and the few facts that recovery needs beside them.
 //!
-//! **Invariants.** The decoder takes anything and panics at nothing. A page record names its page; consecutive changes of
-//! one page repeat only a byte.
+//! **Invariants.** The decoder takes anything and panics at nothing. A page record names its page; consecutive changes
+//! of one page repeat only a byte.
 //!
 //! **May touch.** `ids`, `page`, `frame`.
 
@@ -50,14 +50,14 @@ pub enum Record<'a> {
         /// Its first undo record.
         first: UndoPos,
     },
-    /// The transactions that were active at a checkpoint, each with its first undo record. Only the one that the control
-    /// file names counts.
+    /// The transactions that were active at a checkpoint, each with its first undo record. Only the one that the
+    /// control file names counts.
     TrxTable {
         /// Which.
         active: Vec<(TrxId, UndoPos)>,
     },
-    /// A transaction is prepared: it has done all that it does, and is neither rolled back nor committed but when it is asked
-    /// for. In a group with a [`Record::TrxTable`] it was so at the checkpoint, and counts as that does.
+    /// A transaction is prepared: it has done all that it does, and is neither rolled back nor committed but when it is
+    /// asked for. In a group with a [`Record::TrxTable`] it was so at the checkpoint, and counts as that does.
     TrxPrepare {
         /// Which.
         trx: TrxId,

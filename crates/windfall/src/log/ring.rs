@@ -1,11 +1,11 @@
 //! The log buffer: a ring between those who append and the one who writes.
 //!
-//! **Purpose.** Appenders copy their frames in at positions they have reserved, in any order, without a lock. The writer
-//! finds the finished prefix by walking from frame to frame.
+//! **Purpose.** Appenders copy their frames in at positions they have reserved, in any order, without a lock. The
+//! writer finds the finished prefix by walking from frame to frame.
 //!
-//! **Invariants.** A word is zero from the moment its space is handed out until its owner writes it. An owner stores the
-//! first word of its frame last, so that whoever sees it sees the rest; that word is never zero. So a non-zero first word means a whole
-//! frame. Only the writer clears, and only what it has consumed.
+//! **Invariants.** A word is zero from the moment its space is handed out until its owner writes it. An owner stores
+//! the first word of its frame last, so that whoever sees it sees the rest; that word is never zero. So a non-zero
+//! first word means a whole frame. Only the writer clears, and only what it has consumed.
 //!
 //! **May touch.** `frame`, `error`.
 

@@ -15,13 +15,13 @@
 //!
 //! Segments are prepared ahead, with their space reserved; those below the floor are renamed and used again.
 //!
-//! **When a sync fails** the system may have dropped the pages that it could not write and call the file clean: the next
-//! sync of it works, and the bytes are lost all the same. So no sync is tried again. A segment that holds a part of the
-//! stream stops the database (`writer`). One that is being prepared holds nothing yet: its file is removed, and the next
-//! attempt begins with another one, every byte of which has to be written anew; till then operations are told. If it
-//! cannot be removed, or if it is the sync of the folder that fails, after which nobody knows which names there are, the
-//! database stops. And whoever opens it again reads what may not be durable: so all that lies behind what was certainly
-//! durable is written once more before it is synced.
+//! **When a sync fails** the system may have dropped the pages that it could not write and call the file clean: the
+//! next sync of it works, and the bytes are lost all the same. So no sync is tried again. A segment that holds a part
+//! of the stream stops the database (`writer`). One that is being prepared holds nothing yet: its file is removed, and
+//! the next attempt begins with another one, every byte of which has to be written anew; till then operations are told.
+//! If it cannot be removed, or if it is the sync of the folder that fails, after which nobody knows which names there
+//! are, the database stops. And whoever opens it again reads what may not be durable: so all that lies behind what was
+//! certainly durable is written once more before it is synced.
 //!
 //! **Invariants.** Header and name of a segment are durable before the first frame is written to it. A segment that is
 //! used again gets its header under its old name, is synced, and is renamed then: at no moment is a file with a
@@ -179,8 +179,9 @@ pub(super) struct Segments {
 
 impl Segments {
     /// Takes over the files of a log that is needed from `floor` on, was certainly durable up to `known`, and ends at
-    /// `end`. Makes durable what lies between. Beyond lie segments that were prepared: what was promised then, for taking
-    /// back what is unfinished, is asked for again now, perhaps on a full disk. They stay as far as they are whole.
+    /// `end`. Makes durable what lies between. Beyond lie segments that were prepared: what was promised then, for
+    /// taking back what is unfinished, is asked for again now, perhaps on a full disk. They stay as far as they are
+    /// whole.
     pub(super) fn open(
         disk: Arc<dyn Disk>,
         health: Health,

@@ -1,20 +1,21 @@
 //! The space of the log, and its background work.
 //!
 //! **Purpose.** The log is as long as the distance from its floor to its end, its *age*. Operations ask for admission
-//! before they latch anything, are slowed down there while the log is old, and wait while it is too old; appending itself
-//! never waits for the floor, for its caller holds latches that the checkpoint may need. So the files may exceed the size
-//! somewhat.
+//! before they latch anything, are slowed down there while the log is old, and wait while it is too old; appending
+//! itself never waits for the floor, for its caller holds latches that the checkpoint may need. So the files may exceed
+//! the size somewhat.
 //!
-//! Whoever appends has a [`Promise`] of as many bytes: the disk has them, reserved in segments that are prepared. So a full
-//! disk is an error of who asks for a promise, before anything is changed, and never of who leads the log.
+//! Whoever appends has a [`Promise`] of as many bytes: the disk has them, reserved in segments that are prepared. So a
+//! full disk is an error of who asks for a promise, before anything is changed, and never of who leads the log.
 //!
-//! **Invariants.** The floor only rises, and only after the control file names it. A step of the background worker makes or
-//! removes at most one file, or syncs once. The segments that are prepared reach beyond the log's end by all that is
-//! promised, and, when an ordinary promise is given, by [`KEPT`] more; of that only those take who make room, and
-//! they promise little. A promise counts in full until it is given back, so what was appended under it counts twice
-//! for a while. A change is given its promise together with what taking it back appends, and keeps it until it has
-//! ended: rollback asks for nothing. What is long, the pages of long values and of nodes that are split or merged, is
-//! promised for each mini-transaction on its own.
+//! **Invariants.** The floor only rises, and only after the control file names it. A step of the background worker
+//! makes or removes at most one file, or syncs once. The segments that are prepared reach beyond the log's end by all
+//! that is promised, and, when an ordinary promise is given, by [`KEPT`] more; of that only those take who make room,
+//! and they promise little; half of it may go to those who take something back ([`Log::admit_way_back`]). A promise
+//! counts in full until it is given back, so what was appended under it counts twice for a while. A change is given its
+//! promise together with what taking it back appends, and keeps it until it has ended: rollback asks for nothing. What
+//! is long, the pages of long values and of nodes that are split or merged, is promised for each mini-transaction on
+//! its own.
 //!
 //! **May touch.** `ids`, `error`, `env`, `sync`, `frame`, `segments`.
 
@@ -41,7 +42,8 @@ const CROWDED: u64 = 85;
 const PAUSE_A_PERCENT: Duration = Duration::from_micros(100);
 /// What is kept beyond all promises for work that makes room: drops, checkpoints.
 const KEPT: u64 = 64 << 10;
-/// Log for a change beside its keys and values, in bytes: records of the transaction, undo slices that it makes, headers.
+/// Log for a change beside its keys and values, in bytes: records of the transaction, undo slices that it makes,
+/// headers.
 pub const OVERHEAD: u64 = 4 << 10;
 /// Bytes of a marker.
 const MARKER: u64 = frame::span(0) as u64;
@@ -158,8 +160,8 @@ impl Log {
         Promise { log: self, bytes }
     }
 
-    /// Waits until the log has room for an operation that appends so many bytes, and promises them: [`Log::wait_for_room`],
-    /// then [`Log::promise`].
+    /// Waits until the log has room for an operation that appends so many bytes, and promises them:
+    /// [`Log::wait_for_room`], then [`Log::promise`].
     ///
     /// # Errors
     /// A full file system, or another failure to write, before anything was changed; the failure that poisoned the
@@ -169,8 +171,8 @@ impl Log {
         self.promise(bytes)
     }
 
-    /// Waits until the floor leaves room for an operation that appends so many bytes. The caller holds no latch and no lock
-    /// that a checkpoint or a page cleaner needs.
+    /// Waits until the floor leaves room for an operation that appends so many bytes. The caller holds no latch and no
+    /// lock that a checkpoint or a page cleaner needs.
     ///
     /// # Errors
     /// As [`Log::admit`].
@@ -204,8 +206,8 @@ impl Log {
         self.unprepared.check()
     }
 
-    /// Before the log is full operations become slower, a little each, so that what makes room keeps up and none of them
-    /// has to wait for long.
+    /// Before the log is full operations become slower, a little each, so that what makes room keeps up and none of
+    /// them has to wait for long.
     fn slow_down(&self) {
         let crowd = || self.pressure().saturating_sub(CROWDED) as u32;
         if crowd() > 0 {
@@ -232,7 +234,8 @@ impl Log {
         self.promise_before(bytes, 0)
     }
 
-    /// As [`Log::admit_drop`], for who takes something back: half of what is kept for work that makes room is left to that.
+    /// As [`Log::admit_drop`], for who takes something back: half of what is kept for work that makes room is left to
+    /// that.
     ///
     /// # Errors
     /// As [`Log::admit_drop`].
@@ -248,8 +251,8 @@ impl Log {
         self.promise_before(bytes, KEPT)
     }
 
-    /// The worker prepares segments ahead. Where it is late a full disk is found here, before anything is changed, and not
-    /// by who leads the log, for whom it would be too late.
+    /// The worker prepares segments ahead. Where it is late a full disk is found here, before anything is changed, and
+    /// not by who leads the log, for whom it would be too late.
     fn promise_before(&self, bytes: u64, kept: u64) -> Result<Promise<'_>> {
         self.health.check()?;
         let (promise, last) = self.note_promise(bytes, kept);
@@ -296,7 +299,8 @@ impl Log {
         self.wake.notify();
     }
 
-    /// Pages cannot be written, so the floor may not rise for long: who waits for that is told why. `None` when they can.
+    /// Pages cannot be written, so the floor may not rise for long: who waits for that is told why. `None` when they
+    /// can.
     pub fn set_unflushed(&self, error: Option<Error>) {
         self.tell_obstacle(&self.unflushed, error);
     }
@@ -320,7 +324,8 @@ impl Log {
         self.wake.clone()
     }
 
-    /// One step of the background worker: prepares a segment ahead, removes one that is not needed, syncs once a second.
+    /// One step of the background worker: prepares a segment ahead, removes one that is not needed, syncs once a
+    /// second.
     pub fn step(&self) -> Next {
         if self.health.is_poisoned() {
             return Next::Idle(SECOND);

@@ -1,7 +1,7 @@
 //! Tests of the log as a whole.
 //!
-//! **Purpose.** What was synced comes back, what comes back is a prefix of what was appended, and damage is told from the
-//! end, over crashes, restarts and segments used again.
+//! **Purpose.** What was synced comes back, what comes back is a prefix of what was appended, and damage is told from
+//! the end, over crashes, restarts and segments used again.
 //!
 //! **Invariants.** Every chance comes from a seed.
 //!

@@ -80,8 +80,8 @@ impl Log {
         self.advance(lsn, false)
     }
 
-    /// Makes the log durable up to a position, together with whatever else is in the buffer by then. A position beyond the
-    /// end means the end.
+    /// Makes the log durable up to a position, together with whatever else is in the buffer by then. A position beyond
+    /// the end means the end.
     ///
     /// # Errors
     /// A failure poisons the database.

@@ -2,9 +2,9 @@
 //!
 //! **Purpose.** [`page`] takes any bytes for a page that was read from disk, [`redo`] any bytes for logged changes.
 //!
-//! **Invariants.** Nothing that a page holds makes a reader panic. A node that passes [`validate`] answers for each of its
-//! records, can be made anew from them, and stays sound under changes that fit it. An operation that fails has changed
-//! nothing.
+//! **Invariants.** Nothing that a page holds makes a reader panic. A node that passes [`validate`] answers for each of
+//! its records, can be made anew from them, and stays sound under changes that fit it. An operation that fails has
+//! changed nothing.
 //!
 //! **May touch.** `ids`, the rest of `page`.
 

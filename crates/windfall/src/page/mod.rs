@@ -85,8 +85,8 @@ impl PageType {
     }
 }
 
-/// How much of a page is copied out for its checksum at a time: three streams of 256 bytes, which is how the checksum is
-/// computed, some times over.
+/// How much of a page is copied out for its checksum at a time: three streams of 256 bytes, which is how the checksum
+/// is computed, some times over.
 const PIECE: usize = 4 * 768;
 
 impl Page<'_> {

@@ -1,13 +1,13 @@
 //! A node of a tree inside a page: the layout, and how it is read.
 //!
-//! **Purpose.** Slotted pages with fence keys, prefix truncation and key heads, so that a search touches few cache lines
-//! and allocates nothing.
+//! **Purpose.** Slotted pages with fence keys, prefix truncation and key heads, so that a search touches few cache
+//! lines and allocates nothing.
 //!
-//! **Invariants.** Keys are byte strings in memcmp order. A node holds the keys of `[lower fence, upper fence)`, strictly
-//! ascending; each begins with the common prefix of both fences, which only the lower fence stores. Slot 0 of an inner
-//! node has the lower fence as its key, so the child of a key is that of the last slot whose key is not greater.
-//! Reading is by relaxed word access and survives a page that changes meanwhile or is damaged: it never panics and never
-//! loops, it clamps; what was read counts only once the reader has validated.
+//! **Invariants.** Keys are byte strings in memcmp order. A node holds the keys of `[lower fence, upper fence)`,
+//! strictly ascending; each begins with the common prefix of both fences, which only the lower fence stores. Slot 0 of
+//! an inner node has the lower fence as its key, so the child of a key is that of the last slot whose key is not
+//! greater. Reading is by relaxed word access and survives a page that changes meanwhile or is damaged: it never panics
+//! and never loops, it clamps; what was read counts only once the reader has validated.
 //!
 //! **May touch.** `ids`, the rest of `page`.
 //!
@@ -31,14 +31,15 @@
 //!
 //! A freshly formatted page, whose bytes 28 to 39 are zero, is thus an empty node without fences.
 //!
-//! A **slot** is one word. From the most significant bits: 32 bits *head*, 16 bits offset of the record in words, 16 bits
-//! length of the key after the prefix (its *suffix*). The head is the first four bytes of the suffix behind the skip,
-//! big-endian, padded with zeros; in slot 0 of an inner node, with which no search compares, it is zero.
+//! A **slot** is one word. From the most significant bits: 32 bits *head*, 16 bits offset of the record in words, 16
+//! bits length of the key after the prefix (its *suffix*). The head is the first four bytes of the suffix behind the
+//! skip, big-endian, padded with zeros; in slot 0 of an inner node, with which no search compares, it is zero.
 //!
 //! The **skip** is a number of bytes with which every suffix begins (that of an inner node's slot 0 left out), so that
 //! heads tell keys apart where fences give no prefix: in the root, and in the first and the last node of each level. It
 //! is found anew when a node is built, when an insert makes the number of slots a power of two, and when a key is
-//! inserted that does not begin so: the common prefix of the first and the last such suffix, at most 255, and 0 if less than
+//! inserted that does not begin so: the common prefix of the first and the last such suffix, at most 255, and 0 if less
+//! than
 //! 2. It is 0 in a node without such a slot.
 //!
 //! | record of a leaf: offset | size | field |
@@ -182,8 +183,8 @@ fn lower_bound(slots: &[AtomicU64], head: u32) -> usize {
     if slots.len() > 256 {
         return slots.partition_point(is_below);
     }
-    // A leaf is rarely in the processor's cache. One slot of each 64 bytes, all at once, costs one wait for memory, where
-    // a binary search waits at every step.
+    // A leaf is rarely in the processor's cache. One slot of each 64 bytes, all at once, costs one wait for memory,
+    // where a binary search waits at every step.
     let below: usize = slots.iter().step_by(8).map(|slot| usize::from(is_below(slot))).sum();
     let Some(block) = below.checked_sub(1) else { return 0 };
     let block = block * 8;
@@ -294,8 +295,8 @@ impl<'a> Node<'a> {
         usize::from(self.is_inner())
     }
 
-    /// Where a key is, or would be inserted, and whether it is there. The key must lie within the fences. In an inner node
-    /// the lower fence itself is not found, but placed behind slot 0.
+    /// Where a key is, or would be inserted, and whether it is there. The key must lie within the fences. In an inner
+    /// node the lower fence itself is not found, but placed behind slot 0.
     #[inline]
     pub fn find(self, key: &[u8]) -> (usize, bool) {
         let suffix = key.get(self.prefix_len()..).unwrap_or(&[]);
@@ -407,7 +408,8 @@ impl<'a> Node<'a> {
         key.map_or(self.count(), |key| self.find(key).0).saturating_sub(1)
     }
 
-    /// Whether a page is the child in this slot: a node of the level below, whose fences are the separators beside the slot.
+    /// Whether a page is the child in this slot: a node of the level below, whose fences are the separators beside the
+    /// slot.
     pub fn leads_to(self, slot: usize, child: Node<'_>) -> bool {
         if child.level().checked_add(1) != Some(self.level()) || child.is_leaf() != (child.level() == 0) {
             return false;
@@ -508,8 +510,8 @@ impl<'a> Node<'a> {
             && self.upper_range().is_none_or(|(at, len)| self.page.compare(at, len, key) == Order::Greater)
     }
 
-    /// Whether the keys just below this one lie within the fences. Below the empty key there is none, and the first node
-    /// answers for that.
+    /// Whether the keys just below this one lie within the fences. Below the empty key there is none, and the first
+    /// node answers for that.
     pub fn contains_below(self, key: &[u8]) -> bool {
         (self.lower == 0 || self.page.compare(NODE_HEADER, self.lower.into(), key) == Order::Less)
             && self.upper_range().is_none_or(|(at, len)| self.page.compare(at, len, key) != Order::Less)

@@ -1,7 +1,7 @@
 //! A whole node as a list: what a split, a merge or a bulk load makes nodes from.
 //!
-//! **Purpose.** [`NodeList`] gathers records with their whole keys; [`NodeImage`] is the logged form, in which the common
-//! prefix of the fences is cut off.
+//! **Purpose.** [`NodeList`] gathers records with their whole keys; [`NodeImage`] is the logged form, in which the
+//! common prefix of the fences is cut off.
 //!
 //! **Invariants.** Records are added in ascending order of their keys, all within the fences that the image is then
 //! made with.

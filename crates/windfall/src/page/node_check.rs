@@ -14,8 +14,8 @@ use super::{
 };
 use crate::sync::{Bug, planted};
 
-/// Whether the page's header fits its type: what can be told of any page without a look at its entries, whenever it is read
-/// from disk or written there.
+/// Whether the page's header fits its type: what can be told of any page without a look at its entries, whenever it is
+/// read from disk or written there.
 ///
 /// # Errors
 /// What contradicts what.

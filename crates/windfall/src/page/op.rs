@@ -1,7 +1,7 @@
 //! Changes of one page, as they are made and as they are logged.
 //!
-//! **Purpose.** A change is a value: the running engine applies it to a page and logs it, recovery decodes it and applies
-//! it by the same code. Redo is *physiological*: physical to a page, logical within it.
+//! **Purpose.** A change is a value: the running engine applies it to a page and logs it, recovery decodes it and
+//! applies it by the same code. Redo is *physiological*: physical to a page, logical within it.
 //!
 //! **Invariants.** Applying is deterministic in the page's content and the operation. Applying what was decoded from a
 //! log never panics: an operation that does not fit the page is an error.

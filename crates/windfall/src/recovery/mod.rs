@@ -1,13 +1,15 @@
 //! What happens between a crash and the first operation.
 //!
-//! **Purpose.** Brings the pages back to the end of the log: finds the end, collects what was dropped, mends torn pages,
-//! replays. What was unfinished is rolled back by the transaction floor in the background, from the list that is made here.
+//! **Purpose.** Brings the pages back to the end of the log: finds the end, collects what was dropped, mends torn
+//! pages, replays. What was unfinished is rolled back by the transaction floor in the background, from the list that is
+//! made here.
 //!
-//! **Invariants.** Drops are collected before anything is replayed, so no work goes into a page that is gone, and a file
-//! that a drop has deleted is not missed. A change is replayed if the page's LSN is below the end of its group. A page that
-//! was never written must begin with a change that makes it anew; if it does not, a file or a page is lost, which is
-//! damage, if a record names the tablespace. What is found in a file is durable before anything else is written. Recovery
-//! may be cut at any point and begun again: it writes nothing but what the running engine would write.
+//! **Invariants.** Drops are collected before anything is replayed, so no work goes into a page that is gone, and a
+//! file that a drop has deleted is not missed. A change is replayed if the page's LSN is below the end of its group. A
+//! page that was never written must begin with a change that makes it anew; if it does not, a file or a page is lost,
+//! which is damage, if a record names the tablespace. What is found in a file is durable before anything else is
+//! written. Recovery may be cut at any point and begun again: it writes nothing but what the running engine would
+//! write.
 //!
 //! **May touch.** `log`, `buffer`, `disk` and what is below.
 
@@ -391,8 +393,8 @@ impl Replay<'_> {
         if id.page == PageNo::HEADER {
             space.set_has_pages();
         }
-        // From the first change on, done or not: what is read may not be durable, if a sync has failed. So a page that was
-        // found done is written once more, too, before the floor of the log passes.
+        // From the first change on, done or not: what is read may not be durable, if a sync has failed. So a page that
+        // was found done is written once more, too, before the floor of the log passes.
         let since = changes.first().map_or(Lsn::MAX, |(start, ..)| *start);
         // As it was found: a group may change a page several times, and all its changes carry one LSN.
         let found = if fresh { Lsn::ZERO } else { latched.page().lsn() };

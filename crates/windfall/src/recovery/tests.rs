@@ -256,8 +256,8 @@ fn observe(base: &Base, model: &Model) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Runs the script, crashing at an operation of the disk if told so. Gives the disk, what was acknowledged, and what may
-/// have happened instead.
+/// Runs the script, crashing at an operation of the disk if told so. Gives the disk, what was acknowledged, and what
+/// may have happened instead.
 fn run(seed: u64, script: &[Step], crash_at: Option<u64>) -> (SimulatedDisk, Model, Model) {
     let disk = SimulatedDisk::new(seed);
     if let Some(operation) = crash_at {

@@ -1,13 +1,14 @@
 //! Bugs on purpose, to see whether the nets hold.
 //!
-//! **Purpose.** A test that cannot fail proves nothing. A build with the feature `canary` has one of these bugs when the
-//! environment names it (`WINDFALL_CANARY=LogNotSynced`): `tests/canary.rs` runs the other tests, and the fuzz targets, with
-//! each in turn, and one has to fail. A test build with the feature `model` has the choice, too: a scenario names the bugs
-//! that it is for, and has to fail with each of them (`sync::model`).
+//! **Purpose.** A test that cannot fail proves nothing. A build with the feature `canary` has one of these bugs when
+//! the environment names it (`WINDFALL_CANARY=LogNotSynced`): `tests/canary.rs` runs the other tests, and the fuzz
+//! targets, with each in turn, and one has to fail. A test build with the feature `model` has the choice, too: a
+//! scenario names the bugs that it is for, and has to fail with each of them (`sync::model`).
 //!
-//! **Invariants.** Outside such builds [`planted`] is a constant `false`, so a place that asks is compiled away; and the
-//! feature cannot be built without the assertions of a debug build, so no product has it. A bug is what somebody might
-//! write: a step left out, two steps the other way round, a look forgotten. None is there unless it was asked for.
+//! **Invariants.** Outside such builds [`planted`] is a constant `false`, so a place that asks is compiled away; and
+//! the feature cannot be built without the assertions of a debug build, so no product has it. A bug is what somebody
+//! might write: a step left out, two steps the other way round, a look forgotten. None is there unless it was asked
+//! for.
 //!
 //! **May touch.** In those builds a variable of the environment.
 

@@ -58,8 +58,9 @@ impl Event {
         }
     }
 
-    /// As [`Event::notify`], for who changed the condition by a sequentially consistent store, and whose waiters look at it
-    /// by such loads; or under a lock, under which they look: these have one order as they are, and no fence is needed.
+    /// As [`Event::notify`], for who changed the condition by a sequentially consistent store, and whose waiters look
+    /// at it by such loads; or under a lock, under which they look: these have one order as they are, and no fence is
+    /// needed.
     pub fn notify_ordered(&self) {
         if !self.rung.load(SeqCst) {
             self.rung.store(true, SeqCst);

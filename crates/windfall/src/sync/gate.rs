@@ -3,18 +3,18 @@
 //! **Purpose.** Row calls on a table pass its gate; DDL on that table closes it. Passing costs one atomic addition on
 //! a stripe that other threads do not share, so a hot table bounces no cache line.
 //!
-//! A closed gate opens when its [`Closed`] is dropped, also by a panic: nobody waits for who is no more. There is one at
-//! a time, so its holder is alone inside. By [`Gate::close_for_good`] it stays closed.
+//! A closed gate opens when its [`Closed`] is dropped, also by a panic: nobody waits for who is no more. There is one
+//! at a time, so its holder is alone inside. By [`Gate::close_for_good`] it stays closed.
 //!
 //! **Invariants.** Who passes first adds to a stripe, then looks whether the gate is closed; who closes first marks it
 //! closed, then sums the stripes; all sequentially consistent, so one of the two sees the other. A gate that is closed
 //! for good never opens again.
 //!
-//! A thread may pass a gate while it is inside another, or the same: a row call may ask its caller for more of a value, and
-//! the caller may then call again. Somebody may be waiting for that thread to leave. So a gate is first *closing*:
-//! it holds up those who come from outside, and lets pass who is inside anything. It is *closed*, and holds up everyone,
-//! only once nobody is inside it or any other gate of the same closer. So whoever waits at a closed gate waits for work
-//! that waits for no thread inside a gate.
+//! A thread may pass a gate while it is inside another, or the same: a row call may ask its caller for more of a value,
+//! and the caller may then call again. Somebody may be waiting for that thread to leave. So a gate is first *closing*:
+//! it holds up those who come from outside, and lets pass who is inside anything. It is *closed*, and holds up
+//! everyone, only once nobody is inside it or any other gate of the same closer. So whoever waits at a closed gate
+//! waits for work that waits for no thread inside a gate.
 //!
 //! What counts is whether the thread is inside any gate, whosever it is, be it of another database. A gate says nothing
 //! of what else its passer holds, and threads may go through two databases in both orders: one waits in the second for
@@ -89,7 +89,8 @@ pub struct Inside<'a> {
     _thread: PhantomData<*const ()>,
 }
 
-/// Proof that a gate is closed and nobody inside. It opens when this is dropped, unless it was closed for good meanwhile.
+/// Proof that a gate is closed and nobody inside. It opens when this is dropped, unless it was closed for good
+/// meanwhile.
 #[derive(Debug)]
 #[must_use = "the gate opens when this is dropped"]
 pub struct Closed<'g> {
@@ -102,8 +103,9 @@ impl Gate {
         Self::default()
     }
 
-    /// Passes the gate, waiting while it is closed; while it is closing, unless this thread is inside a gate. `None` when
-    /// it was closed for good. Any `stripe` will do; callers that run at the same time should bring different ones.
+    /// Passes the gate, waiting while it is closed; while it is closing, unless this thread is inside a gate. `None`
+    /// when it was closed for good. Any `stripe` will do; callers that run at the same time should bring different
+    /// ones.
     pub fn enter(&self, stripe: usize) -> Option<Inside<'_>> {
         let (inside, waited_on_drop) = self.pass(stripe)?;
         if waited_on_drop {
@@ -167,8 +169,8 @@ impl Gate {
         }
     }
 
-    /// Closes the gate for good and waits until nobody is inside. The caller is inside no gate, and may have closed this one;
-    /// somebody else may be closing it for good, too.
+    /// Closes the gate for good and waits until nobody is inside. The caller is inside no gate, and may have closed
+    /// this one; somebody else may be closing it for good, too.
     pub fn close_for_good(&self) {
         self.mark(CLOSED_FOR_GOOD);
         self.changed.wait(|| self.is_empty());

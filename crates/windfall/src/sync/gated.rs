@@ -1,10 +1,10 @@
 //! A value behind a gate: who is inside reads it without a lock, who has the gate closed replaces it.
 //!
-//! **Purpose.** Every row call looks at its table's shape, and statements change it now and then. The gate keeps the two
-//! apart anyway, so a look costs nothing but the passing of the gate.
+//! **Purpose.** Every row call looks at its table's shape, and statements change it now and then. The gate keeps the
+//! two apart anyway, so a look costs nothing but the passing of the gate.
 //!
-//! **Invariants.** The value changes only under a [`Closed`] of its own gate and under the lock. Who reads it is inside the
-//! gate, has it closed, or holds the lock.
+//! **Invariants.** The value changes only under a [`Closed`] of its own gate and under the lock. Who reads it is inside
+//! the gate, has it closed, or holds the lock.
 //!
 //! **May touch.** [`Gate`], `lock`.
 #![expect(unsafe_code, reason = "the gate keeps readers and the writer of one value apart")]

@@ -1,5 +1,5 @@
-//! Latch, event and gate in many orders. What each scenario was seen to catch stands with it; the bugs that it is given are
-//! planted whenever it runs.
+//! Latch, event and gate in many orders. What each scenario was seen to catch stands with it; the bugs that it is given
+//! are planted whenever it runs.
 
 use core::time::Duration;
 
@@ -133,8 +133,8 @@ fn a_nap_misses_no_work() {
     });
 }
 
-/// Catches: a passer who looks before it counts itself, or who stays counted where it waits; a closer who sums before it
-/// closes; one who leaves and tells nobody; a gate that opens again after it was closed for good.
+/// Catches: a passer who looks before it counts itself, or who stays counted where it waits; a closer who sums before
+/// it closes; one who leaves and tells nobody; a gate that opens again after it was closed for good.
 #[test]
 fn nobody_is_inside_a_closed_gate() {
     explore(8_000, &[Bug::GateLooksBeforeItCounts, Bug::LeaverTellsNobody], || {
@@ -204,11 +204,11 @@ fn who_is_inside_a_gate_passes_one_that_is_closing() {
     });
 }
 
-/// Two threads go through two gates, in both orders, while two closers close one gate each: tables of two databases, say,
-/// of which neither knows of the other.
+/// Two threads go through two gates, in both orders, while two closers close one gate each: tables of two databases,
+/// say, of which neither knows of the other.
 ///
-/// Catches: a count of gates passed that is kept for each closer's gates apart: then each thread waits at the gate that the
-/// other one keeps its closer from closing.
+/// Catches: a count of gates passed that is kept for each closer's gates apart: then each thread waits at the gate that
+/// the other one keeps its closer from closing.
 #[test]
 fn gates_of_closers_who_know_nothing_of_each_other_close_no_circle() {
     explore(8_000, &[Bug::ClosingGateHoldsAll], || {

@@ -7,8 +7,8 @@
 //! **Invariants.** The version grows with every exclusive release that changed something, and is never reset: not when
 //! the frame gets another page, not when the pool shrinks. A version says nothing about *which* page the frame holds:
 //! the tag is to be read under the version that is validated. Latches belong to frames, and the order in which they are
-//! taken to pages: who waits says whether the frame still has his page, and is asked whenever the latch changes hands. So
-//! he never waits for the holder of another page that came into the frame, who may wait for a page of his.
+//! taken to pages: who waits says whether the frame still has his page, and is asked whenever the latch changes hands.
+//! So he never waits for the holder of another page that came into the frame, who may wait for a page of his.
 //!
 //! **May touch.** `work`, to count waits.
 //!
@@ -115,7 +115,8 @@ impl Latch {
         debug_assert!(taken, "who waits for ever has got it");
     }
 
-    /// Waits for the latch and takes it exclusively, unless the frame is not `wanted` any more. Says whether it was taken.
+    /// Waits for the latch and takes it exclusively, unless the frame is not `wanted` any more. Says whether it was
+    /// taken.
     #[must_use]
     pub fn exclusive_while(&self, wanted: impl Fn() -> bool) -> bool {
         while !self.try_exclusive() {
@@ -199,9 +200,9 @@ impl Latch {
         if word & bits == 0 || self.0.compare_exchange(word, word | PARKED, Relaxed, Relaxed).is_err() {
             return true;
         }
-        // The mark that is seen here may be another waiter's by now. In either case: whoever took our page away and released
-        // before the mark was set is seen with all that he did, so we do not want the frame any more; whoever does it
-        // later sees the mark, and wakes us.
+        // The mark that is seen here may be another waiter's by now. In either case: whoever took our page away and
+        // released before the mark was set is seen with all that he did, so we do not want the frame any more; whoever
+        // does it later sees the mark, and wakes us.
         let validate = || {
             let word = self.0.load(Acquire);
             word & bits != 0 && word & PARKED != 0 && wanted()

@@ -1,7 +1,7 @@
 //! The machine's own primitives, as the product uses them.
 //!
-//! **Purpose.** What the rest of `sync` is made of, in one place: a build of the tests with the feature `model` puts the
-//! module `model` here instead, whose primitives obey a model checker.
+//! **Purpose.** What the rest of `sync` is made of, in one place: a build of the tests with the feature `model` puts
+//! the module `model` here instead, whose primitives obey a model checker.
 //!
 //! **Invariants.** Names only, or calls that are compiled away: the product pays nothing for being replaceable.
 //!

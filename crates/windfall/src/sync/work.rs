@@ -80,8 +80,8 @@ thread_local! {
 /// How often anyone outside a drop waited for what a dropping thread held.
 static WAITS_ON_DROPS: AtomicU64 = AtomicU64::new(0);
 
-/// How many threads hold a lock or latch from inside a drop: beside each lock and latch, so that whoever has to wait can
-/// tell whether a drop is the reason.
+/// How many threads hold a lock or latch from inside a drop: beside each lock and latch, so that whoever has to wait
+/// can tell whether a drop is the reason.
 #[derive(Debug, Default)]
 pub struct DropMark(AtomicU32);
 
@@ -188,8 +188,9 @@ pub fn waited_on_drop() {
     }
 }
 
-/// How often a thread outside any drop waited for something of a dropping thread: a lock, a latch, or the gate of a table
-/// that lives on, being truncated or having lost an index. A truncation, and the drop of an index, is a drop here.
+/// How often a thread outside any drop waited for something of a dropping thread: a lock, a latch, or the gate of a
+/// table that lives on, being truncated or having lost an index. A truncation, and the drop of an index, is a drop
+/// here.
 ///
 /// Not counted:
 /// - waits at the gate of a table that is dropped. They are no other query's: they end with

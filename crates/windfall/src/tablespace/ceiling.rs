@@ -1,9 +1,10 @@
 //! The ceiling of a table's numbers, in the header of its tablespace.
 //!
-//! **Purpose.** A word of page 0 that says below what the numbers of a table were handed out. It belongs to the tablespace
-//! as the tree does: a drop and a truncation leave it behind, a table that is renamed takes it along.
+//! **Purpose.** A word of page 0 that says below what the numbers of a table were handed out. It belongs to the
+//! tablespace as the tree does: a drop and a truncation leave it behind, a table that is renamed takes it along.
 //!
-//! **Invariants.** Zero says that nobody has asked for a number. The latch on the header is the only one held meanwhile.
+//! **Invariants.** Zero says that nobody has asked for a number. The latch on the header is the only one held
+//! meanwhile.
 //!
 //! **May touch.** `mtr`, `buffer` and what is below.
 

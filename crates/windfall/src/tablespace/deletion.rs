@@ -1,13 +1,13 @@
 //! Deleting the files of dropped tablespaces, slowly.
 //!
 //! **Purpose.** Freeing the blocks of a large file competes with every fsync of the same file system, whoever does it
-//! and for as long as it lasts. So a file is cut from its end in small pieces, with pauses in between, and small files go
-//! as many at a time as make a piece. The size of the pieces follows what the log writer feels: its syncs getting slower
-//! than they were, one that is under way among them, means less. Where nobody has written for a while, and where space is
-//! short, there are no pauses.
+//! and for as long as it lasts. So a file is cut from its end in small pieces, with pauses in between, and small files
+//! go as many at a time as make a piece. The size of the pieces follows what the log writer feels: its syncs getting
+//! slower than they were, one that is under way among them, means less. Where nobody has written for a while, and where
+//! space is short, there are no pauses.
 //!
-//! **Invariants.** No file goes before the drop of its tablespace is durable. A step cuts one piece or removes one name.
-//! What a crash leaves of a file is named by no record, and is deleted after recovery.
+//! **Invariants.** No file goes before the drop of its tablespace is durable. A step cuts one piece or removes one
+//! name. What a crash leaves of a file is named by no record, and is deleted after recovery.
 //!
 //! **May touch.** `buffer`, `disk`, `log`, `env`.
 

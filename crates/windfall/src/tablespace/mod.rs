@@ -2,13 +2,13 @@
 //!
 //! **Purpose.** Allocates and frees pages of a tablespace, within the mini-transaction that needs them.
 //!
-//! **Invariants.** A tablespace without pages has no header; the first allocation makes page 0, and the page it gives is
-//! page 1. A bit is set while its page is in use; map pages have their own bits set. The latches on map pages are the last
-//! that a mini-transaction takes, in rising order: whoever holds one asks for later ones and the page just allocated, and for
-//! no other. A full one is given back before the search goes on at the beginning.
-//! So several pages are freed in rising order, too. A map page is latched, and read if need be, before the mini-transaction
-//! changes anything: one that is damaged is an error of this tablespace and no half of a change. A freed page
-//! is formatted as free, so that whatever still points at it sees that it is nobody's.
+//! **Invariants.** A tablespace without pages has no header; the first allocation makes page 0, and the page it gives
+//! is page 1. A bit is set while its page is in use; map pages have their own bits set. The latches on map pages are
+//! the last that a mini-transaction takes, in rising order: whoever holds one asks for later ones and the page just
+//! allocated, and for no other. A full one is given back before the search goes on at the beginning. So several pages
+//! are freed in rising order, too. A map page is latched, and read if need be, before the mini-transaction changes
+//! anything: one that is damaged is an error of this tablespace and no half of a change. A freed page is formatted as
+//! free, so that whatever still points at it sees that it is nobody's.
 //!
 //! **May touch.** `mtr`, `buffer` and what is below.
 //!
@@ -161,8 +161,8 @@ fn latch_made(mtr: &mut Mtr<'_>, space: &Arc<Space>, group: u32) -> Result<(Slot
     Ok((mtr.latch(space, page)?, true))
 }
 
-/// Latches the map page of a group, which is new when the tablespace has not grown so far. The group before it exists. No
-/// map page stays latched that was not, but this one and, if this one is new, the one before. Nothing is changed.
+/// Latches the map page of a group, which is new when the tablespace has not grown so far. The group before it exists.
+/// No map page stays latched that was not, but this one and, if this one is new, the one before. Nothing is changed.
 fn latch_map(mtr: &mut Mtr<'_>, space: &Arc<Space>, group: u32) -> Result<Map> {
     let span = pages_a_map(mtr.pool().page_size());
     let page = PageNo(group * span);
@@ -257,8 +257,9 @@ pub struct Freeing {
     map: Slot,
 }
 
-/// Makes ready to free a latched page; of several in one mini-transaction the lowest first. Whatever can fail happens here,
-/// and nothing is changed: it goes before the first change of the mini-transaction. The page stays latched to the commit.
+/// Makes ready to free a latched page; of several in one mini-transaction the lowest first. Whatever can fail happens
+/// here, and nothing is changed: it goes before the first change of the mini-transaction. The page stays latched to the
+/// commit.
 ///
 /// # Errors
 /// When the tablespace is dropped, the map cannot be read, or the page is not in use.

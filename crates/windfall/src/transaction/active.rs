@@ -1,8 +1,8 @@
 //! The table of active transactions, read views, and the horizon of purge.
 //!
-//! **Purpose.** Says which transactions have begun and not ended: to the checkpoint, so that recovery can roll them back;
-//! to readers, who see what had ended when their [`ReadView`] was made; and to purge, so that it leaves alone what
-//! someone may still want.
+//! **Purpose.** Says which transactions have begun and not ended: to the checkpoint, so that recovery can roll them
+//! back; to readers, who see what had ended when their [`ReadView`] was made; and to purge, so that it leaves alone
+//! what someone may still want.
 //!
 //! **Invariants.** An id is handed out and entered here under one lock, so whoever looks sees every transaction below
 //! the next id that has not ended. A transaction is entered before its `TrxBegin` is logged and taken out after its
@@ -10,9 +10,9 @@
 //! Before it logs its end it announces where the log ends, so that a checkpoint that still finds it here keeps the
 //! floor below that. The lock is a moment's: nobody waits for anything while holding it.
 //!
-//! *All transactions below [`Active::oldest`] have ended*, and it never goes back. Who asks for it, and then reads an entry
-//! of a lower id, has read what that transaction has left for good: had it been rolled back, its entries had been taken
-//! back before. The other way round, first the entry and then the question, that would not hold.
+//! *All transactions below [`Active::oldest`] have ended*, and it never goes back. Who asks for it, and then reads an
+//! entry of a lower id, has read what that transaction has left for good: had it been rolled back, its entries had been
+//! taken back before. The other way round, first the entry and then the question, that would not hold.
 //!
 //! **May touch.** `ids`, `sync`, `ids` and `locks` of this floor.
 
@@ -206,8 +206,8 @@ impl Active {
         table.check_room(0, most)
     }
 
-    /// Notes where the first logged undo record of a transaction is going to lie. What a checkpoint notes must not be more than
-    /// so many bytes.
+    /// Notes where the first logged undo record of a transaction is going to lie. What a checkpoint notes must not be
+    /// more than so many bytes.
     pub(super) fn note_first(&self, trx: TrxId, first: UndoPos, most: usize) -> Result<()> {
         let mut table = self.table.lock();
         table.check_room(0, most)?;
@@ -217,8 +217,8 @@ impl Active {
         Ok(())
     }
 
-    /// Notes that a transaction is prepared, before it logs that; or that it is not any more, before it logs that. What a
-    /// checkpoint notes must not be more than so many bytes.
+    /// Notes that a transaction is prepared, before it logs that; or that it is not any more, before it logs that. What
+    /// a checkpoint notes must not be more than so many bytes.
     pub(super) fn set_prepared(&self, trx: TrxId, name: Option<&Arc<[u8]>>, most: usize) -> Result<()> {
         let mut table = self.table.lock();
         if let Some(name) = name {
@@ -295,8 +295,8 @@ impl Active {
         }
     }
 
-    /// An id for something that happens at this moment, which the views that are there do not see; [`TrxId::NONE`] when there
-    /// are none.
+    /// An id for something that happens at this moment, which the views that are there do not see; [`TrxId::NONE`] when
+    /// there are none.
     ///
     /// # Errors
     /// When the log takes no more.

@@ -14,14 +14,15 @@
 //!   freed twice.
 //! - What leads there, the undo record or an entry marked as deleted, stays until the first page is gone. The record is
 //!   looked at again, and the slice that it lies in is kept.
-//! - A chain's stamp is the position of the undo record that began it, which no other chain ever had, or a number of its own
-//!   that is no position, when a table was made with it: freeing one that is gone is found out and does nothing.
-//! - Pages are freed on an [`allowance`](free). Whoever gives one has asked the log for room before it took any lock, and
-//!   gives no more than fits into what it asked for ([`LOG_A_PAGE`]).
+//! - A chain's stamp is the position of the undo record that began it, which no other chain ever had, or a number of
+//!   its own that is no position, when a table was made with it: freeing one that is gone is found out and does
+//!   nothing.
+//! - Pages are freed on an [`allowance`](free). Whoever gives one has asked the log for room before it took any lock,
+//!   and gives no more than fits into what it asked for ([`LOG_A_PAGE`]).
 //!
-//! Between two pieces nobody is kept away from the row. A reader of the old value finds its chain gone and looks again. An
-//! entry that is marked as deleted may be revived, and taken back: the chain that it names is then freed on account of
-//! whichever record comes first, and the other one finds nothing.
+//! Between two pieces nobody is kept away from the row. A reader of the old value finds its chain gone and looks again.
+//! An entry that is marked as deleted may be revived, and taken back: the chain that it names is then freed on account
+//! of whichever record comes first, and the other one finds nothing.
 //!
 //! **May touch.** `tree`, `mtr`, `buffer` and what is below.
 
@@ -41,8 +42,8 @@ const PIECE: usize = 16;
 /// page's link.
 pub const LOG_A_PAGE: usize = 256;
 
-/// Frees a chain, if it is still there, as far as the allowance of pages goes, which becomes less. Says whether the chain
-/// is gone.
+/// Frees a chain, if it is still there, as far as the allowance of pages goes, which becomes less. Says whether the
+/// chain is gone.
 ///
 /// # Errors
 /// Damage, I/O, a tablespace that was dropped.

@@ -1,14 +1,15 @@
 //! Who is in whose way.
 //!
-//! **Purpose.** A call that changes or locks a row finds out whether another transaction keeps it from that, and waits for
-//! it where it holds nothing.
+//! **Purpose.** A call that changes or locks a row finds out whether another transaction keeps it from that, and waits
+//! for it where it holds nothing.
 //!
-//! **Invariants.** A rollback takes no turn at a row, so what a call finds of another transaction counts only if that had ended
-//! before ([`Transactions::read_settled`]). Who has changed an entry and not ended has it locked: the entry's transaction says so, and costs
-//! nothing. Who is to wait for him makes that lock explicit and queues up behind it. A call says that it is blocked by
-//! [`Stop`], gives back its turn at the row, the table's gate and all latches, waits ([`Transactions::await_lock`]), and
-//! begins anew: what it found may have changed. So no call waits for a transaction while anybody could be waiting for that
-//! call but for its transaction's locks, and of these the lock table sees every circle.
+//! **Invariants.** A rollback takes no turn at a row, so what a call finds of another transaction counts only if that
+//! had ended before ([`Transactions::read_settled`]). Who has changed an entry and not ended has it locked: the entry's
+//! transaction says so, and costs nothing. Who is to wait for him makes that lock explicit and queues up behind it. A
+//! call says that it is blocked by [`Stop`], gives back its turn at the row, the table's gate and all latches, waits
+//! ([`Transactions::await_lock`]), and begins anew: what it found may have changed. So no call waits for a transaction
+//! while anybody could be waiting for that call but for its transaction's locks, and of these the lock table sees every
+//! circle.
 //!
 //! A call from within the source of a value is inside another call: it is refused in place of waiting.
 //!
@@ -53,9 +54,9 @@ impl<E: Into<Error>> From<E> for Stop {
 }
 
 impl Transactions {
-    /// Reads an entry until it is one that stays: its writer is `me`, or had ended before it was read. Who asks afterwards
-    /// whether the writer has ended may hear so of one who was just taken back, and with him what was read. Gives the writer
-    /// who has not ended, if that is what keeps it.
+    /// Reads an entry until it is one that stays: its writer is `me`, or had ended before it was read. Who asks
+    /// afterwards whether the writer has ended may hear so of one who was just taken back, and with him what was read.
+    /// Gives the writer who has not ended, if that is what keeps it.
     ///
     /// # Errors
     /// Those of `read`.

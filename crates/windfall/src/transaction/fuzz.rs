@@ -1,6 +1,7 @@
 //! Fuzz targets of undo records and of keys.
 //!
-//! **Purpose.** [`undo`] takes any bytes for an undo record, [`key`] for the key of a secondary entry or of an undo slice.
+//! **Purpose.** [`undo`] takes any bytes for an undo record, [`key`] for the key of a secondary entry or of an undo
+//! slice.
 //!
 //! **Invariants.** What is accepted has just one stored form.
 //!

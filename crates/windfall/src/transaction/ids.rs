@@ -1,7 +1,7 @@
 //! Ids of transactions and tablespaces, never used twice.
 //!
-//! **Purpose.** Both are handed out by one addition each. Across restarts a *ceiling* keeps them apart: no id at or above
-//! it was ever handed out.
+//! **Purpose.** Both are handed out by one addition each. Across restarts a *ceiling* keeps them apart: no id at or
+//! above it was ever handed out.
 //!
 //! **Invariants.** A ceiling is durable in the log before the first id below it is used; a restart begins at the
 //! ceiling, and the ids between are lost. [`Ids::ceilings`] is never below what the log says, so a checkpoint that

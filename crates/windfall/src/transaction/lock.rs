@@ -9,16 +9,17 @@
 //! acquisition, the keys of unique indexes; rows and index keys are of different tablespaces, so there is no circle.
 //! Nobody waits for a row while holding a lock or latch of another kind; the rank is asserted.
 //!
-//! *Calls within calls.* A call that is made from within another one, by the source of a value, comes while the other one
-//! holds locks that belong before. So it waits for no call, which may be waiting for the other one: it is refused when a
-//! call holds the lock or is in the queue for it. For a *worker*, which is purge or whoever fills a new secondary tree, it
-//! does wait, and that ends:
+//! *Calls within calls.* A call that is made from within another one, by the source of a value, comes while the other
+//! one holds locks that belong before. So it waits for no call, which may be waiting for the other one: it is refused
+//! when a call holds the lock or is in the queue for it. For a *worker*, which is purge or whoever fills a new
+//! secondary tree, it does wait, and that ends:
 //! - A worker waits for no row's lock while it holds one. Purge only tries ([`RowLocks::try_lock`]); whoever needs
 //!   the locks of two rows gives back the one before it waits for the other ([`RowLocks::lock_all`]).
 //! - Under such a lock a worker does a bounded amount of work, and waits at most for latches and frames: for room in
 //!   the log it has asked before, and no gate, no claim and no statement is waited for. No source is read under a
 //!   latch, so who holds one is on the way.
-//! - Before the call there are only workers in the queue, to which the same applies. Calls that come later are behind it.
+//! - Before the call there are only workers in the queue, to which the same applies. Calls that come later are behind
+//!   it.
 //!
 //! **May touch.** `ids`, `env`, `sync`.
 

@@ -1,12 +1,12 @@
 //! Reads that lock what they find.
 //!
-//! **Purpose.** A row is read as it is now and stays so until the transaction has ended; where the level locks gaps, a row
-//! that is missing stays missing.
+//! **Purpose.** A row is read as it is now and stays so until the transaction has ended; where the level locks gaps, a
+//! row that is missing stays missing.
 //!
-//! **Invariants.** A row is looked at and locked in one turn, so no call changes it in between. A range is locked before it is
-//! read: who inserts into it looks for locked ranges under the latch of the leaf, and has either inserted before the
-//! reader came to the leaf, and then the reader finds an entry of a transaction that has not ended and waits for it, or
-//! finds the range.
+//! **Invariants.** A row is looked at and locked in one turn, so no call changes it in between. A range is locked
+//! before it is read: who inserts into it looks for locked ranges under the latch of the leaf, and has either inserted
+//! before the reader came to the leaf, and then the reader finds an entry of a transaction that has not ended and waits
+//! for it, or finds the range.
 //!
 //! **May touch.** `tree` and what is below, the rest of this floor.
 
@@ -25,7 +25,8 @@ use crate::{
 };
 
 impl Trx<'_> {
-    /// Locks a row and reads it. `false` when there is none. Without `whole`, a value that lies in pages of its own is not read.
+    /// Locks a row and reads it. `false` when there is none. Without `whole`, a value that lies in pages of its own is
+    /// not read.
     ///
     /// # Errors
     /// A row that has changed since a strict view was made; damage, I/O, a dropped table.

@@ -1,12 +1,12 @@
 //! Transactions: ids, undo, rollback, views, locks, purge, and the changes of rows that they are for.
 //!
-//! **Purpose.** A row with all its secondary entries changes whole or not at all, and so do all rows of a transaction, while
-//! the process runs and over a crash; and what is seen of others is what the level of isolation says.
+//! **Purpose.** A row with all its secondary entries changes whole or not at all, and so do all rows of a transaction,
+//! while the process runs and over a crash; and what is seen of others is what the level of isolation says.
 //!
 //! **Invariants.**
-//! - A change of a row is: the turn at the row (`lock`); one undo record and the clustered entry in one mini-transaction; a
-//!   mini-transaction for each secondary entry. A transaction of one call logs `TrxEnd` in the last of them: without
-//!   secondary entries it is one group of the log.
+//! - A change of a row is: the turn at the row (`lock`); one undo record and the clustered entry in one
+//!   mini-transaction; a mini-transaction for each secondary entry. A transaction of one call logs `TrxEnd` in the last
+//!   of them: without secondary entries it is one group of the log.
 //! - Every entry carries the transaction and the position of the undo record that made its version. Whoever takes back
 //!   or purges touches an entry only if it still does.
 //! - What a change may need is made sure of before its first mini-transaction latches anything: undo slices, lengths of
@@ -17,14 +17,14 @@
 //! - *Recovery.* A transaction is unfinished if it is in the `TrxTable` record that the control file names, or has a
 //!   `TrxBegin` at or above the floor, and has no `TrxEnd` at or above the floor. Its records are found by reading its
 //!   stream from the first one on. The table is read after the rest of the floor is, and holds the floor below the end
-//!   of whoever is in it and about to log that ([`Transactions::note`]). Unfinished transactions are active again when the
-//!   database opens, and are rolled back in the background (`rollbacks`).
-//! - *Visibility.* The version of an entry counts for a reader if his view sees its transaction, or it is his own; if not, the
-//!   undo record that made it leads to the one before (`version`). A commit is the removal of the id from the table of
-//!   active transactions: all that carries it is seen from then on. Purge and the drop of slices leave alone what a
-//!   view may still need.
-//! - *Locks.* Who has changed an entry and not ended has it locked; all else is in the lock table (`locks`). A call that is in
-//!   somebody's way has no turn, no gate and no latch while it waits (`conflict`).
+//!   of whoever is in it and about to log that ([`Transactions::note`]). Unfinished transactions are active again when
+//!   the database opens, and are rolled back in the background (`rollbacks`).
+//! - *Visibility.* The version of an entry counts for a reader if his view sees its transaction, or it is his own; if
+//!   not, the undo record that made it leads to the one before (`version`). A commit is the removal of the id from the
+//!   table of active transactions: all that carries it is seen from then on. Purge and the drop of slices leave alone
+//!   what a view may still need.
+//! - *Locks.* Who has changed an entry and not ended has it locked; all else is in the lock table (`locks`). A call
+//!   that is in somebody's way has no turn, no gate and no latch while it waits (`conflict`).
 //!
 //! **May touch.** `system`, `store`, `tree`, `mtr`, `buffer`, `log` and what is below.
 //!
@@ -117,8 +117,8 @@ pub struct Transactions {
     prepared: prepared::Prepared,
     /// What is taken back in the background.
     rollbacks: rollbacks::Rollbacks,
-    /// Held shared by who takes a record back outside of its table's gate, and alone by who looks at a table that must not
-    /// change.
+    /// Held shared by who takes a record back outside of its table's gate, and alone by who looks at a table that must
+    /// not change.
     still: RwLock<()>,
     /// How many want the purge worker to stand still.
     purge_pauses: AtomicU64,
@@ -141,9 +141,9 @@ impl Drop for StatementLock<'_> {
 }
 
 impl Transactions {
-    /// The transactions of a database whose pages are recovered: `unfinished` are those that recovery has found, each with
-    /// its first undo record, and `prepared` the names of those that are prepared. They count as active from now on. `attach` makes a tablespace known to the pool, with
-    /// what is known of its file.
+    /// The transactions of a database whose pages are recovered: `unfinished` are those that recovery has found, each
+    /// with its first undo record, and `prepared` the names of those that are prepared. They count as active from now
+    /// on. `attach` makes a tablespace known to the pool, with what is known of its file.
     ///
     /// # Errors
     /// Damage, I/O.
@@ -182,8 +182,8 @@ impl Transactions {
         })
     }
 
-    /// What a checkpoint notes: the unfinished transactions. Gives the LSN above which its floor must not be. The rest of
-    /// the floor was read before.
+    /// What a checkpoint notes: the unfinished transactions. Gives the LSN above which its floor must not be. The rest
+    /// of the floor was read before.
     pub fn note(&self, group: &mut GroupWriter) -> Lsn {
         let (Noted { active, prepared }, limit) = self.active.note();
         if !active.is_empty() {
@@ -243,7 +243,8 @@ impl Transactions {
         self.active.stamp(&self.ids)
     }
 
-    /// Locks tables for a statement, until what is returned goes: it waits for the transactions that have to do with them.
+    /// Locks tables for a statement, until what is returned goes: it waits for the transactions that have to do with
+    /// them.
     ///
     /// # Errors
     /// [`LockError`](crate::error::LockError).

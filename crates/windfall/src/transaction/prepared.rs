@@ -1,11 +1,11 @@
 //! Prepared transactions: those that wait for the word of an outer coordinator.
 //!
-//! **Purpose.** In a commit of two phases a transaction is first prepared: whatever happens, it can be committed. This is
-//! the table of those that are, by the names that the coordinator has given them (XA calls such a name an xid).
+//! **Purpose.** In a commit of two phases a transaction is first prepared: whatever happens, it can be committed. This
+//! is the table of those that are, by the names that the coordinator has given them (XA calls such a name an xid).
 //!
-//! **Invariants.** A name stands for one transaction. That is in the hands of its handle, or of a call that ends it, or it waits
-//! here; who has it in hand gives it back or takes the name out. Nothing here says what survives a crash: the log does
-//! (`trx`), and recovery enters what it has found.
+//! **Invariants.** A name stands for one transaction. That is in the hands of its handle, or of a call that ends it, or
+//! it waits here; who has it in hand gives it back or takes the name out. Nothing here says what survives a crash: the
+//! log does (`trx`), and recovery enters what it has found.
 //!
 //! **May touch.** `ids`, `error`, `sync`, the rest of this floor.
 
@@ -146,8 +146,8 @@ impl Transactions {
         }
     }
 
-    /// Rolls a transaction back that waits. Gives the LSN from which on nobody finds it prepared again, and what else has come
-    /// of it.
+    /// Rolls a transaction back that waits. Gives the LSN from which on nobody finds it prepared again, and what else
+    /// has come of it.
     ///
     /// # Errors
     /// Those of [`Prepared::take`]; a full disk, and then it waits on.

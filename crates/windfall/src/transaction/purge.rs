@@ -3,22 +3,21 @@
 //! **Purpose.** Entries that are marked as deleted are removed, overflow chains of replaced and deleted values are
 //! freed, and those that a rollback has left; a slice of undo whose transactions are all done with is dropped whole.
 //!
-//! **Invariants.** A record is purged once its transaction had ended for everybody who may still look
-//! ([`Horizon`]). An entry is removed only if it still carries the record's version, a chain is freed only if it still
-//! has its stamp: so a record may be purged any number of times, and after a restart every record that is still there
-//! is. Of the records that were taken back those of chains matter, and those that had revived an entry: while it was alive
-//! whoever had marked it was purged, and passed by. Purge has the turn at the row while it works on it, so
-//! whoever changes the row finds what it has seen; when it is not to be had, the record is deferred. A step looks at
-//! so many records and frees so many pages: a record whose chain is longer is purged again by the next step, and
-//! the lock is given back meanwhile. A stream is walked in order; the records of an active transaction are left behind, and
-//! purged by walking that transaction's own records once it has ended. A slice of which it is known that nothing in it is to be
-//! purged is passed over without being read. So it keeps the slices it wrote to, and no
-//! others; slices go in any order. The stream of a session's temporary tables is purged by the calls on these, each as far
-//! as it goes.
+//! **Invariants.** A record is purged once its transaction had ended for everybody who may still look ([`Horizon`]). An
+//! entry is removed only if it still carries the record's version, a chain is freed only if it still has its stamp: so
+//! a record may be purged any number of times, and after a restart every record that is still there is. Of the records
+//! that were taken back those of chains matter, and those that had revived an entry: while it was alive whoever had
+//! marked it was purged, and passed by. Purge has the turn at the row while it works on it, so whoever changes the row
+//! finds what it has seen; when it is not to be had, the record is deferred. A step looks at so many records and frees
+//! so many pages: a record whose chain is longer is purged again by the next step, and the lock is given back
+//! meanwhile. A stream is walked in order; the records of an active transaction are left behind, and purged by walking
+//! that transaction's own records once it has ended. A slice of which it is known that nothing in it is to be purged is
+//! passed over without being read. So it keeps the slices it wrote to, and no others; slices go in any order. The
+//! stream of a session's temporary tables is purged by the calls on these, each as far as it goes.
 //!
-//! A page that cannot be read is the trouble of its table alone: the record that leads there is put aside, and tried again
-//! from time to time until it works or the table is gone. Of too many the oldest are given up: what they would have freed
-//! stays in that table.
+//! A page that cannot be read is the trouble of its table alone: the record that leads there is put aside, and tried
+//! again from time to time until it works or the table is gone. Of too many the oldest are given up: what they would
+//! have freed stays in that table.
 //!
 //! **May touch.** `system`, `tree` and what is below, the rest of this floor.
 
@@ -31,7 +30,7 @@ use super::{
     Transactions,
     active::Horizon,
     chains,
-    stream::{Stored, Stream},
+    stream::{Sealed, Stored, Stream},
     undo_record::{Body, Done, RowChange, Touch, UndoRecord},
     way_back::{carries, merge},
 };
@@ -137,6 +136,20 @@ impl State {
         self.left.values().flatten().copied().chain(kept).collect()
     }
 
+    /// Passes over the slice that it stands in, if nothing in it is to be purged. Says whether it did.
+    fn pass_over(&mut self, stream: &Stream, horizon: &Horizon, slice: u64) -> bool {
+        let leaves_nothing =
+            |sealed: &Sealed| sealed.leaves_nothing && horizon.covers_all_up_to(sealed.youngest);
+        let Some(sealed) = stream.sealed(slice).filter(leaves_nothing) else { return false };
+        // Whose walk is to come needs each record to find the one before; perhaps it has one here, which may reach into
+        // the next slice.
+        for (_, slices) in self.left.range_mut(..=sealed.youngest) {
+            slices.extend([slice, slice + 1]);
+        }
+        self.at = (slice + 1) * stream.slice_bytes();
+        true
+    }
+
     fn put_aside(&mut self, at: u64) {
         if self.aside.len() == ASIDE_MOST {
             self.aside.pop_front();
@@ -162,9 +175,10 @@ impl Transactions {
         self.ground.purge_wake.clone()
     }
 
-    /// Runs something while the purge worker and all rollbacks stand still; if it `catches_up`, after what was done with by now has been
-    /// purged. What it looks at has no versions left behind, as far as nobody changes it, if it is told so: a reader that
-    /// keeps versions, or a row that is locked, may have been in the way. Damage that purge meets it leaves in place.
+    /// Runs something while the purge worker and all rollbacks stand still; if it `catches_up`, after what was done
+    /// with by now has been purged. What it looks at has no versions left behind, as far as nobody changes it, if it is
+    /// told so: a reader that keeps versions, or a row that is locked, may have been in the way. Damage that purge
+    /// meets it leaves in place.
     pub fn with_purge_at_rest<T>(&self, catches_up: bool, run: impl FnOnce(bool) -> T) -> T {
         struct Pause<'a>(&'a Transactions);
         impl Drop for Pause<'_> {
@@ -370,20 +384,11 @@ impl Transactions {
 
     /// Walks on along the stream.
     fn pass(&self, stream: &Stream, horizon: &Horizon, state: &mut State, left: &mut Left) -> Result<()> {
+        let mut looked_at = None;
         while left.records > 0 && state.deferred.len() < DEFERRED_MOST {
             let end = stream.end();
             let slice = state.at / stream.slice_bytes();
-            let sealed = stream.sealed(slice);
-            if let Some(sealed) = sealed
-                && sealed.leaves_nothing
-                && horizon.covers_all_up_to(sealed.youngest)
-            {
-                // Whose walk is to come needs each record to find the one before; perhaps it has one here, which may reach into the
-                // next slice.
-                for (_, slices) in state.left.range_mut(..=sealed.youngest) {
-                    slices.extend([slice, slice + 1]);
-                }
-                state.at = (slice + 1) * stream.slice_bytes();
+            if looked_at.replace(slice) != Some(slice) && state.pass_over(stream, horizon, slice) {
                 continue;
             }
             let Some(at) = stream.next_record(state.at)? else {

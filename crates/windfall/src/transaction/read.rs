@@ -3,8 +3,8 @@
 //! **Purpose.** A row's value, whole or as a stream, by its key.
 //!
 //! **Invariants.** A value is that of one version. A chain that is gone means that the entry has changed since it was
-//! looked at, so the entry is looked at again; only a chain that is gone from under an entry that is still the same
-//! is damage. Who reads by a view keeps all that it sees from purge, the chains with it; a reader of a stream has such a
+//! looked at, so the entry is looked at again; only a chain that is gone from under an entry that is still the same is
+//! damage. Who reads by a view keeps all that it sees from purge, the chains with it; a reader of a stream has such a
 //! view until its end.
 //!
 //! **May touch.** `tree`, `buffer` and what is below, the rest of this floor.
@@ -60,8 +60,8 @@ pub fn resolve_indexed(tree: &Tree, key: &[u8], header: EntryHeader, out: &mut V
     if header.is_overflow() { long_value(tree, key, header, out, Some(INDEXED)) } else { Ok(true) }
 }
 
-/// As [`get`], but of a long value no more than the first bytes, for index keys; gives the entry's header, be it marked as
-/// deleted or not.
+/// As [`get`], but of a long value no more than the first bytes, for index keys; gives the entry's header, be it marked
+/// as deleted or not.
 ///
 /// # Errors
 /// As [`get`].
@@ -156,8 +156,8 @@ impl Transactions {
         Active::view(&self.active, &self.ids)
     }
 
-    /// Reads the value of a row as it was committed last, or as this transaction has left it, in place of what `out` held.
-    /// `false` when there is no such row. Without `whole`, a value that lies in pages of its own is not read.
+    /// Reads the value of a row as it was committed last, or as this transaction has left it, in place of what `out`
+    /// held. `false` when there is no such row. Without `whole`, a value that lies in pages of its own is not read.
     ///
     /// # Errors
     /// Damage, I/O, a dropped table.
@@ -228,8 +228,8 @@ impl Transactions {
         Ok(true)
     }
 
-    /// Opens a row's value for reading piece by piece, in the version that is seen: as long as the view is there. `None` when
-    /// there is no such row.
+    /// Opens a row's value for reading piece by piece, in the version that is seen: as long as the view is there.
+    /// `None` when there is no such row.
     ///
     /// # Errors
     /// Damage, I/O, a dropped table.

@@ -2,16 +2,16 @@
 //!
 //! **Purpose.** Insert, put, update and delete of one row with the entries of all its trees.
 //!
-//! **Invariants.** A call has the turn at the row from before the first look to its end, and so it has, for each
-//! unique index, at every index key that the row leaves or takes. So what was planned without a latch is what
-//! is found under it: nobody else changes the row or its secondary entries, which carry the row's key, and purge
-//! keeps away. Nor does a rollback, for a row that another transaction has changed and not ended is not touched: the call
-//! is blocked ([`Stop`]). Order of the work: lengths, conflicts, duplicates; the overflow chain; the clustered entry with the
-//! undo record of it all; the secondary entries. Whatever stops it, what was done is taken back.
+//! **Invariants.** A call has the turn at the row from before the first look to its end, and so it has, for each unique
+//! index, at every index key that the row leaves or takes. So what was planned without a latch is what is found under
+//! it: nobody else changes the row or its secondary entries, which carry the row's key, and purge keeps away. Nor does
+//! a rollback, for a row that another transaction has changed and not ended is not touched: the call is blocked
+//! ([`Stop`]). Order of the work: lengths, conflicts, duplicates; the overflow chain; the clustered entry with the undo
+//! record of it all; the secondary entries. Whatever stops it, what was done is taken back.
 //!
-//! A new entry, or a deleted one that comes back, is a conflict where others have locked a range of keys. That is looked
-//! at once more under the latch of the leaf: who locks a range and reads the leaf then finds the entry, or its writer has
-//! found the range.
+//! A new entry, or a deleted one that comes back, is a conflict where others have locked a range of keys. That is
+//! looked at once more under the latch of the leaf: who locks a range and reads the leaf then finds the entry, or its
+//! writer has found the range.
 //!
 //! Index keys are made of the first bytes of a value, at most [`INDEXED`], however long it is: so the change of a
 //! long value needs no more memory than that of a short one.
@@ -49,8 +49,8 @@ const CHUNK: usize = 64 << 10;
 pub const INDEXED: usize = 64 << 10;
 /// Log for a change of a secondary entry, and for its way back, beside the key.
 const LOG_A_TOUCH: u64 = 512;
-/// Log for the change of a clustered entry beside its key and value and the undo record: the operation, the begin and the
-/// end of the transaction.
+/// Log for the change of a clustered entry beside its key and value and the undo record: the operation, the begin and
+/// the end of the transaction.
 const LOG_AN_ENTRY: usize = 256;
 
 /// A secondary tree.
@@ -64,12 +64,12 @@ pub struct Secondary<'a> {
     pub name: &'a str,
 }
 
-/// Makes the index keys of a row, one for each secondary tree, of its key and the first bytes of its value; `None` for an
-/// index that the row is not in.
+/// Makes the index keys of a row, one for each secondary tree, of its key and the first bytes of its value; `None` for
+/// an index that the row is not in.
 pub type KeysOf<'a> = dyn Fn(&[u8], &[u8]) -> Result<Vec<Option<Vec<u8>>>> + Sync + 'a;
 
-/// Is told of a change of a row that is about to be made under the row's lock: the row's key, and the first bytes of its
-/// value before and after; `None` when there is no such row.
+/// Is told of a change of a row that is about to be made under the row's lock: the row's key, and the first bytes of
+/// its value before and after; `None` when there is no such row.
 pub type Watch<'a> = dyn Fn(&[u8], Option<&[u8]>, Option<&[u8]>) + Sync + 'a;
 
 /// The trees of a table.
@@ -149,8 +149,8 @@ impl Value<'_> {
     }
 }
 
-/// What is to become of a row. A call that has to wait keeps it, and goes on with it: what was read of a source is not read
-/// again, and a long value that was written stays written.
+/// What is to become of a row. A call that has to wait keeps it, and goes on with it: what was read of a source is not
+/// read again, and a long value that was written stays written.
 #[derive(Debug)]
 pub struct Edit<'v> {
     /// The new value; none deletes the row.
@@ -279,8 +279,8 @@ impl Transactions {
     }
 }
 
-/// Log that a change takes beside splits and the pages of a long value, and its way back with it, at most. The value before
-/// may be as long as any: it goes into the undo record, and back from there.
+/// Log that a change takes beside splits and the pages of a long value, and its way back with it, at most. The value
+/// before may be as long as any: it goes into the undo record, and back from there.
 fn log_of(target: &RowTarget<'_>, key: &[u8], plan: &Plan<'_>) -> u64 {
     let row = key.len() + target.clustered.inline_limit();
     let touches = plan.planned.iter().map(|planned| 3 * planned.touch.key.len() as u64 + LOG_A_TOUCH);
@@ -288,9 +288,12 @@ fn log_of(target: &RowTarget<'_>, key: &[u8], plan: &Plan<'_>) -> u64 {
 }
 
 impl<'e> Trx<'e> {
-    /// Changes a row. With `last` the transaction's end is logged with the last change, and it has ended then, as it has when the change fails. Gives the LSN behind the change; `None` when there was no row to delete, and then nothing is logged.
+    /// Changes a row. With `last` the transaction's end is logged with the last change, and it has ended then, as it
+    /// has when the change fails. Gives the LSN behind the change; `None` when there was no row to delete, and then
+    /// nothing is logged.
     ///
-    /// Whatever stops it, its changes are taken back; but what is blocked keeps a long value that it has written, in `edit`.
+    /// Whatever stops it, its changes are taken back; but what is blocked keeps a long value that it has written, in
+    /// `edit`.
     ///
     /// # Errors
     /// [`SchemaError::DuplicateKey`], [`SchemaError::NoRow`], keys and values that are too long, a row that has changed
@@ -523,7 +526,8 @@ impl<'e> Trx<'e> {
         let mut more = cursor.seek(Seek::AtLeast(&prefix))?;
         while more && cursor.key().starts_with(&prefix) {
             if &cursor.key()[prefix.len()..] != key {
-                // Whether it stays, or has gone for good, is for its writer to say. What the cursor has copied may be old.
+                // Whether it stays, or has gone for good, is for its writer to say. What the cursor has copied may be
+                // old.
                 let there = self
                     .floor()
                     .read_settled(self.id(), || secondary.tree.get_into(cursor.key(), &mut Vec::new()))?;
@@ -692,7 +696,8 @@ impl<'e> Trx<'e> {
         let previous = self.previous(&tail);
         UndoRecord { trx: self.id(), previous, body }.encode(&mut record);
         let place = tail.prepare(&mut mtr, record.len())?;
-        // The undo record names every entry that is touched: of a table with many indexes, or long keys, that may be much.
+        // The undo record names every entry that is touched: of a table with many indexes, or long keys, that may be
+        // much.
         let stored = new.map_or(0, |(stored, _)| stored.len());
         let group = LOG_AN_ENTRY + key.len() + stored + record.len() + place.log_beside();
         if target.durability() == Durability::Logged {

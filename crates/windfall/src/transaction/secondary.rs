@@ -1,7 +1,7 @@
 //! The keys of secondary entries.
 //!
-//! **Purpose.** A secondary entry is a key without a value: the index key, then the row's clustered key, so that rows with
-//! equal index keys lie side by side, in the order of their rows.
+//! **Purpose.** A secondary entry is a key without a value: the index key, then the row's clustered key, so that rows
+//! with equal index keys lie side by side, in the order of their rows.
 //!
 //! **Invariants.** The order of entries is the order of index keys, then of clustered keys. Bytes of the index key
 //! are kept as they are but for zero, which becomes `00 ff`; `00 00` ends it. So no index key's form is the beginning
@@ -17,8 +17,8 @@ pub fn prefix_of(index_key: &[u8]) -> Vec<u8> {
     prefix_with_room(index_key, 0)
 }
 
-/// The same, with room for what follows: just as long as it will be, where no byte is zero. Entries are collected by the
-/// million.
+/// The same, with room for what follows: just as long as it will be, where no byte is zero. Entries are collected by
+/// the million.
 fn prefix_with_room(index_key: &[u8], more: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(index_key.len() + END.len() + more);
     escape(index_key, &mut out);

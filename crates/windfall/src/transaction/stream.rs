@@ -1,16 +1,16 @@
 //! An undo stream: an endless row of bytes, cut into slices that are tablespaces of their own.
 //!
-//! **Purpose.** Undo records are appended by the mini-transactions that make the changes, read back by rollback and purge,
-//! and go when their slice is dropped whole.
+//! **Purpose.** Undo records are appended by the mini-transactions that make the changes, read back by rollback and
+//! purge, and go when their slice is dropped whole.
 //!
 //! **Invariants.** A position is never used twice. One appender at a time ([`Stream::lock`]); it takes the stream
 //! before any page, then the leaf, then the undo pages ([`Tail::prepare`], which may fail), and then changes things
 //! ([`Tail::write`], which cannot). Behind the page in use lies one that is formatted and empty, so whoever reads on
-//! finds the end without ever asking for a page that was not made. After a restart, slices are not written any more
-//! but to mark records as taken back: the first append begins a new one. A slice is made by the purge worker once the
-//! one before is half full, so that no writer waits for the system tree, which a statement may be changing; only who
-//! fills a slice faster than that makes the next one itself. The newest slice is never dropped, as it remembers how
-//! far the stream has come. Of a slice that was filled by this process it is known whether anything in it is to be purged: if
+//! finds the end without ever asking for a page that was not made. After a restart, slices are not written any more but
+//! to mark records as taken back: the first append begins a new one. A slice is made by the purge worker once the one
+//! before is half full, so that no writer waits for the system tree, which a statement may be changing; only who fills
+//! a slice faster than that makes the next one itself. The newest slice is never dropped, as it remembers how far the
+//! stream has come. Of a slice that was filled by this process it is known whether anything in it is to be purged: if
 //! not, purge passes over it as a whole. Slices of a temporary stream are logged nowhere, and gone with the process.
 //!
 //! **May touch.** `system`, `mtr`, `buffer` and what is below.
@@ -239,6 +239,11 @@ impl Stream {
         self.slices.lock().iter().map(|(slice, space)| (*slice, space.id())).collect()
     }
 
+    /// How many slices there are.
+    pub(super) fn count(&self) -> usize {
+        self.slices.lock().len()
+    }
+
     /// Waits for the right to append. The caller holds no latch.
     pub fn lock(&self) -> Tail<'_> {
         Tail { stream: self, end: self.tail.lock() }
@@ -249,8 +254,8 @@ impl Stream {
         self.tail.try_lock().is_some()
     }
 
-    /// Makes the next slice before anyone needs it, if the newest one is half full and nobody is appending: whoever comes
-    /// meanwhile takes another stream. The caller holds no latch.
+    /// Makes the next slice before anyone needs it, if the newest one is half full and nobody is appending: whoever
+    /// comes meanwhile takes another stream. The caller holds no latch.
     ///
     /// # Errors
     /// As [`Tail::reserve`].

@@ -94,10 +94,10 @@ impl Streams {
         }
     }
 
-    /// The bytes of all slices.
-    pub fn bytes(&self) -> u64 {
-        let slices: usize = self.all().map(|stream| stream.slices().len()).sum();
-        slices as u64 * PAGES * self.ground.pool.page_size() as u64
+    /// How many slices there are, and their bytes.
+    pub fn extent(&self) -> (u64, u64) {
+        let slices: usize = self.all().map(Stream::count).sum();
+        (slices as u64, slices as u64 * PAGES * self.ground.pool.page_size() as u64)
     }
 
     /// The tablespaces of all slices.

@@ -1,21 +1,23 @@
 //! A transaction: its undo, its end, and the way back.
 //!
-//! **Purpose.** Whatever changes rows does it as a transaction: one call, or many, between which it is [`Suspended`]. It
-//! gets its id when it first writes or locks something.
+//! **Purpose.** Whatever changes rows does it as a transaction: one call, or many, between which it is [`Suspended`].
+//! It gets its id when it first writes or locks something.
 //!
-//! **Invariants.** `TrxBegin` is logged in the group of the first undo record, `TrxEnd` in the group that makes the last
-//! change, or in one of its own; a commit is no more than that. A transaction that is dropped without an end is rolled
-//! back. The way back reads the records from the last to the first, and takes each of them back (`way_back`); it may be
-//! cut off and begun again at any point. It takes a few small groups of the log for each record, which were promised before the
-//! change ([`Promise`]). Between two calls of a transaction what the way back takes stays promised, up to a part of the
-//! log: a longer one would hold as much log as it has undo, so it asks for it record by record. What cannot be taken back,
-//! because there is no such log on a full disk or because a page cannot be read, goes on as `rollbacks` has it.
+//! **Invariants.** `TrxBegin` is logged in the group of the first undo record, `TrxEnd` in the group that makes the
+//! last change, or in one of its own; a commit is no more than that. A transaction that is dropped without an end is
+//! rolled back. The way back reads the records from the last to the first, and takes each of them back (`way_back`); it
+//! may be cut off and begun again at any point. It takes a few small groups of the log for each record, which were
+//! promised before the change ([`Promise`]). Between two calls of a transaction what the way back takes stays promised,
+//! up to a part of the log: a longer one would hold as much log as it has undo, so it asks for it record by record.
+//! What cannot be taken back, because there is no such log on a full disk or because a page cannot be read, goes on as
+//! `rollbacks` has it.
 //!
-//! A prepared transaction is committed or taken back when it is asked for by its name (`prepared`), and by nothing else, be it
-//! a crash. `TrxPrepare` says so in the log, and that it is taken back after all before the first record is.
+//! A prepared transaction is committed or taken back when it is asked for by its name (`prepared`), and by nothing
+//! else, be it a crash. `TrxPrepare` says so in the log, and that it is taken back after all before the first record
+//! is.
 //!
-//! What lies behind a savepoint is taken back in the same way, and the records stay in the chain: the next one leads to them, a
-//! later rollback passes over what is marked, and purge finds what they have left. The rows stay locked.
+//! What lies behind a savepoint is taken back in the same way, and the records stay in the chain: the next one leads to
+//! them, a later rollback passes over what is marked, and purge finds what they have left. The rows stay locked.
 //!
 //! **May touch.** `buffer`, `mtr`, `log`, `tree` and what is below, the rest of this floor.
 
@@ -69,8 +71,8 @@ pub struct Suspended {
 }
 
 impl Suspended {
-    /// One that recovery has found unfinished, with its last record and the tables that it has changed. What its way back takes
-    /// nobody has counted.
+    /// One that recovery has found unfinished, with its last record and the tables that it has changed. What its way
+    /// back takes nobody has counted.
     pub(super) fn found(
         active: &Active,
         id: TrxId,
@@ -296,8 +298,8 @@ impl<'e> Trx<'e> {
         Ok(tail)
     }
 
-    /// Makes sure that a record of up to so many bytes has slices to lie in, and a checkpoint knows where it is going to lie,
-    /// if it is the first. The caller holds no latch.
+    /// Makes sure that a record of up to so many bytes has slices to lie in, and a checkpoint knows where it is going
+    /// to lie, if it is the first. The caller holds no latch.
     ///
     /// # Errors
     /// I/O, a full disk; more transactions than a checkpoint can name.
@@ -386,8 +388,8 @@ impl<'e> Trx<'e> {
         }
     }
 
-    /// Prepares: from now on it is there after a crash, by this name. Nothing may be done in it any more. Gives the LSN to wait
-    /// for; [`Lsn::ZERO`] when it has logged nothing, and so has nothing to lose.
+    /// Prepares: from now on it is there after a crash, by this name. Nothing may be done in it any more. Gives the LSN
+    /// to wait for; [`Lsn::ZERO`] when it has logged nothing, and so has nothing to lose.
     ///
     /// # Errors
     /// A full disk, or more names than a checkpoint can note: it goes on as if it had not been asked.
@@ -407,8 +409,8 @@ impl<'e> Trx<'e> {
         Ok(end)
     }
 
-    /// It is not prepared any more: what was taken back in part must not be committed after a crash. Gives the LSN from which
-    /// on nobody finds it prepared; [`Lsn::ZERO`] if it was not.
+    /// It is not prepared any more: what was taken back in part must not be committed after a crash. Gives the LSN from
+    /// which on nobody finds it prepared; [`Lsn::ZERO`] if it was not.
     ///
     /// # Errors
     /// A full disk: it is prepared still.
@@ -552,8 +554,8 @@ impl<'e> Trx<'e> {
         done
     }
 
-    /// Goes so many records further on the way back, from `from` or from the last record on. Says whether it has ended; else it
-    /// is what it was, and goes on at the new `from`.
+    /// Goes so many records further on the way back, from `from` or from the last record on. Says whether it has ended;
+    /// else it is what it was, and goes on at the new `from`.
     pub(super) fn go_back(
         mut self,
         from: &mut Option<UndoPos>,

@@ -188,8 +188,8 @@ impl Fields<'_> {
 }
 
 impl UndoRecord {
-    /// Whether an encoded record leaves nothing to purge, be it in force or taken back: no entry is marked as deleted by it, and
-    /// no chain is replaced.
+    /// Whether an encoded record leaves nothing to purge, be it in force or taken back: no entry is marked as deleted
+    /// by it, and no chain is replaced.
     pub fn leaves_nothing(bytes: &[u8]) -> bool {
         let mut fields = Fields(bytes);
         let mut read = || {

@@ -1,12 +1,12 @@
 //! Older versions of entries.
 //!
-//! **Purpose.** Rows change in place. Who must not see the version that is there follows the undo record that made it back
-//! to the one before, until there is one to be seen, or none at all.
+//! **Purpose.** Rows change in place. Who must not see the version that is there follows the undo record that made it
+//! back to the one before, until there is one to be seen, or none at all.
 //!
-//! **Invariants.** A record is followed only for a version that the reader's view does not see, and the view keeps
-//! all such records from purge: so they are there, taken back or not. A version that was rolled back after the reader copied
-//! it leads to the same one before as ever. The clustered entry and each secondary entry of a row carry the position of
-//! one record, which names what each of them was before.
+//! **Invariants.** A record is followed only for a version that the reader's view does not see, and the view keeps all
+//! such records from purge: so they are there, taken back or not. A version that was rolled back after the reader
+//! copied it leads to the same one before as ever. The clustered entry and each secondary entry of a row carry the
+//! position of one record, which names what each of them was before.
 //!
 //! A temporary table has one reader, and he sees what is there.
 //!
@@ -44,8 +44,9 @@ impl Sight<'_> {
 }
 
 impl Transactions {
-    /// The version of a row that is seen, in place of the one that was found: `value` holds that one's, as it is stored, and
-    /// then the other's. `None` when the row was not there yet; one that is marked as deleted was not, either.
+    /// The version of a row that is seen, in place of the one that was found: `value` holds that one's, as it is
+    /// stored, and then the other's. `None` when the row was not there yet; one that is marked as deleted was not,
+    /// either.
     ///
     /// # Errors
     /// Damage, I/O.

@@ -2,11 +2,11 @@
 //!
 //! **Purpose.** The entries of a row become what they were before the record was written.
 //!
-//! **Invariants.** An entry is changed only if it still carries the record's transaction and undo position. The secondary
-//! entries come first, each in a mini-transaction; the last one takes the clustered entry back and marks the record. So it may be
-//! cut off and begun again at any point. A tablespace that was dropped is passed over. Of a long value only the record is
-//! marked: its pages are left to purge (`chains`). It needs no new undo and no new place on the disk, only log
-//! ([`WayBack`]).
+//! **Invariants.** An entry is changed only if it still carries the record's transaction and undo position. The
+//! secondary entries come first, each in a mini-transaction; the last one takes the clustered entry back and marks the
+//! record. So it may be cut off and begun again at any point. A tablespace that was dropped is passed over. Of a long
+//! value only the record is marked: its pages are left to purge (`chains`). It needs no new undo and no new place on
+//! the disk, only log ([`WayBack`]).
 //!
 //! **May touch.** `buffer`, `mtr`, `log`, `tree` and what is below, the rest of this floor.
 
@@ -127,8 +127,8 @@ pub fn carries(header: Option<EntryHeader>, version: EntryHeader) -> bool {
     header.is_some_and(|header| header.trx == version.trx && header.undo == version.undo)
 }
 
-/// Merges the leaf of a key with a neighbour, if that can be done. What the tree holds does not depend on it: a page that
-/// cannot be read is the trouble of whoever needs it.
+/// Merges the leaf of a key with a neighbour, if that can be done. What the tree holds does not depend on it: a page
+/// that cannot be read is the trouble of whoever needs it.
 pub fn merge(tree: &Tree, key: &[u8]) {
     if let Err(error) = tree.maintain(key) {
         tracing::warn!(%error, "a leaf that holds little could not be merged");

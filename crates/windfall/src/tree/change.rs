@@ -99,8 +99,8 @@ pub enum Beside<'k, S: PageStore> {
 }
 
 impl<S: PageStore> Tree<S> {
-    /// Finds the place of another key in the leaf of `other`, which `mtr` holds; `None` when it belongs elsewhere. What is
-    /// changed at one place moves the others behind it in the leaf.
+    /// Finds the place of another key in the leaf of `other`, which `mtr` holds; `None` when it belongs elsewhere. What
+    /// is changed at one place moves the others behind it in the leaf.
     pub fn seek_beside<'k>(
         &self,
         mtr: &S::MiniTransaction<'_>,

@@ -101,9 +101,9 @@ impl<S: PageStore> Tree<S> {
         Ok(walk.finish())
     }
 
-    /// Checks some leaves more, with all that hangs from them and the way to them. Counts down the pages that are left to
-    /// be looked at, and ends behind the leaf, or the page of a long value, with which they are used up: so it looks at no
-    /// more than the way to one leaf beyond that. Says whether it has come to the end of the tree.
+    /// Checks some leaves more, with all that hangs from them and the way to them. Counts down the pages that are left
+    /// to be looked at, and ends behind the leaf, or the page of a long value, with which they are used up: so it looks
+    /// at no more than the way to one leaf beyond that. Says whether it has come to the end of the tree.
     ///
     /// # Errors
     /// As [`Tree::check`].
@@ -173,8 +173,8 @@ impl<S: PageStore> Tree<S> {
         if seen.insert(page) { Ok(()) } else { Err(self.damaged(page, "it is reached twice")) }
     }
 
-    /// Checks the entries of a leaf from a slot on, that with the key of `begun` from amid its value. Gives the key at which
-    /// to go on, if the piece is over before the last one is.
+    /// Checks the entries of a leaf from a slot on, that with the key of `begun` from amid its value. Gives the key at
+    /// which to go on, if the piece is over before the last one is.
     fn check_entries(
         &self,
         node: Node<'_>,
@@ -218,8 +218,9 @@ impl<S: PageStore> Tree<S> {
         Ok(None)
     }
 
-    /// Checks what is left of a chain, a page of it at the least. Gives what is left then, if the piece is over. Of an entry
-    /// that is marked as deleted the chain may be on its way out: from its second page on, and its first page last.
+    /// Checks what is left of a chain, a page of it at the least. Gives what is left then, if the piece is over. Of an
+    /// entry that is marked as deleted the chain may be on its way out: from its second page on, and its first page
+    /// last.
     fn check_chain(
         &self,
         mut rest: Rest,

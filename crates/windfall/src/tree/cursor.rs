@@ -4,10 +4,10 @@
 //! one without looking at a page. The first batch after a seek is small, since most seeks want few entries; each
 //! further one is larger, up to a whole leaf.
 //!
-//! **Invariants.** A batch is what the tree held in a key range at one moment: all entries in `[low, high)`, the
-//! bounds being the leaf's fences or the key at which the copy was cut short. The next batch begins exactly at a bound, so
-//! whatever splits, merges and deletes happen between batches, a key that is present throughout is given exactly once, in
-//! order, and no key is given twice. No latch is held between calls, and none within them. An entry may be older
+//! **Invariants.** A batch is what the tree held in a key range at one moment: all entries in `[low, high)`, the bounds
+//! being the leaf's fences or the key at which the copy was cut short. The next batch begins exactly at a bound, so
+//! whatever splits, merges and deletes happen between batches, a key that is present throughout is given exactly once,
+//! in order, and no key is given twice. No latch is held between calls, and none within them. An entry may be older
 //! than a change that was committed since its batch was copied.
 //!
 //! Leaves after the first are read as [`Access::Scan`]: a short range is a look-up, a long one passes by.

@@ -6,10 +6,10 @@
 //! was the parent's child, and reading on from that version is safe. Levels fall by one at each step: a descent ends,
 //! whatever the pages hold.
 //!
-//! A page whose last write the disk has lost is whole, and may be a node that was split or merged since. So the first descent
-//! to a page that has come from the disk holds its fences against its parent; and who looks for what is not there,
-//! goes on from a node, or changes one, comes by [`Tree::reach`], which finds it to be another one's node, also where it is
-//! the parent that was lost.
+//! A page whose last write the disk has lost is whole, and may be a node that was split or merged since. So the first
+//! descent to a page that has come from the disk holds its fences against its parent; and who looks for what is not
+//! there, goes on from a node, or changes one, comes by [`Tree::reach`], which finds it to be another one's node, also
+//! where it is the parent that was lost.
 //!
 //! **May touch.** What `tree` may touch.
 
@@ -82,10 +82,11 @@ impl<S: PageStore> Tree<S> {
         }
     }
 
-    /// Holds a page that has come from the disk against its parent: their fences change together. The parent was valid when
-    /// the page's version was taken. `false` when one of them has changed since.
+    /// Holds a page that has come from the disk against its parent: their fences change together. The parent was valid
+    /// when the page's version was taken. `false` when one of them has changed since.
     ///
-    /// It is given copies: references would keep the two out of registers in every descent, which costs point reads a tenth.
+    /// It is given copies: references would keep the two out of registers in every descent, which costs point reads a
+    /// tenth.
     #[cold]
     fn prove(&self, parent: S::Reading<'_>, slot: usize, node: S::Reading<'_>) -> Result<bool> {
         let fits = Node::new(parent.page()).leads_to(slot, Node::new(node.page()));

@@ -1,10 +1,10 @@
 //! Fuzz targets of trees and of overflow chains.
 //!
-//! **Purpose.** [`tree`] changes bytes of the pages of a tree and reads it in every way; [`overflow`] takes any bytes for a
-//! reference to a chain, and for a page of one.
+//! **Purpose.** [`tree`] changes bytes of the pages of a tree and reads it in every way; [`overflow`] takes any bytes
+//! for a reference to a chain, and for a page of one.
 //!
-//! **Invariants.** Every read ends, with an answer or an error, whatever the pages hold. A tree that passes its check gives
-//! each entry, once, in order, both ways and by its key.
+//! **Invariants.** Every read ends, with an answer or an error, whatever the pages hold. A tree that passes its check
+//! gives each entry, once, in order, both ways and by its key.
 //!
 //! **May touch.** What `tree` may touch.
 

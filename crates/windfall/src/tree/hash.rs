@@ -1,7 +1,7 @@
 //! The adaptive hash index of a tree: from a key straight to its leaf.
 //!
-//! **Purpose.** Point reads of a tree that fits in memory skip the inner nodes. It can be switched at run time, and costs
-//! one relaxed load while it is off.
+//! **Purpose.** Point reads of a tree that fits in memory skip the inner nodes. It can be switched at run time, and
+//! costs one relaxed load while it is off.
 //!
 //! **Invariants.** The table is *lossy*: entries are hints that overwrite each other, are never removed, and prove
 //! nothing. A hint counts only when the page is a valid leaf of this tablespace whose content answers for the key: the
@@ -64,8 +64,8 @@ impl HashBudget {
 
 #[derive(Debug)]
 struct Table {
-    /// The upper 16 bits of a key's hash, below them the slot, below that the page; 0 is an empty entry, as page 0 is no
-    /// leaf.
+    /// The upper 16 bits of a key's hash, below them the slot, below that the page; 0 is an empty entry, as page 0 is
+    /// no leaf.
     entries: Box<[AtomicU64]>,
     /// Counted fills since the table was made.
     fills: AtomicU64,
@@ -184,8 +184,8 @@ impl TreeHash {
 
 impl Drop for TreeHash {
     fn drop(&mut self) {
-        // SAFETY: whoever looks for the table borrows the index, which nobody does any more; and what was taken out of here
-        // before was replaced.
+        // SAFETY: whoever looks for the table borrows the index, which nobody does any more; and what was taken out of
+        // here before was replaced.
         drop(unsafe { core::mem::take(&mut self.table).try_into_owned() });
     }
 }

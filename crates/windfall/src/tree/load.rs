@@ -3,10 +3,10 @@
 //! **Purpose.** Loads at sequential speed: pages in ascending order, each written once, by one operation, in one
 //! mini-transaction.
 //!
-//! **Invariants.** Until [`BulkLoader::finish`] the tree stays empty, since its root is built last; a load that is given up
-//! leaves pages that nobody reaches, so its tablespace is then to be dropped. Nobody else may change the tree meanwhile.
-//! Of the entries gathered for a node, all but the last always fit a page together with the fences they then have:
-//! that is checked as each entry comes, because a node's prefix, and so its size, depends on the key behind it.
+//! **Invariants.** Until [`BulkLoader::finish`] the tree stays empty, since its root is built last; a load that is
+//! given up leaves pages that nobody reaches, so its tablespace is then to be dropped. Nobody else may change the tree
+//! meanwhile. Of the entries gathered for a node, all but the last always fit a page together with the fences they then
+//! have: that is checked as each entry comes, because a node's prefix, and so its size, depends on the key behind it.
 //!
 //! **May touch.** What `tree` may touch.
 

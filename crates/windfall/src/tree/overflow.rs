@@ -3,8 +3,8 @@
 //! **Purpose.** Values beyond [`Tree::inline_limit`], up to 4 GiB, are written and read as streams, page by page. The
 //! entry then holds an [`OverflowRef`] in place of the value, and says so in its flags.
 //!
-//! **Invariants.** A page is linked in the mini-transaction that allocates it, so a chain can be walked from its
-//! first page at any time, however little of it is written yet. A chain is freed from its second page on, in bounded steps,
+//! **Invariants.** A page is linked in the mini-transaction that allocates it, so a chain can be walked from its first
+//! page at any time, however little of it is written yet. A chain is freed from its second page on, in bounded steps,
 //! and its first page last: a walk from the first page finds the rest after a crash at any point, so whoever logged the
 //! first page (in undo) can free the whole chain, and no page is freed twice. Each page carries the chain's stamp and
 //! its place in the chain, so that a reader whose chain was freed, and the pages used again, gets an error and not
@@ -152,8 +152,8 @@ pub struct OverflowWriter<'t, S: PageStore> {
 
 impl<S: PageStore> Tree<S> {
     /// Begins a chain: allocates its first page, empty, in the caller's mini-transaction, so that the caller can note
-    /// the page in undo in the same group. `mtr` must hold no allocation map and, when the tree has no root yet, nothing
-    /// at all of this tablespace. The writer is used after that mini-transaction is committed.
+    /// the page in undo in the same group. `mtr` must hold no allocation map and, when the tree has no root yet,
+    /// nothing at all of this tablespace. The writer is used after that mini-transaction is committed.
     ///
     /// # Errors
     /// Those of [`MiniTransaction::allocate`].
@@ -220,8 +220,8 @@ impl<S: PageStore> Tree<S> {
         Ok(freed)
     }
 
-    /// Frees the first and only page of a chain that was shortened to it, in the caller's mini-transaction, together with
-    /// whatever the caller knows the chain by.
+    /// Frees the first and only page of a chain that was shortened to it, in the caller's mini-transaction, together
+    /// with whatever the caller knows the chain by.
     ///
     /// # Errors
     /// Those of the store; damage when the page is not the first of such a chain, or not the only one.

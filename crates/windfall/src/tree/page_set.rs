@@ -1,10 +1,10 @@
 //! A set of page numbers.
 //!
-//! **Purpose.** Which pages a tree reaches, to be compared with its allocation maps: in pieces, 64 pages at a time, as the
-//! maps have them.
+//! **Purpose.** Which pages a tree reaches, to be compared with its allocation maps: in pieces, 64 pages at a time, as
+//! the maps have them.
 //!
-//! **Invariants.** No word is zero. Pages that lie side by side, as those of a tree mostly do, take less than half a byte
-//! each; the set grows by small nodes, so adding one never copies them all.
+//! **Invariants.** No word is zero. Pages that lie side by side, as those of a tree mostly do, take less than half a
+//! byte each; the set grows by small nodes, so adding one never copies them all.
 //!
 //! **May touch.** `ids`.
 

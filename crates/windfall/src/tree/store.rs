@@ -6,8 +6,8 @@
 //! **Invariants.** An optimistic reader believes nothing before [`Reading::is_valid`]. A writer changes a page only
 //! through [`MiniTransaction::apply`], under the exclusive latch that [`MiniTransaction::latch`] or
 //! [`MiniTransaction::upgrade`] took and that is held until commit, so that what was changed and what was logged are
-//! the same thing. Latches are taken parent before child, left before right, tree before allocation map.
-//! A mini-transaction that has applied something must be committed: it has no way back. So whatever can fail comes before
+//! the same thing. Latches are taken parent before child, left before right, tree before allocation map. A
+//! mini-transaction that has applied something must be committed: it has no way back. So whatever can fail comes before
 //! the first [`MiniTransaction::apply`].
 //!
 //! **May touch.** `ids`, `error`, `page`.
@@ -105,7 +105,8 @@ pub trait MiniTransaction<'a, S: PageStore> {
     /// When it does not.
     fn reserve(&mut self, space: &S::Space, bytes: u64) -> Result<()>;
 
-    /// Latches a page exclusively, waiting for it. A page that this mini-transaction has latched already is given again.
+    /// Latches a page exclusively, waiting for it. A page that this mini-transaction has latched already is given
+    /// again.
     ///
     /// # Errors
     /// As [`PageStore::read`].
@@ -129,21 +130,22 @@ pub trait MiniTransaction<'a, S: PageStore> {
     /// Changes a latched page and records the change.
     fn apply(&mut self, page: Latched, op: &PageOp<'_>);
 
-    /// Allocates a page, latched, formatted with this type and level. Takes the lowest free page at or after `near`, else
-    /// the lowest free one.
+    /// Allocates a page, latched, formatted with this type and level. Takes the lowest free page at or after `near`,
+    /// else the lowest free one.
     ///
     /// # Errors
     /// When the tablespace is full or dropped.
     fn allocate(&mut self, space: &S::Space, kind: PageType, level: u8, near: PageNo) -> Result<Latched>;
 
-    /// Makes ready to free a latched page, without changing anything: what can fail of that fails here, so this goes before
-    /// the first change. Of several pages the lowest first.
+    /// Makes ready to free a latched page, without changing anything: what can fail of that fails here, so this goes
+    /// before the first change. Of several pages the lowest first.
     ///
     /// # Errors
     /// As [`PageStore::read`].
     fn prepare_free(&mut self, space: &S::Space, page: Latched) -> Result<Self::Freeing>;
 
-    /// Frees a page: it is formatted as free, so that nobody takes it for what it was. Its latch is kept until the commit.
+    /// Frees a page: it is formatted as free, so that nobody takes it for what it was. Its latch is kept until the
+    /// commit.
     fn free(&mut self, space: &S::Space, freeing: Self::Freeing);
 
     /// Makes the changes one group of the log, marks the pages dirty, lets go of all latches. Gives the LSN behind the

@@ -5,10 +5,10 @@
 //! **Invariants.** Each change is one mini-transaction that latches the parent, then the node (and its right
 //! neighbour), then allocates or frees; if the parent has no room for a separator, the parent is split first, in a
 //! mini-transaction of its own, and the descent begins anew. The root is split in place: its content moves to a new
-//! child, which is then split like any other. A node that falls under a third is merged with a neighbour if
-//! both fit one page with a reserve of an eighth, so that neighbours never both stay small and a merge is not undone by
-//! the next insert; entries are not shifted between nodes. Where inner nodes are merged, children become neighbours that
-//! were none: they are looked at again.
+//! child, which is then split like any other. A node that falls under a third is merged with a neighbour if both fit
+//! one page with a reserve of an eighth, so that neighbours never both stay small and a merge is not undone by the next
+//! insert; entries are not shifted between nodes. Where inner nodes are merged, children become neighbours that were
+//! none: they are looked at again.
 //!
 //! Why a split always finds its place: a record takes at most 7/16 of a page and a fence at most 3/16, so between
 //! "the left part with its fences just fits" and "the right part just fits" lies at least one boundary of

@@ -1,6 +1,7 @@
-//! Crash enumeration of the whole engine: histories of DDL and rows on the simulated disk, cut at every operation of the
-//! disk, with several ways to survive each, recovery cut again, and again. A model decides what must be there; when
-//! commits are lazy, what may be there. Afterwards everything must come to rest, be sound, and be just that in the files.
+//! Crash enumeration of the whole engine: histories of DDL and rows on the simulated disk, cut at every operation of
+//! the disk, with several ways to survive each, recovery cut again, and again. A model decides what must be there; when
+//! commits are lazy, what may be there. Afterwards everything must come to rest, be sound, and be just that in the
+//! files.
 //!
 //! What is wrong is told with a command that runs the one case again (`one_case_again`).
 

@@ -55,8 +55,8 @@ impl History {
         self.live(&disk, self.before, may, visit).operations
     }
 
-    /// One life, which the disk may end. What may be there is first what was acknowledged as durable, then what each step
-    /// since has made of it, and at last what the step under way would have.
+    /// One life, which the disk may end. What may be there is first what was acknowledged as durable, then what each
+    /// step since has made of it, and at last what the step under way would have.
     fn live(&self, disk: &SimulatedDisk, life: u32, mut may: Vec<Model>, visit: Visit<'_>) -> Life {
         let mut visit_all = |may: &[Model]| {
             for (operation, cut) in disk.take_cuts() {
@@ -282,8 +282,8 @@ impl Net {
         });
     }
 
-    /// Cuts a history behind each group that was written together with the next one: what one thread logs in several groups
-    /// and writes at once, another one may have written in between.
+    /// Cuts a history behind each group that was written together with the next one: what one thread logs in several
+    /// groups and writes at once, another one may have written in between.
     pub fn cut_groups(&mut self, history: History) {
         // What lies there before the first operation was durable long ago.
         let mut end = u64::MAX;

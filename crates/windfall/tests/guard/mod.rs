@@ -67,8 +67,8 @@ impl Guard {
     }
 }
 
-/// A test that makes all its cases itself: as long as this lives, a failure is told with the command that runs it again, and
-/// no hang lasts.
+/// A test that makes all its cases itself: as long as this lives, a failure is told with the command that runs it
+/// again, and no hang lasts.
 pub struct Whole {
     command: String,
     _guard: Guard,

@@ -1,5 +1,5 @@
-//! A second reader of the files of a closed database. It goes by docs/file-format.md and shares no code with the engine,
-//! so what the engine writes and reads wrongly in the same way is found.
+//! A second reader of the files of a closed database. It goes by docs/file-format.md and shares no code with the
+//! engine, so what the engine writes and reads wrongly in the same way is found.
 
 use std::collections::{BTreeMap, BTreeSet};
 

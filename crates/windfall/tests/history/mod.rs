@@ -69,7 +69,8 @@ pub enum Step {
     Delete(String, Vec<u8>),
     /// A row is inserted whose key is the table's next number.
     Number(String, Vec<u8>),
-    /// A row is put, and while its value is read another one, of whichever table: two transactions are unfinished then, in one undo stream.
+    /// A row is put, and while its value is read another one, of whichever table: two transactions are unfinished then,
+    /// in one undo stream.
     Nested(Box<Nested>),
     /// Several rows of several tables in one transaction, in the middle of which the workers go on.
     Transaction(Box<Many>),
@@ -258,8 +259,8 @@ pub fn script(seed: u64, steps: usize) -> Vec<Step> {
     script
 }
 
-/// A history of trees that become high and low again: keys so long that a node has few of them, rows in floods and ebbs, and
-/// calls within calls.
+/// A history of trees that become high and low again: keys so long that a node has few of them, rows in floods and
+/// ebbs, and calls within calls.
 #[allow(dead_code, reason = "only some tests need it")]
 pub fn script_of_high_trees(seed: u64, steps: usize) -> Vec<Step> {
     const ROWS: u64 = 99;

@@ -89,6 +89,24 @@ fn long_files_are_found() {
 }
 
 #[test]
+fn wide_comments_are_found() {
+    let wide = |begin: &str| format!("fn f() {{}}\n{begin}{}", "a".repeat(121 - begin.chars().count()));
+    let lines = |path, text: String| -> Vec<usize> {
+        rules::width(path, &text).into_iter().map(|(line, _)| line).collect()
+    };
+    for begin in ["// ", "    /// ", "//! ", "// é"] {
+        let found = lines("crates/a/src/b.rs", wide(begin));
+        assert_eq!(found, [2], "{begin}");
+        let found = lines("crates/a/src/b.rs", wide(begin).replacen("aa", "a", 1));
+        assert_eq!(found, NONE, "{begin}");
+    }
+    for (path, begin) in [("a.md", "// "), ("a.rs", "//! | 0 | "), ("a.rs", "let a = ")] {
+        let found = lines(path, wide(begin));
+        assert_eq!(found, NONE, "{path}: {begin}");
+    }
+}
+
+#[test]
 fn what_is_left_over_is_found() {
     // Put together, because this file has to keep the rule as well.
     for (a, b) in

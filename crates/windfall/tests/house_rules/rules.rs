@@ -10,6 +10,9 @@ use super::{
 /// The longest file that a reader is asked to hold in the head.
 pub const LINES_MAX: usize = 800;
 
+/// The widest line of a comment, in columns. Code is rustfmt's affair.
+const COLUMNS_MAX: usize = 120;
+
 /// How far above an `unsafe` its reason may stand.
 const SAFETY_LINES: usize = 6;
 
@@ -29,7 +32,7 @@ impl fmt::Display for Broken {
 
 /// What the rules for every text file of the project find.
 pub fn text(path: &str, text: &str) -> Vec<Broken> {
-    at(path, [length(path, text), left_over(text), traces(text), canary(path, text)])
+    at(path, [length(path, text), width(path, text), left_over(text), traces(text), canary(path, text)])
 }
 
 /// What the rules for every Rust file find.
@@ -56,6 +59,23 @@ pub fn length(path: &str, text: &str) -> Found {
         return vec![(LINES_MAX + 1, format!("{lines} lines, more than {LINES_MAX}: split it by purpose"))];
     }
     Vec::new()
+}
+
+/// No line of a comment in Rust is wider than [`COLUMNS_MAX`], but for rows of tables.
+pub fn width(path: &str, text: &str) -> Found {
+    if Path::new(path).extension().is_none_or(|ext| ext != "rs") {
+        return Vec::new();
+    }
+    let is_row = |comment: &str| comment.trim_start_matches(['/', '!']).trim_start().starts_with('|');
+    let mut found = Vec::new();
+    for (n, line) in text.lines().enumerate() {
+        let columns = line.chars().count();
+        let comment = line.trim_start();
+        if columns > COLUMNS_MAX && comment.starts_with("//") && !is_row(comment) {
+            found.push((n + 1, format!("a comment of {columns} columns, more than {COLUMNS_MAX}: wrap it")));
+        }
+    }
+    found
 }
 
 /// Nothing is left over from the making. The words are put together here, so that this file keeps its own rule.

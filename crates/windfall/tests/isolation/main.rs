@@ -52,8 +52,8 @@ fn histories_of_the_reference_are_accepted() {
     assert!(histories > 2000);
 }
 
-/// What one thread records on its own, threads record together. Whether a fault shows in one history is for the threads to
-/// say: it shows in one of many.
+/// What one thread records on its own, threads record together. Whether a fault shows in one history is for the threads
+/// to say: it shows in one of many.
 #[test]
 fn histories_of_threads_are_judged_alike() {
     let history = |shape, seed, fault| {

@@ -5,7 +5,8 @@
 //!
 //! - `begin`, or with a level of its own `begin SER`; `commit`, `rollback`
 //! - `read ROWS`, `share ROWS` and `lock ROWS`: a plain read, and reads that lock
-//! - `put KEY=VALUE`, `append KEY=VALUE`, `remove KEY=NUMBER`, `change ROWS VALUE`, `change ROWS +NUMBER`, `delete ROWS`
+//! - `put KEY=VALUE`, `append KEY=VALUE`, `remove KEY=NUMBER`, `change ROWS VALUE`, `change ROWS +NUMBER`, `delete
+//!   ROWS`
 //! - `goes on`: what becomes of the call that waits. Whoever waits must do so until this line.
 //!
 //! ROWS are `all`, a key, `KEY..KEY` with both ends, all with a value (`=30`), or with a multiple (`%3`). An answer is

@@ -1,5 +1,5 @@
-//! Clocks that jump. The engine knows one clock, that of its environment, and no time of day: whatever it shows, nobody waits
-//! for ever, no worker runs in circles, and nothing is lost.
+//! Clocks that jump. The engine knows one clock, that of its environment, and no time of day: whatever it shows, nobody
+//! waits for ever, no worker runs in circles, and nothing is lost.
 
 use std::{
     collections::BTreeMap,
@@ -109,8 +109,8 @@ fn definition() -> TableOptions {
     TableOptions::default().index("i", IndexOptions::on_value(0..8))
 }
 
-/// Real threads: commits that wait for each other, statements, deletions, checks beside all that. None of them knows how long
-/// anything has taken.
+/// Real threads: commits that wait for each other, statements, deletions, checks beside all that. None of them knows
+/// how long anything has taken.
 #[test]
 fn nobody_waits_for_a_clock_that_jumps_and_nobody_runs_in_circles() {
     in_a_process_of_its_own(THREADS, |case| {
@@ -210,8 +210,8 @@ fn lazy_commits_become_durable(db: &Database, disk: &SimulatedDisk, jumps: Jumps
     }
 }
 
-/// Histories of rows and statements on one thread, each step of which may come an hour after the one before; in the end the
-/// power goes.
+/// Histories of rows and statements on one thread, each step of which may come an hour after the one before; in the end
+/// the power goes.
 #[test]
 fn histories_under_a_clock_that_jumps() {
     in_a_process_of_its_own(SIMULATED, |case| {

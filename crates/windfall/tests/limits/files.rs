@@ -76,8 +76,8 @@ pub fn in_memory() -> Option<&'static Path> {
     (stat.f_bavail * stat.f_bsize > 1 << 30 && tempfile::tempdir_in(folder).is_ok()).then_some(folder)
 }
 
-/// All of them, but where making files takes long and nobody has asked for all of it. Where the folder lies was decided once,
-/// and the room there becomes less while it is used.
+/// All of them, but where making files takes long and nobody has asked for all of it. Where the folder lies was decided
+/// once, and the room there becomes less while it is used.
 fn tables(above: &Path) -> u32 {
     if above.starts_with(MEMORY) { MANY } else { sized(2_000, MANY) }
 }

@@ -1,5 +1,5 @@
-//! A full disk on a real file system: a call that needs room fails and has changed nothing, the others go on, and so does
-//! everything once there is room.
+//! A full disk on a real file system: a call that needs room fails and has changed nothing, the others go on, and so
+//! does everything once there is room.
 
 use std::{
     collections::BTreeMap,
@@ -184,8 +184,8 @@ fn give_room(case: &Case) {
 
 const BALLAST: &str = "ballast";
 
-/// Says whether this process, and so its children, has its temporary files in a small file system of its own. Runs the test
-/// in such a one if not. Where the system grants that to nobody, nothing is run.
+/// Says whether this process, and so its children, has its temporary files in a small file system of its own. Runs the
+/// test in such a one if not. Where the system grants that to nobody, nothing is run.
 fn in_a_file_system_of_its_own(test: &str) -> bool {
     const HERE: &str = "WINDFALL_LIMITS_FILE_SYSTEM";
     if var_os(HERE).is_some() {

@@ -56,9 +56,9 @@ fn assert_same(table: &Table, model: &Model, what: &str) {
     assert!(table.rows().unwrap().rev().map(Result::unwrap).eq(rows.rev()), "{what}, backwards");
 }
 
-/// Checks everything, and that the tree of the rows is not larger than it may be: no two neighbours are small, so there are
-/// at most four pages for the bytes of one and one for each level; and every node above the leaves has two children or more,
-/// but on the way along the edges.
+/// Checks everything, and that the tree of the rows is not larger than it may be: no two neighbours are small, so there
+/// are at most four pages for the bytes of one and one for each level; and every node above the leaves has two children
+/// or more, but on the way along the edges.
 fn assert_small(db: &Database, model: &Model, what: &str) -> (u64, u32) {
     let report = db.check().unwrap();
     assert_eq!(report.findings, Vec::<String>::new(), "{what}");
@@ -80,7 +80,8 @@ fn assert_small(db: &Database, model: &Model, what: &str) -> (u64, u32) {
     (tree.pages, tree.height)
 }
 
-/// Puts rows in one order and removes them in another. Gives how many pages and levels there were when they were all there.
+/// Puts rows in one order and removes them in another. Gives how many pages and levels there were when they were all
+/// there.
 fn run(
     case: &Case,
     what: &str,
@@ -147,8 +148,8 @@ fn nasty_orders_keep_the_tree_sound_and_small() {
             assert!((least..=most).contains(&pages), "{name}: {pages} pages, from {least} to {most}");
             assert!(height <= 3, "{name}: {height} levels");
         }
-        // Entries of the largest size that a node keeps, beside the smallest: two of the former fill a node, and a split never
-        // finds its middle.
+        // Entries of the largest size that a node keeps, beside the smallest: two of the former fill a node, and a
+        // split never finds its middle.
         let lengths = |n: u64| if mix(&[n, 5]).is_multiple_of(3) { PAGE / 4 } else { 0 };
         for (name, order) in &orders {
             case.part("large beside small", || {

@@ -1,8 +1,8 @@
-//! Limits of the process and of the machine: what runs out is an error of who asks for it, or no error at all, and nothing
-//! is lost; what goes on for long takes no more than its share.
+//! Limits of the process and of the machine: what runs out is an error of who asks for it, or no error at all, and
+//! nothing is lost; what goes on for long takes no more than its share.
 //!
-//! Each case runs in a process of its own, which sets its limits for itself and can be measured. `WINDFALL_LIMITS=long` runs
-//! it in full, `WINDFALL_LIMITS_SEED` draws it again.
+//! Each case runs in a process of its own, which sets its limits for itself and can be measured. `WINDFALL_LIMITS=long`
+//! runs it in full, `WINDFALL_LIMITS_SEED` draws it again.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -151,7 +151,8 @@ fn in_a_process_of_its_own(test: &'static str, run: impl Fn(&Case)) {
     in_processes_of_its_own(test, &[&run]);
 }
 
-/// A process that has said that it is done is a good one, also if it has ended by its own hand then. What it tells is told.
+/// A process that has said that it is done is a good one, also if it has ended by its own hand then. What it tells is
+/// told.
 fn check(test: &str, run: &Output, done: &str, again: &str) {
     let said = String::from_utf8_lossy(&run.stdout) + String::from_utf8_lossy(&run.stderr);
     let killed = run.status.signal() == Some(Signal::KILL.as_raw());

@@ -1,4 +1,5 @@
-//! A limit of memory: what a process takes beside its pool does not grow with its data, and what is not to be had is told.
+//! A limit of memory: what a process takes beside its pool does not grow with its data, and what is not to be had is
+//! told.
 
 use rustix::process::Resource;
 use windfall::{Database, Error, IndexOptions, Options, TableOptions, error::UsageError};
@@ -11,8 +12,8 @@ use crate::{
 pub const BOUNDED: &str = "memory::memory_beside_the_pool_does_not_grow_with_the_data";
 
 const POOL: u64 = 8 << 20;
-/// What the process may have beside the pool, whatever lies in the database. Half of it is what recovery collects before it
-/// goes to the pages, or what the building of an index sorts at a time.
+/// What the process may have beside the pool, whatever lies in the database. Half of it is what recovery collects
+/// before it goes to the pages, or what the building of an index sorts at a time.
 const BESIDE: u64 = 112 << 20;
 /// Beyond that: stacks of threads, and what is reserved and not used.
 const RESERVED: u64 = 96 << 20;
@@ -117,7 +118,8 @@ fn memory_beside_the_pool_does_not_grow_with_the_data() {
     in_processes_of_its_own(BOUNDED, &[&work, &go_on]);
 }
 
-/// An option that asks for more than there is is told by its name, with the cure, and has made nothing; with less it works.
+/// An option that asks for more than there is is told by its name, with the cure, and has made nothing; with less it
+/// works.
 #[test]
 fn a_size_beyond_the_memory_is_told() {
     in_a_process_of_its_own("memory::a_size_beyond_the_memory_is_told", |case| {

@@ -85,8 +85,8 @@ impl Worker<'_> {
         value
     }
 
-    /// Says whether a call was done. The pool may be too small for what all threads want of it at the same time: that is told,
-    /// and then nothing has changed.
+    /// Says whether a call was done. The pool may be too small for what all threads want of it at the same time: that
+    /// is told, and then nothing has changed.
     fn done<T>(&self, result: Result<T>) -> Option<T> {
         self.told.calls.fetch_add(1, SeqCst);
         match result {

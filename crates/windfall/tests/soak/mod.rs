@@ -10,8 +10,8 @@ use std::{
     time::Instant,
 };
 
-/// Runs a net with ever new seeds on all processors, for `WINDFALL_SOAK_SECONDS`, from `WINDFALL_SOAK_SEED` on. A net is
-/// given a seed and the time at which it ends, and says how many cases it has run.
+/// Runs a net with ever new seeds on all processors, for `WINDFALL_SOAK_SECONDS`, from `WINDFALL_SOAK_SEED` on. A net
+/// is given a seed and the time at which it ends, and says how many cases it has run.
 pub fn soak(what: &str, net: impl Fn(u64, Instant) -> u64 + Sync) {
     let number = |name: &str, default: u64| {
         std::env::var(name)

@@ -202,9 +202,9 @@ enum Known {
     Ended(bool),
 }
 
-/// Each transaction changes its rows in two tables, is prepared, waits with its handle or without, and is committed or rolled back;
-/// beside it rows, statements and checkpoints. After a crash at any operation of the disk, recovery included, a
-/// coordinator asks for what is prepared, and ends it as it will.
+/// Each transaction changes its rows in two tables, is prepared, waits with its handle or without, and is committed or
+/// rolled back; beside it rows, statements and checkpoints. After a crash at any operation of the disk, recovery
+/// included, a coordinator asks for what is prepared, and ends it as it will.
 #[test]
 fn what_is_prepared_survives_every_crash_and_what_has_ended_does_not_come_back() {
     let test = "prepared::what_is_prepared_survives_every_crash_and_what_has_ended_does_not_come_back";
@@ -429,8 +429,8 @@ fn what_was_taken_back_in_part_is_not_prepared_any_more() {
     assert!(prepared > 0 && not > 2, "{prepared} crashes found it prepared, {not} did not");
 }
 
-/// Looks at what a crash has left of the transactions of which this was known. Gives how many are prepared, and how many have
-/// ended.
+/// Looks at what a crash has left of the transactions of which this was known. Gives how many are prepared, and how
+/// many have ended.
 fn judge(mut disk: SimulatedDisk, luck: u64, known: &BTreeMap<u8, Known>, what: &str) -> (u64, u64) {
     // Recovery is cut, too.
     for round in 0..luck % 3 {

@@ -70,9 +70,9 @@ fn drop_amid(base: Base) {
     base.audit();
 }
 
-/// Catches: an install that does not look at the mark again; a tablespace that is queued before it is marked; a drain that
-/// does not compare the tag, or forgets frames that were latched; a frame that is evicted and taken out of the page table
-/// behind its release; residents that are counted too late; a written frame that keeps its mark.
+/// Catches: an install that does not look at the mark again; a tablespace that is queued before it is marked; a drain
+/// that does not compare the tag, or forgets frames that were latched; a frame that is evicted and taken out of the
+/// page table behind its release; residents that are counted too late; a written frame that keeps its mark.
 #[test]
 fn a_drop_gets_every_frame_back_whatever_is_under_way() {
     let prepared = Prepared::new();
@@ -155,7 +155,8 @@ fn the_flusher_takes_no_page_for_another() {
 
 /// A tablespace that the pool does not know yet gets its first page while it is dropped.
 ///
-/// Catches: a look whether the pool knows it that comes before the mark, or that leaves the pool the time to learn of it.
+/// Catches: a look whether the pool knows it that comes before the mark, or that leaves the pool the time to learn of
+/// it.
 #[test]
 fn a_tablespace_dropped_at_its_first_page_is_handed_back_or_never_known() {
     let prepared = Prepared::new();

@@ -15,12 +15,12 @@ const LSN: u64 = 16;
 const LOOKS: usize = 4;
 
 /// Two threads change pages, one writes them, and a checkpoint asks for the floor again and again. Wherever the machine
-/// stops right then, every change whose group begins below the floor has to be in the data file, and nothing there may be
-/// ahead of the log.
+/// stops right then, every change whose group begins below the floor has to be in the data file, and nothing there may
+/// be ahead of the log.
 ///
-/// Catches: pages that are registered behind the end of their group; a page that leaves the dirty set when it is copied, or
-/// written and not synced; a change under way with a copy that is not noted again; a tablespace that was clean in between
-/// and is not entered again; pages written before the log.
+/// Catches: pages that are registered behind the end of their group; a page that leaves the dirty set when it is
+/// copied, or written and not synced; a change under way with a copy that is not noted again; a tablespace that was
+/// clean in between and is not entered again; pages written before the log.
 #[test]
 fn a_floor_passes_nothing_that_only_the_log_knows() {
     let prepared = Prepared::new();
@@ -85,8 +85,8 @@ fn a_floor_passes_nothing_that_only_the_log_knows() {
     });
 }
 
-/// Two groups register a page each in one tablespace, in any order, and nothing is ever written: no look at the floor may
-/// pass the older one.
+/// Two groups register a page each in one tablespace, in any order, and nothing is ever written: no look at the floor
+/// may pass the older one.
 ///
 /// Catches: a tablespace whose place among the others follows its oldest page while an older one is still to be
 /// registered.

@@ -1,5 +1,5 @@
-//! The pool in many orders, over the simulated disk. What each scenario was seen to catch stands with it; the bugs that it is
-//! given are planted whenever it runs. The floors above use what is here.
+//! The pool in many orders, over the simulated disk. What each scenario was seen to catch stands with it; the bugs that
+//! it is given are planted whenever it runs. The floors above use what is here.
 
 mod drops;
 mod floor;
@@ -144,8 +144,8 @@ impl Base {
         mtr.commit()
     }
 
-    /// After everything was written: every frame is held by one page of one live tablespace, or is in the free list once,
-    /// and what is counted is there.
+    /// After everything was written: every frame is held by one page of one live tablespace, or is in the free list
+    /// once, and what is counted is there.
     fn audit(&self) {
         let pool = &self.pool;
         let used = pool.used.load(Relaxed);

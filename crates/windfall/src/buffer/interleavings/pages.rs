@@ -58,8 +58,9 @@ fn nobody_takes_a_page_for_another() {
     });
 }
 
-/// Pages are latched in the order of a tree and of its maps, frames in none: who holds a page, and found another one's frame
-/// just before that page left it, may not wait there for whoever holds what came, and waits for the page he holds.
+/// Pages are latched in the order of a tree and of its maps, frames in none: who holds a page, and found another one's
+/// frame just before that page left it, may not wait there for whoever holds what came, and waits for the page he
+/// holds.
 ///
 /// Catches: a waiter at a latch who does not look whether the frame still has his page.
 fn wait_beside_an_eviction(prepared: &Prepared, wait: fn(&Base)) {
@@ -120,9 +121,11 @@ fn a_look_waits_for_no_page_that_came_into_the_frame() {
     });
 }
 
-/// One thread looks at pages and latches what it has seen, while another one needs the frames, and the cleaner frees some.
+/// One thread looks at pages and latches what it has seen, while another one needs the frames, and the cleaner frees
+/// some.
 ///
-/// Catches: a frame that is taken from its page with the version that it had; an upgrade that does not compare the version.
+/// Catches: a frame that is taken from its page with the version that it had; an upgrade that does not compare the
+/// version.
 #[test]
 fn what_was_seen_is_latched_or_nothing() {
     let prepared = Prepared::new();

@@ -13,8 +13,8 @@ use crate::{
 const AT: u32 = 256;
 const HALF: [u8; 8] = *b"half of ";
 
-/// Somebody leaves a change of several pages when it has changed one, as a panic would, while the page's older change is
-/// on its way to the disk, and another thread wants to change it, too. Half a change gets into no file and no group.
+/// Somebody leaves a change of several pages when it has changed one, as a panic would, while the page's older change
+/// is on its way to the disk, and another thread wants to change it, too. Half a change gets into no file and no group.
 ///
 /// Catches: a page that is copied, or changed further, behind the end of the latch, by somebody who looked whether all
 /// is well before it; a latch that goes before the database has stopped.

@@ -14,8 +14,8 @@ use crate::{
 
 /// Two threads take numbers, so many that the ceiling rises again and again, while the database is closed.
 ///
-/// Catches: a number that is handed out before the ceiling above it is logged; one that is taken between a look at the next
-/// one and the end, and comes again after the next opening.
+/// Catches: a number that is handed out before the ceiling above it is logged; one that is taken between a look at the
+/// next one and the end, and comes again after the next opening.
 #[test]
 fn a_number_comes_once_and_below_the_ceiling() {
     let prepared = Prepared::new();

@@ -14,14 +14,15 @@
 //!    and no sync covers a request that has not completed.
 //! 2. Of the writes since the sync of their file any may arrive, in any order, the one that was cut off included: an
 //!    older one may lie over a younger one.
-//! 3. A write may arrive in part, at sectors of 512 bytes or at blocks of 4 KiB: its beginning, its end, or any pieces. A
-//!    sector is whole. A file may have the length of a write whose bytes have not arrived: zeros then.
+//! 3. A write may arrive in part, at sectors of 512 bytes or at blocks of 4 KiB: its beginning, its end, or any pieces.
+//!    A sector is whole. A file may have the length of a write whose bytes have not arrived: zeros then.
 //! 4. Truncations and reservations may each arrive or not, but no write arrives on the other side of them.
-//! 5. Of the names changed since the sync of their folder any may arrive: creations, renames, removals. A rename is whole
-//!    or has not happened, and a change of a name waits for the earlier ones of that name. No name waits for content.
+//! 5. Of the names changed since the sync of their folder any may arrive: creations, renames, removals. A rename is
+//!    whole or has not happened, and a change of a name waits for the earlier ones of that name. No name waits for
+//!    content.
 //! 6. Nothing is made up: no sector holds what nobody wrote there, no name leads to what it never led to.
-//! 7. A sync that is cut off or fails has promised nothing. After one that failed the disk forgets what it has not kept:
-//!    readers see it, later syncs succeed without it, and a crash shows what is missing.
+//! 7. A sync that is cut off or fails has promised nothing. After one that failed the disk forgets what it has not
+//!    kept: readers see it, later syncs succeed without it, and a crash shows what is missing.
 //!
 //! *Damage* ([`Fault::is_damage`], [`SimulatedDisk::flip`]) breaks these rules: a write that is acknowledged and lost,
 //! at once or at the crash although it was synced; one that lands elsewhere, in this file or in another one; bits that
@@ -132,8 +133,8 @@ impl SimulatedDisk {
         self.state.lock().cuts = Some(Cuts { at, taken: Vec::new() });
     }
 
-    /// What was kept since the last call, each with its operation. They have crashed: [`SimulatedDisk::restart`] says what
-    /// is left.
+    /// What was kept since the last call, each with its operation. They have crashed: [`SimulatedDisk::restart`] says
+    /// what is left.
     pub fn take_cuts(&self) -> Vec<(u64, Self)> {
         let mut state = self.state.lock();
         state.cuts.as_mut().map(|cuts| core::mem::take(&mut cuts.taken)).unwrap_or_default()
@@ -154,8 +155,8 @@ impl SimulatedDisk {
         self.plan(Plan { from: operation, on: None, spared: 0, lasting: false, fault });
     }
 
-    /// Plans a failure of the `n`-th operation from here on that the fault fits, counted from 1, and of all later ones that
-    /// it fits if it is `lasting`.
+    /// Plans a failure of the `n`-th operation from here on that the fault fits, counted from 1, and of all later ones
+    /// that it fits if it is `lasting`.
     pub fn fail_nth(&self, n: u64, fault: Fault, lasting: bool) {
         self.plan(Plan { from: 0, on: None, spared: n - 1, lasting, fault });
     }

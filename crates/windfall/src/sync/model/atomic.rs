@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** They are as large as the machine's and zeroed memory is a zero, so what is mapped stays as it is.
 //!
-//! **Invariants.** One access is one step. An update in a loop is a load and a compare-and-swap, as it is in the machine.
+//! **Invariants.** One access is one step. An update in a loop is a load and a compare-and-swap, as it is in the
+//! machine.
 //!
 //! **May touch.** The scheduler's points.
 

@@ -1,11 +1,11 @@
 //! Runs a scenario in many orders.
 //!
-//! **Purpose.** The same orders each time, as many as are asked for; and one of them alone, to replay a failure. Then it is
-//! proven that the scenario can fail: with each bug that it is for, it does.
+//! **Purpose.** The same orders each time, as many as are asked for; and one of them alone, to replay a failure. Then
+//! it is proven that the scenario can fail: with each bug that it is for, it does.
 //!
 //! **Invariants.** A scenario is the same in each run but for the order of its threads: it draws no chance of its own,
-//! and reads no clock. The first runs are repeated to see that this holds. A run that fails leaves threads and pins behind
-//! that nobody ends; so a bug is planted in a process of its own.
+//! and reads no clock. The first runs are repeated to see that this holds. A run that fails leaves threads and pins
+//! behind that nobody ends; so a bug is planted in a process of its own.
 //!
 //! **May touch.** The scheduler; four variables of the environment; processes, of this very program.
 

@@ -4,12 +4,13 @@
 //! failure is replayed by its schedule. The scheduler is that of the crate `shuttle`; the threads of a scenario are its
 //! tasks, on one thread of the machine.
 //!
-//! **Invariants.** Only test builds with the feature `model` contain this. Outside a scenario everything here behaves as
-//! the machine does, so other tests run in such a build, too.
+//! **Invariants.** Only test builds with the feature `model` contain this. Outside a scenario everything here behaves
+//! as the machine does, so other tests run in such a build, too.
 //!
 //! **May touch.** `shuttle`.
 //!
-//! A scenario names the bugs that it is for ([`super::Bug`]). Each of them is planted once, and is found, or the test fails.
+//! A scenario names the bugs that it is for ([`super::Bug`]). Each of them is planted once, and is found, or the test
+//! fails.
 //!
 //! The mechanism is one call, [`point`], before each access to an atomic: the scheduler may let somebody else go on
 //! there. The atomics themselves are the machine's, as large as they are in the product; so frames, pages and the log's
@@ -17,8 +18,8 @@
 //! parking lot ([`park`]), from which nobody comes back by chance: a wake-up that is lost is a deadlock, and that is
 //! reported. A timed wait lasts for a few turns that chance decides; one of an hour or more never ends by itself.
 //!
-//! What this covers: every order in which the accesses of a scenario to our own atomics, locks and events may come. What
-//! it does not cover:
+//! What this covers: every order in which the accesses of a scenario to our own atomics, locks and events may come.
+//! What it does not cover:
 //!
 //! - Weak memory. All accesses are sequentially consistent here, whatever order they ask for, and fences do nothing.
 //!   A `Relaxed` that ought to be `Release` is not found: that is left to the thread sanitizer and the machine itself.

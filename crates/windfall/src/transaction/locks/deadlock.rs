@@ -1,11 +1,12 @@
 //! Circles of transactions that wait for each other.
 //!
-//! **Purpose.** Finds a circle as soon as it is closed, ends the wait of the one on it whose work is the cheapest to lose, and
-//! tells afterwards who waited for whom.
+//! **Purpose.** Finds a circle as soon as it is closed, ends the wait of the one on it whose work is the cheapest to
+//! lose, and tells afterwards who waited for whom.
 //!
-//! **Invariants.** There was no circle before, so a new one goes through whoever has just begun to wait, or was given a lock
-//! while he waits: the search begins there, visits each transaction once, and looks at each place of a queue once for each
-//! mode. Who gives way is the lightest; among equals the one with whom the search began, and then the youngest.
+//! **Invariants.** There was no circle before, so a new one goes through whoever has just begun to wait, or was given a
+//! lock while he waits: the search begins there, visits each transaction once, and looks at each place of a queue once
+//! for each mode. Who gives way is the lightest; among equals the one with whom the search began, and then the
+//! youngest.
 //!
 //! **May touch.** `ids`, `error`.
 

@@ -58,8 +58,8 @@ impl Leaf {
     }
 }
 
-/// Three transactions queue for a row, each after a look without a wait, one of them for some time only; one is interrupted
-/// amid that.
+/// Three transactions queue for a row, each after a look without a wait, one of them for some time only; one is
+/// interrupted amid that.
 ///
 /// Catches: one who gives back and does not wake who is served; two who have the row at once; a wait that ends twice.
 #[test]
@@ -139,8 +139,8 @@ fn a_circle_is_broken_whoever_closes_it() {
     });
 }
 
-/// One locks a range and then reads the leaf, one inserts into it, and one whose range was elsewhere ends. An insert that the
-/// range did not keep out is seen.
+/// One locks a range and then reads the leaf, one inserts into it, and one whose range was elsewhere ends. An insert
+/// that the range did not keep out is seen.
 ///
 /// Catches: a number of ranges that is published late, over a later one: the writer takes it that there are none.
 #[test]
@@ -175,8 +175,8 @@ fn an_insert_sees_the_range_or_is_seen() {
     });
 }
 
-/// One locks a row to read it, as those do who lock; one writes it, and ends; one has another row, and ends. Who has locked
-/// the row finds no change in it until it ends.
+/// One locks a row to read it, as those do who lock; one writes it, and ends; one has another row, and ends. Who has
+/// locked the row finds no change in it until it ends.
 ///
 /// Catches: a number of rows that is published late; a writer who passes by a lock; a locker who passes by a writer.
 #[test]

@@ -1,11 +1,11 @@
 //! Transactions, as the lock table knows them.
 //!
-//! **Purpose.** A [`Locker`] is what a transaction holds in its hands, and what others hold of it. [`Parties`] is who has locks
-//! or wants one, and what each waits for.
+//! **Purpose.** A [`Locker`] is what a transaction holds in its hands, and what others hold of it. [`Parties`] is who
+//! has locks or wants one, and what each waits for.
 //!
-//! **Invariants.** What changes about a wait changes under the mutex of the lock table. A locker is `settled` from the moment
-//! in which it is known how its wait ends until it waits again; whoever settles it leaves it to be woken when the mutex is
-//! free.
+//! **Invariants.** What changes about a wait changes under the mutex of the lock table. A locker is `settled` from the
+//! moment in which it is known how its wait ends until it waits again; whoever settles it leaves it to be woken when
+//! the mutex is free.
 //!
 //! **May touch.** `ids`, `error`, `sync`.
 
@@ -54,7 +54,8 @@ impl Locker {
         self.id
     }
 
-    /// The transaction has changed so many rows more. Of those in a deadlock, who has changed and locked least gives way.
+    /// The transaction has changed so many rows more. Of those in a deadlock, who has changed and locked least gives
+    /// way.
     pub fn add_weight(&self, rows: u64) {
         self.changed.fetch_add(rows, Relaxed);
     }

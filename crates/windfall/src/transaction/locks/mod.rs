@@ -1,14 +1,14 @@
 //! The locks that transactions hold until they end.
 //!
-//! **Purpose.** Who changes a row leaves his id in its entry, and that is his lock as long as he is active: it costs nothing
-//! and nobody has to know. The lock table is for the others: for those who lock what they only read, for statements that
-//! lock a table, and for everybody who has to wait. It queues them fairly, ends a wait by time, by a call from
-//! outside, or because it closes a circle, and says who waits for whom.
+//! **Purpose.** Who changes a row leaves his id in its entry, and that is his lock as long as he is active: it costs
+//! nothing and nobody has to know. The lock table is for the others: for those who lock what they only read, for
+//! statements that lock a table, and for everybody who has to wait. It queues them fairly, ends a wait by time, by a
+//! call from outside, or because it closes a circle, and says who waits for whom.
 //!
 //! **Invariants.**
 //! - A lock is held until its transaction ends, but for a row that is released before ([`Locks::release_row`]).
-//! - Who waits holds no latch and no lock of a rank, and waits for one thing. Nobody waits while holding the mutex of the table;
-//!   its rank is that of a leaf, so what does not wait may be called under a latch.
+//! - Who waits holds no latch and no lock of a rank, and waits for one thing. Nobody waits while holding the mutex of
+//!   the table; its rank is that of a leaf, so what does not wait may be called under a latch.
 //! - Nobody waits in a circle: the wait of the lightest transaction on it is ended as soon as it is closed.
 //! - *What writers see.* A writer looks under the exclusive latch of the leaf ([`Locks::may_write`],
 //!   [`Locks::may_insert`]); a locker takes its lock first and then reads the leaf. So either the writer finds the lock
@@ -145,8 +145,8 @@ impl Locks {
         self.tables.set(counts.tables);
     }
 
-    /// Takes a lock, or waits for it as long as `patience` says. What is held already, or something stronger, is not taken
-    /// again; who holds a lock and wants it in a stronger mode waits for the other holders only. With
+    /// Takes a lock, or waits for it as long as `patience` says. What is held already, or something stronger, is not
+    /// taken again; who holds a lock and wants it in a stronger mode waits for the other holders only. With
     /// [`Patience::NoWait`] it may be called under a latch.
     ///
     /// # Errors
@@ -174,24 +174,25 @@ impl Locks {
         self.step(|table| table.end_wait(me, began, now))
     }
 
-    /// Makes the lock explicit that a transaction has on a row because it has written it, so that others can queue for the
-    /// row. `false`: the transaction ends, or has ended, and the row is to be looked at again. It waits for nothing and may be
-    /// called under the latch under which the entry was read.
+    /// Makes the lock explicit that a transaction has on a row because it has written it, so that others can queue for
+    /// the row. `false`: the transaction ends, or has ended, and the row is to be looked at again. It waits for nothing
+    /// and may be called under the latch under which the entry was read.
     pub fn make_explicit(&self, holder: &Arc<Locker>, row: RowName) -> bool {
         self.step(|table| table.make_explicit(holder, &row))
     }
 
     /// Locks a range of keys against inserts by others. It waits for nobody, and agrees with every other range and with
-    /// locks on rows. Ranges of one transaction that overlap or touch become one. Whoever reads the leaf afterwards finds
-    /// what was inserted before.
+    /// locks on rows. Ranges of one transaction that overlap or touch become one. Whoever reads the leaf afterwards
+    /// finds what was inserted before.
     pub fn lock_range(&self, me: &Arc<Locker>, space: SpaceId, lower: Bound<&[u8]>, upper: Bound<&[u8]>) {
         if let Some(range) = KeyRange::new(lower, upper) {
             self.step(|table| table.lock_range(me, space, range));
         }
     }
 
-    /// Whether no range of anybody else holds this key out. To be called under the exclusive latch of the leaf into which
-    /// the key is to go; it waits for nothing. While there are no ranges in the database it is a fence and a load.
+    /// Whether no range of anybody else holds this key out. To be called under the exclusive latch of the leaf into
+    /// which the key is to go; it waits for nothing. While there are no ranges in the database it is a fence and a
+    /// load.
     pub fn may_insert(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
         self.ranges.is_none() || !self.table.lock().is_held_out(me, space, key)
     }
@@ -202,8 +203,8 @@ impl Locks {
         self.rows.is_none() || !self.table.lock().is_held(me, space, key)
     }
 
-    /// Whether anybody has a lock on this table, in whichever mode, or waits for one. While nobody has one on any table it is a
-    /// fence and a load.
+    /// Whether anybody has a lock on this table, in whichever mode, or waits for one. While nobody has one on any table
+    /// it is a fence and a load.
     pub fn is_table_locked(&self, space: SpaceId) -> bool {
         !self.tables.is_none() && self.table.lock().is_table_locked(space)
     }
@@ -213,8 +214,8 @@ impl Locks {
         self.step(|table| table.release_row(me, row));
     }
 
-    /// The transaction has ended: all that it holds is given back, a bounded number of rows at a time, and who is next is
-    /// served. From the first moment on its lock on what it has written is not made explicit any more.
+    /// The transaction has ended: all that it holds is given back, a bounded number of rows at a time, and who is next
+    /// is served. From the first moment on its lock on what it has written is not made explicit any more.
     pub fn end(&self, me: &Arc<Locker>) {
         while !self.step(|table| table.give_back(me, ROWS_IN_A_STEP)) {}
     }

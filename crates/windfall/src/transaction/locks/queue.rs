@@ -3,15 +3,15 @@
 //! **Purpose.** Who may have a table or a row, who is in whose way, and who is next.
 //!
 //! **Invariants.**
-//! - Who comes waits for holders that conflict, and for those before him in the queue that conflict: nobody is passed by
-//!   who wants what he wants.
-//! - An upgrade, of one who holds the lock already and wants more, waits for the other holders alone, and stands before all
-//!   who hold nothing: these wait for its holder anyway, or would.
+//! - Who comes waits for holders that conflict, and for those before him in the queue that conflict: nobody is passed
+//!   by who wants what he wants.
+//! - An upgrade, of one who holds the lock already and wants more, waits for the other holders alone, and stands before
+//!   all who hold nothing: these wait for its holder anyway, or would.
 //! - Whoever is in nobody's way is served in the same step in which that becomes so; a queue without holders has no
 //!   waiters.
 //!
-//! Holders may conflict in one case: somebody took the lock in ignorance of one who had written the row, and whose lock was
-//! made explicit then. Both keep what they have, and neither is served anew beside the other.
+//! Holders may conflict in one case: somebody took the lock in ignorance of one who had written the row, and whose lock
+//! was made explicit then. Both keep what they have, and neither is served anew beside the other.
 //!
 //! **May touch.** `ids`.
 

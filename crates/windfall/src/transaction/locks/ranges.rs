@@ -1,11 +1,11 @@
 //! The ranges of keys of a tree that one transaction keeps others from inserting into.
 //!
-//! **Purpose.** A scan locks the gaps between the rows that it has seen, piece by piece; a lookup that finds nothing locks one
-//! key. Is a key in any of them?
+//! **Purpose.** A scan locks the gaps between the rows that it has seen, piece by piece; a lookup that finds nothing
+//! locks one key. Is a key in any of them?
 //!
-//! **Invariants.** A range goes from its first key to the first key that is not in it. Between a key and the same with a
-//! zero byte behind it there is no other key, so every bound is one of these. No two ranges overlap or touch: they would be
-//! one.
+//! **Invariants.** A range goes from its first key to the first key that is not in it. Between a key and the same with
+//! a zero byte behind it there is no other key, so every bound is one of these. No two ranges overlap or touch: they
+//! would be one.
 //!
 //! **May touch.** Nothing.
 

@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** The names of rows, the locks on tables, rows and ranges of keys, and how long somebody waits for one.
 //!
-//! **Invariants.** A row is named by its key and not by a hash of it: a conflict that is none would be a deadlock that is
-//! none.
+//! **Invariants.** A row is named by its key and not by a hash of it: a conflict that is none would be a deadlock that
+//! is none.
 //!
 //! **May touch.** `ids`, `error`.
 

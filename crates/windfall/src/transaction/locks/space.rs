@@ -1,10 +1,10 @@
 //! The locks of one tablespace.
 //!
-//! **Purpose.** Everything that is locked in a tablespace hangs here, so that a drop forgets it in one piece: the lock of its
-//! table, those of rows, ranges, and those who wait to insert.
+//! **Purpose.** Everything that is locked in a tablespace hangs here, so that a drop forgets it in one piece: the lock
+//! of its table, those of rows, ranges, and those who wait to insert.
 //!
-//! **Invariants.** `held` names the rows of which a transaction is a holder, and no others. A row's queue is there as long
-//! as somebody holds the row. Who waits is served in the step in which what was in the way has gone.
+//! **Invariants.** `held` names the rows of which a transaction is a holder, and no others. A row's queue is there as
+//! long as somebody holds the row. Who waits is served in the step in which what was in the way has gone.
 //!
 //! **May touch.** `ids`, `error`, `sync`.
 

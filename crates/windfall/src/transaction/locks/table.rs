@@ -2,10 +2,10 @@
 //!
 //! **Purpose.** What happens under the mutex, each call one step.
 //!
-//! **Invariants.** A tablespace without locks is not here. The counts are those of the tablespaces together. Between two
-//! steps nobody waits in a circle: whoever begins to wait, or is given a lock while he waits, is looked at
-//! ([`Table::break_circles`]). A new range needs no such look: who locks it does not wait, and a circle through him would be
-//! one of those who do.
+//! **Invariants.** A tablespace without locks is not here. The counts are those of the tablespaces together. Between
+//! two steps nobody waits in a circle: whoever begins to wait, or is given a lock while he waits, is looked at
+//! ([`Table::break_circles`]). A new range needs no such look: who locks it does not wait, and a circle through him
+//! would be one of those who do.
 //!
 //! **May touch.** `ids`, `error`, `sync`.
 

@@ -23,8 +23,8 @@ enum Step {
     /// Several changes as one transaction, with a pause after each, in which the log may be written and a checkpoint be
     /// made; then commit or rollback.
     Many(Vec<(u8, Option<Vec<u8>>)>, bool),
-    /// Two transactions in turn, each with an undo stream of its own and with rows of its own: the even keys and the odd
-    /// ones. Then the end of the one and of the other.
+    /// Two transactions in turn, each with an undo stream of its own and with rows of its own: the even keys and the
+    /// odd ones. Then the end of the one and of the other.
     Beside(Vec<(u8, Option<Vec<u8>>)>, [bool; 2]),
     Checkpoint,
     Settle,
@@ -128,8 +128,8 @@ impl Run {
         let target = base.target(&secondaries);
         let mut both = [Trx::new(&base.transactions), Trx::new(&base.transactions)];
         on_streams_of_their_own(base, &mut both)?;
-        // All that is done, what each of them has done, and the unique keys that it has taken or given up: the other one
-        // would wait for it.
+        // All that is done, what each of them has done, and the unique keys that it has taken or given up: the other
+        // one would wait for it.
         let mut rows = self.rows.clone();
         let mut done = [Vec::new(), Vec::new()];
         let mut keys = [Vec::new(), Vec::new()];

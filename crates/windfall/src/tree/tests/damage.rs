@@ -1,6 +1,7 @@
 //! Damaged pages.
 //!
-//! **Purpose.** `check` finds what was planted. What any bytes do is for the fuzz targets (`page/fuzz.rs`, `tree/fuzz.rs`).
+//! **Purpose.** `check` finds what was planted. What any bytes do is for the fuzz targets (`page/fuzz.rs`,
+//! `tree/fuzz.rs`).
 //!
 //! **Invariants.** Every damage that changes what the tree means is found.
 //!
@@ -178,8 +179,8 @@ fn leaves(tree: &Tree<TestPool>) -> Vec<PageNo> {
     tree.check().unwrap().pages.iter().filter(|page| *page != PageNo::ROOT).collect()
 }
 
-/// A leaf as it was before a split, under a parent that knows of the split: its keys of today may be found in it, with the
-/// entries of earlier. It is told as soon as it has come from the disk, and nothing is built upon it.
+/// A leaf as it was before a split, under a parent that knows of the split: its keys of today may be found in it, with
+/// the entries of earlier. It is told as soon as it has come from the disk, and nothing is built upon it.
 #[test]
 fn a_leaf_that_has_lost_its_split_is_told_for_every_key() {
     let tree = tree(4096);
@@ -211,7 +212,8 @@ fn a_leaf_that_has_lost_its_split_is_told_for_every_key() {
     confirm(&tree);
 }
 
-/// A merge comes to a leaf and its neighbour, and to the neighbour not by a descent: whether it is the right page is asked there.
+/// A merge comes to a leaf and its neighbour, and to the neighbour not by a descent: whether it is the right page is
+/// asked there.
 #[test]
 fn a_neighbour_that_has_lost_its_split_is_not_merged() {
     let tree = tree(4096);

@@ -228,8 +228,8 @@ fn many_rows_come_and_go() {
     confirm(&tree);
 }
 
-/// With separators so long that a node has three or four children, nodes above the leaves cannot be merged for long: their
-/// only children become neighbours late.
+/// With separators so long that a node has three or four children, nodes above the leaves cannot be merged for long:
+/// their only children become neighbours late.
 #[test]
 fn a_tree_that_is_emptied_in_any_order_is_one_page() {
     let tree = tree(4096);
