@@ -46,14 +46,17 @@ finds() {
 
 for sanitizer in thread address; do
     say "building for the $sanitizer sanitizer"
-    with "$sanitizer" test --lib --test planted --test concurrent --test live_check --test workers --no-run
+    with "$sanitizer" test --lib --test planted --test concurrent --test live_check --test workers --test transactions --test isolation --no-run
     case $sanitizer in
         thread) finds thread a_race "ThreadSanitizer: data race" ;;
         address) finds address a_use_of_freed_memory "AddressSanitizer: heap-use-after-free" ;;
     esac
     say "$sanitizer sanitizer: the parts in which threads meet"
     with "$sanitizer" test --lib -- buffer:: sync:: log::tests::threads log::tests::every_one_of_many \
-        transaction::ids transaction::lock transaction::tests::threads tree::tests::concurrent
+        transaction::ids transaction::lock transaction::active transaction::tests::threads tree::tests::concurrent
+    say "$sanitizer sanitizer: transactions that wait for each other"
+    with "$sanitizer" test --test transactions -- crowds:: background::
+    with "$sanitizer" test --test isolation -- histories_of_the_engine hermitage::
     say "$sanitizer sanitizer: everything at once, for $seconds s"
     with "$sanitizer" test --test concurrent --test live_check --test workers -- --nocapture
 done

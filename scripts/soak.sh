@@ -7,17 +7,18 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
-nets=(crash faults damage kill limits models threads)
+nets=(crash faults damage kill bank isolation limits models threads)
 # Worth their builds in a long soak only, or by name.
 long_nets=(fuzz mutants)
 
-# A test of the engine that draws new cases for so many seconds: soak_test TARGET SECONDS SEED.
+# A test of the engine that draws new cases for so many seconds: soak_test TARGET SECONDS SEED [NAME].
 soak_test() {
+    local name=${4:-soak}
     # cargo is content with a test that is not there.
-    cargo test --quiet -p windfall --test "$1" -- --exact --ignored --list soak | grep -x 'soak: test' >/dev/null ||
-        fail "tests/$1 has no test of this name: soak"
+    cargo test --quiet -p windfall --test "$1" -- --exact --ignored --list "$name" | grep -x "$name: test" >/dev/null ||
+        fail "tests/$1 has no test of this name: $name"
     WINDFALL_SOAK_SECONDS=$2 WINDFALL_SOAK_SEED=$3 \
-        cargo test --quiet -p windfall --test "$1" -- --exact --ignored --nocapture soak
+        cargo test --quiet -p windfall --test "$1" -- --exact --ignored --nocapture "$name"
 }
 
 net_crash() {
@@ -34,6 +35,16 @@ net_damage() {
 
 net_kill() {
     soak_test kill "$@"
+}
+
+# Half of the time for simulated crashes, half for kills.
+net_bank() {
+    soak_test bank "$((($1 + 1) / 2))" "$2" crashes::soak
+    soak_test bank "$((($1 + 1) / 2))" "$2" kills::soak
+}
+
+net_isolation() {
+    soak_test isolation "$@"
 }
 
 # A case in full may take some minutes, and is not cut off. All come before any comes again.

@@ -6,16 +6,16 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_range_loop, reason = "a test panics, and counts its threads")]
 
+mod killed;
 mod soak;
 
 use std::{
     collections::BTreeMap,
-    io::{BufRead, BufReader, Write},
     path::Path,
-    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
+use killed::{Work, run_and_kill, say, work_until_killed};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use windfall::{Database, FlushLog, IndexOptions, Options, Result, TableOptions};
 
@@ -168,11 +168,6 @@ fn observe(db: &Database, thread: usize) -> Result<Tables> {
     Ok(tables)
 }
 
-fn say(line: &str) {
-    // Past the test's capture, and whole: other threads speak, too.
-    let _ = std::io::stdout().lock().write_all(format!("{line}\n").as_bytes());
-}
-
 /// The process that is killed.
 #[test]
 #[ignore = "run, and killed, by the other tests"]
@@ -184,24 +179,21 @@ fn child() -> Result<()> {
     };
     let (round, seed): (u64, u64) = (round.parse().unwrap(), seed.parse().unwrap());
     let db = Database::open(folder, options(round))?;
-    std::thread::scope(|scope| {
-        for thread in 0..THREADS {
-            let db = &db;
-            scope.spawn(move || {
-                let mut chance = StdRng::seed_from_u64(seed ^ (thread as u64) << 32);
-                let mut tables = observe(db, thread).expect("the tables");
-                for n in 0.. {
-                    let version = round << 32 | n;
-                    let step = Step::draw(&mut chance, thread, &tables, version);
-                    say(&format!("begin {thread} {}", step.line()));
-                    step.run(db).unwrap_or_else(|error| panic!("{step:?}: {error}"));
-                    say(&format!("done {thread}"));
-                    step.apply(&mut tables);
-                }
-            });
-        }
-    });
-    Ok(())
+    let db = &db;
+    work_until_killed((0..THREADS).map(|thread| -> Work<'_> {
+        Box::new(move || {
+            let mut chance = StdRng::seed_from_u64(seed ^ (thread as u64) << 32);
+            let mut tables = observe(db, thread).expect("the tables");
+            for n in 0.. {
+                let version = round << 32 | n;
+                let step = Step::draw(&mut chance, thread, &tables, version);
+                say(&format!("begin {thread} {}", step.line()));
+                step.run(db).unwrap_or_else(|error| panic!("{step:?}: {error}"));
+                say(&format!("done {thread}"));
+                step.apply(&mut tables);
+            }
+        })
+    }))
 }
 
 /// What the killed process has said: for each thread what is done, and what was under way.
@@ -212,32 +204,12 @@ struct Heard {
 }
 
 /// Runs a process for this long and kills it.
-fn run_and_kill(folder: &Path, round: u64, seed: u64, life: Duration, before: &[Tables]) -> Heard {
-    let mut child = Command::new(std::env::current_exe().expect("the name of the test"))
-        .args(["--exact", "child", "--ignored", "--nocapture"])
-        .env(FOLDER, folder)
-        .env(ROUND, round.to_string())
-        .env(CHILD_SEED, seed.to_string())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("another process");
-    let (output, mut errors) = (child.stdout.take().expect("a pipe"), child.stderr.take().expect("a pipe"));
-    let listener = std::thread::spawn(move || {
-        // The last line may be cut.
-        let lines = BufReader::new(output).split(b'\n').map_while(Result::<_, std::io::Error>::ok);
-        lines.map(|line| String::from_utf8_lossy(&line).into_owned()).collect::<Vec<_>>()
-    });
-    std::thread::sleep(life);
-    let ended = child.try_wait().expect("a process");
-    child.kill().expect("a process to kill");
-    child.wait().expect("a process");
-    let mut complaint = String::new();
-    let _ = std::io::Read::read_to_string(&mut errors, &mut complaint);
-    assert!(ended.is_none(), "round {round}: the process ended by itself: {complaint}");
-
+fn hear(folder: &Path, round: u64, seed: u64, life: Duration, before: &[Tables]) -> Heard {
+    let folder = folder.to_str().expect("a name in letters").to_owned();
+    let variables = [(FOLDER, folder), (ROUND, round.to_string()), (CHILD_SEED, seed.to_string())];
+    let said = run_and_kill("child", &variables, life);
     let mut heard = Heard { done: before.to_vec(), under_way: vec![None; THREADS], steps: 0 };
-    for line in listener.join().expect("a listener") {
+    for line in said {
         if let Some(thread) = line.strip_prefix("done ").and_then(|n| n.parse::<usize>().ok()) {
             heard.under_way[thread].take().expect("a step").apply(&mut heard.done[thread]);
             heard.steps += 1;
@@ -276,7 +248,7 @@ fn kills(seed: u64, rounds: u64, until: Option<Instant>) -> u64 {
     for round in (0..rounds).take_while(|_| until.is_none_or(|end| Instant::now() < end)) {
         // Some are killed while they open the database.
         let life = if round % 4 == 3 { chance.random_range(1..60) } else { chance.random_range(150..700) };
-        let heard = run_and_kill(folder.path(), round, chance.random(), Duration::from_millis(life), &tables);
+        let heard = hear(folder.path(), round, chance.random(), Duration::from_millis(life), &tables);
         steps += heard.steps;
         // The next process finds what this one leaves; every third is closed by a call, the others with
         // their last handle.

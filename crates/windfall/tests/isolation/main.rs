@@ -19,6 +19,8 @@ mod history;
 mod load;
 mod reference;
 mod script;
+#[path = "../soak/mod.rs"]
+mod soak;
 
 use std::{
     env::var,
@@ -29,7 +31,8 @@ use std::{
 use case::{Case, VARIABLE};
 use checker::check;
 use client::Level;
-use guard::{AGAIN, Guard};
+use guard::{AGAIN, Guard, mix};
+use history::History;
 use load::Shape;
 use reference::Fault;
 
@@ -72,22 +75,46 @@ fn histories_of_threads_are_judged_alike() {
     }
 }
 
-/// Four threads at each level, and one with all of them: what they see is what their levels allow.
+/// A history of the engine, of four threads.
+fn history_of_the_engine(shape: Shape, levels: &[Level], seed: u64) -> History {
+    let db = engine::database();
+    let clients = (0..4).map(|_| engine::Session::new(&db)).collect();
+    load::run_on_threads(clients, &load::Load::new(shape, levels), 300, seed)
+}
+
+/// Transactions of each level, and of all of them: what they see is what their levels allow.
 #[test]
 fn histories_of_the_engine_are_accepted() {
     let levels = Level::ALL.map(|level| vec![level]).into_iter().chain([Level::ALL.to_vec()]);
     for (levels, shape) in levels.flat_map(|levels| SHAPES.map(|shape| (levels.clone(), shape))) {
-        for seed in 0..3 {
+        for seed in 0..60 {
             let again = "cargo test -p windfall --test isolation -- histories_of_the_engine";
-            let history = Guard::new().run(again, || {
-                let db = engine::database();
-                let clients = (0..4).map(|_| engine::Session::new(&db)).collect();
-                load::run_on_threads(clients, &load::Load::new(shape, &levels), 300, seed)
-            });
+            let history = Guard::new().run(again, || history_of_the_engine(shape, &levels, seed));
             let report = check(&history);
             assert!(report.is_empty(), "{levels:?}, {shape:?}, seed {seed}: {report}");
         }
     }
+}
+
+/// Ever new histories of the engine; how its threads come in between each other is for the machine to say.
+#[test]
+#[ignore = "takes as long as it is told to"]
+fn soak() {
+    soak::soak("transactions", |seed, _| {
+        let luck = |n| mix(&[seed, n]) as usize;
+        let shape = SHAPES[luck(1) % SHAPES.len()];
+        let levels =
+            Level::ALL.get(luck(2) % (Level::ALL.len() + 1)).map_or(Level::ALL.to_vec(), |one| vec![*one]);
+        let again = format!(
+            "WINDFALL_SOAK_SEED={seed} cargo test -p windfall --test isolation -- --exact --ignored --nocapture soak"
+        );
+        Guard::new().run(&again, || {
+            let history = history_of_the_engine(shape, &levels, seed);
+            let report = check(&history);
+            assert!(report.is_empty(), "{levels:?}, {shape:?}, seed {seed}: {report}");
+        });
+        4 * 300
+    });
 }
 
 fn judge(case: &Case) {

@@ -1,0 +1,140 @@
+//! The books of a bank: accounts in two tables, and a ledger that has every transfer.
+//!
+//! A transfer changes some accounts and is noted in the ledger by one transaction. So at any time, for any reader, each
+//! account holds what it was opened with and what the ledger says of it since, and the bank has as much money as ever.
+
+use std::collections::BTreeMap;
+
+use windfall::{Database, IndexOptions, Result, Table, TableOptions, Transaction, TransactionOptions};
+
+pub const ACCOUNTS: u16 = 24;
+/// What each account was opened with.
+const OPENING: i64 = 1000;
+/// The even accounts, the odd ones, and the ledger.
+const TABLES: [&str; 3] = ["north", "south", "ledger"];
+/// An index of the accounts by what they hold: each transfer moves its entries.
+const INDEX: &str = "amount";
+
+/// What is moved, account by account: nothing in sum.
+pub type Moves = Vec<(u16, i64)>;
+
+/// The transfers of the ledger by their numbers.
+pub type Ledger = BTreeMap<u64, Moves>;
+
+/// The tables of the bank.
+pub struct Books {
+    accounts: [Table; 2],
+    ledger: Table,
+}
+
+impl Books {
+    /// Opens the bank, where there is none yet.
+    pub fn found(db: &Database) -> Result<()> {
+        if db.table(TABLES[2]).is_ok() {
+            return Ok(());
+        }
+        // An earlier foundation may have been cut short: the ledger comes last.
+        for name in &TABLES[..2] {
+            if db.table(name).is_ok() {
+                db.drop_table(name)?;
+            }
+            let options = TableOptions::default().index(INDEX, IndexOptions::on_value(0..8));
+            let table = db.create_table(name, options)?;
+            let trx = db.begin(TransactionOptions::default());
+            for account in (0..ACCOUNTS).filter(|account| TABLES[usize::from(account % 2)] == *name) {
+                table.within(&trx).insert(&account.to_be_bytes(), &value_of(OPENING, 0))?;
+            }
+            trx.commit()?;
+        }
+        db.create_table(TABLES[2], TableOptions::default()).map(drop)
+    }
+
+    pub fn of(db: &Database) -> Result<Self> {
+        Ok(Self { accounts: [db.table(TABLES[0])?, db.table(TABLES[1])?], ledger: db.table(TABLES[2])? })
+    }
+
+    pub fn within(&self, trx: &Transaction) -> Self {
+        Self {
+            accounts: self.accounts.each_ref().map(|table| table.within(trx)),
+            ledger: self.ledger.within(trx),
+        }
+    }
+
+    /// Changes an account. What is drawn may be negative.
+    pub fn add(&self, account: u16, amount: i64, stamp: u64) -> Result<()> {
+        let (table, key) = (&self.accounts[usize::from(account % 2)], account.to_be_bytes());
+        let held =
+            amount_of(&table.get_for_update(&key)?.expect("an account that is there from the beginning on"));
+        table.put(&key, &value_of(held + amount, stamp))
+    }
+
+    /// Writes a transfer into the ledger.
+    pub fn enter(&self, number: u64, moves: &Moves) -> Result<()> {
+        self.ledger.insert(&number.to_be_bytes(), &written(moves))
+    }
+}
+
+/// Reads all books as they are at one time. Whatever else goes on, they have to agree.
+pub fn audit(db: &Database) -> Result<Ledger> {
+    let view = db.begin(TransactionOptions::default().read_only().consistent_snapshot());
+    let books = Books::of(db)?.within(&view);
+    let mut held = BTreeMap::new();
+    for table in &books.accounts {
+        for row in table.rows()? {
+            let (key, value) = row?;
+            held.insert(u16::from_be_bytes(key.try_into().expect("an account")), amount_of(&value));
+        }
+    }
+    let mut by_index = BTreeMap::new();
+    for table in &books.accounts {
+        for row in table.index(INDEX)?.range::<&[u8]>(..)? {
+            let row = row?;
+            by_index
+                .insert(u16::from_be_bytes(row.key.try_into().expect("an account")), amount_of(&row.value));
+        }
+    }
+    assert_eq!(held, by_index, "accounts, and by the index");
+    let mut ledger = Ledger::new();
+    let mut wanted: BTreeMap<_, _> = (0..ACCOUNTS).map(|account| (account, OPENING)).collect();
+    for row in books.ledger.rows()? {
+        let (number, moves) = row?;
+        let moves = read(&moves);
+        for (account, amount) in &moves {
+            *wanted.get_mut(account).expect("an account") += amount;
+        }
+        ledger.insert(u64::from_be_bytes(number.try_into().expect("a number")), moves);
+    }
+    assert_eq!(held, wanted, "accounts, and what the ledger says of them; {} transfers", ledger.len());
+    assert_eq!(held.values().sum::<i64>(), OPENING * i64::from(ACCOUNTS), "money in all");
+    Ok(ledger)
+}
+
+/// Amounts in the order of their bytes; and behind them something that is long now and then.
+fn value_of(amount: i64, stamp: u64) -> Vec<u8> {
+    let mut value = (amount.cast_unsigned() ^ 1 << 63).to_be_bytes().to_vec();
+    let length = if stamp % 7 == 3 { 3000 } else { 40 + stamp % 200 };
+    value.resize(8 + length as usize, stamp as u8);
+    value
+}
+
+fn amount_of(value: &[u8]) -> i64 {
+    (u64::from_be_bytes(value[..8].try_into().expect("an amount")) ^ 1 << 63).cast_signed()
+}
+
+fn written(moves: &Moves) -> Vec<u8> {
+    moves
+        .iter()
+        .flat_map(|(account, amount)| account.to_be_bytes().into_iter().chain(amount.to_be_bytes()))
+        .collect()
+}
+
+fn read(bytes: &[u8]) -> Moves {
+    let one = |bytes: &[u8]| {
+        let (account, amount) = bytes.split_at(2);
+        (
+            u16::from_be_bytes(account.try_into().expect("an account")),
+            i64::from_be_bytes(amount.try_into().expect("an amount")),
+        )
+    };
+    bytes.chunks_exact(10).map(one).collect()
+}
