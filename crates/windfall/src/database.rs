@@ -459,6 +459,7 @@ impl Database {
             pool_clean: frames.saturating_sub(used),
             pool_bookkeeping_bytes: frames * engine.pool.bookkeeping_per_frame() as u64,
             pool_reads: counters.reads.load(Relaxed),
+            pool_reads_ahead: counters.reads_ahead.load(Relaxed),
             pool_writes: counters.writes.load(Relaxed),
             pool_foreground_writes: counters.foreground_writes.load(Relaxed),
             pool_evictions: counters.evictions.load(Relaxed),

@@ -43,6 +43,7 @@ metrics! {
     pool_clean gauge "Frames with a page that is as it is on disk.",
     pool_bookkeeping_bytes gauge "What the pool's own bookkeeping takes at most.",
     pool_reads counter "Pages read from data files.",
+    pool_reads_ahead counter "Those of them that were read ahead of their use.",
     pool_writes counter "Pages written to data files.",
     pool_foreground_writes counter "Pages that no background worker wrote: checkpoints that were asked for, closing.",
     pool_evictions counter "Pages of live tables evicted.",

@@ -38,7 +38,7 @@ pub(crate) mod test_pool;
 use arena::{Arena, FrameNo};
 pub use doublewrite::Doublewrite;
 use frame::{DIRTY, UNPROVEN};
-pub use read_ahead::PAGES as READ_AHEAD;
+pub use read_ahead::{PAGES as READ_AHEAD, ReadAhead};
 pub use replace::on_kept_frames;
 pub use space::{Durability, FileState, Space};
 
@@ -122,6 +122,8 @@ pub struct BufferPool {
 pub struct Counters {
     /// Pages read from disk.
     pub reads: AtomicU64,
+    /// Those of them that were read ahead of their use.
+    pub reads_ahead: AtomicU64,
     /// Pages written to data files.
     pub writes: AtomicU64,
     /// Those of them that no background worker wrote.

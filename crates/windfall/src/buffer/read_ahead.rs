@@ -1,6 +1,6 @@
 //! Reading many pages at once.
 //!
-//! **Purpose.** Recovery knows which pages it needs next; asking for them in one batch keeps the disk busy.
+//! **Purpose.** Recovery and purge know which pages they need next; asking for them in one batch keeps the disk busy.
 //!
 //! **Invariants.** As for a single read: a page is latched exclusively from its entry into the page table until its
 //! content is verified. A page whose read fails is taken out again, and whoever needs it reads it itself and is told.
@@ -9,7 +9,7 @@
 
 use super::{BufferPool, ExclusivePage, FileState, Space, doublewrite::words, frame::UNPROVEN};
 use crate::{
-    disk::{Action, FileName, IoBuffer, Queue, Request},
+    disk::{Action, Disk, FileName, IoBuffer, Queue, Request},
     error::Result,
     ids::{PageId, PageNo},
     page::{Access, Page},
@@ -19,12 +19,31 @@ use crate::{
 /// The most pages in one batch: a small pool is not flooded.
 pub const PAGES: usize = 64;
 
+/// What reads ahead: a queue, and the memory that reads went into before. It is as much as one batch takes.
+pub struct ReadAhead {
+    queue: Box<dyn Queue>,
+    spare: Vec<IoBuffer>,
+}
+
+impl core::fmt::Debug for ReadAhead {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "ReadAhead({} spare buffers)", self.spare.len())
+    }
+}
+
+impl ReadAhead {
+    /// For pages of this disk.
+    pub fn new(disk: &dyn Disk) -> Self {
+        Self { queue: disk.queue(), spare: Vec::new() }
+    }
+}
+
 impl BufferPool {
     /// Reads those of the pages that are not in the pool, at most [`PAGES`] and at most an eighth of the pool.
     ///
     /// # Errors
     /// When the database is poisoned, or no frame is to be had. A page that cannot be read is not an error here.
-    pub fn read_ahead(&self, queue: &mut dyn Queue, wanted: &[(Arc<Space>, PageNo)]) -> Result<()> {
+    pub fn read_ahead(&self, ahead: &mut ReadAhead, wanted: &[(Arc<Space>, PageNo)]) -> Result<()> {
         let most = PAGES.min(self.limit.load(Relaxed) as usize / 8);
         let mut under_way: Vec<Option<(&Arc<Space>, ExclusivePage<'_>)>> = Vec::new();
         let mut requests = Vec::new();
@@ -51,13 +70,13 @@ impl BufferPool {
                 file: FileName::Data(id.space),
                 offset: self.offset(*page),
                 action: Action::Read,
-                buffer: IoBuffer::new(self.page_size),
+                buffer: ahead.spare.pop().unwrap_or_else(|| IoBuffer::new(self.page_size)),
             });
             under_way.push(Some((space, latched)));
         }
-        queue.submit(requests);
-        while queue.pending() > 0 {
-            for done in queue.complete(true) {
+        ahead.queue.submit(requests);
+        while ahead.queue.pending() > 0 {
+            for done in ahead.queue.complete(true) {
                 let Some((space, latched)) = under_way[done.token as usize].take() else { continue };
                 let id = latched.id();
                 let bytes = words(done.buffer.bytes());
@@ -65,9 +84,12 @@ impl BufferPool {
                 if done.result.is_ok() && self.verify(id, content).is_ok() {
                     latched.page().copy_from(content);
                     self.arena.frame(latched.frame).set(UNPROVEN);
+                    self.counters.reads.fetch_add(1, Relaxed);
+                    self.counters.reads_ahead.fetch_add(1, Relaxed);
                 } else {
                     self.abandon(space, id.page, latched.hand_over());
                 }
+                ahead.spare.push(done.buffer);
             }
         }
         Ok(())

@@ -388,15 +388,18 @@ impl Transactions {
         while left.records > 0 && state.deferred.len() < DEFERRED_MOST {
             let end = stream.end();
             let slice = state.at / stream.slice_bytes();
-            if looked_at.replace(slice) != Some(slice) && state.pass_over(stream, horizon, slice) {
-                continue;
+            if looked_at.replace(slice) != Some(slice) {
+                if state.pass_over(stream, horizon, slice) {
+                    continue;
+                }
+                stream.read_ahead(state.at, &mut self.ahead.lock())?;
             }
-            let Some(at) = stream.next_record(state.at)? else {
+            let Some((at, stored)) = stream.next_record(state.at)? else {
                 state.at = state.at.max(end);
                 break;
             };
             left.records -= 1;
-            let Some(stored) = stream.record(at)? else {
+            let Some(stored) = stored else {
                 // The slice that it ends in was dropped: it was purged before.
                 state.at = (at / stream.slice_bytes() + 1) * stream.slice_bytes();
                 continue;
@@ -542,23 +545,26 @@ impl Stream {
 
 /// Removes an entry that is marked as deleted by this version, once the chain of its value is gone. Says whether it is.
 fn remove(tree: &Tree, version: EntryHeader, key: &[u8], pages: &mut usize) -> Result<bool> {
-    let is_it = |header: Option<EntryHeader>| {
-        header.filter(|header| header.is_deleted() && carries(Some(*header), version))
-    };
-    let mut value = Vec::new();
-    let Some(header) = is_it(tree.get_into(key, &mut value)?) else { return Ok(true) };
-    if !chains::free_of(tree, header, &value, pages)? {
-        return Ok(false);
+    let is_it = |header: &EntryHeader| header.is_deleted() && carries(Some(*header), version);
+    let mut chain_is_gone = false;
+    loop {
+        let mut mtr = Mtr::begin(tree.store())?;
+        let located = tree.seek_for_change(&mut mtr, key, None)?;
+        let Some(header) = located.header().filter(is_it) else { return Ok(true) };
+        if !header.is_overflow() || chain_is_gone {
+            let small = located.remove(&mut mtr);
+            mtr.commit()?;
+            if small {
+                merge(tree, key);
+            }
+            return Ok(true);
+        }
+        drop(mtr);
+        let mut value = Vec::new();
+        let Some(header) = tree.get_into(key, &mut value)?.filter(is_it) else { return Ok(true) };
+        if !chains::free_of(tree, header, &value, pages)? {
+            return Ok(false);
+        }
+        chain_is_gone = true;
     }
-    let mut mtr = Mtr::begin(tree.store())?;
-    let located = tree.seek_for_change(&mut mtr, key, None)?;
-    if is_it(located.header()).is_none() {
-        return Ok(true);
-    }
-    let small = located.remove(&mut mtr);
-    mtr.commit()?;
-    if small {
-        merge(tree, key);
-    }
-    Ok(true)
 }

@@ -262,10 +262,9 @@ impl Transactions {
     fn look(&self, search: &mut Search) -> Result<bool> {
         let stream = self.streams.get(search.stream.into());
         for _ in 0..LOOKS_A_STEP {
-            let Some(at) = stream.next_record(search.at)?.filter(|at| *at < search.end) else {
-                return Ok(true);
-            };
-            let Some(stored) = stream.record(at)? else {
+            let next = stream.next_record(search.at)?.filter(|(at, _)| *at < search.end);
+            let Some((at, stored)) = next else { return Ok(true) };
+            let Some(stored) = stored else {
                 // The slice that it ends in was dropped: it was purged before.
                 search.at = (at / stream.slice_bytes() + 1) * stream.slice_bytes();
                 continue;

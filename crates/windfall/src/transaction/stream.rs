@@ -31,7 +31,7 @@ use std::collections::BTreeMap;
 
 use super::{ids::Ids, undo_record::UndoRecord};
 use crate::{
-    buffer::{BufferPool, Durability, Space},
+    buffer::{BufferPool, Durability, ReadAhead, SharedPage, Space},
     error::{CorruptError, Error, Owner, Result},
     ids::{Lsn, PageNo, SpaceId, TrxId, UndoPos},
     log::Record,
@@ -285,43 +285,31 @@ impl Stream {
         )
     }
 
-    /// Appends bytes of the stream to `out`. `false` when a slice of them is gone.
-    fn read(&self, mut at: u64, length: usize, out: &mut Vec<u8>) -> Result<bool> {
-        let mut left = length;
-        while left > 0 {
-            let (slice, page, offset) = self.locate(at);
-            let Some(space) = self.space(slice) else { return Ok(false) };
-            let shared = self.ground.pool.share(&space, page, Access::Scan)?;
-            let used = shared.page().u16(USED) as usize;
-            let n = left.min(self.page_bytes() as usize - offset);
-            if shared.page().page_type() != PageType::Undo as u8 || offset + n > used {
-                return Err(self.damaged(at, "a record is cut short"));
-            }
-            shared.page().append_to(DATA + offset, n, out);
-            at += n as u64;
-            left -= n;
-        }
-        Ok(true)
-    }
-
     /// The record at a position. `None` when a slice of it is gone: it was purged.
     ///
     /// # Errors
     /// Damage, I/O.
     pub(super) fn record(&self, at: u64) -> Result<Option<Stored>> {
-        let mut head = Vec::with_capacity(HEAD);
-        if !self.read(at, HEAD, &mut head)? {
+        self.record_from(Reader { stream: self, at, page: None })
+    }
+
+    fn record_from(&self, mut reader: Reader<'_>) -> Result<Option<Stored>> {
+        let at = reader.at;
+        let mut bytes = Vec::new();
+        if !reader.read(HEAD, &mut bytes)? {
             return Ok(None);
         }
-        let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        let length = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize;
+        let taken_back = bytes[4] == TAKEN_BACK;
         if !(HEAD..=LONGEST).contains(&length) {
             return Err(self.damaged(at, "a record has no sensible length"));
         }
-        let mut bytes = Vec::with_capacity(length - HEAD);
-        if !self.read(at + HEAD as u64, length - HEAD, &mut bytes)? {
+        bytes.clear();
+        bytes.reserve_exact(length - HEAD);
+        if !reader.read(length - HEAD, &mut bytes)? {
             return Ok(None);
         }
-        Ok(Some(Stored { taken_back: head[4] == TAKEN_BACK, bytes, next: at + length as u64 }))
+        Ok(Some(Stored { taken_back, bytes, next: at + length as u64 }))
     }
 
     /// Decodes a record that was read at a position.
@@ -340,12 +328,13 @@ impl Stream {
         UndoRecord::trx_of(&stored.bytes).map_err(|what| self.damaged(at, what))
     }
 
-    /// The first record at or behind a position, which is where a record ends, or the beginning of a slice. Passes over
-    /// slices that are gone. `None` at the end.
+    /// The first record at or behind a position, which is where a record ends, or the beginning of a slice, and where it
+    /// begins. Passes over slices that are gone; of a record itself one may be, too ([`Stream::record`]). `None` at the
+    /// end.
     ///
     /// # Errors
     /// Damage, I/O.
-    pub(super) fn next_record(&self, mut at: u64) -> Result<Option<u64>> {
+    pub(super) fn next_record(&self, mut at: u64) -> Result<Option<(u64, Option<Stored>)>> {
         loop {
             if at >= self.end() {
                 return Ok(None);
@@ -353,18 +342,36 @@ impl Stream {
             let (slice, page, offset) = self.locate(at);
             let found = self.slices.lock().range(slice..).next().map(|(n, space)| (*n, space.clone()));
             let Some((existing, space)) = found else { return Ok(None) };
-            let begins = at.is_multiple_of(self.slice_bytes()) || existing != slice;
-            let there = if begins {
-                self.first_record(existing, &space)?
+            if at.is_multiple_of(self.slice_bytes()) || existing != slice {
+                if let Some(first) = self.first_record(existing, &space)? {
+                    return if first < self.end() {
+                        Ok(Some((first, self.record(first)?)))
+                    } else {
+                        Ok(None)
+                    };
+                }
             } else {
-                let shared = self.ground.pool.share(&space, page, Access::Scan)?;
-                (offset < shared.page().u16(USED) as usize).then_some(at)
-            };
-            match there {
-                Some(at) => return Ok((at < self.end()).then_some(at)),
-                None => at = (existing + 1) * self.slice_bytes(),
+                let page = self.ground.pool.share(&space, page, Access::Scan)?;
+                if offset < page.page().u16(USED) as usize {
+                    let reader = Reader { stream: self, at, page: Some(page) };
+                    return Ok(Some((at, self.record_from(reader)?)));
+                }
             }
+            at = (existing + 1) * self.slice_bytes();
         }
+    }
+
+    /// Reads what follows this position in its slice, as far as it is not in the pool: who reads it all waits once.
+    ///
+    /// # Errors
+    /// As [`BufferPool::read_ahead`].
+    pub(super) fn read_ahead(&self, at: u64, ahead: &mut ReadAhead) -> Result<()> {
+        let (slice, first, _) = self.locate(at);
+        let Some(space) = self.space(slice) else { return Ok(()) };
+        let written = self.end().saturating_sub(slice * self.slice_bytes()).min(self.slice_bytes());
+        let pages = written.div_ceil(self.page_bytes()) as u32;
+        let wanted: Vec<_> = (first.0..pages).map(|page| (space.clone(), PageNo(page))).collect();
+        self.ground.pool.read_ahead(ahead, &wanted)
     }
 
     fn first_record(&self, slice: u64, space: &Arc<Space>) -> Result<Option<u64>> {
@@ -460,6 +467,42 @@ impl Stream {
         self.ground.system.change(&mut mtr, &mut [record])?;
         mtr.commit()?;
         Ok(())
+    }
+}
+
+/// Reads on from a position, and keeps the page that it stands in.
+struct Reader<'s> {
+    stream: &'s Stream,
+    at: u64,
+    page: Option<SharedPage<'s>>,
+}
+
+impl Reader<'_> {
+    /// Appends so many bytes of the stream to `out`. `false` when a slice of them is gone.
+    fn read(&mut self, length: usize, out: &mut Vec<u8>) -> Result<bool> {
+        let stream = self.stream;
+        let mut left = length;
+        while left > 0 {
+            let (slice, page, offset) = stream.locate(self.at);
+            let shared = if let Some(page) = &self.page {
+                page
+            } else {
+                let Some(space) = stream.space(slice) else { return Ok(false) };
+                self.page.insert(stream.ground.pool.share(&space, page, Access::Scan)?)
+            };
+            let used = shared.page().u16(USED) as usize;
+            let n = left.min(stream.page_bytes() as usize - offset);
+            if shared.page().page_type() != PageType::Undo as u8 || offset + n > used {
+                return Err(stream.damaged(self.at, "a record is cut short"));
+            }
+            shared.page().append_to(DATA + offset, n, out);
+            self.at += n as u64;
+            left -= n;
+            if offset + n == stream.page_bytes() as usize {
+                self.page = None;
+            }
+        }
+        Ok(true)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Purge shrinks trees and drops slices, and leaves alone what someone needs.
 
 use super::{
-    super::{Sight, Trx},
+    super::{Sight, Trx, stream::PAGES},
     Base, Mode, Rows, Setup, Value, change,
 };
 use crate::{
@@ -11,6 +11,7 @@ use crate::{
     ids::TrxId,
     sync::{
         Arc,
+        atomic::Ordering::Relaxed,
         work::{self, Work},
     },
     tablespace,
@@ -107,6 +108,27 @@ fn slices_with_nothing_to_purge_go_unread() {
     assert_eq!(base.slices(), 1);
     assert!(steps <= 3, "{steps} steps for {kept} slices");
     base.compare_purged(&model).unwrap();
+}
+
+/// Undo that has left the pool comes back slice by slice, and not page by page.
+#[test]
+fn undo_is_read_ahead() {
+    let disk = SimulatedDisk::new(1);
+    let mut model = Rows::new();
+    let slices = {
+        let base = base(&disk);
+        churn(&base, &mut model, 6);
+        base.sync().unwrap();
+        base.checkpointer.checkpoint_all(true).unwrap();
+        base.slices()
+    };
+    assert!(slices > 2, "{slices} slices");
+    let base = base(&disk);
+    let read_ahead = || base.pool.counters.reads_ahead.load(Relaxed);
+    let before = read_ahead();
+    base.compare_purged(&model).unwrap();
+    let (ahead, undo) = (read_ahead() - before, (slices as u64 - 1) * PAGES);
+    assert!(ahead >= undo - 2, "{ahead} of {undo} pages of undo were read ahead");
 }
 
 /// A transaction that was left behind finds its way through slices that nobody else needs.
