@@ -21,6 +21,7 @@ use crate::{
     engine::Engine,
     env::{Env, RealEnv},
     error::{Result, UsageError},
+    ids::TrxId,
     log::FlushLog,
     metrics::Metrics,
     options::Options,
@@ -236,6 +237,16 @@ impl Database {
     /// Everybody who waits for a lock, and for whom.
     pub fn lock_waits(&self) -> Vec<Waiting> {
         self.engine.transactions.row_locks().waits()
+    }
+
+    /// Ends the wait of a transaction or statement for a lock, by the number that [`Database::lock_waits`] and
+    /// [`Transaction::id`] give: its call ends with [`LockError::Interrupted`], and the transaction has what it had. One
+    /// that does not wait is interrupted at its next wait, so that nothing is lost if it was just about to. `false` when
+    /// nobody has this number.
+    ///
+    /// [`LockError::Interrupted`]: crate::error::LockError::Interrupted
+    pub fn interrupt(&self, trx: u64) -> bool {
+        self.engine.transactions.interrupt(TrxId(trx))
     }
 
     /// The deadlock that was broken last: who waited for whom, and who had to give way.
@@ -492,6 +503,7 @@ impl Database {
             lock_waits: locks.waits,
             lock_wait_time: micros(locks.wait_time),
             lock_longest_wait: micros(locks.longest_wait),
+            lock_wait_classes: locks.wait_classes,
             lock_timeouts: locks.timeouts,
             deadlocks: locks.deadlocks,
             undo_slices,

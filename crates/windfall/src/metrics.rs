@@ -4,9 +4,11 @@
 //!
 //! **Invariants.** Counters only grow while the database is open; taking the numbers disturbs nobody.
 //!
-//! **May touch.** Nothing.
+//! **May touch.** `transaction::locks` for the number of classes.
 
 use core::fmt::Write;
+
+use crate::transaction::locks::WAIT_CLASSES;
 
 macro_rules! metrics {
     ($($name:ident $kind:ident $doc:literal,)*) => {
@@ -15,6 +17,9 @@ macro_rules! metrics {
         #[non_exhaustive]
         pub struct Metrics {
             $(#[doc = $doc] pub $name: u64,)*
+            /// How many of the waits for a lock that have ended took how long: class 0 less than a microsecond, class
+            /// `n` less than two to the `n`, and not less than the class before; the last one all that is longer.
+            pub lock_wait_classes: [u64; WAIT_CLASSES],
         }
 
         impl Metrics {
@@ -28,6 +33,7 @@ macro_rules! metrics {
                     let name = format!("windfall_{}{total}", stringify!($name));
                     let _ = write!(text, "# HELP {name} {}\n# TYPE {name} {kind}\n{name} {}\n", $doc, self.$name);
                 )*
+                self.add_histogram(&mut text);
                 text
             }
         }
@@ -87,6 +93,28 @@ metrics! {
                         table that was truncated or lost an index; not for one that is gone.",
 }
 
+impl Metrics {
+    /// The waits for locks by what they took: every other class has a bucket.
+    fn add_histogram(&self, text: &mut String) {
+        let name = "windfall_lock_wait_duration_seconds";
+        let _ = write!(text, "# HELP {name} How long calls waited for a lock.\n# TYPE {name} histogram\n");
+        let mut waits = 0;
+        for (n, class) in self.lock_wait_classes[..WAIT_CLASSES - 1].iter().enumerate() {
+            waits += class;
+            if n % 2 == 0 {
+                let seconds = (1_u64 << n) as f64 / 1e6;
+                let _ = writeln!(text, "{name}_bucket{{le=\"{seconds}\"}} {waits}");
+            }
+        }
+        waits += self.lock_wait_classes[WAIT_CLASSES - 1];
+        let _ = write!(
+            text,
+            "{name}_bucket{{le=\"+Inf\"}} {waits}\n{name}_sum {}\n{name}_count {waits}\n",
+            self.lock_wait_time as f64 / 1e6
+        );
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,6 +124,25 @@ mod tests {
         let text = Metrics { log_syncs: 42, ..Metrics::default() }.to_prometheus();
         assert!(text.contains("# TYPE windfall_log_syncs_total counter\nwindfall_log_syncs_total 42\n"));
         assert!(text.contains("# TYPE windfall_tables gauge\nwindfall_tables 0\n"));
-        assert!(text.lines().count().is_multiple_of(3));
+        let (numbers, _) = text.split_once("# HELP windfall_lock_wait_duration_seconds").unwrap();
+        assert!(numbers.lines().count().is_multiple_of(3));
+    }
+
+    #[test]
+    fn the_histogram_counts_what_took_no_longer() {
+        let mut metrics = Metrics { lock_wait_time: 2_500_000, ..Metrics::default() };
+        for (class, waits) in [(0, 1), (1, 2), (2, 4), (21, 8), (31, 16)] {
+            metrics.lock_wait_classes[class] = waits;
+        }
+        let text = metrics.to_prometheus();
+        let value = |name: &str| {
+            let line = text
+                .lines()
+                .find_map(|line| line.strip_prefix(&format!("windfall_lock_wait_duration_seconds{name} ")));
+            line.unwrap_or_else(|| panic!("{name} is not in {text}")).to_owned()
+        };
+        let bucket = |bound: &str| value(&format!("_bucket{{le=\"{bound}\"}}"));
+        assert_eq!(["0.000001", "0.000004", "1.048576", "4.194304"].map(bucket), ["1", "7", "7", "15"]);
+        assert_eq!([bucket("+Inf"), value("_count"), value("_sum")], ["31", "31", "2.5"]);
     }
 }

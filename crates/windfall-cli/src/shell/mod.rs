@@ -191,6 +191,7 @@ impl Shell<'_> {
                 Err(why) => return self.tell(seat, self.line, Err(why)),
             },
             Statement::Show(what) => Ok(self.show(what)),
+            Statement::Interrupt(name) => self.interrupt(&name),
             Statement::Session(name) => self.go_to(&name).map_err(|failure| failure.to_string()),
             Statement::Wait => {
                 while self.sessions.are_busy() && !self.is_over() {
@@ -221,6 +222,19 @@ impl Shell<'_> {
             Show::Status => show::status(self.db),
             Show::Sessions => self.sessions.listing(),
         }
+    }
+
+    fn interrupt(&mut self, name: &str) -> std::result::Result<Answer, String> {
+        let waits = self.db.lock_waits();
+        self.sessions.look(&waits);
+        let wait = waits.iter().find(|wait| self.sessions.owner(wait.trx).as_deref() == Some(name));
+        if wait.is_some_and(|wait| self.db.interrupt(wait.trx.0)) {
+            return Ok(Answer::said(
+                format!("session {name} is interrupted"),
+                json!({ "interrupted": name }),
+            ));
+        }
+        Err(format!("there is no session {name} that waits for a lock: `waits` lists who does"))
     }
 
     fn go_to(&mut self, name: &str) -> Result<Answer> {

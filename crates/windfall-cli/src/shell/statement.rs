@@ -20,6 +20,8 @@ pub enum Statement {
     Work(Work),
     /// Something to be shown.
     Show(Show),
+    /// End the wait of the session of this name.
+    Interrupt(String),
     /// Go to the session of this name.
     Session(String),
     /// Wait until no statement is under way.
@@ -169,6 +171,7 @@ pub const FORMS: &[Form] = &[
     form("tables", "", "lists the tables"),
     form("locks", "", "lists the locks that are held, but those of changed rows that nobody waits for"),
     form("waits", "", "lists who waits for a lock, and for whom"),
+    form("interrupt", "NAME", "ends the wait of a session's statement for a lock"),
     form("deadlock", "", "tells the deadlock that was broken last"),
     form("prepared", "", "lists the transactions that are prepared"),
     form("status", "", "tells how many transactions, locks, waits and deadlocks there are and were"),
@@ -222,6 +225,7 @@ pub fn parse(line: &str) -> Result<Option<Statement>, String> {
         "prepared" => Statement::Show(Show::Prepared),
         "status" => Statement::Show(Show::Status),
         "sessions" => Statement::Show(Show::Sessions),
+        "interrupt" => Statement::Interrupt(rest.name("name of a session")?),
         "session" => Statement::Session(rest.name("name of a session")?),
         "wait" => Statement::Wait,
         "help" => Statement::Help(rest.next().map(Form::find).transpose()?),

@@ -228,6 +228,39 @@ fn a_deadlock_ends_one_transaction_and_says_so() {
 }
 
 #[test]
+fn a_wait_is_interrupted() {
+    let place = people();
+    let told = place.feed(
+        &["shell", "--keep-going"],
+        "begin\nput people ada 1\nsession b\nbegin\nput people bob 2\nput people ada 2\nsession main\ninterrupt b\nwait\n\
+         interrupt b\ninterrupt\nsession b\ncommit\n",
+    );
+    assert_eq!(told.code, 1, "{}", told.err);
+    let err: Vec<&str> = told.err.lines().collect();
+    assert_eq!(err.len(), 3, "{}", told.err);
+    assert!(
+        err[0].starts_with("windfall: line 6: session b: the wait for a lock was interrupted"),
+        "{}",
+        told.err
+    );
+    assert!(
+        err[1].ends_with("there is no session b that waits for a lock: `waits` lists who does"),
+        "{}",
+        told.err
+    );
+    assert!(
+        err[2].ends_with("the name of a session is missing: the form is `interrupt NAME`"),
+        "{}",
+        told.err
+    );
+    assert!(
+        told.out.contains("session b is interrupted\n") && told.out.contains("b: committed\n"),
+        "{}",
+        told.out
+    );
+}
+
+#[test]
 fn a_part_of_a_transaction_is_taken_back() {
     let place = people();
     place.says(

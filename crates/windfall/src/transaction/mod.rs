@@ -267,6 +267,18 @@ impl Transactions {
         Ok(lock)
     }
 
+    /// Ends the wait of a transaction for a lock, or its next one if it does not wait; of a statement only the wait that
+    /// is under way. Says whether there is one of this number.
+    pub fn interrupt(&self, trx: TrxId) -> bool {
+        match self.active.locker(trx, &self.row_locks) {
+            Some(locker) => {
+                self.row_locks.interrupt(&locker);
+                true
+            }
+            None => self.row_locks.interrupt_wait(trx),
+        }
+    }
+
     /// Undo slices dropped since the database was opened.
     pub fn slices_dropped(&self) -> u64 {
         self.slices_dropped.load(Relaxed)

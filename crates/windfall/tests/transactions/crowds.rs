@@ -142,6 +142,48 @@ fn a_wait_ends_when_its_time_has_come_and_the_transaction_goes_on() {
     assert_eq!(table.rows().unwrap().count(), 2);
 }
 
+/// Whoever waits can be told to stop: a transaction, a call of its own, a statement. What it had it keeps.
+#[test]
+fn a_wait_is_interrupted_from_another_thread() {
+    let interrupted = |done: windfall::Result<()>| {
+        assert!(matches!(done, Err(Error::Lock(LockError::Interrupted))), "{done:?}");
+    };
+    let db = database();
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    let holder = begin(&db, Isolation::RepeatableRead);
+    table.within(&holder).put(b"row", b"1").unwrap();
+    let waiter = begin(&db, Isolation::RepeatableRead);
+    let within = table.within(&waiter);
+    within.put(b"mine", b"2").unwrap();
+    let calls: [&(dyn Fn() -> windfall::Result<()> + Sync); 3] =
+        [&|| within.get_for_update(b"row").map(drop), &|| table.delete(b"row").map(drop), &|| {
+            db.drop_table("t").map(drop)
+        }];
+    for call in calls {
+        thread::scope(|scope| {
+            let waits = scope.spawn(call);
+            while db.lock_waits().is_empty() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            assert!(db.interrupt(db.lock_waits()[0].trx.0));
+            interrupted(waits.join().unwrap());
+        });
+    }
+    // Before it waits, and once.
+    let number = waiter.id().unwrap();
+    assert!(db.interrupt(number));
+    within.put(b"another", b"2").unwrap();
+    interrupted(within.put(b"row", b"2").map(drop));
+    holder.commit().unwrap();
+    within.put(b"row", b"2").unwrap();
+    waiter.commit().unwrap();
+    assert!(!db.interrupt(number), "it has ended");
+    assert_eq!(table.rows().unwrap().count(), 3);
+    let metrics = db.metrics();
+    assert_eq!(metrics.lock_wait_classes.iter().sum::<u64>(), metrics.lock_waits);
+    assert_eq!(metrics.lock_waits, 3);
+}
+
 #[test]
 fn a_call_from_within_a_source_waits_for_no_lock() {
     struct Source<'a>(&'a Database, &'a Table);

@@ -225,6 +225,11 @@ impl Locks {
         self.step(|table| table.interrupt(locker));
     }
 
+    /// Ends the wait of whoever waits under this number with [`LockError::Interrupted`]. `false` when nobody does.
+    pub fn interrupt_wait(&self, trx: TrxId) -> bool {
+        self.step(|table| table.interrupt_wait(trx))
+    }
+
     /// A tablespace was dropped: its locks on rows and ranges are forgotten, and who waits in it is told
     /// [`LockError::Gone`]. Who holds the lock of its table keeps that until he ends. What it takes goes with the
     /// transactions that there are, not with their locks.

@@ -176,9 +176,14 @@ impl Table {
 
     /// Ends the present wait of a transaction, or its next one.
     pub fn interrupt(&mut self, locker: &Locker) {
-        if !self.stop(locker.id(), LockError::Interrupted) {
+        if !self.interrupt_wait(locker.id()) {
             locker.interrupt_next();
         }
+    }
+
+    /// Ends the present wait of a transaction or statement, if there is any.
+    pub fn interrupt_wait(&mut self, trx: TrxId) -> bool {
+        self.stop(trx, LockError::Interrupted)
     }
 
     /// Forgets the locks on rows and ranges of a tablespace.
