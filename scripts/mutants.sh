@@ -77,7 +77,8 @@ read -r quick_timeout all_timeout <"$out/baseline"
 say "a change may take $quick_timeout s with the quick tests, $all_timeout s with all"
 total=$(mutants --list | wc -l)
 
-# judge NUMBER TIMEOUT "SKIPPED..." TESTS...: one change, by these tests. Says caught, missed, timeout or unviable.
+# judge NUMBER TIMEOUT "SKIPPED..." TESTS...: one change, by these tests. Says caught, missed, timeout or unviable. What is
+# not linked is no fault of the change: what a build that was killed has left is thrown away, and it is made once more.
 judge() {
     local number=$1 timeout=$2 skipped
     read -r -a skipped <<<"$3"
@@ -89,10 +90,15 @@ judge() {
         -- -- -Z unstable-options --fail-fast "${skipped[@]/#/--skip=}" >"$out/log" 2>&1 </dev/null || true
     local verdict
     for verdict in caught missed timeout unviable; do
-        if [[ -s $out/run/mutants.out/$verdict.txt ]]; then
-            echo "$verdict"
+        [[ -s $out/run/mutants.out/$verdict.txt ]] || continue
+        if [[ $verdict == unviable && -d $CARGO_TARGET_DIR/mutants/incremental ]] &&
+            grep -q 'linking with .* failed' -r "$out/run/mutants.out/log"; then
+            rm -rf "$CARGO_TARGET_DIR/mutants/incremental"
+            judge "$number" "$timeout" "${skipped[*]}" "$@"
             return
         fi
+        echo "$verdict"
+        return
     done
     cat "$out/log" >&2
     return 1

@@ -31,6 +31,7 @@ use crate::{
     table::Table,
     transact::{Transaction, TransactionOptions},
     transaction::{
+        listing::{TransactionInfo, ViewInfo},
         locks::{Deadlock, HeldLock, Waiting},
         prepared::PreparedTransaction,
     },
@@ -228,6 +229,17 @@ impl Database {
         self.engine.log.sync_to(self.engine.log.end())
     }
 
+    /// Every transaction that has a number, by that: it has changed or locked something, and not ended.
+    pub fn transactions(&self) -> Vec<TransactionInfo> {
+        self.engine.transactions.listing()
+    }
+
+    /// Every view of what was committed at one time, the oldest first: those of transactions, and those of ranges and
+    /// cursors. What the oldest may see purge leaves alone.
+    pub fn views(&self) -> Vec<ViewInfo> {
+        self.engine.transactions.views()
+    }
+
     /// Every lock that a transaction or a statement holds, but for those of rows that it has changed and nobody waits
     /// for: these cost nothing, and are in no list.
     pub fn locks(&self) -> Vec<HeldLock> {
@@ -240,9 +252,9 @@ impl Database {
     }
 
     /// Ends the wait of a transaction or statement for a lock, by the number that [`Database::lock_waits`] and
-    /// [`Transaction::id`] give: its call ends with [`LockError::Interrupted`], and the transaction has what it had. One
-    /// that does not wait is interrupted at its next wait, so that nothing is lost if it was just about to. `false` when
-    /// nobody has this number.
+    /// [`Transaction::id`] give: its call ends with [`LockError::Interrupted`], and the transaction has what it had.
+    /// One that does not wait is interrupted at its next wait, so that nothing is lost if it was just about to. `false`
+    /// when nobody has this number.
     ///
     /// [`LockError::Interrupted`]: crate::error::LockError::Interrupted
     pub fn interrupt(&self, trx: u64) -> bool {

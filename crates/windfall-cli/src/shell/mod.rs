@@ -215,6 +215,8 @@ impl Shell<'_> {
         self.sessions.look(&self.db.lock_waits());
         let names = |trx| self.sessions.owner(trx);
         match what {
+            Show::Transactions => show::transactions(self.db, &names),
+            Show::Views => show::views(self.db),
             Show::Locks => show::locks(self.db, &names),
             Show::Waits => show::waits(self.db, &names),
             Show::Deadlock => show::deadlock(self.db),

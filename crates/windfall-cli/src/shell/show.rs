@@ -1,17 +1,22 @@
 //! What is shown of locks and transactions.
 //!
-//! **Purpose.** `locks`, `waits`, `deadlock`, `prepared` and `status`, as the library tells them, with the sessions'
-//! names.
+//! **Purpose.** `transactions`, `views`, `locks`, `waits`, `deadlock`, `prepared` and `status`, as the library tells
+//! them, with the sessions' names.
 //!
 //! **Invariants.** Nothing waits here: what is shown is there while every session is stuck.
 //!
 //! **May touch.** `answer`, `output`, `engine`.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use windfall::{
     error::InTheWay,
     ids::TrxId,
-    transaction::locks::{Deadlock, Lock},
+    transaction::{
+        listing::{TransactionInfo, TransactionState, ViewInfo},
+        locks::{Deadlock, Lock},
+    },
 };
 
 use super::answer::Answer;
@@ -98,6 +103,47 @@ pub fn prepared(db: &Database) -> Answer {
         list.push(json!({ "name": output::value(&prepared.xid), "transaction": prepared.id.0 }));
     }
     Answer::list("prepared", "no prepared transactions", &grid, list)
+}
+
+/// The transactions that have changed or locked something.
+pub fn transactions(db: &Database, names: Names<'_>) -> Answer {
+    let mut grid = Grid::new([">transaction", "session", ">age", "state", "changes"]);
+    let mut list = Vec::new();
+    for TransactionInfo { id, age, has_changes, state } in db.transactions() {
+        let (state, xid) = match state {
+            TransactionState::Prepared(xid) => ("prepared", Some(xid)),
+            TransactionState::RollingBack => ("rolling back", None),
+            _ => ("open", None),
+        };
+        let shown = xid.as_ref().map_or_else(|| state.into(), |xid| format!("{state} {}", output::text(xid)));
+        let name = names(id);
+        let changes = if has_changes { "yes" } else { "no" };
+        grid.line([id.to_string(), dash(name.as_deref()), lasted(age), shown, changes.into()]);
+        list.push(json!({
+            "transaction": id.0,
+            "session": name,
+            "age_s": age.as_secs_f64(),
+            "state": state,
+            "name": xid.map(|xid| output::value(&xid)),
+            "changes": has_changes,
+        }));
+    }
+    Answer::list("transactions", "no transaction has changed or locked anything", &grid, list)
+}
+
+/// The views.
+pub fn views(db: &Database) -> Answer {
+    let mut grid = Grid::new([">age", ">transactions since"]);
+    let mut list = Vec::new();
+    for ViewInfo { age, behind } in db.views() {
+        grid.line([lasted(age), output::count(behind)]);
+        list.push(json!({ "age_s": age.as_secs_f64(), "transactions_since": behind }));
+    }
+    Answer::list("views", "nobody reads from a snapshot", &grid, list)
+}
+
+fn lasted(age: Duration) -> String {
+    output::time(age.as_nanos() as f64)
 }
 
 /// What the database counts of transactions and locks.

@@ -107,6 +107,8 @@ pub struct Scan {
 /// What is shown at once, whatever the sessions are at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Show {
+    Transactions,
+    Views,
     Locks,
     Waits,
     Deadlock,
@@ -169,6 +171,12 @@ pub const FORMS: &[Form] = &[
     form("truncate", "TABLE", "empties a table"),
     form("rename", "TABLE to TABLE", "gives a table another name"),
     form("tables", "", "lists the tables"),
+    form("transactions", "", "lists the transactions that have changed or locked something"),
+    form(
+        "views",
+        "",
+        "lists the snapshots that somebody reads from, the oldest first: purge leaves alone what they see",
+    ),
     form("locks", "", "lists the locks that are held, but those of changed rows that nobody waits for"),
     form("waits", "", "lists who waits for a lock, and for whom"),
     form("interrupt", "NAME", "ends the wait of a session's statement for a lock"),
@@ -219,6 +227,8 @@ pub fn parse(line: &str) -> Result<Option<Statement>, String> {
     let form = Form::find(first)?;
     let mut rest = Rest { words: rest, form };
     let statement = match form.word {
+        "transactions" => Statement::Show(Show::Transactions),
+        "views" => Statement::Show(Show::Views),
         "locks" => Statement::Show(Show::Locks),
         "waits" => Statement::Show(Show::Waits),
         "deadlock" => Statement::Show(Show::Deadlock),

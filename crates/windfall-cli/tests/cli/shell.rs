@@ -479,6 +479,29 @@ fn lines_that_are_no_lines() {
 }
 
 #[test]
+fn transactions_and_views_are_listed() {
+    let place = people();
+    let (told, objects) = place.objects(
+        &[],
+        "begin\nget people ada\ntransactions\nviews\nput people ada 1\nsession b\nbegin\nput people bob 2\nprepare b1\n\
+         transactions\nviews\nsession main\ncommit\nviews\nrollback prepared b1\ntransactions\n",
+    );
+    told.served();
+    let lists = |name: &str| -> Vec<Vec<Value>> {
+        objects.iter().filter_map(|o| o.get(name)?.as_array().cloned()).collect()
+    };
+    let [none, both, gone] = &lists("transactions")[..] else { panic!("{objects:?}") };
+    assert_eq!((none.len(), both.len(), gone.len()), (0, 2, 0));
+    let known = |of: &Value| [&of["session"], &of["state"], &of["name"], &of["changes"]].map(Clone::clone);
+    assert_eq!(known(&both[0]), [json!("main"), json!("open"), json!(null), json!(true)]);
+    assert_eq!(known(&both[1])[1..], [json!("prepared"), json!("b1"), json!(true)]);
+    assert!(both.iter().all(|one| one["age_s"].as_f64().is_some_and(|age| age < 60.0)), "{both:?}");
+    let [one, old, over] = &lists("views")[..] else { panic!("{objects:?}") };
+    assert_eq!((one.len(), old.len(), over.len()), (1, 1, 0));
+    assert_eq!((&one[0]["transactions_since"], &old[0]["transactions_since"]), (&json!(0), &json!(2)));
+}
+
+#[test]
 fn a_shell_makes_no_database() {
     let place = Place::new();
     place.call(&["shell"]).refused(&["no database in db", "--db"]);
@@ -537,7 +560,7 @@ fn locks_and_numbers_are_shown() {
         "main     row \"ada\" of tablespace 16, exclusive",
         "against inserts",
         "\nactive_transactions      1\n",
-        "\nhelp       lists the statements, or tells of one\n",
+        "\nhelp          lists the statements, or tells of one\n",
         "scan TABLE [from KEY] [to KEY] [limit N] [reverse] [for share | for update]\n",
     ] {
         assert!(told.out.contains(what), "{what:?} is not in\n{}", told.out);

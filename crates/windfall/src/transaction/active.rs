@@ -16,10 +16,12 @@
 //!
 //! **May touch.** `ids`, `sync`, `ids` and `locks` of this floor.
 
+use core::time::Duration;
 use std::collections::BTreeMap;
 
 use super::{
     ids::Ids,
+    listing::{TransactionInfo, TransactionState, ViewInfo},
     locks::{Locker, Locks},
 };
 use crate::{
@@ -75,6 +77,8 @@ impl ReadView {
 
 #[derive(Debug, Default)]
 struct Running {
+    /// When it got its number, or the database was opened.
+    since: Duration,
     /// Its first logged undo record.
     first: UndoPos,
     /// Purge has passed by some of its records.
@@ -112,10 +116,17 @@ impl Ending {
     }
 }
 
+/// What a view keeps from purge.
+#[derive(Debug)]
+struct Pinned {
+    horizon: Arc<Horizon>,
+    since: Duration,
+}
+
 #[derive(Debug, Default)]
 struct Table {
     running: BTreeMap<TrxId, Running>,
-    pins: BTreeMap<u64, Arc<Horizon>>,
+    pins: BTreeMap<u64, Pinned>,
     next_pin: u64,
     /// What the names of those that are prepared take in a checkpoint's record.
     names: usize,
@@ -125,6 +136,13 @@ impl Running {
     /// What its name takes in a checkpoint's record.
     fn log_of_name(&self) -> usize {
         self.prepared.as_ref().map_or(0, |name| LOG_OF_ONE + name.len())
+    }
+}
+
+impl Pinned {
+    /// How many ids were given out since.
+    fn behind(&self, ids: &Ids) -> u64 {
+        ids.next_trx().0.saturating_sub(self.horizon.high.0)
     }
 }
 
@@ -175,13 +193,13 @@ impl Drop for Pin {
 
 impl Active {
     /// Begins a transaction, which has no logged undo yet.
-    pub(super) fn begin(&self, ids: &Ids) -> Result<(TrxId, Ending)> {
+    pub(super) fn begin(&self, ids: &Ids, now: Duration) -> Result<(TrxId, Ending)> {
         let ending = Ending::default();
         loop {
             {
                 let mut table = self.table.lock();
                 if let Some(trx) = ids.try_trx() {
-                    let running = Running { ending: ending.clone(), ..Running::default() };
+                    let running = Running { since: now, ending: ending.clone(), ..Running::default() };
                     table.running.insert(trx, running);
                     self.tell_oldest(&table, trx);
                     return Ok((trx, ending));
@@ -192,8 +210,8 @@ impl Active {
     }
 
     /// Enters a transaction that recovery has found unfinished, and the name it is prepared by.
-    pub(super) fn resume(&self, trx: TrxId, first: UndoPos, prepared: Option<Arc<[u8]>>) {
-        let running = Running { first, prepared, ..Running::default() };
+    pub(super) fn resume(&self, trx: TrxId, first: UndoPos, prepared: Option<Arc<[u8]>>, now: Duration) {
+        let running = Running { since: now, first, prepared, ..Running::default() };
         let mut table = self.table.lock();
         table.names += running.log_of_name();
         table.running.insert(trx, running);
@@ -356,8 +374,28 @@ impl Active {
     /// How many ids were given out since the oldest view was made; none without one.
     pub fn oldest_view(&self, ids: &Ids) -> u64 {
         let table = self.table.lock();
-        let oldest = table.pins.first_key_value().map(|(_, horizon)| horizon.high.0);
-        oldest.map_or(0, |high| ids.next_trx().0.saturating_sub(high))
+        table.pins.first_key_value().map_or(0, |(_, oldest)| oldest.behind(ids))
+    }
+
+    /// All transactions.
+    pub(super) fn listing(&self, now: Duration) -> Vec<TransactionInfo> {
+        let info = |(id, running): (&TrxId, &Running)| TransactionInfo {
+            id: *id,
+            age: now.saturating_sub(running.since),
+            has_changes: running.first != UndoPos::NONE,
+            state: match &running.prepared {
+                Some(name) => TransactionState::Prepared(name.to_vec()),
+                None => TransactionState::Open,
+            },
+        };
+        self.table.lock().running.iter().map(info).collect()
+    }
+
+    /// All views.
+    pub(super) fn views(&self, ids: &Ids, now: Duration) -> Vec<ViewInfo> {
+        let info =
+            |pinned: &Pinned| ViewInfo { age: now.saturating_sub(pinned.since), behind: pinned.behind(ids) };
+        self.table.lock().pins.values().map(info).collect()
     }
 
     /// What purge may take: the versions replaced by transactions that had ended when the oldest pin was made; without
@@ -365,13 +403,13 @@ impl Active {
     pub fn horizon(&self, ids: &Ids) -> Arc<Horizon> {
         let table = self.table.lock();
         match table.pins.first_key_value().filter(|_| !planted(Bug::PurgeIgnoresViews)) {
-            Some((_, oldest)) => oldest.clone(),
+            Some((_, oldest)) => oldest.horizon.clone(),
             None => Arc::new(Self::look(&table, ids)),
         }
     }
 
     /// A view of what has ended by now.
-    pub fn view(this: &Arc<Self>, ids: &Ids) -> ReadView {
+    pub fn view(this: &Arc<Self>, ids: &Ids, now: Duration) -> ReadView {
         let mut table = this.table.lock();
         let number = table.next_pin;
         table.next_pin += 1;
@@ -380,7 +418,7 @@ impl Active {
             horizon.active.pop();
         }
         let horizon = Arc::new(horizon);
-        table.pins.insert(number, horizon.clone());
+        table.pins.insert(number, Pinned { horizon: horizon.clone(), since: now });
         ReadView { horizon, _pin: Pin { active: this.clone(), number } }
     }
 }
@@ -397,7 +435,7 @@ mod tests {
     fn a_checkpoint_learns_of_ends_under_way_and_a_horizon_covers_what_ended() {
         let active = Arc::new(Active::default());
         for (trx, first) in [(5, 50), (7, 70), (9, 0)] {
-            active.resume(TrxId(trx), UndoPos(first), None);
+            active.resume(TrxId(trx), UndoPos(first), None, Duration::ZERO);
         }
         // The third has written to temporary tables only.
         let all = vec![(TrxId(5), UndoPos(50)), (TrxId(7), UndoPos(70))];

@@ -37,6 +37,7 @@ pub mod conflict;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod ids;
+pub mod listing;
 pub mod lock;
 mod locking;
 pub mod locks;
@@ -163,7 +164,7 @@ impl Transactions {
         let ground = Arc::new(stream::Ground { pool, system, ids: ids.clone(), purge_wake });
         let active = Arc::new(Active::default());
         for (trx, first) in unfinished {
-            active.resume(*trx, *first, prepared.get(trx).cloned());
+            active.resume(*trx, *first, prepared.get(trx).cloned(), env.now());
         }
         active.opened(&ids, notes_most(&ground.pool))?;
         Ok(Self {
@@ -267,8 +268,8 @@ impl Transactions {
         Ok(lock)
     }
 
-    /// Ends the wait of a transaction for a lock, or its next one if it does not wait; of a statement only the wait that
-    /// is under way. Says whether there is one of this number.
+    /// Ends the wait of a transaction for a lock, or its next one if it does not wait; of a statement only the wait
+    /// that is under way. Says whether there is one of this number.
     pub fn interrupt(&self, trx: TrxId) -> bool {
         match self.active.locker(trx, &self.row_locks) {
             Some(locker) => {

@@ -153,7 +153,7 @@ impl RowReader {
 impl Transactions {
     /// A view of what is committed now.
     pub fn view(&self) -> ReadView {
-        Active::view(&self.active, &self.ids)
+        Active::view(&self.active, &self.ids, self.now())
     }
 
     /// Reads the value of a row as it was committed last, or as this transaction has left it, in place of what `out`

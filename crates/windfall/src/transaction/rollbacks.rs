@@ -116,6 +116,13 @@ impl Rollbacks {
         state.waiting.len() + state.searches.iter().map(|search| search.found.len()).sum::<usize>()
     }
 
+    /// The transactions that are on their way back.
+    pub(super) fn all(&self) -> BTreeSet<TrxId> {
+        let state = self.state.lock();
+        let searched = state.searches.iter().flat_map(|search| search.found.keys().copied());
+        searched.chain(state.waiting.iter().map(|waiting| waiting.id)).collect()
+    }
+
     /// Hands a transaction over that could not be taken back at once.
     pub(super) fn add(&self, trx: Suspended) {
         let waiting = Waiting::new(trx);

@@ -328,9 +328,9 @@ impl Stream {
         UndoRecord::trx_of(&stored.bytes).map_err(|what| self.damaged(at, what))
     }
 
-    /// The first record at or behind a position, which is where a record ends, or the beginning of a slice, and where it
-    /// begins. Passes over slices that are gone; of a record itself one may be, too ([`Stream::record`]). `None` at the
-    /// end.
+    /// The first record at or behind a position, which is where a record ends, or the beginning of a slice, and where
+    /// it begins. Passes over slices that are gone; of a record itself one may be, too ([`Stream::record`]). `None` at
+    /// the end.
     ///
     /// # Errors
     /// Damage, I/O.

@@ -248,7 +248,7 @@ impl<'e> Trx<'e> {
     /// When the log takes no more.
     pub fn ensure_id(&mut self) -> Result<TrxId> {
         if self.state.id == TrxId::NONE {
-            let (id, ending) = self.floor.active.begin(&self.floor.ids)?;
+            let (id, ending) = self.floor.active.begin(&self.floor.ids, self.floor.now())?;
             (self.state.id, self.state.ending) = (id, Some(ending));
         }
         Ok(self.state.id)

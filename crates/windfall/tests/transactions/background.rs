@@ -1,6 +1,6 @@
 //! Rollbacks that go on while the database is open.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use windfall::{
     Database, Error, IndexOptions, Table, TableOptions,
@@ -11,9 +11,10 @@ use windfall::{
     env::SimulatedEnv,
     error::{LockError, TransactionError},
     ids::SpaceId,
+    transaction::listing::TransactionState,
 };
 
-use super::{LEVELS, begin, options, simulated};
+use super::{LEVELS, begin, options, simulated, table};
 
 const ROWS: u16 = 2_000;
 
@@ -63,6 +64,43 @@ fn settle(db: &Database, env: &SimulatedEnv) {
 }
 
 #[test]
+fn a_list_tells_who_is_under_way_and_what_at() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = simulated(&disk, &env);
+    let t = table(&db);
+    let states = |db: &Database| -> Vec<TransactionState> {
+        db.transactions().into_iter().map(|one| one.state).collect()
+    };
+    let open = begin(&db, LEVELS[2]);
+    assert_eq!((states(&db), db.views()), (Vec::new(), Vec::new()), "it has done nothing");
+    t.within(&open).get(b"a").unwrap();
+    t.within(&open).put(b"a", b"x1").unwrap();
+    let prepared = begin(&db, LEVELS[1]);
+    t.within(&prepared).put(b"b", b"y2").unwrap();
+    prepared.prepare(b"one").unwrap();
+    env.advance(Duration::from_secs(100));
+    let listed = db.transactions();
+    assert_eq!(listed.iter().map(|one| Some(one.id.0)).collect::<Vec<_>>(), [open.id(), prepared.id()]);
+    assert!(listed.iter().all(|one| one.has_changes && one.age >= Duration::from_secs(100)), "{listed:?}");
+    let both = [TransactionState::Open, TransactionState::Prepared(b"one".to_vec())];
+    assert_eq!(states(&db), both);
+    let views = db.views();
+    assert!(views[0].behind == 2 && views[0].age >= Duration::from_secs(100), "{views:?}");
+    assert_eq!(views.len(), 1, "READ COMMITTED keeps none");
+    db.flush_log().unwrap();
+    // What a crash has left unfinished is taken back, and what is prepared waits.
+    let (disk, env) = (disk.restart(Survive::Nothing), SimulatedEnv::new(2));
+    let again = simulated(&disk, &env);
+    let both = [TransactionState::RollingBack, TransactionState::Prepared(b"one".to_vec())];
+    assert_eq!(states(&again), both);
+    env.settle(300);
+    assert_eq!(states(&again), both[1..]);
+    again.rollback_prepared(b"one").unwrap();
+    assert_eq!(states(&again), []);
+    drop((t, open, prepared));
+}
+
+#[test]
 fn the_database_is_open_while_what_was_unfinished_is_taken_back() {
     let (disk, env) = (cut_amid_a_long_transaction(), SimulatedEnv::new(2));
     let db = simulated(&disk, &env);
@@ -85,10 +123,10 @@ fn the_database_is_open_while_what_was_unfinished_is_taken_back() {
 fn an_index_waits_for_what_was_unfinished_in_its_table_alone() {
     let (disk, env) = (cut_amid_a_long_transaction(), SimulatedEnv::new(2));
     let db = simulated(&disk, &env);
-    db.set_lock_wait_timeout(core::time::Duration::ZERO);
+    db.set_lock_wait_timeout(Duration::ZERO);
     let refused = db.create_index("t", "more", IndexOptions::on_value(1..2));
     assert!(matches!(refused, Err(Error::Lock(LockError::Busy(_)))), "{refused:?}");
-    db.set_lock_wait_timeout(core::time::Duration::from_secs(100));
+    db.set_lock_wait_timeout(Duration::from_secs(100));
     // The search for what it has changed comes first.
     db.create_index("other", "more", IndexOptions::on_value(1..2)).unwrap();
     assert_eq!(db.metrics().rollbacks_pending, 1, "it has waited for all of it");
