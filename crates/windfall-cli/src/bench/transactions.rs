@@ -137,9 +137,9 @@ pub fn throughput<W: Worker>(
 }
 
 /// Makes and fills the table of sysbench.
-pub fn load(bench: &Bench, name: &str, rows: u32) -> Result<(Database, Table)> {
+pub fn load(bench: &Bench, name: &str, rows: u32, more: u64) -> Result<(Database, Table)> {
     bench.say(&format!("loading the table of sysbench for {name}"));
-    let setup = Setup::with_pool(u64::from(rows) * 1024 + 256 * MB).commit(Commit::Lazy).log(1024 * MB);
+    let setup = Setup::with_pool(u64::from(rows) * 1024 + more).commit(Commit::Lazy).log(1024 * MB);
     let db = setup.open(&bench.database(name))?;
     let table = sbtest::load(&db, rows, bench.options.seed, &AtomicU64::new(0))?;
     db.checkpoint()?;
@@ -149,7 +149,7 @@ pub fn load(bench: &Bench, name: &str, rows: u32) -> Result<(Database, Table)> {
 /// The mix by one to eight threads, and by eight in `SQLite`.
 fn mix(bench: &mut Bench) -> Result<()> {
     let rows = bench.size(500_000, 2_000);
-    let (db, table) = load(bench, "mix", rows)?;
+    let (db, table) = load(bench, "mix", rows, 256 * MB)?;
     engine::set_commit(&db, Commit::Sync);
     #[cfg(feature = "peers")]
     let sqlite = {

@@ -392,7 +392,7 @@ impl Transactions {
                 if state.pass_over(stream, horizon, slice) {
                     continue;
                 }
-                stream.read_ahead(state.at, &mut self.ahead.lock())?;
+                stream.read_ahead(state.at, &mut self.ahead.lock());
             }
             let Some((at, stored)) = stream.next_record(state.at)? else {
                 state.at = state.at.max(end);

@@ -361,17 +361,18 @@ impl Stream {
         }
     }
 
-    /// Reads what follows this position in its slice, as far as it is not in the pool: who reads it all waits once.
-    ///
-    /// # Errors
-    /// As [`BufferPool::read_ahead`].
-    pub(super) fn read_ahead(&self, at: u64, ahead: &mut ReadAhead) -> Result<()> {
+    /// Reads what follows this position in its slice, as far as it is not in the pool: who reads it all waits once. Not
+    /// of the slice that is being written. What fails is met again by who reads it.
+    pub(super) fn read_ahead(&self, at: u64, ahead: &mut ReadAhead) {
         let (slice, first, _) = self.locate(at);
-        let Some(space) = self.space(slice) else { return Ok(()) };
-        let written = self.end().saturating_sub(slice * self.slice_bytes()).min(self.slice_bytes());
-        let pages = written.div_ceil(self.page_bytes()) as u32;
-        let wanted: Vec<_> = (first.0..pages).map(|page| (space.clone(), PageNo(page))).collect();
-        self.ground.pool.read_ahead(ahead, &wanted)
+        if slice >= self.end() / self.slice_bytes() {
+            return;
+        }
+        let Some(space) = self.space(slice) else { return };
+        let wanted: Vec<_> = (first.0..PAGES as u32).map(|page| (space.clone(), PageNo(page))).collect();
+        if let Err(error) = self.ground.pool.read_ahead(ahead, &wanted) {
+            tracing::debug!(%error, "undo was not read ahead");
+        }
     }
 
     fn first_record(&self, slice: u64, space: &Arc<Space>) -> Result<Option<u64>> {
