@@ -47,13 +47,13 @@ mutants() {
     cargo mutants --dir "$tree" -p windfall "$@"
 }
 
-# The rules of the house look at the text of the code, and the canary runs the others once more. Limits and kills take
-# longest, and ask for more than such a change takes away.
+# The rules of the house look at the text of the code, and the canary runs the others once more. Limits, kills and the
+# bank, which is killed as well, take longest, and ask for more than such a change takes away.
 targets=()
 for test in "$tree"/crates/windfall/tests/*; do
     name=$(basename "$test" .rs)
     case $name in
-        house_rules | canary | limits | kill) ;;
+        house_rules | canary | limits | kill | bank) ;;
         *) [[ $test == *.rs || -e $test/main.rs ]] && targets+=(--test "$name") ;;
     esac
 done
@@ -91,10 +91,10 @@ judge() {
     local verdict
     for verdict in caught missed timeout unviable; do
         [[ -s $out/run/mutants.out/$verdict.txt ]] || continue
-        if [[ $verdict == unviable && -d $CARGO_TARGET_DIR/mutants/incremental ]] &&
+        if [[ $verdict == unviable && -z ${made_anew-} ]] &&
             grep -q 'linking with .* failed' -r "$out/run/mutants.out/log"; then
             rm -rf "$CARGO_TARGET_DIR/mutants/incremental"
-            judge "$number" "$timeout" "${skipped[*]}" "$@"
+            made_anew=yes judge "$number" "$timeout" "${skipped[*]}" "$@"
             return
         fi
         echo "$verdict"

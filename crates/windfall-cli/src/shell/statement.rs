@@ -179,7 +179,11 @@ pub const FORMS: &[Form] = &[
     ),
     form("locks", "", "lists the locks that are held, but those of changed rows that nobody waits for"),
     form("waits", "", "lists who waits for a lock, and for whom"),
-    form("interrupt", "NAME", "ends the wait of a session's statement for a lock"),
+    form(
+        "interrupt",
+        "NAME",
+        "ends the wait of a session's statement for a lock; if that has just ended, the next one",
+    ),
     form("deadlock", "", "tells the deadlock that was broken last"),
     form("prepared", "", "lists the transactions that are prepared"),
     form("status", "", "tells how many transactions, locks, waits and deadlocks there are and were"),

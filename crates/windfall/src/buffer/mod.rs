@@ -523,7 +523,17 @@ impl BufferPool {
     fn install(&self, space: &Arc<Space>, page: PageNo, hint: Access) -> Result<Option<ExclusivePage<'_>>> {
         self.ground.health.check()?;
         let slot = self.directory.slot_of(space)?;
-        let frame = self.allocate()?;
+        self.enter(space, page, hint, (slot, self.allocate()?))
+    }
+
+    /// The same with this frame, and the tablespace's slot in the directory.
+    fn enter(
+        &self,
+        space: &Arc<Space>,
+        page: PageNo,
+        hint: Access,
+        (slot, frame): (u32, FrameNo),
+    ) -> Result<Option<ExclusivePage<'_>>> {
         let descriptor = self.arena.frame(frame);
         // A reader with a stale frame number may hold the latch for a moment; nobody else can.
         descriptor.latch.exclusive();

@@ -39,7 +39,8 @@ impl ReadAhead {
 }
 
 impl BufferPool {
-    /// Reads those of the pages that are not in the pool, at most [`PAGES`] and at most an eighth of the pool.
+    /// Reads those of the pages that are not in the pool, at most [`PAGES`] and at most an eighth of the pool, and no
+    /// more than there are frames for without a wait.
     ///
     /// # Errors
     /// When the database is poisoned, or no frame is to be had. A page that cannot be read is not an error here.
@@ -53,7 +54,20 @@ impl BufferPool {
             if resident || space.is_dropped() || space.file() == FileState::None {
                 continue;
             }
-            let mut latched = match self.install(space, *page, Access::Scan) {
+            let installed = if under_way.is_empty() {
+                self.install(space, *page, Access::Scan)
+            } else {
+                // Whoever wants one of the others waits for this thread, which must not wait then.
+                let Some(frame) = self.allocate_at_once() else { break };
+                match self.directory.slot_of(space) {
+                    Ok(slot) => self.enter(space, *page, Access::Scan, (slot, frame)),
+                    Err(error) => {
+                        self.give(frame);
+                        Err(error)
+                    }
+                }
+            };
+            let mut latched = match installed {
                 Ok(Some(latched)) => latched,
                 Ok(None) => continue,
                 // What was to be read by now was not: nobody may take it for a page.

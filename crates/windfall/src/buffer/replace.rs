@@ -63,6 +63,16 @@ impl BufferPool {
         loop {
             // Before the first look: a frame that comes free behind a look ends the wait.
             let freed = self.frames_freed.load(Acquire);
+            if let Some(frame) = self.allocate_at_once() {
+                return Ok(frame);
+            }
+            self.wait_for_frame(freed)?;
+        }
+    }
+
+    /// The same, if there is one to be had without a wait.
+    pub(super) fn allocate_at_once(&self) -> Option<FrameNo> {
+        loop {
             let free = self.has_to_spare().then(|| self.free.pop(&self.arena).or_else(|| self.unused()));
             if let Some(frame) = free.flatten() {
                 if frame.0 >= self.limit.load(SeqCst) && !planted(Bug::FrameBeyondTheSize) {
@@ -70,16 +80,12 @@ impl BufferPool {
                     continue;
                 }
                 self.ask_for_more();
-                return Ok(frame);
+                return Some(frame);
             }
             if self.reclaim_some() > 0 {
                 continue;
             }
-            if let Some(frame) = self.clock(&mut { FOREGROUND_REACH }, &mut |_| {}) {
-                self.ask_for_more();
-                return Ok(frame);
-            }
-            self.wait_for_frame(freed)?;
+            return self.clock(&mut { FOREGROUND_REACH }, &mut |_| {}).inspect(|_| self.ask_for_more());
         }
     }
 

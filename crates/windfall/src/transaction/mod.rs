@@ -271,13 +271,13 @@ impl Transactions {
     /// Ends the wait of a transaction for a lock, or its next one if it does not wait; of a statement only the wait
     /// that is under way. Says whether there is one of this number.
     pub fn interrupt(&self, trx: TrxId) -> bool {
-        match self.active.locker(trx, &self.row_locks) {
-            Some(locker) => {
-                self.row_locks.interrupt(&locker);
-                true
+        while let Some(locker) = self.active.locker(trx, &self.row_locks) {
+            if self.row_locks.interrupt(&locker) {
+                return true;
             }
-            None => self.row_locks.interrupt_wait(trx),
+            // It has given way, and locks by another one from now on.
         }
+        self.row_locks.interrupt_wait(trx)
     }
 
     /// Undo slices dropped since the database was opened.

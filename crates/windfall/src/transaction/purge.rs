@@ -95,6 +95,8 @@ struct State {
     aside: VecDeque<u64>,
     /// When these are tried again.
     aside_due: Duration,
+    /// The slice that was read ahead last.
+    ahead: Option<u64>,
 }
 
 /// What became of a record.
@@ -388,11 +390,8 @@ impl Transactions {
         while left.records > 0 && state.deferred.len() < DEFERRED_MOST {
             let end = stream.end();
             let slice = state.at / stream.slice_bytes();
-            if looked_at.replace(slice) != Some(slice) {
-                if state.pass_over(stream, horizon, slice) {
-                    continue;
-                }
-                stream.read_ahead(state.at, &mut self.ahead.lock());
+            if looked_at.replace(slice) != Some(slice) && state.pass_over(stream, horizon, slice) {
+                continue;
             }
             let Some((at, stored)) = stream.next_record(state.at)? else {
                 state.at = state.at.max(end);
@@ -410,6 +409,7 @@ impl Transactions {
                 // Its walk comes by, and needs each record to find the one before.
                 left.extend(slices);
             } else if horizon.covers(trx) {
+                self.read_ahead(stream, state, at);
                 match self.purge_record(stream, at, &stored, left)? {
                     Outcome::Purged => {}
                     Outcome::Busy => state.deferred.push(at),
@@ -425,6 +425,16 @@ impl Transactions {
             state.at = stored.next;
         }
         Ok(())
+    }
+
+    /// What stands behind a record that can be purged probably can be, too: it is read ahead, once for each slice.
+    fn read_ahead(&self, stream: &Stream, state: &mut State, at: u64) {
+        let slice = at / stream.slice_bytes();
+        if state.ahead.replace(slice) != Some(slice)
+            && let Some(mut ahead) = self.ahead.try_lock()
+        {
+            stream.read_ahead(at, &mut ahead);
+        }
     }
 
     fn drop_slices(&self, stream: &Stream, state: &State) -> Result<usize> {

@@ -514,8 +514,13 @@ impl<'e> Trx<'e> {
 
     /// Gives up its locks but those on what it has changed.
     pub fn give_way(&mut self) {
-        self.state.locker = None;
+        let before = self.state.locker.take();
         self.floor.forget_locks(self.state.id);
+        if let (Some(before), Some(now)) =
+            (before, self.floor.active.locker(self.state.id, &self.floor.row_locks))
+        {
+            self.floor.row_locks.pass_interrupt_on(&before, &now);
+        }
     }
 
     /// Why a part of it could not be taken back. All of it is, then, when it is dropped.

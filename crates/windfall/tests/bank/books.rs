@@ -82,15 +82,21 @@ pub fn audit(db: &Database) -> Result<Ledger> {
     for table in &books.accounts {
         for row in table.rows()? {
             let (key, value) = row?;
-            held.insert(u16::from_be_bytes(key.try_into().expect("an account")), amount_of(&value));
+            let account = u16::from_be_bytes(key.try_into().expect("an account"));
+            assert_eq!(held.insert(account, amount_of(&value)), None, "account {account} is there twice");
         }
     }
     let mut by_index = BTreeMap::new();
     for table in &books.accounts {
         for row in table.index(INDEX)?.range::<&[u8]>(..)? {
             let row = row?;
-            by_index
-                .insert(u16::from_be_bytes(row.key.try_into().expect("an account")), amount_of(&row.value));
+            let account = u16::from_be_bytes(row.key.try_into().expect("an account"));
+            assert!(
+                row.value.starts_with(&row.index_key),
+                "account {account} has another amount in the index"
+            );
+            let before = by_index.insert(account, amount_of(&row.value));
+            assert_eq!(before, None, "account {account} is in the index twice");
         }
     }
     assert_eq!(held, by_index, "accounts, and by the index");

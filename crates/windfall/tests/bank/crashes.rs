@@ -105,10 +105,9 @@ impl Case {
         if let Some((operation, survive)) = self.again {
             disk.keep_cuts(operation..=operation);
             let env = SimulatedEnv::new(self.seed);
-            if let Ok(db) = open(&disk, &env) {
-                env.settle(60);
-                let _ = db.close();
-            }
+            let db = open(&disk, &env).unwrap();
+            env.settle(60);
+            db.close().unwrap();
             let cut = disk.take_cuts().pop().map(|(_, cut)| cut);
             recovered = u64::from(cut.is_some());
             disk = cut.unwrap_or_else(|| disk.clone()).restart(survive);

@@ -22,6 +22,8 @@ const FOLDER: &str = "WINDFALL_BANK_FOLDER";
 const ROUND: &str = "WINDFALL_BANK_ROUND";
 const CHILD_SEED: &str = "WINDFALL_BANK_CHILD_SEED";
 const CLIENTS: u64 = 4;
+/// What the auditor says.
+const AUDITED: &str = "audited";
 
 fn options(round: u64) -> Options {
     // A process that dies takes nothing along that was written.
@@ -61,6 +63,7 @@ fn child() -> Result<()> {
     let auditor: Work<'_> = Box::new(|| {
         loop {
             audit(db).unwrap_or_else(|error| panic!("audit: {error}"));
+            say(AUDITED);
         }
     });
     work_until_killed((0..CLIENTS).map(client).chain([auditor]))
@@ -83,7 +86,7 @@ fn kills(seed: u64, rounds: u64, until: Option<Instant>) -> u64 {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_str().expect("a name in letters");
     let (mut chance, mut observer, mut done) = (StdRng::seed_from_u64(seed), Observer::default(), 0);
-    let mut unfinished = 0;
+    let (mut unfinished, mut audits) = (0, 0);
     for round in (0..rounds).take_while(|_| until.is_none_or(|end| Instant::now() < end)) {
         // Some are killed while they open the database.
         let life = if round % 4 == 3 { chance.random_range(1..60) } else { chance.random_range(150..700) };
@@ -92,13 +95,19 @@ fn kills(seed: u64, rounds: u64, until: Option<Instant>) -> u64 {
             (ROUND, round.to_string()),
             (CHILD_SEED, chance.random::<u64>().to_string()),
         ];
-        hear(&mut observer, &run_and_kill("kills::child", &variables, Duration::from_millis(life)));
+        let said = run_and_kill("kills::child", &variables, Duration::from_millis(life));
+        audits += said.iter().filter(|line| *line == AUDITED).count();
+        hear(&mut observer, &said);
         unfinished += observer.unfinished();
         look(folder.path(), round, &mut observer);
         done += 1;
     }
-    println!("{done} kills, {} transfers, {unfinished} of them under way", observer.0.len());
-    assert!(observer.0.len() as u64 >= done * 20, "few transfers");
+    println!(
+        "{done} kills, {} transfers, {unfinished} of them under way, {audits} audits beside them",
+        observer.0.len()
+    );
+    // One or two may have been killed amid their beginning.
+    assert!(done < 10 || observer.0.len() as u64 >= done * 20 && audits as u64 >= done, "little was done");
     done
 }
 

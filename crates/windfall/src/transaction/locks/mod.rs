@@ -220,9 +220,17 @@ impl Locks {
         while !self.step(|table| table.give_back(me, ROWS_IN_A_STEP)) {}
     }
 
-    /// Ends the wait of a transaction with [`LockError::Interrupted`]; or its next one, if it does not wait.
-    pub fn interrupt(&self, locker: &Locker) {
-        self.step(|table| table.interrupt(locker));
+    /// Ends the wait of a transaction with [`LockError::Interrupted`]; or its next one, if it does not wait. `false`
+    /// when it does not lock by this locker any more.
+    pub fn interrupt(&self, locker: &Locker) -> bool {
+        self.step(|table| table.interrupt(locker))
+    }
+
+    /// What was to interrupt the next wait of a locker that has ended interrupts that of another one.
+    pub fn pass_interrupt_on(&self, from: &Locker, to: &Locker) {
+        if from.take_interrupt() {
+            to.interrupt_next();
+        }
     }
 
     /// Ends the wait of whoever waits under this number with [`LockError::Interrupted`]. `false` when nobody does.

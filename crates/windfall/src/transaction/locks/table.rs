@@ -174,11 +174,15 @@ impl Table {
         true
     }
 
-    /// Ends the present wait of a transaction, or its next one.
-    pub fn interrupt(&mut self, locker: &Locker) {
+    /// Ends the present wait of a transaction, or its next one. `false` when this locker has ended.
+    pub fn interrupt(&mut self, locker: &Locker) -> bool {
+        if locker.has_ended() {
+            return false;
+        }
         if !self.interrupt_wait(locker.id()) {
             locker.interrupt_next();
         }
+        true
     }
 
     /// Ends the present wait of a transaction or statement, if there is any.
