@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # How many small changes of the engine's code do its tests notice? Draws a sample of what `cargo mutants` can change on
 # the floors that .cargo/mutants.toml names, and runs the tests with each change: first those beside the code that are
-# quick, and the others if these pass. What was found is kept for this state of the code, so that the next call goes on
-# with the sample.
+# quick, the others if these pass, and at last the models. What was found is kept for this state of the code, so that the
+# next call goes on with the sample.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/common.sh
@@ -19,6 +19,8 @@ least_timeout=30
 slow=(a_tree_that_is_emptied_in_any_order crash_points_amid_the_freeing_of_long_chains
     readers_and_cursors_beside_splits_and_merges a_crash_amid_a_build_leaves_the_index rows_change_while_an_index_is_built
     every_crash_point_of_short_histories a_hold_of_a_large_tree_is_as_short a_long_value_may_go_while_it_is_looked_at)
+skips=("${slow[@]/#/--skip=}")
+models=(--lib --features model)
 # What stops at the first failure is an option of the test programs that the compiler keeps to itself.
 export RUSTC_BOOTSTRAP=1
 
@@ -68,33 +70,35 @@ timeout_of() {
 
 if [[ ! -s $out/baseline ]]; then
     say "the tests without a change"
-    (cd "$tree" && cargo test --quiet --profile mutants -p windfall --lib "${targets[@]}" --no-run)
-    quick=$(timeout_of --lib -- "${slow[@]/#/--skip=}")
+    (cd "$tree" && cargo test --quiet --profile mutants -p windfall --lib "${targets[@]}" --no-run &&
+        cargo test --quiet --profile mutants -p windfall "${models[@]}" --no-run)
+    quick=$(timeout_of --lib -- "${skips[@]}")
     all=$(timeout_of --lib "${targets[@]}")
-    echo "$quick $all" >"$out/baseline"
+    model=$(timeout_of "${models[@]}" -- interleavings::)
+    echo "$quick $all $model" >"$out/baseline"
 fi
-read -r quick_timeout all_timeout <"$out/baseline"
-say "a change may take $quick_timeout s with the quick tests, $all_timeout s with all"
+read -r quick_timeout all_timeout model_timeout <"$out/baseline"
+say "a change may take $quick_timeout s with the quick tests, $all_timeout s with all, $model_timeout s with the models"
 total=$(mutants --list | wc -l)
 
-# judge NUMBER TIMEOUT "SKIPPED..." TESTS...: one change, by these tests. Says caught, missed, timeout or unviable. What is
+# judge NUMBER TIMEOUT "ARGUMENTS..." TESTS...: one change, by these tests with these arguments. Says caught, missed, timeout or unviable. What is
 # not linked is no fault of the change: what a build that was killed has left is thrown away, and it is made once more.
 judge() {
-    local number=$1 timeout=$2 skipped
-    read -r -a skipped <<<"$3"
+    local number=$1 timeout=$2 arguments
+    read -r -a arguments <<<"$3"
     shift 3
     rm -rf "$out/run"
     # What comes behind the first `--` it would give to the tests alone, and build them all.
     mutants --in-place --baseline skip --shard "$number/$total" --sharding round-robin --timeout "$timeout" \
         --output "$out/run" --no-times --colors never "${@/#/--cargo-arg=}" \
-        -- -- -Z unstable-options --fail-fast "${skipped[@]/#/--skip=}" >"$out/log" 2>&1 </dev/null || true
+        -- -- -Z unstable-options --fail-fast "${arguments[@]}" >"$out/log" 2>&1 </dev/null || true
     local verdict
     for verdict in caught missed timeout unviable; do
         [[ -s $out/run/mutants.out/$verdict.txt ]] || continue
         if [[ $verdict == unviable && -z ${made_anew-} ]] &&
             grep -q 'linking with .* failed' -r "$out/run/mutants.out/log"; then
             rm -rf "$CARGO_TARGET_DIR/mutants/incremental"
-            made_anew=yes judge "$number" "$timeout" "${skipped[*]}" "$@"
+            made_anew=yes judge "$number" "$timeout" "${arguments[*]}" "$@"
             return
         fi
         echo "$verdict"
@@ -117,9 +121,12 @@ while read -r number; do
     fi
     ((SECONDS < end)) || break
     begin=$SECONDS
-    verdict=$(judge "$number" "$quick_timeout" "${slow[*]}" --lib)
+    verdict=$(judge "$number" "$quick_timeout" "${skips[*]}" --lib)
     if [[ $verdict == missed ]]; then
         verdict=$(judge "$number" "$all_timeout" "" --lib "${targets[@]}")
+    fi
+    if [[ $verdict == missed ]]; then
+        verdict=$(judge "$number" "$model_timeout" interleavings:: "${models[@]}")
     fi
     name=$(cat "$out/run/mutants.out/$verdict.txt")
     printf '%s %s %s\n' "$number" "$verdict" "$name" >>"$out/results"

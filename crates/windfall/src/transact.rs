@@ -36,6 +36,17 @@ pub enum Isolation {
     Serializable,
 }
 
+impl Isolation {
+    /// All of them, from the one that sees most of others on.
+    pub const ALL: &[Self] = &[
+        Self::ReadUncommitted,
+        Self::ReadCommitted,
+        Self::RepeatableRead,
+        Self::Snapshot,
+        Self::Serializable,
+    ];
+}
+
 /// How a transaction begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransactionOptions {

@@ -6,35 +6,18 @@
 
 #![allow(clippy::unwrap_used, clippy::needless_range_loop, reason = "a test panics, and counts its threads")]
 
+mod guard;
 mod killed;
 mod soak;
 
-use std::{
-    collections::BTreeMap,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::collections::BTreeMap;
 
-use killed::{Work, run_and_kill, say, work_until_killed};
+use killed::{Judge, Killed, Kills, Work, say, work_until_killed};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use windfall::{Database, FlushLog, IndexOptions, Options, Result, TableOptions};
+use windfall::{Database, IndexOptions, Result, TableOptions};
 
-const FOLDER: &str = "WINDFALL_KILL_FOLDER";
-const ROUND: &str = "WINDFALL_KILL_ROUND";
-const CHILD_SEED: &str = "WINDFALL_KILL_CHILD_SEED";
 const THREADS: usize = 4;
 const KEYS: u32 = 150;
-
-fn options(round: u64) -> Options {
-    // A process that dies takes nothing along that was written.
-    let mode = if round.is_multiple_of(2) { FlushLog::Write } else { FlushLog::Sync };
-    Options::default()
-        .page_size(4096)
-        .buffer_pool_size(300 * 4096)
-        .log_size(2 << 20)
-        .log_buffer_size(256 << 10)
-        .flush_log_at_trx_commit(mode)
-}
 
 /// A thread's tables: versions by key.
 type Tables = BTreeMap<String, BTreeMap<u32, u64>>;
@@ -172,13 +155,7 @@ fn observe(db: &Database, thread: usize) -> Result<Tables> {
 #[test]
 #[ignore = "run, and killed, by the other tests"]
 fn child() -> Result<()> {
-    let (Ok(folder), Ok(round), Ok(seed)) =
-        (std::env::var(FOLDER), std::env::var(ROUND), std::env::var(CHILD_SEED))
-    else {
-        return Ok(());
-    };
-    let (round, seed): (u64, u64) = (round.parse().unwrap(), seed.parse().unwrap());
-    let db = Database::open(folder, options(round))?;
+    let Some(Killed { db, round, seed }) = Killed::open()? else { return Ok(()) };
     let db = &db;
     work_until_killed((0..THREADS).map(|thread| -> Work<'_> {
         Box::new(move || {
@@ -196,29 +173,12 @@ fn child() -> Result<()> {
     }))
 }
 
-/// What the killed process has said: for each thread what is done, and what was under way.
-struct Heard {
-    done: Vec<Tables>,
-    under_way: Vec<Option<Step>>,
+/// What the killed processes have said.
+#[derive(Default)]
+struct Listener {
+    /// Of each thread, up to now.
+    tables: [Tables; THREADS],
     steps: u64,
-}
-
-/// Runs a process for this long and kills it.
-fn hear(folder: &Path, round: u64, seed: u64, life: Duration, before: &[Tables]) -> Heard {
-    let folder = folder.to_str().expect("a name in letters").to_owned();
-    let variables = [(FOLDER, folder), (ROUND, round.to_string()), (CHILD_SEED, seed.to_string())];
-    let said = run_and_kill("child", &variables, life);
-    let mut heard = Heard { done: before.to_vec(), under_way: vec![None; THREADS], steps: 0 };
-    for line in said {
-        if let Some(thread) = line.strip_prefix("done ").and_then(|n| n.parse::<usize>().ok()) {
-            heard.under_way[thread].take().expect("a step").apply(&mut heard.done[thread]);
-            heard.steps += 1;
-        } else if let Some((thread, step)) = line.strip_prefix("begin ").and_then(|rest| rest.split_once(' '))
-        {
-            heard.under_way[thread.parse::<usize>().unwrap()] = Some(Step::parse(step));
-        }
-    }
-    heard
 }
 
 fn differences(seen: &Tables, wanted: &Tables) -> String {
@@ -238,73 +198,54 @@ fn differences(seen: &Tables, wanted: &Tables) -> String {
     found.join("; ")
 }
 
-/// Kills a process again and again on one database, so many times or until the time is over. Gives how many kills there
-/// were.
-fn kills(seed: u64, rounds: u64, until: Option<Instant>) -> u64 {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut chance = StdRng::seed_from_u64(seed);
-    let mut tables = vec![Tables::new(); THREADS];
-    let (mut steps, mut done) = (0, 0);
-    for round in (0..rounds).take_while(|_| until.is_none_or(|end| Instant::now() < end)) {
-        // Some are killed while they open the database.
-        let life = if round % 4 == 3 { chance.random_range(1..60) } else { chance.random_range(150..700) };
-        let heard = hear(folder.path(), round, chance.random(), Duration::from_millis(life), &tables);
-        steps += heard.steps;
-        // The next process finds what this one leaves; every third is closed by a call, the others with
-        // their last handle.
-        let db = Database::open(folder.path(), options(round))
-            .unwrap_or_else(|error| panic!("round {round}: {error}"));
-        for thread in 0..THREADS {
-            let seen = observe(&db, thread).unwrap_or_else(|error| panic!("round {round}: {error}"));
-            let mut after = heard.done[thread].clone();
-            if let Some(step) = &heard.under_way[thread] {
+impl Judge for Listener {
+    fn judge(&mut self, db: &Database, said: &[String]) -> Result<()> {
+        let mut under_way = [const { None }; THREADS];
+        for line in said {
+            if let Some(thread) = line.strip_prefix("done ").and_then(|n| n.parse::<usize>().ok()) {
+                under_way[thread]
+                    .take()
+                    .map(|step: Step| step.apply(&mut self.tables[thread]))
+                    .expect("a step");
+                self.steps += 1;
+            } else if let Some((thread, step)) =
+                line.strip_prefix("begin ").and_then(|rest| rest.split_once(' '))
+            {
+                under_way[thread.parse::<usize>().unwrap()] = Some(Step::parse(step));
+            }
+        }
+        for (thread, step) in under_way.iter().enumerate() {
+            let (seen, before) = (observe(db, thread)?, &self.tables[thread]);
+            let mut after = before.clone();
+            if let Some(step) = step {
                 step.apply(&mut after);
             }
             assert!(
-                seen == heard.done[thread] || seen == after,
-                "round {round}, thread {thread}, killed after {life} ms, under way {:?}:\nof what was done: {}\n\
-                 of what would be next: {}",
-                heard.under_way[thread],
-                differences(&seen, &heard.done[thread]),
+                seen == *before || seen == after,
+                "thread {thread}, under way {step:?}:\nof what was done: {}\nof what would be next: {}",
+                differences(&seen, before),
                 differences(&seen, &after)
             );
-            tables[thread] = seen;
+            self.tables[thread] = seen;
         }
-        let report = db.check().expect("a check");
-        assert_eq!(report.findings, Vec::<String>::new(), "round {round}");
-        if round % 3 == 0 {
-            db.close().expect("a clean end");
-        }
-        done += 1;
+        Ok(())
     }
-    println!("{done} kills, {steps} steps acknowledged");
-    assert!(steps >= done * 20, "{steps} steps in {done} rounds");
-    done
+
+    fn sum_up(&self, rounds: u64) {
+        println!("{rounds} kills, {} steps acknowledged", self.steps);
+        assert!(self.steps >= rounds * 20, "{} steps in {rounds} rounds", self.steps);
+    }
 }
 
-/// What draws the same again; when a process dies is for the machine to say.
-fn again(seed: u64, rounds: u64) -> String {
-    format!(
-        "if a round fails, the same again: KILL_SEED={seed} KILL_ROUNDS={rounds} cargo test -p windfall --test kill -- \
-         --exact --nocapture what_was_acknowledged_survives_kills"
-    )
-}
+const KILLS: Kills = Kills { program: "kill", test: "what_was_acknowledged_survives_kills", child: "child" };
 
 #[test]
 fn what_was_acknowledged_survives_kills() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let seed = number("KILL_SEED").unwrap_or_else(rand::random);
-    let rounds = number("KILL_ROUNDS").unwrap_or(50);
-    println!("{}", again(seed, rounds));
-    assert_eq!(kills(seed, rounds, None), rounds);
+    KILLS.rounds::<Listener>(50);
 }
 
-/// Ever new databases, and kills.
 #[test]
 #[ignore = "takes as long as it is told to"]
 fn soak() {
-    soak::soak("kills", |seed, end| {
-        println!("{}", again(seed, 50));
-        kills(seed, 50, Some(end))
-    });
+    KILLS.soak::<Listener>("kills");
 }

@@ -38,7 +38,7 @@ pub(crate) mod test_pool;
 use arena::{Arena, FrameNo};
 pub use doublewrite::Doublewrite;
 use frame::{DIRTY, UNPROVEN};
-pub use read_ahead::{PAGES as READ_AHEAD, ReadAhead};
+pub use read_ahead::PAGES as READ_AHEAD;
 pub use replace::on_kept_frames;
 pub use space::{Durability, FileState, Space};
 
@@ -521,19 +521,20 @@ impl BufferPool {
     /// Enters a page into the page table with a frame that is latched exclusively and holds nothing yet. `None` when
     /// someone else entered it first.
     fn install(&self, space: &Arc<Space>, page: PageNo, hint: Access) -> Result<Option<ExclusivePage<'_>>> {
-        self.ground.health.check()?;
-        let slot = self.directory.slot_of(space)?;
-        self.enter(space, page, hint, (slot, self.allocate()?))
+        self.enter(space, page, hint, || self.allocate().map(Some))
     }
 
-    /// The same with this frame, and the tablespace's slot in the directory.
+    /// The same with a frame that comes from elsewhere. `None` also when there is none.
     fn enter(
         &self,
         space: &Arc<Space>,
         page: PageNo,
         hint: Access,
-        (slot, frame): (u32, FrameNo),
+        frame: impl FnOnce() -> Result<Option<FrameNo>>,
     ) -> Result<Option<ExclusivePage<'_>>> {
+        self.ground.health.check()?;
+        let slot = self.directory.slot_of(space)?;
+        let Some(frame) = frame()? else { return Ok(None) };
         let descriptor = self.arena.frame(frame);
         // A reader with a stale frame number may hold the latch for a moment; nobody else can.
         descriptor.latch.exclusive();

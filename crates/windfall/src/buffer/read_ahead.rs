@@ -9,7 +9,7 @@
 
 use super::{BufferPool, ExclusivePage, FileState, Space, doublewrite::words, frame::UNPROVEN};
 use crate::{
-    disk::{Action, Disk, FileName, IoBuffer, Queue, Request},
+    disk::{Action, FileName, IoBuffer, Queue, Request},
     error::Result,
     ids::{PageId, PageNo},
     page::{Access, Page},
@@ -19,32 +19,13 @@ use crate::{
 /// The most pages in one batch: a small pool is not flooded.
 pub const PAGES: usize = 64;
 
-/// What reads ahead: a queue, and the memory that reads went into before. It is as much as one batch takes.
-pub struct ReadAhead {
-    queue: Box<dyn Queue>,
-    spare: Vec<IoBuffer>,
-}
-
-impl core::fmt::Debug for ReadAhead {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "ReadAhead({} spare buffers)", self.spare.len())
-    }
-}
-
-impl ReadAhead {
-    /// For pages of this disk.
-    pub fn new(disk: &dyn Disk) -> Self {
-        Self { queue: disk.queue(), spare: Vec::new() }
-    }
-}
-
 impl BufferPool {
     /// Reads those of the pages that are not in the pool, at most [`PAGES`] and at most an eighth of the pool, and no
     /// more than there are frames for without a wait.
     ///
     /// # Errors
     /// When the database is poisoned, or no frame is to be had. A page that cannot be read is not an error here.
-    pub fn read_ahead(&self, ahead: &mut ReadAhead, wanted: &[(Arc<Space>, PageNo)]) -> Result<()> {
+    pub fn read_ahead(&self, queue: &mut dyn Queue, wanted: &[(Arc<Space>, PageNo)]) -> Result<()> {
         let most = PAGES.min(self.limit.load(Relaxed) as usize / 8);
         let mut under_way: Vec<Option<(&Arc<Space>, ExclusivePage<'_>)>> = Vec::new();
         let mut requests = Vec::new();
@@ -54,20 +35,10 @@ impl BufferPool {
             if resident || space.is_dropped() || space.file() == FileState::None {
                 continue;
             }
-            let installed = if under_way.is_empty() {
-                self.install(space, *page, Access::Scan)
-            } else {
-                // Whoever wants one of the others waits for this thread, which must not wait then.
-                let Some(frame) = self.allocate_at_once() else { break };
-                match self.directory.slot_of(space) {
-                    Ok(slot) => self.enter(space, *page, Access::Scan, (slot, frame)),
-                    Err(error) => {
-                        self.give(frame);
-                        Err(error)
-                    }
-                }
-            };
-            let mut latched = match installed {
+            let is_first = under_way.is_empty();
+            // Whoever wants one of the others waits for this thread, which must not wait then.
+            let frame = || if is_first { self.allocate().map(Some) } else { Ok(self.allocate_at_once()) };
+            let mut latched = match self.enter(space, *page, Access::Scan, frame) {
                 Ok(Some(latched)) => latched,
                 Ok(None) => continue,
                 // What was to be read by now was not: nobody may take it for a page.
@@ -84,13 +55,13 @@ impl BufferPool {
                 file: FileName::Data(id.space),
                 offset: self.offset(*page),
                 action: Action::Read,
-                buffer: ahead.spare.pop().unwrap_or_else(|| IoBuffer::new(self.page_size)),
+                buffer: IoBuffer::new(self.page_size),
             });
             under_way.push(Some((space, latched)));
         }
-        ahead.queue.submit(requests);
-        while ahead.queue.pending() > 0 {
-            for done in ahead.queue.complete(true) {
+        queue.submit(requests);
+        while queue.pending() > 0 {
+            for done in queue.complete(true) {
                 let Some((space, latched)) = under_way[done.token as usize].take() else { continue };
                 let id = latched.id();
                 let bytes = words(done.buffer.bytes());
@@ -103,7 +74,6 @@ impl BufferPool {
                 } else {
                     self.abandon(space, id.page, latched.hand_over());
                 }
-                ahead.spare.push(done.buffer);
             }
         }
         Ok(())

@@ -19,8 +19,8 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use crate::{
-    buffer::{BufferPool, Doublewrite, Durability, FileState, ReadAhead, Space},
-    disk::{Action, Disk, FileName, Folder, IoBuffer, Request},
+    buffer::{BufferPool, Doublewrite, Durability, FileState, Space},
+    disk::{Action, Disk, FileName, Folder, IoBuffer, Queue, Request},
     error::{CorruptError, DiskError, Error, Result},
     ids::{Lsn, PageId, PageNo, SpaceId, TrxId, UndoPos},
     log::{Control, GroupReader, LogReader, Record, segment_of},
@@ -270,7 +270,7 @@ struct Replay<'a> {
     scan: &'a Scan,
     files: &'a Files,
     lost: Lost,
-    ahead: ReadAhead,
+    queue: Box<dyn Queue>,
     bytes: Vec<u8>,
     pages: BTreeMap<PageId, Changes>,
 }
@@ -289,7 +289,7 @@ fn replay(
         scan,
         files,
         lost: Lost::new(),
-        ahead: ReadAhead::new(&**disk),
+        queue: disk.queue(),
         bytes: Vec::new(),
         pages: BTreeMap::new(),
     };
@@ -359,7 +359,7 @@ impl Replay<'_> {
         for batch in work.chunks(crate::buffer::READ_AHEAD) {
             let reads: Vec<_> =
                 batch.iter().filter(|w| !w.2).map(|(space, id, ..)| (space.clone(), id.page)).collect();
-            self.pool.read_ahead(&mut self.ahead, &reads)?;
+            self.pool.read_ahead(&mut *self.queue, &reads)?;
             for (space, id, fresh, changes) in batch {
                 if let Err(error) = self.visit(space, *id, *fresh, changes, &decode) {
                     self.lose(id.space, error)?;

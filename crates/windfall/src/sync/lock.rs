@@ -31,8 +31,6 @@ pub enum Rank {
     RollBack,
     /// The purge of an undo stream.
     Purge,
-    /// Undo that is read ahead.
-    Ahead,
     /// A checkpoint in progress.
     Checkpoint,
     /// A page cleaner's round.

@@ -62,8 +62,4 @@ impl Transactions {
     pub fn views(&self) -> Vec<ViewInfo> {
         self.active.views(&self.ids, self.now())
     }
-
-    pub(super) fn now(&self) -> Duration {
-        self.ground.pool.ground().env.now()
-    }
 }

@@ -75,12 +75,12 @@ use active::Noted;
 use locks::{Locker, Patience, TableMode, Wanted};
 
 use crate::{
-    buffer::{BufferPool, ReadAhead, Space},
+    buffer::{BufferPool, Space},
     error::Result,
     ids::{Lsn, SpaceId, TrxId, UndoPos},
     log::{GroupWriter, Record},
     sync::{
-        Arc, Bug, Event, Mutex, Rank, RwLock,
+        Arc, Bug, Event, Rank, RwLock,
         atomic::{AtomicU64, Ordering::Relaxed},
         planted,
     },
@@ -121,8 +121,6 @@ pub struct Transactions {
     /// Held shared by who takes a record back outside of its table's gate, and alone by who looks at a table that must
     /// not change.
     still: RwLock<()>,
-    /// What reads undo ahead for purge.
-    ahead: Mutex<ReadAhead>,
     /// How many want the purge worker to stand still.
     purge_pauses: AtomicU64,
     slices_dropped: AtomicU64,
@@ -160,7 +158,6 @@ impl Transactions {
     ) -> Result<Self> {
         let env = pool.ground().env.clone();
         let purge_wake = Arc::new(Event::new());
-        let ahead = Mutex::new(Rank::Ahead, ReadAhead::new(&*pool.ground().disk));
         let ground = Arc::new(stream::Ground { pool, system, ids: ids.clone(), purge_wake });
         let active = Arc::new(Active::default());
         for (trx, first) in unfinished {
@@ -179,7 +176,6 @@ impl Transactions {
             prepared: prepared::Prepared::default(),
             rollbacks: rollbacks::Rollbacks::new(),
             still: RwLock::new(Rank::RollBack, ()),
-            ahead,
             purge_pauses: AtomicU64::new(0),
             slices_dropped: AtomicU64::new(0),
             #[cfg(test)]
@@ -294,5 +290,9 @@ impl Transactions {
     /// The pages.
     pub fn pool(&self) -> &Arc<BufferPool> {
         &self.ground.pool
+    }
+
+    fn now(&self) -> Duration {
+        self.ground.pool.ground().env.now()
     }
 }

@@ -329,7 +329,7 @@ impl Transactions {
 
     /// Tries again what could not be read some time ago.
     fn retry_aside(&self, stream: &Stream, state: &mut State, left: &mut Left) -> Result<()> {
-        let now = self.ground.pool.ground().env.now();
+        let now = self.now();
         if state.aside.is_empty() || now < state.aside_due {
             return Ok(());
         }
@@ -409,7 +409,11 @@ impl Transactions {
                 // Its walk comes by, and needs each record to find the one before.
                 left.extend(slices);
             } else if horizon.covers(trx) {
-                self.read_ahead(stream, state, at);
+                // What stands behind it probably can be purged, too.
+                let slice = at / stream.slice_bytes();
+                if state.ahead.replace(slice) != Some(slice) {
+                    stream.read_ahead(at);
+                }
                 match self.purge_record(stream, at, &stored, left)? {
                     Outcome::Purged => {}
                     Outcome::Busy => state.deferred.push(at),
@@ -425,16 +429,6 @@ impl Transactions {
             state.at = stored.next;
         }
         Ok(())
-    }
-
-    /// What stands behind a record that can be purged probably can be, too: it is read ahead, once for each slice.
-    fn read_ahead(&self, stream: &Stream, state: &mut State, at: u64) {
-        let slice = at / stream.slice_bytes();
-        if state.ahead.replace(slice) != Some(slice)
-            && let Some(mut ahead) = self.ahead.try_lock()
-        {
-            stream.read_ahead(at, &mut ahead);
-        }
     }
 
     fn drop_slices(&self, stream: &Stream, state: &State) -> Result<usize> {

@@ -234,14 +234,13 @@ impl Transactions {
 
     /// One step of the worker. Says whether there is more to do at once.
     pub fn rollback_step(&self) -> bool {
-        let env = &self.ground.pool.ground().env;
-        let now = env.now();
+        let now = self.now();
         match self.rollbacks.next(now) {
             None => return false,
             Some(Next::Search(search)) => self.search_on(search, now + PAUSE),
             Some(Next::Transaction(trx, from)) => self.go_back(trx, from, now + PAUSE),
         }
-        self.rollbacks.is_any_due(env.now())
+        self.rollbacks.is_any_due(self.now())
     }
 
     /// Goes on with the search that stands first; if it fails, at that time.
@@ -317,7 +316,7 @@ impl Transactions {
             return Ok(());
         }
         let (env, at_most) = (&self.ground.pool.ground().env, self.lock_wait());
-        let began = env.now();
+        let began = self.now();
         let is_clear = || self.rollbacks.in_the_way(space).is_empty();
         env.wait_unhindered(&self.rollbacks.moved, at_most, &mut || is_clear());
         let in_the_way = self.rollbacks.in_the_way(space);
@@ -327,7 +326,7 @@ impl Transactions {
         let in_the_way = InTheWay::new(in_the_way);
         Err(match Patience::of(at_most) {
             Patience::NoWait => LockError::Busy(in_the_way),
-            _ => LockError::TimedOut { in_the_way, waited: env.now().saturating_sub(began) },
+            _ => LockError::TimedOut { in_the_way, waited: self.now().saturating_sub(began) },
         }
         .into())
     }

@@ -31,7 +31,7 @@ use std::collections::BTreeMap;
 
 use super::{ids::Ids, undo_record::UndoRecord};
 use crate::{
-    buffer::{BufferPool, Durability, ReadAhead, SharedPage, Space},
+    buffer::{BufferPool, Durability, SharedPage, Space},
     error::{CorruptError, Error, Owner, Result},
     ids::{Lsn, PageNo, SpaceId, TrxId, UndoPos},
     log::Record,
@@ -344,11 +344,9 @@ impl Stream {
             let Some((existing, space)) = found else { return Ok(None) };
             if at.is_multiple_of(self.slice_bytes()) || existing != slice {
                 if let Some(first) = self.first_record(existing, &space)? {
-                    return if first < self.end() {
-                        Ok(Some((first, self.record(first)?)))
-                    } else {
-                        Ok(None)
-                    };
+                    // What is being written is no record yet.
+                    let is_whole = first < self.end();
+                    return is_whole.then(|| Ok((first, self.record(first)?))).transpose();
                 }
             } else {
                 let page = self.ground.pool.share(&space, page, Access::Scan)?;
@@ -363,14 +361,15 @@ impl Stream {
 
     /// Reads what follows this position in its slice, as far as it is not in the pool: who reads it all waits once. Not
     /// of the slice that is being written. What fails is met again by who reads it.
-    pub(super) fn read_ahead(&self, at: u64, ahead: &mut ReadAhead) {
+    pub(super) fn read_ahead(&self, at: u64) {
         let (slice, first, _) = self.locate(at);
         if slice >= self.end() / self.slice_bytes() {
             return;
         }
         let Some(space) = self.space(slice) else { return };
         let wanted: Vec<_> = (first.0..PAGES as u32).map(|page| (space.clone(), PageNo(page))).collect();
-        if let Err(error) = self.ground.pool.read_ahead(ahead, &wanted) {
+        let pool = &self.ground.pool;
+        if let Err(error) = pool.read_ahead(&mut *pool.ground().disk.queue(), &wanted) {
             tracing::debug!(%error, "undo was not read ahead");
         }
     }

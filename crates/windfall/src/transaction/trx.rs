@@ -514,12 +514,11 @@ impl<'e> Trx<'e> {
 
     /// Gives up its locks but those on what it has changed.
     pub fn give_way(&mut self) {
-        let before = self.state.locker.take();
-        self.floor.forget_locks(self.state.id);
-        if let (Some(before), Some(now)) =
-            (before, self.floor.active.locker(self.state.id, &self.floor.row_locks))
-        {
-            self.floor.row_locks.pass_interrupt_on(&before, &now);
+        self.state.locker = None;
+        let before = self.floor.forget_locks(self.state.id);
+        // It was not told yet.
+        if before.is_some_and(|locker| locker.take_interrupt()) {
+            self.floor.interrupt(self.state.id);
         }
     }
 
@@ -692,11 +691,12 @@ impl Transactions {
         Some(Tree::new(self.ground.pool.clone(), space, self.no_hash.clone()))
     }
 
-    /// Takes the locks of a transaction away, but those on what it has changed: who wants that makes them anew.
-    fn forget_locks(&self, trx: TrxId) {
-        if let Some(locker) = self.active.take_locker(trx) {
-            self.row_locks.end(&locker);
-        }
+    /// Takes the locks of a transaction away, but those on what it has changed: who wants that makes them anew. Gives
+    /// what it has locked by.
+    fn forget_locks(&self, trx: TrxId) -> Option<Arc<Locker>> {
+        let locker = self.active.take_locker(trx)?;
+        self.row_locks.end(&locker);
+        Some(locker)
     }
 
     /// The transactions that have begun and not ended.

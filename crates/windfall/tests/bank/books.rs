@@ -78,19 +78,16 @@ impl Books {
 pub fn audit(db: &Database) -> Result<Ledger> {
     let view = db.begin(TransactionOptions::default().read_only().consistent_snapshot());
     let books = Books::of(db)?.within(&view);
-    let mut held = BTreeMap::new();
+    let (mut held, mut by_index) = (BTreeMap::new(), BTreeMap::new());
     for table in &books.accounts {
         for row in table.rows()? {
             let (key, value) = row?;
-            let account = u16::from_be_bytes(key.try_into().expect("an account"));
+            let account = account_of(&key);
             assert_eq!(held.insert(account, amount_of(&value)), None, "account {account} is there twice");
         }
-    }
-    let mut by_index = BTreeMap::new();
-    for table in &books.accounts {
         for row in table.index(INDEX)?.range::<&[u8]>(..)? {
             let row = row?;
-            let account = u16::from_be_bytes(row.key.try_into().expect("an account"));
+            let account = account_of(&row.key);
             assert!(
                 row.value.starts_with(&row.index_key),
                 "account {account} has another amount in the index"
@@ -115,6 +112,10 @@ pub fn audit(db: &Database) -> Result<Ledger> {
     Ok(ledger)
 }
 
+fn account_of(key: &[u8]) -> u16 {
+    u16::from_be_bytes(key.try_into().expect("an account"))
+}
+
 /// Amounts in the order of their bytes; and behind them something that is long now and then.
 fn value_of(amount: i64, stamp: u64) -> Vec<u8> {
     let mut value = (amount.cast_unsigned() ^ 1 << 63).to_be_bytes().to_vec();
@@ -137,10 +138,7 @@ fn written(moves: &Moves) -> Vec<u8> {
 fn read(bytes: &[u8]) -> Moves {
     let one = |bytes: &[u8]| {
         let (account, amount) = bytes.split_at(2);
-        (
-            u16::from_be_bytes(account.try_into().expect("an account")),
-            i64::from_be_bytes(amount.try_into().expect("an amount")),
-        )
+        (account_of(account), i64::from_be_bytes(amount.try_into().expect("an amount")))
     };
     bytes.chunks_exact(10).map(one).collect()
 }

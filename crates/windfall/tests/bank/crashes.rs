@@ -54,11 +54,7 @@ impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.seed, self.transfers)?;
         for (operation, survive) in [Some(self.cut), self.again].into_iter().flatten() {
-            match survive {
-                Survive::Nothing => write!(f, " {operation} nothing")?,
-                Survive::Everything => write!(f, " {operation} everything")?,
-                Survive::Random(seed) => write!(f, " {operation} {seed}")?,
-            }
+            write!(f, " {operation} {survive}")?;
         }
         Ok(())
     }
@@ -70,14 +66,7 @@ impl FromStr for Case {
     fn from_str(text: &str) -> core::result::Result<Self, String> {
         let words: Vec<&str> = text.split(' ').collect();
         let number = |word: &str| word.parse::<u64>().map_err(|error| format!("{word}: {error}"));
-        let cut = |words: &[&str]| {
-            let survive = match words[1] {
-                "nothing" => Survive::Nothing,
-                "everything" => Survive::Everything,
-                seed => Survive::Random(number(seed)?),
-            };
-            Ok::<_, String>((number(words[0])?, survive))
-        };
+        let cut = |words: &[&str]| Ok::<_, String>((number(words[0])?, words[1].parse()?));
         if ![4, 6].contains(&words.len()) {
             return Err(format!("{text:?} is not SEED TRANSFERS OPERATION SURVIVES [OPERATION SURVIVES]"));
         }

@@ -9,14 +9,6 @@ use windfall::{
 
 use crate::books::{ACCOUNTS, Books, Moves};
 
-const LEVELS: [Isolation; 5] = [
-    Isolation::ReadUncommitted,
-    Isolation::ReadCommitted,
-    Isolation::RepeatableRead,
-    Isolation::Snapshot,
-    Isolation::Serializable,
-];
-
 /// What becomes of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
@@ -76,7 +68,7 @@ impl Order {
             3 => End::PrepareAndLeave { commits },
             _ => End::Commit,
         };
-        let isolation = LEVELS[chance.random_range(0..LEVELS.len())];
+        let isolation = Isolation::ALL[chance.random_range(0..Isolation::ALL.len())];
         Self { number, moves, detour, end, isolation }
     }
 

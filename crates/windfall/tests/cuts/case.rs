@@ -43,11 +43,7 @@ impl fmt::Display for Case {
             write!(f, " group={group}")?;
         }
         for (operation, survive) in &self.cuts {
-            match survive {
-                Survive::Nothing => write!(f, " cut={operation}:nothing")?,
-                Survive::Everything => write!(f, " cut={operation}:everything")?,
-                Survive::Random(seed) => write!(f, " cut={operation}:{seed}")?,
-            }
+            write!(f, " cut={operation}:{survive}")?;
         }
         Ok(())
     }
@@ -80,12 +76,7 @@ impl FromStr for Case {
                     let (operation, survive) = value
                         .split_once(':')
                         .ok_or_else(|| format!("{part:?} is no cut=OPERATION:SURVIVE"))?;
-                    let survive = match survive {
-                        "nothing" => Survive::Nothing,
-                        "everything" => Survive::Everything,
-                        seed => Survive::Random(number(seed)?),
-                    };
-                    case.cuts.push((number(operation)?, survive));
+                    case.cuts.push((number(operation)?, survive.parse()?));
                 }
                 _ => return Err(format!("{part:?} is unknown")),
             }

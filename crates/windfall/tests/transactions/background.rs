@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use windfall::{
-    Database, Error, IndexOptions, Table, TableOptions,
+    Database, Error, IndexOptions, Isolation, Table, TableOptions,
     disk::{
         Disk, FileName, Folder,
         simulated::{SimulatedDisk, Survive},
@@ -14,7 +14,7 @@ use windfall::{
     transaction::listing::TransactionState,
 };
 
-use super::{LEVELS, begin, options, simulated, table};
+use super::{begin, options, simulated, table};
 
 const ROWS: u16 = 2_000;
 
@@ -27,7 +27,7 @@ fn cut_amid_a_long_transaction() -> SimulatedDisk {
         let table = db.create_table(name, definition).unwrap();
         (0..ROWS).for_each(|n| table.insert(&n.to_be_bytes(), &[1; 100]).unwrap());
     }
-    let trx = begin(&db, LEVELS[2]);
+    let trx = begin(&db, Isolation::RepeatableRead);
     let within = db.table("t").unwrap().within(&trx);
     for n in 0..ROWS {
         let key = n.to_be_bytes();
@@ -71,11 +71,11 @@ fn a_list_tells_who_is_under_way_and_what_at() {
     let states = |db: &Database| -> Vec<TransactionState> {
         db.transactions().into_iter().map(|one| one.state).collect()
     };
-    let open = begin(&db, LEVELS[2]);
+    let open = begin(&db, Isolation::RepeatableRead);
     assert_eq!((states(&db), db.views()), (Vec::new(), Vec::new()), "it has done nothing");
     t.within(&open).get(b"a").unwrap();
     t.within(&open).put(b"a", b"x1").unwrap();
-    let prepared = begin(&db, LEVELS[1]);
+    let prepared = begin(&db, Isolation::ReadCommitted);
     t.within(&prepared).put(b"b", b"y2").unwrap();
     prepared.prepare(b"one").unwrap();
     env.advance(Duration::from_secs(100));
@@ -204,7 +204,7 @@ fn a_page_that_cannot_be_read_holds_up_one_rollback_and_nobody_else() {
         env.settle(2_000);
         assert_eq!(db.metrics().rollbacks_pending, 1, "it went on without the page");
         let other = db.table("other").unwrap();
-        let trx = begin(&db, LEVELS[2]);
+        let trx = begin(&db, Isolation::RepeatableRead);
         other.within(&trx).put(b"new", &[1; 100]).unwrap();
         trx.rollback().unwrap();
         assert!(is_as_before(&other));
@@ -238,7 +238,7 @@ fn a_search_that_cannot_go_on_holds_up_no_other_rollback() {
     env.settle(2_000);
     assert_eq!(db.metrics().rollbacks_pending, 1, "the search needs none of these pages");
     let other = db.table("other").unwrap();
-    let trx = begin(&db, LEVELS[2]);
+    let trx = begin(&db, Isolation::RepeatableRead);
     let within = other.within(&trx);
     // Round by round, so that its way back is longer than a segment.
     for round in 0..4 {
@@ -270,7 +270,7 @@ fn what_a_full_disk_keeps_from_its_way_back_goes_on_when_there_is_room() {
             .create_table("t", TableOptions::default().index("first", IndexOptions::on_value(0..1)))
             .unwrap();
         (0..ROWS).for_each(|n| table.insert(&n.to_be_bytes(), &[1; 100]).unwrap());
-        let trx = begin(&db, LEVELS[2]);
+        let trx = begin(&db, Isolation::RepeatableRead);
         let within = table.within(&trx);
         (0..ROWS).for_each(|n| within.put(&n.to_be_bytes(), &[2; 100]).unwrap());
         if seed % 2 == 0 {

@@ -8,7 +8,7 @@ use std::{
 
 use windfall::{Database, Error, Isolation, Table, TableOptions, TransactionOptions, error::LockError};
 
-use super::{LEVELS, begin, database};
+use super::{begin, database};
 
 const ACCOUNTS: u64 = 12;
 
@@ -46,7 +46,7 @@ fn total(table: &Table) -> u64 {
 /// Deadlocks without end, and every view has the same total.
 #[test]
 fn no_money_is_made_or_lost() {
-    for level in LEVELS {
+    for &level in Isolation::ALL {
         let db = database();
         let table = bank(&db);
         let deadlocks = AtomicU64::new(0);

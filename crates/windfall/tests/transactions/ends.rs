@@ -1,17 +1,17 @@
 //! How transactions end: all of it stays, or nothing.
 
 use windfall::{
-    Error, TableOptions, TransactionOptions,
+    Error, Isolation, TableOptions, TransactionOptions,
     disk::simulated::{SimulatedDisk, Survive},
     env::SimulatedEnv,
     error::{SchemaError, TransactionError},
 };
 
-use super::{LEVELS, begin, database, pairs, rows, simulated, table};
+use super::{begin, database, pairs, rows, simulated, table};
 
 #[test]
 fn all_of_it_stays_or_nothing() {
-    for level in LEVELS {
+    for &level in Isolation::ALL {
         let db = database();
         let (table, other) = (table(&db), db.create_table("other", TableOptions::default()).unwrap());
         table.put(b"a", b"x1").unwrap();
@@ -40,7 +40,7 @@ fn all_of_it_stays_or_nothing() {
 fn a_handle_that_goes_takes_it_back() {
     let db = database();
     let table = table(&db);
-    let trx = begin(&db, LEVELS[2]);
+    let trx = begin(&db, Isolation::RepeatableRead);
     let within = table.within(&trx);
     within.put(b"a", b"x1").unwrap();
     within.get_for_update(b"b").unwrap();
@@ -57,7 +57,7 @@ fn what_a_call_has_done_goes_when_it_fails_and_the_rest_stays() {
     let db = database();
     let table = table(&db);
     table.put(b"taken", b"x1").unwrap();
-    let trx = begin(&db, LEVELS[2]);
+    let trx = begin(&db, Isolation::RepeatableRead);
     let within = table.within(&trx);
     within.put(b"a", b"x2").unwrap();
     let duplicate = within.put(b"b", b"y1").unwrap_err();
@@ -90,7 +90,7 @@ fn savepoints_nest_and_move() {
     let table = table(&db);
     let session = db.session();
     let temporary = session.create_temporary_table("t", TableOptions::default()).unwrap();
-    let trx = begin(&db, LEVELS[2]);
+    let trx = begin(&db, Isolation::RepeatableRead);
     let (within, beside) = (table.within(&trx), temporary.within(&trx));
     let put = |key: &str, value: &str| {
         within.put(key.as_bytes(), value.as_bytes()).unwrap();
@@ -132,7 +132,7 @@ fn savepoints_nest_and_move() {
 fn rows_stay_locked_when_they_are_taken_back_to_a_savepoint() {
     let db = database();
     let table = table(&db);
-    let trx = begin(&db, LEVELS[1]);
+    let trx = begin(&db, Isolation::ReadCommitted);
     let within = table.within(&trx);
     trx.savepoint("here").unwrap();
     within.put(b"a", b"x1").unwrap();
@@ -156,7 +156,7 @@ fn what_a_crash_cuts_off_is_taken_back_and_what_was_committed_stays() {
         let db = simulated(&disk, &env);
         let t = table(&db);
         t.put(b"old", b"o1").unwrap();
-        let (first, second) = (begin(&db, LEVELS[2]), begin(&db, LEVELS[1]));
+        let (first, second) = (begin(&db, Isolation::RepeatableRead), begin(&db, Isolation::ReadCommitted));
         let (one, two) = (t.within(&first), t.within(&second));
         for n in 0..40u8 {
             one.put(&[b'a', n], &[1, 100 + n]).unwrap();
@@ -197,7 +197,7 @@ fn what_is_open_when_the_database_is_closed_is_taken_back_by_the_next_opening() 
     let db = simulated(&disk, &env);
     let t = table(&db);
     t.put(b"a", b"x1").unwrap();
-    let trx = begin(&db, LEVELS[2]);
+    let trx = begin(&db, Isolation::RepeatableRead);
     let within = t.within(&trx);
     within.put(b"a", b"y1").unwrap();
     db.clone().close().unwrap();
@@ -243,7 +243,7 @@ fn a_transaction_does_one_call_at_a_time() {
     }
     let db = database();
     let table = table(&db);
-    let trx = begin(&db, LEVELS[2]);
+    let trx = begin(&db, Isolation::RepeatableRead);
     let within = table.within(&trx);
     within.put_stream(b"a", 100_000, &mut Source(&within, 5)).unwrap();
     let mut read = Vec::new();
@@ -257,7 +257,7 @@ fn a_transaction_does_one_call_at_a_time() {
 fn a_transaction_of_another_database_is_refused() {
     let (db, other) = (database(), database());
     let table = table(&db);
-    let trx = begin(&other, LEVELS[2]);
+    let trx = begin(&other, Isolation::RepeatableRead);
     let within = table.within(&trx);
     for error in [
         within.put(b"a", b"x1").unwrap_err(),
@@ -276,7 +276,7 @@ fn a_session_may_end_beside_a_rollback() {
     for round in 0..60u32 {
         let session = db.session();
         let temporary = session.create_temporary_table("t", TableOptions::default()).unwrap();
-        let trx = begin(&db, LEVELS[2]);
+        let trx = begin(&db, Isolation::RepeatableRead);
         let (within, beside) = (temporary.within(&trx), kept.within(&trx));
         for n in 0..150u32 {
             within.put(&n.to_be_bytes(), &vec![1; if n % 10 == 0 { 5000 } else { 300 }]).unwrap();
@@ -302,7 +302,7 @@ fn there_are_no_more_transactions_than_a_checkpoint_can_name() {
     let table = db.create_table("t", TableOptions::default()).unwrap();
     let mut open = Vec::new();
     let refused = loop {
-        let trx = begin(&db, LEVELS[1]);
+        let trx = begin(&db, Isolation::ReadCommitted);
         match table.within(&trx).put(&(open.len() as u32).to_be_bytes(), b"1") {
             Ok(()) => open.push(trx),
             Err(error) => break error,

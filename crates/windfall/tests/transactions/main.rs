@@ -19,14 +19,6 @@ use windfall::{
     env::{RealEnv, SimulatedEnv},
 };
 
-const LEVELS: [Isolation; 5] = [
-    Isolation::ReadUncommitted,
-    Isolation::ReadCommitted,
-    Isolation::RepeatableRead,
-    Isolation::Snapshot,
-    Isolation::Serializable,
-];
-
 fn options() -> Options {
     Options::default()
         .page_size(4096)

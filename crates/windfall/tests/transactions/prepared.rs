@@ -3,13 +3,13 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use windfall::{
-    Database, Error, FlushLog, TableOptions,
+    Database, Error, FlushLog, Isolation, TableOptions,
     disk::simulated::{SimulatedDisk, Survive},
     env::SimulatedEnv,
     error::{LockError, TransactionError},
 };
 
-use super::{LEVELS, begin, guard::whole, options, pairs, rows, simulated, table};
+use super::{begin, guard::whole, options, pairs, rows, simulated, table};
 
 fn names(db: &Database) -> Vec<(Vec<u8>, bool)> {
     db.prepared().into_iter().map(|one| (one.xid, one.in_use)).collect()
@@ -32,7 +32,7 @@ fn it_does_nothing_more_and_ends_by_its_handle() {
     let t = table(&db);
     t.put(b"a", b"x1").unwrap();
     for commits in [true, false] {
-        let trx = begin(&db, LEVELS[2]);
+        let trx = begin(&db, Isolation::RepeatableRead);
         let within = t.within(&trx);
         within.put(b"a", b"y1").unwrap();
         within.put(b"b", b"z2").unwrap();
@@ -74,7 +74,7 @@ fn a_handle_that_goes_leaves_it_to_its_name() {
     let t = table(&db);
     db.set_lock_wait_timeout(core::time::Duration::from_millis(100));
     for commits in [true, false] {
-        let trx = begin(&db, LEVELS[2]);
+        let trx = begin(&db, Isolation::RepeatableRead);
         t.within(&trx).put(b"a", b"y1").unwrap();
         trx.prepare(b"first").unwrap();
         let id = trx.id();
@@ -86,7 +86,7 @@ fn a_handle_that_goes_leaves_it_to_its_name() {
         assert!(matches!(t.put(b"a", b"w1"), Err(Error::Lock(LockError::TimedOut { .. }))));
         let refused = db.drop_table("t");
         assert!(matches!(refused, Err(Error::Lock(LockError::TimedOut { .. }))), "{refused:?}");
-        let other = begin(&db, LEVELS[2]);
+        let other = begin(&db, Isolation::RepeatableRead);
         let taken = other.prepare(b"first");
         assert!(matches!(taken, Err(Error::Transaction(TransactionError::NameTaken { .. }))), "{taken:?}");
         t.within(&other).put(b"of its own", b"q5").unwrap();
@@ -104,7 +104,7 @@ fn a_handle_that_goes_leaves_it_to_its_name() {
 #[test]
 fn names_are_checked_and_errors_show_them() {
     let (_, _, db) = database();
-    let trx = begin(&db, LEVELS[2]);
+    let trx = begin(&db, Isolation::RepeatableRead);
     assert!(trx.prepare(b"").unwrap_err().to_string().contains("empty"));
     assert!(trx.prepare(&[7; 256]).unwrap_err().to_string().contains("256 bytes"));
     trx.prepare(&[7; 255]).unwrap();
@@ -118,7 +118,7 @@ fn what_has_changed_nothing_is_prepared_as_well() {
     let (_, _, db) = database();
     let t = table(&db);
     t.put(b"a", b"x1").unwrap();
-    let trx = begin(&db, LEVELS[4]);
+    let trx = begin(&db, Isolation::Serializable);
     assert!(t.within(&trx).get(b"a").unwrap().is_some());
     trx.prepare(b"reader").unwrap();
     drop(trx);
@@ -137,7 +137,7 @@ fn temporary_tables_take_part() {
             let session = db.session();
             let own = session.create_temporary_table("own", TableOptions::default()).unwrap();
             own.put(b"k", b"before").unwrap();
-            let trx = begin(&db, LEVELS[2]);
+            let trx = begin(&db, Isolation::RepeatableRead);
             own.within(&trx).put(b"k", b"within").unwrap();
             t.within(&trx).put(b"a", b"y1").unwrap();
             trx.prepare(b"both").unwrap();
@@ -163,7 +163,7 @@ fn a_coordinator_syncs_once_for_many() {
     let t = db.create_table("t", TableOptions::default()).unwrap();
     let mut all: Vec<_> = (0..50u8)
         .map(|n| {
-            let trx = begin(&db, LEVELS[2]);
+            let trx = begin(&db, Isolation::RepeatableRead);
             t.within(&trx).put(&[n], &[n]).unwrap();
             trx
         })
@@ -231,7 +231,7 @@ fn what_is_prepared_survives_every_crash_and_what_has_ended_does_not_come_back()
             }
         };
         for n in 0..16u8 {
-            let trx = begin(&db, LEVELS[usize::from(n) % 5]);
+            let trx = begin(&db, Isolation::ALL[usize::from(n) % Isolation::ALL.len()]);
             // Runs a step in which this is known of the transaction.
             let mut turn = |now: Known, step: &mut dyn FnMut()| {
                 known.insert(n, now);
@@ -295,7 +295,7 @@ fn cut_when_prepared() -> SimulatedDisk {
     for table in &tables {
         table.put(b"a", b"before").unwrap();
     }
-    let trx = begin(&db, LEVELS[2]);
+    let trx = begin(&db, Isolation::RepeatableRead);
     for table in &tables {
         table.within(&trx).put(b"a", b"after").unwrap();
     }
@@ -373,7 +373,7 @@ fn a_full_disk_leaves_it_prepared_or_lets_it_go() {
         };
         assert_eq!(!db.prepared().is_empty(), is_listed);
         (stayed, went) = (stayed + u64::from(is_listed), went + u64::from(!is_listed));
-        let other = begin(&db, LEVELS[2]);
+        let other = begin(&db, Isolation::RepeatableRead);
         assert_eq!(other.prepare(b"first").is_err(), is_listed);
         drop(other);
         disk.full_from(None);
@@ -398,7 +398,7 @@ fn what_was_taken_back_in_part_is_not_prepared_any_more() {
     let (disk, _, db) = database();
     let t = db.create_table("t", TableOptions::default()).unwrap();
     (0..ROWS).for_each(|n| t.insert(&n.to_be_bytes(), &[1; 100]).unwrap());
-    let trx = begin(&db, LEVELS[2]);
+    let trx = begin(&db, Isolation::RepeatableRead);
     let within = t.within(&trx);
     (0..ROWS).for_each(|n| within.put(&n.to_be_bytes(), &[2; 100]).unwrap());
     trx.prepare(b"long").unwrap();

@@ -160,7 +160,7 @@ fn a_range_is_of_one_moment_from_both_ends() {
 
 #[test]
 fn a_cursor_that_locks_goes_to_an_end_and_back() {
-    for level in super::LEVELS {
+    for &level in Isolation::ALL {
         let db = database();
         let table = table(&db);
         for key in ["a", "b", "c"] {

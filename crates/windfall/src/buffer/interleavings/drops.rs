@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::{
-    buffer::ReadAhead,
     disk::{Disk, FileName, simulated::Fault},
     sync::{
         atomic::AtomicU64,
@@ -43,7 +42,7 @@ fn drop_amid(base: Base) {
         run(|base, _| {
             let [space, other] = &base.spaces;
             let ahead = [(space.clone(), PAGES[2]), (other.clone(), PAGES[2])];
-            base.pool.read_ahead(&mut ReadAhead::new(&base.disk), &ahead).or_else(dropped).unwrap();
+            base.pool.read_ahead(&mut *base.disk.queue(), &ahead).or_else(dropped).unwrap();
             for page in [PAGES[1], PAGES[0]] {
                 base.look(0, page).or_else(dropped).unwrap();
             }

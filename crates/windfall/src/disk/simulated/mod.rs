@@ -37,6 +37,7 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
+use core::{fmt, str::FromStr};
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
@@ -72,6 +73,33 @@ pub enum Survive {
     Everything,
     /// Some of it, as this seed decides: any of the writes, whole or torn, and any of the names.
     Random(u64),
+}
+
+/// A word, or the seed.
+impl fmt::Display for Survive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => f.write_str("nothing"),
+            Self::Everything => f.write_str("everything"),
+            Self::Random(seed) => seed.fmt(f),
+        }
+    }
+}
+
+/// What it is displayed as.
+impl FromStr for Survive {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "nothing" => Ok(Self::Nothing),
+            "everything" => Ok(Self::Everything),
+            seed => seed
+                .parse()
+                .map(Self::Random)
+                .map_err(|_| format!("{text:?} is neither \"nothing\" nor \"everything\" nor a seed")),
+        }
+    }
 }
 
 /// A simulated disk. Clones share it.

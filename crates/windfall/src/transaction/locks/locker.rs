@@ -74,7 +74,8 @@ impl Locker {
         self.interrupted.store(true, SeqCst);
     }
 
-    pub(super) fn take_interrupt(&self) -> bool {
+    /// Whether the next wait is to end before it begins; it is not any more.
+    pub fn take_interrupt(&self) -> bool {
         self.interrupted.swap(false, SeqCst)
     }
 

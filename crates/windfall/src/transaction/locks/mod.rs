@@ -226,13 +226,6 @@ impl Locks {
         self.step(|table| table.interrupt(locker))
     }
 
-    /// What was to interrupt the next wait of a locker that has ended interrupts that of another one.
-    pub fn pass_interrupt_on(&self, from: &Locker, to: &Locker) {
-        if from.take_interrupt() {
-            to.interrupt_next();
-        }
-    }
-
     /// Ends the wait of whoever waits under this number with [`LockError::Interrupted`]. `false` when nobody does.
     pub fn interrupt_wait(&self, trx: TrxId) -> bool {
         self.step(|table| table.interrupt_wait(trx))

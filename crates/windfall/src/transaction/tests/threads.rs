@@ -9,7 +9,7 @@ use super::{
 use crate::{
     disk::simulated::SimulatedDisk,
     env::RealEnv,
-    error::{Error, SchemaError},
+    error::{Error, LockError, SchemaError},
     sync::{
         Arc, Gate,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -48,6 +48,23 @@ fn rows(base: &Base) -> Rows {
         }
     }
     rows
+}
+
+/// Who gives its locks up because of a deadlock begins anew, and is still to be interrupted.
+#[test]
+fn an_interrupt_outlives_a_deadlock() {
+    let base = base();
+    let secondaries = base.secondaries();
+    let target = base.target(&secondaries);
+    let [mut holder, mut trx] = [Trx::new(&base.transactions), Trx::new(&base.transactions)];
+    change(&mut holder, &target, b"row", Some(b"1234")).unwrap();
+    change(&mut trx, &target, b"other", Some(b"5678")).unwrap();
+    assert!(base.transactions.interrupt(trx.id()));
+    trx.give_way();
+    let again = change(&mut trx, &target, b"row", Some(b"9012"));
+    assert!(matches!(again, Err(Error::Lock(LockError::Interrupted))), "{again:?}");
+    trx.rollback().unwrap();
+    holder.rollback().unwrap();
 }
 
 #[test]
