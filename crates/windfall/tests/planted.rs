@@ -1,7 +1,7 @@
 //! What a sanitizer has to find: `make sanitize` runs these first, and goes on only if each is found. Nothing else runs
 //! them, for they are wrong on purpose.
 
-use std::{cell::UnsafeCell, hint::black_box, thread};
+use std::{cell::UnsafeCell, hint::black_box, sync::Barrier, thread};
 
 /// A number that threads change without asking each other.
 struct Unguarded(UnsafeCell<u64>);
@@ -13,10 +13,13 @@ unsafe impl Sync for Unguarded {}
 #[ignore = "a race: for the thread sanitizer"]
 fn a_race() {
     let number = &Unguarded(UnsafeCell::new(0));
+    // On a busy machine the one would be done before the other has begun.
+    let both = &Barrier::new(2);
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(move || {
-                for _ in 0..1000 {
+                both.wait();
+                for _ in 0..1_000_000 {
                     let at = number.0.get();
                     // SAFETY: none: the other thread does the same.
                     unsafe { at.write_volatile(at.read_volatile() + 1) };

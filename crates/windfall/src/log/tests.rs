@@ -80,6 +80,27 @@ impl Life {
         self.control.update(|control| (control.floor, control.durable) = (floor, durable)).unwrap();
         self.log.set_floor(floor);
     }
+
+    /// Runs something that waits, and meanwhile a worker that does this.
+    fn beside<T>(&self, env: &SimulatedEnv, work: impl Fn() + Send + 'static, run: impl Fn(&Log) -> T) -> T {
+        let wake = Arc::new(Event::new());
+        self.log.set_checkpointer(wake.clone());
+        let step = move || {
+            work();
+            Next::Idle(Duration::from_secs(1))
+        };
+        let _worker = env.spawn("beside", Kind::Service, wake, Box::new(step)).unwrap();
+        run(&self.log)
+    }
+
+    /// The same with a checkpoint: the floor rises to the end.
+    fn beside_a_checkpoint(&mut self, env: &SimulatedEnv, run: impl Fn(&Log)) {
+        self.log.sync_to(Lsn::MAX).unwrap();
+        let (log, floor) = (self.log.clone(), self.log.durable());
+        self.control.update(|control| control.durable = floor).unwrap();
+        self.control.update(|control| control.floor = floor).unwrap();
+        self.beside(env, move || log.set_floor(floor), run);
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -539,24 +560,54 @@ fn every_one_of_many_promises_is_kept() {
 fn operations_wait_for_the_floor_and_appending_does_not() {
     let env = SimulatedEnv::new(5);
     let mut life = open_in(new_database(), Arc::new(env.clone()));
-    let wake = Arc::new(Event::new());
-    life.log.set_checkpointer(wake.clone());
     assert_eq!(life.log.pressure(), 0);
     while life.log.pressure() < 120 {
         life.append(&[1; 5000]);
     }
-    life.log.sync_to(Lsn::MAX).unwrap();
-    let (log, floor) = (life.log.clone(), life.log.durable());
-    life.control.update(|control| control.durable = floor).unwrap();
-    life.control.update(|control| control.floor = floor).unwrap();
-    let step = move || {
-        log.set_floor(floor);
-        Next::Idle(Duration::from_secs(1))
-    };
-    let _worker = env.spawn("checkpoint", Kind::Service, wake, Box::new(step)).unwrap();
-    drop(life.log.admit(1000).unwrap());
+    life.beside_a_checkpoint(&env, |log| drop(log.admit(1000).unwrap()));
     let metrics = life.log.metrics();
     assert!(metrics.waits == 1 && metrics.longest_wait > Duration::ZERO && metrics.age == 0);
+}
+
+#[test]
+fn a_large_operation_waits_for_half_of_the_log() {
+    let env = SimulatedEnv::new(6);
+    let mut life = open_in(new_database(), Arc::new(env.clone()));
+    life.log.wait_for_room(100 * OPTIONS.size).unwrap();
+    while life.log.pressure() < 45 {
+        life.append(&[1; 5000]);
+    }
+    life.log.wait_for_room(100 * OPTIONS.size).unwrap();
+    assert_eq!(life.log.metrics().waits, 0, "there is room for the half");
+    while life.log.pressure() < 55 {
+        life.append(&[1; 5000]);
+    }
+    life.beside_a_checkpoint(&env, |log| log.wait_for_room(100 * OPTIONS.size).unwrap());
+    assert_eq!(life.log.metrics().waits, 1);
+}
+
+#[test]
+fn who_waits_for_the_floor_is_told_what_is_in_its_way() {
+    let obstacles: [(&str, fn(&Life)); 4] = [
+        ("pages", |life| life.log.set_unflushed(Some(UsageError::Other("pages".into()).into()))),
+        ("records", |life| life.log.set_unrecorded(Some(UsageError::Other("records".into()).into()))),
+        ("full", |life| {
+            life.disk.set_full(true);
+            drop(life.log.step());
+        }),
+        ("poisoned", |life| drop(life.health.poison("poisoned"))),
+    ];
+    for (what, obstacle) in obstacles {
+        let env = SimulatedEnv::new(7);
+        let life = Arc::new(open_in(new_database(), Arc::new(env.clone())));
+        while life.log.pressure() < 120 {
+            life.append(&[1; 5000]);
+        }
+        let theirs = life.clone();
+        let told = life.beside(&env, move || obstacle(&theirs), |log| log.wait_for_room(1000));
+        let told = told.unwrap_err().to_string();
+        assert!(told.contains(what), "{what}: {told}");
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::{
         simulated::{Fault, SimulatedDisk, Survive},
     },
     env::{Env, Kind, SimulatedEnv, Worker},
-    error::Result,
+    error::{CorruptError, Error, Result},
     health::Health,
     ids::{Lsn, PageNo, SpaceId},
     log::{Control, ControlFile, GroupWriter, Log, LogOptions, Record},
@@ -409,6 +409,22 @@ fn tear(disk: &SimulatedDisk, acknowledged: &mut [u64; 2]) -> Result<()> {
     base.pool.flush_all()?;
     pages_are(&base, *acknowledged).unwrap();
     Ok(())
+}
+
+#[test]
+fn what_is_no_record_is_told_with_its_segment() {
+    let disk = SimulatedDisk::new(1);
+    let (base, [space, _]) = two_pages(&disk).unwrap();
+    let log = base.pool.ground().log.clone();
+    while log.end() < Lsn(64 << 10) {
+        set(&base, &space, 1).unwrap();
+    }
+    let (at, _) = log.begin_group().append(b"\xff no record").unwrap();
+    log.sync_to(Lsn::MAX).unwrap();
+    drop((base, space, log));
+    let told = Base::open(&disk.restart(Survive::Nothing), 1).err();
+    let Some(Error::Corrupt(CorruptError::Log { file, lsn, .. })) = told else { panic!("{told:?}") };
+    assert_eq!((file, lsn), (disk.path(FileName::Log(1)), at));
 }
 
 #[test]

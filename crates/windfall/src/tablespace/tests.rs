@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::{BITS_AT, allocate, first_free, free, is_used, pages_a_map, pages_in_use, prepare_free};
+use super::{
+    BITS_AT, MAGIC_AT, allocate, ceiling, first_free, free, is_used, pages_a_map, pages_in_use, prepare_free,
+    set_ceiling,
+};
 use crate::{
     buffer::{
         BufferPool, Durability, Space,
@@ -139,6 +142,37 @@ fn what_is_not_in_use_cannot_be_freed() {
     let mut mtr = Mtr::begin(&base.pool).unwrap();
     assert!(allocate(&mut mtr, &base.space, PageType::Leaf, 0, PageNo::ROOT).is_err());
     assert!(pages_in_use(&base.pool, &other).unwrap().is_empty());
+}
+
+#[test]
+fn what_is_no_map_is_neither_read_nor_written() {
+    let damages: [PageOp<'_>; 2] = [
+        PageOp::Format { kind: PageType::Leaf, level: 0 },
+        PageOp::Write { at: MAGIC_AT as u32, bytes: b"what else" },
+    ];
+    for damage in damages {
+        let base = Base::new();
+        base.allocate(0);
+        let mut mtr = Mtr::begin(&base.pool).unwrap();
+        set_ceiling(&mut mtr, &base.space, 7).unwrap();
+        mtr.commit().unwrap();
+        assert_eq!(ceiling(&base.pool, &base.space).unwrap(), 7);
+        let mut mtr = Mtr::begin(&base.pool).unwrap();
+        let header = mtr.latch(&base.space, PageNo::HEADER).unwrap();
+        mtr.apply(header, &damage);
+        mtr.commit().unwrap();
+        let mut mtr = Mtr::begin(&base.pool).unwrap();
+        let refused = set_ceiling(&mut mtr, &base.space, 8).unwrap_err();
+        drop(mtr);
+        let told = [
+            refused,
+            ceiling(&base.pool, &base.space).unwrap_err(),
+            pages_in_use(&base.pool, &base.space).unwrap_err(),
+        ];
+        for error in told {
+            assert!(error.to_string().contains("is not an allocation map"), "{error}");
+        }
+    }
 }
 
 #[test]
