@@ -24,7 +24,7 @@ use crate::{
     ids::TrxId,
     log::FlushLog,
     metrics::Metrics,
-    options::Options,
+    options::{Options, check_undo_limit},
     recovery::Progress,
     session::Session,
     sync::{Arc, atomic::Ordering::Relaxed, work},
@@ -407,6 +407,16 @@ impl Database {
         self.engine.transactions.set_lock_wait(at_most);
     }
 
+    /// Changes what undo may take on the disk: [`Options::undo_limit`].
+    ///
+    /// # Errors
+    /// Less than 1 MiB.
+    pub fn set_undo_limit(&self, bytes: Option<u64>) -> Result<()> {
+        check_undo_limit(bytes)?;
+        self.engine.transactions.set_undo_limit(bytes);
+        Ok(())
+    }
+
     /// Sets the buffer pool's size. Growing is at once; shrinking goes on in the background, without stopping anyone.
     ///
     /// # Errors
@@ -520,6 +530,7 @@ impl Database {
             deadlocks: locks.deadlocks,
             undo_slices,
             undo_bytes,
+            undo_waits: engine.transactions.undo_waits(),
             history_bytes: engine.transactions.history_bytes(),
             oldest_view: engine.transactions.active().oldest_view(engine.transactions.ids()),
             drop_waits: work::waits_on_drops(),

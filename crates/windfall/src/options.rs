@@ -30,11 +30,23 @@ pub struct Options {
     pub(crate) log_buffer_size: usize,
     pub(crate) flush_log_at_trx_commit: FlushLog,
     pub(crate) lock_wait_timeout: Duration,
+    pub(crate) undo_limit: Option<u64>,
     pub(crate) hash_index: bool,
     pub(crate) hash_index_memory: Option<u64>,
     pub(crate) open_files: usize,
     pub(crate) io_threads: usize,
     pub(crate) direct_io: bool,
+}
+
+/// Refuses a limit on undo below which nobody could work.
+pub(crate) fn check_undo_limit(limit: Option<u64>) -> Result<()> {
+    match limit {
+        Some(bytes) if bytes < 1 << 20 => {
+            let what = format!("{bytes} bytes are too few: give it at least 1 MiB, or no limit").into();
+            Err(UsageError::Option { name: "undo_limit", what }.into())
+        }
+        _ => Ok(()),
+    }
 }
 
 impl Default for Options {
@@ -48,6 +60,7 @@ impl Default for Options {
             log_buffer_size: 16 << 20,
             flush_log_at_trx_commit: FlushLog::Sync,
             lock_wait_timeout: LOCK_WAIT,
+            undo_limit: None,
             hash_index: false,
             hash_index_memory: None,
             open_files: 400,
@@ -90,6 +103,10 @@ impl Options {
         /// How long a call waits for a lock that another transaction has, and a statement for the transactions that
         /// have to do with its table; not at all for zero. Default: 50 seconds.
         lock_wait_timeout: Duration => lock_wait_timeout;
+        /// What undo may take on the disk before changes are refused, with
+        /// [`TransactionError::UndoFull`](crate::error::TransactionError::UndoFull); at least 1 MiB. Two slices of 64
+        /// pages each for as many threads as have written at a time do not count. Default: no limit.
+        undo_limit: u64 => Some(undo_limit);
         /// Whether trees get an adaptive hash index. Default: no; it can be switched at run time.
         hash_index: bool => hash_index;
         /// What all hash indexes together may take. Default: a hundredth of the buffer pool.
@@ -120,6 +137,7 @@ impl Options {
                 format!("{} bytes are too few: give it at least 1 MiB", self.log_size),
             );
         }
+        check_undo_limit(self.undo_limit)?;
         if !self.log_buffer_size.is_power_of_two() || !(64 << 10..=1 << 30).contains(&self.log_buffer_size) {
             return refuse("log_buffer_size", "a power of two from 64 KiB to 1 GiB is needed".into());
         }

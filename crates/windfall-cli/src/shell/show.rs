@@ -161,6 +161,7 @@ pub fn status(db: &Database) -> Answer {
         ("lock_timeouts", metrics.lock_timeouts, output::count),
         ("deadlocks", metrics.deadlocks, output::count),
         ("undo_slices", metrics.undo_slices, output::count),
+        ("undo_waits", metrics.undo_waits, output::count),
     ];
     let mut grid = Grid::new(["metric", ">value"]);
     for (name, value, shown) in lines {

@@ -241,6 +241,7 @@ impl Engine {
             servers: Mutex::new(Rank::Leaf, servers),
         };
         engine.transactions.set_lock_wait(options.lock_wait_timeout);
+        engine.transactions.set_undo_limit(options.undo_limit);
         engine.transactions.roll_back_unfinished()?;
         engine.spawn_changers()?;
         Ok(engine)

@@ -3,7 +3,8 @@
 //! **Purpose.** Says why a transaction does not do what was asked, and whether it can go on.
 //!
 //! **Invariants.** After [`TransactionError::Changed`] and [`TransactionError::TableChanged`] the transaction goes on
-//! as if the call had not been made, but to ask again is in vain: its snapshot stays what it is.
+//! as if the call had not been made, but to ask again is in vain: its snapshot stays what it is. It goes on after
+//! [`TransactionError::UndoFull`], too.
 //!
 //! **May touch.** `ids`, `sync`.
 
@@ -37,6 +38,18 @@ pub enum TransactionError {
         trx: TrxId,
         /// What is in the way.
         why: Arc<str>,
+    },
+    /// Undo takes as much as it may, and purge is held up.
+    #[error(
+        "undo takes {bytes} bytes beyond what is always there, and undo_limit is {limit}: end what is old, or raise the limit; the oldest: {oldest}"
+    )]
+    UndoFull {
+        /// What it takes, in bytes.
+        bytes: u64,
+        /// What it may take.
+        limit: u64,
+        /// The oldest transaction and the oldest view, each with its age.
+        oldest: Arc<str>,
     },
     /// It is prepared.
     #[error("this transaction is prepared: commit it or roll it back")]

@@ -588,12 +588,13 @@ fn a_large_operation_waits_for_half_of_the_log() {
 
 #[test]
 fn who_waits_for_the_floor_is_told_what_is_in_its_way() {
-    let obstacles: [(&str, fn(&Life)); 4] = [
+    type Obstacle = fn(&Life);
+    let obstacles: [(&str, Obstacle); 4] = [
         ("pages", |life| life.log.set_unflushed(Some(UsageError::Other("pages".into()).into()))),
         ("records", |life| life.log.set_unrecorded(Some(UsageError::Other("records".into()).into()))),
         ("full", |life| {
             life.disk.set_full(true);
-            drop(life.log.step());
+            let _ = life.log.step();
         }),
         ("poisoned", |life| drop(life.health.poison("poisoned"))),
     ];

@@ -36,6 +36,8 @@ pub enum Blocked {
     Row(RowName, RowMode),
     /// Others have locked a range in which it would be a new entry.
     Range(RowName),
+    /// Undo takes as much as it may.
+    Undo,
 }
 
 /// Why a call ends before it has done what it was to do.
@@ -83,16 +85,17 @@ impl Transactions {
     /// Waits until what was in the way is not any more. What is locked then belongs to the transaction.
     ///
     /// # Errors
-    /// [`LockError`](crate::error::LockError); from within another call there is no waiting at all.
+    /// [`LockError`](crate::error::LockError), [`TransactionError`](crate::error::TransactionError); from within
+    /// another call there is no waiting at all.
     pub fn await_lock(&self, trx: &mut Trx<'_>, blocked: Blocked, patience: Patience) -> Result<()> {
-        // It has left its own gate, and is inside another one's.
-        if is_inside() {
-            let what = "another transaction has locked this row, and a call from within the source of a value does not \
-                        wait for it";
-            return Err(UsageError::Other(what.into()).into());
-        }
-        let me = trx.locker()?;
         let wanted = match blocked {
+            Blocked::Undo => return self.await_undo(),
+            // It has left its own gate, and is inside another one's.
+            _ if is_inside() => {
+                let what = "another transaction has locked this row, and a call from within the source of a value does \
+                            not wait for it";
+                return Err(UsageError::Other(what.into()).into());
+            }
             Blocked::Writer(holder, row, mode) => {
                 let explicit = match self.active.locker(holder, &self.row_locks) {
                     Some(holder) => self.row_locks.make_explicit(&holder, row.clone()),
@@ -107,7 +110,7 @@ impl Transactions {
             Blocked::Row(row, mode) => Wanted::Row(row, mode),
             Blocked::Range(row) => Wanted::Insert(row),
         };
-        self.row_locks.acquire(&me, wanted, patience)?;
+        self.row_locks.acquire(&trx.locker()?, wanted, patience)?;
         Ok(())
     }
 }

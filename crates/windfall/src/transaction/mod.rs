@@ -50,6 +50,7 @@ pub mod secondary;
 pub mod stream;
 pub mod streams;
 pub mod trx;
+mod undo_limit;
 pub mod undo_record;
 mod version;
 mod way_back;
@@ -124,6 +125,12 @@ pub struct Transactions {
     /// How many want the purge worker to stand still.
     purge_pauses: AtomicU64,
     slices_dropped: AtomicU64,
+    /// Records that purge has come to.
+    looked_at: AtomicU64,
+    /// What undo may take, in bytes.
+    undo_limit: AtomicU64,
+    /// How often a change has waited for that.
+    undo_waits: AtomicU64,
     #[cfg(test)]
     failpoint: tests::Failpoint,
 }
@@ -158,7 +165,14 @@ impl Transactions {
     ) -> Result<Self> {
         let env = pool.ground().env.clone();
         let purge_wake = Arc::new(Event::new());
-        let ground = Arc::new(stream::Ground { pool, system, ids: ids.clone(), purge_wake });
+        let ground = Arc::new(stream::Ground {
+            pool,
+            system,
+            ids: ids.clone(),
+            purge_wake,
+            slices: AtomicU64::new(0),
+            slice_dropped: Event::new(),
+        });
         let active = Arc::new(Active::default());
         for (trx, first) in unfinished {
             active.resume(*trx, *first, prepared.get(trx).cloned(), env.now());
@@ -178,6 +192,9 @@ impl Transactions {
             still: RwLock::new(Rank::RollBack, ()),
             purge_pauses: AtomicU64::new(0),
             slices_dropped: AtomicU64::new(0),
+            looked_at: AtomicU64::new(0),
+            undo_limit: AtomicU64::new(u64::MAX),
+            undo_waits: AtomicU64::new(0),
             #[cfg(test)]
             failpoint: tests::Failpoint::default(),
         })

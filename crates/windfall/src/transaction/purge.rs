@@ -297,6 +297,7 @@ impl Transactions {
         walked?;
         let passed = self.pass(stream, &horizon, state, &mut left);
         stream.purge.passed.store(state.at, Relaxed);
+        self.looked_at.fetch_add((RECORDS_A_STEP - left.records) as u64, Relaxed);
         passed?;
         let dropped = self.drop_slices(stream, state)?;
         Ok(left.records == 0 || left.pages == 0 || dropped == SLICES_A_STEP)

@@ -308,6 +308,9 @@ impl<'e> Trx<'e> {
     where
         'e: 't,
     {
+        if target.durability() == Durability::Logged && !self.floor().has_undo_room() {
+            return Err(Stop::Blocked(Blocked::Undo));
+        }
         self.floor().wait_for_room(target, edit.length())?;
         let mut turn = self.floor().lock_row(target, key)?;
         let start = self.savepoint();

@@ -41,7 +41,7 @@ use crate::{
         Arc, Bug, Event, Mutex, MutexGuard, Rank,
         atomic::{
             AtomicU64,
-            Ordering::{Acquire, Release},
+            Ordering::{Acquire, Relaxed, Release},
         },
         planted,
     },
@@ -78,6 +78,10 @@ pub struct Ground {
     pub ids: Arc<Ids>,
     /// Wakes the purge worker.
     pub purge_wake: Arc<Event>,
+    /// How many slices there are, but for those of sessions.
+    pub slices: AtomicU64,
+    /// One of them was dropped.
+    pub slice_dropped: Event,
 }
 
 /// A stream.
@@ -237,11 +241,6 @@ impl Stream {
     /// The slices, oldest first.
     pub fn slices(&self) -> Vec<(u64, SpaceId)> {
         self.slices.lock().iter().map(|(slice, space)| (*slice, space.id())).collect()
-    }
-
-    /// How many slices there are.
-    pub(super) fn count(&self) -> usize {
-        self.slices.lock().len()
     }
 
     /// Waits for the right to append. The caller holds no latch.
@@ -425,6 +424,10 @@ impl Stream {
         self.slices.lock().remove(&slice);
         self.sealed.lock().remove(&slice);
         self.ground.pool.detach(&space, end);
+        if self.durability == Durability::Logged {
+            self.ground.slices.fetch_sub(1, Relaxed);
+            self.ground.slice_dropped.notify();
+        }
         Ok(true)
     }
 
@@ -449,6 +452,9 @@ impl Stream {
         }
         made?;
         self.slices.lock().insert(slice, space.clone());
+        if self.durability == Durability::Logged {
+            self.ground.slices.fetch_add(1, Relaxed);
+        }
         Ok(space)
     }
 

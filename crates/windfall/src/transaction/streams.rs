@@ -72,6 +72,7 @@ impl Streams {
         }
         let streams: Box<[OnceLock<Stream>]> = (0..MOST).map(|_| OnceLock::new()).collect();
         let count = found.last_key_value().map_or(1, |(stream, _)| usize::from(*stream) + 1);
+        ground.slices.store(found.values().map(BTreeMap::len).sum::<usize>() as u64, Relaxed);
         for (number, stream) in (0..=u8::MAX).zip(&streams[..count]) {
             let slices = found.remove(&number).unwrap_or_default();
             let _ = stream.set(Stream::new(ground.clone(), number, Durability::Logged, slices));
@@ -96,8 +97,13 @@ impl Streams {
 
     /// How many slices there are, and their bytes.
     pub fn extent(&self) -> (u64, u64) {
-        let slices: usize = self.all().map(Stream::count).sum();
-        (slices as u64, slices as u64 * PAGES * self.ground.pool.page_size() as u64)
+        let slices = self.ground.slices.load(Relaxed);
+        (slices, slices * PAGES * self.ground.pool.page_size() as u64)
+    }
+
+    /// How many streams there are.
+    pub fn count(&self) -> usize {
+        self.count.load(Acquire)
     }
 
     /// The tablespaces of all slices.

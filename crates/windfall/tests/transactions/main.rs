@@ -9,6 +9,7 @@ mod ends;
 mod guard;
 mod prepared;
 mod statements;
+mod undo_limit;
 mod views;
 
 use std::{sync::Arc, time::Duration};
