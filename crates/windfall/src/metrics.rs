@@ -87,7 +87,7 @@ metrics! {
     deadlocks counter "Circles of transactions that waited for each other, and were broken.",
     undo_slices gauge "Slices of undo that are still there.",
     undo_bytes gauge "Bytes of undo in them.",
-    undo_waits counter "How often a change waited for undo to go, because of `undo_limit`.",
+    undo_waits counter "How often a change found that undo takes more than `undo_limit`.",
     history_bytes gauge "Bytes of undo that purge has still to pass.",
     oldest_view gauge "How many transactions have begun since the oldest view was made; none without a view.",
     drop_waits counter "How often a thread waited for a lock or latch that a dropping thread held, or for a \

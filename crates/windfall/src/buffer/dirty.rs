@@ -89,4 +89,21 @@ mod tests {
         set.written(PageNo(2), Lsn(20));
         assert_eq!((set.oldest(), set.waiting()), (Some(Lsn(30)), 1));
     }
+
+    #[test]
+    fn what_could_not_be_written_waits_as_before() {
+        for changed_since in [None, Some(Lsn(30))] {
+            let mut set = DirtySet::default();
+            set.insert(PageNo(1), Lsn(10));
+            set.start_writing(PageNo(1), Lsn(10));
+            if let Some(later) = changed_since {
+                set.insert(PageNo(1), later);
+            }
+            set.not_written(PageNo(1), Lsn(10), changed_since);
+            assert_eq!(set.oldest_waiting(Lsn(99), 9), vec![(Lsn(10), PageNo(1))]);
+            set.start_writing(PageNo(1), Lsn(10));
+            set.written(PageNo(1), Lsn(10));
+            assert_eq!((set.oldest(), set.waiting()), (None, 0));
+        }
+    }
 }

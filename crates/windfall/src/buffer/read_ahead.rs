@@ -35,11 +35,19 @@ impl BufferPool {
             if resident || space.is_dropped() || space.file() == FileState::None {
                 continue;
             }
-            let is_first = under_way.is_empty();
-            // Whoever wants one of the others waits for this thread, which must not wait then.
-            let frame = || if is_first { self.allocate().map(Some) } else { Ok(self.allocate_at_once()) };
+            let (is_first, mut is_out) = (under_way.is_empty(), false);
+            let frame = || {
+                if is_first {
+                    return self.allocate().map(Some);
+                }
+                // Whoever wants one of the others waits for this thread, which must not wait then.
+                let frame = self.allocate_at_once();
+                is_out = frame.is_none();
+                Ok(frame)
+            };
             let mut latched = match self.enter(space, *page, Access::Scan, frame) {
                 Ok(Some(latched)) => latched,
+                Ok(None) if is_out => break,
                 Ok(None) => continue,
                 // What was to be read by now was not: nobody may take it for a page.
                 Err(error) => {

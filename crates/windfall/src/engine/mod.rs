@@ -199,6 +199,8 @@ impl Engine {
     }
 
     fn stop(&self) -> Result<()> {
+        // Who waits for purge would wait in vain.
+        self.transactions.set_undo_limit(None);
         let mut changers = core::mem::take(&mut *self.changers.lock());
         // The last first: purge waits for room in the log, which may take the keeper of file records to make.
         while let Some(changer) = changers.pop() {

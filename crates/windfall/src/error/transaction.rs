@@ -39,16 +39,17 @@ pub enum TransactionError {
         /// What is in the way.
         why: Arc<str>,
     },
-    /// Undo takes as much as it may, and purge is held up.
+    /// Undo takes as much as it may, and purge is held up, or the call had no more time to wait for it.
     #[error(
-        "undo takes {bytes} bytes beyond what is always there, and undo_limit is {limit}: end what is old, or raise the limit; the oldest: {oldest}"
+        "undo takes {bytes} bytes, and undo_limit is {limit}: end what is old, raise the limit, or try again \
+         (the oldest: {oldest})"
     )]
     UndoFull {
-        /// What it takes, in bytes.
+        /// What it takes, in bytes: two slices for each stream do not count.
         bytes: u64,
         /// What it may take.
         limit: u64,
-        /// The oldest transaction and the oldest view, each with its age.
+        /// The oldest transaction with changes and the oldest view, each with its age.
         oldest: Arc<str>,
     },
     /// It is prepared.

@@ -89,7 +89,7 @@ impl Transactions {
     /// another call there is no waiting at all.
     pub fn await_lock(&self, trx: &mut Trx<'_>, blocked: Blocked, patience: Patience) -> Result<()> {
         let wanted = match blocked {
-            Blocked::Undo => return self.await_undo(),
+            Blocked::Undo => return self.await_undo(trx, patience),
             // It has left its own gate, and is inside another one's.
             _ if is_inside() => {
                 let what = "another transaction has locked this row, and a call from within the source of a value does \

@@ -125,8 +125,8 @@ pub struct Transactions {
     /// How many want the purge worker to stand still.
     purge_pauses: AtomicU64,
     slices_dropped: AtomicU64,
-    /// Records that purge has come to.
-    looked_at: AtomicU64,
+    /// What purge has got rid of: records that it was done with, and parts of chains.
+    purged: AtomicU64,
     /// What undo may take, in bytes.
     undo_limit: AtomicU64,
     /// How often a change has waited for that.
@@ -192,7 +192,7 @@ impl Transactions {
             still: RwLock::new(Rank::RollBack, ()),
             purge_pauses: AtomicU64::new(0),
             slices_dropped: AtomicU64::new(0),
-            looked_at: AtomicU64::new(0),
+            purged: AtomicU64::new(0),
             undo_limit: AtomicU64::new(u64::MAX),
             undo_waits: AtomicU64::new(0),
             #[cfg(test)]

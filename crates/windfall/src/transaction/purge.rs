@@ -297,7 +297,6 @@ impl Transactions {
         walked?;
         let passed = self.pass(stream, &horizon, state, &mut left);
         stream.purge.passed.store(state.at, Relaxed);
-        self.looked_at.fetch_add((RECORDS_A_STEP - left.records) as u64, Relaxed);
         passed?;
         let dropped = self.drop_slices(stream, state)?;
         Ok(left.records == 0 || left.pages == 0 || dropped == SLICES_A_STEP)
@@ -458,7 +457,13 @@ impl Transactions {
                 tracing::warn!(%error, "what is left behind in this table could not be purged yet");
                 Ok(Outcome::Unreadable)
             }
-            done => done,
+            done => {
+                let gets_on = matches!(done, Ok(Outcome::Purged | Outcome::Cut));
+                if gets_on && stream.durability() == Durability::Logged {
+                    self.purged.fetch_add(1, Relaxed);
+                }
+                done
+            }
         }
     }
 

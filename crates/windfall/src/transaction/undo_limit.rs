@@ -6,17 +6,18 @@
 //! **Invariants.** Only who is about to change a row waits or is refused, before it has the turn at the row, and
 //! outside of its table's gate. What ends a transaction, either way, needs no undo and goes on. Two slices of each
 //! stream do not count, or nobody could begin: the last one, which stays, and the next one. What is under way may pass
-//! the limit by a slice for each stream. A wait goes on as long as purge comes to further records, and not longer than
-//! one for a lock.
+//! the limit by a slice for each stream. A wait goes on as long as purge gets rid of something, and not longer than one
+//! for a lock: a circle of one who waits here and others who wait for his locks ends by that.
 //!
 //! **May touch.** `sync`, `env`, `error`, the rest of this floor.
 
 use core::time::Duration;
 
-use super::{Transactions, stream::PAGES};
+use super::{Transactions, locks::Patience, stream::PAGES, trx::Trx};
 use crate::{
-    error::{Result, TransactionError},
+    error::{LockError, Result, TransactionError},
     sync::{
+        Held, Rank,
         atomic::Ordering::{Relaxed, SeqCst},
         is_inside,
     },
@@ -25,7 +26,7 @@ use crate::{
 /// How often it is looked whether purge gets on.
 const PAUSE: Duration = Duration::from_millis(100);
 /// If it does not so many times, it is held up.
-const FRUITLESS_MOST: u32 = 10;
+const FRUITLESS_MOST: u32 = 30;
 
 impl Transactions {
     /// Changes what undo may take beside two slices of each stream, in bytes.
@@ -34,7 +35,7 @@ impl Transactions {
         self.ground.slice_dropped.notify();
     }
 
-    /// How often a change has waited for undo to go.
+    /// How often a change has found the limit passed.
     pub fn undo_waits(&self) -> u64 {
         self.undo_waits.load(Relaxed)
     }
@@ -53,33 +54,45 @@ impl Transactions {
     /// Waits until undo takes no more than it may, as long as purge gets on. The caller has left its table's gate.
     ///
     /// # Errors
-    /// [`TransactionError::UndoFull`].
-    pub(super) fn await_undo(&self) -> Result<()> {
+    /// [`TransactionError::UndoFull`], [`LockError::Interrupted`].
+    pub(super) fn await_undo(&self, trx: &mut Trx<'_>, patience: Patience) -> Result<()> {
         self.undo_waits.fetch_add(1, Relaxed);
-        let ground = self.ground.pool.ground();
-        let end = self.now() + self.lock_wait();
-        let mut fruitless = 0;
+        let (ground, me) = (self.ground.pool.ground(), trx.locker()?);
+        let began = self.now();
         // A call from within the source of a value holds up the table of the other one.
-        while !is_inside() && fruitless < FRUITLESS_MOST && self.now() < end {
-            let looked_at = self.looked_at.load(Relaxed);
+        let may_wait = |waited: Duration| match patience {
+            _ if is_inside() => false,
+            Patience::NoWait => false,
+            Patience::AtMost(most) => waited < most,
+            Patience::Forever => true,
+        };
+        let mut fruitless = 0;
+        while fruitless < FRUITLESS_MOST && may_wait(self.now().saturating_sub(began)) {
+            drop(Held::take(Rank::Row));
+            let purged = self.purged.load(Relaxed);
             self.ground.purge_wake.notify();
-            let ready = || self.has_undo_room() || ground.health.is_poisoned();
+            let again = self.now() + PAUSE;
+            let is_over = || self.has_undo_room() || ground.health.is_poisoned() || me.is_interrupted();
+            let ready = || is_over() || self.now() >= again;
             ground.env.wait_unhindered(&self.ground.slice_dropped, PAUSE, &mut || ready());
-            if ready() {
+            if me.take_interrupt() {
+                return Err(LockError::Interrupted.into());
+            }
+            if is_over() {
                 return ground.health.check();
             }
-            let is_held_up = self.looked_at.load(Relaxed) == looked_at && self.purge_pauses.load(SeqCst) == 0;
-            fruitless = if is_held_up { fruitless + 1 } else { 0 };
+            let gets_on = self.purged.load(Relaxed) != purged || self.purge_pauses.load(SeqCst) > 0;
+            fruitless = if gets_on { 0 } else { fruitless + 1 };
         }
         let age = |age: Duration| format!("{} s old", age.as_secs());
-        let transaction = self.listing().into_iter().max_by_key(|info| info.age);
+        let transaction = self.listing().into_iter().find(|info| info.has_changes);
         let transaction = transaction.map(|info| format!("transaction {}, {}", info.id, age(info.age)));
         let view = self.views().first().map(|view| format!("a view, {}", age(view.age)));
         let oldest: Vec<String> = transaction.into_iter().chain(view).collect();
         Err(TransactionError::UndoFull {
             bytes: self.undo_in_the_limit(),
             limit: self.undo_limit.load(Relaxed),
-            oldest: if oldest.is_empty() { "none".into() } else { oldest.join("; ").into() },
+            oldest: if oldest.is_empty() { "none, purge is behind".into() } else { oldest.join("; ").into() },
         }
         .into())
     }

@@ -93,17 +93,18 @@ impl Kills {
     fn run<J: Judge>(&self, seed: u64, rounds: u64, until: Option<Instant>) -> u64 {
         let Self { program, test, child } = self;
         let (guard, mut done) = (Guard::new(), 0);
+        // This draws the same again; when a process dies is for the machine to say.
+        let again = format!(
+            "KILL_SEED={seed} KILL_ROUNDS={rounds} cargo test -p windfall --test {program} -- --exact --nocapture {test}"
+        );
+        println!("if a round fails, the same again: {again}");
         let folder = tempfile::tempdir().expect("a folder");
         let (mut chance, mut judge) = (StdRng::seed_from_u64(seed), J::default());
         for round in (0..rounds).take_while(|_| until.is_none_or(|end| Instant::now() < end)) {
             // Some are killed while they open the database.
             let life =
                 if round % 4 == 3 { chance.random_range(1..60) } else { chance.random_range(150..700) };
-            // This draws the same again; when a process dies is for the machine to say.
-            let again = format!(
-                "KILL_SEED={seed} KILL_ROUNDS={rounds} cargo test -p windfall --test {program} -- --exact --nocapture \
-                 {test} # round {round}, killed after {life} ms"
-            );
+            let again = format!("{again} # round {round}, killed after {life} ms");
             let variables = [
                 (FOLDER, folder.path().to_str().expect("a name in letters").to_owned()),
                 (ROUND, round.to_string()),

@@ -1,12 +1,12 @@
 //! A limit on what undo takes: who is in its way is named, and nobody else is held up.
 
-use std::{sync::Arc, thread};
+use std::{sync::Arc, thread, time::Duration};
 
 use windfall::{
     Database, Error, Isolation, Result, Table, TableOptions, TransactionOptions,
     disk::simulated::SimulatedDisk,
-    env::{RealEnv, SimulatedEnv},
-    error::TransactionError,
+    env::{Env, RealEnv, SimulatedEnv},
+    error::{LockError, TransactionError},
 };
 
 use super::{begin, options};
@@ -50,10 +50,18 @@ fn an_old_view_stops_changes_at_the_limit_until_it_ends() {
     let table = rows(&db);
     let view = db.begin(TransactionOptions::default().read_only().consistent_snapshot());
     let (bytes, limit, oldest) = put_until_refused(&table);
+    // Purge is held up, so nobody waits for long; who does not want to wait at all does not.
+    let now = env.now();
+    put_until_refused(&table);
+    assert!(env.now() < now + Duration::from_secs(4), "{:?} behind {now:?}", env.now());
+    let trx = db.begin(TransactionOptions::default().lock_wait(Duration::ZERO));
+    let now = env.now();
+    assert!(table.within(&trx).put(b"row", b"1").is_err() && env.now() < now + Duration::from_millis(1));
+    trx.commit().unwrap();
     assert!(limit == LIMIT && bytes > LIMIT && bytes <= LIMIT + SLICE, "{bytes} of {limit}");
     assert!(oldest.contains("a view"), "{oldest}");
     let metrics = db.metrics();
-    assert!(metrics.undo_bytes <= LIMIT + 3 * SLICE && metrics.undo_waits == 1, "{metrics:?}");
+    assert!(metrics.undo_bytes <= LIMIT + 3 * SLICE && metrics.undo_waits == 3, "{metrics:?}");
     // Who reads, makes tables or writes to temporary ones goes on; a deletion is a change.
     assert_eq!(table.within(&view).get(&0_u16.to_be_bytes()).unwrap().unwrap(), [0; 1000]);
     assert!(matches!(table.delete(&[0, 0]), Err(Error::Transaction(TransactionError::UndoFull { .. }))));
@@ -109,7 +117,8 @@ fn writers_that_outrun_purge_wait_for_it() -> Result<()> {
     let disk = SimulatedDisk::new(3);
     let db = Database::open_on(Arc::new(disk), Arc::new(RealEnv::default()), &options, &|_| {})?;
     let table = rows(&db);
-    thread::scope(|scope| {
+    let view = db.begin(TransactionOptions::default().read_only().consistent_snapshot());
+    let done: Result<()> = thread::scope(|scope| {
         let writers: Vec<_> = (0..4_u16)
             .map(|writer| {
                 let table = &table;
@@ -121,8 +130,40 @@ fn writers_that_outrun_purge_wait_for_it() -> Result<()> {
                 })
             })
             .collect();
+        while db.metrics().undo_waits == 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        view.commit()?;
         writers.into_iter().try_for_each(|writer| writer.join().unwrap())
-    })
+    });
+    done?;
+    // Beside the limit: a slice that each has begun, and two for each stream, of which there are no more than writers.
+    let undo = db.metrics().undo_bytes;
+    assert!(undo <= LIMIT + 3 * 5 * SLICE, "{undo}");
+    Ok(())
+}
+
+#[test]
+fn who_waits_for_undo_is_interrupted_from_another_thread() {
+    let options = options().undo_limit(LIMIT);
+    let env = Arc::new(RealEnv::default());
+    let db = Database::open_on(Arc::new(SimulatedDisk::new(5)), env, &options, &|_| {}).unwrap();
+    let table = rows(&db);
+    let _view = db.begin(TransactionOptions::default().read_only().consistent_snapshot());
+    put_until_refused(&table);
+    let before = db.metrics().undo_waits;
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let trx = begin(&db, Isolation::RepeatableRead);
+            table.within(&trx).put(b"row", b"1")
+        });
+        while db.metrics().undo_waits == before || db.transactions().is_empty() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(db.interrupt(db.transactions()[0].id.0));
+        let told = waits.join().unwrap();
+        assert!(matches!(told, Err(Error::Lock(LockError::Interrupted))), "{told:?}");
+    });
 }
 
 #[test]

@@ -74,7 +74,12 @@ impl Locker {
         self.interrupted.store(true, SeqCst);
     }
 
-    /// Whether the next wait is to end before it begins; it is not any more.
+    /// Whether the next wait is to end before it begins.
+    pub fn is_interrupted(&self) -> bool {
+        self.interrupted.load(SeqCst)
+    }
+
+    /// As [`Locker::is_interrupted`]; it is not any more.
     pub fn take_interrupt(&self) -> bool {
         self.interrupted.swap(false, SeqCst)
     }
