@@ -40,7 +40,7 @@ mkdir -p "$tree"
 # A file that was deleted and is not forgotten yet is no reason to stop.
 git ls-files -z --cached --others --exclude-standard | { xargs -0 ls -d 2>/dev/null || true; } | tar -c -T - | tar -x -C "$tree"
 export CARGO_TARGET_DIR=$home/build
-state=$(cd "$tree" && find .cargo crates/windfall Cargo.lock -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-16)
+state=$(cd "$tree" && find .cargo crates/windfall Cargo.lock scripts/mutants.sh -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-16)
 out=$home/$state-$seed
 mkdir -p "$out"
 touch "$out/results"
@@ -81,8 +81,9 @@ read -r quick_timeout all_timeout model_timeout <"$out/baseline"
 say "a change may take $quick_timeout s with the quick tests, $all_timeout s with all, $model_timeout s with the models"
 total=$(mutants --list | wc -l)
 
-# judge NUMBER TIMEOUT "ARGUMENTS..." TESTS...: one change, by these tests with these arguments. Says caught, missed, timeout or unviable. What is
-# not linked is no fault of the change: what a build that was killed has left is thrown away, and it is made once more.
+# judge NUMBER TIMEOUT "ARGUMENTS..." TESTS...: one change, by these tests with these arguments. Says caught, missed,
+# timeout or unviable. What is not linked is no fault of the change: what a build that was killed has left is thrown
+# away, and it is made once more.
 judge() {
     local number=$1 timeout=$2 arguments
     read -r -a arguments <<<"$3"

@@ -75,6 +75,13 @@ impl Life {
         (start, end, payload.to_vec())
     }
 
+    /// Appends until the log is so full, in percent.
+    fn fill(&self, pressure: u64) {
+        while self.log.pressure() < pressure {
+            self.append(&[1; 5000]);
+        }
+    }
+
     fn checkpoint(&mut self, floor: Lsn) {
         let durable = self.log.durable();
         self.control.update(|control| (control.floor, control.durable) = (floor, durable)).unwrap();
@@ -561,9 +568,7 @@ fn operations_wait_for_the_floor_and_appending_does_not() {
     let env = SimulatedEnv::new(5);
     let mut life = open_in(new_database(), Arc::new(env.clone()));
     assert_eq!(life.log.pressure(), 0);
-    while life.log.pressure() < 120 {
-        life.append(&[1; 5000]);
-    }
+    life.fill(120);
     life.beside_a_checkpoint(&env, |log| drop(log.admit(1000).unwrap()));
     let metrics = life.log.metrics();
     assert!(metrics.waits == 1 && metrics.longest_wait > Duration::ZERO && metrics.age == 0);
@@ -574,14 +579,10 @@ fn a_large_operation_waits_for_half_of_the_log() {
     let env = SimulatedEnv::new(6);
     let mut life = open_in(new_database(), Arc::new(env.clone()));
     life.log.wait_for_room(100 * OPTIONS.size).unwrap();
-    while life.log.pressure() < 45 {
-        life.append(&[1; 5000]);
-    }
+    life.fill(45);
     life.log.wait_for_room(100 * OPTIONS.size).unwrap();
     assert_eq!(life.log.metrics().waits, 0, "there is room for the half");
-    while life.log.pressure() < 55 {
-        life.append(&[1; 5000]);
-    }
+    life.fill(55);
     life.beside_a_checkpoint(&env, |log| log.wait_for_room(100 * OPTIONS.size).unwrap());
     assert_eq!(life.log.metrics().waits, 1);
 }
@@ -601,9 +602,7 @@ fn who_waits_for_the_floor_is_told_what_is_in_its_way() {
     for (what, obstacle) in obstacles {
         let env = SimulatedEnv::new(7);
         let life = Arc::new(open_in(new_database(), Arc::new(env.clone())));
-        while life.log.pressure() < 120 {
-            life.append(&[1; 5000]);
-        }
+        life.fill(120);
         let theirs = life.clone();
         let told = life.beside(&env, move || obstacle(&theirs), |log| log.wait_for_room(1000));
         let told = told.unwrap_err().to_string();

@@ -129,7 +129,7 @@ pub struct Transactions {
     purged: AtomicU64,
     /// What undo may take, in bytes.
     undo_limit: AtomicU64,
-    /// How often a change has waited for that.
+    /// How often a change has found it passed.
     undo_waits: AtomicU64,
     #[cfg(test)]
     failpoint: tests::Failpoint,

@@ -410,8 +410,7 @@ impl Transactions {
                 left.extend(slices);
             } else if horizon.covers(trx) {
                 // What stands behind it probably can be purged, too.
-                let slice = at / stream.slice_bytes();
-                if state.ahead.replace(slice) != Some(slice) {
+                if state.ahead.replace(slices[0]) != Some(slices[0]) {
                     stream.read_ahead(at);
                 }
                 match self.purge_record(stream, at, &stored, left)? {

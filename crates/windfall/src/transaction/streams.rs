@@ -98,11 +98,20 @@ impl Streams {
     /// How many slices there are, and their bytes.
     pub fn extent(&self) -> (u64, u64) {
         let slices = self.ground.slices.load(Relaxed);
-        (slices, slices * PAGES * self.ground.pool.page_size() as u64)
+        (slices, self.bytes_of(slices))
+    }
+
+    /// What undo takes of its limit, in bytes: two slices of each stream do not count.
+    pub fn bytes_in_the_limit(&self) -> u64 {
+        self.bytes_of(self.ground.slices.load(Relaxed).saturating_sub(2 * self.count() as u64))
+    }
+
+    fn bytes_of(&self, slices: u64) -> u64 {
+        slices * PAGES * self.ground.pool.page_size() as u64
     }
 
     /// How many streams there are.
-    pub fn count(&self) -> usize {
+    fn count(&self) -> usize {
         self.count.load(Acquire)
     }
 
@@ -113,7 +122,7 @@ impl Streams {
 
     /// All streams.
     pub fn all(&self) -> impl Iterator<Item = &Stream> {
-        self.made[..self.count.load(Acquire)].iter().filter_map(OnceLock::get)
+        self.made[..self.count()].iter().filter_map(OnceLock::get)
     }
 
     /// The stream of an undo position.
@@ -123,7 +132,7 @@ impl Streams {
 
     /// A stream that nobody is appending to, most likely.
     pub fn pick(&self) -> &Stream {
-        let count = self.count.load(Acquire);
+        let count = self.count();
         // Mostly the first one is free: a single thread keeps to one stream, and its pages stay in the cache.
         let first = self.turn.load(Relaxed);
         for n in 0..count.min(TRIES) {

@@ -13,11 +13,11 @@
 
 use core::time::Duration;
 
-use super::{Transactions, locks::Patience, stream::PAGES, trx::Trx};
+use super::{Transactions, locks::Patience, trx::Trx};
 use crate::{
     error::{LockError, Result, TransactionError},
     sync::{
-        Held, Rank,
+        Arc, Held, Rank,
         atomic::Ordering::{Relaxed, SeqCst},
         is_inside,
     },
@@ -40,15 +40,9 @@ impl Transactions {
         self.undo_waits.load(Relaxed)
     }
 
-    /// What undo takes of its limit, in bytes.
-    fn undo_in_the_limit(&self) -> u64 {
-        let slices = self.ground.slices.load(Relaxed).saturating_sub(2 * self.streams.count() as u64);
-        slices * PAGES * self.ground.pool.page_size() as u64
-    }
-
     /// Whether changes may make more of it.
     pub(super) fn has_undo_room(&self) -> bool {
-        self.undo_in_the_limit() <= self.undo_limit.load(Relaxed)
+        self.streams.bytes_in_the_limit() <= self.undo_limit.load(Relaxed)
     }
 
     /// Waits until undo takes no more than it may, as long as purge gets on. The caller has left its table's gate.
@@ -84,16 +78,21 @@ impl Transactions {
             let gets_on = self.purged.load(Relaxed) != purged || self.purge_pauses.load(SeqCst) > 0;
             fruitless = if gets_on { 0 } else { fruitless + 1 };
         }
+        Err(TransactionError::UndoFull {
+            bytes: self.streams.bytes_in_the_limit(),
+            limit: self.undo_limit.load(Relaxed),
+            oldest: self.who_keeps_undo(),
+        }
+        .into())
+    }
+
+    /// The oldest transaction with changes, and the oldest view.
+    fn who_keeps_undo(&self) -> Arc<str> {
         let age = |age: Duration| format!("{} s old", age.as_secs());
         let transaction = self.listing().into_iter().find(|info| info.has_changes);
         let transaction = transaction.map(|info| format!("transaction {}, {}", info.id, age(info.age)));
         let view = self.views().first().map(|view| format!("a view, {}", age(view.age)));
         let oldest: Vec<String> = transaction.into_iter().chain(view).collect();
-        Err(TransactionError::UndoFull {
-            bytes: self.undo_in_the_limit(),
-            limit: self.undo_limit.load(Relaxed),
-            oldest: if oldest.is_empty() { "none, purge is behind".into() } else { oldest.join("; ").into() },
-        }
-        .into())
+        if oldest.is_empty() { "none, purge is behind".into() } else { oldest.join("; ").into() }
     }
 }

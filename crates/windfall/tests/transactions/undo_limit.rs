@@ -137,7 +137,7 @@ fn writers_that_outrun_purge_wait_for_it() -> Result<()> {
         writers.into_iter().try_for_each(|writer| writer.join().unwrap())
     });
     done?;
-    // Beside the limit: a slice that each has begun, and two for each stream, of which there are no more than writers.
+    // Beside the limit: a slice that each has begun, and two for each stream, of which there are no more than threads.
     let undo = db.metrics().undo_bytes;
     assert!(undo <= LIMIT + 3 * 5 * SLICE, "{undo}");
     Ok(())
