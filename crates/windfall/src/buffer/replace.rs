@@ -272,6 +272,19 @@ mod tests {
     }
 
     #[test]
+    fn the_last_free_frames_are_for_those_who_make_room() {
+        let (_, pool) = new_pool(64);
+        let space = pool.attach(SpaceId(100), Durability::Temporary);
+        for page in 0..200 {
+            drop(pool.fresh(&space, PageNo(page)).unwrap());
+            assert!(pool.free_frames() >= pool.kept_frames(), "behind page {page}");
+        }
+        while pool.free_frames() > 0 {
+            on_kept_frames(|| pool.allocate()).unwrap();
+        }
+    }
+
+    #[test]
     fn who_has_found_a_page_learns_of_its_eviction() {
         let (_, pool) = new_pool(64);
         let space = pool.attach(SpaceId(100), Durability::Temporary);

@@ -89,8 +89,10 @@ fn a_chain_can_be_walked_and_freed_however_far_it_was_written() {
     // Some steps, then a crash, then again from the same first page.
     assert_eq!(tree.shorten_overflow(first, 9, 3).unwrap(), 3);
     assert_eq!(tree.shorten_overflow(first, 9, 3).unwrap(), 3);
+    assert!(tree.has_overflow(first, 9).unwrap() && !tree.has_overflow(first, 8).unwrap());
     assert!(tree.shorten_overflow(first, 8, 3).is_err(), "another chain's stamp");
     free(&tree, OverflowRef { length: 0, stamp: 9, first }, 2);
+    assert!(!tree.has_overflow(first, 9).unwrap(), "whoever comes to free it once more is told");
     assert_eq!(confirm(&tree).pages, only_the_root());
 }
 
@@ -227,6 +229,15 @@ fn making_room_for_an_entry_takes_no_more_log_than_is_promised() {
         confirm(&tree);
     }
     assert!(worst.1 > 3, "{worst:?}: no entry met more than one full node");
+}
+
+#[test]
+#[should_panic(expected = "was not announced")]
+fn a_value_that_nobody_announced_is_not_written() {
+    let tree = tree(4096);
+    let mut mtr = tree.store().begin().unwrap();
+    let mut place = tree.seek_for_change(&mut mtr, b"key", Some(10)).unwrap();
+    place.insert(&mut mtr, header(1), &[7; 11]);
 }
 
 /// How often a leaf is merged, and when, is a matter of cost: not after each of many removals, and never a root.
