@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** A cursor over the live rows of a tree: it seeks, goes forward and backward, and lends the row it is at.
 //!
-//! **Invariants.** It holds no latch between two calls, and passes the table's gate at each. When the tablespace it
+//! **Invariants.** It holds no latch between two calls, and passes the table's gate at each that needs more than what
+//! was read ahead. When the tablespace it
 //! began on was dropped, by a drop or a truncation, every further call fails with
 //! [`Error::TableDropped`](crate::error::Error::TableDropped), whatever the table has become. Rows are met in order,
 //! each once in one direction; what it lends stays as it was read until it moves.
@@ -208,6 +209,9 @@ impl Cursor {
 
     fn find(&mut self, to: Move<'_>, wanted: &dyn Fn(&[u8]) -> bool) -> Result<bool> {
         self.engine.check_open()?;
+        if let Some(found) = self.find_ahead(to, wanted)? {
+            return Ok(found);
+        }
         let looks_anew = self.view.is_none() || matches!(to, Move::To(_)) && !self.settled;
         let Reader::Within(scope, lock) = self.reader.clone() else {
             if looks_anew && matches!(self.reader, Reader::Alone) {
@@ -224,6 +228,39 @@ impl Cursor {
             }
             self.find_seen(to, inner.own(), wanted)
         })
+    }
+
+    /// Steps over what was read ahead, as long as the view says what it is: neither the table nor the transaction is
+    /// needed for that, but not to be over. `None` where more has to be looked at.
+    fn find_ahead(&mut self, to: Move<'_>, wanted: &dyn Fn(&[u8]) -> bool) -> Result<Option<bool>> {
+        let (Some(view), Owner::Table(_)) = (&self.view, &self.owner) else { return Ok(None) };
+        let up = match to {
+            Move::To(_) => return Ok(None),
+            Move::Next => true,
+            Move::Prev => false,
+        };
+        match &self.reader {
+            Reader::Within(scope, lock) if lock.or(scope.lock_of_reads()).is_none() => {
+                scope.call(|_| Ok(()))?
+            }
+            Reader::Alone => {}
+            _ => return Ok(None),
+        }
+        self.tree.space().check_live()?;
+        while let Some(header) = self.entries.ahead(up) {
+            if !view.sees(header.trx) || header.is_overflow() && !header.is_deleted() {
+                break;
+            }
+            to.make(&mut self.entries)?;
+            if !wanted(self.entries.key()) {
+                return Ok(Some(false));
+            }
+            if !header.is_deleted() {
+                self.at = At::Row;
+                return Ok(Some(true));
+            }
+        }
+        Ok(None)
     }
 
     fn take_view(&mut self, view: Arc<ReadView>) {

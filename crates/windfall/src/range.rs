@@ -98,10 +98,9 @@ impl Range {
         let Some((key, value)) = cursor.row() else { return Ok(None) };
         let row = (key.to_vec(), value.to_vec());
         // What one end has given the other does not give again.
-        let given = Bound::Excluded(row.0.clone());
         match end {
-            End::Front => self.bounds.lower = given,
-            End::Back => self.bounds.upper = given,
+            End::Front => exclude(&mut self.bounds.lower, key),
+            End::Back => exclude(&mut self.bounds.upper, key),
         }
         Ok(Some(row))
     }
@@ -113,6 +112,15 @@ impl Range {
         let row = self.step(end).transpose();
         self.done = !matches!(row, Some(Ok(_)));
         row
+    }
+}
+
+/// Excludes what lies up to a key, without a new buffer for each.
+fn exclude(bound: &mut Bound<Vec<u8>>, key: &[u8]) {
+    if let Bound::Excluded(last) = bound {
+        key.clone_into(last);
+    } else {
+        *bound = Bound::Excluded(key.to_vec());
     }
 }
 

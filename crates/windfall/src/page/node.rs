@@ -460,6 +460,20 @@ impl<'a> Node<'a> {
         self.page.append_to(at, len, out);
     }
 
+    /// Appends the key and then the value in a slot of a leaf. Gives the length of the key, which is within what was
+    /// appended whatever a torn read says.
+    #[inline]
+    pub fn entry_into(self, slot: usize, out: &mut Vec<u8>) -> usize {
+        let start = out.len();
+        self.page.append_to(NODE_HEADER, self.prefix_len(), out);
+        // The value lies behind the rest of the key.
+        let slot = self.slot(slot);
+        let at = slot.record();
+        let value = usize::from(self.page.u16(at + 16));
+        self.page.append_to(at + LEAF_RECORD, slot.suffix_len() + value, out);
+        (self.prefix_len() + slot.suffix_len()).min(out.len() - start)
+    }
+
     /// Appends a slot's key after the prefix.
     pub fn suffix_into(self, slot: usize, out: &mut Vec<u8>) {
         let slot = self.slot(slot);

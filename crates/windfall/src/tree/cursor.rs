@@ -85,9 +85,7 @@ impl Batch {
 
     fn copy(&mut self, node: Node<'_>, slot: usize) {
         let start = self.bytes.len() as u32;
-        node.key_into(slot, &mut self.bytes);
-        let middle = self.bytes.len() as u32;
-        node.value_into(slot, &mut self.bytes);
+        let middle = start + node.entry_into(slot, &mut self.bytes) as u32;
         let end = self.bytes.len() as u32;
         self.entries.push(Entry { key: (start, middle), value: (middle, end), header: node.header(slot) });
     }
@@ -281,6 +279,12 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
                 return Ok(true);
             }
         }
+    }
+
+    /// The header of the entry to which a step leads, if that entry was read already: then the step reads nothing.
+    pub fn ahead(&self, up: bool) -> Option<EntryHeader> {
+        let at = if up { self.at } else { self.at.checked_sub(2)? };
+        self.batch.entries.get(at).map(|entry| entry.header)
     }
 
     fn entry(&self) -> Option<&Entry> {
