@@ -132,3 +132,17 @@ need_tool() {
     fi
     export PATH="$tools/bin:$PATH"
 }
+
+# need_tests COMMAND... -- FILTER...: whether there are tests of these names, of which cargo runs none without a word.
+need_tests() {
+    local command=() listed filter
+    while [[ $1 != -- ]]; do
+        command+=("$1")
+        shift
+    done
+    shift
+    listed=$("${command[@]}" -- --list) || fail "there is no list of the tests (see above)"
+    for filter; do
+        [[ $'\n'$listed == *$'\n'*"$filter"* ]] || fail "there is no test of this name: $filter"
+    done
+}

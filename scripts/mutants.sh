@@ -63,7 +63,8 @@ done
 # timeout_of TESTS...: what a change may take, after these tests without one.
 timeout_of() {
     local begin=$SECONDS
-    (cd "$tree" && cargo test --quiet --profile mutants -p windfall "$@") >&2
+    (cd "$tree" && cargo test --quiet --profile mutants -p windfall "$@") >&2 ||
+        fail "the tests fail without a change (see above): what they say of one means nothing"
     local timeout=$(((SECONDS - begin + 1) * patience))
     echo $((timeout > least_timeout ? timeout : least_timeout))
 }

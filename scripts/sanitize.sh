@@ -44,6 +44,12 @@ finds() {
     echo "$1: $2 was found"
 }
 
+# named TESTS -- NAME...: runs the tests of these names, which are there.
+named() {
+    need_tests with "$sanitizer" test --quiet "$@"
+    with "$sanitizer" test "$@"
+}
+
 for sanitizer in thread address; do
     say "building for the $sanitizer sanitizer"
     with "$sanitizer" test --lib --test planted --test concurrent --test live_check --test workers --test transactions --test isolation --no-run
@@ -52,11 +58,11 @@ for sanitizer in thread address; do
         address) finds address a_use_of_freed_memory "AddressSanitizer: heap-use-after-free" ;;
     esac
     say "$sanitizer sanitizer: the parts in which threads meet"
-    with "$sanitizer" test --lib -- buffer:: sync:: log::tests::threads log::tests::every_one_of_many \
+    named --lib -- buffer:: sync:: log::tests::threads log::tests::every_one_of_many \
         transaction::ids transaction::lock transaction::active transaction::tests::threads tree::tests::concurrent
     say "$sanitizer sanitizer: transactions that wait for each other"
-    with "$sanitizer" test --test transactions -- crowds:: background::
-    with "$sanitizer" test --test isolation -- histories_of_the_engine hermitage::
+    named --test transactions -- crowds:: background::
+    named --test isolation -- histories_of_the_engine hermitage::
     say "$sanitizer sanitizer: everything at once, for $seconds s"
     with "$sanitizer" test --test concurrent --test live_check --test workers -- --nocapture
 done

@@ -14,9 +14,7 @@ long_nets=(fuzz mutants)
 # A test of the engine that draws new cases for so many seconds: soak_test TARGET SECONDS SEED [NAME].
 soak_test() {
     local name=${4:-soak}
-    # cargo is content with a test that is not there.
-    cargo test --quiet -p windfall --test "$1" -- --exact --ignored --list "$name" | grep -x "$name: test" >/dev/null ||
-        fail "tests/$1 has no test of this name: $name"
+    need_tests cargo test --quiet -p windfall --test "$1" -- "$name: test"
     WINDFALL_SOAK_SECONDS=$2 WINDFALL_SOAK_SEED=$3 \
         cargo test --quiet -p windfall --test "$1" -- --exact --ignored --nocapture "$name"
 }
@@ -135,7 +133,15 @@ while ((SECONDS < end)); do
         fi
         turn=$((turn < left ? turn : left))
         say "$net: $((turn > 0 ? turn : 1)) s of $left s left, from seed $((seed + round * 1000000))"
-        "net_$net" "$((turn > 0 ? turn : 1))" "$((seed + round * 1000000))" || fail "the net \`$net\` has caught something (see above)"
+        # Behind `||` bash would let a net go on after what has failed in it.
+        set +e
+        (
+            set -e
+            "net_$net" "$((turn > 0 ? turn : 1))" "$((seed + round * 1000000))"
+        )
+        status=$?
+        set -e
+        ((status == 0)) || fail "the net \`$net\` has caught something (see above)"
     done
     round=$((round + 1))
 done

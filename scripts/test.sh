@@ -89,6 +89,7 @@ run "build of the canary" cargo test -p windfall --features canary --test canary
 run "wait for cargo-deny" await_deny_build
 run "licences" licences
 run "canary" cargo test -p windfall --features canary --test canary -- --nocapture
+need_tests cargo test --quiet -p windfall --features model --lib -- interleavings::
 run "models" cargo test -p windfall --features model --lib -- interleavings::
 
 say "passed so far"

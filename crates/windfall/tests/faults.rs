@@ -12,7 +12,7 @@ mod soak;
 
 use std::{env::var, fmt, str::FromStr, time::Instant};
 
-use guard::{AGAIN, Guard, mix};
+use guard::{Guard, mix, read_back};
 use history::{Live, Model, Step, files, observe, open, script, verify};
 use windfall::{
     Error, FlushLog,
@@ -396,7 +396,7 @@ fn the_disk_is_full_for_a_while() {
     for (seed, mode) in [(5, FlushLog::Sync), (6, FlushLog::Lazy)] {
         let script = script(seed, 120);
         for from in 0..script.len() {
-            refused += guard.run(again, || {
+            refused += guard.run(&format!("{again} # seed {seed}, full at step {from}"), || {
                 let fault = Fault::Full;
                 let mut history = History::new(Case { seed, mode, fault, n: u64::MAX, lasting: false });
                 for (n, step) in script.iter().enumerate() {
@@ -452,10 +452,7 @@ fn soak() {
 fn a_case_is_read_as_it_is_written() {
     for (fault, mode) in FAULTS.into_iter().flat_map(|fault| MODES.map(|mode| (fault, mode))) {
         let case = Case { seed: 7, mode, fault, n: 99, lasting: mode == FlushLog::Sync };
-        let told = std::panic::catch_unwind(|| Guard::new().run(&case.command(), || panic!("on purpose")));
-        let told = told.unwrap_err();
-        let (_, command) = told.downcast_ref::<String>().unwrap().split_once(AGAIN).expect("a command");
-        assert_eq!(command.split('\'').nth(1).unwrap().parse(), Ok(case), "{command}");
+        assert_eq!(read_back(&case.command()).parse(), Ok(case));
     }
     for wrong in ["7 Sync Full 3", "7 Never Full 3 once", "7 Sync Rust 3 once", "7 Sync Full 3 twice"] {
         assert!(wrong.parse::<Case>().is_err(), "{wrong}");

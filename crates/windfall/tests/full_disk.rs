@@ -1,6 +1,7 @@
 //! A disk that becomes full at any moment: a call that needs room fails and has changed nothing, the others go on, and
 //! so does everything once there is room.
 
+mod changed_env;
 mod guard;
 
 use std::{
@@ -14,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use changed_env::{Change, Changed};
 use guard::whole;
 use windfall::{
     Database, Error, FlushLog, IndexOptions, Options, Result, Table, TableOptions,
@@ -194,38 +196,34 @@ fn many_threads_and_a_disk_that_is_full_now_and_then() {
     }
 }
 
-/// Real threads, whose workers have had their first look before opening goes on.
-#[derive(Debug, Default)]
-struct EagerEnv(RealEnv);
+/// Workers have had their first look before opening goes on.
+#[derive(Debug)]
+struct Eager;
 
-impl Env for EagerEnv {
-    fn now(&self) -> Duration {
-        self.0.now()
-    }
-
-    fn random(&self) -> u64 {
-        self.0.random()
-    }
-
-    fn spawn(&self, name: &'static str, kind: Kind, wake: Arc<Event>, mut step: Step) -> Result<Worker> {
+impl Change for Eager {
+    fn spawn(
+        &self,
+        env: &dyn Env,
+        name: &'static str,
+        kind: Kind,
+        wake: Arc<Event>,
+        mut step: Step,
+    ) -> Result<Worker> {
         let (tell, told) = mpsc::channel();
         let step = move || {
             let next = step();
             let _ = tell.send(());
             next
         };
-        let worker = self.0.spawn(name, kind, wake, Box::new(step));
+        let worker = env.spawn(name, kind, wake, Box::new(step));
         told.recv().expect("a first step");
         worker
     }
+}
 
-    fn wait(&self, event: &Event, ready: &mut dyn FnMut() -> bool) {
-        self.0.wait(event, ready);
-    }
-
-    fn wait_for(&self, event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
-        self.0.wait_for(event, at_most, ready);
-    }
+/// Real threads that are eager.
+fn eager() -> Arc<dyn Env> {
+    Arc::new(Changed { env: Arc::new(RealEnv::default()), change: Eager })
 }
 
 /// A process dies while a drop is being tidied up, and by then others have filled the disk: who opens the database
@@ -263,7 +261,7 @@ fn a_full_disk_keeps_no_database_shut() {
         let what = format!("crash at operation {moment} of {operations}, chance {chance}");
         let disk = cut(Some(moment)).0.restart(Survive::Random(chance));
         disk.full_from(Some(0));
-        let db = open(&disk, Arc::new(EagerEnv::default())).expect(&what);
+        let db = open(&disk, eager()).expect(&what);
         assert_eq!(db.table("t").expect(&what).get(b"k").expect(&what).as_deref(), Some(&b"v"[..]), "{what}");
         db.drop_table("t").expect(&what);
         disk.full_from(None);
@@ -349,7 +347,7 @@ fn a_row_that_was_cut_keeps_no_database_shut_on_a_full_disk() {
         unfinished += aside.metrics().rollbacks_pending;
         drop(aside);
         disk.full_from(Some(0));
-        let (shared, env) = (Arc::new(disk.clone()), Arc::new(EagerEnv::default()));
+        let (shared, env) = (Arc::new(disk.clone()), eager());
         let db = Database::open_on(shared, env, &options(), &|_| {}).expect(&what);
         let taken_back = || {
             thread::sleep(Duration::from_millis(1));

@@ -16,7 +16,7 @@ use windfall::{
 
 use crate::{
     books::Books,
-    guard::{Guard, mix},
+    guard::{Guard, mix, read_back},
     observer::Observer,
     soak,
     transfer::{Known, Order, Transfer},
@@ -251,7 +251,7 @@ fn a_case_is_read_as_it_is_written() {
     let cut = (9, Survive::Everything);
     for again in [None, Some((3, Survive::Random(u64::MAX))), Some((1, Survive::Nothing))] {
         let case = Case { seed: 7, transfers: 50, cut, again };
-        assert_eq!(case.to_string().parse(), Ok(case));
+        assert_eq!(read_back(&case.command()).parse(), Ok(case));
     }
     for wrong in ["", "1 2", "1 2 3", "1 2 3 x", "1 2 3 4 5", "x 2 3 nothing"] {
         assert!(wrong.parse::<Case>().is_err(), "{wrong}");

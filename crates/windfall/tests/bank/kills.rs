@@ -68,8 +68,8 @@ impl Judge for Listener {
             }
         }
         self.unfinished += self.observer.unfinished();
-        // It may have been killed before there was a bank.
-        if Books::of(db).is_ok() { self.observer.settle(db) } else { Ok(()) }
+        // It may have been killed before there was a bank, and so before any transfer.
+        if self.observer.0.is_empty() && Books::of(db).is_err() { Ok(()) } else { self.observer.settle(db) }
     }
 
     fn sum_up(&self, rounds: u64) {

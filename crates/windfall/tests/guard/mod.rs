@@ -67,6 +67,13 @@ impl Guard {
     }
 }
 
+/// The case that the command of a failure has between quotes, as a failure tells it.
+pub fn read_back(command: &str) -> String {
+    let told = catch_unwind(|| Guard::new().run(command, || panic!("on purpose"))).expect_err("it panics");
+    let (_, command) = told.downcast_ref::<String>().expect("a text").split_once(AGAIN).expect("a command");
+    command.split('\'').nth(1).expect("a case").to_owned()
+}
+
 /// A test that makes all its cases itself: as long as this lives, a failure is told with the command that runs it
 /// again, and no hang lasts.
 pub struct Whole {

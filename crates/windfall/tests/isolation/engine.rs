@@ -18,35 +18,29 @@ use windfall::{
     sync::Event,
 };
 
-use super::client::{Answer, Call, Change, Client, Level, Lock, Refusal, Row, Rows, Value};
+use super::{
+    changed_env,
+    client::{Answer, Call, Change, Client, Level, Lock, Refusal, Row, Rows, Value},
+};
 
-/// Real threads, whose workers have no rest: what purge must leave alone it meets at once.
-#[derive(Debug, Default)]
-struct RestlessEnv(RealEnv);
+/// Workers have no rest: what purge must leave alone it meets at once.
+#[derive(Debug)]
+struct Restless;
 
-impl Env for RestlessEnv {
-    fn now(&self) -> Duration {
-        self.0.now()
-    }
-
-    fn random(&self) -> u64 {
-        self.0.random()
-    }
-
-    fn spawn(&self, name: &'static str, kind: Kind, wake: Arc<Event>, mut step: Step) -> Result<Worker> {
+impl changed_env::Change for Restless {
+    fn spawn(
+        &self,
+        env: &dyn Env,
+        name: &'static str,
+        kind: Kind,
+        wake: Arc<Event>,
+        mut step: Step,
+    ) -> Result<Worker> {
         let step = move || match step() {
             Next::Idle(pause) => Next::Idle(pause.min(Duration::from_micros(500))),
             next => next,
         };
-        self.0.spawn(name, kind, wake, Box::new(step))
-    }
-
-    fn wait(&self, event: &Event, ready: &mut dyn FnMut() -> bool) {
-        self.0.wait(event, ready);
-    }
-
-    fn wait_for(&self, event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
-        self.0.wait_for(event, at_most, ready);
+        env.spawn(name, kind, wake, Box::new(step))
     }
 }
 
@@ -58,7 +52,7 @@ pub fn database() -> Database {
         .log_size(4 << 20)
         .log_buffer_size(256 << 10)
         .lock_wait_timeout(Duration::from_secs(30));
-    let env = Arc::new(RestlessEnv::default());
+    let env = Arc::new(changed_env::Changed { env: Arc::new(RealEnv::default()), change: Restless });
     let db = Database::open_on(Arc::new(SimulatedDisk::new(1)), env, &options, &|_| {}).unwrap();
     db.create_table("rows", TableOptions::default()).unwrap();
     db

@@ -8,6 +8,8 @@
 
 mod anomalies;
 mod case;
+#[path = "../changed_env/mod.rs"]
+mod changed_env;
 mod checker;
 mod client;
 mod engine;

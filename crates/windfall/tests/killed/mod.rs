@@ -1,5 +1,8 @@
 //! A process that is killed amid its work, again and again on one database: a test of this program, which is run only
 //! to be killed. It says over a pipe, line by line, what it is about to do and what is done.
+//!
+//! In every other round nobody looks at what the kill has left before processes that only open the database are killed,
+//! too, amid what the one before had not come to an end with.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -8,6 +11,7 @@ use std::{
     io::{BufRead, BufReader, Read, Write},
     path::Path,
     process::{Command, Stdio, exit},
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
@@ -20,6 +24,12 @@ use crate::{guard::Guard, soak};
 const FOLDER: &str = "WINDFALL_KILLED_FOLDER";
 const ROUND: &str = "WINDFALL_KILLED_ROUND";
 const SEED: &str = "WINDFALL_KILLED_SEED";
+const IDLE: &str = "WINDFALL_KILLED_IDLE";
+/// What a process says first, and when its database is open.
+const OPENING: &str = "opening";
+const OPEN: &str = "open";
+/// So long, in microseconds, a process may live that only opens the database.
+const MOST_OF_OPENING: u64 = 200_000;
 /// Rounds of a database that a soak makes.
 const SOAK_ROUNDS: u64 = 50;
 
@@ -40,7 +50,13 @@ impl Killed {
             return Ok(None);
         };
         let (round, seed) = (round.parse().unwrap(), seed.parse().unwrap());
-        Ok(Some(Self { db: open(Path::new(&folder), round)?, round, seed }))
+        say(OPENING);
+        let db = open(Path::new(&folder), round)?;
+        say(OPEN);
+        while var(IDLE).is_ok() {
+            thread::park();
+        }
+        Ok(Some(Self { db, round, seed }))
     }
 }
 
@@ -100,35 +116,41 @@ impl Kills {
         println!("if a round fails, the same again: {again}");
         let folder = tempfile::tempdir().expect("a folder");
         let (mut chance, mut judge) = (StdRng::seed_from_u64(seed), J::default());
+        // How often a process that only opens was killed, and how often before it was done.
+        let (mut openings, mut amid) = (0, 0);
         for round in (0..rounds).take_while(|_| until.is_none_or(|end| Instant::now() < end)) {
-            // Some are killed while they open the database.
-            let life =
-                if round % 4 == 3 { chance.random_range(1..60) } else { chance.random_range(150..700) };
-            let again = format!("{again} # round {round}, killed after {life} ms");
-            let variables = [
+            let life = Duration::from_millis(chance.random_range(1..700));
+            let again = format!("{again} # round {round}, killed after {life:?}");
+            let mut variables = vec![
                 (FOLDER, folder.path().to_str().expect("a name in letters").to_owned()),
                 (ROUND, round.to_string()),
                 (SEED, chance.random::<u64>().to_string()),
             ];
             guard.run(&again, || {
-                let said = run_and_kill(child, &variables, Duration::from_millis(life));
-                // The next process finds what this look leaves; every third is closed by a call, the others with their
-                // last handle.
+                let said = run_and_kill(child, &variables, life);
+                variables.push((IDLE, String::new()));
+                for _ in 0..chance.random_range(0..4) * (round % 2) {
+                    let life = Duration::from_micros(chance.random_range(0..MOST_OF_OPENING));
+                    let said = run_and_kill(child, &variables, life);
+                    openings += 1;
+                    amid += u64::from(!said.iter().any(|line| line == OPEN));
+                }
+                // What the next process finds was closed.
                 let db = open(folder.path(), round).unwrap();
                 judge.judge(&db, &said).unwrap();
                 assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
-                if round.is_multiple_of(3) {
-                    db.close().unwrap();
-                }
             });
             done += 1;
         }
+        println!("{openings} more were killed that only opened the database, {amid} of them amid that");
+        assert!(openings < 10 || amid * 5 >= openings, "hardly one was killed while it opened the database");
         judge.sum_up(done);
         done
     }
 }
 
-/// Runs a test of this program as a process with these variables for so long, and kills it. Gives what it has said.
+/// Runs a test of this program as a process with these variables, and kills it so long after it has begun to open the
+/// database. Gives what it has said.
 ///
 /// # Panics
 /// If it has ended by itself; it is told what it complained of.
@@ -141,11 +163,21 @@ fn run_and_kill(test: &str, variables: &[(&str, String)], life: Duration) -> Vec
         .spawn()
         .expect("another process");
     let (output, mut errors) = (child.stdout.take().expect("a pipe"), child.stderr.take().expect("a pipe"));
+    let (begun, has_begun) = mpsc::channel();
     let listener = thread::spawn(move || {
         // The last line may be cut.
         let lines = BufReader::new(output).split(b'\n').map_while(Result::<_, std::io::Error>::ok);
-        lines.map(|line| String::from_utf8_lossy(&line).into_owned()).collect::<Vec<_>>()
+        let lines = lines.map(|line| String::from_utf8_lossy(&line).into_owned());
+        let tell = |line: &String| {
+            // Behind what the test program itself says.
+            if line.ends_with(OPENING) {
+                let _ = begun.send(());
+            }
+        };
+        lines.inspect(tell).collect::<Vec<_>>()
     });
+    // One that ends before it begins is told of below.
+    let _ = has_begun.recv();
     thread::sleep(life);
     let ended = child.try_wait().expect("a process");
     child.kill().expect("a process to kill");

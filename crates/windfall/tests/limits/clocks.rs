@@ -20,7 +20,12 @@ use windfall::{
     sync::Event,
 };
 
-use crate::{assert_sound, guard::mix, in_a_process_of_its_own, seed, sized, wait_until};
+use crate::{
+    assert_sound,
+    changed_env::{Change, Changed},
+    guard::mix,
+    in_a_process_of_its_own, seed, sized, wait_until,
+};
 
 pub const THREADS: &str = "clocks::nobody_waits_for_a_clock_that_jumps_and_nobody_runs_in_circles";
 pub const SIMULATED: &str = "clocks::histories_under_a_clock_that_jumps";
@@ -37,63 +42,49 @@ enum Jumps {
     Anywhere,
 }
 
-/// An environment whose clock jumps.
+/// The clock jumps.
 #[derive(Debug)]
 struct Jumpy {
-    env: Arc<dyn Env>,
     jumps: Jumps,
     looks: AtomicU64,
     /// How many steps each worker has made.
     steps: Arc<Mutex<BTreeMap<&'static str, u64>>>,
 }
 
-impl Jumpy {
-    fn new(env: Arc<dyn Env>, jumps: Jumps) -> Self {
-        Self { env, jumps, looks: AtomicU64::new(0), steps: Arc::default() }
-    }
-}
-
-impl Env for Jumpy {
-    fn now(&self) -> Duration {
+impl Change for Jumpy {
+    fn now(&self, env: &dyn Env) -> Duration {
         let start = HOUR * 1_000_000;
         // Some looks are before a jump, and some behind it.
         let jumps = (self.looks.fetch_add(1, SeqCst) / 7) as u32;
         match self.jumps {
-            Jumps::Forwards => start + self.env.now() + HOUR * jumps,
-            Jumps::Backwards => (start + self.env.now()).saturating_sub(HOUR * jumps),
+            Jumps::Forwards => start + env.now() + HOUR * jumps,
+            Jumps::Backwards => (start + env.now()).saturating_sub(HOUR * jumps),
             Jumps::Never => start,
             Jumps::Anywhere => HOUR * (mix(&[u64::from(jumps)]) % 1_000_000) as u32,
         }
     }
 
-    fn random(&self) -> u64 {
-        self.env.random()
-    }
-
-    fn spawn(&self, name: &'static str, kind: Kind, wake: Arc<Event>, mut step: Step) -> Result<Worker> {
+    fn spawn(
+        &self,
+        env: &dyn Env,
+        name: &'static str,
+        kind: Kind,
+        wake: Arc<Event>,
+        mut step: Step,
+    ) -> Result<Worker> {
         let steps = self.steps.clone();
         let step = move || {
             *steps.lock().unwrap().entry(name).or_default() += 1;
             step()
         };
-        self.env.spawn(name, kind, wake, Box::new(step))
+        env.spawn(name, kind, wake, Box::new(step))
     }
+}
 
-    fn wait(&self, event: &Event, ready: &mut dyn FnMut() -> bool) {
-        self.env.wait(event, ready);
-    }
-
-    fn wait_unlatched(&self, event: &Event, ready: &mut dyn FnMut() -> bool) {
-        self.env.wait_unlatched(event, ready);
-    }
-
-    fn wait_for(&self, event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
-        self.env.wait_for(event, at_most, ready);
-    }
-
-    fn breathe(&self) {
-        self.env.breathe();
-    }
+/// An environment whose clock jumps.
+fn jumpy(env: Arc<dyn Env>, jumps: Jumps) -> Arc<Changed<Jumpy>> {
+    let change = Jumpy { jumps, looks: AtomicU64::new(0), steps: Arc::default() };
+    Arc::new(Changed { env, change })
 }
 
 fn open(disk: &SimulatedDisk, env: Arc<dyn Env>) -> Database {
@@ -116,12 +107,12 @@ fn nobody_waits_for_a_clock_that_jumps_and_nobody_runs_in_circles() {
     in_a_process_of_its_own(THREADS, |case| {
         for jumps in [Jumps::Forwards, Jumps::Backwards, Jumps::Never, Jumps::Anywhere] {
             let disk = SimulatedDisk::new(1);
-            let env = Arc::new(Jumpy::new(Arc::new(RealEnv::default()), jumps));
+            let env = jumpy(Arc::new(RealEnv::default()), jumps);
             let db = open(&disk, env.clone());
             case.part(&format!("{jumps:?}"), || work(&db, jumps));
             lazy_commits_become_durable(&db, &disk, jumps);
             // With nothing to do they sleep, a little by little.
-            let steps = || env.steps.lock().unwrap().clone();
+            let steps = || env.change.steps.lock().unwrap().clone();
             thread::sleep(Duration::from_millis(600));
             let before = steps();
             thread::sleep(Duration::from_secs(1));
@@ -226,7 +217,7 @@ fn histories_under_a_clock_that_jumps() {
 fn run_history(seed: u64, jumps: Jumps) {
     let what = format!("seed {seed}, {jumps:?}");
     let (disk, world) = (SimulatedDisk::new(seed), SimulatedEnv::new(seed));
-    let db = open(&disk, Arc::new(Jumpy::new(Arc::new(world.clone()), jumps)));
+    let db = open(&disk, jumpy(Arc::new(world.clone()), jumps));
     let mut chance = StdRng::seed_from_u64(seed);
     let mut model: BTreeMap<u8, BTreeMap<u16, Vec<u8>>> = BTreeMap::new();
     for _ in 0..250 {

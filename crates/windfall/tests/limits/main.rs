@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
+#[path = "../changed_env/mod.rs"]
+mod changed_env;
 mod clocks;
 mod files;
 mod full;

@@ -1,0 +1,66 @@
+//! An environment that is another one but for what a test changes of it.
+
+use core::{fmt::Debug, time::Duration};
+use std::sync::Arc;
+
+use windfall::{
+    Result,
+    env::{Env, Kind, Step, Worker},
+    sync::Event,
+};
+
+/// What a test changes.
+pub trait Change: Debug + Send + Sync {
+    fn now(&self, env: &dyn Env) -> Duration {
+        env.now()
+    }
+
+    fn spawn(
+        &self,
+        env: &dyn Env,
+        name: &'static str,
+        kind: Kind,
+        wake: Arc<Event>,
+        step: Step,
+    ) -> Result<Worker>;
+}
+
+#[derive(Debug)]
+pub struct Changed<C> {
+    pub env: Arc<dyn Env>,
+    pub change: C,
+}
+
+impl<C: Change> Env for Changed<C> {
+    fn now(&self) -> Duration {
+        self.change.now(self.env.as_ref())
+    }
+
+    fn random(&self) -> u64 {
+        self.env.random()
+    }
+
+    fn spawn(&self, name: &'static str, kind: Kind, wake: Arc<Event>, step: Step) -> Result<Worker> {
+        self.change.spawn(self.env.as_ref(), name, kind, wake, step)
+    }
+
+    fn wait(&self, event: &Event, ready: &mut dyn FnMut() -> bool) {
+        self.env.wait(event, ready);
+    }
+
+    fn wait_unlatched(&self, event: &Event, ready: &mut dyn FnMut() -> bool) {
+        self.env.wait_unlatched(event, ready);
+    }
+
+    fn wait_for(&self, event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
+        self.env.wait_for(event, at_most, ready);
+    }
+
+    fn wait_unhindered(&self, event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
+        self.env.wait_unhindered(event, at_most, ready);
+    }
+
+    fn breathe(&self) {
+        self.env.breathe();
+    }
+}
