@@ -3,8 +3,7 @@
 //! **Purpose.** A cursor over the live rows of a tree: it seeks, goes forward and backward, and lends the row it is at.
 //!
 //! **Invariants.** It holds no latch between two calls, and passes the table's gate at each that needs more than what
-//! was read ahead. When the tablespace it
-//! began on was dropped, by a drop or a truncation, every further call fails with
+//! was read ahead. When the tablespace it began on was dropped, by a drop or a truncation, every further call fails with
 //! [`Error::TableDropped`](crate::error::Error::TableDropped), whatever the table has become. Rows are met in order,
 //! each once in one direction; what it lends stays as it was read until it moves.
 //!
