@@ -3,9 +3,9 @@
 //! **Purpose.** A cursor over the live rows of a tree: it seeks, goes forward and backward, and lends the row it is at.
 //!
 //! **Invariants.** It holds no latch between two calls, and passes the table's gate at each that needs more than what
-//! was read ahead. When the tablespace it began on was dropped, by a drop or a truncation, every further call fails with
-//! [`Error::TableDropped`](crate::error::Error::TableDropped), whatever the table has become. Rows are met in order,
-//! each once in one direction; what it lends stays as it was read until it moves.
+//! was read ahead. When the tablespace it began on was dropped, by a drop or a truncation, every further call fails
+//! with [`Error::TableDropped`](crate::error::Error::TableDropped), whatever the table has become. Rows are met in
+//! order, each once in one direction; what it lends stays as it was read until it moves.
 //!
 //! What it sees is decided by its [`Reader`]. Outside of a transaction it has a view from one seek to the next, in a
 //! transaction that one's; so the rows that it gives are those of one moment. Where it locks (`locking`) each row is
