@@ -200,8 +200,17 @@ impl Cursor {
     /// Moves, and on over entries that are no rows. An entry that is not wanted is the end.
     pub(crate) fn go(&mut self, to: Move<'_>, wanted: impl Fn(&[u8]) -> bool) -> Result<bool> {
         self.at = At::Nothing;
-        self.find(to, &wanted).map_err(|error| {
+        let found = self.find(to, &wanted);
+        // What was found ahead was found while the view was there.
+        let found = match &self.view {
+            Some(view) => view.held(found),
+            None => found,
+        };
+        found.map_err(|error| {
             (self.entries, self.beyond) = (tree::Cursor::new(self.tree.clone()), None);
+            if !self.settled {
+                self.view = None;
+            }
             error.of(|_| self.owner.clone())
         })
     }
@@ -240,7 +249,7 @@ impl Cursor {
         };
         match &self.reader {
             Reader::Within(scope, lock) if lock.or(scope.lock_of_reads()).is_none() => {
-                scope.call(|_| Ok(()))?
+                scope.call(|_| Ok(()))?;
             }
             Reader::Alone => {}
             _ => return Ok(None),

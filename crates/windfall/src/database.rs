@@ -31,6 +31,7 @@ use crate::{
     table::Table,
     transact::{Transaction, TransactionOptions},
     transaction::{
+        AtUndoLimit,
         listing::{TransactionInfo, ViewInfo},
         locks::{Deadlock, HeldLock, Waiting},
         prepared::PreparedTransaction,
@@ -417,6 +418,11 @@ impl Database {
         Ok(())
     }
 
+    /// Changes what becomes of changes beyond that: [`Options::at_undo_limit`].
+    pub fn set_at_undo_limit(&self, then: AtUndoLimit) {
+        self.engine.transactions.set_at_undo_limit(then);
+    }
+
     /// Sets the buffer pool's size. Growing is at once; shrinking goes on in the background, without stopping anyone.
     ///
     /// # Errors
@@ -531,6 +537,7 @@ impl Database {
             undo_slices,
             undo_bytes,
             undo_waits: engine.transactions.undo_waits(),
+            views_ended: engine.transactions.views_ended(),
             history_bytes: engine.transactions.history_bytes(),
             oldest_view: engine.transactions.active().oldest_view(engine.transactions.ids()),
             drop_waits: work::waits_on_drops(),

@@ -59,6 +59,7 @@ pub use range::Range;
 pub use session::{Scratch, Session};
 pub use table::Table;
 pub use transact::{Isolation, Transaction, TransactionOptions};
+pub use transaction::AtUndoLimit;
 
 /// The examples of README.md.
 #[cfg(doctest)]

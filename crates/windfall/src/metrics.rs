@@ -88,6 +88,7 @@ metrics! {
     undo_slices gauge "Slices of undo that are still there.",
     undo_bytes gauge "Bytes of undo in them.",
     undo_waits counter "How often a change found that undo takes more than `undo_limit`.",
+    views_ended counter "Views that were ended for that.",
     history_bytes gauge "Bytes of undo that purge has still to pass.",
     oldest_view gauge "How many transactions have begun since the oldest view was made; none without a view.",
     drop_waits counter "How often a thread waited for a lock or latch that a dropping thread held, or for a \

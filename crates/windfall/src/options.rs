@@ -12,7 +12,7 @@ use crate::{
     error::{Result, UsageError},
     log::{FlushLog, LogOptions},
     page,
-    transaction::LOCK_WAIT,
+    transaction::{AtUndoLimit, LOCK_WAIT},
 };
 
 /// So many pages the log's buffer has room for: a quarter of it is the longest group, and the change of a tree's
@@ -31,6 +31,7 @@ pub struct Options {
     pub(crate) flush_log_at_trx_commit: FlushLog,
     pub(crate) lock_wait_timeout: Duration,
     pub(crate) undo_limit: Option<u64>,
+    pub(crate) at_undo_limit: AtUndoLimit,
     pub(crate) hash_index: bool,
     pub(crate) hash_index_memory: Option<u64>,
     pub(crate) open_files: usize,
@@ -61,6 +62,7 @@ impl Default for Options {
             flush_log_at_trx_commit: FlushLog::Sync,
             lock_wait_timeout: LOCK_WAIT,
             undo_limit: None,
+            at_undo_limit: AtUndoLimit::default(),
             hash_index: false,
             hash_index_memory: None,
             open_files: 400,
@@ -103,10 +105,12 @@ impl Options {
         /// How long a call waits for a lock that another transaction has, and a statement for the transactions that
         /// have to do with its table; not at all for zero. Default: 50 seconds.
         lock_wait_timeout: Duration => lock_wait_timeout;
-        /// What undo may take on the disk before changes are refused, with
+        /// What undo may take on the disk before changes wait for purge, and are refused where purge is held up, with
         /// [`TransactionError::UndoFull`](crate::error::TransactionError::UndoFull); at least 1 MiB. Two slices of 64
         /// pages each for as many threads as have written at a time do not count. Default: no limit.
         undo_limit: u64 => Some(undo_limit);
+        /// What becomes of changes beyond `undo_limit` while a view holds purge up. Default: they are refused.
+        at_undo_limit: AtUndoLimit => at_undo_limit;
         /// Whether trees get an adaptive hash index. Default: no; it can be switched at run time.
         hash_index: bool => hash_index;
         /// What all hash indexes together may take. Default: a hundredth of the buffer pool.

@@ -223,7 +223,10 @@ impl Scope {
             let start = trx.savepoint();
             loop {
                 let stopped = match attempt(trx) {
-                    Ok(done) => return Ok(done),
+                    Ok(done) => match trx.check_strict() {
+                        Ok(()) => return Ok(done),
+                        Err(ended) => Some(ended),
+                    },
                     Err(Stop::Blocked(blocked)) => {
                         self.engine.transactions.await_lock(trx, blocked, patience).err()
                     }

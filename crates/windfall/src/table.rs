@@ -441,7 +441,7 @@ impl Table {
             let n = {
                 // The version is kept from purge; that its tablespace is gone shows as the table's being dropped.
                 let _call = self.enter()?;
-                reader.read(&mut piece).map_err(|error| self.told(error))?
+                view.held(reader.read(&mut piece)).map_err(|error| self.told(error))?
             };
             // Nobody waits for what `out` does.
             let failed = |error: io::Error| UsageError::Other(format!("the output: {error}").into());

@@ -89,6 +89,7 @@ fn net(bug: Bug) -> Net {
         Bug::HintBelieved => Units("tree::tests::values::"),
         Bug::GateLeftOpen => Units("catalog::tests::who_is_alone"),
         Bug::LoadLeftBehind => Units("catalog::load::tests::what_is_refused"),
+        Bug::EndedViewBelieved => Tests("transactions", "undo_limit::the_oldest_view_is_ended"),
         Bug::UndoNotReserved => Units("transaction::tests::purge::"),
         Bug::WriteBeyondThePage | Bug::KeyOutsideTheFences => Fuzz("redo"),
         Bug::CountBelieved => Fuzz("log-records"),

@@ -162,6 +162,7 @@ pub fn status(db: &Database) -> Answer {
         ("deadlocks", metrics.deadlocks, output::count),
         ("undo_slices", metrics.undo_slices, output::count),
         ("undo_waits", metrics.undo_waits, output::count),
+        ("views_ended", metrics.views_ended, output::count),
     ];
     let mut grid = Grid::new(["metric", ">value"]);
     for (name, value, shown) in lines {

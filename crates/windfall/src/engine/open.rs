@@ -242,6 +242,7 @@ impl Engine {
         };
         engine.transactions.set_lock_wait(options.lock_wait_timeout);
         engine.transactions.set_undo_limit(options.undo_limit);
+        engine.transactions.set_at_undo_limit(options.at_undo_limit);
         engine.transactions.roll_back_unfinished()?;
         engine.spawn_changers()?;
         Ok(engine)

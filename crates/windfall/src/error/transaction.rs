@@ -4,7 +4,8 @@
 //!
 //! **Invariants.** After [`TransactionError::Changed`] and [`TransactionError::TableChanged`] the transaction goes on
 //! as if the call had not been made, but to ask again is in vain: its snapshot stays what it is. It goes on after
-//! [`TransactionError::UndoFull`], too.
+//! [`TransactionError::UndoFull`], too. After [`TransactionError::ViewEnded`] it can still change rows and read them
+//! with locks, unless its snapshot is strict.
 //!
 //! **May touch.** `ids`, `sync`.
 
@@ -52,6 +53,14 @@ pub enum TransactionError {
         /// The oldest transaction with changes and the oldest view, each with its age.
         oldest: Arc<str>,
     },
+    /// What was read from was ended, because undo had passed its limit: [`AtUndoLimit::EndOldestView`].
+    ///
+    /// [`AtUndoLimit::EndOldestView`]: crate::AtUndoLimit::EndOldestView
+    #[error(
+        "the view that is read from was ended, for it was the oldest and undo had passed undo_limit: begin anew, or \
+         raise the limit"
+    )]
+    ViewEnded,
     /// It is prepared.
     #[error("this transaction is prepared: commit it or roll it back")]
     Prepared,

@@ -194,6 +194,8 @@ bugs! {
     // transaction/active.rs
     /// A view sees the youngest transaction that is under way.
     ViewTooNew,
+    /// Nobody asks behind a look whether its view was ended meanwhile.
+    EndedViewBelieved,
     /// Purge asks nobody who may still look.
     PurgeIgnoresViews,
     // transaction/lock.rs

@@ -25,12 +25,12 @@ use super::{
     locks::{Locker, Locks},
 };
 use crate::{
-    error::{Result, UsageError},
+    error::{Result, TransactionError, UsageError},
     ids::{Lsn, TrxId, UndoPos},
     sync::{
         Arc, Bug, Mutex, Rank,
         atomic::{
-            AtomicU64,
+            AtomicBool, AtomicU64,
             Ordering::{Acquire, Relaxed, Release, SeqCst},
         },
         planted,
@@ -62,16 +62,35 @@ impl Horizon {
 
 /// What a reader sees: the versions of all transactions that had ended when it was made. While it is there, purge
 /// leaves them alone.
+///
+/// It may be ended while somebody reads by it. That is noted before purge learns that it is gone; so who finds it there
+/// behind a look ([`ReadView::held`]) has missed nothing.
 #[derive(Debug)]
 pub struct ReadView {
     horizon: Arc<Horizon>,
-    _pin: Pin,
+    pin: Pin,
 }
 
 impl ReadView {
     /// Whether it sees the versions of a transaction.
     pub fn sees(&self, trx: TrxId) -> bool {
         self.horizon.covers(trx)
+    }
+
+    /// Whether it was ended.
+    pub fn is_ended(&self) -> bool {
+        self.pin.is_ended.load(SeqCst)
+    }
+
+    /// What a look by this view has come to, if it was there up to the end of that.
+    ///
+    /// # Errors
+    /// [`TransactionError::ViewEnded`].
+    pub fn held<T, E: From<TransactionError>>(&self, looked: Result<T, E>) -> Result<T, E> {
+        if self.is_ended() && !planted(Bug::EndedViewBelieved) {
+            return Err(TransactionError::ViewEnded.into());
+        }
+        looked
     }
 }
 
@@ -121,6 +140,7 @@ impl Ending {
 struct Pinned {
     horizon: Arc<Horizon>,
     since: Duration,
+    is_ended: Arc<AtomicBool>,
 }
 
 #[derive(Debug, Default)]
@@ -183,6 +203,7 @@ impl Default for Active {
 struct Pin {
     active: Arc<Active>,
     number: u64,
+    is_ended: Arc<AtomicBool>,
 }
 
 impl Drop for Pin {
@@ -417,9 +438,22 @@ impl Active {
         if planted(Bug::ViewTooNew) {
             horizon.active.pop();
         }
-        let horizon = Arc::new(horizon);
-        table.pins.insert(number, Pinned { horizon: horizon.clone(), since: now });
-        ReadView { horizon, _pin: Pin { active: this.clone(), number } }
+        let (horizon, is_ended) = (Arc::new(horizon), Arc::new(AtomicBool::new(false)));
+        let pinned = Pinned { horizon: horizon.clone(), since: now, is_ended: is_ended.clone() };
+        table.pins.insert(number, pinned);
+        ReadView { horizon, pin: Pin { active: this.clone(), number, is_ended } }
+    }
+
+    /// Ends the oldest view, if it was made before this. Says whether it did.
+    pub(super) fn end_oldest_view(&self, made_before: Duration) -> bool {
+        let mut table = self.table.lock();
+        let Some(oldest) = table.pins.first_entry().filter(|oldest| oldest.get().since < made_before) else {
+            return false;
+        };
+        // Purge looks for views under this lock.
+        oldest.get().is_ended.store(true, SeqCst);
+        oldest.remove();
+        true
     }
 }
 

@@ -67,6 +67,7 @@ pub use row::{Edit, Mode, RowTarget, Secondary, Value, Watch};
 pub use secondary::{entry_key, index_key_of};
 pub use stream::Stream;
 pub use trx::{Rules, Savepoint, Suspended, Trx};
+pub use undo_limit::AtUndoLimit;
 pub use version::Sight;
 
 use core::time::Duration;
@@ -82,7 +83,7 @@ use crate::{
     log::{GroupWriter, Record},
     sync::{
         Arc, Bug, Event, Rank, RwLock,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
         planted,
     },
     system::SystemTree,
@@ -131,6 +132,9 @@ pub struct Transactions {
     undo_limit: AtomicU64,
     /// How often a change has found it passed.
     undo_waits: AtomicU64,
+    /// Whether old views are ended then.
+    ends_views: AtomicBool,
+    views_ended: AtomicU64,
     #[cfg(test)]
     failpoint: tests::Failpoint,
 }
@@ -195,6 +199,8 @@ impl Transactions {
             purged: AtomicU64::new(0),
             undo_limit: AtomicU64::new(u64::MAX),
             undo_waits: AtomicU64::new(0),
+            ends_views: AtomicBool::new(false),
+            views_ended: AtomicU64::new(0),
             #[cfg(test)]
             failpoint: tests::Failpoint::default(),
         })

@@ -44,7 +44,7 @@ use crate::{
     sync::{
         Arc, Event, Mutex, Rank,
         atomic::{
-            AtomicU64,
+            AtomicBool, AtomicU64,
             Ordering::{Relaxed, SeqCst},
         },
     },
@@ -79,6 +79,8 @@ pub struct StreamPurge {
     ended: SegQueue<(TrxId, UndoPos)>,
     /// How far it has come, for who only looks.
     passed: AtomicU64,
+    /// What it came to last has ended, and may be looked at by a view that is older.
+    is_held: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -121,7 +123,13 @@ struct Left {
 impl StreamPurge {
     pub(super) fn new(at: u64) -> Self {
         let state = State { at, ..State::default() };
-        Self { state: Mutex::new(Rank::Purge, state), ended: SegQueue::new(), passed: AtomicU64::new(at) }
+        let (passed, is_held) = (AtomicU64::new(at), AtomicBool::new(false));
+        Self { state: Mutex::new(Rank::Purge, state), ended: SegQueue::new(), passed, is_held }
+    }
+
+    /// Whether a view holds it up, as far as is known.
+    pub(super) fn is_held(&self) -> bool {
+        self.is_held.load(Relaxed)
     }
 
     /// A transaction that purge had left behind has ended.
@@ -293,6 +301,7 @@ impl Transactions {
         for (trx, _) in walks.extract_if(.., |(_, at)| *at == UndoPos::NONE) {
             state.left.remove(&trx);
         }
+        stream.purge.is_held.store(walks.iter().any(|(trx, _)| !horizon.covers(*trx)), Relaxed);
         state.walks = walks;
         walked?;
         let passed = self.pass(stream, &horizon, state, &mut left);
@@ -423,6 +432,7 @@ impl Transactions {
                 state.left.insert(trx, slices.into());
             } else {
                 // It has ended, and someone may still look at what was before.
+                stream.purge.is_held.store(true, Relaxed);
                 break;
             }
             state.at = stored.next;

@@ -200,11 +200,14 @@ impl Transactions {
         if let (Sight::Newest, true) = (sight, whole) {
             return get(tree, key, out);
         }
-        let Some(header) = tree.get_into(key, out)? else { return Ok(false) };
-        self.value_in(tree, key, header, sight, whole, out)
+        let found = tree.get_into(key, out).and_then(|header| {
+            header.map_or(Ok(false), |header| self.value_in(tree, key, header, sight, whole, out))
+        });
+        sight.held(found)
     }
 
     /// The same, of an entry that was found: `out` holds its value as it is stored, and then the value of the row.
+    /// Whether the view is still there is for the caller to ask.
     ///
     /// # Errors
     /// As [`Transactions::get_committed`].
@@ -234,6 +237,10 @@ impl Transactions {
     /// # Errors
     /// Damage, I/O, a dropped table.
     pub fn open_value(&self, tree: &Arc<Tree>, key: &[u8], sight: Sight<'_>) -> Result<Option<RowReader>> {
+        sight.held(self.find_value(tree, key, sight))
+    }
+
+    fn find_value(&self, tree: &Arc<Tree>, key: &[u8], sight: Sight<'_>) -> Result<Option<RowReader>> {
         let mut value = Vec::new();
         let Some(header) = tree.get_into(key, &mut value)? else { return Ok(None) };
         let Some(header) = self.row_version(tree.space().id(), key, header, &mut value, sight)? else {

@@ -242,6 +242,14 @@ impl<'e> Trx<'e> {
         }
     }
 
+    /// Refuses what was done by a strict view that was not there to its end: rows may have gone unseen.
+    ///
+    /// # Errors
+    /// [`TransactionError::ViewEnded`].
+    pub fn check_strict(&self) -> Result<()> {
+        self.rules.strict.map_or(Ok(()), |view| view.held(Ok(())))
+    }
+
     /// Its id, which it gets now if it has none.
     ///
     /// # Errors

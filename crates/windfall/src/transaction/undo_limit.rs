@@ -1,13 +1,14 @@
 //! What undo may take on the disk.
 //!
 //! **Purpose.** An old view, or a transaction that goes on for long, keeps undo without end. Beyond a limit, changes
-//! are refused, and who does so is told who it is.
+//! are refused, and who makes them is told who it is; or the oldest view is ended ([`AtUndoLimit`]).
 //!
 //! **Invariants.** Only who is about to change a row waits or is refused, before it has the turn at the row, and
 //! outside of its table's gate. What ends a transaction, either way, needs no undo and goes on. Two slices of each
 //! stream do not count, or nobody could begin: the last one, which stays, and the next one. What is under way may pass
 //! the limit by a slice for each stream. A wait goes on as long as purge gets rid of something, and not longer than one
-//! for a lock: a circle of one who waits here and others who wait for his locks ends by that.
+//! for a lock: a circle of one who waits here and others who wait for his locks ends by that. A view is ended only
+//! where one holds purge up, and when it is a pause old: reads of a moment do not meet that.
 //!
 //! **May touch.** `sync`, `env`, `error`, the rest of this floor.
 
@@ -23,6 +24,18 @@ use crate::{
     },
 };
 
+/// What becomes of changes when undo takes more than it may, and purge is held up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AtUndoLimit {
+    /// They are refused: [`TransactionError::UndoFull`].
+    #[default]
+    RefuseChanges,
+    /// The oldest view is ended, and the next one, as long as any holds purge up. Who reads by it is refused from then
+    /// on: [`TransactionError::ViewEnded`]. Where it is no view that is in the way, changes are refused.
+    EndOldestView,
+}
+
 /// How often it is looked whether purge gets on.
 const PAUSE: Duration = Duration::from_millis(100);
 /// If it does not so many times, it is held up.
@@ -33,6 +46,28 @@ impl Transactions {
     pub fn set_undo_limit(&self, bytes: Option<u64>) {
         self.undo_limit.store(bytes.unwrap_or(u64::MAX), Relaxed);
         self.ground.slice_dropped.notify();
+    }
+
+    /// Changes what becomes of changes beyond it.
+    pub fn set_at_undo_limit(&self, then: AtUndoLimit) {
+        self.ends_views.store(then == AtUndoLimit::EndOldestView, Relaxed);
+    }
+
+    /// How many views were ended.
+    pub fn views_ended(&self) -> u64 {
+        self.views_ended.load(Relaxed)
+    }
+
+    /// Ends the oldest view, if that is wished and may help. Says whether it did.
+    fn end_a_view(&self) -> bool {
+        let ends = self.ends_views.load(Relaxed)
+            && self.streams.all().any(|stream| stream.purge.is_held())
+            && self.active.end_oldest_view(self.now().saturating_sub(PAUSE));
+        if ends {
+            self.views_ended.fetch_add(1, Relaxed);
+            self.ground.purge_wake.notify();
+        }
+        ends
     }
 
     /// How often a change has found the limit passed.
@@ -76,8 +111,10 @@ impl Transactions {
                 return ground.health.check();
             }
             let gets_on = self.purged.load(Relaxed) != purged || self.purge_pauses.load(SeqCst) > 0;
-            fruitless = if gets_on { 0 } else { fruitless + 1 };
+            fruitless = if gets_on || self.end_a_view() { 0 } else { fruitless + 1 };
         }
+        // Who may not wait leaves the way free for the next one.
+        self.end_a_view();
         Err(TransactionError::UndoFull {
             bytes: self.streams.bytes_in_the_limit(),
             limit: self.undo_limit.load(Relaxed),

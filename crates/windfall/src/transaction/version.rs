@@ -4,7 +4,8 @@
 //! back to the one before, until there is one to be seen, or none at all.
 //!
 //! **Invariants.** A record is followed only for a version that the reader's view does not see, and the view keeps all
-//! such records from purge: so they are there, taken back or not. A version that was rolled back after the reader
+//! such records from purge: so they are there, taken back or not, unless the view is ended meanwhile; what was found
+//! does not count then. A version that was rolled back after the reader
 //! copied it leads to the same one before as ever. The clustered entry and each secondary entry of a row carry the
 //! position of one record, which names what each of them was before.
 //!
@@ -39,6 +40,14 @@ impl Sight<'_> {
         match self {
             Self::Newest => true,
             Self::View(view, own) => view.sees(trx) || trx == *own && trx != TrxId::NONE,
+        }
+    }
+
+    /// What a look has come to, if its view was there up to the end of that: [`ReadView::held`].
+    pub(super) fn held<T>(&self, looked: Result<T>) -> Result<T> {
+        match self {
+            Self::Newest => looked,
+            Self::View(view, _) => view.held(looked),
         }
     }
 }

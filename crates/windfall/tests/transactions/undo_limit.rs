@@ -1,9 +1,18 @@
 //! A limit on what undo takes: who is in its way is named, and nobody else is held up.
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
 
+use rand::{Rng, SeedableRng, rngs::StdRng};
 use windfall::{
-    Database, Error, Isolation, Result, Table, TableOptions, TransactionOptions,
+    AtUndoLimit, Database, Error, IndexOptions, Isolation, Result, Table, TableOptions, TransactionOptions,
     disk::simulated::SimulatedDisk,
     env::{Env, RealEnv, SimulatedEnv},
     error::{LockError, TransactionError},
@@ -85,6 +94,210 @@ fn an_old_view_stops_changes_at_the_limit_until_it_ends() {
     let db = open(&disk, &env);
     let _view = db.begin(TransactionOptions::default().read_only().consistent_snapshot());
     put_until_refused(&db.table("t").unwrap());
+}
+
+fn is_ended<T: core::fmt::Debug>(done: Result<T>) -> bool {
+    match done {
+        Err(Error::Transaction(TransactionError::ViewEnded)) => true,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Changes rows until so many views were ended.
+fn put_until_ended(db: &Database, table: &Table, views: u64) {
+    for n in 0..20_000_u64 {
+        if db.metrics().views_ended == views {
+            return;
+        }
+        table.put(&((n % u64::from(ROWS)) as u16).to_be_bytes(), &[n as u8; 1000]).unwrap();
+    }
+    panic!("{} of {views} views were ended", db.metrics().views_ended);
+}
+
+#[test]
+fn the_oldest_view_is_ended() {
+    let (disk, env) = (SimulatedDisk::new(6), SimulatedEnv::new(6));
+    let db = open(&disk, &env);
+    db.set_at_undo_limit(AtUndoLimit::EndOldestView);
+    let options = TableOptions::default().index("i", IndexOptions::on_value(0..1));
+    let table = db.create_table("t", options).unwrap();
+    let key = |n: u16| n.to_be_bytes();
+    for n in 0..ROWS {
+        table.put(&key(n), &[0; 1000]).unwrap();
+    }
+    for gone in [&b"gone"[..], b"left"] {
+        table.put(gone, b"1").unwrap();
+    }
+    let index = |table: &Table| table.index("i").unwrap();
+    // All of them see the first rows: a transaction, one with a strict snapshot, and two cursors outside of any.
+    let old = db.begin(TransactionOptions::default().consistent_snapshot());
+    let strict = db.begin(TransactionOptions::default().isolation(Isolation::Snapshot).consistent_snapshot());
+    let (mut cursor, mut rows) = (table.cursor().unwrap(), table.rows().unwrap());
+    assert!(cursor.next().unwrap() && rows.next().unwrap().is_ok());
+    let within = table.within(&old);
+    let mut entries = index(&within).range::<&[u8]>(..).unwrap();
+    assert!(entries.next().unwrap().is_ok());
+    for gone in [&b"gone"[..], b"left"] {
+        assert!(table.delete(gone).unwrap());
+    }
+    assert_eq!(within.get(b"gone").unwrap().unwrap(), b"1");
+    put_until_ended(&db, &table, 4);
+    let young = db.begin(TransactionOptions::default().consistent_snapshot());
+    let newest = table.get(&key(1)).unwrap();
+    env.settle(500);
+    // What purge has taken away is missed by nobody: not a version, and not a row.
+    assert!(
+        is_ended(within.get(&key(1))) && is_ended(within.get(b"gone")) && is_ended(within.contains(b"none"))
+    );
+    assert!(is_ended(within.read_stream(&key(1), &mut Vec::new())));
+    assert!(is_ended(within.rows().unwrap().next().unwrap()) && is_ended(entries.next().unwrap()));
+    assert!(is_ended(index(&within).get(&[0]).unwrap().next().unwrap()));
+    assert!(is_ended(cursor.next()) && is_ended(rows.next().unwrap()) && rows.next().is_none());
+    // Outside of a transaction the next look is a new one.
+    assert!(cursor.next().unwrap() && cursor.key() == Some(&key(0)));
+    // A strict snapshot does not know any more what has changed since; others lock and change what is there now.
+    let strictly = table.within(&strict);
+    assert!(is_ended(strictly.insert(b"left", b"2")) && is_ended(strictly.get_for_update(b"none")));
+    assert!(is_ended(strictly.get(b"left")));
+    strict.commit().unwrap();
+    assert_eq!(within.get_for_update(&key(1)).unwrap(), newest);
+    within.insert(b"left", b"3").unwrap();
+    old.commit().unwrap();
+    assert_eq!((table.get(b"left").unwrap().unwrap(), table.get(b"gone").unwrap()), (b"3".to_vec(), None));
+    // Who came later sees what it saw, and it is its turn at last.
+    assert_eq!(table.within(&young).get(&key(1)).unwrap(), newest);
+    assert_eq!(db.views().len(), 2);
+    put_until_ended(&db, &table, 6);
+    assert!(is_ended(table.within(&young).get(&key(1))));
+    let metrics = db.metrics();
+    assert!(metrics.undo_bytes <= LIMIT + 3 * SLICE, "{metrics:?}");
+    assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+}
+
+#[test]
+fn a_view_is_ended_amid_a_long_value() {
+    struct Slow<'a>(&'a Database, &'a Table, usize);
+
+    impl io::Write for Slow<'_> {
+        fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+            put_until_ended(self.0, self.1, 1);
+            self.2 += piece.len();
+            Ok(piece.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let (disk, env) = (SimulatedDisk::new(7), SimulatedEnv::new(7));
+    let db = open(&disk, &env);
+    db.set_at_undo_limit(AtUndoLimit::EndOldestView);
+    let (table, other) = (rows(&db), db.create_table("other", TableOptions::default()).unwrap());
+    other.put(b"long", &[7; 300_000]).unwrap();
+    let mut out = Slow(&db, &table, 0);
+    assert!(is_ended(other.read_stream(b"long", &mut out)) && out.2 < 300_000);
+    assert_eq!(other.read_stream(b"long", &mut Vec::new()).unwrap(), Some(300_000));
+}
+
+/// Threads that move amounts about and put rows away and back, beside readers whose views are ended amid their looks.
+#[test]
+fn who_reads_meanwhile_sees_one_moment_or_is_told() {
+    let options = options().undo_limit(LIMIT).at_undo_limit(AtUndoLimit::EndOldestView);
+    let env = Arc::new(RealEnv::default());
+    let db = Database::open_on(Arc::new(SimulatedDisk::new(9)), env, &options, &|_| {}).unwrap();
+    let options = TableOptions::default().index("i", IndexOptions::on_value(0..8));
+    let table = db.create_table("t", options).unwrap();
+    let row = |amount: u64| [&amount.to_be_bytes()[..], &[0; 400]].concat();
+    let amount = |value: &[u8]| u64::from_be_bytes(*value.first_chunk().unwrap());
+    for key in 0..ROWS {
+        table.put(&key.to_be_bytes(), &row(100)).unwrap();
+    }
+    let all = 100 * u64::from(ROWS);
+    let (stop, looks) = (AtomicBool::new(false), AtomicU64::new(0));
+    let move_some = |chance: &mut StdRng| -> Result<()> {
+        let trx = begin(&db, Isolation::ReadCommitted);
+        let table = table.within(&trx);
+        let (mut sum, mut locked) = (0, Vec::new());
+        for _ in 0..3 {
+            let key = chance.random_range(0..ROWS).to_be_bytes();
+            if let Some(value) = table.get_for_update(&key)? {
+                sum += amount(&value);
+                table.delete(&key)?;
+                locked.push(key);
+            }
+        }
+        // What was taken goes back in other parts, now and then into fewer rows.
+        while let Some(key) = locked.pop() {
+            let part = if locked.is_empty() { sum } else { chance.random_range(0..=sum) };
+            if part > 0 {
+                table.insert(&key, &row(part))?;
+            }
+            sum -= part;
+        }
+        trx.commit()
+    };
+    let write = |seed: u64| {
+        let mut chance = StdRng::seed_from_u64(seed);
+        while !stop.load(Relaxed) {
+            match move_some(&mut chance) {
+                Ok(()) | Err(Error::Lock(LockError::Deadlock(_))) => {}
+                Err(other) => panic!("{other}"),
+            }
+        }
+    };
+    let read = || {
+        while !stop.load(Relaxed) {
+            let trx = begin(&db, Isolation::RepeatableRead);
+            let table = table.within(&trx);
+            let index = table.index("i").unwrap();
+            while !stop.load(Relaxed) {
+                let rows = table.rows().and_then(|rows| {
+                    rows.map(|row| row.map(|(_, value)| amount(&value))).collect::<Result<Vec<_>>>()
+                });
+                let entries = index.range::<&[u8]>(..).and_then(|rows| {
+                    rows.map(|row| row.map(|row| amount(&row.value))).collect::<Result<Vec<_>>>()
+                });
+                match (rows, entries) {
+                    (Ok(rows), Ok(entries)) => {
+                        assert_eq!([rows.iter().sum::<u64>(), entries.iter().sum()], [all; 2]);
+                        looks.fetch_add(1, Relaxed);
+                    }
+                    (rows, entries) => {
+                        assert!(rows.is_ok() || is_ended(rows));
+                        assert!(is_ended(entries));
+                        break;
+                    }
+                }
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for seed in 0..2 {
+            scope.spawn(move || write(seed));
+            scope.spawn(read);
+        }
+        let patience = Instant::now() + Duration::from_mins(2);
+        while db.metrics().views_ended < 10 && Instant::now() < patience {
+            thread::sleep(Duration::from_millis(10));
+        }
+        stop.store(true, Relaxed);
+    });
+    assert!(db.metrics().views_ended >= 10 && looks.into_inner() > 20, "{:?}", db.metrics());
+    assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+}
+
+#[test]
+fn no_view_is_ended_where_none_is_in_the_way() {
+    let (disk, env) = (SimulatedDisk::new(8), SimulatedEnv::new(8));
+    let db = open(&disk, &env);
+    db.set_at_undo_limit(AtUndoLimit::EndOldestView);
+    let table = rows(&db);
+    let view = db.begin(TransactionOptions::default().read_only().consistent_snapshot());
+    let trx = begin(&db, Isolation::RepeatableRead);
+    put_until_refused(&table.within(&trx));
+    assert_eq!(db.metrics().views_ended, 0);
+    assert_eq!(table.within(&view).get(&1_u16.to_be_bytes()).unwrap().unwrap(), [0; 1000]);
 }
 
 #[test]
