@@ -194,7 +194,7 @@ fn a_view_is_ended_amid_a_long_value() {
     let db = open(&disk, &env);
     db.set_at_undo_limit(AtUndoLimit::EndOldestView);
     let (table, other) = (rows(&db), db.create_table("other", TableOptions::default()).unwrap());
-    other.put(b"long", &[7; 300_000]).unwrap();
+    other.put(b"long", &vec![7; 300_000]).unwrap();
     let mut out = Slow(&db, &table, 0);
     assert!(is_ended(other.read_stream(b"long", &mut out)) && out.2 < 300_000);
     assert_eq!(other.read_stream(b"long", &mut Vec::new()).unwrap(), Some(300_000));
