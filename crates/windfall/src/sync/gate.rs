@@ -24,12 +24,12 @@
 //!
 //! **May touch.** [`Event`]; `work`, to count waits.
 
-use core::{cell::Cell, marker::PhantomData};
+use core::cell::Cell;
 
 use smallvec::SmallVec;
 
 use super::{
-    Bug, Event,
+    Bug, Event, Note, What,
     machine::{
         self,
         atomic::{
@@ -86,7 +86,7 @@ pub struct Gate {
 pub struct Inside<'a> {
     gate: &'a Gate,
     stripe: usize,
-    _thread: PhantomData<*const ()>,
+    _note: Note,
 }
 
 /// Proof that a gate is closed and nobody inside. It opens when this is dropped, unless it was closed for good
@@ -123,7 +123,7 @@ impl Gate {
             let early = planted(Bug::GateLooksBeforeItCounts).then(|| self.state.load(SeqCst));
             self.inside[stripe].count.fetch_add(1, SeqCst);
             DEPTH.set(DEPTH.get() + 1);
-            let inside = Inside { gate: self, stripe, _thread: PhantomData };
+            let inside = Inside { gate: self, stripe, _note: Note::new(What::Gate) };
             match early.unwrap_or_else(|| self.state.load(SeqCst)) {
                 OPEN => return Some((inside, waited_on_drop)),
                 CLOSED_FOR_GOOD => return None,

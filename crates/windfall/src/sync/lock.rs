@@ -11,7 +11,7 @@
 use core::ops::{Deref, DerefMut};
 
 use super::{
-    machine,
+    Note, What, machine,
     work::{self, DropMark, Work},
 };
 
@@ -113,7 +113,7 @@ pub struct Held {
         expect(dead_code, reason = "the order is asserted in debug builds only")
     )]
     rank: Rank,
-    _thread: core::marker::PhantomData<*const ()>,
+    _note: Note,
 }
 
 impl Held {
@@ -122,7 +122,7 @@ impl Held {
     pub fn take(rank: Rank) -> Self {
         #[cfg(debug_assertions)]
         order::take(rank, false);
-        Self { rank, _thread: core::marker::PhantomData }
+        Self { rank, _note: Note::new(What::Lock(rank)) }
     }
 
     /// Notes an acquisition that did not wait, which cannot deadlock.
@@ -130,7 +130,7 @@ impl Held {
     pub fn tried(rank: Rank) -> Self {
         #[cfg(debug_assertions)]
         order::take(rank, true);
-        Self { rank, _thread: core::marker::PhantomData }
+        Self { rank, _note: Note::new(What::Lock(rank)) }
     }
 }
 

@@ -12,6 +12,7 @@ pub mod bug;
 mod event;
 mod gate;
 mod gated;
+mod holders;
 pub mod latch;
 mod lock;
 #[cfg(not(all(test, feature = "model")))]
@@ -30,6 +31,8 @@ pub use bug::{Bug, planted};
 pub use event::Event;
 pub use gate::{Closed, Gate, Inside, is_inside, is_nested};
 pub use gated::{Entered, Gated};
+pub use holders::Watchdog;
+use holders::{Note, What};
 pub use lock::{Held, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, as_another_thread};
 pub use machine::atomic;
 pub(crate) use machine::thread_local;

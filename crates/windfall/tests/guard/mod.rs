@@ -1,4 +1,5 @@
-//! What runs a case of a net: a failure is told with the command that runs the case again, and no case hangs.
+//! What runs a case of a net: a failure is told with the command that runs the case again, and no case hangs. Who holds
+//! something for half a minute is named.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 #![allow(dead_code, reason = "a file of tests needs a part of it")]
@@ -11,10 +12,15 @@ use std::{
     time::Instant,
 };
 
-use windfall::env::{Env, SimulatedEnv};
+use windfall::{
+    env::{Env, SimulatedEnv},
+    sync::Watchdog,
+};
 
 /// A case takes well below a second, if nothing else is said.
 const LIMIT: Duration = Duration::from_mins(2);
+/// Nobody holds a lock, a latch or a gate for as long as this.
+const HELD_MOST: Duration = Duration::from_secs(30);
 /// What stands before the command in the text of a failure.
 pub const AGAIN: &str = "\nagain: ";
 
@@ -37,11 +43,13 @@ impl Guard {
         let (watch, end) = mpsc::channel::<()>();
         let watching = watched.clone();
         thread::spawn(move || {
+            let mut watchdog = Watchdog::default();
             while end.recv_timeout(Duration::from_secs(1)) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let held = watchdog.look(HELD_MOST);
                 if let Some((since, command)) = &*watching.lock().unwrap()
-                    && since.elapsed() > limit
+                    && (since.elapsed() > limit || !held.is_empty())
                 {
-                    eprintln!("it does not come to its end{AGAIN}{command}");
+                    eprintln!("it does not come to its end; {}{AGAIN}{command}", held.join("; "));
                     // A thread that never ends cannot be waited for.
                     std::process::exit(101);
                 }
