@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** Clients call at times that were fixed before (an open loop at 60 % of what the engine can do), so that
 //! a hold shows in every call that it delays. The 100 ms after each drop are compared with equal windows in which
-//! nothing was dropped.
+//! nothing was dropped. First the calls are reads and updates, each by itself, then transactions of both.
 //!
 //! **Invariants.** A latency counts from the time at which the call was to begin. Runs with and without drops take
 //! turns. "Not to be told apart" is a rank test over windows at a chance of 1 %: of their p99, of their longest gap,
@@ -19,10 +19,13 @@
 //! **May touch.** `engine`, `measure`.
 
 use std::{
+    hint::black_box,
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
+
+use windfall::TransactionOptions;
 
 use super::{
     fixture::{self, MB},
@@ -46,15 +49,47 @@ const PERIOD: Duration = Duration::from_millis(250);
 /// The share of the capacity that is used.
 const LOAD: f64 = 0.6;
 /// Chances below this are a difference.
-const CHANCE: f64 = 0.01;
+pub const CHANCE: f64 = 0.01;
 
 /// Measures.
-pub fn run(bench: &mut Bench) -> Result<()> {
+pub fn run(bench: &mut Bench) {
+    bench.part("calls", |bench| beside(bench, Load::Calls));
+    bench.part("transactions", |bench| beside(bench, Load::Transactions));
+}
+
+/// What the clients do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Load {
+    /// Three reads to one update.
+    Calls,
+    /// The same, three reads and an update in each transaction.
+    Transactions,
+}
+
+impl Load {
+    /// The name of what is measured beside it.
+    fn of(self, name: &str) -> String {
+        match self {
+            Self::Calls => name.to_owned(),
+            Self::Transactions => format!("transactions-{name}"),
+        }
+    }
+
+    fn in_words(self, name: &str) -> String {
+        match self {
+            Self::Calls => name.to_owned(),
+            Self::Transactions => format!("transactions: {name}"),
+        }
+    }
+}
+
+/// Measures what is noticed beside this load.
+fn beside(bench: &mut Bench, load: Load) -> Result<()> {
     let rows = bench.size(1_000_000, 20_000);
     let db = Setup::with_pool(2048 * MB)
         .commit(Commit::Lazy)
         .log(2048 * MB)
-        .open(&bench.database("foreground"))?;
+        .open(&bench.database(&load.of("foreground")))?;
     bench.say("loading");
     let table = fixture::small(&db, "rows", rows)?;
     engine::set_commit(&db, Commit::Write);
@@ -62,16 +97,14 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     let field = Field {
         db: &db,
         table: &table,
+        load,
         rows,
         threads,
         hold: Duration::from_micros(bench.options.plant_hold_us),
     };
     let kinds = [Kind::Without, Kind::Drops, Kind::Held];
-    bench.say("measuring what the engine can do");
-    let capacity = field.capacity(bench.seconds(5.0, 0.5))?;
-    let interval = Duration::from_secs_f64(threads as f64 / (capacity * LOAD));
-    bench.fact("capacity, calls per second", capacity);
-    bench.fact("threads", threads);
+    let interval = field.interval(bench)?;
+    bench.fact(load.in_words("threads"), threads);
 
     let (turns, windows) = bench.size((10, 20), (3, 8));
     let mut seen = kinds.map(|_| Windows::default());
@@ -84,12 +117,22 @@ pub fn run(bench: &mut Bench) -> Result<()> {
             }
         }
         for (n, (kind, seen)) in kinds.into_iter().zip(&mut seen).enumerate() {
-            seen.extend(field.turn(interval, windows, kind, turn + 1_000 * n as u32)?);
+            let drops = |window, hold_up: &dyn Fn()| {
+                match kind {
+                    Kind::Without => return Ok(()),
+                    Kind::Drops => {}
+                    Kind::Held => hold_up(),
+                }
+                db.drop_table(&kind.victim(window))?;
+                Ok(())
+            };
+            seen.extend(field.turn(interval, windows, turn + 1_000 * n as u32, drops)?);
         }
     }
     let waits = db.metrics().drop_waits - waits;
     let [without, with, held] = &seen;
     for (name, of) in [("without drops", without), ("with drops", with), ("with a planted hold", held)] {
+        let name = load.in_words(name);
         bench.fact(format!("{name}: p99 of a window, median µs"), median(&of.p99) / 1e3);
         bench.fact(format!("{name}: longest gap of a window, median µs"), median(&of.gap) / 1e3);
         bench.fact(
@@ -102,27 +145,27 @@ pub fn run(bench: &mut Bench) -> Result<()> {
             holds as f64 / of.hold.len() as f64,
         );
     }
-    bench.fact("windows of each kind", with.p99.len());
-    bench.fact("planted hold, µs", bench.options.plant_hold_us);
+    bench.fact(load.in_words("windows of each kind"), with.p99.len());
+    bench.fact(load.in_words("planted hold, µs"), bench.options.plant_hold_us);
     let chances = |of: &Windows| {
         [(&without.p99, &of.p99), (&without.gap, &of.gap), (&without.hold, &of.hold)]
             .map(|(without, of)| chance_of_larger(without, of))
     };
     let [p99, gap, hold] = chances(with);
-    bench.claim("chance-of-equal-p99", p99, Bound::AtLeast(CHANCE));
-    bench.claim("chance-of-equal-gap", gap, Bound::AtLeast(CHANCE));
-    bench.claim("chance-of-equal-gap-at-the-drop", hold, Bound::AtLeast(CHANCE));
+    bench.claim(load.of("chance-of-equal-p99"), p99, Bound::AtLeast(CHANCE));
+    bench.claim(load.of("chance-of-equal-gap"), gap, Bound::AtLeast(CHANCE));
+    bench.claim(load.of("chance-of-equal-gap-at-the-drop"), hold, Bound::AtLeast(CHANCE));
     let [p99, gap, hold] = chances(held);
-    bench.fact("with a planted hold: chance of equal p99", p99);
-    bench.fact("with a planted hold: chance of equal gap", gap);
-    bench.fact("with a planted hold: chance of equal gap at the drop", hold);
-    bench.claim("planted-hold-is-flagged", p99.min(gap).min(hold), Bound::AtMost(CHANCE));
-    bench.claim("waits-on-dropping-threads", waits as f64, Bound::AtMost(0.0));
+    bench.fact(load.in_words("with a planted hold: chance of equal p99"), p99);
+    bench.fact(load.in_words("with a planted hold: chance of equal gap"), gap);
+    bench.fact(load.in_words("with a planted hold: chance of equal gap at the drop"), hold);
+    bench.claim(load.of("planted-hold-is-flagged"), p99.min(gap).min(hold), Bound::AtMost(CHANCE));
+    bench.claim(load.of("waits-on-dropping-threads"), waits as f64, Bound::AtMost(0.0));
     fixture::close(db)
 }
 
 /// What happens in a window.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Kind {
     /// Nothing but the calls.
     Without,
@@ -135,21 +178,21 @@ enum Kind {
 impl Kind {
     /// The name of the table that is dropped in a window.
     fn victim(self, window: u32) -> String {
-        format!("{}_{window}", if self == Self::Held { "held" } else { "small" })
+        format!("{}_{window}", if matches!(self, Self::Held) { "held" } else { "small" })
     }
 }
 
 /// What windows have shown, one number each, in nanoseconds.
 #[derive(Debug, Default)]
-struct Windows {
-    p99: Vec<f64>,
-    gap: Vec<f64>,
+pub struct Windows {
+    pub p99: Vec<f64>,
+    pub gap: Vec<f64>,
     /// The longest gap near the drop; 0 if it was too short for a hold.
     hold: Vec<f64>,
 }
 
 impl Windows {
-    fn extend(&mut self, other: Self) {
+    pub fn extend(&mut self, other: Self) {
         self.p99.extend(other.p99);
         self.gap.extend(other.gap);
         self.hold.extend(other.hold);
@@ -157,24 +200,48 @@ impl Windows {
 }
 
 /// Where it is measured.
-struct Field<'a> {
-    db: &'a Database,
-    table: &'a Table,
-    rows: u64,
-    threads: usize,
-    hold: Duration,
+pub struct Field<'a> {
+    pub db: &'a Database,
+    pub table: &'a Table,
+    pub load: Load,
+    pub rows: u64,
+    pub threads: usize,
+    pub hold: Duration,
 }
 
 impl Field<'_> {
-    /// One call: three reads to one update.
+    /// One call.
     fn call(&self, random: &mut Random) -> Result<()> {
-        let key = random.below(self.rows).to_be_bytes();
-        if random.below(4) == 0 {
-            self.table.update(&key, &[random.bits() as u8; 100])?;
-        } else {
-            std::hint::black_box(self.table.get(&key)?);
+        let value = [random.bits() as u8; 100];
+        let mut key = || random.below(self.rows).to_be_bytes();
+        match self.load {
+            Load::Calls => {
+                let key = key();
+                if random.below(4) == 0 {
+                    self.table.update(&key, &value)?;
+                } else {
+                    black_box(self.table.get(&key)?);
+                }
+            }
+            Load::Transactions => {
+                let trx = self.db.begin(TransactionOptions::default());
+                let table = self.table.within(&trx);
+                for _ in 0..3 {
+                    black_box(table.get(&key())?);
+                }
+                table.update(&key(), &value)?;
+                trx.commit()?;
+            }
         }
         Ok(())
+    }
+
+    /// From one call of a client to its next, on average.
+    pub fn interval(&self, bench: &mut Bench) -> Result<Duration> {
+        bench.say("measuring what the engine can do");
+        let capacity = self.capacity(bench.seconds(5.0, 0.5))?;
+        bench.fact(self.load.in_words("capacity, per second"), capacity);
+        Ok(Duration::from_secs_f64(self.threads as f64 / (capacity * LOAD)))
     }
 
     /// Calls per second without a pause between them.
@@ -186,8 +253,14 @@ impl Field<'_> {
         Ok(rates.iter().sum())
     }
 
-    /// A stretch of time with windows of a kind.
-    fn turn(&self, interval: Duration, windows: u32, kind: Kind, seed: u32) -> Result<Windows> {
+    /// A stretch of time with windows, at the beginning of each of which something is done; it may hold up the clients.
+    pub fn turn(
+        &self,
+        interval: Duration,
+        windows: u32,
+        seed: u32,
+        mut at: impl FnMut(u32, &dyn Fn()) -> Result<()> + Send,
+    ) -> Result<Windows> {
         let length = PERIOD * (windows + 1);
         let (start, stop, held) = (Instant::now(), AtomicBool::new(false), AtomicU64::new(0));
         let now = || start.elapsed().as_nanos() as u64;
@@ -198,13 +271,9 @@ impl Field<'_> {
                 for n in 0..windows {
                     thread::sleep(Duration::from_nanos(window_at(n).saturating_sub(now())));
                     begun.push(now());
-                    if kind == Kind::Without || stop.load(Relaxed) {
-                        continue;
+                    if !stop.load(Relaxed) {
+                        at(n, &|| held.store(now() + self.hold.as_nanos() as u64, Relaxed))?;
                     }
-                    if kind == Kind::Held {
-                        held.store(now() + self.hold.as_nanos() as u64, Relaxed);
-                    }
-                    self.db.drop_table(&kind.victim(n))?;
                 }
                 Ok(begun)
             });

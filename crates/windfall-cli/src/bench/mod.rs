@@ -28,6 +28,7 @@ mod rows;
 mod sqlite;
 mod stepped;
 mod transactions;
+mod undo;
 mod views;
 
 use std::process::ExitCode;
@@ -51,7 +52,7 @@ pub fn run(options: &BenchArgs, json: bool) -> Result<ExitCode> {
     match options.name {
         BenchName::Drop => drop::run(&mut bench),
         BenchName::CreateDrop => create_drop::run(&mut bench),
-        BenchName::Foreground => bench.part("foreground", foreground::run),
+        BenchName::Foreground => foreground::run(&mut bench),
         BenchName::BigFile => bench.part("big-file", big_file::run),
         BenchName::MemoryBack => bench.part("memory-back", memory_back::run),
         BenchName::Read => bench.part("read", read::run),

@@ -1,8 +1,8 @@
 //! `bench transactions`: what transactions of many calls cost.
 //!
 //! **Purpose.** A read inside a transaction beside one outside; a transaction that does nothing; how many commits a
-//! sync of the log serves; sysbench's read/write transactions by one to eight threads, beside `SQLite`; and what an old
-//! view costs the others (`views`).
+//! sync of the log serves; sysbench's read/write transactions by one to eight threads, beside `SQLite`; what an old
+//! view costs the others (`views`), and what the truncation of its undo does (`undo`).
 //!
 //! **Invariants.** All rows are in the pool. What is compared takes turns, and the median of the turns counts. Commits
 //! are synced where durability is a part of what is measured, in both engines.
@@ -20,7 +20,7 @@ use windfall::TransactionOptions;
 use super::{
     fixture::{self, MB},
     harness::{Bench, Bound, rate},
-    views,
+    undo, views,
 };
 use crate::{
     args::Commit,
@@ -39,6 +39,7 @@ pub fn run(bench: &mut Bench) {
     bench.part("commits", commits);
     bench.part("mix", mix);
     bench.part("views", views::run);
+    bench.part("undo", undo::run);
 }
 
 /// Point reads outside of transactions, and in one; and transactions that do nothing.

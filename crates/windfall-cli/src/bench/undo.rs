@@ -1,0 +1,94 @@
+//! What the others notice while undo is truncated, in `bench transactions`.
+//!
+//! **Purpose.** A view keeps 4 GB of undo; it ends, and purge gives back slice after slice, each as a drop gives back a
+//! table. Clients call meanwhile as they do in `foreground`: the windows in which undo goes are compared with those
+//! before and behind, in which none does.
+//!
+//! **Invariants.** The same clients, windows and test of ranks as there. What changes is not what the clients work on,
+//! and it changes no key.
+//!
+//! **May touch.** `engine`, `foreground`, `measure`.
+
+use std::time::{Duration, Instant};
+
+use windfall::{Transaction, TransactionOptions};
+
+use super::{
+    fixture::{self, GB, MB},
+    foreground::{CHANCE, Field, Load, Windows},
+    harness::{Bench, Bound},
+};
+use crate::{
+    args::Commit,
+    engine::{self, Setup},
+    failure::Result,
+    measure::{chance_of_larger, median},
+};
+
+/// Rows that are changed.
+const CHANGED: u64 = 20_000;
+
+/// What does not go does not go on for ever.
+const PATIENCE: Duration = Duration::from_mins(5);
+
+/// Measures.
+pub fn run(bench: &mut Bench) -> Result<()> {
+    let (rows, undo) = (bench.size(1_000_000, 20_000), bench.size(4 * GB, 16 * MB));
+    let db = Setup::with_pool(2048 * MB).commit(Commit::Lazy).log(2048 * MB).open(&bench.database("undo"))?;
+    bench.say("loading");
+    let (table, changed) = (fixture::small(&db, "rows", rows)?, fixture::table(&db, "changed")?);
+    fixture::rows(&changed, 0, CHANGED)?;
+    engine::set_commit(&db, Commit::Write);
+    let (threads, hold) = (bench.machine().cores.max(2), Duration::ZERO);
+    let field = Field { db: &db, table: &table, load: Load::Calls, rows, threads, hold };
+    let interval = field.interval(bench)?;
+    let (turns, windows) = bench.size((3, 20), (1, 4));
+    let (mut still, mut going, mut gone) = (Windows::default(), Windows::default(), Vec::new());
+    for turn in 0..turns {
+        bench.say(&format!("{} MB of undo, turn {} of {turns}", undo / MB, turn + 1));
+        let usual = db.metrics().undo_bytes;
+        let view = db.begin(TransactionOptions::default().read_only());
+        changed.within(&view).get(&0_u64.to_be_bytes())?;
+        engine::set_commit(&db, Commit::Lazy);
+        let mut value = vec![0; fixture::VALUE];
+        for n in 0_u64.. {
+            value[..8].copy_from_slice(&n.to_le_bytes());
+            changed.update(&(n % CHANGED).to_be_bytes(), &value)?;
+            if n.is_multiple_of(1_000) && db.metrics().undo_bytes >= undo {
+                break;
+            }
+        }
+        engine::set_commit(&db, Commit::Write);
+        db.checkpoint()?;
+        let nothing = |_, _: &dyn Fn()| Ok(());
+        still.extend(field.turn(interval, windows, 3 * turn, nothing)?);
+        let (begin, mut view) = (Instant::now(), Some(view));
+        let is_there = || db.metrics().undo_bytes > usual + undo / 16 && begin.elapsed() < PATIENCE;
+        while view.is_some() || is_there() {
+            // The first window begins with the end of the view.
+            going.extend(field.turn(interval, 4, 3 * turn + 1, |_, _| {
+                Ok(view.take().map_or(Ok(()), Transaction::commit)?)
+            })?);
+        }
+        gone.push(begin.elapsed().as_secs_f64());
+        still.extend(field.turn(interval, windows, 3 * turn + 2, nothing)?);
+    }
+    for (name, of) in [("nothing goes", &still), ("undo goes", &going)] {
+        bench.fact(format!("{name}: windows"), of.p99.len());
+        bench.fact(format!("{name}: p99 of a window, median µs"), median(&of.p99) / 1e3);
+        bench.fact(format!("{name}: longest gap of a window, median µs"), median(&of.gap) / 1e3);
+        let most = of.gap.iter().copied().fold(0.0, f64::max);
+        bench.fact(format!("{name}: longest gap of all windows, µs"), most / 1e3);
+    }
+    bench.fact("undo that goes, bytes", undo);
+    bench.fact("at most so many seconds until it is gone", median(&gone));
+    for (name, still, going) in [("p99", &still.p99, &going.p99), ("gap", &still.gap, &going.gap)] {
+        bench.claim(
+            format!("undo-truncation-chance-of-equal-{name}"),
+            chance_of_larger(still, going),
+            Bound::AtLeast(CHANCE),
+        );
+    }
+    drop((table, changed));
+    fixture::close(db)
+}
