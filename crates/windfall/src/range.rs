@@ -43,18 +43,22 @@ impl Bounds {
         }
     }
 
-    fn contains(&self, key: &[u8]) -> bool {
-        let lower = match &self.lower {
+    /// Whether a key that was come to from below is still in the range.
+    fn reaches_up_to(&self, key: &[u8]) -> bool {
+        match &self.upper {
+            Bound::Included(upper) => key <= &upper[..],
+            Bound::Excluded(upper) => key < &upper[..],
+            Bound::Unbounded => true,
+        }
+    }
+
+    /// Whether a key that was come to from above is still in the range.
+    fn reaches_down_to(&self, key: &[u8]) -> bool {
+        match &self.lower {
             Bound::Included(lower) => key >= &lower[..],
             Bound::Excluded(lower) => key > &lower[..],
             Bound::Unbounded => true,
-        };
-        lower
-            && match &self.upper {
-                Bound::Included(upper) => key <= &upper[..],
-                Bound::Excluded(upper) => key < &upper[..],
-                Bound::Unbounded => true,
-            }
+        }
     }
 }
 
@@ -87,22 +91,32 @@ impl Range {
             let Bounds { lower, upper } = &self.bounds;
             self.front.settle(lower.as_ref().map(|key| &key[..]), upper.as_ref().map(|key| &key[..]))?;
         }
-        let (cursor, seek, on) = match end {
-            End::Front => (&mut self.front, self.bounds.first(), Move::Next),
+        let Self { bounds, front, back, .. } = self;
+        // What one end has given the other does not give again. As long as there is one end only it knows that itself.
+        let both = back.is_some();
+        let cursor = match end {
+            End::Front => {
+                let to = if front.is_new() { Move::To(bounds.first()) } else { Move::Next };
+                front.go(to, |key| bounds.reaches_up_to(key))?;
+                front
+            }
             End::Back => {
-                (self.back.get_or_insert_with(|| self.front.another()), self.bounds.last(), Move::Prev)
+                let back = back.get_or_insert_with(|| front.another());
+                if let Some(given) = front.key().filter(|_| !both) {
+                    exclude(&mut bounds.lower, given);
+                }
+                let to = if back.is_new() { Move::To(bounds.last()) } else { Move::Prev };
+                back.go(to, |key| bounds.reaches_down_to(key))?;
+                back
             }
         };
-        let to = if cursor.is_new() { Move::To(seek) } else { on };
-        cursor.go(to, |key| self.bounds.contains(key))?;
         let Some((key, value)) = cursor.row() else { return Ok(None) };
-        let row = (key.to_vec(), value.to_vec());
-        // What one end has given the other does not give again.
         match end {
-            End::Front => exclude(&mut self.bounds.lower, key),
-            End::Back => exclude(&mut self.bounds.upper, key),
+            End::Front if both => exclude(&mut bounds.lower, key),
+            End::Front => {}
+            End::Back => exclude(&mut bounds.upper, key),
         }
-        Ok(Some(row))
+        Ok(Some((key.to_vec(), value.to_vec())))
     }
 
     fn advance(&mut self, end: End) -> Option<Result<(Vec<u8>, Vec<u8>)>> {

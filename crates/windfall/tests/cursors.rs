@@ -211,3 +211,38 @@ fn a_cursor_ends_with_its_table() -> Result<()> {
     assert!(matches!(table.cursor(), Err(Error::TableDropped(_))));
     Ok(())
 }
+
+/// Each row is given once, by whichever end comes to it first.
+#[test]
+fn both_ends_of_a_range_meet() -> Result<()> {
+    let (_folder, db) = new_database(Options::default())?;
+    let table = db.create_table("t", TableOptions::default())?;
+    for n in 0..300_u32 {
+        table.put(&key(n), &n.to_le_bytes())?;
+    }
+    for pattern in 0..200_u32 {
+        let (low, high) = (pattern, 300 - pattern / 3);
+        let mut rows = table.range(key(low)..key(high))?;
+        let mut expected: std::collections::VecDeque<u32> = (low..high).collect();
+        for turn in 0.. {
+            // Some take from one end for long, some from one alone.
+            let back = pattern % 7 != 0 && (turn / (1 + pattern % 5) + pattern) % 3 == 1;
+            let (row, due) = if back {
+                (rows.next_back(), expected.pop_back())
+            } else {
+                (rows.next(), expected.pop_front())
+            };
+            let row = row.transpose()?;
+            assert_eq!(
+                row.as_ref().map(|(found, _)| found.clone()),
+                due.map(|n| key(n).to_vec()),
+                "{pattern}"
+            );
+            if row.is_none() {
+                break;
+            }
+        }
+        assert!(rows.next().is_none() && rows.next_back().is_none());
+    }
+    db.close()
+}
