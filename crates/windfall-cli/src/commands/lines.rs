@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// What is put behind the input, as a line of its own: a quote that is never closed swallows it, and is known by that.
-/// No text contains it, and no delimiter is in it.
+/// No delimiter is in it. Any file may have such a line; but none of its own lines reaches as far.
 const END: &[u8] = b"\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8";
 
 /// The longest header, in bytes.
@@ -32,6 +32,8 @@ struct Bounded<R> {
     read: u64,
     /// How many that may be.
     limit: u64,
+    /// How many were read for all lines.
+    total: u64,
 }
 
 impl<R: Read> Read for Bounded<R> {
@@ -41,6 +43,7 @@ impl<R: Read> Read for Bounded<R> {
         }
         let read = self.input.read(out)?;
         self.read += read as u64;
+        self.total += read as u64;
         Ok(read)
     }
 }
@@ -78,15 +81,14 @@ impl<R: Read> Lines<R> {
     /// What is wrong with the header.
     pub fn of(input: R, name: &str, delimiter: u8, key: Option<&str>, longest: u64) -> Result<Self> {
         let end = [b"\n", END, b"\n"].concat();
-        let mut reader = csv::ReaderBuilder::new()
-            .delimiter(delimiter)
-            .flexible(true)
-            .has_headers(false)
-            .from_reader(Bounded { input, read: 0, limit: LONGEST_HEADER }.chain(io::Cursor::new(end)));
+        let mut reader =
+            csv::ReaderBuilder::new().delimiter(delimiter).flexible(true).has_headers(false).from_reader(
+                Bounded { input, read: 0, limit: LONGEST_HEADER, total: 0 }.chain(io::Cursor::new(end)),
+            );
         let mut line = csv::ByteRecord::new();
         read(&mut reader, &mut line, name)?;
-        let (columns, key_at) =
-            columns_of(&line, key).map_err(|e| Failure::said(format!("{name}, line 1 (the header): {e}")))?;
+        let (columns, key_at) = columns_of(&line, is_behind(&reader), key)
+            .map_err(|e| Failure::said(format!("{name}, line 1 (the header): {e}")))?;
         reader.get_mut().get_mut().0.limit = longest;
         Ok(Self { reader, name: name.to_owned(), columns, key_at, line })
     }
@@ -107,7 +109,7 @@ impl<R: Read> Lines<R> {
     /// The input cannot be read, or the line is too long: there is no way on behind it.
     pub fn next(&mut self) -> Result<Option<(u64, Line<'_>)>> {
         while read(&mut self.reader, &mut self.line, &self.name)? {
-            if !is_end(&self.line) {
+            if !is_end(&self.reader, &self.line) {
                 let number = self.line.position().map_or(0, csv::Position::line);
                 return Ok(Some((number, self.row())));
             }
@@ -116,7 +118,8 @@ impl<R: Read> Lines<R> {
     }
 
     fn row(&self) -> Line<'_> {
-        if is_cut(&self.line) {
+        // What lies behind the input is the end, or lies within a quote.
+        if is_behind(&self.reader) {
             return Line::Bad("a quote is opened in it and never closed".to_owned());
         }
         let expected = self.columns.others.len() + 1;
@@ -142,13 +145,14 @@ impl<R: Read> Lines<R> {
     }
 }
 
-/// The columns that a header names, and which of its fields is the key.
-fn columns_of(header: &csv::ByteRecord, key: Option<&str>) -> Result<(Columns, usize)> {
-    if is_cut(header) {
+/// The columns that a header names, and which of its fields is the key. A header that reaches behind the input is none,
+/// or has a quote that is never closed.
+fn columns_of(header: &csv::ByteRecord, is_behind: bool, key: Option<&str>) -> Result<(Columns, usize)> {
+    if is_behind && *header != [END][..] {
         return Err(Failure::said("a quote is opened in it and never closed"));
     }
     let mut names = Vec::new();
-    for field in header.iter().filter(|_| !is_end(header)) {
+    for field in header.iter().filter(|_| !is_behind) {
         let text = str::from_utf8(field).map_err(|_| {
             Failure::said(
                 "it is not text in UTF-8: give a CSV or TSV file, in that encoding and not compressed",
@@ -161,14 +165,14 @@ fn columns_of(header: &csv::ByteRecord, key: Option<&str>) -> Result<(Columns, u
     Ok((columns, key_at))
 }
 
-/// Whether a line is only what was put behind the input.
-fn is_end(line: &csv::ByteRecord) -> bool {
-    *line == [END][..]
+/// Whether the line that was read last reaches behind the input, and the end of line that was put there.
+fn is_behind<R: Read>(reader: &Reader<R>) -> bool {
+    reader.position().byte() > reader.get_ref().get_ref().0.total + 1
 }
 
-/// Whether the end of the input lies within a quote of this line.
-fn is_cut(line: &csv::ByteRecord) -> bool {
-    !is_end(line) && line.iter().next_back().is_some_and(|field| field.trim_ascii_end().ends_with(END))
+/// Whether the line that was read last is only what was put behind the input.
+fn is_end<R: Read>(reader: &Reader<R>, line: &csv::ByteRecord) -> bool {
+    is_behind(reader) && *line == [END][..]
 }
 
 /// Reads a line, if there is one and it is not too long.
@@ -180,7 +184,7 @@ fn read<R: Read>(reader: &mut Reader<R>, line: &mut csv::ByteRecord, name: &str)
     let length = match (&read, line.position()) {
         (Err(_), _) => under_way,
         // What was read ahead was not read for this line.
-        (Ok(true), Some(start)) if !is_end(line) => reader.position().byte() - start.byte(),
+        (Ok(true), Some(start)) if !is_end(reader, line) => reader.position().byte() - start.byte(),
         _ => 0,
     };
     if length > limit {

@@ -163,6 +163,14 @@ impl<'a> Pieces<'a> {
                     return Ok(Stage::Walk(walk));
                 }
                 let found = walk.finish();
+                // Asked behind the look: whoever has written has begun.
+                let (trx, page) = found.newest;
+                if !self.engine.transactions.has_begun(trx) {
+                    let (owner, space) = (owner.clone(), tree.space().id());
+                    let what =
+                        format!("page {page}: an entry is of transaction {trx}, which has not begun").into();
+                    report.finding(CorruptError::Structure { owner, space, what }.to_string());
+                }
                 let entries = found.entries - found.deleted;
                 counts.push((owner.clone(), entries));
                 let (table, index) = match owner {

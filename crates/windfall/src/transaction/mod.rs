@@ -219,6 +219,11 @@ impl Transactions {
         limit
     }
 
+    /// Whether a transaction has this number, or had it.
+    pub fn has_begun(&self, trx: TrxId) -> bool {
+        trx < self.ids.next_trx()
+    }
+
     /// The ids, for whoever makes tablespaces, and for checkpoints.
     pub fn ids(&self) -> &Arc<Ids> {
         &self.ids

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     error::Result,
-    ids::PageNo,
+    ids::{PageNo, TrxId},
     page::{self, Node, Page},
 };
 
@@ -28,6 +28,8 @@ pub struct TreeReport {
     pub entries: u64,
     /// Entries marked as deleted.
     pub deleted: u64,
+    /// The latest transaction of which there is an entry, and the leaf of one.
+    pub newest: (TrxId, PageNo),
     /// Levels; 0 for a tree without a page.
     pub height: u32,
     /// Leaves.
@@ -196,6 +198,7 @@ impl<S: PageStore> Tree<S> {
             let is_new = begun.is_none();
             walk.report.entries += u64::from(is_new);
             walk.report.deleted += u64::from(is_new && header.is_deleted());
+            walk.report.newest = walk.report.newest.max((header.trx, leaf));
             if !header.is_overflow() {
                 continue;
             }
