@@ -208,6 +208,7 @@ impl Cursor {
         };
         found.map_err(|error| {
             (self.entries, self.beyond) = (tree::Cursor::new(self.tree.clone()), None);
+            self.at = At::Nothing;
             if !self.settled {
                 self.view = None;
             }
@@ -229,7 +230,9 @@ impl Cursor {
         };
         scope.call(|inner| {
             if let Some(mode) = lock.or(scope.lock_of_reads()) {
-                return self.find_locked(&scope, inner, mode, to, wanted);
+                let found = self.find_locked(&scope, inner, mode, to, wanted)?;
+                // What is not there any more may have changed since.
+                return scope.check_strict(inner).map(|()| found);
             }
             if looks_anew && let Some(view) = scope.view_of_plain_read(inner) {
                 self.take_view(view);

@@ -195,6 +195,12 @@ impl Scope {
         }
     }
 
+    /// Refuses to go on by a strict snapshot that was ended.
+    pub fn check_strict(&self, inner: &Inner) -> Result<()> {
+        let view = inner.view.as_ref().filter(|_| self.options.isolation == Isolation::Snapshot);
+        view.map_or(Ok(()), |view| view.held(Ok(())))
+    }
+
     /// Locks a table, once, as long as the transaction lasts.
     pub fn intend(&self, inner: &mut Inner, space: SpaceId, mode: TableMode) -> Result<()> {
         let is_enough = |held: TableMode| held == mode || held == TableMode::IntentionExclusive;
@@ -222,15 +228,15 @@ impl Scope {
         self.with_trx(inner, |trx| {
             let start = trx.savepoint();
             loop {
-                let stopped = match attempt(trx) {
-                    Ok(done) => match trx.check_strict() {
-                        Ok(()) => return Ok(done),
-                        Err(ended) => Some(ended),
-                    },
-                    Err(Stop::Blocked(blocked)) => {
+                let attempted = trx.check_strict().map_err(Stop::Failed).and_then(|()| attempt(trx));
+                // Behind it, too, whatever it has come to: what is not there may have been taken away.
+                let stopped = match (attempted, trx.check_strict()) {
+                    (Err(Stop::Blocked(blocked)), _) => {
                         self.engine.transactions.await_lock(trx, blocked, patience).err()
                     }
-                    Err(Stop::Failed(error)) => Some(error),
+                    (_, Err(ended)) => Some(ended),
+                    (Err(Stop::Failed(error)), Ok(())) => Some(error),
+                    (Ok(done), Ok(())) => return Ok(done),
                 };
                 if let Some(error) = stopped {
                     trx.roll_back_to(&start)?;

@@ -403,7 +403,7 @@ impl Table {
     ///
     /// # Errors
     /// As [`Table::get`]; an `out` that fails; [`Error::TableDropped`] when the table is dropped or truncated
-    /// meanwhile, and then some of the value has been written.
+    /// meanwhile, or [`TransactionError::ViewEnded`], and then some of the value has been written.
     pub fn read_stream(&self, key: &[u8], out: &mut dyn io::Write) -> Result<Option<u64>> {
         self.engine.check_open()?;
         match self.scope()? {

@@ -444,16 +444,21 @@ impl Active {
         ReadView { horizon, pin: Pin { active: this.clone(), number, is_ended } }
     }
 
-    /// Ends the oldest view, if it was made before this. Says whether it did.
-    pub(super) fn end_oldest_view(&self, made_before: Duration) -> bool {
+    /// Ends the views that do not see a transaction, from the oldest one on to those that were made later than this.
+    /// Says how many.
+    pub(super) fn end_views(&self, trx: TrxId, made_before: Duration) -> u64 {
         let mut table = self.table.lock();
-        let Some(oldest) = table.pins.first_entry().filter(|oldest| oldest.get().since < made_before) else {
-            return false;
-        };
-        // Purge looks for views under this lock.
-        oldest.get().is_ended.store(true, SeqCst);
-        oldest.remove();
-        true
+        let mut ended = 0;
+        while let Some(oldest) = table.pins.first_entry()
+            && oldest.get().since < made_before
+            && !oldest.get().horizon.covers(trx)
+        {
+            // Purge looks for views under this lock.
+            oldest.get().is_ended.store(true, SeqCst);
+            oldest.remove();
+            ended += 1;
+        }
+        ended
     }
 }
 

@@ -44,7 +44,7 @@ use crate::{
     sync::{
         Arc, Event, Mutex, Rank,
         atomic::{
-            AtomicBool, AtomicU64,
+            AtomicU64,
             Ordering::{Relaxed, SeqCst},
         },
     },
@@ -79,8 +79,9 @@ pub struct StreamPurge {
     ended: SegQueue<(TrxId, UndoPos)>,
     /// How far it has come, for who only looks.
     passed: AtomicU64,
-    /// What it came to last has ended, and may be looked at by a view that is older.
-    is_held: AtomicBool,
+    /// The transaction that it stands before: one that has ended, and whose records some view may still need.
+    /// [`TrxId::NONE`] if there is none.
+    stands_before: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -123,13 +124,13 @@ struct Left {
 impl StreamPurge {
     pub(super) fn new(at: u64) -> Self {
         let state = State { at, ..State::default() };
-        let (passed, is_held) = (AtomicU64::new(at), AtomicBool::new(false));
-        Self { state: Mutex::new(Rank::Purge, state), ended: SegQueue::new(), passed, is_held }
+        let (passed, stands_before) = (AtomicU64::new(at), AtomicU64::new(TrxId::NONE.0));
+        Self { state: Mutex::new(Rank::Purge, state), ended: SegQueue::new(), passed, stands_before }
     }
 
-    /// Whether a view holds it up, as far as is known.
-    pub(super) fn is_held(&self) -> bool {
-        self.is_held.load(Relaxed)
+    /// The transaction before which views have it stand. Should it have gone on since, all views see that one.
+    pub(super) fn stands_before(&self) -> Option<TrxId> {
+        Some(TrxId(self.stands_before.load(Relaxed))).filter(|trx| *trx != TrxId::NONE)
     }
 
     /// A transaction that purge had left behind has ended.
@@ -301,7 +302,8 @@ impl Transactions {
         for (trx, _) in walks.extract_if(.., |(_, at)| *at == UndoPos::NONE) {
             state.left.remove(&trx);
         }
-        stream.purge.is_held.store(walks.iter().any(|(trx, _)| !horizon.covers(*trx)), Relaxed);
+        let needed = walks.iter().map(|(trx, _)| *trx).find(|trx| !horizon.covers(*trx));
+        stream.purge.stands_before.store(needed.unwrap_or(TrxId::NONE).0, Relaxed);
         state.walks = walks;
         walked?;
         let passed = self.pass(stream, &horizon, state, &mut left);
@@ -432,7 +434,7 @@ impl Transactions {
                 state.left.insert(trx, slices.into());
             } else {
                 // It has ended, and someone may still look at what was before.
-                stream.purge.is_held.store(true, Relaxed);
+                stream.purge.stands_before.store(trx.0, Relaxed);
                 break;
             }
             state.at = stored.next;

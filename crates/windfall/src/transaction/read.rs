@@ -4,8 +4,8 @@
 //!
 //! **Invariants.** A value is that of one version. A chain that is gone means that the entry has changed since it was
 //! looked at, so the entry is looked at again; only a chain that is gone from under an entry that is still the same is
-//! damage. Who reads by a view keeps all that it sees from purge, the chains with it; a reader of a stream has such a
-//! view until its end.
+//! damage. Who reads by a view keeps all that it sees from purge, the chains with it, or learns that the view was
+//! ended; a reader of a stream has such a view until its end.
 //!
 //! **May touch.** `tree`, `buffer` and what is below, the rest of this floor.
 
@@ -16,7 +16,7 @@ use super::{
     version::Sight,
 };
 use crate::{
-    error::{CorruptError, Owner, Result},
+    error::{CorruptError, Error, Owner, Result, TransactionError},
     ids::TrxId,
     page::EntryHeader,
     store::Tree,
@@ -182,7 +182,13 @@ impl Transactions {
                 return Ok(true);
             }
         }
-        self.get_in(tree, key, Sight::View(&self.view(), own), whole, out)
+        loop {
+            match self.get_in(tree, key, Sight::View(&self.view(), own), whole, out) {
+                // This view was promised to nobody.
+                Err(Error::Transaction(TransactionError::ViewEnded)) => {}
+                done => return done,
+            }
+        }
     }
 
     /// The same, in the version that is seen.

@@ -7,8 +7,9 @@
 //! outside of its table's gate. What ends a transaction, either way, needs no undo and goes on. Two slices of each
 //! stream do not count, or nobody could begin: the last one, which stays, and the next one. What is under way may pass
 //! the limit by a slice for each stream. A wait goes on as long as purge gets rid of something, and not longer than one
-//! for a lock: a circle of one who waits here and others who wait for his locks ends by that. A view is ended only
-//! where one holds purge up, and when it is a pause old: reads of a moment do not meet that.
+//! for a lock: a circle of one who waits here and others who wait for his locks ends by that. Of views those are ended
+//! that do not see the transaction before which purge stands: each of them has to go before its records can. They are a
+//! pause old at least, and a read outside of transactions that takes longer begins anew.
 //!
 //! **May touch.** `sync`, `env`, `error`, the rest of this floor.
 
@@ -31,8 +32,10 @@ pub enum AtUndoLimit {
     /// They are refused: [`TransactionError::UndoFull`].
     #[default]
     RefuseChanges,
-    /// The oldest view is ended, and the next one, as long as any holds purge up. Who reads by it is refused from then
-    /// on: [`TransactionError::ViewEnded`]. Where it is no view that is in the way, changes are refused.
+    /// The oldest views are ended, as far as they hold purge up and were not made just now. Who reads by them is
+    /// refused from then on: [`TransactionError::ViewEnded`]. Where it is no view that is in the way changes are
+    /// refused; and so is one that may not wait for purge, by its `lock_wait` or because it was called by the source of
+    /// a value.
     EndOldestView,
 }
 
@@ -58,16 +61,16 @@ impl Transactions {
         self.views_ended.load(Relaxed)
     }
 
-    /// Ends the oldest view, if that is wished and may help. Says whether it did.
-    fn end_a_view(&self) -> bool {
-        let ends = self.ends_views.load(Relaxed)
-            && self.streams.all().any(|stream| stream.purge.is_held())
-            && self.active.end_oldest_view(self.now().saturating_sub(PAUSE));
-        if ends {
-            self.views_ended.fetch_add(1, Relaxed);
-            self.ground.purge_wake.notify();
+    /// Ends the views that hold purge up, if that is wished. Says whether there were any.
+    fn end_views(&self) -> bool {
+        if !self.ends_views.load(Relaxed) {
+            return false;
         }
-        ends
+        let made_before = self.now().saturating_sub(PAUSE);
+        let held_up = self.streams.all().filter_map(|stream| stream.purge.stands_before());
+        let ended = held_up.map(|trx| self.active.end_views(trx, made_before)).sum();
+        self.views_ended.fetch_add(ended, Relaxed);
+        ended > 0
     }
 
     /// How often a change has found the limit passed.
@@ -111,16 +114,18 @@ impl Transactions {
                 return ground.health.check();
             }
             let gets_on = self.purged.load(Relaxed) != purged || self.purge_pauses.load(SeqCst) > 0;
-            fruitless = if gets_on || self.end_a_view() { 0 } else { fruitless + 1 };
+            fruitless = if gets_on || self.end_views() { 0 } else { fruitless + 1 };
         }
-        // Who may not wait leaves the way free for the next one.
-        self.end_a_view();
-        Err(TransactionError::UndoFull {
+        let refused = TransactionError::UndoFull {
             bytes: self.streams.bytes_in_the_limit(),
             limit: self.undo_limit.load(Relaxed),
             oldest: self.who_keeps_undo(),
+        };
+        // Who may not wait leaves the way free for the next one.
+        if self.end_views() {
+            self.ground.purge_wake.notify();
         }
-        .into())
+        Err(refused.into())
     }
 
     /// The oldest transaction with changes, and the oldest view.

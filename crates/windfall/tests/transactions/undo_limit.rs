@@ -153,12 +153,15 @@ fn the_oldest_view_is_ended() {
     assert!(is_ended(within.rows().unwrap().next().unwrap()) && is_ended(entries.next().unwrap()));
     assert!(is_ended(index(&within).get(&[0]).unwrap().next().unwrap()));
     assert!(is_ended(cursor.next()) && is_ended(rows.next().unwrap()) && rows.next().is_none());
+    assert_eq!(cursor.row(), None);
     // Outside of a transaction the next look is a new one.
     assert!(cursor.next().unwrap() && cursor.key() == Some(&key(0)));
     // A strict snapshot does not know any more what has changed since; others lock and change what is there now.
     let strictly = table.within(&strict);
     assert!(is_ended(strictly.insert(b"left", b"2")) && is_ended(strictly.get_for_update(b"none")));
-    assert!(is_ended(strictly.get(b"left")));
+    assert!(is_ended(strictly.get(b"left")) && is_ended(strictly.update(b"gone", b"2")));
+    assert!(is_ended(strictly.range_for_update(&b"left"[..]..).unwrap().next().unwrap()));
+    assert!(is_ended(index(&strictly).range_for_share(&b"1"[..]..).unwrap().next().unwrap()));
     strict.commit().unwrap();
     assert_eq!(within.get_for_update(&key(1)).unwrap(), newest);
     within.insert(b"left", b"3").unwrap();
@@ -172,6 +175,46 @@ fn the_oldest_view_is_ended() {
     let metrics = db.metrics();
     assert!(metrics.undo_bytes <= LIMIT + 3 * SLICE, "{metrics:?}");
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+}
+
+/// Rows that were met while the view was there do not make up for one that is met no more.
+#[test]
+fn a_strict_scan_ends_with_its_view() {
+    let (disk, env) = (SimulatedDisk::new(10), SimulatedEnv::new(10));
+    let db = open(&disk, &env);
+    db.set_at_undo_limit(AtUndoLimit::EndOldestView);
+    let (table, other) = (rows(&db), db.create_table("other", TableOptions::default()).unwrap());
+    for key in [b"a", b"b"] {
+        other.put(key, b"1").unwrap();
+    }
+    let strict = db.begin(TransactionOptions::default().isolation(Isolation::Snapshot).consistent_snapshot());
+    other.delete(b"b").unwrap();
+    let mut scan = other.within(&strict).range_for_update::<&[u8]>(..).unwrap();
+    assert_eq!(scan.next().unwrap().unwrap(), (b"a".to_vec(), b"1".to_vec()));
+    put_until_ended(&db, &table, 1);
+    env.settle(500);
+    assert!(is_ended(scan.next().unwrap()));
+}
+
+#[test]
+fn views_that_hold_nothing_up_stay_however_old_they_are() {
+    let (disk, env) = (SimulatedDisk::new(11), SimulatedEnv::new(11));
+    let db = open(&disk, &env);
+    db.set_at_undo_limit(AtUndoLimit::EndOldestView);
+    let table = rows(&db);
+    let snapshot = || db.begin(TransactionOptions::default().consistent_snapshot());
+    let old = [(); 20].map(|()| snapshot());
+    table.put(&[0, 0], b"1").unwrap();
+    for n in 0..700_u16 {
+        table.put(&(n % ROWS).to_be_bytes(), &[2; 1000]).unwrap();
+    }
+    let young = snapshot();
+    let seen = table.within(&young).get(&[0, 0]).unwrap();
+    env.settle(200);
+    // Those that are in the way go at once; the one that sees all that purge stands before stays.
+    put_until_ended(&db, &table, 20);
+    assert!(old.iter().all(|trx| is_ended(table.within(trx).get(&[0, 0]))));
+    assert_eq!(table.within(&young).get(&[0, 0]).unwrap(), seen);
 }
 
 #[test]
