@@ -146,7 +146,7 @@ impl Scope {
         // Until it is back in its place there is none to go on with.
         let phase = core::mem::replace(&mut inner.phase, Phase::RolledBack("a call of it panicked".into()));
         // What it has not looked at yet has not changed for it.
-        let view = inner.view.clone().filter(|_| self.options.isolation == Isolation::Snapshot);
+        let view = self.strict_view(inner).cloned();
         let mut trx = self.resume(inner);
         trx.rules = Rules { gaps: self.locks_gaps(), strict: view.as_deref() };
         let done = run(&mut trx);
@@ -197,8 +197,12 @@ impl Scope {
 
     /// Refuses to go on by a strict snapshot that was ended.
     pub fn check_strict(&self, inner: &Inner) -> Result<()> {
-        let view = inner.view.as_ref().filter(|_| self.options.isolation == Isolation::Snapshot);
-        view.map_or(Ok(()), |view| view.held(Ok(())))
+        self.strict_view(inner).map_or(Ok(()), |view| view.held(Ok(())))
+    }
+
+    /// The view behind which rows must not have changed that it changes or locks.
+    fn strict_view<'i>(&self, inner: &'i Inner) -> Option<&'i Arc<ReadView>> {
+        inner.view.as_ref().filter(|_| self.options.isolation == Isolation::Snapshot)
     }
 
     /// Locks a table, once, as long as the transaction lasts.

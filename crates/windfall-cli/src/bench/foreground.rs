@@ -133,12 +133,7 @@ fn beside(bench: &mut Bench, load: Load) -> Result<()> {
     let [without, with, held] = &seen;
     for (name, of) in [("without drops", without), ("with drops", with), ("with a planted hold", held)] {
         let name = load.in_words(name);
-        bench.fact(format!("{name}: p99 of a window, median µs"), median(&of.p99) / 1e3);
-        bench.fact(format!("{name}: longest gap of a window, median µs"), median(&of.gap) / 1e3);
-        bench.fact(
-            format!("{name}: longest gap of all windows, µs"),
-            of.gap.iter().copied().fold(0.0, f64::max) / 1e3,
-        );
+        of.tell(bench, &name);
         let holds = of.hold.iter().filter(|hold| **hold > 0.0).count();
         bench.fact(
             format!("{name}: windows with a gap of 0.5 ms at the drop, share"),
@@ -196,6 +191,13 @@ impl Windows {
         self.p99.extend(other.p99);
         self.gap.extend(other.gap);
         self.hold.extend(other.hold);
+    }
+
+    pub fn tell(&self, bench: &mut Bench, name: &str) {
+        bench.fact(format!("{name}: p99 of a window, median µs"), median(&self.p99) / 1e3);
+        bench.fact(format!("{name}: longest gap of a window, median µs"), median(&self.gap) / 1e3);
+        let most = self.gap.iter().copied().fold(0.0, f64::max);
+        bench.fact(format!("{name}: longest gap of all windows, µs"), most / 1e3);
     }
 }
 

@@ -75,10 +75,7 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     }
     for (name, of) in [("nothing goes", &still), ("undo goes", &going)] {
         bench.fact(format!("{name}: windows"), of.p99.len());
-        bench.fact(format!("{name}: p99 of a window, median µs"), median(&of.p99) / 1e3);
-        bench.fact(format!("{name}: longest gap of a window, median µs"), median(&of.gap) / 1e3);
-        let most = of.gap.iter().copied().fold(0.0, f64::max);
-        bench.fact(format!("{name}: longest gap of all windows, µs"), most / 1e3);
+        of.tell(bench, name);
     }
     bench.fact("undo that goes, bytes", undo);
     bench.fact("at most so many seconds until it is gone", median(&gone));

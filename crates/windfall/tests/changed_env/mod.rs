@@ -15,6 +15,11 @@ pub trait Change: Debug + Send + Sync {
         env.now()
     }
 
+    /// What a worker does in place of its step.
+    fn step(&self, _name: &'static str, step: Step) -> Step {
+        step
+    }
+
     fn spawn(
         &self,
         env: &dyn Env,
@@ -22,7 +27,9 @@ pub trait Change: Debug + Send + Sync {
         kind: Kind,
         wake: Arc<Event>,
         step: Step,
-    ) -> Result<Worker>;
+    ) -> Result<Worker> {
+        env.spawn(name, kind, wake, self.step(name, step))
+    }
 }
 
 #[derive(Debug)]

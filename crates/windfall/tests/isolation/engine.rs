@@ -13,9 +13,8 @@ use std::{
 use windfall::{
     Database, Error, Isolation, Options, Result, Table, TableOptions, Transaction, TransactionOptions,
     disk::simulated::SimulatedDisk,
-    env::{Env, Kind, Next, RealEnv, Step, Worker},
+    env::{Next, RealEnv, Step},
     error::{LockError, SchemaError, TransactionError},
-    sync::Event,
 };
 
 use super::{
@@ -28,19 +27,11 @@ use super::{
 struct Restless;
 
 impl changed_env::Change for Restless {
-    fn spawn(
-        &self,
-        env: &dyn Env,
-        name: &'static str,
-        kind: Kind,
-        wake: Arc<Event>,
-        mut step: Step,
-    ) -> Result<Worker> {
-        let step = move || match step() {
+    fn step(&self, _name: &'static str, mut step: Step) -> Step {
+        Box::new(move || match step() {
             Next::Idle(pause) => Next::Idle(pause.min(Duration::from_micros(500))),
             next => next,
-        };
-        env.spawn(name, kind, wake, Box::new(step))
+        })
     }
 }
 

@@ -15,9 +15,8 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use windfall::{
     Database, Error, FlushLog, IndexOptions, Options, Result, TableOptions,
     disk::simulated::{SimulatedDisk, Survive},
-    env::{Env, Kind, RealEnv, SimulatedEnv, Step, Worker},
+    env::{Env, RealEnv, SimulatedEnv, Step},
     error::SchemaError,
-    sync::Event,
 };
 
 use crate::{
@@ -64,20 +63,12 @@ impl Change for Jumpy {
         }
     }
 
-    fn spawn(
-        &self,
-        env: &dyn Env,
-        name: &'static str,
-        kind: Kind,
-        wake: Arc<Event>,
-        mut step: Step,
-    ) -> Result<Worker> {
+    fn step(&self, name: &'static str, mut step: Step) -> Step {
         let steps = self.steps.clone();
-        let step = move || {
+        Box::new(move || {
             *steps.lock().unwrap().entry(name).or_default() += 1;
             step()
-        };
-        env.spawn(name, kind, wake, Box::new(step))
+        })
     }
 }
 

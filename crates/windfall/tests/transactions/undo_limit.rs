@@ -30,6 +30,14 @@ fn open(disk: &SimulatedDisk, env: &SimulatedEnv) -> Database {
     Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options, &|_| {}).unwrap()
 }
 
+/// One in which old views do not hold up changes.
+fn open_to_end_views(seed: u64) -> (SimulatedEnv, Database) {
+    let env = SimulatedEnv::new(seed);
+    let db = open(&SimulatedDisk::new(seed), &env);
+    db.set_at_undo_limit(AtUndoLimit::EndOldestView);
+    (env, db)
+}
+
 fn rows(db: &Database) -> Table {
     let table = db.create_table("t", TableOptions::default()).unwrap();
     for key in 0..ROWS {
@@ -116,9 +124,7 @@ fn put_until_ended(db: &Database, table: &Table, views: u64) {
 
 #[test]
 fn the_oldest_view_is_ended() {
-    let (disk, env) = (SimulatedDisk::new(6), SimulatedEnv::new(6));
-    let db = open(&disk, &env);
-    db.set_at_undo_limit(AtUndoLimit::EndOldestView);
+    let (env, db) = open_to_end_views(6);
     let options = TableOptions::default().index("i", IndexOptions::on_value(0..1));
     let table = db.create_table("t", options).unwrap();
     let key = |n: u16| n.to_be_bytes();
@@ -180,9 +186,7 @@ fn the_oldest_view_is_ended() {
 /// Rows that were met while the view was there do not make up for one that is met no more.
 #[test]
 fn a_strict_scan_ends_with_its_view() {
-    let (disk, env) = (SimulatedDisk::new(10), SimulatedEnv::new(10));
-    let db = open(&disk, &env);
-    db.set_at_undo_limit(AtUndoLimit::EndOldestView);
+    let (env, db) = open_to_end_views(10);
     let (table, other) = (rows(&db), db.create_table("other", TableOptions::default()).unwrap());
     for key in [b"a", b"b"] {
         other.put(key, b"1").unwrap();
@@ -198,9 +202,7 @@ fn a_strict_scan_ends_with_its_view() {
 
 #[test]
 fn views_that_hold_nothing_up_stay_however_old_they_are() {
-    let (disk, env) = (SimulatedDisk::new(11), SimulatedEnv::new(11));
-    let db = open(&disk, &env);
-    db.set_at_undo_limit(AtUndoLimit::EndOldestView);
+    let (env, db) = open_to_end_views(11);
     let table = rows(&db);
     let snapshot = || db.begin(TransactionOptions::default().consistent_snapshot());
     let old = [(); 20].map(|()| snapshot());
@@ -233,9 +235,7 @@ fn a_view_is_ended_amid_a_long_value() {
         }
     }
 
-    let (disk, env) = (SimulatedDisk::new(7), SimulatedEnv::new(7));
-    let db = open(&disk, &env);
-    db.set_at_undo_limit(AtUndoLimit::EndOldestView);
+    let (_, db) = open_to_end_views(7);
     let (table, other) = (rows(&db), db.create_table("other", TableOptions::default()).unwrap());
     other.put(b"long", &vec![7; 300_000]).unwrap();
     let mut out = Slow(&db, &table, 0);
@@ -332,9 +332,7 @@ fn who_reads_meanwhile_sees_one_moment_or_is_told() {
 
 #[test]
 fn no_view_is_ended_where_none_is_in_the_way() {
-    let (disk, env) = (SimulatedDisk::new(8), SimulatedEnv::new(8));
-    let db = open(&disk, &env);
-    db.set_at_undo_limit(AtUndoLimit::EndOldestView);
+    let (_, db) = open_to_end_views(8);
     let table = rows(&db);
     let view = db.begin(TransactionOptions::default().read_only().consistent_snapshot());
     let trx = begin(&db, Isolation::RepeatableRead);
