@@ -9,6 +9,7 @@
 //! **May touch.** Nothing.
 
 use core::time::Duration;
+use std::time::Instant;
 
 use super::{
     Bug,
@@ -110,6 +111,7 @@ impl Event {
         }
         self.waiters.fetch_add(1, SeqCst);
         fence(SeqCst);
+        let began = at_most.map(|_| Instant::now());
         let mut generation = self.mutex.lock();
         let mut expired = false;
         let was_ready = loop {
@@ -119,9 +121,13 @@ impl Event {
             if expired {
                 break false;
             }
-            match at_most {
+            match at_most.zip(began) {
                 None => self.condvar.wait(&mut generation),
-                Some(time) => expired = self.condvar.wait_for(&mut generation, time).timed_out(),
+                Some((time, began)) => {
+                    // However often it is woken in vain, the time is that of the whole wait.
+                    let left = time.saturating_sub(began.elapsed());
+                    expired = self.condvar.wait_for(&mut generation, left).timed_out();
+                }
             }
         };
         drop(generation);
@@ -149,14 +155,32 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_ends_in_time_however_often_it_is_woken() {
+        let shared = Arc::new((Event::new(), AtomicBool::new(false)));
+        let other = shared.clone();
+        let start = Instant::now();
+        let thread = std::thread::spawn(move || {
+            while !other.1.load(SeqCst) && start.elapsed() < Duration::from_secs(20) {
+                other.0.notify();
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        assert!(!shared.0.wait_for(Duration::from_millis(30), || false));
+        shared.1.store(true, SeqCst);
+        thread.join().unwrap();
+        let took = start.elapsed();
+        assert!((Duration::from_millis(29)..Duration::from_secs(20)).contains(&took), "{took:?}");
+    }
+
+    #[test]
     fn a_nap_is_a_nap() {
         let event = Event::new();
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         event.nap(Duration::from_millis(30));
         assert!(start.elapsed() >= Duration::from_millis(29), "it did not wait");
         // The notification was before it.
         event.notify();
-        let (start, long) = (std::time::Instant::now(), Duration::from_secs(5));
+        let (start, long) = (Instant::now(), Duration::from_secs(5));
         event.nap(long);
         assert!(start.elapsed() < long, "it slept through a notification");
     }
