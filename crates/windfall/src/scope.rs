@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 
 use crate::{
     engine::Engine,
-    error::{Error, LockError, Result, TransactionError},
+    error::{Error, LockError, Owner, Result, TransactionError},
     ids::{Lsn, SpaceId, TrxId},
     log::FlushLog,
     session::SessionUndo,
@@ -198,6 +198,19 @@ impl Scope {
     /// Refuses to go on by a strict snapshot that was ended.
     pub fn check_strict(&self, inner: &Inner) -> Result<()> {
         self.strict_view(inner).map_or(Ok(()), |view| view.held(Ok(())))
+    }
+
+    /// Refuses to change or lock rows of what a strict snapshot does not know: it was made, or emptied, since.
+    pub fn check_known(
+        &self,
+        inner: &Inner,
+        born: impl FnOnce() -> Result<TrxId>,
+        owner: impl FnOnce() -> Owner,
+    ) -> Result<()> {
+        match self.strict_view(inner) {
+            Some(view) if !view.sees(born()?) => Err(TransactionError::TableChanged(owner()).into()),
+            _ => Ok(()),
+        }
     }
 
     /// The view behind which rows must not have changed that it changes or locks.

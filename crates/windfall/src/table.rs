@@ -186,6 +186,9 @@ impl Table {
             let space = self.inner.space();
             if self.undo.is_none() {
                 scope.intend(inner, space, mode)?;
+                // From here on nobody empties it.
+                let born = || Ok(self.inner.enter()?.clustered.space().born());
+                scope.check_known(inner, born, || Owner::Table(self.name.clone()))?;
             }
             if let Some(done) = scope.locked(inner, |trx| run(trx, space))? {
                 return Ok(done);

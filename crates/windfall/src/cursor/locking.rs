@@ -57,7 +57,8 @@ impl Cursor {
     fn intend(&self, scope: &Scope, inner: &mut Inner, mode: RowMode) -> Result<()> {
         scope.intend(inner, self.table.space(), intention(mode))?;
         // What was waited for may have emptied the table: this cursor is over what it was before.
-        self.tree.space().check_live()
+        self.tree.space().check_live()?;
+        scope.check_known(inner, || Ok(self.tree.space().born()), || self.owner.clone())
     }
 
     /// Moves to the next row that is there now, and locks it.

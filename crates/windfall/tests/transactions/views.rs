@@ -102,6 +102,45 @@ fn a_table_that_is_not_what_it_was_is_told() {
 }
 
 #[test]
+fn a_strict_snapshot_changes_and_locks_no_table_that_it_does_not_know() {
+    let db = database();
+    let table = table(&db);
+    table.put(b"a", b"x1").unwrap();
+    let (strict, late) = (begin(&db, Isolation::Snapshot), begin(&db, Isolation::Snapshot));
+    let within = table.within(&strict);
+    assert_eq!(rows(&within), pairs([("a", "x1")]));
+    db.truncate_table("t").unwrap();
+    let is_changed = |error: Error| {
+        assert!(matches!(error, Error::Transaction(TransactionError::TableChanged(_))), "{error}");
+    };
+    // It has seen a row with this key, and would not see that it adds it.
+    is_changed(within.insert(b"a", b"z1").unwrap_err());
+    is_changed(within.put(b"b", b"z2").unwrap_err());
+    is_changed(within.delete(b"a").unwrap_err());
+    is_changed(within.get_for_share(b"a").unwrap_err());
+    is_changed(within.get_for_update(b"a").unwrap_err());
+    is_changed(within.range_for_update::<&[u8]>(..).unwrap().next().unwrap().unwrap_err());
+    let second = within.index("second").unwrap();
+    is_changed(second.range_for_share::<&[u8]>(..).unwrap().next().unwrap().unwrap_err());
+    let new = db.create_table("new", TableOptions::default()).unwrap();
+    is_changed(new.within(&strict).put(b"n", b"1").unwrap_err());
+    strict.commit().unwrap();
+    assert_eq!((rows(&table), new.get(b"n").unwrap()), (Vec::new(), None));
+    // One whose snapshot comes later knows both.
+    table.within(&late).put(b"a", b"y1").unwrap();
+    new.within(&late).put(b"n", b"1").unwrap();
+    assert_eq!(rows(&table.within(&late)), pairs([("a", "y1")]));
+    late.commit().unwrap();
+    // What is a session's own is none of it.
+    let session = db.session();
+    let strict = db.begin(TransactionOptions::default().isolation(Isolation::Snapshot).consistent_snapshot());
+    let own = session.create_temporary_table("own", TableOptions::default()).unwrap();
+    own.within(&strict).put(b"o", b"1").unwrap();
+    assert_eq!(own.within(&strict).get_for_update(b"o").unwrap(), Some(b"1".to_vec()));
+    strict.commit().unwrap();
+}
+
+#[test]
 fn what_nobody_sees_any_more_goes() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
     let db = simulated(&disk, &env);
