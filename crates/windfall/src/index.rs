@@ -103,9 +103,9 @@ impl Index {
     }
 
     /// The row that an entry leads to, with its value.
-    fn row(&self, entry: &[u8], value: Vec<u8>) -> Result<IndexRow> {
+    fn row(&self, (entry, value): (&[u8], &[u8])) -> Result<IndexRow> {
         let (index_key, key) = split(entry, self.tree.space().id(), || self.owner())?;
-        Ok(IndexRow { index_key, key: key.to_vec(), value })
+        Ok(IndexRow { index_key, key: key.to_vec(), value: value.to_vec() })
     }
 }
 
@@ -141,26 +141,19 @@ pub struct IndexRange {
     index: Index,
 }
 
-impl IndexRange {
-    fn row(&self, item: <Range as Iterator>::Item) -> Result<IndexRow> {
-        let (entry, value) = item?;
-        self.index.row(&entry, value)
-    }
-}
-
 impl Iterator for IndexRange {
     type Item = Result<IndexRow>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let item = self.entries.next()?;
-        Some(self.row(item))
+        let Self { entries, index } = self;
+        entries.next_ref().and_then(|row| row.map(|row| index.row(row)).transpose()).transpose()
     }
 }
 
 impl DoubleEndedIterator for IndexRange {
     fn next_back(&mut self) -> Option<Self::Item> {
-        let item = self.entries.next_back()?;
-        Some(self.row(item))
+        let Self { entries, index } = self;
+        entries.next_back_ref().and_then(|row| row.map(|row| index.row(row)).transpose()).transpose()
     }
 }
 
@@ -213,10 +206,8 @@ impl IndexCursor {
 
     fn go(&mut self, to: Move<'_>) -> Result<bool> {
         self.row = None;
-        self.entries.go(to, |_| true)?;
-        if let Some((entry, value)) = self.entries.row() {
-            self.row = Some(self.index.row(entry, value.to_vec())?);
-        }
+        self.entries.go(to)?;
+        self.row = self.entries.row().map(|row| self.index.row(row)).transpose()?;
         Ok(self.row.is_some())
     }
 

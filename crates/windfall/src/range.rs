@@ -2,15 +2,15 @@
 //!
 //! **Purpose.** An iterator over a range of a tree, from either end.
 //!
-//! **Invariants.** Those of a [`Cursor`], one at each end, which see the same; a row is given by one of them. After an
-//! error it has ended.
+//! **Invariants.** Those of a [`Cursor`], one at each end, which are kept within the range and see the same; they meet
+//! where one comes to what the other one is at or has passed. After an error it has ended.
 //!
 //! **May touch.** `cursor`.
 
 use core::ops::{Bound, RangeBounds};
 
 use crate::{
-    cursor::{Cursor, Move, Seek},
+    cursor::{Cursor, Move},
     error::Result,
 };
 
@@ -26,128 +26,106 @@ impl Bounds {
         let own = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
         Self { lower: own(range.start_bound()), upper: own(range.end_bound()) }
     }
-
-    fn first(&self) -> Seek<'_> {
-        match &self.lower {
-            Bound::Included(key) => Seek::AtLeast(key),
-            Bound::Excluded(key) => Seek::Above(key),
-            Bound::Unbounded => Seek::First,
-        }
-    }
-
-    fn last(&self) -> Seek<'_> {
-        match &self.upper {
-            Bound::Included(key) => Seek::AtMost(key),
-            Bound::Excluded(key) => Seek::Below(key),
-            Bound::Unbounded => Seek::Last,
-        }
-    }
-
-    /// Whether a key that was come to from below is still in the range.
-    fn reaches_up_to(&self, key: &[u8]) -> bool {
-        match &self.upper {
-            Bound::Included(upper) => key <= &upper[..],
-            Bound::Excluded(upper) => key < &upper[..],
-            Bound::Unbounded => true,
-        }
-    }
-
-    /// Whether a key that was come to from above is still in the range.
-    fn reaches_down_to(&self, key: &[u8]) -> bool {
-        match &self.lower {
-            Bound::Included(lower) => key >= &lower[..],
-            Bound::Excluded(lower) => key > &lower[..],
-            Bound::Unbounded => true,
-        }
-    }
 }
 
-/// Rows of a table in the order of their keys: pairs of key and value.
+/// Rows of a table in the order of their keys.
+///
+/// It is an iterator over pairs of key and value, each copied. Where a row is only looked at, [`Range::next_ref`] lends
+/// it instead.
+///
+/// ```
+/// # fn main() -> windfall::Result<()> {
+/// # let folder = std::env::temp_dir().join(format!("windfall-range-{}", std::process::id()));
+/// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+/// # let towns = db.create_table("towns", windfall::TableOptions::default())?;
+/// for (town, people) in [("Basel", "177595"), ("Genoa", "560688"), ("Oslo", "717710")] {
+///     towns.insert(town.as_bytes(), people.as_bytes())?;
+/// }
+/// let from_c: Vec<_> = towns.range("C"..)?.collect::<windfall::Result<_>>()?;
+/// assert_eq!(from_c[0], (b"Genoa".to_vec(), b"560688".to_vec()));
+///
+/// let (mut rows, mut digits) = (towns.range("A"..="Genoa")?, 0);
+/// while let Some((_, people)) = rows.next_ref()? {
+///     digits += people.len();
+/// }
+/// assert_eq!(digits, 12);
+/// # db.close()?;
+/// # std::fs::remove_dir_all(folder).ok();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Range {
-    bounds: Bounds,
+    /// Until its first step, at which the cursors are told.
+    bounds: Option<Bounds>,
     front: Cursor,
     back: Option<Cursor>,
-    begun: bool,
     done: bool,
 }
 
-/// The direction of a step.
-#[derive(Clone, Copy)]
-enum End {
-    Front,
-    Back,
-}
+/// A row that is lent: key and value.
+type Row<'a> = (&'a [u8], &'a [u8]);
 
 impl Range {
     pub(crate) fn new(front: Cursor, bounds: Bounds) -> Self {
-        Self { bounds, front, back: None, begun: false, done: false }
+        Self { bounds: Some(bounds), front, back: None, done: false }
     }
 
-    /// Moves one end to its next row in the range.
-    fn step(&mut self, end: End) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
-        if !self.begun {
-            self.begun = true;
-            let Bounds { lower, upper } = &self.bounds;
+    /// The next row, as the iterator gives it, but not copied; `None` behind the last.
+    ///
+    /// # Errors
+    /// A dropped table; damage, I/O; those of transactions, where it is read in one.
+    pub fn next_ref(&mut self) -> Result<Option<Row<'_>>> {
+        self.advance(|range| {
+            let Self { front, back, .. } = range;
+            let back = back.as_ref().and_then(Cursor::key);
+            Ok(front.go(Move::Next)? && back.is_none_or(|back| front.key() < Some(back)))
+        })?;
+        Ok(if self.done { None } else { self.front.row() })
+    }
+
+    /// The last row that was not given yet, not copied; `None` when there is none.
+    ///
+    /// # Errors
+    /// As [`Range::next_ref`].
+    pub fn next_back_ref(&mut self) -> Result<Option<Row<'_>>> {
+        self.advance(|range| {
+            let Self { front, back, .. } = range;
+            let back = back.get_or_insert_with(|| front.another());
+            // Nowhere is before every row.
+            Ok(back.go(Move::Prev)? && front.key() < back.key())
+        })?;
+        Ok(if self.done { None } else { self.back.as_ref().and_then(Cursor::row) })
+    }
+
+    /// Makes a step that says whether it came to a row. It is done where there is none, or an error.
+    fn advance(&mut self, step: impl FnOnce(&mut Self) -> Result<bool>) -> Result<()> {
+        if self.done {
+            return Ok(());
+        }
+        self.done = true;
+        if let Some(Bounds { lower, upper }) = self.bounds.take() {
             self.front.settle(lower.as_ref().map(|key| &key[..]), upper.as_ref().map(|key| &key[..]))?;
         }
-        let Self { bounds, front, back, .. } = self;
-        // What one end has given the other does not give again. As long as there is one end only it knows that itself.
-        let both = back.is_some();
-        let cursor = match end {
-            End::Front => {
-                let to = if front.is_new() { Move::To(bounds.first()) } else { Move::Next };
-                front.go(to, |key| bounds.reaches_up_to(key))?;
-                front
-            }
-            End::Back => {
-                let back = back.get_or_insert_with(|| front.another());
-                if let Some(given) = front.key().filter(|_| !both) {
-                    exclude(&mut bounds.lower, given);
-                }
-                let to = if back.is_new() { Move::To(bounds.last()) } else { Move::Prev };
-                back.go(to, |key| bounds.reaches_down_to(key))?;
-                back
-            }
-        };
-        let Some((key, value)) = cursor.row() else { return Ok(None) };
-        match end {
-            End::Front if both => exclude(&mut bounds.lower, key),
-            End::Front => {}
-            End::Back => exclude(&mut bounds.upper, key),
-        }
-        Ok(Some((key.to_vec(), value.to_vec())))
-    }
-
-    fn advance(&mut self, end: End) -> Option<Result<(Vec<u8>, Vec<u8>)>> {
-        if self.done {
-            return None;
-        }
-        let row = self.step(end).transpose();
-        self.done = !matches!(row, Some(Ok(_)));
-        row
+        self.done = !step(self)?;
+        Ok(())
     }
 }
 
-/// Excludes what lies up to a key, without a new buffer for each.
-fn exclude(bound: &mut Bound<Vec<u8>>, key: &[u8]) {
-    if let Bound::Excluded(last) = bound {
-        key.clone_into(last);
-    } else {
-        *bound = Bound::Excluded(key.to_vec());
-    }
+fn copied(row: Row<'_>) -> (Vec<u8>, Vec<u8>) {
+    (row.0.to_vec(), row.1.to_vec())
 }
 
 impl Iterator for Range {
     type Item = Result<(Vec<u8>, Vec<u8>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.advance(End::Front)
+        self.next_ref().map(|row| row.map(copied)).transpose()
     }
 }
 
 impl DoubleEndedIterator for Range {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.advance(End::Back)
+        self.next_back_ref().map(|row| row.map(copied)).transpose()
     }
 }

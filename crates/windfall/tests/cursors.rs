@@ -2,11 +2,17 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::{Bound, RangeBounds},
+};
 
 use common::{key, new_database};
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use windfall::{Cursor, Error, FlushLog, IndexCursor, IndexOptions, Options, Result, Seek, TableOptions};
+use windfall::{
+    Cursor, Error, FlushLog, IndexCursor, IndexOptions, Isolation, Options, Result, Seek, TableOptions,
+    TransactionOptions,
+};
 
 fn options() -> Options {
     Options::default().page_size(4096).buffer_pool_size(8 << 20).flush_log_at_trx_commit(FlushLog::Lazy)
@@ -212,37 +218,63 @@ fn a_cursor_ends_with_its_table() -> Result<()> {
     Ok(())
 }
 
-/// Each row is given once, by whichever end comes to it first.
+/// Each row is given once, by whichever end comes to it first, whoever reads.
 #[test]
 fn both_ends_of_a_range_meet() -> Result<()> {
-    let (_folder, db) = new_database(Options::default())?;
+    let (_folder, db) = new_database(options())?;
     let table = db.create_table("t", TableOptions::default())?;
     for n in 0..300_u32 {
-        table.put(&key(n), &n.to_le_bytes())?;
+        table.put(&key(2 * n), &n.to_le_bytes())?;
     }
-    for pattern in 0..200_u32 {
-        let (low, high) = (pattern, 300 - pattern / 3);
-        let mut rows = table.range(key(low)..key(high))?;
-        let mut expected: std::collections::VecDeque<u32> = (low..high).collect();
-        for turn in 0.. {
-            // Some take from one end for long, some from one alone.
-            let back = pattern % 7 != 0 && (turn / (1 + pattern % 5) + pattern) % 3 == 1;
-            let (row, due) = if back {
-                (rows.next_back(), expected.pop_back())
-            } else {
-                (rows.next(), expected.pop_front())
+    let session = db.session();
+    let temporary = session.create_temporary_table("t", TableOptions::default())?;
+    for n in 0..300_u32 {
+        temporary.put(&key(2 * n), &n.to_le_bytes())?;
+    }
+    let reads = |level| db.begin(TransactionOptions::default().isolation(level));
+    let (plain, uncommitted, locking) =
+        (reads(Isolation::RepeatableRead), reads(Isolation::ReadUncommitted), reads(Isolation::Serializable));
+    let readers =
+        [table.clone(), table.within(&plain), table.within(&uncommitted), table.within(&locking), temporary];
+    let mut chance = StdRng::seed_from_u64(3);
+    for round in 0..400 {
+        let mut bound = || {
+            let key = key(chance.random_range(0..620)).to_vec();
+            match chance.random_range(0..5) {
+                0 => Bound::Unbounded,
+                1 | 2 => Bound::Included(key),
+                _ => Bound::Excluded(key),
+            }
+        };
+        let bounds = (bound(), bound());
+        let is_in = |n: &u32| RangeBounds::<Vec<u8>>::contains(&bounds, &key(*n).to_vec());
+        let mut expected: VecDeque<u32> = (0..300).map(|n| 2 * n).filter(is_in).collect();
+        let mut rows = readers[round % readers.len()].range(bounds.clone())?;
+        // Some take from one end for long, some from one alone.
+        let (from_back, lent) = (chance.random_range(0.0..1.0_f64) * 1.4 - 0.2, chance.random_bool(0.5));
+        let mut runs_back = false;
+        loop {
+            if chance.random_range(0..10) == 0 {
+                runs_back = !runs_back;
+            }
+            let back = runs_back && chance.random_bool(from_back.clamp(0.0, 1.0));
+            let own = |row: (&[u8], &[u8])| (row.0.to_vec(), row.1.to_vec());
+            let row = match (back, lent) {
+                (true, true) => rows.next_back_ref()?.map(own),
+                (true, false) => rows.next_back().transpose()?,
+                (false, true) => rows.next_ref()?.map(own),
+                (false, false) => rows.next().transpose()?,
             };
-            let row = row.transpose()?;
-            assert_eq!(
-                row.as_ref().map(|(found, _)| found.clone()),
-                due.map(|n| key(n).to_vec()),
-                "{pattern}"
-            );
+            let due = if back { expected.pop_back() } else { expected.pop_front() };
+            assert_eq!(row, due.map(|n| (key(n).to_vec(), (n / 2).to_le_bytes().to_vec())), "round {round}");
             if row.is_none() {
                 break;
             }
         }
         assert!(rows.next().is_none() && rows.next_back().is_none());
+        assert!(rows.next_ref()?.is_none() && rows.next_back_ref()?.is_none());
     }
+    drop((plain, uncommitted, locking));
+    drop(session);
     db.close()
 }

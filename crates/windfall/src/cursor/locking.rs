@@ -17,6 +17,7 @@ use crate::{
     error::Result,
     scope::{Inner, Scope},
     transaction::locks::{RowMode, TableMode},
+    tree::{Limits, successor},
 };
 
 /// The lock on a table that goes before locks on its rows.
@@ -27,10 +28,27 @@ pub(crate) fn intention(mode: RowMode) -> TableMode {
     }
 }
 
+/// The limits of a range: of whole keys, between which there is nothing.
+fn limits(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Limits {
+    Limits {
+        from: match lower {
+            Bound::Included(key) => key.to_vec(),
+            Bound::Excluded(key) => successor(key),
+            Bound::Unbounded => Vec::new(),
+        },
+        until: match upper {
+            Bound::Included(key) => Some(successor(key)),
+            Bound::Excluded(key) => Some(key.to_vec()),
+            Bound::Unbounded => None,
+        },
+    }
+}
+
 impl Cursor {
     /// From now on it moves in this range alone, sees what it sees now, and keeps others from adding to it if it locks.
     pub(crate) fn settle(&mut self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
         self.settled = true;
+        self.entries.keep_within(limits(lower, upper));
         match self.reader.clone() {
             Reader::Session => Ok(()),
             Reader::Alone => {
@@ -68,12 +86,11 @@ impl Cursor {
         inner: &mut Inner,
         mode: RowMode,
         to: Move<'_>,
-        wanted: &dyn Fn(&[u8]) -> bool,
     ) -> Result<bool> {
         self.intend(scope, inner, mode)?;
         let on = to.on();
         let mut found = self.step_locked(scope, inner, to)?;
-        while found && wanted(self.entries.key()) {
+        while found {
             let Self { table, tree, entries, long, owner, .. } = self;
             let is_there = scope.locked(inner, |trx| {
                 let call = table.enter()?;

@@ -10,6 +10,8 @@
 //! in order, and no key is given twice. No latch is held between calls, and none within them. An entry may be older
 //! than a change that was committed since its batch was copied.
 //!
+//! A cursor may be kept within limits; to it the tree has no other entries, and it copies no others.
+//!
 //! Leaves after the first are read as [`Access::Scan`]: a short range is a look-up, a long one passes by.
 //!
 //! **May touch.** What `tree` may touch.
@@ -65,11 +67,38 @@ struct Batch {
     high: Option<Vec<u8>>,
 }
 
+/// Where a cursor may go: to keys at or above `from` and below `until`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// The empty key is below every other.
+    pub from: Vec<u8>,
+    /// `None` is above every key.
+    pub until: Option<Vec<u8>>,
+}
+
+impl Limits {
+    /// Whether there is nothing within them from this key on.
+    fn end_at(&self, key: &[u8]) -> bool {
+        self.until.as_deref().is_some_and(|until| until <= key)
+    }
+
+    /// Whether there is nothing within them below this key.
+    fn begin_at(&self, key: Option<&[u8]>) -> bool {
+        key.is_some_and(|key| key <= &self.from[..])
+    }
+}
+
+/// The least key above this one.
+pub fn successor(key: &[u8]) -> Vec<u8> {
+    [key, &[0]].concat()
+}
+
 /// A position in a tree, between calls held by nothing but the keys it has seen. After an error it must be sought anew.
 /// `T` is a reference to the tree, borrowed or counted.
 #[derive(Debug)]
 pub struct Cursor<T> {
     tree: T,
+    limits: Limits,
     batch: Batch,
     /// The current entry of the batch, plus one; 0 is before the first, `entries.len() + 1` behind the last.
     at: usize,
@@ -94,43 +123,60 @@ impl Batch {
         &self.bytes[start as usize..end as usize]
     }
 
-    /// Copies what lies at or above `low` from its leaf. Says whether the copy counts.
-    fn fill_up(&mut self, node: Node<'_>, limit: usize, is_valid: impl Fn() -> bool) -> bool {
+    /// Copies what lies at or above `low` from its leaf, and below `until`. Says whether the copy counts.
+    fn fill_up(
+        &mut self,
+        node: Node<'_>,
+        until: Option<&[u8]>,
+        limit: usize,
+        is_valid: impl Fn() -> bool,
+    ) -> bool {
         self.clear();
         let (first, _) = node.find(&self.low);
+        // It lies above `low`, and so not below the leaf.
+        let until = until.filter(|until| node.contains(until));
+        let stop = until.map_or(node.count(), |until| node.find(until).0);
         let mut end = first;
-        while end < node.count() && end - first < limit && self.bytes.len() < BATCH_BYTES {
+        while end < stop && end - first < limit && self.bytes.len() < BATCH_BYTES {
             self.copy(node, end);
             end += 1;
         }
         let mut high = self.high.take().unwrap_or_default();
         high.clear();
-        let bounded = if end < node.count() {
-            node.key_into(end, &mut high);
-            true
-        } else {
-            node.upper_into(&mut high)
+        let bounded = match until {
+            _ if end < stop => {
+                node.key_into(end, &mut high);
+                true
+            }
+            Some(until) => {
+                high.extend_from_slice(until);
+                true
+            }
+            None => node.upper_into(&mut high),
         };
         self.high = bounded.then_some(high);
         is_valid()
     }
 
-    /// Copies what lies below `high` from its leaf. Says whether the copy counts.
-    fn fill_down(&mut self, node: Node<'_>, limit: usize, is_valid: impl Fn() -> bool) -> bool {
+    /// Copies what lies below `high` from its leaf, and at or above `from`. Says whether the copy counts.
+    fn fill_down(&mut self, node: Node<'_>, from: &[u8], limit: usize, is_valid: impl Fn() -> bool) -> bool {
         self.clear();
         // At most the leaf's upper fence, which begins with the prefix like every key of the leaf.
         let end = self.high.as_ref().map_or(node.count(), |high| node.find(high).0);
+        // It lies below `high`, and so not above the leaf.
+        let from = Some(from).filter(|from| node.contains(from));
+        let stop = from.map_or(0, |from| node.find(from).0);
         let mut first = end;
-        while first > 0 && end - first < limit && self.bytes.len() < BATCH_BYTES {
+        while first > stop && end - first < limit && self.bytes.len() < BATCH_BYTES {
             first -= 1;
             self.copy(node, first);
         }
         self.entries.reverse();
         self.low.clear();
-        if first > 0 {
-            node.key_into(first, &mut self.low);
-        } else {
-            node.lower_into(&mut self.low);
+        match from {
+            _ if first > stop => node.key_into(first, &mut self.low),
+            Some(from) => self.low.extend_from_slice(from),
+            None => node.lower_into(&mut self.low),
         }
         is_valid()
     }
@@ -146,7 +192,25 @@ impl<S: PageStore> Tree<S> {
 impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
     /// A cursor that is nowhere yet.
     pub fn new(tree: T) -> Self {
-        Self { tree, batch: Batch::default(), at: 0, limit: FIRST_BATCH, sought: false }
+        let (limits, batch) = (Limits::default(), Batch::default());
+        Self { tree, limits, batch, at: 0, limit: FIRST_BATCH, sought: false }
+    }
+
+    /// Keeps it within limits; it is nowhere then.
+    pub fn keep_within(&mut self, limits: Limits) {
+        self.limits = limits;
+        self.reset();
+    }
+
+    /// What it is kept within.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Takes it to nowhere, like a new one with its limits.
+    pub fn reset(&mut self) {
+        self.batch.clear();
+        (self.at, self.limit, self.sought) = (0, FIRST_BATCH, false);
     }
 
     /// Whether it is nowhere yet.
@@ -159,19 +223,20 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
     /// # Errors
     /// Those of [`PageStore::read`].
     pub fn seek(&mut self, to: Seek<'_>) -> Result<bool> {
-        let successor = |key: &[u8]| [key, &[0]].concat();
-        self.batch.clear();
-        self.limit = FIRST_BATCH;
+        self.reset();
         self.sought = true;
-        self.at = 0;
-        match to {
-            Seek::First => self.batch.high = Some(Vec::new()),
-            Seek::AtLeast(key) => self.batch.high = Some(key.to_vec()),
-            Seek::Above(key) => self.batch.high = Some(successor(key)),
+        let low = match to {
+            Seek::First => Vec::new(),
+            Seek::AtLeast(key) => key.to_vec(),
+            Seek::Above(key) => successor(key),
             Seek::Last => return self.down(None),
             Seek::AtMost(key) => return self.down(Some(successor(key))),
             Seek::Below(key) => return self.down(Some(key.to_vec())),
-        }
+        };
+        let low = low.max(self.limits.from.clone());
+        // A batch of nothing, from which it goes either way.
+        self.batch.low.clone_from(&low);
+        self.batch.high = Some(low);
         self.next()
     }
 
@@ -190,7 +255,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
         }
         loop {
             // The range behind the last batch begins where that one ended.
-            let Some(high) = self.batch.high.take() else {
+            let Some(high) = self.batch.high.take_if(|high| !self.limits.end_at(high)) else {
                 self.at = self.batch.entries.len() + 1;
                 return Ok(false);
             };
@@ -220,7 +285,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
             return Ok(true);
         }
         self.at = 0;
-        if self.batch.low.is_empty() {
+        if self.limits.begin_at(Some(&self.batch.low)) {
             return Ok(false);
         }
         let high = core::mem::take(&mut self.batch.low);
@@ -229,6 +294,16 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
 
     /// Goes to the last entry below a key.
     fn down(&mut self, mut high: Option<Vec<u8>>) -> Result<bool> {
+        if let Some(until) = &self.limits.until
+            && high.as_ref().is_none_or(|high| until < high)
+        {
+            high = Some(until.clone());
+        }
+        if self.limits.begin_at(high.as_deref()) {
+            self.batch.low.clone_from(&self.limits.from);
+            self.batch.high = Some(self.limits.from.clone());
+            return Ok(false);
+        }
         loop {
             self.batch.high = high;
             if !self.fill(false)? {
@@ -241,7 +316,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
             if self.at > 0 {
                 return Ok(true);
             }
-            if self.batch.low.is_empty() {
+            if self.limits.begin_at(Some(&self.batch.low)) {
                 return Ok(false);
             }
             high = Some(core::mem::take(&mut self.batch.low));
@@ -258,10 +333,11 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
             let Some(path) = self.tree.reach(toward, 0, access)? else { return Ok(false) };
             let node = Node::new(path.node.page());
             let is_valid = || path.node.is_valid();
+            let Limits { from, until } = &self.limits;
             let counts = if up {
-                batch.fill_up(node, self.limit, is_valid)
+                batch.fill_up(node, until.as_deref(), self.limit, is_valid)
             } else {
-                batch.fill_down(node, self.limit, is_valid)
+                batch.fill_down(node, from, self.limit, is_valid)
             };
             if counts {
                 // Whoever follows the bounds of damaged nodes may go in circles.

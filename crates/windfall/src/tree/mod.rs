@@ -38,7 +38,7 @@ mod tests;
 
 pub use change::{Beside, Located};
 pub use check::{TreeReport, Walk};
-pub use cursor::{Cursor, Seek};
+pub use cursor::{Cursor, Limits, Seek, successor};
 pub use load::BulkLoader;
 pub use overflow::{OverflowReader, OverflowRef, OverflowWriter};
 pub use page_set::PageSet;

@@ -7,9 +7,13 @@
 //! **May touch.** What `tree` may touch.
 
 use proptest::prelude::*;
+use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use super::{confirm, get, header, put, remove, tree};
-use crate::{page::node::key_limit, tree::Seek};
+use crate::{
+    page::node::key_limit,
+    tree::{Limits, Seek, successor},
+};
 
 /// Keys that stay, with others between them that come and go.
 fn staying(n: u64) -> Vec<u8> {
@@ -69,6 +73,77 @@ fn a_cursor_on_an_empty_tree_is_nowhere() {
     );
     remove(&tree, b"");
     assert!(!cursor.seek(Seek::Last).unwrap() && !cursor.prev().unwrap());
+}
+
+/// A walk within random limits, beside a place among the keys that lie in them: the first is at 1, before it is 0.
+#[test]
+fn a_cursor_stays_within_its_limits() {
+    let chance = &mut StdRng::seed_from_u64(7);
+    let tree = tree(4096);
+    let mut all: Vec<Vec<u8>> = Vec::new();
+    for n in 0..1_000_u64 {
+        // Between two keys there is room for limits that are none; some leaves have a prefix, some have not.
+        let key = [&b"ab"[..(n / 300 % 3) as usize], &(n * 3).to_be_bytes()[5..]].concat();
+        put(&tree, &key, header(n), &vec![1; 10 + (n % 90) as usize]);
+        all.push(key);
+    }
+    all.sort();
+    let mut given = 0;
+    for round in 0..600 {
+        let near = |chance: &mut StdRng| {
+            let key = &all[chance.random_range(0..all.len())];
+            match chance.random_range(0..6) {
+                0 => Vec::new(),
+                1 => successor(key),
+                2 => key[..key.len() - 1].to_vec(),
+                3 => vec![0xff; 3],
+                _ => key.clone(),
+            }
+        };
+        let from = near(chance);
+        let until = Some(near(chance)).filter(|_| chance.random_range(0..5) > 0);
+        let keys: Vec<_> = all
+            .iter()
+            .filter(|key| **key >= from && until.as_ref().is_none_or(|until| *key < until))
+            .collect();
+        let behind = keys.len() + 1;
+        let mut cursor = tree.cursor();
+        cursor.keep_within(Limits { from, until });
+        let mut at = None;
+        let steps = chance.random_range(1..40);
+        for step in 0..steps {
+            let key = near(chance);
+            let below = keys.partition_point(|other| **other < key);
+            let up_to = keys.partition_point(|other| **other <= key);
+            let onward = chance.random_range(1..120);
+            let (found, place) = match chance.random_range(0..12) {
+                0 => (cursor.seek(Seek::First), 1),
+                1 => (cursor.seek(Seek::Last), behind - 1),
+                2 => (cursor.seek(Seek::AtLeast(&key)), below + 1),
+                3 => (cursor.seek(Seek::Above(&key)), up_to + 1),
+                4 => (cursor.seek(Seek::AtMost(&key)), up_to),
+                5 => (cursor.seek(Seek::Below(&key)), below),
+                n if n % 2 == 0 => {
+                    for _ in 1..onward {
+                        cursor.prev().unwrap();
+                    }
+                    (cursor.prev(), at.unwrap_or(behind).saturating_sub(onward))
+                }
+                _ => {
+                    for _ in 1..onward {
+                        cursor.next().unwrap();
+                    }
+                    (cursor.next(), behind.min(at.unwrap_or(0) + onward))
+                }
+            };
+            at = Some(place);
+            let due = place.checked_sub(1).and_then(|place| keys.get(place));
+            assert_eq!(found.unwrap(), due.is_some(), "round {round}, step {step}");
+            assert_eq!(cursor.key(), due.map_or(&[][..], |key| key), "round {round}, step {step}");
+            given += u64::from(due.is_some());
+        }
+    }
+    assert!(given > 2_000, "{given}");
 }
 
 fn loaded(page_size: usize, fill: usize, keys: &[Vec<u8>], value: impl Fn(usize) -> Vec<u8>) {
