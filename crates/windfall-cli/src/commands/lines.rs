@@ -21,6 +21,9 @@ use crate::{
 /// No delimiter is in it. Any file may have such a line; but none of its own lines reaches as far.
 const END: &[u8] = b"\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8";
 
+/// What stands before and behind it.
+const END_OF_LINE: &[u8] = b"\n";
+
 /// The longest header, in bytes.
 const LONGEST_HEADER: u64 = 1 << 20;
 
@@ -34,6 +37,19 @@ struct Bounded<R> {
     limit: u64,
     /// How many were read for all lines.
     total: u64,
+    /// What was read last.
+    last: Vec<u8>,
+}
+
+impl<R> Bounded<R> {
+    /// The byte before a position to which the reader has come: that lies in what was read last, or is the end of line
+    /// that was put behind the input. `None` further behind.
+    fn byte_before(&self, position: u64) -> Option<u8> {
+        match (self.total + 1).checked_sub(position)? {
+            0 => END_OF_LINE.first().copied(),
+            back => self.last.iter().rev().nth(back as usize - 1).copied(),
+        }
+    }
 }
 
 impl<R: Read> Read for Bounded<R> {
@@ -44,19 +60,31 @@ impl<R: Read> Read for Bounded<R> {
         let read = self.input.read(out)?;
         self.read += read as u64;
         self.total += read as u64;
+        if let Some(bytes @ [_, ..]) = out.get(..read) {
+            bytes.clone_into(&mut self.last);
+        }
         Ok(read)
     }
 }
 
-type Reader<R> = csv::Reader<io::Chain<Bounded<R>, io::Cursor<Vec<u8>>>>;
+/// The records of a file, one after the other.
+struct Records<R> {
+    reader: csv::Reader<io::Chain<Bounded<R>, io::Cursor<Vec<u8>>>>,
+    name: String,
+    /// The one that was read last.
+    line: csv::ByteRecord,
+    /// The line that it begins in.
+    number: u64,
+    /// It ended with the first half of `\r\n`: the reader takes the other half for the next one's.
+    half_ended: bool,
+    is_header: bool,
+}
 
 /// A file whose header was read.
 pub struct Lines<R> {
-    reader: Reader<R>,
-    name: String,
+    records: Records<R>,
     columns: Columns,
     key_at: usize,
-    line: csv::ByteRecord,
 }
 
 /// A line below the header.
@@ -80,22 +108,20 @@ impl<R: Read> Lines<R> {
     /// # Errors
     /// What is wrong with the header.
     pub fn of(input: R, name: &str, delimiter: u8, key: Option<&str>, longest: u64) -> Result<Self> {
-        let end = [b"\n", END, b"\n"].concat();
-        let mut reader =
-            csv::ReaderBuilder::new().delimiter(delimiter).flexible(true).has_headers(false).from_reader(
-                Bounded { input, read: 0, limit: LONGEST_HEADER, total: 0 }.chain(io::Cursor::new(end)),
-            );
-        let mut line = csv::ByteRecord::new();
-        read(&mut reader, &mut line, name)?;
-        let (columns, key_at) = columns_of(&line, is_behind(&reader), key)
-            .map_err(|e| Failure::said(format!("{name}, line 1 (the header): {e}")))?;
-        reader.get_mut().get_mut().0.limit = longest;
-        Ok(Self { reader, name: name.to_owned(), columns, key_at, line })
+        let mut records = Records::of(input, name, delimiter);
+        records.read()?;
+        // Where there is none, it is the first line that is missing.
+        let number = if records.is_end() { 1 } else { records.number };
+        let (columns, key_at) = columns_of(&records.line, records.is_behind(), key)
+            .map_err(|e| Failure::said(format!("{name}, line {number} (the header): {e}")))?;
+        records.is_header = false;
+        records.reader.get_mut().get_mut().0.limit = longest;
+        Ok(Self { records, columns, key_at })
     }
 
     /// The input.
     pub fn input(&self) -> &R {
-        &self.reader.get_ref().get_ref().0.input
+        &self.records.input().input
     }
 
     /// The columns that the header names.
@@ -108,36 +134,31 @@ impl<R: Read> Lines<R> {
     /// # Errors
     /// The input cannot be read, or the line is too long: there is no way on behind it.
     pub fn next(&mut self) -> Result<Option<(u64, Line<'_>)>> {
-        while read(&mut self.reader, &mut self.line, &self.name)? {
-            if !is_end(&self.reader, &self.line) {
-                let number = self.line.position().map_or(0, csv::Position::line);
-                return Ok(Some((number, self.row())));
+        while self.records.read()? {
+            if !self.records.is_end() {
+                return Ok(Some((self.records.number, self.row())));
             }
         }
         Ok(None)
     }
 
     fn row(&self) -> Line<'_> {
+        let line = &self.records.line;
         // What lies behind the input is the end, or lies within a quote.
-        if is_behind(&self.reader) {
+        if self.records.is_behind() {
             return Line::Bad("a quote is opened in it and never closed".to_owned());
         }
         let expected = self.columns.others.len() + 1;
-        if self.line.len() != expected {
-            let has = output::things(self.line.len() as u64, "field");
+        if line.len() != expected {
+            let has = output::things(line.len() as u64, "field");
             return Line::Bad(format!("it has {has}, the header has {expected}"));
         }
-        let key = &self.line[self.key_at];
+        let key = &line[self.key_at];
         if key.is_empty() {
             return Line::Bad(format!("its key ({}) is empty", output::quoted(self.columns.key.as_bytes())));
         }
-        let others: Vec<&[u8]> = self
-            .line
-            .iter()
-            .enumerate()
-            .filter(|(at, _)| *at != self.key_at)
-            .map(|(_, field)| field)
-            .collect();
+        let others: Vec<&[u8]> =
+            line.iter().enumerate().filter(|(at, _)| *at != self.key_at).map(|(_, field)| field).collect();
         match columns::encode(&others) {
             Some(value) => Line::Row { key, value },
             None => Line::Bad("it is longer than a row can be (4 GiB)".to_owned()),
@@ -165,46 +186,76 @@ fn columns_of(header: &csv::ByteRecord, is_behind: bool, key: Option<&str>) -> R
     Ok((columns, key_at))
 }
 
-/// Whether the line that was read last reaches behind the input, and the end of line that was put there.
-fn is_behind<R: Read>(reader: &Reader<R>) -> bool {
-    reader.position().byte() > reader.get_ref().get_ref().0.total + 1
-}
-
-/// Whether the line that was read last is only what was put behind the input.
-fn is_end<R: Read>(reader: &Reader<R>, line: &csv::ByteRecord) -> bool {
-    is_behind(reader) && *line == [END][..]
-}
-
-/// Reads a line, if there is one and it is not too long.
-fn read<R: Read>(reader: &mut Reader<R>, line: &mut csv::ByteRecord, name: &str) -> Result<bool> {
-    reader.get_mut().get_mut().0.read = 0;
-    let read = reader.read_byte_record(line);
-    let bounded = &reader.get_ref().get_ref().0;
-    let (under_way, limit) = (bounded.read, bounded.limit);
-    let length = match (&read, line.position()) {
-        (Err(_), _) => under_way,
-        // What was read ahead was not read for this line.
-        (Ok(true), Some(start)) if !is_end(reader, line) => reader.position().byte() - start.byte(),
-        _ => 0,
-    };
-    if length > limit {
-        return Err(too_long(name, line.position().map_or(1, csv::Position::line), limit));
+impl<R: Read> Records<R> {
+    fn of(input: R, name: &str, delimiter: u8) -> Self {
+        let end = [END_OF_LINE, END, END_OF_LINE].concat();
+        let input = Bounded { input, read: 0, limit: LONGEST_HEADER, total: 0, last: Vec::new() };
+        let reader = csv::ReaderBuilder::new()
+            .delimiter(delimiter)
+            .flexible(true)
+            .has_headers(false)
+            .from_reader(input.chain(io::Cursor::new(end)));
+        let (name, line) = (name.to_owned(), csv::ByteRecord::new());
+        Self { reader, name, line, number: 1, half_ended: false, is_header: true }
     }
-    read.map_err(|e| Failure::said(format!("{name}: {e}")))
-}
 
-fn too_long(name: &str, number: u64, limit: u64) -> Failure {
-    let size = output::bytes(limit as f64);
-    Failure::said(match number {
-        1 => format!(
-            "{name}, line 1 (the header): it is longer than {size}: give a CSV or TSV file that begins with the names of \
-             the columns"
-        ),
-        _ => format!(
-            "{name}, line {number}: it is longer than {size}: look for a quote in it that is never closed, or allow \
-             longer lines with --max-line"
-        ),
-    })
+    fn input(&self) -> &Bounded<R> {
+        self.reader.get_ref().get_ref().0
+    }
+
+    /// Whether what was read last reaches behind the input, and the end of line that was put there.
+    fn is_behind(&self) -> bool {
+        self.reader.position().byte() > self.input().total + 1
+    }
+
+    /// Whether what was read last is only what was put behind the input.
+    fn is_end(&self) -> bool {
+        self.is_behind() && self.line == [END][..]
+    }
+
+    /// Reads the next one, if there is one and it is not too long: empty lines before it count as a part of it.
+    fn read(&mut self) -> Result<bool> {
+        self.reader.get_mut().get_mut().0.read = 0;
+        self.number = self.reader.position().line() + u64::from(self.half_ended);
+        let start = self.reader.position().byte();
+        let read = self.reader.read_byte_record(&mut self.line);
+        let length = if read.is_ok() {
+            self.count_lines();
+            // What was read ahead was not read for this one.
+            if self.is_end() { 0 } else { self.reader.position().byte() - start }
+        } else {
+            self.input().read
+        };
+        if length > self.input().limit {
+            return Err(self.too_long());
+        }
+        read.map_err(|e| Failure::said(format!("{}: {e}", self.name)))
+    }
+
+    /// Where what was read began: so many lines ago as there are ends of lines in it, and its own if that was passed.
+    fn count_lines(&mut self) {
+        let here = self.reader.position();
+        let last = self.input().byte_before(here.byte());
+        let within = self.line.as_slice().split(|byte| *byte == b'\n').count() as u64 - 1;
+        self.half_ended = last == Some(b'\r');
+        self.number = here.line() - within - u64::from(last == Some(b'\n'));
+    }
+
+    fn too_long(&self) -> Failure {
+        let Self { name, number, is_header, .. } = self;
+        let size = output::bytes(self.input().limit as f64);
+        Failure::said(if *is_header {
+            format!(
+                "{name}, line {number} (the header): it is longer than {size}: give a CSV or TSV file that begins with the \
+                 names of the columns"
+            )
+        } else {
+            format!(
+                "{name}, line {number}: it is longer than {size}: look for a quote in it that is never closed, or allow \
+                 longer lines with --max-line"
+            )
+        })
+    }
 }
 
 /// Any bytes as a file.
@@ -265,5 +316,72 @@ pub mod fuzz {
             (0, 0, ""),
         ];
         files.map(|(delimiter, key, text)| [&[delimiter, key], text.as_bytes()].concat()).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers of the lines, in brackets those that are bad; then what stops the reader.
+    fn numbers(text: &str, longest: u64) -> String {
+        let mut lines = match Lines::of(text.as_bytes(), "it", b',', None, longest) {
+            Ok(lines) => lines,
+            Err(error) => return error.to_string(),
+        };
+        let mut told = Vec::new();
+        loop {
+            match lines.next() {
+                Ok(None) => return told.join(" "),
+                Ok(Some((number, Line::Row { .. }))) => told.push(number.to_string()),
+                Ok(Some((number, Line::Bad(_)))) => told.push(format!("[{number}]")),
+                Err(error) => return format!("{} {error}", told.join(" ")),
+            }
+        }
+    }
+
+    #[test]
+    fn lines_have_the_numbers_that_an_editor_shows() {
+        for end in ["\n", "\r\n"] {
+            let numbers = |text: &str| numbers(&text.replace('\n', end), 1_000);
+            assert_eq!(numbers("id,name\n1,a\n2\n3,c\n"), "2 [3] 4");
+            assert_eq!(numbers("id,name\n1,a\n\n\n2\n\n3,c"), "2 [5] 7", "empty lines count");
+            assert_eq!(numbers("\n\nid,name\n1,a\n"), "4", "before the header, too");
+            assert_eq!(
+                numbers("id,name\n1,\"a\nb\n\nc\"\n2,\"\"\"\n\"\n3\n"),
+                "2 6 [8]",
+                "so do those in quotes"
+            );
+            assert_eq!(numbers("id,name\n1,a\n2,\"b\n3,c\n"), "2 [3]", "a quote is never closed");
+            assert_eq!(numbers("\u{feff}\"id\",name\n1\n"), "[2]");
+            assert!(numbers("\n\n").starts_with("it, line 1 (the header): there are no columns"));
+            assert!(numbers("\nid,id\n").starts_with("it, line 2 (the header): "));
+            // So many that the reader takes them in several pieces, with ends of lines at all places.
+            let many: Vec<String> = (1..5_000).map(|n| format!("{n},{}\n", "x".repeat(n % 7))).collect();
+            let expected: Vec<String> = (2..5_001).map(|n| n.to_string()).collect();
+            assert_eq!(numbers(&format!("id,name\n{}", many.concat())), expected.join(" "));
+        }
+        assert_eq!(
+            numbers("id,name\r\n1,a\n2\r\n3\n\r\n4,d", 1_000),
+            "2 [3] [4] 6",
+            "one file has both ends"
+        );
+    }
+
+    #[test]
+    fn what_is_too_long_is_named_by_its_number_and_the_header_as_such() {
+        for end in ["\n", "\r\n"] {
+            let long = format!("id,name\n1,a\n2,{}\n", "x".repeat(2_000)).replace('\n', end);
+            let told = numbers(&long, 1_000);
+            assert!(
+                told.starts_with("2 it, line 3: it is longer than 1000 B") && told.contains("--max-line"),
+                "{told}"
+            );
+            let told = numbers(&long.replacen(&format!("1,a{end}"), "", 1), 1_000);
+            assert!(told.starts_with(" it, line 2: it is longer"), "{told}");
+            let header = format!("{}\n1,a\n", "x".repeat(LONGEST_HEADER as usize + 1)).replace('\n', end);
+            let told = numbers(&header, 1_000);
+            assert!(told.starts_with("it, line 1 (the header): it is longer"), "{told}");
+        }
     }
 }
