@@ -49,6 +49,8 @@ pub(super) const HEADER: usize = (ENTRIES_AT + PAGES * ENTRY).next_multiple_of(4
 pub struct Doublewrite {
     /// The half that the next batch takes over, 0 or 1.
     turn: u64,
+    /// Of the last batch, to be used again: new memory for each would be cleared by the system, page by page.
+    buffer: IoBuffer,
 }
 
 /// Bytes of one half.
@@ -88,8 +90,10 @@ impl Doublewrite {
         pages: &[(PageId, IoBuffer)],
         page_size: usize,
     ) -> Result<(), DiskError> {
-        let mut buffer = IoBuffer::new(HEADER + pages.len() * page_size);
+        let mut buffer = core::mem::take(&mut self.buffer);
+        buffer.resize(HEADER + pages.len() * page_size);
         let bytes = buffer.bytes_mut();
+        bytes[..HEADER].fill(0);
         bytes[..8].copy_from_slice(MAGIC);
         bytes[12..16].copy_from_slice(&(page_size as u32).to_le_bytes());
         bytes[16..20].copy_from_slice(&(pages.len() as u32).to_le_bytes());
@@ -112,6 +116,7 @@ impl Doublewrite {
         }]);
         while queue.pending() > 0 {
             for done in queue.complete(true) {
+                self.buffer = done.buffer;
                 done.result?;
             }
         }

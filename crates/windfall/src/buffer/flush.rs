@@ -63,6 +63,8 @@ pub struct Flusher {
     failed: Vec<Copy>,
     /// Logged pages whose last write failed: they may be torn in their places.
     torn: Vec<(Arc<Space>, PageNo)>,
+    /// Buffers of the last batch, to be used again.
+    spare: Vec<IoBuffer>,
 }
 
 impl core::fmt::Debug for Flusher {
@@ -78,6 +80,7 @@ impl Flusher {
             doublewrite: Doublewrite::default(),
             failed: Vec::new(),
             torn: Vec::new(),
+            spare: Vec::new(),
         }
     }
 
@@ -85,6 +88,7 @@ impl Flusher {
         while self.queue.pending() > 0 {
             for completion in self.queue.complete(true) {
                 done(completion.token, completion.result);
+                self.spare.push(completion.buffer);
             }
         }
     }
@@ -222,7 +226,7 @@ impl BufferPool {
             if batch.len() >= PAGES {
                 break;
             }
-            batch.extend(self.copy_out(space, page));
+            batch.extend(self.copy_out(space, page, &mut flusher.spare));
         }
         if batch.is_empty() {
             return Ok(0);
@@ -280,8 +284,9 @@ impl BufferPool {
     /// them there is no batch.
     fn copy_torn(&self, flusher: &mut Flusher, batch: &mut Vec<(Copy, IoBuffer)>) -> Result<bool> {
         let (mut all, mut dropped) = (true, Lsn::ZERO);
-        flusher.torn.retain(|(space, page)| {
-            match self.copy_out(space.clone(), *page) {
+        let Flusher { torn, spare, .. } = flusher;
+        torn.retain(|(space, page)| {
+            match self.copy_out(space.clone(), *page, spare) {
                 Some(copy) => batch.push(copy),
                 None if space.is_dropped() => {
                     dropped = dropped.max(space.drop_lsn());
@@ -322,7 +327,12 @@ impl BufferPool {
     }
 
     /// Copies a dirty page, if it can be had at once and no copy of it is under way.
-    fn copy_out(&self, space: Arc<Space>, page: PageNo) -> Option<(Copy, IoBuffer)> {
+    fn copy_out(
+        &self,
+        space: Arc<Space>,
+        page: PageNo,
+        spare: &mut Vec<IoBuffer>,
+    ) -> Option<(Copy, IoBuffer)> {
         if space.is_dropped() {
             return None;
         }
@@ -337,7 +347,7 @@ impl BufferPool {
         let copied = wanted.then(|| {
             let since = frame.oldest();
             let from = self.arena.page(no);
-            let mut buffer = IoBuffer::new(self.page_size);
+            let mut buffer = spare.pop().unwrap_or_else(|| IoBuffer::new(self.page_size));
             from.read(0, buffer.bytes_mut());
             frame.set(WRITING);
             frame.clear(DIRTY);

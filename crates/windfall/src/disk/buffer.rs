@@ -14,7 +14,7 @@ pub const BLOCK: usize = 4096;
 struct Block([u8; BLOCK]);
 
 /// Owned, zeroed, aligned memory.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct IoBuffer(Vec<Block>);
 
 impl core::fmt::Debug for IoBuffer {
@@ -27,6 +27,11 @@ impl IoBuffer {
     /// Zeroed memory of this many bytes, rounded up to whole blocks.
     pub fn new(bytes: usize) -> Self {
         Self(vec![Block([0; BLOCK]); bytes.div_ceil(BLOCK)])
+    }
+
+    /// Makes it this long, rounded up to whole blocks. What is new is zeroed, the rest as it was.
+    pub fn resize(&mut self, bytes: usize) {
+        self.0.resize(bytes.div_ceil(BLOCK), Block([0; BLOCK]));
     }
 
     /// The bytes.
