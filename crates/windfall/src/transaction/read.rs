@@ -81,10 +81,7 @@ fn long_value(
     window: Option<usize>,
 ) -> Result<bool> {
     loop {
-        let chain = chain_of(tree, out)?;
-        out.clear();
-        let read = read_chain(&mut tree.read_overflow(chain), out, window);
-        let Err(error) = read else { return Ok(true) };
+        let Err(error) = follow(tree, out, window) else { return Ok(true) };
         let Some(now) = tree.get_into(key, out)?.filter(|now| !now.is_deleted()) else { return Ok(false) };
         if now == header {
             return Err(error);
@@ -96,7 +93,10 @@ fn long_value(
     }
 }
 
-fn read_chain(reader: &mut OverflowReader<&Tree>, out: &mut Vec<u8>, window: Option<usize>) -> Result<()> {
+/// Reads the value that a stored reference leads to, or as much of it, in place of the reference.
+fn follow(tree: &Tree, out: &mut Vec<u8>, window: Option<usize>) -> Result<()> {
+    let mut reader = tree.read_overflow(chain_of(tree, out)?);
+    out.clear();
     let Some(window) = window else { return reader.read_to_end(out) };
     out.resize(window, 0);
     let mut at = 0;
@@ -176,9 +176,7 @@ impl Transactions {
             if header.is_deleted() || !header.is_overflow() || !whole {
                 return Ok(!header.is_deleted());
             }
-            let chain = chain_of(tree, out)?;
-            out.clear();
-            if read_chain(&mut tree.read_overflow(chain), out, None).is_ok() {
+            if follow(tree, out, None).is_ok() {
                 return Ok(true);
             }
         }
@@ -230,9 +228,7 @@ impl Transactions {
             return Ok(false);
         };
         if header.is_overflow() && whole {
-            let chain = chain_of(tree, out)?;
-            out.clear();
-            read_chain(&mut tree.read_overflow(chain), out, None)?;
+            follow(tree, out, None)?;
         }
         Ok(true)
     }
