@@ -133,7 +133,8 @@ need_tool() {
     export PATH="$tools/bin:$PATH"
 }
 
-# need_tests COMMAND... -- FILTER...: whether there are tests of these names, of which cargo runs none without a word.
+# need_tests COMMAND... -- FILTER...: whether the list of the tests has this, for cargo runs none without a word. It has a
+# line `NAME: test` for each.
 need_tests() {
     local command=() listed filter
     while [[ $1 != -- ]]; do
@@ -143,6 +144,6 @@ need_tests() {
     shift
     listed=$("${command[@]}" -- --list) || fail "there is no list of the tests (see above)"
     for filter; do
-        [[ $'\n'$listed == *$'\n'*"$filter"* ]] || fail "there is no test of this name: $filter"
+        [[ $'\n'$listed$'\n' == *"$filter"* ]] || fail "there is no test of this name: $filter"
     done
 }

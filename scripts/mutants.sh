@@ -75,6 +75,7 @@ if [[ ! -s $out/baseline ]]; then
         cargo test --quiet --profile mutants -p windfall "${models[@]}" --no-run)
     quick=$(timeout_of --lib -- "${skips[@]}")
     all=$(timeout_of --lib "${targets[@]}")
+    (cd "$tree" && need_tests cargo test --quiet --profile mutants -p windfall "${models[@]}" -- interleavings::)
     model=$(timeout_of "${models[@]}" -- interleavings::)
     echo "$quick $all $model" >"$out/baseline"
 fi

@@ -14,7 +14,7 @@ long_nets=(fuzz mutants)
 # A test of the engine that draws new cases for so many seconds: soak_test TARGET SECONDS SEED [NAME].
 soak_test() {
     local name=${4:-soak}
-    need_tests cargo test --quiet -p windfall --test "$1" -- "$name: test"
+    need_tests cargo test --quiet -p windfall --test "$1" -- $'\n'"$name: test"$'\n'
     WINDFALL_SOAK_SECONDS=$2 WINDFALL_SOAK_SEED=$3 \
         cargo test --quiet -p windfall --test "$1" -- --exact --ignored --nocapture "$name"
 }
@@ -52,6 +52,7 @@ net_limits() {
 
 # Orders that no run before has had, as many as the time allows: the usual ones take some 25 s.
 net_models() {
+    need_tests cargo test --quiet -p windfall --features model --lib -- interleavings::
     WINDFALL_MODEL_SEED=$2 WINDFALL_MODEL_FACTOR=$(($1 / 25 + 1)) \
         cargo test --quiet -p windfall --features model --lib -- interleavings::
 }

@@ -4,18 +4,18 @@
 //!
 //! **Invariants.** Debug builds note each acquisition of a lock, a latch or a gate, and when it is given back; others
 //! know nothing, and pay nothing. Nobody waits for anything here but for the list of one thread, which is a moment's.
-//! An acquisition is told apart from the next one of the same lock: what comes and goes is not held for long.
+//! Each acquisition has a number of its own: what comes and goes is not held for long. Nor is what is held while
+//! nobody looks, for then the process may have stood still as a whole.
 //!
 //! **May touch.** Nothing: the machine's own locks, for these are none of the engine's.
 
 use core::marker::PhantomData;
 use std::{
     collections::BTreeMap,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
-use noted::{Holder, Noted};
+use noted::Noted;
 
 use super::Rank;
 
@@ -73,7 +73,10 @@ mod noted {
 #[cfg(debug_assertions)]
 mod noted {
     use std::{
-        sync::{Arc, Mutex, PoisonError, Weak},
+        sync::{
+            Arc, Mutex, PoisonError, Weak,
+            atomic::{AtomicU64, Ordering::Relaxed},
+        },
         thread,
     };
 
@@ -83,15 +86,11 @@ mod noted {
     #[derive(Debug)]
     pub struct Holder {
         pub name: String,
-        list: Mutex<List>,
+        /// Each with its number.
+        held: Mutex<Vec<(u64, What)>>,
     }
 
-    #[derive(Debug, Default)]
-    struct List {
-        next: u64,
-        held: Vec<(u64, What)>,
-    }
-
+    static NEXT: AtomicU64 = AtomicU64::new(0);
     static HOLDERS: Mutex<Vec<Weak<Holder>>> = Mutex::new(Vec::new());
 
     std::thread_local! {
@@ -101,7 +100,7 @@ mod noted {
     fn register() -> Arc<Holder> {
         let thread = thread::current();
         let name = thread.name().map_or_else(|| format!("{:?}", thread.id()), str::to_owned);
-        let holder = Arc::new(Holder { name, list: Mutex::default() });
+        let holder = Arc::new(Holder { name, held: Mutex::default() });
         let mut holders = HOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
         if holders.len() == holders.capacity() {
             holders.retain(|holder| holder.strong_count() > 0);
@@ -110,19 +109,19 @@ mod noted {
         holder
     }
 
-    /// Everything that is held: whose, the number of the acquisition there, and what.
+    /// Everything that is held: whose, the number of the acquisition, and what.
     pub fn all() -> Vec<(Arc<Holder>, u64, What)> {
         let holders = HOLDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let held = |holder: Arc<Holder>| {
-            let held = holder.list().held.clone();
+            let held = holder.held().clone();
             held.into_iter().map(move |(number, what)| (holder.clone(), number, what))
         };
         holders.iter().filter_map(Weak::upgrade).flat_map(held).collect()
     }
 
     impl Holder {
-        fn list(&self) -> std::sync::MutexGuard<'_, List> {
-            self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        fn held(&self) -> std::sync::MutexGuard<'_, Vec<(u64, What)>> {
+            self.held.lock().unwrap_or_else(PoisonError::into_inner)
         }
     }
 
@@ -133,10 +132,8 @@ mod noted {
     impl Noted {
         pub fn new(what: What) -> Self {
             let note = |mine: &Arc<Holder>| {
-                let mut list = mine.list();
-                list.next += 1;
-                let number = list.next;
-                list.held.push((number, what));
+                let number = NEXT.fetch_add(1, Relaxed);
+                mine.held().push((number, what));
                 number
             };
             Self(MINE.try_with(note).ok())
@@ -147,9 +144,9 @@ mod noted {
         fn drop(&mut self) {
             let Some(number) = self.0 else { return };
             let _ = MINE.try_with(|mine| {
-                let mut list = mine.list();
-                if let Some(at) = list.held.iter().rposition(|(held, _)| *held == number) {
-                    list.held.remove(at);
+                let mut all = mine.held();
+                if let Some(at) = all.iter().rposition(|(held, _)| *held == number) {
+                    all.remove(at);
                 }
             });
         }
@@ -159,22 +156,27 @@ mod noted {
 /// Notices what is held for long, by looking now and then. Debug builds know; others never hold anything.
 #[derive(Debug, Default)]
 pub struct Watchdog {
-    /// When each acquisition was seen first: by the address of its thread's list, and its number there.
-    seen: BTreeMap<(usize, u64), Instant>,
+    /// For how long each acquisition was seen, by its number.
+    seen: BTreeMap<u64, Duration>,
+    last_look: Option<Instant>,
 }
 
+/// So many looks at least are needed to say that something was held for long.
+const LOOKS: u32 = 5;
+
 impl Watchdog {
-    /// Looks around. Gives what was there at a look so long ago and ever since, each with who holds it.
+    /// Looks around. Gives what was there at each look for so long, each with who holds it.
     pub fn look(&mut self, long: Duration) -> Vec<String> {
         let (now, held) = (Instant::now(), noted::all());
-        let key = |holder: &Arc<Holder>, number: &u64| (Arc::as_ptr(holder).addr(), *number);
-        let there = held.iter().map(|(holder, number, _)| key(holder, number));
-        self.seen = there.map(|key| (key, *self.seen.get(&key).unwrap_or(&now))).collect();
-        let since = |holder, number| now.duration_since(self.seen[&key(holder, number)]);
+        let passed = self.last_look.replace(now).map_or(Duration::ZERO, |last| now - last).min(long / LOOKS);
+        let seen = held.iter().map(|(_, number, _)| {
+            (*number, self.seen.get(number).map_or(Duration::ZERO, |seen| *seen + passed))
+        });
+        self.seen = seen.collect();
         held.iter()
-            .filter(|(holder, number, _)| since(holder, number) >= long)
+            .filter(|(_, number, _)| self.seen[number] >= long)
             .map(|(holder, number, what)| {
-                format!("thread {} has held {what:?} for {:?}", holder.name, since(holder, number))
+                format!("thread {} has held {what:?} for {:?}", holder.name, self.seen[number])
             })
             .collect()
     }
@@ -199,20 +201,26 @@ mod tests {
             all.filter(|told| told.contains(&me)).collect::<Vec<_>>()
         };
         let inside = gate.enter(0);
-        assert!(mine().is_empty());
         // What comes and goes is not held.
-        for _ in 0..4 {
+        for _ in 0..2 * LOOKS {
             let held = mutex.lock();
             assert!(mine().iter().all(|told| told.contains("Gate")), "{:?}", mine());
             drop(held);
-            std::thread::sleep(LONG / 2);
+            std::thread::sleep(LONG / LOOKS);
         }
         let told = mine();
         assert!(told.len() == 1 && told[0].contains("has held Gate for"), "{told:?}");
         drop(inside);
         let held = mutex.lock();
-        assert!(mine().is_empty());
-        std::thread::sleep(LONG);
+        // Nor is it for being looked at rarely.
+        for _ in 0..2 {
+            assert!(mine().is_empty());
+            std::thread::sleep(LONG);
+        }
+        for _ in 0..LOOKS {
+            mine();
+            std::thread::sleep(LONG / LOOKS);
+        }
         let told = mine();
         assert!(told.len() == 1 && told[0].contains("Lock(Leaf)"), "{told:?}");
         drop(held);

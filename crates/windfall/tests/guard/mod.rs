@@ -7,7 +7,7 @@
 use core::time::Duration;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::{Arc, Mutex, mpsc},
+    sync::{Arc, Mutex, Weak, mpsc},
     thread,
     time::Instant,
 };
@@ -21,13 +21,17 @@ use windfall::{
 const LIMIT: Duration = Duration::from_mins(2);
 /// Nobody holds a lock, a latch or a gate for as long as this.
 const HELD_MOST: Duration = Duration::from_secs(30);
+/// What runs under a guard, and since when.
+type UnderWay = Mutex<Option<(Instant, String)>>;
+/// That of every guard: what a thread holds may belong to any case that is under way.
+static ALL: Mutex<Vec<Weak<UnderWay>>> = Mutex::new(Vec::new());
 /// What stands before the command in the text of a failure.
 pub const AGAIN: &str = "\nagain: ";
 
 /// Tells what is wrong with a case so that it can be run again, and lets none hang.
 #[derive(Clone)]
 pub struct Guard {
-    watched: Arc<Mutex<Option<(Instant, String)>>>,
+    watched: Arc<UnderWay>,
     /// The watch ends with the last of them.
     _watch: mpsc::Sender<()>,
 }
@@ -39,18 +43,35 @@ impl Guard {
 
     /// For cases that take longer.
     pub fn with_limit(limit: Duration) -> Self {
-        let watched = Arc::new(Mutex::new(None::<(Instant, String)>));
+        Self::with_limits(limit, HELD_MOST)
+    }
+
+    /// For cases that take longer, parts of which hold something for longer.
+    pub fn with_limits(limit: Duration, held_most: Duration) -> Self {
+        let watched = Arc::new(Mutex::new(None));
         let (watch, end) = mpsc::channel::<()>();
         let watching = watched.clone();
+        {
+            let mut all = ALL.lock().unwrap();
+            all.retain(|case| case.strong_count() > 0);
+            all.push(Arc::downgrade(&watched));
+        }
         thread::spawn(move || {
             let mut watchdog = Watchdog::default();
             while end.recv_timeout(Duration::from_secs(1)) == Err(mpsc::RecvTimeoutError::Timeout) {
-                let held = watchdog.look(HELD_MOST);
-                if let Some((since, command)) = &*watching.lock().unwrap()
-                    && (since.elapsed() > limit || !held.is_empty())
-                {
-                    eprintln!("it does not come to its end; {}{AGAIN}{command}", held.join("; "));
-                    // A thread that never ends cannot be waited for.
+                let held = watchdog.look(held_most);
+                let Some((since, command)) = watching.lock().unwrap().clone() else { continue };
+                // A thread that never ends cannot be waited for.
+                if !held.is_empty() {
+                    eprintln!(
+                        "{}, in one of the cases that are under way:{}",
+                        held.join("; "),
+                        all_under_way()
+                    );
+                    std::process::exit(101);
+                }
+                if since.elapsed() > limit {
+                    eprintln!("it does not come to its end{AGAIN}{command}");
                     std::process::exit(101);
                 }
             }
@@ -73,6 +94,13 @@ impl Guard {
             panic!("{what}{AGAIN}{command}\n")
         })
     }
+}
+
+/// The commands of all cases that are under way.
+fn all_under_way() -> String {
+    let guards: Vec<Arc<UnderWay>> = ALL.lock().unwrap().iter().filter_map(Weak::upgrade).collect();
+    let commands = guards.iter().filter_map(|case| Some(case.lock().unwrap().as_ref()?.1.clone()));
+    commands.fold(String::new(), |all, command| all + AGAIN + &command)
 }
 
 /// The case that the command of a failure has between quotes, as a failure tells it.
