@@ -37,11 +37,6 @@ pub enum LockError {
         "the wait for a lock was interrupted: the transaction has what it had, and may go on or be rolled back"
     )]
     Interrupted,
-    /// What was to be locked was dropped meanwhile.
-    #[error(
-        "what was to be locked was dropped meanwhile: open the table anew to see what has its name today"
-    )]
-    Gone,
 }
 
 /// The transactions that were in somebody's way, at most [`InTheWay::MOST`] of them.

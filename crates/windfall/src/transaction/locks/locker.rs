@@ -106,7 +106,7 @@ pub struct Wait {
 #[derive(Debug)]
 pub struct Party {
     locker: Arc<Locker>,
-    /// Where it has locks. Some of these may have been forgotten since.
+    /// Where it has locks, or had some that it gave back.
     pub spaces: BTreeSet<SpaceId>,
     pub wait: Option<Wait>,
     /// How the last wait has ended, until it hears of it.
@@ -186,15 +186,6 @@ impl Parties {
             party.outcome = Some(outcome);
             party.locker.settled.store(true, SeqCst);
             self.woken.push(party.locker.clone());
-        }
-    }
-
-    /// Every wait in this tablespace ends so.
-    pub fn settle_all(&mut self, space: SpaceId, outcome: &Result<(), LockError>) {
-        let waits = |party: &Party| party.wait.as_ref().is_some_and(|wait| wait.wanted.space() == space);
-        let waiting: Vec<TrxId> = self.iter().filter(|(_, party)| waits(party)).map(|(trx, _)| trx).collect();
-        for trx in waiting {
-            self.settle(trx, outcome.clone());
         }
     }
 

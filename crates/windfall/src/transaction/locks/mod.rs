@@ -154,7 +154,6 @@ impl Locks {
     /// - [`LockError::TimedOut`]: so it is for the time that was given.
     /// - [`LockError::Deadlock`]: the wait was part of a circle. The transaction is to be rolled back.
     /// - [`LockError::Interrupted`]: [`Locks::interrupt`] was called, during the wait or before it.
-    /// - [`LockError::Gone`]: [`Locks::forget`] was called for the tablespace.
     pub fn acquire(&self, me: &Arc<Locker>, wanted: Wanted, patience: Patience) -> Result<(), LockError> {
         let taken = self.step(|table| table.take(me, &wanted));
         if taken.is_ok() || patience == Patience::NoWait {
@@ -229,15 +228,6 @@ impl Locks {
     /// Ends the wait of whoever waits under this number with [`LockError::Interrupted`]. `false` when nobody does.
     pub fn interrupt_wait(&self, trx: TrxId) -> bool {
         self.step(|table| table.interrupt_wait(trx))
-    }
-
-    /// A tablespace was dropped: its locks on rows and ranges are forgotten, and who waits in it is told
-    /// [`LockError::Gone`]. Who holds the lock of its table keeps that until he ends. What it takes goes with the
-    /// transactions that there are, not with their locks.
-    pub fn forget(&self, space: SpaceId) {
-        let forgotten = self.step(|table| table.forget(space));
-        // It may be much, and here nobody is held up by it.
-        drop(forgotten);
     }
 
     /// Every lock that is held, by tablespace; in each the table, the rows by key, and the ranges by transaction.

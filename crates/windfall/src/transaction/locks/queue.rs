@@ -97,11 +97,6 @@ impl Queue {
         }
     }
 
-    /// All who wait leave the queue.
-    pub fn dismiss(&mut self) {
-        self.waiters.clear();
-    }
-
     /// Gives the lock back. Says whether it was held.
     pub fn give_back(&mut self, trx: TrxId) -> bool {
         let found = self.holders.binary_search_by_key(&trx, |(trx, _)| *trx);

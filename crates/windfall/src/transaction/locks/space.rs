@@ -1,14 +1,14 @@
 //! The locks of one tablespace.
 //!
-//! **Purpose.** Everything that is locked in a tablespace hangs here, so that a drop forgets it in one piece: the lock
-//! of its table, those of rows, ranges, and those who wait to insert.
+//! **Purpose.** Everything that is locked in a tablespace hangs here: the lock of its table, those of rows, ranges, and
+//! those who wait to insert. A drop has the lock of its table to itself, so nothing else is left by then.
 //!
 //! **Invariants.** `held` names the rows of which a transaction is a holder, and no others. A row's queue is there as
 //! long as somebody holds the row. Who waits is served in the step in which what was in the way has gone.
 //!
 //! **May touch.** `ids`, `error`, `sync`.
 
-use core::{mem, ops::Bound::Included, time::Duration};
+use core::{ops::Bound::Included, time::Duration};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
@@ -44,14 +44,6 @@ pub struct Counts {
     pub rows: u64,
     pub ranges: u64,
     pub tables: u64,
-}
-
-/// The locks of rows and ranges that were forgotten: who drops it gives the memory back.
-#[derive(Debug)]
-pub struct Forgotten {
-    _rows: BTreeMap<Key, Queue>,
-    _held: BTreeMap<TrxId, BTreeSet<Key>>,
-    _ranges: BTreeMap<TrxId, Ranges>,
 }
 
 fn row<'a>(rows: &'a mut BTreeMap<Key, Queue>, key: &[u8]) -> Option<(&'a Key, &'a mut Queue)> {
@@ -236,17 +228,6 @@ impl Space {
             self.serve_table(parties);
         }
         true
-    }
-
-    /// Forgets rows and ranges, and all who wait: they were told.
-    pub fn forget(&mut self) -> Forgotten {
-        self.table.dismiss();
-        self.inserters.clear();
-        Forgotten {
-            _rows: mem::take(&mut self.rows),
-            _held: mem::take(&mut self.held),
-            _ranges: mem::take(&mut self.ranges),
-        }
     }
 
     /// The queue in which somebody stands who wants this; none for who wants to insert.

@@ -18,7 +18,7 @@ use super::{
     metrics::LockMetrics,
     ranges::KeyRange,
     request::{HeldLock, RowName, Waiting, Wanted},
-    space::{Counts, Forgotten, Space},
+    space::{Counts, Space},
 };
 use crate::{
     error::{InTheWay, LockError},
@@ -188,12 +188,6 @@ impl Table {
     /// Ends the present wait of a transaction or statement, if there is any.
     pub fn interrupt_wait(&mut self, trx: TrxId) -> bool {
         self.stop(trx, LockError::Interrupted)
-    }
-
-    /// Forgets the locks on rows and ranges of a tablespace.
-    pub fn forget(&mut self, id: SpaceId) -> Forgotten {
-        self.parties.settle_all(id, &Err(LockError::Gone));
-        self.in_space(id, |space, _| space.forget())
     }
 
     /// Rows changed and locks held.

@@ -23,7 +23,6 @@ enum Op {
     Interrupt(u64),
     Weigh(u64, u64),
     End(u64),
-    Forget,
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -40,7 +39,6 @@ fn op() -> impl Strategy<Value = Op> {
         1 => trx.clone().prop_map(Op::Interrupt),
         1 => (trx.clone(), 0..3u64).prop_map(|(trx, rows)| Op::Weigh(trx, rows)),
         2 => trx.prop_map(Op::End),
-        1 => Just(Op::Forget),
     ]
 }
 
@@ -290,13 +288,6 @@ impl Pair {
                 self.model.weights[trx as usize] += rows;
             }
             Op::End(trx) if !self.waits(trx) => self.end(trx),
-            Op::Forget => {
-                locks.forget(SPACE);
-                let waits = core::mem::take(&mut self.model.waits);
-                self.model.outcomes.extend(waits.iter().map(|who| (who.trx, "gone")));
-                self.model.held.retain(|(_, thing, _)| thing.is_none());
-                self.model.ranges.clear();
-            }
             _ => {}
         }
     }
@@ -345,7 +336,6 @@ impl Pair {
                 Some(Ok(())) => "served",
                 Some(Err(LockError::Deadlock(_))) => "deadlock",
                 Some(Err(LockError::Interrupted)) => "interrupted",
-                Some(Err(LockError::Gone)) => "gone",
                 Some(Err(_)) => "expired",
             };
             assert_eq!(told, expected, "locker {trx}");

@@ -306,39 +306,6 @@ fn a_row_may_be_given_back_before_the_end() {
 }
 
 #[test]
-fn a_dropped_tablespace_is_forgotten_and_who_waits_there_is_told() {
-    let desk = Desk::new();
-    let all @ [a, b, c, d, e] = &desk.lockers();
-    let table = |mode| Wanted::Table(SPACE, mode);
-    assert!(
-        desk.ask(a, table(TableMode::Exclusive)) && desk.ask(a, exclusive("k")) && desk.ask(a, shared("l"))
-    );
-    let elsewhere = Wanted::Row(name(OTHER, "k"), RowMode::Exclusive);
-    assert!(desk.ask(a, elsewhere.clone()));
-    desk.locks.lock_range(a, SPACE, Bound::Unbounded, Bound::Unbounded);
-    assert!(!desk.ask(b, shared("k")) && !desk.ask(c, insert("x")) && !desk.ask(d, table(TableMode::Shared)));
-    assert!(!desk.ask(e, elsewhere.clone()));
-    let mut last = None;
-    desk.locks.step(|table| last = Some(table.weight(TrxId(1))));
-    assert_eq!(last, Some(5));
-    desk.locks.forget(SPACE);
-    for locker in [b, c, d] {
-        assert_eq!(desk.outcome(locker), Some(Err(LockError::Gone)));
-    }
-    assert!(desk.outcome(e).is_none(), "another tablespace");
-    assert!(desk.locks.may_insert(None, SPACE, b"x") && desk.locks.may_write(None, SPACE, b"k"));
-    assert!(!desk.locks.may_write(None, OTHER, b"k"));
-    assert!(
-        desk.try_now(b, table(TableMode::IntentionShared)).is_err(),
-        "the table's own lock is held to the end"
-    );
-    assert_eq!(desk.locks.metrics().held, 2);
-    desk.locks.end(a);
-    assert!(desk.was_served(e));
-    desk.close(all);
-}
-
-#[test]
 fn what_is_held_and_waited_for_is_listed() {
     let desk = Desk::new();
     let all @ [a, b, c] = &desk.lockers();

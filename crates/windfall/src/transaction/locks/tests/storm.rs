@@ -85,13 +85,9 @@ fn transaction(
                 *held = Some(mode);
             }),
         };
-        match outcome {
-            Err(LockError::Deadlock(_)) => {
-                deadlocks += 1;
-                break;
-            }
-            Err(LockError::Gone) => unreachable!("nothing is dropped"),
-            _ => {}
+        if let Err(LockError::Deadlock(_)) = outcome {
+            deadlocks += 1;
+            break;
         }
     }
     leave(inside, &held);

@@ -132,7 +132,7 @@ fn those_who_wait_are_woken_by_what_ends_their_wait() {
     locks.lock_range(&a, OTHER, Bound::Unbounded, Bound::Unbounded);
     thread::scope(|scope| {
         let served = scope.spawn(|| locks.acquire(&b, shared("k"), Patience::Forever));
-        let gone = scope.spawn(|| {
+        let interrupted = scope.spawn(|| {
             locks.acquire(&c, Wanted::Insert(name(OTHER, "k")), Patience::AtMost(Duration::from_mins(5)))
         });
         let victim = scope.spawn(|| {
@@ -142,8 +142,8 @@ fn those_who_wait_are_woken_by_what_ends_their_wait() {
             outcome
         });
         until_waiting(&locks, 3);
-        locks.forget(OTHER);
-        assert_eq!(gone.join().unwrap(), Err(LockError::Gone));
+        assert!(locks.interrupt(&c));
+        assert_eq!(interrupted.join().unwrap(), Err(LockError::Interrupted));
         a.add_weight(100);
         locks.acquire(&a, exclusive("d"), Patience::Forever).expect("the other one gives way");
         assert!(matches!(victim.join().unwrap(), Err(LockError::Deadlock(_))));
