@@ -173,7 +173,7 @@ impl Cursor {
     /// # Errors
     /// A dropped table; damage, I/O.
     pub fn seek(&mut self, to: Seek<'_>) -> Result<bool> {
-        self.go(Move::To(to))
+        self.go(Move::To(to), |_| true)
     }
 
     /// Goes to the next row. Says whether there is one; if not, the cursor is behind the last.
@@ -182,7 +182,7 @@ impl Cursor {
     /// As [`Cursor::seek`].
     #[expect(clippy::should_implement_trait, reason = "a cursor goes both ways and lends what it is at")]
     pub fn next(&mut self) -> Result<bool> {
-        self.go(Move::Next)
+        self.go(Move::Next, |_| true)
     }
 
     /// Goes to the row before. Says whether there is one; if not, the cursor is before the first.
@@ -190,13 +190,14 @@ impl Cursor {
     /// # Errors
     /// As [`Cursor::seek`].
     pub fn prev(&mut self) -> Result<bool> {
-        self.go(Move::Prev)
+        self.go(Move::Prev, |_| true)
     }
 
-    /// Moves, and on over entries that are no rows.
-    pub(crate) fn go(&mut self, to: Move<'_>) -> Result<bool> {
+    /// Moves, and on over entries that are no rows. An entry that is not wanted is the end: it is neither locked nor
+    /// waited for.
+    pub(crate) fn go(&mut self, to: Move<'_>, wanted: impl Fn(&[u8]) -> bool) -> Result<bool> {
         self.at = At::Nothing;
-        let found = self.find(to);
+        let found = self.find(to, &wanted);
         // What was found ahead was found while the view was there.
         let found = match &self.view {
             Some(view) => view.held(found),
@@ -213,9 +214,9 @@ impl Cursor {
         })
     }
 
-    fn find(&mut self, to: Move<'_>) -> Result<bool> {
+    fn find(&mut self, to: Move<'_>, wanted: &dyn Fn(&[u8]) -> bool) -> Result<bool> {
         self.engine.check_open()?;
-        if let Some(found) = self.find_ahead(to)? {
+        if let Some(found) = self.find_ahead(to, wanted)? {
             return Ok(found);
         }
         let looks_anew = self.view.is_none() || matches!(to, Move::To(_)) && !self.settled;
@@ -223,24 +224,24 @@ impl Cursor {
             if looks_anew && matches!(self.reader, Reader::Alone) {
                 self.take_view(self.engine.transactions.view().into());
             }
-            return self.find_seen(to, TrxId::NONE);
+            return self.find_seen(to, TrxId::NONE, wanted);
         };
         scope.call(|inner| {
             if let Some(mode) = lock.or(scope.lock_of_reads()) {
-                let found = self.find_locked(&scope, inner, mode, to)?;
+                let found = self.find_locked(&scope, inner, mode, to, wanted)?;
                 // What is not there any more may have changed since.
                 return scope.check_strict(inner).map(|()| found);
             }
             if looks_anew && let Some(view) = scope.view_of_plain_read(inner) {
                 self.take_view(view);
             }
-            self.find_seen(to, inner.own())
+            self.find_seen(to, inner.own(), wanted)
         })
     }
 
     /// Steps over what was read ahead, as long as the view says what it is: neither the table nor the transaction is
     /// needed for that, but not to be over. `None` where more has to be looked at.
-    fn find_ahead(&mut self, to: Move<'_>) -> Result<Option<bool>> {
+    fn find_ahead(&mut self, to: Move<'_>, wanted: &dyn Fn(&[u8]) -> bool) -> Result<Option<bool>> {
         let (Some(view), Owner::Table(_)) = (&self.view, &self.owner) else { return Ok(None) };
         let up = match to {
             Move::To(_) => return Ok(None),
@@ -260,6 +261,9 @@ impl Cursor {
                 break;
             }
             to.make(&mut self.entries)?;
+            if !wanted(self.entries.key()) {
+                return Ok(Some(false));
+            }
             if !header.is_deleted() {
                 self.at = At::Row;
                 return Ok(Some(true));
@@ -272,7 +276,7 @@ impl Cursor {
         self.view = Some(view);
     }
 
-    fn find_seen(&mut self, to: Move<'_>, own: TrxId) -> Result<bool> {
+    fn find_seen(&mut self, to: Move<'_>, own: TrxId, wanted: &dyn Fn(&[u8]) -> bool) -> Result<bool> {
         // While this call lasts nobody reshapes the table; that it was reshaped before shows in the tablespace.
         let call = self.table.enter()?;
         self.tree.space().check_live()?;
@@ -285,7 +289,7 @@ impl Cursor {
         let is_index = call.clustered.space().id() != space;
         let on = to.on();
         let mut found = to.make(entries)?;
-        while found {
+        while found && wanted(entries.key()) {
             let Some(header) = entries.header() else { break };
             self.at = if is_index {
                 let (index_key, key) = split(entries.key(), space, || owner.clone())?;

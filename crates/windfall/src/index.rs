@@ -206,7 +206,7 @@ impl IndexCursor {
 
     fn go(&mut self, to: Move<'_>) -> Result<bool> {
         self.row = None;
-        self.entries.go(to)?;
+        self.entries.go(to, |_| true)?;
         self.row = self.entries.row().map(|row| self.index.row(row)).transpose()?;
         Ok(self.row.is_some())
     }

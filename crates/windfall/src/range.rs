@@ -79,7 +79,7 @@ impl Range {
         self.advance(|range| {
             let Self { front, back, .. } = range;
             let back = back.as_ref().and_then(Cursor::key);
-            Ok(front.go(Move::Next)? && back.is_none_or(|back| front.key() < Some(back)))
+            front.go(Move::Next, |key| back.is_none_or(|back| key < back))
         })?;
         Ok(if self.done { None } else { self.front.row() })
     }
@@ -92,8 +92,7 @@ impl Range {
         self.advance(|range| {
             let Self { front, back, .. } = range;
             let back = back.get_or_insert_with(|| front.another());
-            // Nowhere is before every row.
-            Ok(back.go(Move::Prev)? && front.key() < back.key())
+            back.go(Move::Prev, |key| front.key().is_none_or(|front| front < key))
         })?;
         Ok(if self.done { None } else { self.back.as_ref().and_then(Cursor::row) })
     }

@@ -229,7 +229,7 @@ impl Scope {
         let wanted = Wanted::Table(space, mode);
         // Nobody waits for a table inside the gate of another one.
         let patience = if is_inside() { Patience::NoWait } else { self.patience() };
-        self.engine.transactions.row_locks().acquire(&locker, wanted, patience)?;
+        self.engine.transactions.acquire(&locker, wanted, patience)?;
         inner.tables.push((space, mode));
         Ok(())
     }

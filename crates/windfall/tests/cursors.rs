@@ -5,6 +5,7 @@ mod common;
 use std::{
     collections::{BTreeMap, VecDeque},
     ops::{Bound, RangeBounds},
+    time::Duration,
 };
 
 use common::{key, new_database};
@@ -216,6 +217,45 @@ fn a_cursor_ends_with_its_table() -> Result<()> {
     db.drop_table("t")?;
     assert!(matches!(table.cursor(), Err(Error::TableDropped(_))));
     Ok(())
+}
+
+/// Rows that others add beyond the place where both ends have met are none of a range's, whose own rows have gone by
+/// then.
+#[test]
+fn where_both_ends_have_met_a_locking_range_waits_for_nobody() -> Result<()> {
+    let (_folder, db) = new_database(options())?;
+    let table = db.create_table("t", TableOptions::default().index("i", IndexOptions::on_value(0..4)))?;
+    let level = TransactionOptions::default().isolation(Isolation::ReadCommitted).lock_wait(Duration::ZERO);
+    for from_back in [false, true] {
+        for n in 1..5 {
+            table.put(&key(n), &key(n))?;
+        }
+        let (trx, other) = (db.begin(level), db.begin(level));
+        let within = table.within(&trx);
+        let mut rows = within.range_for_update(key(0)..key(9))?;
+        let mut by_index = within.index("i")?.range_for_update(key(0)..key(9))?;
+        // The first one comes from the other end, and goes, as they all do.
+        let first = if from_back { rows.next() } else { rows.next_back() };
+        assert_eq!(first.transpose()?.map(|row| row.0), Some(key(if from_back { 1 } else { 4 }).to_vec()));
+        let first = if from_back { by_index.next() } else { by_index.next_back() };
+        let first = first.transpose()?.expect("a row");
+        assert!(within.delete(&first.key)?);
+        let beyond = key(if from_back { 0 } else { 5 });
+        table.within(&other).put(&beyond, &beyond)?;
+        let mut step = || if from_back { rows.next_back() } else { rows.next() };
+        for _ in 0..3 {
+            let (key, _) = step().transpose()?.expect("a row");
+            let same = if from_back { by_index.next_back() } else { by_index.next() };
+            assert_eq!(same.transpose()?.map(|row| row.key), Some(key.clone()));
+            assert!(within.delete(&key)?);
+        }
+        assert!(step().transpose()?.is_none());
+        let last = if from_back { by_index.next_back() } else { by_index.next() };
+        assert!(last.transpose()?.is_none());
+        trx.commit()?;
+        drop(other);
+    }
+    db.close()
 }
 
 /// Each row is given once, by whichever end comes to it first, whoever reads.

@@ -86,11 +86,12 @@ impl Cursor {
         inner: &mut Inner,
         mode: RowMode,
         to: Move<'_>,
+        wanted: &dyn Fn(&[u8]) -> bool,
     ) -> Result<bool> {
         self.intend(scope, inner, mode)?;
         let on = to.on();
         let mut found = self.step_locked(scope, inner, to)?;
-        while found {
+        while found && wanted(self.entries.key()) {
             let Self { table, tree, entries, long, owner, .. } = self;
             let is_there = scope.locked(inner, |trx| {
                 let call = table.enter()?;

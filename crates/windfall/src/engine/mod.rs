@@ -169,8 +169,16 @@ impl Engine {
         spawn("purge", Kind::Tenant, wake, Box::new(purge))?;
         let transactions = self.transactions.clone();
         let wake = transactions.rollbacks().wake();
-        let roll_back =
-            move || if transactions.rollback_step() { Next::Again } else { Next::Idle(ROLLBACK_PAUSE) };
+        let at_end = health.clone();
+        let roll_back = move || {
+            // Who holds a lock may never end his transaction now. Whoever stops the database holds anything, and tells
+            // nobody who waits for a lock himself.
+            if at_end.is_poisoned() {
+                transactions.end_lock_waits();
+                return Next::Idle(ROLLBACK_PAUSE);
+            }
+            if transactions.rollback_step() { Next::Again } else { Next::Idle(ROLLBACK_PAUSE) }
+        };
         spawn("rollback", Kind::Tenant, wake, Box::new(roll_back))?;
         *self.changers.lock() = changers;
         Ok(())
@@ -199,8 +207,9 @@ impl Engine {
     }
 
     fn stop(&self) -> Result<()> {
-        // Who waits for purge would wait in vain.
+        // Who waits for purge, or for a lock, would wait in vain.
         self.transactions.set_undo_limit(None);
+        self.transactions.end_lock_waits();
         let mut changers = core::mem::take(&mut *self.changers.lock());
         // The last first: purge waits for room in the log, which may take the keeper of file records to make.
         while let Some(changer) = changers.pop() {

@@ -110,7 +110,6 @@ impl Transactions {
             Blocked::Row(row, mode) => Wanted::Row(row, mode),
             Blocked::Range(row) => Wanted::Insert(row),
         };
-        self.row_locks.acquire(&trx.locker()?, wanted, patience)?;
-        Ok(())
+        self.acquire(&trx.locker()?, wanted, patience)
     }
 }

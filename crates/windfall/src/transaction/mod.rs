@@ -78,12 +78,15 @@ use locks::{Locker, Patience, TableMode, Wanted};
 
 use crate::{
     buffer::{BufferPool, Space},
-    error::Result,
+    error::{Error, LockError, Result},
     ids::{Lsn, SpaceId, TrxId, UndoPos},
     log::{GroupWriter, Record},
     sync::{
         Arc, Bug, Event, Rank, RwLock,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
         planted,
     },
     system::SystemTree,
@@ -92,6 +95,9 @@ use crate::{
 
 /// How long a call waits for a lock unless it is told otherwise.
 pub const LOCK_WAIT: Duration = Duration::from_secs(50);
+
+/// What a statement that may wait is left for each further table, however late it is.
+const LEAST_WAIT: Duration = Duration::from_millis(1);
 
 /// What is kept of a checkpoint's group, in bytes, for transactions that begin meanwhile.
 const NOTES_KEPT: usize = 1024;
@@ -114,6 +120,8 @@ pub struct Transactions {
     row_locks: Locks,
     /// How long a call waits for a lock, in microseconds.
     lock_wait: AtomicU64,
+    /// Nobody waits for a lock any more.
+    waits_are_over: AtomicBool,
     /// For the trees that rollback and purge look into: they have no hash index.
     no_hash: Arc<HashBudget>,
     /// Transactions that wait for the word of an outer coordinator.
@@ -190,6 +198,7 @@ impl Transactions {
             locks: lock::RowLocks::new(env.clone()),
             row_locks: Locks::new(env),
             lock_wait: AtomicU64::new(LOCK_WAIT.as_micros() as u64),
+            waits_are_over: AtomicBool::new(false),
             no_hash: Arc::new(HashBudget::new(0)),
             prepared: prepared::Prepared::default(),
             rollbacks: rollbacks::Rollbacks::new(),
@@ -285,11 +294,34 @@ impl Transactions {
         // It is no transaction, and has no changes; the number is a name for lists and errors.
         let locker = self.row_locks.locker(self.active.number(&self.ids)?);
         let lock = StatementLock { locks: &self.row_locks, locker };
-        let patience = Patience::of(self.lock_wait());
+        let (began, most) = (self.now(), self.lock_wait());
         for space in spaces {
-            self.row_locks.acquire(&lock.locker, Wanted::Table(space, mode), patience)?;
+            // The time is that of the statement, not of each of its tables.
+            let left = most.saturating_sub(self.now().saturating_sub(began)).max(most.min(LEAST_WAIT));
+            self.acquire(&lock.locker, Wanted::Table(space, mode), Patience::of(left))?;
         }
         Ok(lock)
+    }
+
+    /// Takes a lock, or waits for it: as [`Locks::acquire`].
+    ///
+    /// # Errors
+    /// What [`Locks::acquire`] says; why the database has stopped, if it has, or is being closed.
+    pub fn acquire(&self, me: &Arc<Locker>, wanted: Wanted, patience: Patience) -> Result<()> {
+        match self.row_locks.acquire(me, wanted, patience) {
+            Err(LockError::Interrupted) if self.waits_are_over.load(SeqCst) => {
+                self.ground.pool.ground().health.check()?;
+                Err(Error::Closed)
+            }
+            taken => Ok(taken?),
+        }
+    }
+
+    /// The database has stopped, or is being closed: nobody waits for a lock any more, and who does is told why.
+    pub fn end_lock_waits(&self) {
+        if !self.waits_are_over.swap(true, SeqCst) {
+            self.row_locks.stop();
+        }
     }
 
     /// Ends the wait of a transaction for a lock, or its next one if it does not wait; of a statement only the wait

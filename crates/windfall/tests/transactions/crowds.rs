@@ -1,14 +1,22 @@
 //! Many at the same time.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering::SeqCst},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
     thread,
     time::Duration,
 };
 
-use windfall::{Database, Error, Isolation, Table, TableOptions, TransactionOptions, error::LockError};
+use windfall::{
+    Database, Error, Isolation, Table, TableOptions, TransactionOptions,
+    disk::simulated::{Fault, SimulatedDisk},
+    env::RealEnv,
+    error::LockError,
+};
 
-use super::{begin, database};
+use super::{begin, database, options, table};
 
 const ACCOUNTS: u64 = 12;
 
@@ -208,4 +216,45 @@ fn a_call_from_within_a_source_waits_for_no_lock() {
     table.put_stream(b"long", 50_000, &mut Source(&db, &other)).unwrap();
     holder.commit().unwrap();
     assert_eq!(table.get(b"long").unwrap(), Some(vec![1; 50_000]));
+}
+
+/// Whoever waits for a lock, however long he would, is told that nothing comes of it any more.
+#[test]
+fn who_waits_for_a_lock_is_told_when_the_database_is_closed_or_stops() {
+    for stops in [false, true] {
+        let (disk, env) = (SimulatedDisk::new(1), Arc::new(RealEnv::default()));
+        let options = options().lock_wait_timeout(Duration::MAX);
+        let db = Database::open_on(Arc::new(disk.clone()), env, &options, &|_| {}).unwrap();
+        let table = table(&db);
+        table.put(b"a", b"x1").unwrap();
+        let holder = begin(&db, Isolation::RepeatableRead);
+        table.within(&holder).put(b"a", b"x2").unwrap();
+        thread::scope(|scope| {
+            let (db, table) = (&db, &table);
+            let waiting = [
+                scope.spawn(|| table.within(&begin(db, Isolation::RepeatableRead)).put(b"a", b"x3")),
+                scope.spawn(|| table.put(b"a", b"x4")),
+                scope.spawn(|| db.drop_table("t").map(drop)),
+            ];
+            while db.lock_waits().len() < waiting.len() {
+                thread::sleep(Duration::from_millis(2));
+            }
+            if stops {
+                disk.fail_nth(1, Fault::SyncFails, true);
+                assert!(matches!(table.put(b"b", b"y5"), Err(Error::Poisoned(_))));
+            } else {
+                db.clone().close().unwrap();
+            }
+            for waiting in waiting {
+                match waiting.join().unwrap() {
+                    Err(Error::Poisoned(why)) if stops => assert!(why.contains("sync"), "{why}"),
+                    Err(Error::Closed) if !stops => {}
+                    other => panic!("stops: {stops}: {other:?}"),
+                }
+            }
+            // Nor does anybody begin to wait.
+            let late = table.within(&begin(db, Isolation::RepeatableRead)).put(b"a", b"x6");
+            assert!(matches!(late, Err(Error::Poisoned(_) | Error::Closed)), "{late:?}");
+        });
+    }
 }

@@ -1,6 +1,10 @@
 //! Statements beside transactions.
 
-use std::{sync::mpsc::channel, thread, time::Duration};
+use std::{
+    sync::mpsc::channel,
+    thread,
+    time::{Duration, Instant},
+};
 
 use windfall::{Database, Error, IndexOptions, Isolation, Result, TableOptions, error::LockError};
 
@@ -78,6 +82,30 @@ fn a_statement_that_has_waited_long_enough_is_told_for_whom() {
         assert_eq!(rows(&table), pairs([("a", "x1"), ("b", "x2")]), "{name}");
         statement(&db).unwrap();
     }
+}
+
+#[test]
+fn the_time_of_a_statement_is_not_that_of_each_of_its_tables() {
+    let db = database();
+    let names = ["t1", "t2", "t3", "t4"];
+    let holders = names.map(|name| {
+        let trx = begin(&db, Isolation::RepeatableRead);
+        db.create_table(name, TableOptions::default()).unwrap().within(&trx).put(b"a", b"").unwrap();
+        trx
+    });
+    db.set_lock_wait_timeout(Duration::from_millis(600));
+    let began = Instant::now();
+    let dropped = thread::scope(|scope| {
+        let dropping = scope.spawn(|| (db.drop_tables(&names).map(drop), began.elapsed()));
+        // Each of them goes in time for its own table, and all together do not.
+        for holder in holders {
+            thread::sleep(Duration::from_millis(400));
+            holder.commit().unwrap();
+        }
+        dropping.join().unwrap()
+    });
+    assert!(matches!(dropped.0, Err(Error::Lock(LockError::TimedOut { .. }))), "{dropped:?}");
+    assert!(dropped.1 < Duration::from_millis(1_200), "{dropped:?}");
 }
 
 #[test]

@@ -153,7 +153,7 @@ impl Locks {
     /// - [`LockError::Busy`]: it would have to wait, and is not to.
     /// - [`LockError::TimedOut`]: so it is for the time that was given.
     /// - [`LockError::Deadlock`]: the wait was part of a circle. The transaction is to be rolled back.
-    /// - [`LockError::Interrupted`]: [`Locks::interrupt`] was called, during the wait or before it.
+    /// - [`LockError::Interrupted`]: [`Locks::interrupt`] was called, during the wait or before it; or [`Locks::stop`].
     pub fn acquire(&self, me: &Arc<Locker>, wanted: Wanted, patience: Patience) -> Result<(), LockError> {
         let taken = self.step(|table| table.take(me, &wanted));
         if taken.is_ok() || patience == Patience::NoWait {
@@ -228,6 +228,12 @@ impl Locks {
     /// Ends the wait of whoever waits under this number with [`LockError::Interrupted`]. `false` when nobody does.
     pub fn interrupt_wait(&self, trx: TrxId) -> bool {
         self.step(|table| table.interrupt_wait(trx))
+    }
+
+    /// The database has stopped, or is being closed: every wait ends with [`LockError::Interrupted`], and so does who
+    /// would have to wait from now on. It takes the mutex of the lock table.
+    pub fn stop(&self) {
+        self.step(Table::stop_all);
     }
 
     /// Every lock that is held, by tablespace; in each the table, the rows by key, and the ranges by transaction.

@@ -34,6 +34,8 @@ pub struct Table {
     pub(super) last_deadlock: Option<Deadlock>,
     pub(super) metrics: LockMetrics,
     counts: Counts,
+    /// Nobody waits any more.
+    is_stopped: bool,
 }
 
 impl Table {
@@ -69,7 +71,7 @@ impl Table {
     /// Takes what is wanted or begins to wait for it. Says whether it was taken.
     ///
     /// # Errors
-    /// [`LockError::Interrupted`], if that came before.
+    /// [`LockError::Interrupted`], if that came before, or nobody waits any more.
     pub fn take_or_join(
         &mut self,
         me: &Arc<Locker>,
@@ -79,7 +81,7 @@ impl Table {
         if self.take(me, &wanted).is_ok() {
             return Ok(true);
         }
-        if me.take_interrupt() {
+        if self.is_stopped || me.take_interrupt() {
             return Err(LockError::Interrupted);
         }
         self.metrics.waits += 1;
@@ -125,6 +127,15 @@ impl Table {
         self.in_space(wait.wanted.space(), |space, parties| space.leave(trx, &wait, parties));
         self.parties.settle(trx, Err(error));
         true
+    }
+
+    /// Ends all waits, and lets nobody begin another one.
+    pub fn stop_all(&mut self) {
+        self.is_stopped = true;
+        let waiting = self.parties.iter().filter(|(_, party)| party.wait.is_some());
+        for trx in waiting.map(|(trx, _)| trx).collect::<Vec<_>>() {
+            self.stop(trx, LockError::Interrupted);
+        }
     }
 
     /// Makes the lock of a writer explicit, unless it has ended.
