@@ -448,7 +448,7 @@ impl<'e> Trx<'e> {
 
     /// Finds out which secondary entries have to change, and that they may.
     fn plan<'t>(
-        &self,
+        &mut self,
         turn: &mut RowGuard<'e>,
         target: &RowTarget<'t>,
         key: &[u8],
@@ -512,9 +512,10 @@ impl<'e> Trx<'e> {
         Ok(())
     }
 
-    /// Refuses an index key that a live entry of another row has. The turn at the index key is held.
+    /// Refuses an index key that a live entry of another row has. The turn at the index key is held. Where the level
+    /// locks gaps that row stays as it is, as one does that has the row's own key.
     fn check_unique(
-        &self,
+        &mut self,
         target: &RowTarget<'_>,
         secondary: &Secondary<'_>,
         index_key: &[u8],
@@ -539,6 +540,9 @@ impl<'e> Trx<'e> {
                         return Err(Stop::Blocked(Blocked::Writer(writer, name(), RowMode::Exclusive)));
                     }
                     Ok(Some(header)) if !header.is_deleted() => {
+                        if self.rules.gaps {
+                            self.keep(target.clustered, &cursor.key()[prefix.len()..])?;
+                        }
                         return Err(SchemaError::DuplicateKey(target.owner_of(secondary)).into());
                     }
                     Ok(_) => {}
@@ -547,6 +551,24 @@ impl<'e> Trx<'e> {
             more = cursor.next()?;
         }
         Ok(())
+    }
+
+    /// Locks a row, shared, at which this call has no turn.
+    fn keep(&mut self, tree: &Tree, key: &[u8]) -> Result<(), Stop> {
+        let (locker, floor, row) = (self.locker()?, self.floor(), name_of(tree, key));
+        let wanted = Wanted::Row(row.clone(), RowMode::Shared);
+        match floor.row_locks.acquire(&locker, wanted, Patience::NoWait) {
+            Err(LockError::Busy(_)) => return Err(Stop::Blocked(Blocked::Row(row, RowMode::Shared))),
+            taken => taken?,
+        }
+        // Who is changing it was earlier.
+        match floor.read_settled(self.id(), || tree.get_into(key, &mut Vec::new()))? {
+            Ok(_) => Ok(()),
+            Err(writer) => {
+                floor.row_locks.release_row(&locker, &row);
+                Err(Stop::Blocked(Blocked::Writer(writer, row, RowMode::Shared)))
+            }
+        }
     }
 
     /// Whether nobody else has locked the row, or the index key.

@@ -13,7 +13,7 @@ use windfall::{
     Database, Error, Isolation, Table, TableOptions, TransactionOptions,
     disk::simulated::{Fault, SimulatedDisk},
     env::RealEnv,
-    error::LockError,
+    error::{LockError, SchemaError},
 };
 
 use super::{begin, database, options, table};
@@ -256,5 +256,42 @@ fn who_waits_for_a_lock_is_told_when_the_database_is_closed_or_stops() {
             let late = table.within(&begin(db, Isolation::RepeatableRead)).put(b"a", b"x6");
             assert!(matches!(late, Err(Error::Poisoned(_) | Error::Closed)), "{late:?}");
         });
+    }
+}
+
+/// A call that was refused because of a row has read it: where the level locks gaps, it stays as it was.
+#[test]
+fn a_row_for_which_a_unique_index_has_refused_another_one_stays() {
+    for level in [Isolation::ReadCommitted, Isolation::RepeatableRead, Isolation::Serializable] {
+        let db = database();
+        let table = table(&db);
+        table.put(b"a", b"x1").unwrap();
+        table.put(b"b", b"x2").unwrap();
+        let options = TransactionOptions::default().isolation(level).lock_wait(Duration::ZERO);
+        let (trx, other) = (db.begin(options), db.begin(options));
+        let within = table.within(&trx);
+        let is_refused = |done: windfall::Result<()>| {
+            assert!(matches!(done, Err(Error::Schema(SchemaError::DuplicateKey(_)))), "{done:?}");
+        };
+        is_refused(within.insert(b"c", b"y1"));
+        let stays = level != Isolation::ReadCommitted;
+        let changed = |done: windfall::Result<()>| match done {
+            Ok(()) => assert!(!stays),
+            Err(error) => assert!(stays && matches!(error, Error::Lock(LockError::Busy(_))), "{error}"),
+        };
+        changed(table.within(&other).delete(b"a").map(drop));
+        drop(other);
+        is_refused(within.insert(b"c", b"y1"));
+        changed(table.within(&db.begin(options)).update(b"a", b"x3"));
+        // Who changes it was earlier, and no row is locked that is not in the way.
+        let earlier = db.begin(options);
+        table.within(&earlier).update(b"b", b"z2").unwrap();
+        let busy = within.insert(b"c", b"y2");
+        assert_eq!(matches!(busy, Err(Error::Lock(LockError::Busy(_)))), stays, "{busy:?}");
+        earlier.commit().unwrap();
+        is_refused(within.insert(b"c", b"y2"));
+        trx.commit().unwrap();
+        table.put(b"a", b"w5").unwrap();
+        assert_eq!((db.locks(), db.check().unwrap().findings), (Vec::new(), Vec::<String>::new()));
     }
 }
