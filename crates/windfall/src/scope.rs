@@ -402,20 +402,61 @@ impl Scope {
     }
 
     pub fn atomically<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
-        let start = self.call(|inner| Ok(inner.trx.savepoint()))?;
+        let begin = |inner: &mut Inner| Ok((inner.trx.savepoint(), core::mem::take(&mut inner.savepoints)));
+        let (start, outside) = self.call(begin)?;
+        let mut statement = Statement { scope: self, start, outside, is_over: false };
         let done = run();
         if done.is_ok() {
-            return done;
-        }
-        // If somebody else has a call under way that one comes first.
-        let inner = self.inner.lock();
-        if matches!(inner.phase, Phase::Open) {
-            self.call_on(inner, |inner| {
-                inner.savepoints.retain(|(_, set)| !set.is_behind(&start));
-                self.with_trx(inner, |trx| trx.roll_back_to(&start))
-            })?;
+            statement.keep();
+        } else {
+            statement.take_back()?;
         }
         done
+    }
+}
+
+/// Several calls that are one statement. Where it is not kept it is taken back, also by a panic.
+///
+/// The savepoints that were set before are out of reach meanwhile: it could not come back from there.
+struct Statement<'s> {
+    scope: &'s Scope,
+    start: Savepoint,
+    outside: Vec<(Arc<str>, Savepoint)>,
+    is_over: bool,
+}
+
+impl Statement<'_> {
+    /// What it has done stays, and its savepoints are those of the transaction.
+    fn keep(&mut self) {
+        self.is_over = true;
+        let mut inner = self.scope.inner.lock();
+        if matches!(inner.phase, Phase::Open) {
+            let set = core::mem::replace(&mut inner.savepoints, core::mem::take(&mut self.outside));
+            inner.savepoints.retain(|(name, _)| set.iter().all(|(again, _)| again != name));
+            inner.savepoints.extend(set);
+        }
+    }
+
+    fn take_back(&mut self) -> Result<()> {
+        self.is_over = true;
+        // If somebody else has a call under way that one comes first.
+        let inner = self.scope.inner.lock();
+        if !matches!(inner.phase, Phase::Open) {
+            return Ok(());
+        }
+        self.scope.call_on(inner, |inner| {
+            inner.savepoints = core::mem::take(&mut self.outside);
+            self.scope.with_trx(inner, |trx| trx.roll_back_to(&self.start))
+        })
+    }
+}
+
+impl Drop for Statement<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            // What keeps it from that has ended the transaction, or stopped the database.
+            let _ = self.take_back();
+        }
     }
 }
 

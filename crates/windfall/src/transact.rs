@@ -213,8 +213,9 @@ impl Transaction {
         self.scope.release(name)
     }
 
-    /// Does several calls as one statement: if it fails, what they have done is taken back, and the transaction goes
-    /// on.
+    /// Does several calls as one statement: if it fails or panics, what they have done is taken back, and the
+    /// transaction goes on. Savepoints that were set before are out of reach until it ends; those that it has set stay
+    /// if it does.
     ///
     /// # Errors
     /// Those of `run`.

@@ -95,7 +95,10 @@ pub enum TransactionError {
     #[error("a call of this transaction is under way: it does one at a time, and none from within the other")]
     Busy,
     /// There is no savepoint of this name.
-    #[error("there is no savepoint {0:?}: it was never set, or was released, or rolled back over")]
+    #[error(
+        "there is no savepoint {0:?}: it was never set, or was released, or rolled back over, or the statement that is \
+         under way began after it"
+    )]
     NoSavepoint(Arc<str>),
     /// A read that locks, outside of a transaction.
     #[error("a lock lasts as long as a transaction: begin one, and ask the table `within` it")]

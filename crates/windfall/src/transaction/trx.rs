@@ -121,13 +121,6 @@ pub struct Savepoint {
     records: u64,
 }
 
-impl Savepoint {
-    /// Whether something was done between the other one and this.
-    pub fn is_behind(&self, other: &Self) -> bool {
-        self.records > other.records
-    }
-}
-
 /// What a level of isolation asks of changes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules<'v> {

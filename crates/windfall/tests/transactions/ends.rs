@@ -1,5 +1,7 @@
 //! How transactions end: all of it stays, or nothing.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use windfall::{
     Error, Isolation, TableOptions, TransactionOptions,
     disk::simulated::{SimulatedDisk, Survive},
@@ -126,6 +128,62 @@ fn savepoints_nest_and_move() {
     assert_eq!(temporary.rows().unwrap().map(Result::unwrap).collect::<Vec<_>>(), left);
     drop(session);
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+}
+
+#[test]
+fn a_statement_leaves_savepoints_as_it_found_them_when_it_fails() {
+    let db = database();
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    let trx = begin(&db, Isolation::RepeatableRead);
+    let within = table.within(&trx);
+    let keys = || within.rows().unwrap().map(|row| row.unwrap().0[0]).collect::<Vec<u8>>();
+    let is_none = |done: windfall::Result<()>| {
+        assert!(matches!(done, Err(Error::Transaction(TransactionError::NoSavepoint(_)))), "{done:?}");
+    };
+    within.put(b"1", b"").unwrap();
+    trx.savepoint("before").unwrap();
+    within.put(b"2", b"").unwrap();
+    let failed = trx.atomically(|| {
+        trx.savepoint("early")?;
+        // It could not be taken back from behind its beginning.
+        is_none(trx.rollback_to("before"));
+        is_none(trx.release("before"));
+        within.put(b"3", b"")?;
+        trx.savepoint("before")?;
+        within.put(b"4", b"")?;
+        trx.rollback_to("before")?;
+        assert_eq!(keys(), b"123");
+        within.insert(b"1", b"")
+    });
+    assert!(matches!(failed, Err(Error::Schema(_))));
+    assert_eq!(keys(), b"12");
+    is_none(trx.rollback_to("early"));
+    trx.rollback_to("before").unwrap();
+    assert_eq!(keys(), b"1");
+    // Where it does not fail they are those of the transaction, one in the place of another.
+    trx.savepoint("outer").unwrap();
+    let done = trx.atomically(|| {
+        within.put(b"5", b"")?;
+        trx.atomically(|| trx.savepoint("before"))?;
+        is_none(trx.rollback_to("outer"));
+        within.put(b"6", b"")
+    });
+    done.unwrap();
+    trx.rollback_to("before").unwrap();
+    assert_eq!(keys(), b"15");
+    // A panic takes it back, too.
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        trx.atomically(|| -> windfall::Result<()> {
+            within.put(b"7", b"")?;
+            panic!("on purpose")
+        })
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(keys(), b"15");
+    trx.rollback_to("outer").unwrap();
+    assert_eq!(keys(), b"1");
+    trx.commit().unwrap();
+    assert_eq!(table.rows().unwrap().count(), 1);
 }
 
 #[test]
