@@ -401,8 +401,9 @@ impl Table {
 
     /// Writes the value of a row to `out`, piece by piece. Gives its length; `None` when there is no such row.
     ///
-    /// It is the value that the row has at the beginning, whatever becomes of the row meanwhile. The table can be
-    /// changed, dropped and truncated between two pieces, also by `out` itself.
+    /// It is the value that the row has at the beginning, whatever becomes of the row meanwhile: at
+    /// [`Isolation::ReadUncommitted`], too, one that is committed, or this transaction's own. The table can be changed,
+    /// dropped and truncated between two pieces, also by `out` itself.
     ///
     /// # Errors
     /// As [`Table::get`]; an `out` that fails; [`Error::TableDropped`] when the table is dropped or truncated

@@ -64,7 +64,7 @@ impl TransactionOptions {
         self
     }
 
-    /// It changes and locks nothing.
+    /// It changes nothing, and locks nothing but what plain reads lock at [`Isolation::Serializable`].
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.read_only = true;

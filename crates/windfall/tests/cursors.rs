@@ -12,7 +12,7 @@ use common::{key, new_database};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use windfall::{
     Cursor, Error, FlushLog, IndexCursor, IndexOptions, Isolation, Options, Result, Seek, TableOptions,
-    TransactionOptions,
+    TransactionOptions, error::Owner,
 };
 
 fn options() -> Options {
@@ -211,6 +211,15 @@ fn a_cursor_ends_with_its_table() -> Result<()> {
     assert!(matches!(cursor.next(), Err(Error::TableDropped(_))));
     assert!(matches!(by_index.prev(), Err(Error::TableDropped(_))));
     assert_eq!((cursor.row(), by_index.row()), (None, None));
+    // One that locks, and has not begun yet, says which table it was, too.
+    let trx = db.begin(TransactionOptions::default());
+    let mut locking = table.within(&trx).range_for_update::<&[u8]>(..)?;
+    db.truncate_table("t")?;
+    match locking.next() {
+        Some(Err(Error::TableDropped(Owner::Table(name)))) => assert_eq!(&*name, "t"),
+        other => panic!("{other:?}"),
+    }
+    drop(trx);
     // The handle follows the table; a cursor of before does not.
     assert!(matches!(cursor.seek(Seek::First), Err(Error::TableDropped(_))));
     assert!(!table.cursor()?.seek(Seek::First)?);

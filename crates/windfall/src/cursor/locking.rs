@@ -49,6 +49,10 @@ impl Cursor {
     pub(crate) fn settle(&mut self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
         self.settled = true;
         self.entries.keep_within(limits(lower, upper));
+        self.look_or_lock(lower, upper).map_err(|error| error.of(|_| self.owner.clone()))
+    }
+
+    fn look_or_lock(&mut self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
         match self.reader.clone() {
             Reader::Session => Ok(()),
             Reader::Alone => {

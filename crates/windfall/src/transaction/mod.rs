@@ -285,7 +285,7 @@ impl Transactions {
     /// them.
     ///
     /// # Errors
-    /// [`LockError`](crate::error::LockError).
+    /// [`LockError`]; why the database has stopped, or that it is closed.
     pub fn lock_tables(
         &self,
         spaces: impl IntoIterator<Item = SpaceId>,
