@@ -21,8 +21,8 @@ use shuttle::{
 
 use super::{current, point, still};
 
-/// A timed wait of this length does not end by itself.
-const FOREVER: Duration = Duration::from_hours(1);
+/// A timed wait of this length does not end by itself: an hour is one, also when a part of it has passed.
+const FOREVER: Duration = Duration::from_mins(30);
 /// How many turns a shorter one lasts at most.
 const TURNS: usize = 4;
 
