@@ -18,12 +18,12 @@ mod locking;
 use crate::{
     catalog::Table,
     engine::Engine,
-    error::{CorruptError, Owner, Result, TransactionError},
+    error::{CorruptError, Owner, Result},
     ids::{SpaceId, TrxId},
-    scope::Scope,
+    scope::{RowLock, Scope},
     store::Tree,
     sync::Arc,
-    transaction::{ReadView, Sight, Transactions, locks::RowMode, read, secondary},
+    transaction::{ReadView, Sight, Transactions, read, secondary},
     tree,
 };
 
@@ -91,7 +91,7 @@ pub(crate) enum Reader {
     /// A call outside of transactions.
     Alone,
     /// A transaction, whose reads may lock.
-    Within(Arc<Scope>, Option<RowMode>),
+    Within(Arc<Scope>, Option<RowLock>),
 }
 
 /// A position among all entries of the tree, rows or not.
@@ -142,7 +142,6 @@ impl Cursor {
         reader: Reader,
     ) -> Self {
         let entries = tree::Cursor::new(tree.clone());
-        let (view, settled, range_locked, at, long) = (None, false, false, At::Nothing, Vec::new());
         Self {
             engine,
             table,
@@ -150,12 +149,12 @@ impl Cursor {
             tree,
             owner,
             reader,
-            view,
-            settled,
-            range_locked,
+            view: None,
+            settled: false,
+            range_locked: false,
             beyond: None,
-            at,
-            long,
+            at: At::Nothing,
+            long: Vec::new(),
         }
     }
 
@@ -164,7 +163,7 @@ impl Cursor {
         let (engine, table, tree) = (self.engine.clone(), self.table.clone(), self.tree.clone());
         let mut new = Self::new(engine, table, tree, self.owner.clone(), self.reader.clone());
         new.entries.keep_within(self.entries.limits().clone());
-        let (settled, range_locked) = (self.settled, self.range_locked);
+        let Self { settled, range_locked, .. } = *self;
         Self { view: self.view.clone(), settled, range_locked, ..new }
     }
 
@@ -227,8 +226,8 @@ impl Cursor {
             return self.find_seen(to, TrxId::NONE, wanted);
         };
         scope.call(|inner| {
-            if let Some(mode) = lock.or(scope.lock_of_reads()) {
-                let found = self.find_locked(&scope, inner, mode, to, wanted)?;
+            if let Some(lock) = lock.or_else(|| scope.lock_of_reads().map(RowLock::from)) {
+                let found = self.find_locked(&scope, inner, lock, to, wanted)?;
                 // What is not there any more may have changed since.
                 return scope.check_strict(inner).map(|()| found);
             }
@@ -249,7 +248,7 @@ impl Cursor {
             Move::Prev => false,
         };
         match &self.reader {
-            Reader::Within(scope, lock) if lock.or(scope.lock_of_reads()).is_none() => {
+            Reader::Within(scope, lock) if lock.is_none() && scope.lock_of_reads().is_none() => {
                 scope.call(|_| Ok(()))?;
             }
             Reader::Alone => {}
@@ -281,9 +280,7 @@ impl Cursor {
         let call = self.table.enter()?;
         self.tree.space().check_live()?;
         let sight = self.view.as_ref().map_or(Sight::Newest, |view| Sight::View(view, own));
-        if !sight.sees(self.tree.space().born()) {
-            return Err(TransactionError::TableChanged(self.owner.clone()).into());
-        }
+        sight.check_known(self.tree.space().born(), || self.owner.clone())?;
         let Self { engine, tree, entries, long, owner, .. } = self;
         let (transactions, space) = (&engine.transactions, tree.space().id());
         let is_index = call.clustered.space().id() != space;

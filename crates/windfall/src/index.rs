@@ -146,14 +146,14 @@ impl Iterator for IndexRange {
 
     fn next(&mut self) -> Option<Self::Item> {
         let Self { entries, index } = self;
-        entries.next_ref().and_then(|row| row.map(|row| index.row(row)).transpose()).transpose()
+        entries.next_ref().transpose().map(|row| index.row(row?))
     }
 }
 
 impl DoubleEndedIterator for IndexRange {
     fn next_back(&mut self) -> Option<Self::Item> {
         let Self { entries, index } = self;
-        entries.next_back_ref().and_then(|row| row.map(|row| index.row(row)).transpose()).transpose()
+        entries.next_back_ref().transpose().map(|row| index.row(row?))
     }
 }
 

@@ -25,6 +25,7 @@ pub mod fuzz;
 pub mod health;
 pub mod ids;
 pub mod index;
+pub mod keys;
 mod load;
 pub mod log;
 pub mod metrics;
@@ -58,7 +59,7 @@ pub use options::Options;
 pub use range::Range;
 pub use session::{Scratch, Session};
 pub use table::Table;
-pub use transact::{Isolation, Transaction, TransactionOptions};
+pub use transact::{IfLocked, Isolation, Transaction, TransactionOptions};
 pub use transaction::AtUndoLimit;
 
 /// The examples of README.md.

@@ -26,9 +26,9 @@ use crate::{
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
         is_inside,
     },
-    transact::{Isolation, TransactionOptions},
+    transact::{IfLocked, Isolation, TransactionOptions},
     transaction::{
-        ReadView, Rules, Savepoint, Stop, Suspended, Trx,
+        ReadView, Rules, Savepoint, Sight, Stop, Suspended, Trx,
         locks::{Patience, RowMode, TableMode, Wanted},
         prepared::Prepared,
     },
@@ -55,6 +55,34 @@ enum Phase {
     Left,
     Committed,
     RolledBack(Arc<str>),
+}
+
+/// How a read locks its rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RowLock {
+    pub mode: RowMode,
+    pub if_locked: IfLocked,
+}
+
+impl From<RowMode> for RowLock {
+    fn from(mode: RowMode) -> Self {
+        Self { mode, if_locked: IfLocked::Wait }
+    }
+}
+
+impl RowLock {
+    /// How long it waits for a row.
+    pub fn patience(self, scope: &Scope) -> Patience {
+        if self.if_locked == IfLocked::Wait { scope.patience() } else { Patience::NoWait }
+    }
+
+    /// Whether there is a row, after an attempt to read it so: what is passed over is none.
+    pub fn pass_over(self, read: Result<bool, Stop>) -> Result<bool, Stop> {
+        match read {
+            Err(Stop::Blocked(_)) if self.if_locked == IfLocked::Skip => Ok(false),
+            read => read,
+        }
+    }
 }
 
 /// What a call works on.
@@ -173,7 +201,7 @@ impl Scope {
     }
 
     /// How long a call waits for a lock.
-    fn patience(&self) -> Patience {
+    pub fn patience(&self) -> Patience {
         Patience::of(self.options.lock_wait.unwrap_or_else(|| self.engine.lock_wait()))
     }
 
@@ -208,8 +236,8 @@ impl Scope {
         owner: impl FnOnce() -> Owner,
     ) -> Result<()> {
         match self.strict_view(inner) {
-            Some(view) if !view.sees(born()?) => Err(TransactionError::TableChanged(owner()).into()),
-            _ => Ok(()),
+            Some(view) => Sight::View(view, TrxId::NONE).check_known(born()?, owner),
+            None => Ok(()),
         }
     }
 
@@ -239,9 +267,9 @@ impl Scope {
     pub fn locked<T>(
         &self,
         inner: &mut Inner,
+        patience: Patience,
         mut attempt: impl FnMut(&mut Trx<'_>) -> Result<T, Stop>,
     ) -> Result<T> {
-        let patience = self.patience();
         self.with_trx(inner, |trx| {
             let start = trx.savepoint();
             loop {

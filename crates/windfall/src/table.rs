@@ -19,11 +19,10 @@ use crate::{
     ids::{Lsn, SpaceId, TrxId},
     index::Index,
     range::{Bounds, Range},
-    scope::{Inner, Scope},
+    scope::{Inner, RowLock, Scope},
     session::SessionUndo,
-    store::Tree,
     sync::Arc,
-    transact::{Isolation, Transaction},
+    transact::{IfLocked, Isolation, Transaction},
     transaction::{
         Edit, Mode, ReadView, RowTarget, Secondary, Sight, Stop, Trx, Value, Watch,
         locks::{Patience, RowMode, TableMode},
@@ -40,11 +39,13 @@ pub struct Table {
     undo: Option<Arc<SessionUndo>>,
     /// The transaction that its calls belong to.
     scope: Option<Arc<Scope>>,
+    /// What its locking reads do about rows that others have locked.
+    if_locked: IfLocked,
 }
 
 impl Table {
     pub(crate) fn new(engine: Arc<Engine>, name: &str, table: Arc<catalog::Table>) -> Self {
-        Self { engine, name: name.into(), inner: table, undo: None, scope: None }
+        Self { engine, name: name.into(), inner: table, undo: None, scope: None, if_locked: IfLocked::Wait }
     }
 
     pub(crate) fn temporary(
@@ -53,7 +54,7 @@ impl Table {
         table: Arc<catalog::Table>,
         undo: Arc<SessionUndo>,
     ) -> Self {
-        Self { engine, name: name.into(), inner: table, undo: Some(undo), scope: None }
+        Self { undo: Some(undo), ..Self::new(engine, name, table) }
     }
 
     /// The name that the table had when this handle was made.
@@ -160,7 +161,8 @@ impl Table {
             if let Some(undo) = &self.undo {
                 inner.uses(undo);
             }
-            self.locked(scope, inner, TableMode::IntentionExclusive, |trx, space| {
+            let patience = scope.patience();
+            self.locked(scope, inner, TableMode::IntentionExclusive, patience, |trx, space| {
                 let change = |target: &RowTarget<'_>| {
                     if target.clustered.space().id() == space {
                         trx.change(target, key, edit, false).map(|end| Some(end.is_some()))
@@ -180,6 +182,7 @@ impl Table {
         scope: &Scope,
         inner: &mut Inner,
         mode: TableMode,
+        patience: Patience,
         mut run: impl FnMut(&mut Trx<'_>, SpaceId) -> Result<Option<T>, Stop>,
     ) -> Result<T> {
         loop {
@@ -190,29 +193,30 @@ impl Table {
                 let born = || Ok(self.inner.enter()?.clustered.space().born());
                 scope.check_known(inner, born, || Owner::Table(self.name.clone()))?;
             }
-            if let Some(done) = scope.locked(inner, |trx| run(trx, space))? {
+            if let Some(done) = scope.locked(inner, patience, |trx| run(trx, space))? {
                 return Ok(done);
             }
         }
     }
 
-    /// Reads a row in a transaction, and locks it.
+    /// Reads a row in a transaction, and locks it. `false` also for one that is passed over.
     fn get_locked(
         &self,
         scope: &Scope,
         inner: &mut Inner,
         key: &[u8],
-        mode: RowMode,
+        lock: RowLock,
         whole: bool,
         value: &mut Vec<u8>,
     ) -> Result<bool> {
-        self.locked(scope, inner, intention(mode), |trx, space| {
+        let mode = lock.mode;
+        self.locked(scope, inner, intention(mode), lock.patience(scope), |trx, space| {
             let call = self.inner.enter()?;
             if call.clustered.space().id() != space {
                 return Ok(None);
             }
             let owner = || Owner::Table(self.name.clone());
-            trx.read_locked(&call.clustered, key, mode, whole, value, owner).map(Some)
+            lock.pass_over(trx.read_locked(&call.clustered, key, mode, whole, value, owner)).map(Some)
         })
     }
 
@@ -244,7 +248,7 @@ impl Table {
         let sight = match scope.options.isolation {
             _ if self.undo.is_some() => Sight::Newest,
             Isolation::Serializable => {
-                return self.get_locked(scope, inner, key, RowMode::Shared, whole, value);
+                return self.get_locked(scope, inner, key, RowMode::Shared.into(), whole, value);
             }
             Isolation::ReadUncommitted => Sight::Newest,
             Isolation::ReadCommitted => {
@@ -254,17 +258,8 @@ impl Table {
             Isolation::RepeatableRead | Isolation::Snapshot => Sight::View(scope.view(inner), own),
         };
         let call = self.inner.enter()?;
-        self.check_known(&call.clustered, sight)?;
+        sight.check_known(call.clustered.space().born(), || Owner::Table(self.name.clone()))?;
         transactions.get_in(&call.clustered, key, sight, whole, value)
-    }
-
-    /// Refuses a table that was made, or emptied, when the view was there already.
-    fn check_known(&self, tree: &Tree, sight: Sight<'_>) -> Result<()> {
-        if sight.sees(tree.space().born()) {
-            Ok(())
-        } else {
-            Err(TransactionError::TableChanged(Owner::Table(self.name.clone())).into())
-        }
     }
 
     /// The same table for the calls of a transaction: what is done by this handle is done in it, and what is read is
@@ -272,6 +267,13 @@ impl Table {
     #[must_use]
     pub fn within(&self, transaction: &Transaction) -> Self {
         Self { scope: Some(transaction.scope.clone()), ..self.clone() }
+    }
+
+    /// The same table, whose reads that lock do this about rows that others have locked. Locks on the table itself are
+    /// waited for as ever, and so is what a change meets.
+    #[must_use]
+    pub fn if_locked(&self, then: IfLocked) -> Self {
+        Self { if_locked: then, ..self.clone() }
     }
 
     /// The transaction that its calls belong to, if any.
@@ -312,7 +314,8 @@ impl Table {
         self.engine.check_open()?;
         let scope = self.holder()?;
         let mut value = Vec::new();
-        let found = scope.call(|inner| self.get_locked(scope, inner, key, mode, true, &mut value));
+        let lock = RowLock { mode, if_locked: self.if_locked };
+        let found = scope.call(|inner| self.get_locked(scope, inner, key, lock, true, &mut value));
         Ok(found.map_err(|error| self.told(error))?.then_some(value))
     }
 
@@ -415,7 +418,7 @@ impl Table {
             // What `out` does is no call of this transaction: what it has written might be taken back.
             Some(scope) => scope.call(|inner| {
                 if scope.lock_of_reads().is_some() && self.undo.is_none() {
-                    self.get_locked(scope, inner, key, RowMode::Shared, false, &mut Vec::new())?;
+                    self.get_locked(scope, inner, key, RowMode::Shared.into(), false, &mut Vec::new())?;
                 }
                 let view = scope.view_of_read(inner);
                 self.stream_out(key, view, inner.own(), out)
@@ -433,7 +436,7 @@ impl Table {
         let opened = {
             let call = self.enter()?;
             let sight = if self.undo.is_some() { Sight::Newest } else { Sight::View(&view, own) };
-            self.check_known(&call.clustered, sight)?;
+            sight.check_known(call.clustered.space().born(), || Owner::Table(self.name.clone()))?;
             let opened = self.engine.transactions.open_value(&call.clustered, key, sight);
             opened.map_err(|error| self.told(error))?
         };
@@ -538,7 +541,8 @@ impl Table {
     /// Who reads by it and locks.
     pub(crate) fn locking_reader(&self, mode: RowMode) -> Result<Reader> {
         let scope = self.holder()?;
-        Ok(if self.undo.is_some() { Reader::Session } else { Reader::Within(scope.clone(), Some(mode)) })
+        let lock = RowLock { mode, if_locked: self.if_locked };
+        Ok(if self.undo.is_some() { Reader::Session } else { Reader::Within(scope.clone(), Some(lock)) })
     }
 
     /// A secondary index.

@@ -47,6 +47,20 @@ impl Isolation {
     ];
 }
 
+/// What a read that locks does about a row that another transaction has locked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum IfLocked {
+    /// It waits, as long as the transaction waits for locks.
+    #[default]
+    Wait,
+    /// It is refused at once ([`LockError::Busy`](crate::error::LockError::Busy)): `NOWAIT` of SQL.
+    Refuse,
+    /// It passes the row over, as if it were not there: `SKIP LOCKED` of SQL. So many who take from one queue do not
+    /// wait for each other.
+    Skip,
+}
+
 /// How a transaction begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransactionOptions {

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use windfall::Isolation;
+use windfall::{IfLocked, Isolation};
 
 use super::words::{Word, words};
 use crate::output;
@@ -86,9 +86,9 @@ pub struct Begin {
 
 /// How rows are locked that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowLock {
-    Share,
-    Update,
+pub struct RowLock {
+    pub for_update: bool,
+    pub if_locked: IfLocked,
 }
 
 /// Which rows are read.
@@ -157,13 +157,13 @@ pub const FORMS: &[Form] = &[
         "XID",
         "leaves the transaction to be committed or rolled back by this name, also after a crash",
     ),
-    form("get", "TABLE KEY [for share | for update]", "reads a row"),
+    form("get", "TABLE KEY [for share | for update [nowait | skip locked]]", "reads a row"),
     form("put", "TABLE KEY FIELD...", "writes a row, in the place of the one with this key"),
     form("insert", "TABLE KEY FIELD...", "writes a new row"),
     form("delete", "TABLE KEY", "deletes a row"),
     form(
         "scan",
-        "TABLE [from KEY] [to KEY] [limit N] [reverse] [for share | for update]",
+        "TABLE [from KEY] [to KEY] [limit N] [reverse] [for share | for update [nowait | skip locked]]",
         "reads rows in the order of their keys; the key of `to` is not among them",
     ),
     form("create", "TABLE COLUMN,...", "makes a table; the first column is the key"),
@@ -348,11 +348,18 @@ impl<'a> Rest<'a> {
     }
 
     fn lock(&mut self) -> Option<RowLock> {
-        if self.takes("for share") {
-            Some(RowLock::Share)
-        } else {
-            self.takes("for update").then_some(RowLock::Update)
+        let for_update = self.takes("for update");
+        if !for_update && !self.takes("for share") {
+            return None;
         }
+        let if_locked = if self.takes("nowait") {
+            IfLocked::Refuse
+        } else if self.takes("skip locked") {
+            IfLocked::Skip
+        } else {
+            IfLocked::Wait
+        };
+        Some(RowLock { for_update, if_locked })
     }
 
     fn begin(&mut self) -> Result<Begin, String> {
@@ -515,8 +522,11 @@ mod tests {
         let (table, key) = ("t".to_owned(), b"k".to_vec());
         let get = |lock| Work::Get { table: table.clone(), key: key.clone(), lock };
         assert_eq!(work("get t k"), get(None));
-        assert_eq!(work("get t k for share"), get(Some(RowLock::Share)));
-        assert_eq!(work("get 't' \"k\" FOR update"), get(Some(RowLock::Update)));
+        let lock = |for_update, if_locked| get(Some(RowLock { for_update, if_locked }));
+        assert_eq!(work("get t k for share"), lock(false, IfLocked::Wait));
+        assert_eq!(work("get 't' \"k\" FOR update"), lock(true, IfLocked::Wait));
+        assert_eq!(work("get t k for update nowait"), lock(true, IfLocked::Refuse));
+        assert_eq!(work("get t k for share skip locked"), lock(false, IfLocked::Skip));
         let write = |fields: &[&[u8]], replace| Work::Write {
             table: table.clone(),
             key: key.clone(),
@@ -534,7 +544,7 @@ mod tests {
                 to: Some(b"z".to_vec()),
                 limit: Some(3),
                 reverse: true,
-                lock: Some(RowLock::Update),
+                lock: Some(RowLock { for_update: true, if_locked: IfLocked::Wait }),
             })
         );
         assert_eq!(work("scan t"), Work::Scan(Scan { table, ..Scan::default() }));
@@ -575,7 +585,10 @@ mod tests {
         for (line, what) in [
             ("select 1", "no statement select"),
             ("'get' t k", "no statement get"),
-            ("get", "the table is missing: the form is `get TABLE KEY [for share | for update]`"),
+            (
+                "get",
+                "the table is missing: the form is `get TABLE KEY [for share | for update [nowait | skip locked]]`",
+            ),
             ("get t", "the key is missing"),
             ("get t k for", "for is one word too many"),
             ("get t k 'for' update", "for is one word too many"),

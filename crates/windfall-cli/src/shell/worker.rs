@@ -15,7 +15,7 @@ use std::{
 
 use serde_json::json;
 use windfall::{
-    Isolation, Range, Transaction, TransactionOptions,
+    IfLocked, Isolation, Range, Transaction, TransactionOptions,
     error::{Error, TransactionError},
     ids::TrxId,
 };
@@ -236,15 +236,16 @@ impl Worker {
         }
         let table = self.db.table(name)?;
         let columns = Columns::from_metadata(&table.metadata());
-        run(open.as_ref().map_or_else(|| table.clone(), |trx| table.within(trx)), columns)
+        let table = open.as_ref().map_or_else(|| table.clone(), |trx| table.within(trx));
+        run(table.if_locked(lock.map_or(IfLocked::Wait, |lock| lock.if_locked)), columns)
     }
 
     fn get(&self, table: &str, key: Vec<u8>, lock: Option<RowLock>) -> Result<Answer> {
         self.table(table, lock, |table, columns| {
             let value = match lock {
                 None => table.get(&key),
-                Some(RowLock::Share) => table.get_for_share(&key),
-                Some(RowLock::Update) => table.get_for_update(&key),
+                Some(RowLock { for_update: false, .. }) => table.get_for_share(&key),
+                Some(_) => table.get_for_update(&key),
             }?;
             Ok(Answer::Rows { columns, rows: value.map(|value| (key, value)).into_iter().collect() })
         })
@@ -271,8 +272,8 @@ impl Worker {
             }
             let mut range = match scan.lock {
                 None => table.range(bounds),
-                Some(RowLock::Share) => table.range_for_share(bounds),
-                Some(RowLock::Update) => table.range_for_update(bounds),
+                Some(RowLock { for_update: false, .. }) => table.range_for_share(bounds),
+                Some(_) => table.range_for_update(bounds),
             }?;
             let step = if scan.reverse { Range::next_back } else { Range::next };
             let (mut rows, mut length) = (Vec::new(), 0);

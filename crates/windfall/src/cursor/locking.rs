@@ -15,9 +15,10 @@ use core::ops::Bound;
 use super::{At, Cursor, Move, Reader, Seek, split};
 use crate::{
     error::Result,
-    scope::{Inner, Scope},
+    keys::KeyRange,
+    scope::{Inner, RowLock, Scope},
+    store::Tree,
     transaction::locks::{RowMode, TableMode},
-    tree::{Limits, successor},
 };
 
 /// The lock on a table that goes before locks on its rows.
@@ -28,27 +29,11 @@ pub(crate) fn intention(mode: RowMode) -> TableMode {
     }
 }
 
-/// The limits of a range: of whole keys, between which there is nothing.
-fn limits(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Limits {
-    Limits {
-        from: match lower {
-            Bound::Included(key) => key.to_vec(),
-            Bound::Excluded(key) => successor(key),
-            Bound::Unbounded => Vec::new(),
-        },
-        until: match upper {
-            Bound::Included(key) => Some(successor(key)),
-            Bound::Excluded(key) => Some(key.to_vec()),
-            Bound::Unbounded => None,
-        },
-    }
-}
-
 impl Cursor {
     /// From now on it moves in this range alone, sees what it sees now, and keeps others from adding to it if it locks.
     pub(crate) fn settle(&mut self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
         self.settled = true;
-        self.entries.keep_within(limits(lower, upper));
+        self.entries.keep_within(KeyRange::new(lower, upper));
         self.look_or_lock(lower, upper).map_err(|error| error.of(|_| self.owner.clone()))
     }
 
@@ -59,17 +44,20 @@ impl Cursor {
                 self.take_view(self.engine.transactions.view().into());
                 Ok(())
             }
-            Reader::Within(scope, lock) => scope.call(|inner| match lock.or(scope.lock_of_reads()) {
-                None => {
-                    if let Some(view) = scope.view_of_plain_read(inner) {
-                        self.take_view(view);
+            Reader::Within(scope, lock) => scope.call(|inner| {
+                let mode = lock.map(|lock| lock.mode).or(scope.lock_of_reads());
+                match mode {
+                    None => {
+                        if let Some(view) = scope.view_of_plain_read(inner) {
+                            self.take_view(view);
+                        }
+                        Ok(())
                     }
-                    Ok(())
-                }
-                Some(mode) => {
-                    self.intend(&scope, inner, mode)?;
-                    self.range_locked = true;
-                    scope.lock_range(inner, &self.tree, lower, upper)
+                    Some(mode) => {
+                        self.intend(&scope, inner, mode)?;
+                        self.range_locked = true;
+                        scope.lock_range(inner, &self.tree, lower, upper)
+                    }
                 }
             }),
         }
@@ -88,26 +76,28 @@ impl Cursor {
         &mut self,
         scope: &Scope,
         inner: &mut Inner,
-        mode: RowMode,
+        lock: RowLock,
         to: Move<'_>,
         wanted: &dyn Fn(&[u8]) -> bool,
     ) -> Result<bool> {
+        let mode = lock.mode;
         self.intend(scope, inner, mode)?;
         let on = to.on();
         let mut found = self.step_locked(scope, inner, to)?;
         while found && wanted(self.entries.key()) {
             let Self { table, tree, entries, long, owner, .. } = self;
-            let is_there = scope.locked(inner, |trx| {
+            let is_there = scope.locked(inner, lock.patience(scope), |trx| {
                 let call = table.enter()?;
                 tree.space().check_live()?;
+                let mut read = |tree: &Tree, key: &[u8]| {
+                    lock.pass_over(trx.read_locked(tree, key, mode, true, long, || owner.clone()))
+                };
                 if call.clustered.space().id() == tree.space().id() {
-                    trx.read_locked(tree, entries.key(), mode, true, long, || owner.clone())
+                    read(tree, entries.key())
                 } else {
                     let space = tree.space().id();
                     let (index_key, key) = split(entries.key(), space, || owner.clone())?;
-                    let is_there =
-                        trx.read_locked(&call.clustered, key, mode, true, long, || owner.clone())?;
-                    Ok(is_there && call.is_indexed(space, &index_key, long))
+                    Ok(read(&call.clustered, key)? && call.is_indexed(space, &index_key, long))
                 }
             })?;
             if is_there {

@@ -13,7 +13,7 @@
 //!
 //! A call from within the source of a value is inside another call: it is refused in place of waiting.
 //!
-//! **May touch.** `ids`, `error`, the rest of this floor.
+//! **May touch.** `ids`, `error`, `store`, the rest of this floor.
 
 use super::{
     Transactions,
@@ -24,6 +24,7 @@ use crate::{
     error::{Error, Result, UsageError},
     ids::TrxId,
     page::EntryHeader,
+    store::Tree,
     sync::is_inside,
 };
 
@@ -38,6 +39,11 @@ pub enum Blocked {
     Range(RowName),
     /// Undo takes as much as it may.
     Undo,
+}
+
+/// By what name others ask for a row, or for a key of an index.
+pub(super) fn name_of(tree: &Tree, key: &[u8]) -> RowName {
+    RowName { space: tree.space().id(), key: key.into() }
 }
 
 /// Why a call ends before it has done what it was to do.

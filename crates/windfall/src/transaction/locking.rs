@@ -13,8 +13,8 @@
 use core::ops::Bound;
 
 use super::{
-    conflict::{Blocked, Stop},
-    locks::{Patience, RowMode, RowName, Wanted},
+    conflict::{Blocked, Stop, name_of},
+    locks::{Patience, RowMode, Wanted},
     read,
     trx::Trx,
 };
@@ -39,32 +39,42 @@ impl Trx<'_> {
         out: &mut Vec<u8>,
         owner: impl FnOnce() -> Owner,
     ) -> Result<bool, Stop> {
-        let (floor, space) = (self.floor(), tree.space().id());
-        let name = || RowName { space, key: key.into() };
-        let _turn = floor.locks.lock_in_call(floor.locks.name(space, key))?;
+        let floor = self.floor();
+        let _turn = floor.locks.lock_in_call(floor.locks.name(tree.space().id(), key))?;
         let header = match floor.read_settled(self.id(), || tree.get_into(key, out))? {
             Ok(header) => header,
-            Err(writer) => return Err(Stop::Blocked(Blocked::Writer(writer, name(), mode))),
+            Err(writer) => return Err(Stop::Blocked(Blocked::Writer(writer, name_of(tree, key), mode))),
         };
         if let Some(header) = header {
             self.check_unchanged(header, owner)?;
         }
-        let locker = self.locker()?;
         let Some(header) = header.filter(|header| !header.is_deleted()) else {
             if self.rules.gaps {
-                floor.row_locks.lock_range(&locker, space, Bound::Included(key), Bound::Included(key));
+                self.lock_gap(tree, key)?;
             }
             return Ok(false);
         };
         // Its own change has it locked already.
         if header.trx != self.id() {
-            match floor.row_locks.acquire(&locker, Wanted::Row(name(), mode), Patience::NoWait) {
-                Ok(()) => {}
-                Err(LockError::Busy { .. }) => return Err(Stop::Blocked(Blocked::Row(name(), mode))),
-                Err(error) => return Err(error.into()),
-            }
+            self.lock_row(tree, key, mode)?;
         }
         Ok(!whole || read::resolve(tree, key, header, out)?)
+    }
+
+    /// Locks a row, or says that others have.
+    pub(super) fn lock_row(&mut self, tree: &Tree, key: &[u8], mode: RowMode) -> Result<(), Stop> {
+        let (locker, wanted) = (self.locker()?, Wanted::Row(name_of(tree, key), mode));
+        match self.floor().row_locks.acquire(&locker, wanted, Patience::NoWait) {
+            Err(LockError::Busy(_)) => Err(Stop::Blocked(Blocked::Row(name_of(tree, key), mode))),
+            taken => Ok(taken?),
+        }
+    }
+
+    /// Has a key that is missing stay so.
+    pub(super) fn lock_gap(&mut self, tree: &Tree, key: &[u8]) -> Result<()> {
+        let (locker, this) = (self.locker()?, Bound::Included(key));
+        self.floor().row_locks.lock_range(&locker, tree.space().id(), this, this);
+        Ok(())
     }
 
     /// Locks a range of keys against new ones, if the level locks gaps.

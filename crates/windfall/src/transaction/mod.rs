@@ -83,10 +83,7 @@ use crate::{
     log::{GroupWriter, Record},
     sync::{
         Arc, Bug, Event, Rank, RwLock,
-        atomic::{
-            AtomicBool, AtomicU64,
-            Ordering::{Relaxed, SeqCst},
-        },
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
         planted,
     },
     system::SystemTree,
@@ -121,7 +118,6 @@ pub struct Transactions {
     /// How long a call waits for a lock, in microseconds.
     lock_wait: AtomicU64,
     /// Nobody waits for a lock any more.
-    waits_are_over: AtomicBool,
     /// For the trees that rollback and purge look into: they have no hash index.
     no_hash: Arc<HashBudget>,
     /// Transactions that wait for the word of an outer coordinator.
@@ -198,7 +194,6 @@ impl Transactions {
             locks: lock::RowLocks::new(env.clone()),
             row_locks: Locks::new(env),
             lock_wait: AtomicU64::new(LOCK_WAIT.as_micros() as u64),
-            waits_are_over: AtomicBool::new(false),
             no_hash: Arc::new(HashBudget::new(0)),
             prepared: prepared::Prepared::default(),
             rollbacks: rollbacks::Rollbacks::new(),
@@ -309,7 +304,7 @@ impl Transactions {
     /// What [`Locks::acquire`] says; why the database has stopped, if it has, or is being closed.
     pub fn acquire(&self, me: &Arc<Locker>, wanted: Wanted, patience: Patience) -> Result<()> {
         match self.row_locks.acquire(me, wanted, patience) {
-            Err(LockError::Interrupted) if self.waits_are_over.load(SeqCst) => {
+            Err(LockError::Interrupted) if self.row_locks.is_stopped() => {
                 self.ground.pool.ground().health.check()?;
                 Err(Error::Closed)
             }
@@ -319,9 +314,7 @@ impl Transactions {
 
     /// The database has stopped, or is being closed: nobody waits for a lock any more, and who does is told why.
     pub fn end_lock_waits(&self) {
-        if !self.waits_are_over.swap(true, SeqCst) {
-            self.row_locks.stop();
-        }
+        self.row_locks.stop();
     }
 
     /// Ends the wait of a transaction for a lock, or its next one if it does not wait; of a statement only the wait

@@ -18,14 +18,13 @@
 //!
 //! **May touch.** `tree`, `mtr`, `buffer`, `log` and what is below, the rest of this floor.
 
-use core::ops::Bound;
 use std::{borrow::Cow, io::Read};
 
 use super::{
     Transactions,
-    conflict::{Blocked, Stop},
+    conflict::{Blocked, Stop, name_of},
     lock::{LockName, RowGuard},
-    locks::{Patience, RowMode, RowName, Wanted},
+    locks::RowMode,
     read, secondary,
     stream::Stream,
     trx::{Gate, Savepoint, Trx},
@@ -33,7 +32,7 @@ use super::{
 };
 use crate::{
     buffer::Durability,
-    error::{CorruptError, Error, LockError, Owner, Result, SchemaError, UsageError},
+    error::{CorruptError, Error, Owner, Result, SchemaError, UsageError},
     ids::{Lsn, SpaceId, TrxId},
     log::OVERHEAD,
     mtr::Mtr,
@@ -255,10 +254,6 @@ fn blocked_by(writer: TrxId, tree: &Tree, key: &[u8]) -> Stop {
 }
 
 /// The writer's lock of a row, or of an index key, as those who wait for it name it.
-fn name_of(tree: &Tree, key: &[u8]) -> RowName {
-    RowName { space: tree.space().id(), key: key.into() }
-}
-
 impl Transactions {
     /// Takes the turn at a row: one call at a time looks at it and changes it.
     ///
@@ -424,19 +419,10 @@ impl<'e> Trx<'e> {
             return Ok(true);
         }
         if self.rules.gaps {
-            let locker = self.locker()?;
             if live {
-                let row = name_of(target.clustered, key);
-                let wanted = Wanted::Row(row.clone(), RowMode::Shared);
-                match self.floor().row_locks.acquire(&locker, wanted, Patience::NoWait) {
-                    Err(LockError::Busy(_)) => {
-                        return Err(Stop::Blocked(Blocked::Row(row, RowMode::Shared)));
-                    }
-                    taken => taken?,
-                }
+                self.lock_row(target.clustered, key, RowMode::Shared)?;
             } else {
-                let (space, this) = (target.clustered.space().id(), Bound::Included(key));
-                self.floor().row_locks.lock_range(&locker, space, this, this);
+                self.lock_gap(target.clustered, key)?;
             }
         }
         match mode {
@@ -555,17 +541,13 @@ impl<'e> Trx<'e> {
 
     /// Locks a row, shared, at which this call has no turn.
     fn keep(&mut self, tree: &Tree, key: &[u8]) -> Result<(), Stop> {
-        let (locker, floor, row) = (self.locker()?, self.floor(), name_of(tree, key));
-        let wanted = Wanted::Row(row.clone(), RowMode::Shared);
-        match floor.row_locks.acquire(&locker, wanted, Patience::NoWait) {
-            Err(LockError::Busy(_)) => return Err(Stop::Blocked(Blocked::Row(row, RowMode::Shared))),
-            taken => taken?,
-        }
+        self.lock_row(tree, key, RowMode::Shared)?;
         // Who is changing it was earlier.
-        match floor.read_settled(self.id(), || tree.get_into(key, &mut Vec::new()))? {
+        match self.floor().read_settled(self.id(), || tree.get_into(key, &mut Vec::new()))? {
             Ok(_) => Ok(()),
             Err(writer) => {
-                floor.row_locks.release_row(&locker, &row);
+                let (locker, row) = (self.locker()?, name_of(tree, key));
+                self.floor().row_locks.release_row(&locker, &row);
                 Err(Stop::Blocked(Blocked::Writer(writer, row, RowMode::Shared)))
             }
         }

@@ -20,7 +20,7 @@ use super::{
     undo_record::{Body, Done, RowChange, UndoRecord},
 };
 use crate::{
-    error::{CorruptError, Owner, Result},
+    error::{CorruptError, Owner, Result, TransactionError},
     ids::{SpaceId, TrxId},
     page::EntryHeader,
 };
@@ -41,6 +41,14 @@ impl Sight<'_> {
             Self::Newest => true,
             Self::View(view, own) => view.sees(trx) || trx == *own && trx != TrxId::NONE,
         }
+    }
+
+    /// Refuses what was made, or emptied, by a transaction that it does not see.
+    ///
+    /// # Errors
+    /// [`TransactionError::TableChanged`].
+    pub fn check_known(&self, born: TrxId, owner: impl FnOnce() -> Owner) -> Result<()> {
+        if self.sees(born) { Ok(()) } else { Err(TransactionError::TableChanged(owner()).into()) }
     }
 
     /// What a look has come to, if its view was there up to the end of that: [`ReadView::held`].

@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     error::Result,
+    keys::{KeyRange, successor},
     page::{EntryHeader, Node},
 };
 
@@ -67,38 +68,12 @@ struct Batch {
     high: Option<Vec<u8>>,
 }
 
-/// Where a cursor may go: to keys at or above `from` and below `until`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
-    /// The empty key is below every other.
-    pub from: Vec<u8>,
-    /// `None` is above every key.
-    pub until: Option<Vec<u8>>,
-}
-
-impl Limits {
-    /// Whether there is nothing within them from this key on.
-    fn end_at(&self, key: &[u8]) -> bool {
-        self.until.as_deref().is_some_and(|until| until <= key)
-    }
-
-    /// Whether there is nothing within them below this key.
-    fn begin_at(&self, key: Option<&[u8]>) -> bool {
-        key.is_some_and(|key| key <= &self.from[..])
-    }
-}
-
-/// The least key above this one.
-pub fn successor(key: &[u8]) -> Vec<u8> {
-    [key, &[0]].concat()
-}
-
 /// A position in a tree, between calls held by nothing but the keys it has seen. After an error it must be sought anew.
 /// `T` is a reference to the tree, borrowed or counted.
 #[derive(Debug)]
 pub struct Cursor<T> {
     tree: T,
-    limits: Limits,
+    limits: KeyRange,
     batch: Batch,
     /// The current entry of the batch, plus one; 0 is before the first, `entries.len() + 1` behind the last.
     at: usize,
@@ -192,18 +167,18 @@ impl<S: PageStore> Tree<S> {
 impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
     /// A cursor that is nowhere yet.
     pub fn new(tree: T) -> Self {
-        let (limits, batch) = (Limits::default(), Batch::default());
+        let (limits, batch) = (KeyRange::default(), Batch::default());
         Self { tree, limits, batch, at: 0, limit: FIRST_BATCH, sought: false }
     }
 
     /// Keeps it within limits; it is nowhere then.
-    pub fn keep_within(&mut self, limits: Limits) {
+    pub fn keep_within(&mut self, limits: KeyRange) {
         self.limits = limits;
         self.reset();
     }
 
     /// What it is kept within.
-    pub fn limits(&self) -> &Limits {
+    pub fn limits(&self) -> &KeyRange {
         &self.limits
     }
 
@@ -228,12 +203,12 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
         let low = match to {
             Seek::First => Vec::new(),
             Seek::AtLeast(key) => key.to_vec(),
-            Seek::Above(key) => successor(key),
+            Seek::Above(key) => successor(key).into(),
             Seek::Last => return self.down(None),
-            Seek::AtMost(key) => return self.down(Some(successor(key))),
+            Seek::AtMost(key) => return self.down(Some(successor(key).into())),
             Seek::Below(key) => return self.down(Some(key.to_vec())),
         };
-        let low = low.max(self.limits.from.clone());
+        let low = low.max(self.limits.from.to_vec());
         // A batch of nothing, from which it goes either way.
         self.batch.low.clone_from(&low);
         self.batch.high = Some(low);
@@ -255,7 +230,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
         }
         loop {
             // The range behind the last batch begins where that one ended.
-            let Some(high) = self.batch.high.take_if(|high| !self.limits.end_at(high)) else {
+            let Some(high) = self.batch.high.take_if(|high| !self.limits.ends_at(high)) else {
                 self.at = self.batch.entries.len() + 1;
                 return Ok(false);
             };
@@ -285,7 +260,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
             return Ok(true);
         }
         self.at = 0;
-        if self.limits.begin_at(Some(&self.batch.low)) {
+        if self.limits.begins_at(Some(&self.batch.low)) {
             return Ok(false);
         }
         let high = core::mem::take(&mut self.batch.low);
@@ -294,14 +269,14 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
 
     /// Goes to the last entry below a key.
     fn down(&mut self, mut high: Option<Vec<u8>>) -> Result<bool> {
-        if let Some(until) = &self.limits.until
-            && high.as_ref().is_none_or(|high| until < high)
+        if let Some(to) = self.limits.to.as_deref()
+            && high.as_ref().is_none_or(|high| to < &**high)
         {
-            high = Some(until.clone());
+            high = Some(to.to_vec());
         }
-        if self.limits.begin_at(high.as_deref()) {
-            self.batch.low.clone_from(&self.limits.from);
-            self.batch.high = Some(self.limits.from.clone());
+        if self.limits.begins_at(high.as_deref()) {
+            self.batch.low = self.limits.from.to_vec();
+            self.batch.high = Some(self.batch.low.clone());
             return Ok(false);
         }
         loop {
@@ -316,7 +291,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
             if self.at > 0 {
                 return Ok(true);
             }
-            if self.limits.begin_at(Some(&self.batch.low)) {
+            if self.limits.begins_at(Some(&self.batch.low)) {
                 return Ok(false);
             }
             high = Some(core::mem::take(&mut self.batch.low));
@@ -333,9 +308,9 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
             let Some(path) = self.tree.reach(toward, 0, access)? else { return Ok(false) };
             let node = Node::new(path.node.page());
             let is_valid = || path.node.is_valid();
-            let Limits { from, until } = &self.limits;
+            let KeyRange { from, to } = &self.limits;
             let counts = if up {
-                batch.fill_up(node, until.as_deref(), self.limit, is_valid)
+                batch.fill_up(node, to.as_deref(), self.limit, is_valid)
             } else {
                 batch.fill_down(node, from, self.limit, is_valid)
             };

@@ -17,7 +17,7 @@
 //!   Latches are taken parent before child, left before right, the allocation map last. Between the
 //!   mini-transactions of a cascade the tree is whole.
 //!
-//! **May touch.** `ids`, `error`, `page`, `sync`.
+//! **May touch.** `ids`, `keys`, `error`, `page`, `sync`.
 
 mod change;
 mod check;
@@ -38,7 +38,7 @@ mod tests;
 
 pub use change::{Beside, Located};
 pub use check::{TreeReport, Walk};
-pub use cursor::{Cursor, Limits, Seek, successor};
+pub use cursor::{Cursor, Seek};
 pub use load::BulkLoader;
 pub use overflow::{OverflowReader, OverflowRef, OverflowWriter};
 pub use page_set::PageSet;

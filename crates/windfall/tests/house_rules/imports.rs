@@ -9,7 +9,7 @@ use super::source::{Source, Token};
 /// lies below both.
 const FLOORS: &[&[&str]] = &[
     &["fuzz::input"],
-    &["sync", "row"],
+    &["sync", "row", "keys"],
     &["ids"],
     &["error"],
     &["page"],
@@ -40,7 +40,7 @@ const FLOORS: &[&[&str]] = &[
 
 /// Rooms that know less than their floor would allow: the tree is an algorithm over pages, whoever keeps them.
 const NARROW: &[(&str, &[&str])] =
-    &[("tree", &["ids", "error", "page", "sync", "tree::store", "fuzz::input"])];
+    &[("tree", &["ids", "keys", "error", "page", "sync", "tree::store", "fuzz::input"])];
 
 /// A path as it stands in a file, and the line of its last part.
 #[derive(Debug)]

@@ -7,6 +7,7 @@ mod crowds;
 mod ends;
 #[path = "../guard/mod.rs"]
 mod guard;
+mod if_locked;
 mod prepared;
 mod statements;
 mod undo_limit;

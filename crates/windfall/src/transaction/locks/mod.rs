@@ -25,7 +25,7 @@
 //! [`Locks::acquire`] the row, which waits for it; read again. If it is not, `acquire` first, and read again whether it
 //! still is not: who finds a writer then was late, gives the row back ([`Locks::release_row`]) and begins anew.
 //!
-//! **May touch.** `ids`, `error`, `env`, `sync`.
+//! **May touch.** `ids`, `keys`, `error`, `env`, `sync`.
 
 mod deadlock;
 mod locker;
@@ -48,13 +48,13 @@ pub use deadlock::{Blocked, Deadlock};
 pub use locker::Locker;
 pub use metrics::{LockMetrics, WAIT_CLASSES};
 pub use mode::{RowMode, TableMode};
-pub use ranges::KeyRange;
 pub use request::{HeldLock, Lock, Patience, RowName, Waiting, Wanted};
 
 use crate::{
     env::Env,
     error::LockError,
     ids::{SpaceId, TrxId},
+    keys::KeyRange,
     sync::{
         Arc, Bug, Held, Mutex, Rank,
         atomic::{
@@ -184,7 +184,8 @@ impl Locks {
     /// locks on rows. Ranges of one transaction that overlap or touch become one. Whoever reads the leaf afterwards
     /// finds what was inserted before.
     pub fn lock_range(&self, me: &Arc<Locker>, space: SpaceId, lower: Bound<&[u8]>, upper: Bound<&[u8]>) {
-        if let Some(range) = KeyRange::new(lower, upper) {
+        let range = KeyRange::new(lower, upper);
+        if !range.is_empty() {
             self.step(|table| table.lock_range(me, space, range));
         }
     }
@@ -234,6 +235,11 @@ impl Locks {
     /// would have to wait from now on. It takes the mutex of the lock table.
     pub fn stop(&self) {
         self.step(Table::stop_all);
+    }
+
+    /// Whether nobody waits any more.
+    pub fn is_stopped(&self) -> bool {
+        self.table.lock().is_stopped()
     }
 
     /// Every lock that is held, by tablespace; in each the table, the rows by key, and the ranges by transaction.

@@ -3,65 +3,18 @@
 //! **Purpose.** A scan locks the gaps between the rows that it has seen, piece by piece; a lookup that finds nothing
 //! locks one key. Is a key in any of them?
 //!
-//! **Invariants.** A range goes from its first key to the first key that is not in it. Between a key and the same with
-//! a zero byte behind it there is no other key, so every bound is one of these. No two ranges overlap or touch: they
-//! would be one.
+//! **Invariants.** No two ranges overlap or touch: they would be one. None is empty.
 //!
-//! **May touch.** Nothing.
+//! **May touch.** `keys`.
 
-use core::{fmt, ops::Bound};
+use core::ops::Bound;
 use std::collections::BTreeMap;
 
-/// A key, as an end of a range.
-type Key = Box<[u8]>;
-
-/// A range of keys.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyRange {
-    /// The first key.
-    pub from: Key,
-    /// The first key behind it; none if it has no end.
-    pub to: Option<Key>,
-}
-
-/// Behind this key, and before all that come behind it.
-fn after(key: &[u8]) -> Key {
-    let mut after = Vec::with_capacity(key.len() + 1);
-    after.extend_from_slice(key);
-    after.push(0);
-    after.into()
-}
+use crate::keys::{Key, KeyRange};
 
 /// Whether a range that ends here, which is nowhere if there is no end, has something at this key or touches it.
 fn reaches(to: Option<&Key>, key: &[u8]) -> bool {
     to.is_none_or(|to| **to >= *key)
-}
-
-impl KeyRange {
-    /// The keys between these bounds; none if there can be no key between them.
-    pub fn new(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Option<Self> {
-        let from = match lower {
-            Bound::Included(key) => key.into(),
-            Bound::Excluded(key) => after(key),
-            Bound::Unbounded => Key::default(),
-        };
-        let to = match upper {
-            Bound::Included(key) => Some(after(key)),
-            Bound::Excluded(key) => Some(key.into()),
-            Bound::Unbounded => None,
-        };
-        to.as_ref().is_none_or(|to| from < *to).then_some(Self { from, to })
-    }
-}
-
-impl fmt::Display for KeyRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "from \"{}\" ", self.from.escape_ascii())?;
-        match &self.to {
-            Some(to) => write!(f, "to before \"{}\"", to.escape_ascii()),
-            None => f.write_str("on"),
-        }
-    }
 }
 
 fn told((from, to): (&Key, &Option<Key>)) -> KeyRange {
@@ -132,7 +85,8 @@ mod tests {
     use super::*;
 
     fn range(lower: Bound<&str>, upper: Bound<&str>) -> Option<KeyRange> {
-        KeyRange::new(lower.map(str::as_bytes), upper.map(str::as_bytes))
+        Some(KeyRange::new(lower.map(str::as_bytes), upper.map(str::as_bytes)))
+            .filter(|range| !range.is_empty())
     }
 
     #[test]
@@ -205,7 +159,8 @@ mod tests {
                     }
                 };
                 set.extend(keys.iter().filter(inside).cloned());
-                if let Some(range) = KeyRange::new(lower, upper) {
+                let range = KeyRange::new(lower, upper);
+                if !range.is_empty() {
                     ranges.lock(range);
                 }
                 let all: Vec<KeyRange> = ranges.iter().collect();

@@ -5,12 +5,16 @@
 //! **Invariants.** A row is named by its key and not by a hash of it: a conflict that is none would be a deadlock that
 //! is none.
 //!
-//! **May touch.** `ids`, `error`.
+//! **May touch.** `ids`, `keys`, `error`.
 
 use core::{fmt, time::Duration};
 
-use super::{mode::RowMode, mode::TableMode, ranges::KeyRange};
-use crate::{error::InTheWay, ids::SpaceId, ids::TrxId};
+use super::{mode::RowMode, mode::TableMode};
+use crate::{
+    error::InTheWay,
+    ids::{SpaceId, TrxId},
+    keys::KeyRange,
+};
 
 /// A row, or a key of an index, that is there or not.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

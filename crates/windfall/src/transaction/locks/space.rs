@@ -6,7 +6,7 @@
 //! **Invariants.** `held` names the rows of which a transaction is a holder, and no others. A row's queue is there as
 //! long as somebody holds the row. Who waits is served in the step in which what was in the way has gone.
 //!
-//! **May touch.** `ids`, `error`, `sync`.
+//! **May touch.** `ids`, `keys`, `error`, `sync`.
 
 use core::{ops::Bound::Included, time::Duration};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,12 +15,13 @@ use super::{
     locker::{Locker, Parties, Wait},
     mode::{RowMode, TableMode},
     queue::{Place, Queue},
-    ranges::{KeyRange, Ranges},
+    ranges::Ranges,
     request::{HeldLock, Lock, RowName, Wanted},
 };
 use crate::{
     error::InTheWay,
     ids::{SpaceId, TrxId},
+    keys::KeyRange,
     sync::Arc,
 };
 

@@ -7,7 +7,7 @@
 //! ([`Table::break_circles`]). A new range needs no such look: who locks it does not wait, and a circle through him
 //! would be one of those who do.
 //!
-//! **May touch.** `ids`, `error`, `sync`.
+//! **May touch.** `ids`, `keys`, `error`, `sync`.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -16,13 +16,13 @@ use super::{
     deadlock::Deadlock,
     locker::{Locker, Parties, Party},
     metrics::LockMetrics,
-    ranges::KeyRange,
     request::{HeldLock, RowName, Waiting, Wanted},
     space::{Counts, Space},
 };
 use crate::{
     error::{InTheWay, LockError},
     ids::{SpaceId, TrxId},
+    keys::KeyRange,
     sync::{Arc, Bug, planted},
 };
 
@@ -127,6 +127,11 @@ impl Table {
         self.in_space(wait.wanted.space(), |space, parties| space.leave(trx, &wait, parties));
         self.parties.settle(trx, Err(error));
         true
+    }
+
+    /// Whether nobody waits any more.
+    pub fn is_stopped(&self) -> bool {
+        self.is_stopped
     }
 
     /// Ends all waits, and lets nobody begin another one.

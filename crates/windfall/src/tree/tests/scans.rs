@@ -11,8 +11,9 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 
 use super::{confirm, get, header, put, remove, tree};
 use crate::{
+    keys::{KeyRange, successor},
     page::node::key_limit,
-    tree::{Limits, Seek, successor},
+    tree::Seek,
 };
 
 /// Keys that stay, with others between them that come and go.
@@ -94,7 +95,7 @@ fn a_cursor_stays_within_its_limits() {
             let key = &all[chance.random_range(0..all.len())];
             match chance.random_range(0..6) {
                 0 => Vec::new(),
-                1 => successor(key),
+                1 => successor(key).into(),
                 2 => key[..key.len() - 1].to_vec(),
                 3 => vec![0xff; 3],
                 _ => key.clone(),
@@ -108,7 +109,7 @@ fn a_cursor_stays_within_its_limits() {
             .collect();
         let behind = keys.len() + 1;
         let mut cursor = tree.cursor();
-        cursor.keep_within(Limits { from, until });
+        cursor.keep_within(KeyRange { from: from.into(), to: until.map(Into::into) });
         let mut at = None;
         let steps = chance.random_range(1..40);
         for step in 0..steps {
