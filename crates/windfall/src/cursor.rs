@@ -74,6 +74,8 @@ pub struct Cursor {
     view: Option<Arc<ReadView>>,
     /// It keeps its view from one seek to the next, too.
     settled: bool,
+    /// Entries of an index are all that is wanted: their rows are not read, unless they are locked.
+    covers: bool,
     /// The range it is in was locked as a whole.
     range_locked: bool,
     /// The step that has led a locking cursor beyond an end.
@@ -151,6 +153,7 @@ impl Cursor {
             reader,
             view: None,
             settled: false,
+            covers: false,
             range_locked: false,
             beyond: None,
             at: At::Nothing,
@@ -158,13 +161,18 @@ impl Cursor {
         }
     }
 
+    /// One that gives the entries of its index without the values of their rows.
+    pub(crate) fn of_entries_alone(self) -> Self {
+        Self { covers: true, ..self }
+    }
+
     /// Another one in the same range, which is nowhere yet and sees the same.
     pub(crate) fn another(&self) -> Self {
         let (engine, table, tree) = (self.engine.clone(), self.table.clone(), self.tree.clone());
         let mut new = Self::new(engine, table, tree, self.owner.clone(), self.reader.clone());
         new.entries.keep_within(self.entries.limits().clone());
-        let Self { settled, range_locked, .. } = *self;
-        Self { view: self.view.clone(), settled, range_locked, ..new }
+        let Self { settled, covers, range_locked, .. } = *self;
+        Self { view: self.view.clone(), settled, covers, range_locked, ..new }
     }
 
     /// Goes there. Says whether there is such a row; if not, the cursor is beyond that end.
@@ -241,7 +249,10 @@ impl Cursor {
     /// Steps over what was read ahead, as long as the view says what it is: neither the table nor the transaction is
     /// needed for that, but not to be over. `None` where more has to be looked at.
     fn find_ahead(&mut self, to: Move<'_>, wanted: &dyn Fn(&[u8]) -> bool) -> Result<Option<bool>> {
-        let (Some(view), Owner::Table(_)) = (&self.view, &self.owner) else { return Ok(None) };
+        let Some(view) = self.view.as_ref().filter(|_| self.covers || matches!(self.owner, Owner::Table(_)))
+        else {
+            return Ok(None);
+        };
         let up = match to {
             Move::To(_) => return Ok(None),
             Move::Next => true,
@@ -281,14 +292,16 @@ impl Cursor {
         self.tree.space().check_live()?;
         let sight = self.view.as_ref().map_or(Sight::Newest, |view| Sight::View(view, own));
         sight.check_known(self.tree.space().born(), || self.owner.clone())?;
-        let Self { engine, tree, entries, long, owner, .. } = self;
+        let Self { engine, tree, entries, long, owner, covers, .. } = self;
         let (transactions, space) = (&engine.transactions, tree.space().id());
         let is_index = call.clustered.space().id() != space;
         let on = to.on();
         let mut found = to.make(entries)?;
         while found && wanted(entries.key()) {
             let Some(header) = entries.header() else { break };
-            self.at = if is_index {
+            self.at = if *covers && sight.sees(header.trx) {
+                if header.is_deleted() { At::Nothing } else { At::Row }
+            } else if is_index {
                 let (index_key, key) = split(entries.key(), space, || owner.clone())?;
                 let is_there = transactions.has_entry(space, entries.key(), header, sight)?
                     && transactions.get_in(&call.clustered, key, sight, true, long)?

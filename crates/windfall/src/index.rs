@@ -1,14 +1,19 @@
 //! A secondary index's handle.
 //!
-//! **Purpose.** Rows in the order of an index key.
+//! **Purpose.** Rows in the order of an index key, or what the index itself says of them.
 //!
 //! **Invariants.** An entry leads to the row by its key, and both are seen by one view; where there is none, a row
 //! whose value says otherwise by now, because it changed between the look at the entry and the look at the row, is left
-//! out. The [cursor](Cursor) over the entries gives the values of the rows.
+//! out. The [cursor](Cursor) over the entries gives the values of the rows, unless it is one [of entries
+//! alone](Cursor::of_entries_alone): an entry says who has made it or marked it as deleted, and whoever sees that
+//! change knows enough. Who does not needs the row, too: his own transaction may have changed it behind such a change.
 //!
 //! **May touch.** `table`, `cursor`, `range`, `transaction`.
 
-use core::ops::{Bound, RangeBounds};
+use core::{
+    marker::PhantomData,
+    ops::{Bound, RangeBounds},
+};
 
 use crate::{
     cursor::{Cursor, Move, Reader, Seek, split},
@@ -39,6 +44,33 @@ pub struct IndexRow {
     pub value: Vec<u8>,
 }
 
+/// What an index itself says of a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexKey {
+    /// The index key.
+    pub index_key: Vec<u8>,
+    /// The row's key.
+    pub key: Vec<u8>,
+}
+
+/// What is found by an index: a whole row, or its keys.
+pub trait Found: Sized {
+    /// Of index key and key of a row, and its value if that was read.
+    fn of(index_key: Vec<u8>, key: &[u8], value: &[u8]) -> Self;
+}
+
+impl Found for IndexRow {
+    fn of(index_key: Vec<u8>, key: &[u8], value: &[u8]) -> Self {
+        Self { index_key, key: key.to_vec(), value: value.to_vec() }
+    }
+}
+
+impl Found for IndexKey {
+    fn of(index_key: Vec<u8>, key: &[u8], _: &[u8]) -> Self {
+        Self { index_key, key: key.to_vec() }
+    }
+}
+
 impl Index {
     pub(crate) fn new(table: Table, name: Arc<str>, tree: Arc<Tree>) -> Self {
         Self { table, name, tree }
@@ -53,8 +85,37 @@ impl Index {
     /// # Errors
     /// A dropped table or index.
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<IndexRange> {
-        let entries = Range::new(self.entries(self.table.reader()?)?, entry_bounds(Bounds::of(&range)));
-        Ok(IndexRange { entries, index: self.clone() })
+        Ok(self.found(self.entries(self.table.reader()?)?, &range))
+    }
+
+    /// The keys of the rows whose index keys lie in a range, in order, from either end: from the index alone. Pages of
+    /// the table itself are looked at only where the index key of a row has changed behind the view, and at
+    /// [`Isolation::Serializable`](crate::Isolation::Serializable), because that locks the rows.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-index-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use windfall::{IndexOptions, TableOptions};
+    ///
+    /// let by_country = TableOptions::default().index("country", IndexOptions::on_value(0..2));
+    /// let towns = db.create_table("towns", by_country)?;
+    /// for (town, value) in [("Basel", "CH 177595"), ("Genoa", "IT 560688"), ("Geneva", "CH 203856")] {
+    ///     towns.insert(town.as_bytes(), value.as_bytes())?;
+    /// }
+    /// let swiss = towns.index("country")?.keys("CH"..="CH")?;
+    /// let swiss: Vec<_> = swiss.map(|found| Ok(found?.key)).collect::<windfall::Result<_>>()?;
+    /// assert_eq!(swiss, [&b"Basel"[..], &b"Geneva"[..]]);
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Index::range`].
+    pub fn keys<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<IndexRange<IndexKey>> {
+        Ok(self.found(self.entries(self.table.reader()?)?.of_entries_alone(), &range))
     }
 
     /// The rows with this index key, in the order of their own keys.
@@ -71,6 +132,16 @@ impl Index {
     /// As [`Index::range`].
     pub fn cursor(&self) -> Result<IndexCursor> {
         Ok(IndexCursor { entries: self.entries(self.table.reader()?)?, index: self.clone(), row: None })
+    }
+
+    /// A cursor over the keys of all rows in the order of the index, which is nowhere yet. It reads what
+    /// [`Index::keys`] reads.
+    ///
+    /// # Errors
+    /// As [`Index::range`].
+    pub fn key_cursor(&self) -> Result<IndexCursor<IndexKey>> {
+        let entries = self.entries(self.table.reader()?)?.of_entries_alone();
+        Ok(IndexCursor { entries, index: self.clone(), row: None })
     }
 
     /// As [`Index::range`], each row locked as [`Table::get_for_share`] does. Where the level says so, no row gets an
@@ -92,8 +163,12 @@ impl Index {
 
     fn range_for<K: AsRef<[u8]>>(&self, mode: RowMode, range: &impl RangeBounds<K>) -> Result<IndexRange> {
         let reader = self.table.locking_reader(mode)?;
-        let entries = Range::new(self.entries(reader)?, entry_bounds(Bounds::of(range)));
-        Ok(IndexRange { entries, index: self.clone() })
+        Ok(self.found(self.entries(reader)?, range))
+    }
+
+    fn found<T, K: AsRef<[u8]>>(&self, entries: Cursor, range: &impl RangeBounds<K>) -> IndexRange<T> {
+        let entries = Range::new(entries, entry_bounds(Bounds::of(range)));
+        IndexRange { entries, index: self.clone(), found: PhantomData }
     }
 
     fn entries(&self, reader: Reader) -> Result<Cursor> {
@@ -102,10 +177,10 @@ impl Index {
         Ok(Cursor::new(engine.clone(), inner.clone(), self.tree.clone(), self.owner(), reader))
     }
 
-    /// The row that an entry leads to, with its value.
-    fn row(&self, (entry, value): (&[u8], &[u8])) -> Result<IndexRow> {
+    /// What an entry leads to, with the value if that was read.
+    fn row<T: Found>(&self, (entry, value): (&[u8], &[u8])) -> Result<T> {
         let (index_key, key) = split(entry, self.tree.space().id(), || self.owner())?;
-        Ok(IndexRow { index_key, key: key.to_vec(), value: value.to_vec() })
+        Ok(T::of(index_key, key, value))
     }
 }
 
@@ -134,40 +209,41 @@ fn entry_bounds(keys: Bounds) -> Bounds {
     }
 }
 
-/// Rows in the order of an index.
+/// Rows, or their keys, in the order of an index.
 #[derive(Debug)]
-pub struct IndexRange {
+pub struct IndexRange<T = IndexRow> {
     entries: Range,
     index: Index,
+    found: PhantomData<T>,
 }
 
-impl Iterator for IndexRange {
-    type Item = Result<IndexRow>;
+impl<T: Found> Iterator for IndexRange<T> {
+    type Item = Result<T>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let Self { entries, index } = self;
+        let Self { entries, index, .. } = self;
         entries.next_ref().transpose().map(|row| index.row(row?))
     }
 }
 
-impl DoubleEndedIterator for IndexRange {
+impl<T: Found> DoubleEndedIterator for IndexRange<T> {
     fn next_back(&mut self) -> Option<Self::Item> {
-        let Self { entries, index } = self;
+        let Self { entries, index, .. } = self;
         entries.next_back_ref().transpose().map(|row| index.row(row?))
     }
 }
 
 /// A position among the rows of a table, in the order of an index key, and of the rows' keys where that is the same.
 ///
-/// It moves like a [`Cursor`], and seeks by index keys.
+/// It moves like a [`Cursor`], and seeks by index keys. That of [`Index::key_cursor`] gives the keys of the rows alone.
 #[derive(Debug)]
-pub struct IndexCursor {
+pub struct IndexCursor<T = IndexRow> {
     entries: Cursor,
     index: Index,
-    row: Option<IndexRow>,
+    row: Option<T>,
 }
 
-impl IndexCursor {
+impl<T: Found> IndexCursor<T> {
     /// Goes to the first or last row whose index key is so. Says whether there is one; if not, the cursor is beyond
     /// that end.
     ///
@@ -212,7 +288,7 @@ impl IndexCursor {
     }
 
     /// The row that the cursor is at.
-    pub fn row(&self) -> Option<&IndexRow> {
+    pub fn row(&self) -> Option<&T> {
         self.row.as_ref()
     }
 }

@@ -52,7 +52,7 @@ pub use check::CheckReport;
 pub use cursor::{Cursor, Seek};
 pub use database::{Database, IndexOptions, TableInfo, TableOptions};
 pub use error::{Error, Result};
-pub use index::{Index, IndexCursor, IndexRange, IndexRow};
+pub use index::{Index, IndexCursor, IndexKey, IndexRange, IndexRow};
 pub use log::FlushLog;
 pub use metrics::Metrics;
 pub use options::Options;

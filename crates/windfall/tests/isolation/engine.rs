@@ -1,5 +1,6 @@
 //! The engine behind the trait: its sessions, on the simulated disk and real threads.
 
+use core::ops::Bound;
 use std::{
     sync::{
         Arc,
@@ -11,7 +12,8 @@ use std::{
 };
 
 use windfall::{
-    Database, Error, Isolation, Options, Result, Table, TableOptions, Transaction, TransactionOptions,
+    Database, Error, IndexOptions, Isolation, Options, Result, Table, TableOptions, Transaction,
+    TransactionOptions,
     disk::simulated::SimulatedDisk,
     env::{Next, RealEnv, Step},
     error::{LockError, SchemaError, TransactionError},
@@ -35,7 +37,10 @@ impl changed_env::Change for Restless {
     }
 }
 
-/// A database with one empty table.
+/// What of a value the indexes are made of: the row's key, how many numbers there are, and the last one.
+const HEAD: usize = 24;
+
+/// A database with one empty table. Its indexes have its rows in the order of their keys.
 pub fn database() -> Database {
     let options = Options::default()
         .page_size(4096)
@@ -45,7 +50,11 @@ pub fn database() -> Database {
         .lock_wait_timeout(Duration::from_secs(30));
     let env = Arc::new(changed_env::Changed { env: Arc::new(RealEnv::default()), change: Restless });
     let db = Database::open_on(Arc::new(SimulatedDisk::new(1)), env, &options, &|_| {}).unwrap();
-    db.create_table("rows", TableOptions::default()).unwrap();
+    // Every write moves the row's entries.
+    let indexes = TableOptions::default()
+        .index("by_item", IndexOptions::on_value(0..HEAD as u32))
+        .index("by_item_once", IndexOptions::on_value(0..HEAD as u32).unique());
+    db.create_table("rows", indexes).unwrap();
     db
 }
 
@@ -59,19 +68,43 @@ fn isolation(level: Level) -> Isolation {
     }
 }
 
-/// How many numbers there are, these, and what makes some values lie in pages of their own, and fills undo slices.
-fn encode(value: &Value) -> Vec<u8> {
-    let numbers = [value.len() as u64].into_iter().chain(value.iter().copied());
+fn head(key: u64, value: &Value) -> [u64; HEAD / 8] {
+    [key, value.len() as u64, value[value.len() - 1]]
+}
+
+/// The head, the numbers, and what makes some values lie in pages of their own, and fills undo slices.
+fn encode(key: u64, value: &Value) -> Vec<u8> {
+    let numbers = head(key, value).into_iter().chain(value.iter().copied());
     let mut bytes: Vec<u8> = numbers.flat_map(u64::to_be_bytes).collect();
     let length = if value.len().is_multiple_of(3) { 3000 } else { 700 };
     bytes.resize(bytes.len().max(length), 0);
     bytes
 }
 
+fn numbers(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.chunks_exact(8).map(|number| u64::from_be_bytes(number.try_into().unwrap()))
+}
+
 fn decode(bytes: &[u8]) -> Value {
-    let mut numbers = bytes.chunks_exact(8).map(|number| u64::from_be_bytes(number.try_into().unwrap()));
-    let count = numbers.next().unwrap();
-    numbers.take(count as usize).collect()
+    let count = numbers(bytes).nth(1).unwrap();
+    numbers(bytes).skip(HEAD / 8).take(count as usize).collect()
+}
+
+/// By what a session finds its rows.
+#[derive(Clone, Copy, Debug)]
+enum By {
+    Key,
+    Index(&'static str),
+}
+
+fn row_of(key: &[u8], value: &[u8]) -> Row {
+    (u64::from_be_bytes(key.try_into().unwrap()), decode(value))
+}
+
+/// Where these rows are in the indexes, whatever numbers they have.
+fn heads(rows: Rows) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    let last = [&rows.last.to_be_bytes()[..], &[0xff; HEAD]].concat();
+    (Bound::Included(rows.first.to_be_bytes().to_vec()), Bound::Included(last))
 }
 
 /// A session that waits where the engine does.
@@ -79,14 +112,59 @@ pub struct Session {
     db: Database,
     table: Table,
     open: Option<(Transaction, Table)>,
+    level: Level,
+    /// By what it finds its rows, one after the other.
+    ways: &'static [By],
+    reads: usize,
 }
 
 impl Session {
     pub fn new(db: &Database) -> Self {
-        Self { db: db.clone(), table: db.table("rows").unwrap(), open: None }
+        let (table, level) = (db.table("rows").unwrap(), Level::ReadCommitted);
+        Self { db: db.clone(), table, open: None, level, ways: &[By::Key], reads: 0 }
     }
 
-    fn read(table: &Table, rows: Rows, lock: Lock) -> Result<Vec<Row>> {
+    /// A session that finds rows by its indexes, too.
+    pub fn of_all_ways(db: &Database) -> Self {
+        let ways = &[By::Key, By::Index("by_item"), By::Key, By::Index("by_item_once")];
+        Self { ways, ..Self::new(db) }
+    }
+
+    /// By what to find rows this time. Who keeps neither a view nor gaps misses a row that an index has moved behind
+    /// him, as everywhere.
+    fn next_way(&mut self, lock: Lock) -> By {
+        self.reads += 1;
+        match self.level {
+            Level::ReadUncommitted => By::Key,
+            Level::ReadCommitted if lock != Lock::Plain => By::Key,
+            _ => self.ways[self.reads % self.ways.len()],
+        }
+    }
+
+    fn read(&mut self, table: &Table, rows: Rows, lock: Lock) -> Result<Vec<Row>> {
+        let by = self.next_way(lock);
+        let all = Self::find(table, rows, lock, by)?;
+        if lock == Lock::Plain && matches!(self.level, Level::RepeatableRead | Level::Snapshot) {
+            let keys = table.index("by_item")?.keys(heads(rows))?;
+            let keys: Vec<Vec<u64>> = keys
+                .map(|found| found.map(|found| numbers(&found.index_key).collect()))
+                .collect::<Result<_>>()?;
+            let heads: Vec<_> = all.iter().map(|(key, value)| head(*key, value)).collect();
+            assert_eq!(keys, heads, "the index alone says something else than {all:?}");
+        }
+        Ok(all.into_iter().filter(|(_, value)| rows.holds(value)).collect())
+    }
+
+    fn find(table: &Table, rows: Rows, lock: Lock, by: By) -> Result<Vec<Row>> {
+        if let By::Index(name) = by {
+            let (index, heads) = (table.index(name)?, heads(rows));
+            let found = match lock {
+                Lock::Plain => index.range(heads),
+                Lock::Shared => index.range_for_share(heads),
+                Lock::Exclusive => index.range_for_update(heads),
+            };
+            return found?.map(|row| row.map(|row| row_of(&row.key, &row.value))).collect();
+        }
         if rows.first == rows.last {
             let key = rows.first.to_be_bytes();
             let value = match lock {
@@ -94,8 +172,7 @@ impl Session {
                 Lock::Shared => table.get_for_share(&key),
                 Lock::Exclusive => table.get_for_update(&key),
             };
-            let value = value?.map(|value| (rows.first, decode(&value)));
-            return Ok(value.into_iter().filter(|(_, value)| rows.holds(value)).collect());
+            return Ok(value?.map(|value| row_of(&key, &value)).into_iter().collect());
         }
         let range = rows.first.to_be_bytes()..=rows.last.to_be_bytes();
         let found = match lock {
@@ -103,21 +180,19 @@ impl Session {
             Lock::Shared => table.range_for_share(range),
             Lock::Exclusive => table.range_for_update(range),
         };
-        let rows_of = found?
-            .map(|row| row.map(|(key, value)| (u64::from_be_bytes(key.try_into().unwrap()), decode(&value))));
-        let all: Vec<Row> = rows_of.collect::<Result<_>>()?;
-        Ok(all.into_iter().filter(|(_, value)| rows.holds(value)).collect())
+        found?.map(|row| row.map(|(key, value)| row_of(&key, &value))).collect()
     }
 
-    fn run(table: &Table, call: &Call) -> Result<Answer> {
+    fn run(&mut self, table: &Table, call: &Call) -> Result<Answer> {
+        let put = |key: u64, value: &Value| table.put(&key.to_be_bytes(), &encode(key, value));
         match *call {
-            Call::Read(rows, lock) => return Self::read(table, rows, lock).map(Answer::Rows),
-            Call::Put(key, number) => table.put(&key.to_be_bytes(), &encode(&vec![number]))?,
+            Call::Read(rows, lock) => return self.read(table, rows, lock).map(Answer::Rows),
+            Call::Put(key, number) => put(key, &vec![number])?,
             Call::Append(key, number) => {
-                let key = key.to_be_bytes();
+                let row = key.to_be_bytes();
                 loop {
-                    let Some(value) = table.get_for_update(&key)? else {
-                        match table.insert(&key, &encode(&vec![number])) {
+                    let Some(value) = table.get_for_update(&row)? else {
+                        match table.insert(&row, &encode(key, &vec![number])) {
                             // Where no gap is locked somebody else may have been quicker.
                             Err(Error::Schema(SchemaError::DuplicateKey(_))) => continue,
                             done => break done?,
@@ -125,7 +200,7 @@ impl Session {
                     };
                     let mut value = decode(&value);
                     value.push(number);
-                    break table.put(&key, &encode(&value))?;
+                    break put(key, &value)?;
                 }
             }
             Call::Delete(key, _) => {
@@ -134,17 +209,16 @@ impl Session {
                 }
             }
             Call::Change(rows, change) => {
-                for (key, mut value) in Self::read(table, rows, Lock::Exclusive)? {
-                    let key = key.to_be_bytes();
+                for (key, mut value) in self.read(table, rows, Lock::Exclusive)? {
                     match change {
                         Change::Set(number) => value[0] = number,
                         Change::Add(number) => value[0] += number,
                         Change::Delete => {
-                            table.delete(&key)?;
+                            table.delete(&key.to_be_bytes())?;
                             continue;
                         }
                     }
-                    table.put(&key, &encode(&value))?;
+                    put(key, &value)?;
                 }
             }
             Call::Begin(_) | Call::Commit | Call::Rollback => unreachable!("they are of the session"),
@@ -158,7 +232,7 @@ impl Client for Session {
         if let Call::Begin(level) = call {
             let trx = self.db.begin(TransactionOptions::default().isolation(isolation(*level)));
             let table = self.table.within(&trx);
-            self.open = Some((trx, table));
+            (self.open, self.level) = (Some((trx, table)), *level);
             return Answer::Done;
         }
         let (trx, table) = self.open.take().expect("a transaction was begun");
@@ -166,7 +240,7 @@ impl Client for Session {
             Call::Commit => trx.commit().map(|()| Answer::Done),
             Call::Rollback => trx.rollback().map(|()| Answer::Done),
             call => {
-                let done = Self::run(&table, call);
+                let done = self.run(&table, call);
                 if done.is_ok() {
                     self.open = Some((trx, table));
                 }

@@ -80,7 +80,7 @@ fn histories_of_threads_are_judged_alike() {
 /// A history of the engine, of four threads.
 fn history_of_the_engine(shape: Shape, levels: &[Level], seed: u64) -> History {
     let db = engine::database();
-    let clients = (0..4).map(|_| engine::Session::new(&db)).collect();
+    let clients = (0..4).map(|_| engine::Session::of_all_ways(&db)).collect();
     load::run_on_threads(clients, &load::Load::new(shape, levels), 300, seed)
 }
 

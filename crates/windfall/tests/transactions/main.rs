@@ -8,6 +8,7 @@ mod ends;
 #[path = "../guard/mod.rs"]
 mod guard;
 mod if_locked;
+mod index_only;
 mod prepared;
 mod statements;
 mod undo_limit;
@@ -59,6 +60,11 @@ fn rows(table: &Table) -> Vec<(Vec<u8>, Vec<u8>)> {
     let index = table.index("first").unwrap();
     let mut by_index: Vec<_> =
         index.range::<&[u8]>(..).unwrap().map(|row| row.map(|row| (row.key, row.value)).unwrap()).collect();
+    let keys: Vec<_> =
+        by_index.iter().map(|(key, value)| (value[..value.len().min(1)].to_vec(), key.clone())).collect();
+    let covered: Vec<_> = index.keys::<&[u8]>(..).unwrap().map(Result::unwrap).collect();
+    let covered: Vec<_> = covered.into_iter().map(|found| (found.index_key, found.key)).collect();
+    assert_eq!(covered, keys, "the index alone and the rows that it leads to disagree");
     by_index.sort();
     assert_eq!(by_index, rows, "rows and index disagree");
     rows

@@ -1,0 +1,97 @@
+//! What an index says of rows that are not read.
+
+use windfall::{
+    IndexKey, IndexOptions, Isolation, Seek, Table, TableOptions,
+    sync::work::{Work, so_far},
+};
+
+use super::{begin, database, rows, table};
+
+fn found(index_key: &str, key: &str) -> IndexKey {
+    IndexKey { index_key: index_key.into(), key: key.into() }
+}
+
+fn keys(table: &Table) -> Vec<IndexKey> {
+    table.index("first").unwrap().keys::<&[u8]>(..).unwrap().map(Result::unwrap).collect()
+}
+
+/// How many frames this thread has looked at meanwhile.
+fn frames<T>(run: impl FnOnce() -> T) -> (T, u64) {
+    let before = so_far().of(Work::Frame);
+    let done = run();
+    (done, so_far().of(Work::Frame) - before)
+}
+
+#[test]
+fn the_keys_of_rows_are_found_without_them() {
+    let db = database();
+    let options = TableOptions::default().index("by_end", IndexOptions::on_value(0..2));
+    let table = db.create_table("t", options).unwrap();
+    for n in 0..2000u16 {
+        let value = [&(n / 4).to_be_bytes()[..], &[7; 500]].concat();
+        table.put(&n.to_be_bytes(), &value).unwrap();
+    }
+    let bounds = 100u16.to_be_bytes()..=399u16.to_be_bytes();
+    for level in [Isolation::ReadUncommitted, Isolation::ReadCommitted, Isolation::RepeatableRead] {
+        let trx = begin(&db, level);
+        for table in [table.within(&trx), table.clone()] {
+            let index = table.index("by_end").unwrap();
+            let (keys, of_keys) =
+                frames(|| index.keys(bounds.clone()).unwrap().map(Result::unwrap).collect::<Vec<_>>());
+            let (rows, of_rows) =
+                frames(|| index.range(bounds.clone()).unwrap().map(Result::unwrap).collect::<Vec<_>>());
+            assert!(of_keys < 60 && of_rows > 1200, "{of_keys} and {of_rows} frames at {level:?}");
+            let of_row = |row: &windfall::IndexRow| (row.index_key.clone(), row.key.clone());
+            let of_key = |key: &IndexKey| (key.index_key.clone(), key.key.clone());
+            assert_eq!(
+                keys.iter().map(of_key).collect::<Vec<_>>(),
+                rows.iter().map(of_row).collect::<Vec<_>>()
+            );
+            let mut back: Vec<_> = index.keys(bounds.clone()).unwrap().rev().map(Result::unwrap).collect();
+            back.reverse();
+            assert_eq!(back, keys);
+        }
+    }
+}
+
+/// An own change behind one that the view does not see: the entry from before that one is not the row's any more.
+#[test]
+fn an_entry_is_of_the_row_that_its_transaction_sees() {
+    let db = database();
+    let table = table(&db);
+    table.put(b"a", b"m1").unwrap();
+    table.put(b"b", b"n2").unwrap();
+    let trx = begin(&db, Isolation::RepeatableRead);
+    let within = table.within(&trx);
+    assert_eq!(keys(&within), [found("m", "a"), found("n", "b")]);
+    table.put(b"a", b"o3").unwrap();
+    table.delete(b"b").unwrap();
+    assert_eq!(keys(&within), [found("m", "a"), found("n", "b")]);
+    within.put(b"a", b"p4").unwrap();
+    within.put(b"b", b"l5").unwrap();
+    assert_eq!(keys(&within), [found("l", "b"), found("p", "a")]);
+    assert_eq!(rows(&within).len(), 2);
+    assert_eq!(keys(&table), [found("o", "a")]);
+    let mut cursor = within.index("first").unwrap().key_cursor().unwrap();
+    assert!(cursor.seek(Seek::AtLeast(b"m")).unwrap());
+    assert_eq!(cursor.row(), Some(&found("p", "a")));
+    assert!(cursor.prev().unwrap());
+    assert_eq!(cursor.row(), Some(&found("l", "b")));
+    assert!(!cursor.prev().unwrap());
+    trx.rollback().unwrap();
+    assert_eq!(keys(&table), [found("o", "a")]);
+}
+
+/// Where reads lock, a row is locked whose keys alone are asked for.
+#[test]
+fn the_keys_of_a_serializable_transaction_stay() {
+    let db = database();
+    let table = table(&db);
+    table.put(b"a", b"m1").unwrap();
+    let trx = begin(&db, Isolation::Serializable);
+    assert_eq!(keys(&table.within(&trx)), [found("m", "a")]);
+    let options = windfall::TransactionOptions::default().lock_wait(core::time::Duration::ZERO);
+    let other = db.begin(options);
+    table.within(&other).put(b"a", b"o2").unwrap_err();
+    table.within(&other).put(b"b", b"o2").unwrap_err();
+}
