@@ -66,7 +66,7 @@ fn net(bug: Bug) -> Net {
         | Bug::TornPageKept
         | Bug::ReplayedTwice
         | Bug::DeletionForgotten => CUTS,
-        Bug::ViewTooNew | Bug::GapNotLocked | Bug::PurgeIgnoresViews => {
+        Bug::ViewTooNew | Bug::GapNotLocked | Bug::PurgeIgnoresViews | Bug::UndoUsedAgain => {
             Tests("isolation", "histories_of_the_engine_are_accepted")
         }
         Bug::PreparedNotNoted | Bug::PreparedForgotten => {

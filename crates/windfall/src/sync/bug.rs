@@ -198,6 +198,9 @@ bugs! {
     EndedViewBelieved,
     /// Purge asks nobody who may still look.
     PurgeIgnoresViews,
+    // transaction/version.rs
+    /// An older version has the bytes of another one, as if its page of undo had been used again.
+    UndoUsedAgain,
     // transaction/lock.rs
     /// A call does not wait for the row that another one changes.
     RowNotLocked,
