@@ -15,7 +15,7 @@ use tracing::{debug, info};
 
 use crate::{
     buffer::SMALLEST,
-    catalog::{DropReport, IndexDefinition, KeyPart, KeySpec, TableDefinition},
+    catalog::{DropReport, IndexDefinition, KeyPart, KeySpec, TableDefinition, Terms},
     check::{self, CheckReport},
     disk::{Disk, RealDisk, RealDiskOptions},
     engine::Engine,
@@ -124,6 +124,8 @@ pub struct TableInfo {
 #[derive(Clone, Debug)]
 pub struct Database {
     pub(crate) engine: Arc<Engine>,
+    /// How long its statements wait, if that was said.
+    statement_wait: Option<Duration>,
 }
 
 impl Database {
@@ -169,7 +171,7 @@ impl Database {
         let engine = Engine::open(disk, env, options, progress)?;
         let (tables, frames) = (engine.catalog.count(), engine.pool.occupancy().frames);
         info!(tables, frames, log_end = engine.log.end().0, "the database is open");
-        Ok(Self { engine: Arc::new(engine) })
+        Ok(Self { engine: Arc::new(engine), statement_wait: None })
     }
 
     #[cfg(test)]
@@ -177,8 +179,39 @@ impl Database {
         &self.engine
     }
 
-    fn mode(&self) -> FlushLog {
-        self.engine.flush_log()
+    /// The same database, whose statements wait at most so long for others that are at their tables: transactions, and
+    /// statements. With zero they are refused at once. (`WAIT n` and `NOWAIT` of `MariaDB`'s DDL.) By default a
+    /// statement waits for transactions as long as [`Options::lock_wait_timeout`] says, and for another statement until
+    /// that is done.
+    ///
+    /// ```
+    /// # fn main() -> windfall::Result<()> {
+    /// # let folder = std::env::temp_dir().join(format!("windfall-wait-{}", std::process::id()));
+    /// # let db = windfall::Database::open(&folder, windfall::Options::default().buffer_pool_size(16 << 20))?;
+    /// use std::time::Duration;
+    /// use windfall::{TableOptions, TransactionOptions, error::{Error, LockError}};
+    ///
+    /// let towns = db.create_table("towns", TableOptions::default())?;
+    /// let trx = db.begin(TransactionOptions::default());
+    /// towns.within(&trx).insert(b"Basel", b"177595")?;
+    /// let refused = db.statements_wait(Duration::ZERO).drop_table("towns").unwrap_err();
+    /// assert!(matches!(refused, Error::Lock(LockError::Busy(_))));
+    /// trx.commit()?;
+    /// db.drop_table("towns")?;
+    /// # db.close()?;
+    /// # std::fs::remove_dir_all(folder).ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn statements_wait(&self, at_most: Duration) -> Self {
+        Self { statement_wait: Some(at_most), ..self.clone() }
+    }
+
+    /// On what terms a statement is made that begins now.
+    pub(crate) fn terms(&self) -> Terms {
+        let until = self.statement_wait.map(|at_most| self.engine.env.now().saturating_add(at_most));
+        Terms { flush: self.engine.flush_log(), until }
     }
 
     /// A session, which can have temporary tables.
@@ -204,7 +237,7 @@ impl Database {
     pub fn commit_prepared(&self, xid: &[u8]) -> Result<()> {
         self.engine.check_open()?;
         let end = self.engine.transactions.commit_prepared(xid)?;
-        self.engine.await_log(end, self.mode())
+        self.engine.await_log(end, self.engine.flush_log())
     }
 
     /// Rolls a prepared transaction back whose handle is gone. When this returns that is as durable as
@@ -216,7 +249,7 @@ impl Database {
     pub fn rollback_prepared(&self, xid: &[u8]) -> Result<()> {
         self.engine.check_open()?;
         let (revoked, done) = self.engine.transactions.roll_back_prepared(xid)?;
-        self.engine.await_log(revoked, self.mode())?;
+        self.engine.await_log(revoked, self.engine.flush_log())?;
         done
     }
 
@@ -273,7 +306,7 @@ impl Database {
     /// A name that is taken or cannot be used.
     pub fn create_table(&self, name: &str, options: TableOptions) -> Result<Table> {
         self.engine.check_open()?;
-        let table = self.engine.catalog.create_table(name, &options.definition, self.mode())?;
+        let table = self.engine.catalog.create_table(name, &options.definition, self.terms())?;
         debug!(table = name, "created");
         Ok(Table::new(self.engine.clone(), name, table))
     }
@@ -332,7 +365,7 @@ impl Database {
     /// One of them does not exist.
     pub fn drop_tables(&self, names: &[&str]) -> Result<DropReport> {
         self.engine.check_open()?;
-        let report = self.engine.catalog.drop_tables(names, self.mode())?;
+        let report = self.engine.catalog.drop_tables(names, self.terms())?;
         debug!(tables = ?names, trees = report.trees, lsn = report.lsn.0, "dropped");
         Ok(report)
     }
@@ -343,7 +376,7 @@ impl Database {
     /// There is none of this name.
     pub fn truncate_table(&self, name: &str) -> Result<DropReport> {
         self.engine.check_open()?;
-        let report = self.engine.catalog.truncate_table(name, self.mode())?;
+        let report = self.engine.catalog.truncate_table(name, self.terms())?;
         debug!(table = name, trees = report.trees, lsn = report.lsn.0, "truncated");
         Ok(report)
     }
@@ -354,7 +387,7 @@ impl Database {
     /// There is none of this name, or the other name is taken or cannot be used.
     pub fn rename_table(&self, from: &str, to: &str) -> Result<()> {
         self.engine.check_open()?;
-        self.engine.catalog.rename_table(from, to, self.mode())?;
+        self.engine.catalog.rename_table(from, to, self.terms())?;
         debug!(from, to, "renamed");
         Ok(())
     }
@@ -365,7 +398,7 @@ impl Database {
     /// One of them does not exist.
     pub fn swap_tables(&self, a: &str, b: &str) -> Result<()> {
         self.engine.check_open()?;
-        self.engine.catalog.swap_tables(a, b, self.mode())?;
+        self.engine.catalog.swap_tables(a, b, self.terms())?;
         debug!(a, b, "swapped");
         Ok(())
     }
@@ -377,7 +410,7 @@ impl Database {
     /// There is no such table, the name is taken, or two rows have one key in a unique index.
     pub fn create_index(&self, table: &str, name: &str, options: IndexOptions) -> Result<()> {
         self.engine.check_open()?;
-        self.engine.catalog.create_index(table, &options.definition(name), self.mode())?;
+        self.engine.catalog.create_index(table, &options.definition(name), self.terms())?;
         debug!(table, index = name, "index created");
         Ok(())
     }
@@ -388,7 +421,7 @@ impl Database {
     /// There is no such table or index.
     pub fn drop_index(&self, table: &str, name: &str) -> Result<DropReport> {
         self.engine.check_open()?;
-        let report = self.engine.catalog.drop_index(table, name, self.mode())?;
+        let report = self.engine.catalog.drop_index(table, name, self.terms())?;
         debug!(table, index = name, lsn = report.lsn.0, "index dropped");
         Ok(report)
     }

@@ -56,8 +56,7 @@ impl Database {
         order: Order,
     ) -> Result<Table> {
         self.engine.check_open()?;
-        let mode = self.engine.flush_log();
-        let table = self.engine.catalog.load_table(name, &options.definition, rows, order, mode)?;
+        let table = self.engine.catalog.load_table(name, &options.definition, rows, order, self.terms())?;
         debug!(table = name, "created with its rows");
         Ok(Table::new(self.engine.clone(), name, table))
     }

@@ -29,6 +29,7 @@ use super::{
     record::{IndexRecord, KeyPart, KeySpec},
     runs::Runs,
     table::Shape,
+    terms::Terms,
 };
 use crate::{
     error::{CorruptError, Error, Owner, Result, SchemaError, UsageError},
@@ -104,9 +105,9 @@ impl Catalog {
     ///
     /// # Errors
     /// [`SchemaError`] for the names, and when two rows have one key in a unique tree; what the log says.
-    pub fn create_index(&self, name: &str, index: &IndexDefinition, mode: FlushLog) -> Result<()> {
+    pub fn create_index(&self, name: &str, index: &IndexDefinition, terms: Terms) -> Result<()> {
         check_name(&index.name)?;
-        let claim = self.claim(&[name])?;
+        let claim = self.claim(&[name], terms)?;
         let table = claim.table(name).ok_or_else(|| no_table(name))?;
         let old = table.shape();
         if old.record.indexes.iter().any(|other| *other.name == *index.name) {
@@ -121,10 +122,11 @@ impl Catalog {
         claim.keep();
         // What a transaction has changed and not ended would have to be noted until it has: so those that change this
         // table wait, and calls that are transactions of their own go on.
-        let _lock = self.transactions.lock_tables([table.space()], TableMode::Shared)?;
+        let _lock =
+            self.transactions.lock_tables([table.space()], TableMode::Shared, self.wait_left(terms))?;
         let handed_over = || self.transactions.rollbacks().handed_over(table.space());
         let before = handed_over();
-        self.transactions.await_rollbacks(table.space())?;
+        self.transactions.await_rollbacks(table.space(), self.wait_left(terms))?;
         let tree = self.tree(new_space(record.space));
         let env = self.pool.ground().env.clone();
         let building = Arc::new(Building::new(tree.clone(), record.key.clone(), env));
@@ -147,7 +149,7 @@ impl Catalog {
                 );
                 return Err(UsageError::Other(what.into()).into());
             }
-            self.add_index(name, &old, &record, &tree, mode)
+            self.add_index(name, &old, &record, &tree, terms.flush)
         });
         let (added, shape) = match added {
             Ok(shape) => (Ok(()), shape),

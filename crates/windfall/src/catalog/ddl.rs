@@ -7,6 +7,7 @@
 //!
 //! **May touch.** The rest of `catalog`, and what it may touch.
 
+use core::time::Duration;
 use std::collections::BTreeSet;
 
 use smallvec::SmallVec;
@@ -15,6 +16,7 @@ use super::{
     names::{Claim, Names},
     record::{IndexRecord, KeySpec, TableRecord},
     table::{Shape, Table},
+    terms::Terms,
 };
 use crate::{
     buffer::{BufferPool, Durability, Space, on_kept_frames},
@@ -241,15 +243,15 @@ impl Catalog {
         Err(UsageError::Other(what.into()).into())
     }
 
-    pub(super) fn claim<'a>(&'a self, names: &[&'a str]) -> Result<Claim<'a>> {
+    pub(super) fn claim<'a>(&'a self, names: &[&'a str], terms: Terms) -> Result<Claim<'a>> {
         Self::check_outside()?;
-        Ok(self.names.claim(names))
+        Ok(self.names.claim(names, terms.until)?)
     }
 
     /// Runs something on a table while no statement and no row call is at it. `None` when there is no table of this
     /// name.
     pub fn alone<T>(&self, name: &str, run: impl FnOnce(&Table) -> T) -> Option<T> {
-        let claim = self.names.claim(&[name]);
+        let claim = self.names.claim(&[name], None).expect("it waits as long as it takes");
         let table = claim.table(name)?;
         let _closed = (!planted(Bug::GateLeftOpen)).then(|| table.gate().close());
         Some(run(table))
@@ -264,11 +266,12 @@ impl Catalog {
         &'c self,
         claim: &Claim<'_>,
         tables: &[&'t Table],
+        terms: Terms,
     ) -> Result<(SmallVec<[Closed<'t>; 1]>, Option<StatementLock<'c>>)> {
         let mut lock = None;
         loop {
             if lock.is_none() {
-                lock = self.lock_out(claim, tables)?;
+                lock = self.lock_out(claim, tables, terms)?;
             }
             let closed = Gate::close_all(tables.iter().map(|table| table.gate()));
             // Who has got one since the look has changed something, or is about to.
@@ -286,15 +289,26 @@ impl Catalog {
 
     /// Waits for the transactions that have locks on tables which this statement has claimed, and keeps others away
     /// then. `None` when there are none.
-    fn lock_out<'c>(&'c self, claim: &Claim<'_>, tables: &[&Table]) -> Result<Option<StatementLock<'c>>> {
+    fn lock_out<'c>(
+        &'c self,
+        claim: &Claim<'_>,
+        tables: &[&Table],
+        terms: Terms,
+    ) -> Result<Option<StatementLock<'c>>> {
         if !self.are_locked(tables) {
             return Ok(None);
         }
         claim.keep();
         let spaces = tables.iter().map(|table| table.space());
-        let lock = self.transactions.lock_tables(spaces, TableMode::Exclusive)?;
+        let lock = self.transactions.lock_tables(spaces, TableMode::Exclusive, self.wait_left(terms))?;
         claim.hide();
         Ok(Some(lock))
+    }
+
+    /// How long a statement may wait for transactions from now on.
+    pub(super) fn wait_left(&self, terms: Terms) -> Duration {
+        let left = terms.until.map(|until| until.saturating_sub(self.pool.ground().env.now()));
+        left.unwrap_or_else(|| self.transactions.lock_wait())
     }
 
     fn log_commit(&self, end: Lsn, mode: FlushLog) -> Result<()> {
@@ -395,9 +409,10 @@ impl Catalog {
         &'a self,
         name: &'a str,
         definition: &TableDefinition,
+        terms: Terms,
     ) -> Result<(Claim<'a>, TableRecord, Vec<u8>)> {
         check_name(name)?;
-        let claim = self.claim(&[name])?;
+        let claim = self.claim(&[name], terms)?;
         if claim.table(name).is_some() {
             return Err(SchemaError::TableExists(name.into()).into());
         }
@@ -437,34 +452,29 @@ impl Catalog {
     ///
     /// # Errors
     /// [`SchemaError`] for the name; what the log says.
-    pub fn create_table(
-        &self,
-        name: &str,
-        definition: &TableDefinition,
-        mode: FlushLog,
-    ) -> Result<Arc<Table>> {
-        let (claim, record, encoded) = self.claim_new(name, definition)?;
+    pub fn create_table(&self, name: &str, definition: &TableDefinition, terms: Terms) -> Result<Arc<Table>> {
+        let (claim, record, encoded) = self.claim_new(name, definition, terms)?;
         let shape = self.shape(record, &mut |space| Ok(new_space(space)))?;
-        self.publish(claim, name, shape, encoded, mode)
+        self.publish(claim, name, shape, encoded, terms.flush)
     }
 
     /// Drops tables as one step: all of them or, when one does not exist, none.
     ///
     /// # Errors
     /// [`SchemaError::NoTable`]; what the log says.
-    pub fn drop_tables(&self, names: &[&str], mode: FlushLog) -> Result<DropReport> {
-        let (result, work) = work::in_drop(|| self.drop_claimed(names, mode));
+    pub fn drop_tables(&self, names: &[&str], terms: Terms) -> Result<DropReport> {
+        let (result, work) = work::in_drop(|| self.drop_claimed(names, terms));
         result.map(|report| DropReport { work, ..report })
     }
 
-    fn drop_claimed(&self, names: &[&str], mode: FlushLog) -> Result<DropReport> {
-        let mut claim = self.claim(names)?;
+    fn drop_claimed(&self, names: &[&str], terms: Terms) -> Result<DropReport> {
+        let mut claim = self.claim(names, terms)?;
         if let Some((name, _)) = claim.tables().find(|(_, table)| table.is_none()) {
             return Err(no_table(name).into());
         }
         let tables = || claim.tables().filter_map(|(_, table)| table);
         let all: SmallVec<[&Table; 1]> = tables().map(|table| &**table).collect();
-        let (closed, lock) = self.close(&claim, &all)?;
+        let (closed, lock) = self.close(&claim, &all, terms)?;
         let spaces = || {
             let shapes = tables().zip(&closed).map(|(table, closed)| table.closed_shape(closed));
             let trees = if planted(Bug::IndexNotDropped) { 1 } else { usize::MAX };
@@ -478,7 +488,7 @@ impl Catalog {
             spaces().for_each(|space| self.pool.detach(space, Lsn::ZERO));
         }
         // When this fails nothing was changed, or the database is poisoned.
-        let (lsn, unfinished) = self.change(&mut changes, &ids, mode)?;
+        let (lsn, unfinished) = self.change(&mut changes, &ids, terms.flush)?;
         spaces().for_each(|space| self.pool.detach(space, lsn));
         tables().for_each(|table| table.gate().close_for_good());
         drop((closed, all));
@@ -494,9 +504,9 @@ impl Catalog {
     ///
     /// # Errors
     /// [`SchemaError::NoTable`]; what the log says.
-    pub fn truncate_table(&self, name: &str, mode: FlushLog) -> Result<DropReport> {
+    pub fn truncate_table(&self, name: &str, terms: Terms) -> Result<DropReport> {
         let (result, work) = work::in_drop(|| {
-            self.reshape(name, mode, |record| {
+            self.reshape(name, terms, |record| {
                 record.clustered = self.transactions.ids().space()?;
                 for index in &mut record.indexes {
                     index.space = self.transactions.ids().space()?;
@@ -512,10 +522,10 @@ impl Catalog {
     fn reshape(
         &self,
         name: &str,
-        mode: FlushLog,
+        terms: Terms,
         change: impl FnOnce(&mut TableRecord) -> Result<()>,
     ) -> Result<DropReport> {
-        let claim = self.claim(&[name])?;
+        let claim = self.claim(&[name], terms)?;
         let table = claim.table(name).ok_or_else(|| no_table(name))?;
         let old = table.shape();
         let mut record = old.record.clone();
@@ -524,11 +534,11 @@ impl Catalog {
         let dropped: SmallVec<[Arc<Space>; 2]> =
             spaces_of(&old).into_iter().filter(|space| !record.spaces().any(|id| id == space.id())).collect();
         let ids: SmallVec<[SpaceId; 2]> = dropped.iter().map(|space| space.id()).collect();
-        let (mut closed, _lock) = self.close(&claim, &[&**table])?;
+        let (mut closed, _lock) = self.close(&claim, &[&**table], terms)?;
         let closed = closed.first_mut().expect("one was closed");
         let born = self.transactions.stamp()?;
         let (lsn, unfinished) =
-            self.change(&mut [Change::put(record_key(name), record.encode())], &ids, mode)?;
+            self.change(&mut [Change::put(record_key(name), record.encode())], &ids, terms.flush)?;
         let kept = |id| old.trees().find(|tree| tree.space().id() == id).cloned();
         let new = |id| {
             let tree = self.tree(new_space(id));
@@ -551,17 +561,17 @@ impl Catalog {
     ///
     /// # Errors
     /// [`SchemaError`] for the names; what the log says.
-    pub fn rename_table(&self, from: &str, to: &str, mode: FlushLog) -> Result<()> {
+    pub fn rename_table(&self, from: &str, to: &str, terms: Terms) -> Result<()> {
         check_name(to)?;
-        let mut claim = self.claim(&[from, to])?;
+        let mut claim = self.claim(&[from, to], terms)?;
         let table = claim.table(from).ok_or_else(|| no_table(from))?.clone();
         if claim.table(to).is_some() {
             return Err(SchemaError::TableExists(to.into()).into());
         }
-        let _lock = self.lock_out(&claim, &[&*table])?;
+        let _lock = self.lock_out(&claim, &[&*table], terms)?;
         let record = table.look(|shape| shape.record.encode());
         let mut changes = [Change::remove(record_key(from)), Change::put(record_key(to), record)];
-        let (_, unfinished) = self.change(&mut changes, &[], mode)?;
+        let (_, unfinished) = self.change(&mut changes, &[], terms.flush)?;
         claim.set(from, None);
         claim.set(to, Some(table));
         unfinished.finished();
@@ -572,18 +582,18 @@ impl Catalog {
     ///
     /// # Errors
     /// [`SchemaError::NoTable`]; what the log says.
-    pub fn swap_tables(&self, a: &str, b: &str, mode: FlushLog) -> Result<()> {
-        let mut claim = self.claim(&[a, b])?;
+    pub fn swap_tables(&self, a: &str, b: &str, terms: Terms) -> Result<()> {
+        let mut claim = self.claim(&[a, b], terms)?;
         let table_a = claim.table(a).ok_or_else(|| no_table(a))?.clone();
         let table_b = claim.table(b).ok_or_else(|| no_table(b))?.clone();
         if a == b {
             return Ok(());
         }
-        let _lock = self.lock_out(&claim, &[&*table_a, &*table_b])?;
+        let _lock = self.lock_out(&claim, &[&*table_a, &*table_b], terms)?;
         let put = |name: &str, table: &Table| {
             Change::put(record_key(name), table.look(|shape| shape.record.encode()))
         };
-        let (_, unfinished) = self.change(&mut [put(a, &table_b), put(b, &table_a)], &[], mode)?;
+        let (_, unfinished) = self.change(&mut [put(a, &table_b), put(b, &table_a)], &[], terms.flush)?;
         claim.set(a, Some(table_b));
         claim.set(b, Some(table_a));
         unfinished.finished();
@@ -594,9 +604,9 @@ impl Catalog {
     ///
     /// # Errors
     /// [`SchemaError`] for the names; what the log says.
-    pub fn drop_index(&self, name: &str, index: &str, mode: FlushLog) -> Result<DropReport> {
+    pub fn drop_index(&self, name: &str, index: &str, terms: Terms) -> Result<DropReport> {
         let (result, work) = work::in_drop(|| {
-            self.reshape(name, mode, |record| {
+            self.reshape(name, terms, |record| {
                 let place = record.indexes.iter().position(|other| *other.name == *index);
                 let missing = || SchemaError::NoIndex { table: name.into(), index: index.into() };
                 record.indexes.remove(place.ok_or_else(missing)?);

@@ -22,11 +22,11 @@ use super::{
     record::IndexRecord,
     runs::{Payload, Runs},
     table::{Shape, Table},
+    terms::Terms,
 };
 use crate::{
     error::{Owner, Result, SchemaError, UsageError},
     ids::SpaceId,
-    log::FlushLog,
     page::EntryHeader,
     sync::{Arc, Bug, planted},
     transaction::{
@@ -111,14 +111,14 @@ impl Catalog {
         definition: &TableDefinition,
         rows: &mut Rows<'_>,
         order: Order,
-        mode: FlushLog,
+        terms: Terms,
     ) -> Result<Arc<Table>> {
-        let (claim, record, encoded) = self.claim_new(name, definition)?;
+        let (claim, record, encoded) = self.claim_new(name, definition, terms)?;
         claim.keep();
         let shape = self.shape(record, &mut |space| Ok(new_space(space)))?;
         let mut unnamed = Unnamed::new(self, shape.clone());
         Filler::new(self, name, &shape).fill(rows, order)?;
-        let table = self.publish(claim, name, shape, encoded, mode)?;
+        let table = self.publish(claim, name, shape, encoded, terms.flush)?;
         unnamed.named = true;
         Ok(table)
     }

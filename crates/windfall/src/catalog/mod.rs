@@ -26,6 +26,7 @@ mod numbers;
 mod record;
 mod runs;
 mod table;
+mod terms;
 #[cfg(test)]
 mod tests;
 
@@ -34,3 +35,4 @@ pub use load::{Order, Rows};
 pub use numbers::Numbers;
 pub use record::{IndexRecord, KeyPart, KeySpec, TableRecord};
 pub use table::{Call, Shape, Table};
+pub use terms::Terms;

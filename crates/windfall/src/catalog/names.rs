@@ -7,9 +7,9 @@
 //! names be found while it works. No lock is held while the statement works: a claim is a mark. A shard's lock is held
 //! for the time of a look into a map.
 //!
-//! **May touch.** `table`, `env`, `sync`.
+//! **May touch.** `table`, `env`, `error`, `sync`.
 
-use core::hash::BuildHasher;
+use core::{hash::BuildHasher, time::Duration};
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use smallvec::SmallVec;
@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 use super::table::Table;
 use crate::{
     env::Env,
+    error::{InTheWay, LockError},
     sync::{Arc, Event, Mutex, Rank, is_inside},
 };
 
@@ -88,8 +89,12 @@ impl Names {
         found
     }
 
-    /// Claims names, once nobody else is deciding over any of them. A name that is given twice is claimed once.
-    pub fn claim<'a>(&'a self, names: &[&'a str]) -> Claim<'a> {
+    /// Claims names, once nobody else is deciding over any of them. It waits until the moment that is said, if one is.
+    /// A name that is given twice is claimed once.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    pub fn claim<'a>(&'a self, names: &[&'a str], until: Option<Duration>) -> Result<Claim<'a>, LockError> {
         let mut sorted: SmallVec<[&str; 1]> = names.into();
         sorted.sort_unstable();
         sorted.dedup();
@@ -100,13 +105,13 @@ impl Names {
                 // That may last as long as the building of an index: what is claimed already can be found meanwhile.
                 claim.keep();
                 waited = true;
-                self.env.wait(&self.decided, &mut || claim.take(name));
+                claim.wait_and_take(name, until)?;
             }
         }
         if waited {
             claim.hide();
         }
-        claim
+        Ok(claim)
     }
 
     /// Enters a table whose record was found when the database was opened.
@@ -147,6 +152,28 @@ impl<'a> Claim<'a> {
             self.held.push((name, None));
         }
         true
+    }
+
+    /// Claims a name that somebody else has, when he is done.
+    fn wait_and_take(&mut self, name: &'a str, until: Option<Duration>) -> Result<(), LockError> {
+        let names = self.names;
+        let Some(until) = until else {
+            names.env.wait(&names.decided, &mut || self.take(name));
+            return Ok(());
+        };
+        let began = names.env.now();
+        let at_most = until.saturating_sub(began);
+        let mut taken = false;
+        names.env.wait_for(&names.decided, at_most, &mut || {
+            taken = self.take(name);
+            taken
+        });
+        let in_the_way = InTheWay::new([]);
+        match taken {
+            true => Ok(()),
+            false if at_most.is_zero() => Err(LockError::Busy(in_the_way)),
+            false => Err(LockError::TimedOut { in_the_way, waited: names.env.now().saturating_sub(began) }),
+        }
     }
 
     fn mark(&self, mark: Mark) {

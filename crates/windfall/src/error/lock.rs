@@ -70,7 +70,7 @@ impl InTheWay {
 impl fmt::Display for InTheWay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
-            [] => f.write_str("another transaction"),
+            [] => f.write_str("another transaction or statement"),
             [one] => write!(f, "transaction {one}"),
             [first @ .., last] => {
                 f.write_str("transactions ")?;

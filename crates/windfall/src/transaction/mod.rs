@@ -285,14 +285,15 @@ impl Transactions {
         &self,
         spaces: impl IntoIterator<Item = SpaceId>,
         mode: TableMode,
+        at_most: Duration,
     ) -> Result<StatementLock<'_>> {
         // It is no transaction, and has no changes; the number is a name for lists and errors.
         let locker = self.row_locks.locker(self.active.number(&self.ids)?);
         let lock = StatementLock { locks: &self.row_locks, locker };
-        let (began, most) = (self.now(), self.lock_wait());
+        let began = self.now();
         for space in spaces {
             // The time is that of the statement, not of each of its tables.
-            let left = most.saturating_sub(self.now().saturating_sub(began)).max(most.min(LEAST_WAIT));
+            let left = at_most.saturating_sub(self.now().saturating_sub(began)).max(at_most.min(LEAST_WAIT));
             self.acquire(&lock.locker, Wanted::Table(space, mode), Patience::of(left))?;
         }
         Ok(lock)

@@ -311,11 +311,11 @@ impl Transactions {
     ///
     /// # Errors
     /// [`LockError`].
-    pub fn await_rollbacks(&self, space: SpaceId) -> Result<()> {
+    pub fn await_rollbacks(&self, space: SpaceId, at_most: Duration) -> Result<()> {
         if planted(Bug::HandedOverUnseen) {
             return Ok(());
         }
-        let (env, at_most) = (&self.ground.pool.ground().env, self.lock_wait());
+        let env = &self.ground.pool.ground().env;
         let began = self.now();
         let is_clear = || self.rollbacks.in_the_way(space).is_empty();
         env.wait_unhindered(&self.rollbacks.moved, at_most, &mut || is_clear());

@@ -156,3 +156,59 @@ fn who_waits_for_a_row_of_a_dropped_table_is_told() {
     });
     assert!(matches!(table.get(b"a"), Err(Error::TableDropped(_))));
 }
+
+#[test]
+fn a_statement_waits_as_long_as_it_is_asked_to() {
+    let db = database();
+    let table = table(&db);
+    db.create_table("other", TableOptions::default()).unwrap();
+    let trx = begin(&db, Isolation::RepeatableRead);
+    table.within(&trx).put(b"a", b"x1").unwrap();
+    for (_, statement) in STATEMENTS {
+        refuses(&db, statement);
+    }
+    refuses(&db, |db| db.drop_tables(&["other", "t"]).map(drop));
+    trx.commit().unwrap();
+    assert_eq!(db.tables().unwrap().len(), 2);
+    assert_eq!(db.table("t").unwrap().get(b"a").unwrap(), Some(b"x1".to_vec()));
+    db.statements_wait(Duration::ZERO).drop_table("t").unwrap();
+}
+
+/// At once, and behind some time.
+fn refuses(db: &Database, statement: Statement) {
+    let refused = statement(&db.statements_wait(Duration::ZERO));
+    assert!(matches!(refused, Err(Error::Lock(LockError::Busy(_)))), "{refused:?}");
+    let began = Instant::now();
+    let refused = statement(&db.statements_wait(Duration::from_millis(40)));
+    assert!(matches!(refused, Err(Error::Lock(LockError::TimedOut { .. }))), "{refused:?}");
+    let waited = began.elapsed();
+    assert!(waited >= Duration::from_millis(40) && waited < Duration::from_secs(10), "{waited:?}");
+}
+
+#[test]
+fn a_statement_waits_for_another_one_as_long_as_it_is_asked_to() {
+    let db = database();
+    let (more, rows) = channel::<u8>();
+    thread::scope(|scope| {
+        let loading = scope.spawn(|| {
+            let rows = rows.into_iter().map(|n| Ok((vec![n], b"x".to_vec())));
+            db.create_table_from("t", TableOptions::default(), rows)
+        });
+        more.send(1).unwrap();
+        // As soon as the name is claimed there is no other of it.
+        while db
+            .statements_wait(Duration::ZERO)
+            .drop_table("t")
+            .is_err_and(|error| matches!(error, Error::Schema(_)))
+        {
+            thread::yield_now();
+        }
+        refuses(&db, |db| db.drop_table("t").map(drop));
+        refuses(&db, |db| db.create_table("t", TableOptions::default()).map(drop));
+        let patient = scope.spawn(|| db.drop_table("t"));
+        more.send(2).unwrap();
+        drop(more);
+        assert!(loading.join().unwrap().is_ok());
+        patient.join().unwrap().unwrap();
+    });
+}
