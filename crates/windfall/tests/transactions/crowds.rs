@@ -11,12 +11,12 @@ use std::{
 
 use windfall::{
     Database, Error, Isolation, Table, TableOptions, TransactionOptions,
-    disk::simulated::{Fault, SimulatedDisk},
+    disk::simulated::{Fault, SimulatedDisk, Survive},
     env::RealEnv,
     error::{LockError, SchemaError},
 };
 
-use super::{begin, database, options, table};
+use super::{begin, database, options, pairs, rows, table};
 
 const ACCOUNTS: u64 = 12;
 
@@ -256,6 +256,53 @@ fn who_waits_for_a_lock_is_told_when_the_database_is_closed_or_stops() {
             let late = table.within(&begin(db, Isolation::RepeatableRead)).put(b"a", b"x6");
             assert!(matches!(late, Err(Error::Poisoned(_) | Error::Closed)), "{late:?}");
         });
+    }
+}
+
+/// A commit whose log cannot be written or synced: it may stay or not, all of it, and everybody is told.
+#[test]
+fn a_commit_that_the_disk_refuses_tells_all_who_are_under_way() {
+    for (seed, fault) in (0..).zip([Fault::SyncFails, Fault::Eio, Fault::WriteFails].repeat(4)) {
+        let (disk, env) = (SimulatedDisk::new(seed), Arc::new(RealEnv::default()));
+        let options = options().lock_wait_timeout(Duration::MAX);
+        let db = Database::open_on(Arc::new(disk.clone()), env.clone(), &options, &|_| {}).unwrap();
+        let table = table(&db);
+        table.put(b"a", b"x1").unwrap();
+        let [failing, beside, prepared] = [(); 3].map(|()| begin(&db, Isolation::RepeatableRead));
+        table.within(&failing).put(b"a", b"y2").unwrap();
+        table.within(&failing).put(b"b", b"z3").unwrap();
+        table.within(&beside).put(b"c", b"w4").unwrap();
+        table.within(&prepared).put(b"d", b"v5").unwrap();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                let trx = begin(&db, Isolation::RepeatableRead);
+                // It may get the row from a commit that is not durable yet, and is none itself before that one is.
+                table.within(&trx).put(b"a", b"u6").and_then(|()| trx.commit())
+            });
+            while db.lock_waits().is_empty() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            disk.fail_nth(1, fault, true);
+            let is_told =
+                |done: windfall::Result<()>| assert!(matches!(done, Err(Error::Poisoned(_))), "{done:?}");
+            is_told(failing.commit());
+            is_told(waiting.join().unwrap());
+            is_told(prepared.prepare(b"xid").map(drop));
+            is_told(table.within(&beside).put(b"c", b"w7"));
+            is_told(beside.rollback());
+            is_told(begin(&db, Isolation::RepeatableRead).commit().and_then(|()| table.put(b"e", b"t8")));
+        });
+        drop((prepared, table, db));
+        disk.mend();
+        let disk = disk.restart(Survive::Random(seed));
+        let db = Database::open_on(Arc::new(disk), env, &options, &|_| {}).unwrap();
+        let found = rows(&db.table("t").unwrap());
+        // Nothing, the one that failed first, or the one that waited for it as well.
+        let either =
+            [pairs([("a", "x1")]), pairs([("a", "y2"), ("b", "z3")]), pairs([("a", "u6"), ("b", "z3")])];
+        assert!(either.contains(&found), "seed {seed}, {fault:?}: {found:?}");
+        assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+        assert!(db.prepared().is_empty());
     }
 }
 
