@@ -203,12 +203,17 @@ pub struct Log {
     arrived: AtomicU64,
     served: AtomicU64,
     crowd: AtomicU64,
+    /// How many a leader waits for who gathers; without end while none does.
+    expected: AtomicU64,
+    /// So many have arrived.
     arrival: Event,
     /// How often in a row a leader waited for company in vain, and how often one could have waited.
     vain: AtomicU64,
     turns: AtomicU64,
-    /// `written` or `durable` has moved, or a leader has stepped down.
+    /// `written` has moved, or a leader has stepped down.
     progress: Event,
+    /// The same of `durable`: who waits for that is not woken by each write.
+    synced: Event,
     /// A frame has become whole.
     published: Event,
     slot_free: Event,
@@ -310,12 +315,14 @@ impl Log {
             slots: (0..group::SLOTS).map(|_| CachePadded::new(group::Slot::free())).collect(),
             writer: Mutex::new(Rank::LogWrite, Writer::default()),
             arrived: AtomicU64::new(0),
+            expected: AtomicU64::new(u64::MAX),
             served: AtomicU64::new(0),
             crowd: AtomicU64::new(0),
             arrival: Event::new(),
             vain: AtomicU64::new(0),
             turns: AtomicU64::new(0),
             progress: Event::new(),
+            synced: Event::new(),
             published: Event::new(),
             slot_free: Event::new(),
             room: Event::new(),

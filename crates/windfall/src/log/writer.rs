@@ -55,6 +55,7 @@ impl Drop for Progress<'_> {
     fn drop(&mut self) {
         if !planted(Bug::LeaderTellsNobody) {
             self.0.progress.notify();
+            self.0.synced.notify();
         }
     }
 }
@@ -96,8 +97,10 @@ impl Log {
             return Ok(());
         }
         if sync {
-            self.arrived.fetch_add(1, SeqCst);
-            self.arrival.notify();
+            let arrived = self.arrived.fetch_add(1, SeqCst) + 1;
+            if arrived >= self.expected.load(SeqCst) {
+                self.arrival.notify();
+            }
         }
         // Leader or not, it waits: for the system, or for the leader.
         drop(Held::take(Rank::LogWrite));
@@ -110,7 +113,8 @@ impl Log {
                 }
             } else {
                 self.counts.follows.fetch_add(1, Relaxed);
-                self.env.wait(&self.progress, &mut || {
+                let progress = if sync { &self.synced } else { &self.progress };
+                self.env.wait(progress, &mut || {
                     reached() || !self.writer.is_locked() || self.health.is_poisoned()
                 });
             }
@@ -164,7 +168,9 @@ impl Log {
         let before = self.arrived.load(SeqCst);
         if before < expected && turn.is_multiple_of(1 << vain.min(RARER_MAX)) {
             let moment = self.last_sync().min(MOMENT_MAX);
+            self.expected.store(expected, SeqCst);
             self.arrival.wait_for(moment, || self.arrived.load(SeqCst) >= expected);
+            self.expected.store(u64::MAX, SeqCst);
             let in_vain = self.arrived.load(SeqCst) == before;
             self.vain.store(if in_vain { vain.saturating_add(1) } else { 0 }, Relaxed);
         }
@@ -176,6 +182,7 @@ impl Log {
         self.published.notify();
         self.room.notify();
         self.progress.notify();
+        self.synced.notify();
     }
 
     /// Waits until nobody is writing, after the database was closed: nobody will again.
