@@ -299,16 +299,18 @@ impl Cursor {
         let mut found = to.make(entries)?;
         while found && wanted(entries.key()) {
             let Some(header) = entries.header() else { break };
-            self.at = if *covers && sight.sees(header.trx) {
-                if header.is_deleted() { At::Nothing } else { At::Row }
-            } else if is_index {
+            let is_seen = sight.sees(header.trx);
+            self.at = if !is_index {
+                look(transactions, tree, entries, sight, long)?
+            } else if is_seen && header.is_deleted() {
+                At::Nothing
+            } else if is_seen && *covers {
+                At::Row
+            } else {
                 let (index_key, key) = split(entries.key(), space, || owner.clone())?;
-                let is_there = transactions.has_entry(space, entries.key(), header, sight)?
-                    && transactions.get_in(&call.clustered, key, sight, true, long)?
+                let is_there = transactions.get_in(&call.clustered, key, sight, true, long)?
                     && call.is_indexed(space, &index_key, long);
                 if is_there { At::LongRow } else { At::Nothing }
-            } else {
-                look(transactions, tree, entries, sight, long)?
             };
             if self.at != At::Nothing {
                 return Ok(true);

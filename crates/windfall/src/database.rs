@@ -180,9 +180,9 @@ impl Database {
     }
 
     /// The same database, whose statements wait at most so long for others that are at their tables: transactions, and
-    /// statements. With zero they are refused at once. (`WAIT n` and `NOWAIT` of `MariaDB`'s DDL.) By default a
-    /// statement waits for transactions as long as [`Options::lock_wait_timeout`] says, and for another statement until
-    /// that is done.
+    /// statements. With zero they are refused at once. (`WAIT n` and `NOWAIT` of `MariaDB`'s DDL.) Single calls that
+    /// are under way are waited for until they are done. By default a statement waits for transactions as long as
+    /// [`Options::lock_wait_timeout`] says, and for another statement until that is done.
     ///
     /// ```
     /// # fn main() -> windfall::Result<()> {

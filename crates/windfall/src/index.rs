@@ -6,7 +6,9 @@
 //! whose value says otherwise by now, because it changed between the look at the entry and the look at the row, is left
 //! out. The [cursor](Cursor) over the entries gives the values of the rows, unless it is one [of entries
 //! alone](Cursor::of_entries_alone): an entry says who has made it or marked it as deleted, and whoever sees that
-//! change knows enough. Who does not needs the row, too: his own transaction may have changed it behind such a change.
+//! change knows enough. Who does not asks the row: the version that he sees has this index key or has not. What the
+//! entry was before tells him nothing, for his own transaction may have changed the row behind a change that he does
+//! not see, with the entry or without.
 //!
 //! **May touch.** `table`, `cursor`, `range`, `transaction`.
 
@@ -89,8 +91,8 @@ impl Index {
     }
 
     /// The keys of the rows whose index keys lie in a range, in order, from either end: from the index alone. Pages of
-    /// the table itself are looked at only where the index key of a row has changed behind the view, and at
-    /// [`Isolation::Serializable`](crate::Isolation::Serializable), because that locks the rows.
+    /// the table itself are looked at only for rows that have come, gone or changed their index key behind the view,
+    /// and at [`Isolation::Serializable`](crate::Isolation::Serializable), because that locks the rows.
     ///
     /// ```
     /// # fn main() -> windfall::Result<()> {

@@ -269,8 +269,9 @@ impl Table {
         Self { scope: Some(transaction.scope.clone()), ..self.clone() }
     }
 
-    /// The same table, whose reads that lock do this about rows that others have locked. Locks on the table itself are
-    /// waited for as ever, and so is what a change meets.
+    /// The same table, whose reads `_for_share` and `_for_update` do this about rows that others have locked. Locks on
+    /// the table itself are waited for as ever, and so is what a change meets; a single call that is changing a row at
+    /// this moment is waited for until it is done.
     #[must_use]
     pub fn if_locked(&self, then: IfLocked) -> Self {
         Self { if_locked: then, ..self.clone() }

@@ -57,7 +57,8 @@ pub enum IfLocked {
     /// It is refused at once ([`LockError::Busy`](crate::error::LockError::Busy)): `NOWAIT` of SQL.
     Refuse,
     /// It passes the row over, as if it were not there: `SKIP LOCKED` of SQL. So many who take from one queue do not
-    /// wait for each other.
+    /// wait for each other, at [`Isolation::ReadCommitted`]: at stricter levels a range keeps others from inserting
+    /// into it, whatever it passes over.
     Skip,
 }
 

@@ -561,7 +561,7 @@ fn locks_and_numbers_are_shown() {
         "against inserts",
         "\nactive_transactions      1\n",
         "\nhelp          lists the statements, or tells of one\n",
-        "scan TABLE [from KEY] [to KEY] [limit N] [reverse] [for share | for update [nowait | skip locked]]\n",
+        "scan TABLE [from KEY] [to KEY] [limit N] [reverse] [for share|update [nowait | skip locked]]\n",
     ] {
         assert!(told.out.contains(what), "{what:?} is not in\n{}", told.out);
     }

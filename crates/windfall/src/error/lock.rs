@@ -39,7 +39,7 @@ pub enum LockError {
     Interrupted,
 }
 
-/// The transactions that were in somebody's way, at most [`InTheWay::MOST`] of them.
+/// The transactions that were in somebody's way, at most [`InTheWay::MOST`] of them; none where a statement was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InTheWay(Arc<[TrxId]>);
 

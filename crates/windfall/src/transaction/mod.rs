@@ -117,7 +117,6 @@ pub struct Transactions {
     row_locks: Locks,
     /// How long a call waits for a lock, in microseconds.
     lock_wait: AtomicU64,
-    /// Nobody waits for a lock any more.
     /// For the trees that rollback and purge look into: they have no hash index.
     no_hash: Arc<HashBudget>,
     /// Transactions that wait for the word of an outer coordinator.

@@ -253,7 +253,6 @@ fn blocked_by(writer: TrxId, tree: &Tree, key: &[u8]) -> Stop {
     Stop::Blocked(Blocked::Writer(writer, name_of(tree, key), RowMode::Exclusive))
 }
 
-/// The writer's lock of a row, or of an index key, as those who wait for it name it.
 impl Transactions {
     /// Takes the turn at a row: one call at a time looks at it and changes it.
     ///

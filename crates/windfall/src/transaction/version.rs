@@ -17,7 +17,7 @@ use super::{
     Transactions,
     active::ReadView,
     stream::Stream,
-    undo_record::{Body, Done, RowChange, UndoRecord},
+    undo_record::{Body, RowChange, UndoRecord},
 };
 use crate::{
     error::{CorruptError, Owner, Result, TransactionError},
@@ -94,29 +94,6 @@ impl Transactions {
             }
         }
         Ok(Some(header).filter(|header| !header.is_deleted()))
-    }
-
-    /// Whether a secondary entry is there for the reader.
-    ///
-    /// # Errors
-    /// Damage, I/O.
-    pub fn has_entry(
-        &self,
-        space: SpaceId,
-        key: &[u8],
-        mut header: EntryHeader,
-        sight: Sight<'_>,
-    ) -> Result<bool> {
-        while !sight.sees(header.trx) {
-            let record = self.maker_of(space, header)?;
-            let Body::Row { touches, .. } = record.body else { return Err(lost(space, header)) };
-            let touch = touches.into_iter().find(|touch| touch.space == space && touch.key == key);
-            match touch.ok_or_else(|| lost(space, header))?.done {
-                Done::Inserted => return Ok(false),
-                Done::Revived(before) | Done::Marked(before) => header = before,
-            }
-        }
-        Ok(!header.is_deleted())
     }
 
     /// The record that made a version.

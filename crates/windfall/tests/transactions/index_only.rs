@@ -82,6 +82,28 @@ fn an_entry_is_of_the_row_that_its_transaction_sees() {
     assert_eq!(keys(&table), [found("o", "a")]);
 }
 
+/// An own change that leaves the entry alone, which still carries a writer whom the view does not see.
+#[test]
+fn an_own_change_that_keeps_the_index_key_is_found_by_it() {
+    let db = database();
+    let table = table(&db);
+    table.put(b"a", b"m1").unwrap();
+    let trx = begin(&db, Isolation::RepeatableRead);
+    let within = table.within(&trx);
+    assert_eq!(keys(&within), [found("m", "a")]);
+    table.put(b"a", b"o1").unwrap();
+    table.put(b"b", b"n2").unwrap();
+    within.put(b"a", b"o1 changed").unwrap();
+    within.put(b"b", b"n2 changed").unwrap();
+    assert_eq!(keys(&within), [found("n", "b"), found("o", "a")]);
+    let by_index = within.index("first").unwrap().range::<&[u8]>(..).unwrap();
+    let values: Vec<_> = by_index.map(|row| row.unwrap().value).collect();
+    assert_eq!(values, [b"n2 changed".to_vec(), b"o1 changed".to_vec()]);
+    assert_eq!(rows(&within).len(), 2);
+    trx.rollback().unwrap();
+    assert_eq!(keys(&table), [found("n", "b"), found("o", "a")]);
+}
+
 /// Where reads lock, a row is locked whose keys alone are asked for.
 #[test]
 fn the_keys_of_a_serializable_transaction_stay() {
