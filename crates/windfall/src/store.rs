@@ -15,7 +15,10 @@ use crate::{
     page::{Access, Page, PageOp, PageType},
     sync::Arc,
     tablespace,
-    tree::store::{self, Latched, PageStore},
+    tree::{
+        hash::TreeHash,
+        store::{self, Latched, PageStore},
+    },
 };
 
 /// The product's tree.
@@ -50,6 +53,7 @@ impl store::Shared for SharedPage<'_> {
 
 impl PageStore for BufferPool {
     type Space = Arc<Space>;
+    type Hash = TreeHash;
     type Reading<'a> = Reading<'a>;
     type Shared<'a> = SharedPage<'a>;
     type MiniTransaction<'a> = Mtr<'a>;

@@ -36,7 +36,10 @@ use crate::{
     page::EntryHeader,
     store::Tree,
     sync::{Arc, Mutex, Rank},
-    tree::{Beside, Located, Seek, hash::HashBudget},
+    tree::{
+        Beside, Located, Seek,
+        hash::{HashBudget, TreeHash},
+    },
 };
 
 /// The first byte of table records.
@@ -101,7 +104,7 @@ impl SystemTree {
         let space =
             pool.space(SpaceId::CATALOG).expect("the pool knows the system tablespace before anything else");
         Self {
-            tree: Tree::new(pool, space, budget),
+            tree: Tree::new(pool, space, TreeHash::new(budget)),
             writing: Mutex::new(Rank::System, ()),
             sparse: SegQueue::new(),
         }

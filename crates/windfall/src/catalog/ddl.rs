@@ -34,7 +34,7 @@ use crate::{
     },
     system::{Change, Key, SystemTree, TABLE},
     transaction::{StatementLock, Transactions, locks::TableMode},
-    tree::hash::HashBudget,
+    tree::hash::{HashBudget, TreeHash},
 };
 
 /// The longest name, in bytes.
@@ -194,7 +194,7 @@ impl Catalog {
     }
 
     pub(super) fn tree(&self, space: Arc<Space>) -> Arc<Tree> {
-        Arc::new(Tree::new(self.pool.clone(), space, self.budget.clone()))
+        Arc::new(Tree::new(self.pool.clone(), space, TreeHash::new(self.budget.clone())))
     }
 
     /// A place where tests do something.

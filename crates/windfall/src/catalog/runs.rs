@@ -20,7 +20,10 @@ use crate::{
     page::EntryHeader,
     store::Tree,
     sync::Arc,
-    tree::{Cursor, hash::HashBudget},
+    tree::{
+        Cursor,
+        hash::{HashBudget, TreeHash},
+    },
 };
 
 /// How full the pages of a run are, in percent: nothing is added later.
@@ -123,8 +126,10 @@ impl<P: Payload> Runs<P> {
             return Err(comes_twice(&pair[0].0, None));
         }
         let space = self.pool.attach(space, Durability::Temporary);
-        let run =
-            Run { tree: Tree::new(self.pool.clone(), space, self.budget.clone()), pool: self.pool.clone() };
+        let run = Run {
+            tree: Tree::new(self.pool.clone(), space, TreeHash::new(self.budget.clone())),
+            pool: self.pool.clone(),
+        };
         let mut loader = run.tree.bulk_load(FILL)?;
         for (key, payload) in self.memory.drain(..) {
             let (header, value) = payload.entry();

@@ -21,6 +21,7 @@ use crate::{
         is_nested,
     },
     transaction::row::INDEXED,
+    tree::store::HashIndex as _,
 };
 
 /// What a table is made of at one time.

@@ -14,6 +14,7 @@ use crate::{
         Arc, Mutex, Rank,
         work::{self, Work},
     },
+    tree::store::HashIndex as _,
 };
 
 type Act = Box<dyn FnMut() + Send>;

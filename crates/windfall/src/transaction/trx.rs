@@ -41,6 +41,7 @@ use crate::{
     page::EntryHeader,
     store::Tree,
     sync::{Arc, Bug, planted},
+    tree::hash::TreeHash,
 };
 
 /// The part of the log that may be promised to one transaction between its calls.
@@ -689,7 +690,7 @@ impl Transactions {
     /// The tree in a tablespace, unless it was dropped.
     pub(super) fn tree(&self, space: SpaceId) -> Option<Tree> {
         let space = self.ground.pool.space(space).filter(|space| !space.is_dropped())?;
-        Some(Tree::new(self.ground.pool.clone(), space, self.no_hash.clone()))
+        Some(Tree::new(self.ground.pool.clone(), space, TreeHash::new(self.no_hash.clone())))
     }
 
     /// Takes the locks of a transaction away, but those on what it has changed: who wants that makes them anew. Gives

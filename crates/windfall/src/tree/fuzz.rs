@@ -10,7 +10,7 @@
 
 use super::{
     Seek, Tree,
-    hash::HashBudget,
+    hash::{HashBudget, TreeHash},
     overflow::{Link, OverflowRef, capacity},
     store::{MiniTransaction, PageStore},
     testpool::TestPool,
@@ -43,7 +43,7 @@ fn key_of(n: u64) -> Vec<u8> {
 }
 
 fn tree_on(pool: TestPool) -> Tree<TestPool> {
-    Tree::new(Arc::new(pool), SpaceId(77), Arc::new(HashBudget::new(1 << 20)))
+    Tree::new(Arc::new(pool), SpaceId(77), TreeHash::new(Arc::new(HashBudget::new(1 << 20))))
 }
 
 /// A tree with a long value.

@@ -15,6 +15,7 @@
 
 use crossbeam_epoch::{Atomic, Guard, Owned, Shared, pin};
 
+use super::store::HashIndex;
 use crate::{
     ids::PageNo,
     sync::{
@@ -107,12 +108,6 @@ impl TreeHash {
         Self { on: AtomicBool::new(false), table: Atomic::null(), budget }
     }
 
-    /// Whether it is on.
-    #[inline]
-    pub fn is_on(&self) -> bool {
-        self.on.load(Relaxed)
-    }
-
     /// Switches it. Off gives its memory back; on takes some when the first reads have come.
     pub fn switch(&self, on: bool) {
         self.on.store(on, Relaxed);
@@ -135,9 +130,27 @@ impl TreeHash {
         unsafe { self.table.load(Acquire, guard).as_ref() }
     }
 
-    /// The leaf that a key was last seen in, and its slot there, perhaps.
+    fn grow(&self, old: Shared<'_, Table>, entries: usize, guard: &Guard) {
+        if let Some(table) = Table::new(entries, &self.budget)
+            && self.table.compare_exchange(old, Owned::new(table), AcqRel, Relaxed, guard).is_ok()
+        {
+            retire(old, guard);
+            if !self.is_on() {
+                // It was switched off meanwhile, perhaps before the exchange.
+                retire(self.table.swap(Shared::null(), AcqRel, guard), guard);
+            }
+        }
+    }
+}
+
+impl HashIndex for TreeHash {
     #[inline]
-    pub(super) fn hint(&self, hash: u64) -> Option<(PageNo, usize)> {
+    fn is_on(&self) -> bool {
+        self.on.load(Relaxed)
+    }
+
+    #[inline]
+    fn hint(&self, hash: u64) -> Option<(PageNo, usize)> {
         let guard = pin();
         let entries = &self.load(&guard)?.entries;
         let entry = entries[hash as usize & (entries.len() - 1)].load(Relaxed);
@@ -145,8 +158,7 @@ impl TreeHash {
         (entry != 0 && entry >> 48 == hash >> 48).then_some((PageNo(entry as u32), slot))
     }
 
-    /// Notes the leaf and the slot of a key.
-    pub(super) fn note(&self, hash: u64, leaf: PageNo, slot: usize) {
+    fn note(&self, hash: u64, leaf: PageNo, slot: usize) {
         let guard = pin();
         let Some(table) = self.load(&guard) else {
             if hash.is_multiple_of(COUNTED) {
@@ -165,18 +177,6 @@ impl TreeHash {
                 if core::ptr::eq(old.as_raw(), table) {
                     self.grow(old, len * GROWTH, &guard);
                 }
-            }
-        }
-    }
-
-    fn grow(&self, old: Shared<'_, Table>, entries: usize, guard: &Guard) {
-        if let Some(table) = Table::new(entries, &self.budget)
-            && self.table.compare_exchange(old, Owned::new(table), AcqRel, Relaxed, guard).is_ok()
-        {
-            retire(old, guard);
-            if !self.is_on() {
-                // It was switched off meanwhile, perhaps before the exchange.
-                retire(self.table.swap(Shared::null(), AcqRel, guard), guard);
             }
         }
     }
@@ -199,9 +199,10 @@ fn retire(table: Shared<'_, Table>, guard: &Guard) {
     }
 }
 
-/// The hash of a key. It lives in memory only, so it may change from release to release.
+/// The hash of a key, as the tree asks a [`HashIndex`] for it. It lives in memory only, so it may change from release to
+/// release.
 #[inline]
-pub(super) fn hash_of(key: &[u8]) -> u64 {
+pub fn hash_of(key: &[u8]) -> u64 {
     const A: u64 = 0x9e37_79b9_7f4a_7c15;
     const B: u64 = 0xd1b5_4a32_d192_ed03;
     let fold = |a: u64, b: u64| {

@@ -58,8 +58,8 @@ use crate::{
     },
 };
 use descent::Toward;
-use hash::{HashBudget, TreeHash, hash_of};
-use store::{Access, MiniTransaction, PageStore, Reading};
+use hash::hash_of;
+use store::{Access, HashIndex as _, MiniTransaction, PageStore, Reading};
 
 /// A tree: one tablespace of a store.
 #[derive(Debug)]
@@ -68,16 +68,15 @@ pub struct Tree<S: PageStore> {
     space: S::Space,
     /// The root exists. It never goes away, so a look at this spares a look at the tablespace.
     rooted: AtomicBool,
-    hash: TreeHash,
+    hash: S::Hash,
     /// Whoever uses this handle has log for what has to be split: [`log_of_room`].
     promised: bool,
 }
 
 impl<S: PageStore> Tree<S> {
-    /// The tree in this tablespace. Its hash index, which is off, may take memory within `budget`.
-    pub fn new(store: Arc<S>, space: S::Space, budget: Arc<HashBudget>) -> Self {
-        let (rooted, hash) = (AtomicBool::new(false), TreeHash::new(budget));
-        Self { store, space, rooted, hash, promised: false }
+    /// The tree in this tablespace, with its hash index.
+    pub fn new(store: Arc<S>, space: S::Space, hash: S::Hash) -> Self {
+        Self { store, space, rooted: AtomicBool::new(false), hash, promised: false }
     }
 
     /// The same for somebody who was promised [`log_of_room`] for each entry that he makes longer: splits ask for none.
@@ -97,7 +96,7 @@ impl<S: PageStore> Tree<S> {
     }
 
     /// The hash index.
-    pub fn hash(&self) -> &TreeHash {
+    pub fn hash(&self) -> &S::Hash {
         &self.hash
     }
 

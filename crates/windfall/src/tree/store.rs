@@ -42,10 +42,25 @@ pub trait Shared {
     fn page(&self) -> Page<'_>;
 }
 
+/// Where keys were last seen: lets point reads skip the inner nodes. A hint proves nothing: the tree believes what it
+/// finds in the leaf that is named, if that answers for the key.
+pub trait HashIndex: Send + Sync + Debug {
+    /// Whether it is on. While it is not, nothing else is asked or told.
+    fn is_on(&self) -> bool;
+
+    /// The leaf that a key with this hash was last seen in, and its slot there.
+    fn hint(&self, hash: u64) -> Option<(PageNo, usize)>;
+
+    /// Notes the leaf and the slot of a key that was found by a descent, or in another slot than was hinted.
+    fn note(&self, hash: u64, leaf: PageNo, slot: usize);
+}
+
 /// Keeps the pages of tablespaces.
 pub trait PageStore: Send + Sync + Sized + 'static {
     /// A tablespace, as the store knows it. Cheap to clone.
     type Space: Clone + Send + Sync + Debug;
+    /// What a tree is given to note its keys in.
+    type Hash: HashIndex;
     /// An optimistic look at a page.
     type Reading<'a>: Reading
     where

@@ -12,6 +12,7 @@ use std::collections::HashMap;
 
 use super::{
     PageSet,
+    hash::TreeHash,
     store::{Access, Latched, MiniTransaction, PageStore, Reading, Shared},
 };
 use crate::{
@@ -235,6 +236,7 @@ impl TestPool {
 
 impl PageStore for TestPool {
     type Space = SpaceId;
+    type Hash = TreeHash;
     type Reading<'a> = TestReading;
     type Shared<'a> = TestShared<'a>;
     type MiniTransaction<'a> = TestMini<'a>;

@@ -9,7 +9,7 @@ use crate::{
         Bug,
         model::{explore, spawn},
     },
-    tree::hash::HashBudget,
+    tree::hash::{HashBudget, TreeHash},
 };
 
 /// Two threads take numbers, so many that the ceiling rises again and again, while the database is closed.
@@ -22,7 +22,7 @@ fn a_number_comes_once_and_below_the_ceiling() {
     explore(4000, &[Bug::CeilingNotLoggedYet, Bug::NumbersEndLate], move || {
         let base = prepared.open(16);
         let space = base.pool.attach(EMPTY, Durability::Logged);
-        let tree = Arc::new(Tree::new(base.pool.clone(), space, Arc::new(HashBudget::new(0))));
+        let tree = Arc::new(Tree::new(base.pool.clone(), space, TreeHash::new(Arc::new(HashBudget::new(0)))));
         let numbers = Arc::new(Numbers::default());
         // The root is made, and the next numbers need no log.
         assert_eq!(numbers.take(&tree, 1).unwrap(), 1..2);

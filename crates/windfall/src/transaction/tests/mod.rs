@@ -35,7 +35,7 @@ use crate::{
     },
     system::{Change, FILE, SystemTree},
     tablespace,
-    tree::hash::HashBudget,
+    tree::hash::{HashBudget, TreeHash},
 };
 
 pub const PAGE_SIZE: usize = 4096;
@@ -178,7 +178,7 @@ impl Base {
         let transactions = Arc::new(transactions);
         let mut trees = Vec::new();
         for id in [CLUSTERED, UNIQUE, PLAIN] {
-            trees.push(Arc::new(Tree::new(pool.clone(), attach(id)?, budget.clone())));
+            trees.push(Arc::new(Tree::new(pool.clone(), attach(id)?, TreeHash::new(budget.clone()))));
         }
         let lost: Vec<_> = pool.spaces().into_iter().filter(|space| !named.contains(&space.id())).collect();
         if !lost.is_empty() {

@@ -15,6 +15,7 @@ use crate::{
         work::{self, Work},
     },
     tablespace,
+    tree::hash::TreeHash,
 };
 
 fn base(disk: &SimulatedDisk) -> Base {
@@ -298,7 +299,11 @@ fn temporary_rows_leave_nothing_in_the_log() {
     let base = base(&disk);
     let ids = base.transactions.ids();
     let space = base.pool.attach(ids.space().unwrap(), crate::buffer::Durability::Temporary);
-    let tree = crate::store::Tree::new(base.pool.clone(), space.clone(), base.transactions.no_hash.clone());
+    let tree = crate::store::Tree::new(
+        base.pool.clone(),
+        space.clone(),
+        TreeHash::new(base.transactions.no_hash.clone()),
+    );
     let stream = Arc::new(base.transactions.streams().temporary());
     let target = super::RowTarget {
         name: "temporary",
@@ -338,7 +343,11 @@ fn temporary_rows_ask_for_no_room_in_the_log() {
     let stream = Arc::new(base.transactions.streams().temporary());
     let ids = base.transactions.ids();
     let space = base.pool.attach(ids.space().unwrap(), crate::buffer::Durability::Temporary);
-    let tree = crate::store::Tree::new(base.pool.clone(), space.clone(), base.transactions.no_hash.clone());
+    let tree = crate::store::Tree::new(
+        base.pool.clone(),
+        space.clone(),
+        TreeHash::new(base.transactions.no_hash.clone()),
+    );
     // Nothing is flushed any more, and those who wait for that are told.
     base.stop();
     let log = &base.pool.ground().log;

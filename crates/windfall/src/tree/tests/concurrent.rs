@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::{confirm, get, header, put, remove, tree};
 use crate::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
-    tree::{Tree, testpool::TestPool},
+    tree::{Tree, store::HashIndex as _, testpool::TestPool},
 };
 
 const STAYING: u64 = 500;

@@ -15,7 +15,7 @@ mod values;
 
 use super::{
     Tree, TreeReport,
-    hash::HashBudget,
+    hash::{HashBudget, TreeHash},
     store::{MiniTransaction, PageStore},
     testpool::TestPool,
 };
@@ -31,7 +31,7 @@ fn tree(page_size: usize) -> Tree<TestPool> {
 }
 
 fn tree_on(pool: &Arc<TestPool>) -> Tree<TestPool> {
-    Tree::new(pool.clone(), SpaceId(77), Arc::new(HashBudget::new(1 << 20)))
+    Tree::new(pool.clone(), SpaceId(77), TreeHash::new(Arc::new(HashBudget::new(1 << 20))))
 }
 
 fn header(n: u64) -> EntryHeader {

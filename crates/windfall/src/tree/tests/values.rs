@@ -16,8 +16,8 @@ use crate::{
     sync::Arc,
     tree::{
         OverflowRef, PageSet, Tree,
-        hash::HashBudget,
-        store::{MiniTransaction, PageStore},
+        hash::{HashBudget, TreeHash},
+        store::{HashIndex as _, MiniTransaction, PageStore},
         testpool::TestPool,
     },
 };
@@ -154,7 +154,7 @@ fn limits_are_told() {
 fn the_hash_index_finds_and_never_lies() {
     let pool = Arc::new(TestPool::new(4096, false));
     let budget = Arc::new(HashBudget::new(100_000));
-    let tree = Tree::new(pool.clone(), SpaceId(77), budget.clone());
+    let tree = Tree::new(pool.clone(), SpaceId(77), TreeHash::new(budget.clone()));
     tree.hash().switch(true);
     let key = |n: u64| (n * 10).to_be_bytes();
     for n in 0..5000 {
@@ -175,7 +175,7 @@ fn the_hash_index_finds_and_never_lies() {
     let used = tree.hash().bytes();
     assert!(used > 8192 && used <= 100_000, "{used} bytes");
     // The budget is one for all: a second tree gets what is left.
-    let second = Tree::new(pool.clone(), SpaceId(78), budget.clone());
+    let second = Tree::new(pool.clone(), SpaceId(78), TreeHash::new(budget.clone()));
     second.hash().switch(true);
     for n in 0..50_000 {
         second.hash().note(crate::tree::hash::hash_of(&key(n)), PageNo(7), 0);
