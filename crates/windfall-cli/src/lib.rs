@@ -7,7 +7,7 @@
 //! statement of a shell that has failed; 2: the call, or
 //! a part of a benchmark, could not be served; 128 and the number of a signal: that has ended it.
 //!
-//! **May touch.** The library `windfall`, the file system, the terminal.
+//! **May touch.** The libraries `windfall` and `windfall-measure`, the file system, the terminal.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
 #![allow(
     clippy::cast_sign_loss,
@@ -25,7 +25,6 @@ mod failure;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod interrupt;
-mod measure;
 mod oltp;
 mod output;
 mod report;

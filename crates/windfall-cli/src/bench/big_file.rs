@@ -8,7 +8,7 @@
 //! fastest under load. That it is as fast where space is short is not measured, for that would take a file system to
 //! fill; the tests of `tablespace/deletion.rs` show it: `a_quiet_log_and_a_full_disk_mean_haste`.
 //!
-//! **May touch.** `engine`, `measure`, the file system.
+//! **May touch.** `engine`, `windfall-measure`, the file system.
 
 use std::{
     fs,
@@ -20,6 +20,7 @@ use std::{
 };
 
 use serde_json::Value;
+use windfall_measure::{Random, Timeline};
 
 use super::{
     fixture::{self, MB},
@@ -29,7 +30,6 @@ use crate::{
     args::Commit,
     engine::{self, Database, Setup, Table},
     failure::{Failure, Result},
-    measure::{Random, Timeline},
 };
 
 /// Clients that commit, and one more that reads.

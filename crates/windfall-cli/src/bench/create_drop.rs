@@ -6,7 +6,7 @@
 //! **Invariants.** The bare loop writes the same number of times and the same number of bytes as the engine did, to a
 //! file in the same folder.
 //!
-//! **May touch.** `engine`, `measure`, the file system.
+//! **May touch.** `engine`, `windfall-measure`, the file system.
 
 use std::{
     fs::{self, File},
@@ -14,16 +14,13 @@ use std::{
     time::Instant,
 };
 
+use windfall_measure::{Latency, resident_bytes};
+
 use super::{
     fixture::{self, MB},
     harness::{Bench, Bound},
 };
-use crate::{
-    args::Commit,
-    engine::Setup,
-    failure::Result,
-    measure::{Latency, resident_bytes},
-};
+use crate::{args::Commit, engine::Setup, failure::Result};
 
 /// Measures.
 pub fn run(bench: &mut Bench) {

@@ -5,7 +5,7 @@
 //! **Invariants.** Work is counted by the engine where it happens; system calls by `strace`, instructions
 //! by single steps, each of a child process that marks where a drop begins and ends.
 //!
-//! **May touch.** `engine`, child processes.
+//! **May touch.** `engine`, `windfall-measure`, child processes.
 
 use std::{
     env,
@@ -14,6 +14,8 @@ use std::{
     path::Path,
     process::{Command, Stdio},
 };
+
+use windfall_measure::median;
 
 use super::{
     drop_latency,
@@ -25,7 +27,6 @@ use crate::{
     args::{BenchArgs, Commit},
     engine::{self, DropWork, Setup},
     failure::{Failure, Result},
-    measure::median,
 };
 
 /// Rows of a small table.

@@ -5,9 +5,11 @@
 //!
 //! **Invariants.** What is compared is measured in turns, so that whatever disturbs the machine disturbs both.
 //!
-//! **May touch.** `engine`, `measure`.
+//! **May touch.** `engine`, `windfall-measure`.
 
 use std::time::Instant;
+
+use windfall_measure::{median, quantile};
 
 use super::{
     fixture::{self, GB, MB},
@@ -17,7 +19,6 @@ use crate::{
     args::Commit,
     engine::{self, Database, Setup},
     failure::Result,
-    measure::{median, quantile},
 };
 
 /// Measures.

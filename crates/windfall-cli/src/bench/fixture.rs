@@ -4,14 +4,15 @@
 //!
 //! **Invariants.** A table that is made here is filled in the order of its keys, by one thread.
 //!
-//! **May touch.** `engine`, `measure`, child processes.
+//! **May touch.** `engine`, `windfall-measure`, child processes.
 
 use std::{process::Child, thread};
+
+use windfall_measure::Random;
 
 use crate::{
     engine::{self, Database, Table},
     failure::{Failure, Result},
-    measure::Random,
 };
 
 /// So many bytes.

@@ -10,7 +10,9 @@
 //! Buffers with a size of their own, above all the log's of 16 MiB, count fully; beside a smaller pool their share is
 //! larger. The hash indexes are built afterwards.
 //!
-//! **May touch.** `engine`, `measure`.
+//! **May touch.** `engine`, `windfall-measure`.
+
+use windfall_measure::{Random, resident_bytes, resident_of_mapping};
 
 use super::{
     fixture::{self, MB},
@@ -20,7 +22,6 @@ use crate::{
     args::Commit,
     engine::Setup,
     failure::{Failure, Result},
-    measure::{Random, resident_bytes, resident_of_mapping},
 };
 
 /// Measures.

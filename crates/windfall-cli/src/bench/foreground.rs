@@ -16,7 +16,7 @@
 //! counted are waits for the very table or name that is dropped, and those for the log: who follows a dropping thread
 //! that happens to write the log for all would have to write it itself. Their time is in the latencies all the same.
 //!
-//! **May touch.** `engine`, `measure`.
+//! **May touch.** `engine`, `windfall-measure`.
 
 use std::{
     hint::black_box,
@@ -26,6 +26,7 @@ use std::{
 };
 
 use windfall::TransactionOptions;
+use windfall_measure::{Latency, Random, Timeline, chance_of_larger, median};
 
 use super::{
     fixture::{self, MB},
@@ -35,7 +36,6 @@ use crate::{
     args::Commit,
     engine::{self, Database, Setup, Table},
     failure::{Failure, Result},
-    measure::{Latency, Random, Timeline, chance_of_larger, median},
 };
 
 /// The length of a window.

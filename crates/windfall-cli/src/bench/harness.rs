@@ -5,7 +5,7 @@
 //! **Invariants.** Exit code 0 if every claim holds, 1 if one does not, 2 if a part failed, which keeps no other part
 //! from being measured and reported. In a quick run the bounds do not count. A bench without a claim is a failure.
 //!
-//! **May touch.** `measure`, `output`, `sweep`, the file system.
+//! **May touch.** `windfall-measure`, `output`, `sweep`, the file system.
 
 use std::{
     fs,
@@ -15,11 +15,11 @@ use std::{
 };
 
 use serde_json::{Map, Value, json};
+use windfall_measure::{Machine, units};
 
 use crate::{
     args::BenchArgs,
     failure::{Failure, Result},
-    measure::Machine,
     output::{self, Grid},
     sweep::Sweeper,
 };
@@ -225,7 +225,7 @@ impl Bench {
 
 /// A number: a count as it is, another one shortened.
 fn figure(x: f64) -> String {
-    if x.fract() == 0.0 && x >= 0.0 { output::count(x as u64) } else { output::short(x) }
+    if x.fract() == 0.0 && x >= 0.0 { units::count(x as u64) } else { units::short(x) }
 }
 
 /// How often something can be done per second: calls it for a time, 64 times between two looks at the clock.

@@ -8,9 +8,11 @@
 //! through that, too. A miss costs what a page costs to move, so it is compared with our default page size, four times
 //! redb's, and with redb's. The rates past the page cache, which is our default, stand beside.
 //!
-//! **May touch.** `engine`, `measure`, `peers` where it is built in.
+//! **May touch.** `engine`, `windfall-measure`, `peers` where it is built in.
 
 use std::time::Duration;
+
+use windfall_measure::{Random, median};
 
 use super::{
     fixture::{self, MB},
@@ -21,7 +23,6 @@ use crate::{
     args::Commit,
     engine::{self, Database, Setup, Table},
     failure::Result,
-    measure::{Random, median},
 };
 
 /// Calls per second, so many per cent of them updates.

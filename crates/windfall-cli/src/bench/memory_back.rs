@@ -5,9 +5,11 @@
 //!
 //! **Invariants.** Both loads read one row of each page of a large table from disk.
 //!
-//! **May touch.** `engine`, `measure`.
+//! **May touch.** `engine`, `windfall-measure`.
 
 use std::time::Instant;
+
+use windfall_measure::Latency;
 
 use super::{
     fixture::{self, MB},
@@ -17,7 +19,6 @@ use crate::{
     args::Commit,
     engine::{Setup, Table},
     failure::Result,
-    measure::Latency,
 };
 
 /// Measures.

@@ -7,7 +7,7 @@
 //! reported as facts; a claim is a count or a ratio within one run. With `--quick` sizes and times are too small to
 //! prove anything, and the answer says so.
 //!
-//! **May touch.** `engine`, `measure`, `output`, the file system, child processes.
+//! **May touch.** `engine`, `windfall-measure`, `output`, the file system, child processes.
 
 mod big_file;
 mod create_drop;

@@ -7,9 +7,11 @@
 //! **Invariants.** The engines take turns, and the median of the turns counts. Every engine has the same rows, and the
 //! sums of what they read agree.
 //!
-//! **May touch.** `engine`, `measure`, `peers` where it is built in.
+//! **May touch.** `engine`, `windfall-measure`, `peers` where it is built in.
 
 use std::time::Duration;
+
+use windfall_measure::{Random, median};
 
 use super::{
     fixture::{self, MB},
@@ -20,7 +22,6 @@ use crate::{
     args::Commit,
     engine::{Database, Setup, Table},
     failure::{Failure, Result},
-    measure::{Random, median},
 };
 
 /// Random reads per second.

@@ -6,7 +6,7 @@
 //! **Invariants.** The child says over its output how far each of its threads was acknowledged; what was said before
 //! the kill has to be found after it.
 //!
-//! **May touch.** `engine`, child processes.
+//! **May touch.** `engine`, `windfall-measure`, child processes.
 
 use std::{
     env, fs,
@@ -17,6 +17,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use windfall_measure::Random;
+
 use super::{
     fixture::{self, MB},
     harness::{Bench, Bound},
@@ -25,7 +27,6 @@ use crate::{
     args::{BenchArgs, Commit},
     engine::{self, Setup},
     failure::{Failure, Result},
-    measure::Random,
 };
 
 /// What the child's commits are.

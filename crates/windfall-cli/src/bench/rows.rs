@@ -5,13 +5,14 @@
 //!
 //! **Invariants.** A row is what its number says, in every engine and every run.
 //!
-//! **May touch.** `engine`, `measure`.
+//! **May touch.** `engine`, `windfall-measure`.
+
+use windfall_measure::Random;
 
 use super::fixture;
 use crate::{
     engine::{Database, Table},
     failure::Result,
-    measure::Random,
 };
 
 /// The bytes of a value.

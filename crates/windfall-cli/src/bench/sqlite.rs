@@ -6,7 +6,7 @@
 //! **Invariants.** It has the same rows, and all of them cached by each connection. A transaction that writes begins as
 //! a writer, as its documents advise: one that becomes a writer later is refused when another one has written since.
 //!
-//! **May touch.** The crate `rusqlite`, `oltp` for the rows.
+//! **May touch.** The crate `rusqlite`, `windfall-measure` for the rows, `oltp`.
 
 use std::{
     fs,
@@ -15,12 +15,12 @@ use std::{
 };
 
 use rusqlite::{Connection, params};
+use windfall_measure::{Random, sbtest};
 
 use super::transactions::Worker;
 use crate::{
     failure::{Failure, Result},
-    measure::Random,
-    oltp::{RANGE, sbtest},
+    oltp::RANGE,
 };
 
 fn failed(error: rusqlite::Error) -> Failure {

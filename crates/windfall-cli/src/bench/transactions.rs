@@ -7,7 +7,7 @@
 //! **Invariants.** All rows are in the pool. What is compared takes turns, and the median of the turns counts. Commits
 //! are synced where durability is a part of what is measured, in both engines.
 //!
-//! **May touch.** `engine`, `oltp`, `measure`, `sqlite` where it is built in.
+//! **May touch.** `engine`, `oltp`, `windfall-measure`, `sqlite` where it is built in.
 
 use std::{
     hint::black_box,
@@ -16,6 +16,7 @@ use std::{
 };
 
 use windfall::TransactionOptions;
+use windfall_measure::{Random, median};
 
 use super::{
     fixture::{self, MB},
@@ -26,8 +27,7 @@ use crate::{
     args::Commit,
     engine::{self, Database, Setup, Table},
     failure::Result,
-    measure::{Random, median},
-    oltp::{Mix, Unobserved, sbtest},
+    oltp::{self, Mix, Unobserved},
 };
 
 /// The most threads.
@@ -142,7 +142,7 @@ pub fn load(bench: &Bench, name: &str, rows: u32, more: u64) -> Result<(Database
     bench.say(&format!("loading the table of sysbench for {name}"));
     let setup = Setup::with_pool(u64::from(rows) * 1024 + more).commit(Commit::Lazy).log(1024 * MB);
     let db = setup.open(&bench.database(name))?;
-    let table = sbtest::load(&db, rows, bench.options.seed, &AtomicU64::new(0))?;
+    let table = oltp::load(&db, rows, bench.options.seed, &AtomicU64::new(0))?;
     db.checkpoint()?;
     Ok((db, table))
 }

@@ -7,11 +7,12 @@
 //! **Invariants.** The same clients, windows and test of ranks as there. What changes is not what the clients work on,
 //! and it changes no key.
 //!
-//! **May touch.** `engine`, `foreground`, `measure`.
+//! **May touch.** `engine`, `foreground`, `windfall-measure`.
 
 use std::time::{Duration, Instant};
 
 use windfall::{Transaction, TransactionOptions};
+use windfall_measure::{chance_of_larger, median};
 
 use super::{
     fixture::{self, GB, MB},
@@ -22,7 +23,6 @@ use crate::{
     args::Commit,
     engine::{self, Setup},
     failure::Result,
-    measure::{chance_of_larger, median},
 };
 
 /// Rows that are changed.

@@ -9,7 +9,7 @@
 //! trees beside the view: where they are on disk, load and purge alike wait for that. Updates of a column without an
 //! index change no key, others do.
 //!
-//! **May touch.** `engine`, `measure`.
+//! **May touch.** `engine`, `windfall-measure`.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -18,6 +18,7 @@ use std::{
 };
 
 use windfall::TransactionOptions;
+use windfall_measure::{Random, resident_bytes, resident_of_mapping, sbtest};
 
 use super::{
     fixture::{self, GB, MB},
@@ -27,8 +28,6 @@ use super::{
 use crate::{
     engine::{Database, Table},
     failure::{Failure, Result},
-    measure::{Random, resident_bytes, resident_of_mapping},
-    oltp::sbtest,
 };
 
 /// Who updates.

@@ -5,12 +5,13 @@
 //! **Invariants.** Exit code 0 means that nothing was found, 1 that something was; damage that keeps the database from
 //! being opened is damage too. What a crash has left to be deleted, and files of others, are told and are no findings.
 //!
-//! **May touch.** `engine`, `output`.
+//! **May touch.** `engine`, `output`, `windfall-measure`.
 
 use std::{path::Path, process::ExitCode};
 
 use serde_json::{Map, Value, json};
 use windfall::error::{DiskError, Error};
+use windfall_measure::units;
 
 use super::with_database;
 use crate::{
@@ -42,11 +43,11 @@ pub fn check(db: &Path, json: bool) -> Result<ExitCode> {
         }))?;
     } else {
         let counted: Vec<String> =
-            report.counted.iter().map(|(what, n)| format!("{} {what}", output::count(*n))).collect();
+            report.counted.iter().map(|(what, n)| format!("{} {what}", units::count(*n))).collect();
         let verdict = if sound {
             format!("sound: {}", counted.join(", "))
         } else {
-            output::things(report.findings.len() as u64, "finding")
+            units::things(report.findings.len() as u64, "finding")
         };
         let mut lines = report.findings;
         lines.extend(report.pending.iter().map(|file| format!("{file}: left by a crash, and being deleted")));

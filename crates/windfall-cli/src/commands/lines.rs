@@ -6,9 +6,11 @@
 //! is bad and named by its number. A quote that is never closed is found, however much it has swallowed. No line takes
 //! memory without a bound.
 //!
-//! **May touch.** `schema`, `output`, `columns`.
+//! **May touch.** `schema`, `output`, `columns`, `windfall-measure`.
 
 use std::io::{self, Read};
+
+use windfall_measure::units;
 
 use super::schema;
 use crate::{
@@ -150,7 +152,7 @@ impl<R: Read> Lines<R> {
         }
         let expected = self.columns.others.len() + 1;
         if line.len() != expected {
-            let has = output::things(line.len() as u64, "field");
+            let has = units::things(line.len() as u64, "field");
             return Line::Bad(format!("it has {has}, the header has {expected}"));
         }
         let key = &line[self.key_at];
@@ -243,7 +245,7 @@ impl<R: Read> Records<R> {
 
     fn too_long(&self) -> Failure {
         let Self { name, number, is_header, .. } = self;
-        let size = output::bytes(self.input().limit as f64);
+        let size = units::bytes(self.input().limit as f64);
         Failure::said(if *is_header {
             format!(
                 "{name}, line {number} (the header): it is longer than {size}: give a CSV or TSV file that begins with the \

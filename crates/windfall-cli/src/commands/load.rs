@@ -7,12 +7,13 @@
 //! last checkpoint, or is stopped by a signal, leaves no table behind that it made; in a table that was there before,
 //! the rows before that stay, and the message says how many. What a finished load has loaded is durable.
 //!
-//! **May touch.** `input`, `lines`, `engine`, `output`, `columns`.
+//! **May touch.** `input`, `lines`, `engine`, `output`, `columns`, `windfall-measure`.
 
 use std::{path::Path, process::ExitCode};
 
 use serde_json::json;
 use windfall::error::{Error, SchemaError, UsageError};
+use windfall_measure::units;
 
 use super::{
     input::Input,
@@ -124,7 +125,7 @@ fn give_up(db: &Database, table: &str, made: bool, rows: u64, why: Failed) -> Fa
         match rows {
             0 => "nothing was loaded".to_owned(),
             1 => format!("{most}the row before it is loaded"),
-            n => format!("{most}the {} before it are loaded", output::things(n, "row")),
+            n => format!("{most}the {} before it are loaded", units::things(n, "row")),
         }
     };
     match why {
@@ -189,7 +190,7 @@ fn report(json: bool, table: &str, columns: &Columns, loaded: &Loaded) -> Result
     }
     let more = loaded.skipped - loaded.shown.len() as u64;
     if more > 0 {
-        eprintln!("left out: {} more", output::count(more));
+        eprintln!("left out: {} more", units::count(more));
     }
     if json {
         return output::print_json(&json!({
@@ -198,9 +199,9 @@ fn report(json: bool, table: &str, columns: &Columns, loaded: &Loaded) -> Result
         }));
     }
     let mut text =
-        format!("loaded {} into {table} (key: {})", output::things(loaded.rows, "row"), columns.key);
+        format!("loaded {} into {table} (key: {})", units::things(loaded.rows, "row"), columns.key);
     if loaded.skipped > 0 {
-        text = format!("{text}, left out {}", output::things(loaded.skipped, "bad line"));
+        text = format!("{text}, left out {}", units::things(loaded.skipped, "bad line"));
     }
     output::print(&(text + "\n"))
 }

@@ -4,12 +4,13 @@
 //!
 //! **Invariants.** Several tables named in one `drop` are dropped in one atomic step: all of them or none.
 //!
-//! **May touch.** `engine`, `output`, `columns`.
+//! **May touch.** `engine`, `output`, `columns`, `windfall-measure`.
 
 use std::{collections::HashSet, path::Path, process::ExitCode};
 
 use serde_json::{Value, json};
 use windfall::TableInfo;
+use windfall_measure::units;
 
 use super::with_database;
 use crate::{
@@ -136,7 +137,7 @@ impl Listing {
                 columns.as_ref().map_or_else(Default::default, |c| (c.key.clone(), c.others.join(", ")));
             let dash =
                 |text: &str| if text.is_empty() { "-".to_owned() } else { output::text(text.as_bytes()) };
-            let file = output::bytes(info.file_bytes as f64);
+            let file = units::bytes(info.file_bytes as f64);
             grid.line([dash(&info.name), file, dash(&info.indexes.join(", ")), dash(&key), dash(&others)]);
         }
         grid.text()

@@ -5,16 +5,17 @@
 //! **Invariants.** A call is inside a drop window if any part of it is. Two clients that meet at a row are normal: one
 //! waits for the other, and of those that wait for each other in a circle one gives way, which is counted.
 //!
-//! **May touch.** `engine`, `oltp`, `measure`.
+//! **May touch.** `engine`, `oltp`, `windfall-measure`.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
+use windfall_measure::{Latency, Random, Timeline};
+
 use crate::{
     failure::Result,
-    measure::{Latency, Random, Timeline},
     oltp::{KINDS, Mix, Observer},
 };
 

@@ -6,7 +6,7 @@
 //! **Invariants.** Both runs begin with the same database, the same pool and the same dirty pages; the one without
 //! drops comes first. Every number that is shown was measured in this run.
 //!
-//! **May touch.** `engine`, `oltp`, `measure`, `report`, `output`, the file system.
+//! **May touch.** `engine`, `oltp`, `windfall-measure`, `report`, `output`, the file system.
 
 pub mod clients;
 mod folder;
@@ -23,13 +23,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use windfall_measure::{Machine, units};
+
 use crate::{
     args::{Commit, DemoArgs},
     engine::{self, Database, Setup, Table},
     failure::{Failure, Result},
-    measure::Machine,
-    oltp::sbtest,
-    output, report,
+    oltp, output, report,
 };
 use folder::Folder;
 use phase::{Phase, Plan, Victim};
@@ -100,8 +100,8 @@ impl Sizes {
         if big > pool / 2 {
             return Err(Failure::said(format!(
                 "a big table of {} is not fully cached in a pool of {}: give a --big-table of at most half the --pool",
-                output::bytes(big as f64),
-                output::bytes(pool as f64)
+                units::bytes(big as f64),
+                units::bytes(pool as f64)
             )));
         }
         if !(0.2..=3600.0).contains(&options.drop_every) {
@@ -196,7 +196,7 @@ fn load(db: &Database, options: &DemoArgs, sizes: &Sizes, progress: &Progress) -
     let done = AtomicU64::new(0);
     thread::scope(|scope| {
         let big = scope.spawn(|| victims::load_big(db, sizes.big_rows, options.seed, &done));
-        let table = scope.spawn(|| sbtest::load(db, options.rows, options.seed, &done));
+        let table = scope.spawn(|| oltp::load(db, options.rows, options.seed, &done));
         while !(big.is_finished() && table.is_finished()) {
             progress.at(done.load(Relaxed));
             thread::sleep(Duration::from_millis(50));

@@ -6,7 +6,7 @@
 //! **Invariants.** A window opens just before its drop is called. The pool is looked at ten times a second, by a thread
 //! that is no client.
 //!
-//! **May touch.** `engine`, `oltp`, `measure`.
+//! **May touch.** `engine`, `oltp`, `windfall-measure`.
 
 use std::{
     sync::atomic::Ordering::Relaxed,
@@ -15,12 +15,12 @@ use std::{
 };
 
 use serde::Serialize;
+use windfall_measure::{Latency, Random};
 
 use super::clients::{Client, Record, Shared};
 use crate::{
     engine::{self, Database, DropWork, Table},
     failure::{Failure, Result},
-    measure::{Latency, Random},
     oltp::Mix,
 };
 

@@ -4,24 +4,22 @@
 //!
 //! **Invariants.** Every figure of the report can be found in the JSON.
 //!
-//! **May touch.** `oltp`, `measure`, `output`.
+//! **May touch.** `oltp`, `windfall-measure`, `output`.
 
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
+use windfall_measure::{
+    Latency, Machine, PERCENTILES, STRETCH, median,
+    units::{bytes, count, short, things, time},
+};
 
 use super::{
     Prepared, Sizes,
     clients::WINDOW,
     phase::{Phase, SAMPLE},
 };
-use crate::{
-    args::DemoArgs,
-    engine::DropWork,
-    measure::{Latency, Machine, PERCENTILES, STRETCH, median},
-    oltp::KINDS,
-    output::{self, Grid, count, short, time},
-};
+use crate::{args::DemoArgs, engine::DropWork, oltp::KINDS, output::Grid};
 
 /// What a demo has shown.
 #[derive(Debug)]
@@ -123,14 +121,14 @@ impl Summary {
 
         let (small, big) = self.drop_times();
         if !small.is_empty() {
-            let drops = output::things(small.len() as u64, "drop");
+            let drops = things(small.len() as u64, "drop");
             let _ = writeln!(text, "{drops} of small tables: median {}", time(median(&small)));
         }
         if let Some(big) = big {
             let _ = writeln!(
                 text,
                 "the {} table, in the pool and dirty: {}",
-                output::bytes(self.sizes.big as f64),
+                bytes(self.sizes.big as f64),
                 time(big)
             );
         }

@@ -4,14 +4,15 @@
 //!
 //! **Invariants.** Rows are what the seed makes of them.
 //!
-//! **May touch.** `engine`, `measure`.
+//! **May touch.** `engine`, `windfall-measure`.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use windfall_measure::Random;
 
 use crate::{
     engine::{self, Database, Table},
     failure::Result,
-    measure::Random,
 };
 
 /// The one big table among those that are dropped.

@@ -5,18 +5,19 @@
 //! **Invariants.** The run with drops and the one without stand above each other on the same scales. A caption says
 //! what to see with the numbers of this run, and claims nothing that they do not show.
 //!
-//! **May touch.** `demo` for its results.
+//! **May touch.** `demo` for its results, `windfall-measure`.
 
 use std::time::Duration;
 
-use super::svg::{Panel, Scale, Shape, Width, drawing, round_up};
-use crate::{
-    demo::{
-        phase::{Phase, Sample},
-        summary::Summary,
-    },
-    measure::{Latency, PERCENTILES, STRETCH},
-    output::{bytes, short, time},
+use windfall_measure::{
+    Latency, PERCENTILES, STRETCH, median,
+    svg::{Panel, Scale, Shape, Width, drawing, round_up},
+    units::{bytes, count, short, time},
+};
+
+use crate::demo::{
+    phase::{Phase, Sample},
+    summary::Summary,
 };
 
 /// The height of one panel.
@@ -240,7 +241,7 @@ fn latency(summary: &Summary) -> Graph {
              other, a call cannot tell whether a table was just dropped. p99 and p99.9: {} in the windows ({} calls), \
              {} outside them, {} without drops.{}",
             worst(&inside),
-            crate::output::count(inside.count()),
+            count(inside.count()),
             worst(&outside),
             worst(&baseline),
             crowd(summary),
@@ -310,7 +311,7 @@ fn drop_times(summary: &Summary) -> Graph {
                 crate::args::Commit::Sync => "with the sync of the log that makes the drop durable",
                 _ => "without a sync of the log",
             },
-            time(crate::measure::median(&small)),
+            time(median(&small)),
             time(small.iter().copied().fold(0.0, f64::max)),
             big.map_or_else(String::new, |b| format!(
                 " The big one, with {} of dirty pages in the pool just before: {}.",

@@ -5,23 +5,25 @@
 //!
 //! **Invariants.** The page loads nothing: no script, no font, no address. It reads on light and dark, wide and narrow.
 //!
-//! **May touch.** `demo` for its results, `oltp`, `output`.
+//! **May touch.** `demo` for its results, `oltp`, `windfall-measure`.
 
 mod graphs;
-mod svg;
 
 use std::fmt::Write as _;
+
+use windfall_measure::{
+    Latency, PERCENTILES, median,
+    svg::escape,
+    units::{bytes, count, short, time},
+};
 
 use crate::{
     demo::{
         clients::WINDOW,
         summary::{Summary, percentiles},
     },
-    measure::{PERCENTILES, median},
     oltp::KINDS,
-    output::{bytes, count, short, time},
 };
-use svg::escape;
 
 /// The page.
 pub fn page(summary: &Summary) -> String {
@@ -87,7 +89,7 @@ fn opening(summary: &Summary) -> String {
     );
     let (small, big_took) = summary.drop_times();
     let (sum, _) = summary.work();
-    let p999 = |times: crate::measure::Latency| time(times.percentile(99.9) as f64);
+    let p999 = |times: Latency| time(times.percentile(99.9) as f64);
     let tiles = [
         ("Calls per second", short(drops.rate()), format!("without drops {}", short(baseline.rate()))),
         (
@@ -157,7 +159,7 @@ fn tables(summary: &Summary) -> String {
 
     html.push_str("<section>\n<h2>Latencies in figures</h2>\n");
     let headings: Vec<&str> = ["", "calls"].into_iter().chain(PERCENTILES.iter().map(|p| p.0)).collect();
-    let line = |name: String, times: &crate::measure::Latency| {
+    let line = |name: String, times: &Latency| {
         [name, count(times.count())].into_iter().chain(percentiles(times)).collect()
     };
     html.push_str(&table(

@@ -4,9 +4,10 @@
 //!
 //! **Invariants.** Both say the same, and bytes in them as everywhere in this crate.
 //!
-//! **May touch.** `output`, `columns`.
+//! **May touch.** `output`, `columns`, `windfall-measure`.
 
 use serde_json::{Map, Value, json};
+use windfall_measure::units;
 
 use crate::{
     columns::{self, Columns},
@@ -56,7 +57,7 @@ impl Answer {
                     let fields = fields.map_or_else(|| vec![&value[..]], |(_, fields)| fields);
                     grid.line(std::iter::once(&key[..]).chain(fields).map(output::text));
                 }
-                grid.text() + &output::things(rows.len() as u64, "row")
+                grid.text() + &units::things(rows.len() as u64, "row")
             }
         };
         text.trim_end().to_owned()

@@ -5,7 +5,7 @@
 //! **Invariants.** A line is read when it is asked for. What is printed while somebody edits a line stands above it. A
 //! terminal is left as it was found, also when a signal ends the shell amid a line.
 //!
-//! **May touch.** Standard input and output, the terminal, the file of the history.
+//! **May touch.** `windfall-measure`, standard input and output, the terminal, the file of the history.
 
 use std::{
     env, fs,
@@ -18,6 +18,7 @@ use std::{
 
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use rustyline::{Config, Editor, ExternalPrinter as _, error::ReadlineError, history::DefaultHistory};
+use windfall_measure::units;
 
 use super::Event;
 use crate::{
@@ -166,7 +167,7 @@ fn lines(asked: Receiver<String>, events: &Sender<Event>) {
             Err(error) => Given::Failed(format!("standard input cannot be read: {error}")),
             Ok(0) => Given::End,
             Ok(LONGEST) if !line.ends_with(b"\n") => {
-                Given::Failed(format!("the line is longer than {}", output::bytes(LONGEST as f64)))
+                Given::Failed(format!("the line is longer than {}", units::bytes(LONGEST as f64)))
             }
             Ok(_) => match String::from_utf8(line) {
                 Ok(line) => Given::Line(line),

@@ -5,7 +5,7 @@
 //!
 //! **Invariants.** Nothing waits here: what is shown is there while every session is stuck.
 //!
-//! **May touch.** `answer`, `output`, `engine`.
+//! **May touch.** `answer`, `output`, `engine`, `windfall-measure`.
 
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use windfall::{
         locks::{Deadlock, Lock},
     },
 };
+use windfall_measure::units;
 
 use super::answer::Answer;
 use crate::{
@@ -79,7 +80,7 @@ pub fn deadlock(db: &Database) -> Answer {
             "transaction {} waited for transaction {next}: {}\n  it {held}; its weight in rows and locks: {}",
             blocked.trx,
             blocked.wanted,
-            output::count(blocked.weight),
+            units::count(blocked.weight),
         ));
         list.push(json!({
             "transaction": blocked.trx.0,
@@ -136,33 +137,33 @@ pub fn views(db: &Database) -> Answer {
     let mut grid = Grid::new([">age", ">transactions since"]);
     let mut list = Vec::new();
     for ViewInfo { age, behind } in db.views() {
-        grid.line([lasted(age), output::count(behind)]);
+        grid.line([lasted(age), units::count(behind)]);
         list.push(json!({ "age_s": age.as_secs_f64(), "transactions_since": behind }));
     }
     Answer::list("views", "nobody reads from a snapshot", &grid, list)
 }
 
 fn lasted(age: Duration) -> String {
-    output::time(age.as_nanos() as f64)
+    units::time(age.as_nanos() as f64)
 }
 
 /// What the database counts of transactions and locks.
 pub fn status(db: &Database) -> Answer {
     let metrics = db.metrics();
-    let micros = |n: u64| output::time(n as f64 * 1e3);
+    let micros = |n: u64| units::time(n as f64 * 1e3);
     let lines = [
-        ("active_transactions", metrics.active_transactions, output::count as fn(u64) -> String),
-        ("rollbacks_pending", metrics.rollbacks_pending, output::count),
-        ("locks_held", metrics.locks_held, output::count),
-        ("lock_waiting", metrics.lock_waiting, output::count),
-        ("lock_waits", metrics.lock_waits, output::count),
+        ("active_transactions", metrics.active_transactions, units::count as fn(u64) -> String),
+        ("rollbacks_pending", metrics.rollbacks_pending, units::count),
+        ("locks_held", metrics.locks_held, units::count),
+        ("lock_waiting", metrics.lock_waiting, units::count),
+        ("lock_waits", metrics.lock_waits, units::count),
         ("lock_wait_time", metrics.lock_wait_time, micros),
         ("lock_longest_wait", metrics.lock_longest_wait, micros),
-        ("lock_timeouts", metrics.lock_timeouts, output::count),
-        ("deadlocks", metrics.deadlocks, output::count),
-        ("undo_slices", metrics.undo_slices, output::count),
-        ("undo_waits", metrics.undo_waits, output::count),
-        ("views_ended", metrics.views_ended, output::count),
+        ("lock_timeouts", metrics.lock_timeouts, units::count),
+        ("deadlocks", metrics.deadlocks, units::count),
+        ("undo_slices", metrics.undo_slices, units::count),
+        ("undo_waits", metrics.undo_waits, units::count),
+        ("views_ended", metrics.views_ended, units::count),
     ];
     let mut grid = Grid::new(["metric", ">value"]);
     for (name, value, shown) in lines {

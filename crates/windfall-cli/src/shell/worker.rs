@@ -5,7 +5,7 @@
 //! **Invariants.** Every statement is answered, also one that panics. A transaction that an error has ended is no
 //! longer there, and the answer says so. An answer with rows takes no more memory than [`LONGEST`] allows.
 //!
-//! **May touch.** `statement`, `answer`, `engine`, `columns`, `commands::schema`.
+//! **May touch.** `statement`, `answer`, `engine`, `columns`, `commands::schema`, `windfall-measure`.
 
 use std::{
     ops::Bound,
@@ -19,6 +19,7 @@ use windfall::{
     error::{Error, TransactionError},
     ids::TrxId,
 };
+use windfall_measure::units;
 
 use super::{
     answer::Answer,
@@ -285,7 +286,7 @@ impl Worker {
                 if length > LONGEST {
                     return Err(Failure::said(format!(
                         "the rows have more than {}: give a limit, or use `windfall scan`, which prints any number",
-                        output::bytes(LONGEST as f64)
+                        units::bytes(LONGEST as f64)
                     )));
                 }
                 rows.push((key, value));
@@ -308,7 +309,7 @@ impl Worker {
 
 /// The value of a row with these fields.
 fn value(table: &str, columns: Option<&Columns>, fields: &[Vec<u8>]) -> Result<Vec<u8>> {
-    let given = output::things(fields.len() as u64, "field");
+    let given = units::things(fields.len() as u64, "field");
     match (columns, fields) {
         (None, [value]) => Ok(value.clone()),
         (None, _) => Err(Failure::said(format!(

@@ -5,25 +5,20 @@
 //! **Invariants.** Numbers are big-endian, so that their bytes sort as they do. The value of an `sbtest` row is `k`
 //! (4 bytes), `c` (120 characters), `pad` (60 characters).
 //!
-//! **May touch.** `engine`, `measure`.
+//! **May touch.** `random`.
 
 use core::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::{
-    engine::{Database, IndexOptions, Table, TableOptions},
-    failure::Result,
-    measure::Random,
-};
+use crate::Random;
 
 /// The table that the clients work on.
 pub const SBTEST: &str = "sbtest1";
 /// Where `k` is in a value.
-const K: Range<usize> = 0..4;
+pub const K: Range<usize> = 0..4;
 /// Where `c` is in a value.
 pub const C: Range<usize> = 4..124;
 /// The length of a value.
-const VALUE: usize = 184;
+pub const VALUE: usize = 184;
 
 /// The key of a row.
 pub fn key(id: u32) -> [u8; 4] {
@@ -69,18 +64,6 @@ pub fn value(rows: u32, random: &mut Random) -> [u8; VALUE] {
     fill(c, random);
     fill(pad, random);
     value
-}
-
-/// Makes the table with its index on `k` and loads rows 1 to `rows`, counting them.
-pub fn load(db: &Database, rows: u32, seed: u64, done: &AtomicU64) -> Result<Table> {
-    let options = TableOptions::default().index("k_1", IndexOptions::on_value(0..4));
-    let table = db.create_table(SBTEST, options)?;
-    let mut random = Random::new(seed, 0);
-    for id in 1..=rows {
-        table.insert(&key(id), &value(rows, &mut random))?;
-        done.fetch_add(1, Relaxed);
-    }
-    Ok(table)
 }
 
 #[cfg(test)]

@@ -7,21 +7,22 @@
 //! [`Isolation::RepeatableRead`](windfall::Isolation::RepeatableRead). Who has to give way to another transaction rolls
 //! back.
 //!
-//! **May touch.** `engine`, `measure`.
+//! **May touch.** `engine`, `windfall-measure`.
 
-pub mod sbtest;
-
-use std::hint::black_box;
+use std::{
+    hint::black_box,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use windfall::{
     TransactionOptions,
     error::{Error, LockError, Result as Called},
 };
+use windfall_measure::{Random, sbtest};
 
 use crate::{
-    engine::{Database, Table},
+    engine::{Database, IndexOptions, Table, TableOptions},
     failure::{Failure, Result},
-    measure::Random,
 };
 
 /// Rows of a range.
@@ -105,6 +106,19 @@ impl Mix<'_> {
     fn key(&self, random: &mut Random) -> [u8; 4] {
         sbtest::key(self.id(random))
     }
+}
+
+/// Makes the table with its index on `k` and loads rows 1 to `rows`, counting them.
+pub fn load(db: &Database, rows: u32, seed: u64, done: &AtomicU64) -> Result<Table> {
+    let options = TableOptions::default()
+        .index("k_1", IndexOptions::on_value(sbtest::K.start as u32..sbtest::K.end as u32));
+    let table = db.create_table(sbtest::SBTEST, options)?;
+    let mut random = Random::new(seed, 0);
+    for id in 1..=rows {
+        table.insert(&sbtest::key(id), &sbtest::value(rows, &mut random))?;
+        done.fetch_add(1, Relaxed);
+    }
+    Ok(table)
 }
 
 /// Changes a row, which nobody else does meanwhile.

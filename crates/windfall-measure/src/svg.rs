@@ -1,6 +1,6 @@
 //! Drawing: scales, axes, lines and areas as SVG text.
 //!
-//! **Purpose.** What the graphs of the report are made of.
+//! **Purpose.** What the graphs of a report are made of.
 //!
 //! **Invariants.** Colours come from CSS classes alone, so that light and dark are one drawing. Every axis has its
 //! unit.

@@ -1,23 +1,32 @@
-//! Instruments that the demo and the benchmarks share.
+//! What every program that measures Windfall shares.
 //!
-//! **Purpose.** Latencies, the time line of finished operations with its longest gap, random numbers, the machine.
+//! **Purpose.** Latencies, the time line of finished operations with its longest gap, random numbers, the machine; the
+//! rows of sysbench; numbers and drawings for people.
 //!
 //! **Invariants.** A thread records into instruments of its own, so that measuring adds no contention; they are merged
-//! when the threads have ended.
+//! when the threads have ended. Nothing here knows the engine: what is measured does not matter to who measures.
 //!
-//! **May touch.** The clock.
+//! **May touch.** `/proc`.
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
+#![allow(
+    clippy::cast_sign_loss,
+    reason = "what is cast here are times, rates and places in drawings, and not negative"
+)]
 
 mod compare;
 mod latency;
 mod machine;
 mod random;
+pub mod sbtest;
+pub mod svg;
 mod timeline;
+pub mod units;
 
 pub use compare::chance_of_larger;
 pub use latency::{Latency, PERCENTILES};
 pub use machine::{Machine, resident_bytes, resident_of_mapping};
 pub use random::Random;
-pub use timeline::{STRETCH, Timeline};
+pub use timeline::{Gap, STRETCH, Timeline};
 
 /// The median of some numbers; 0 of none.
 pub fn median(numbers: &[f64]) -> f64 {

@@ -49,7 +49,7 @@ fn upper_tail(z: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::Random;
+    use crate::Random;
 
     fn draw(n: usize, seed: u64, more: f64) -> Vec<f64> {
         let mut random = Random::new(seed, 0);

@@ -4,11 +4,13 @@
 //!
 //! **Invariants.** What cannot be found out is "unknown". Nothing that names the machine or its user is read.
 //!
-//! **May touch.** `/proc`.
+//! **May touch.** `units`, `/proc`.
 
 use std::{fs, path::Path, thread};
 
 use serde::Serialize;
+
+use crate::units;
 
 /// A machine.
 #[derive(Clone, Debug, Serialize)]
@@ -43,7 +45,7 @@ impl Machine {
 
     /// One line for people.
     pub fn line(&self) -> String {
-        let memory = crate::output::bytes(self.memory as f64);
+        let memory = units::bytes(self.memory as f64);
         let build = if self.optimised { "" } else { ", NOT an optimised build" };
         let plural = if self.cores == 1 { "" } else { "s" };
         format!(
