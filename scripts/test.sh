@@ -82,7 +82,7 @@ run "format" cargo fmt --all --check
 # The features add tests, and bugs that are asked for: one look sees it all.
 run "lints" cargo clippy --workspace --all-targets --features windfall/model,windfall/canary -- -D warnings
 # Without what the tests ask for.
-run "lints of the product" cargo clippy -p windfall -p windfall-measure -p windfall-cli -- -D warnings
+run "lints of the product" cargo clippy -p windfall -p windfall-measure -p windfall-lab -p windfall-cli -- -D warnings
 run "documentation" documentation
 run "build of the tests" cargo test --workspace --no-run
 run "build of the models" cargo test -p windfall --features model --lib --no-run

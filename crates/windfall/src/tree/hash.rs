@@ -199,8 +199,8 @@ fn retire(table: Shared<'_, Table>, guard: &Guard) {
     }
 }
 
-/// The hash of a key, as the tree asks a [`HashIndex`] for it. It lives in memory only, so it may change from release to
-/// release.
+/// The hash of a key, as the tree asks a [`HashIndex`] for it. It lives in memory only, so it may change from release
+/// to release.
 #[inline]
 pub fn hash_of(key: &[u8]) -> u64 {
     const A: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -1,0 +1,40 @@
+//! `flush-list`: `MySQL` leaves the LRU list alone.
+//!
+//! **Purpose.** `MySQL` 5.5.23 to the end of 5.5.
+//!
+//! **Invariants.** The steps, for each instance:
+//! 1. Takes the buffer pool mutex and that of the flush list.
+//! 2. Walks the flush list; each dirty page of the tablespace leaves it unwritten. After 1,024 of these gives both
+//!    mutexes back, yields the processor, and takes them again.
+//! 3. If one was being written: gives them back, waits 20 ms, and begins anew, until no dirty page is left.
+//!
+//! The pages stay in the LRU list as clean ones that nobody asks for, and age. Their entries in the hash index go when
+//! they are evicted: nothing is scanned for them.
+//!
+//! **May touch.** What `policy` may touch.
+//!
+//! Source: `buf_LRU_flush_or_remove_pages(id, BUF_REMOVE_FLUSH_NO_WRITE)`, as the article of June 2012 tells it; bugs
+//! 51325 and 64284.
+
+use super::{DropPolicy, Steps};
+use crate::pool::{ClassicPool, Era, Space};
+
+/// The policy.
+#[derive(Debug)]
+pub struct FlushList;
+
+impl DropPolicy for FlushList {
+    fn name(&self) -> &'static str {
+        "flush-list"
+    }
+
+    fn era(&self) -> Era {
+        Era::Mysql55
+    }
+
+    fn forget(&self, pool: &ClassicPool, space: &Space) -> Steps {
+        let mut steps = Steps::default();
+        pool.instances().iter().for_each(|instance| steps.unflush(pool, instance, space.id));
+        steps
+    }
+}

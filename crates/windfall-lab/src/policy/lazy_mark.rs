@@ -1,0 +1,83 @@
+//! `lazy-mark`: Percona's Lazy Drop Table.
+//!
+//! **Purpose.** Percona Server 5.1.56, 5.5.10 and 5.5.24 with `innodb_lazy_drop_table = 1`, which can be switched while
+//! the server runs. Off, it is [`flush_list`](super::flush_list), as in 5.5.30.
+//!
+//! **Invariants.** The steps:
+//! 1. For each instance: takes the mutex of the LRU list, which look-ups do not need, walks the list once, marks each
+//!    page of the tablespace, and gives the mutex back. Marked pages are freed when eviction or the cleaner meets them.
+//! 2. Shares the latch of the hash index, which keeps out those who change it, and looks at every frame of the pool.
+//!    For a page of the tablespace that is hashed: gives the latch back, latches the page exclusively, removes its
+//!    entries, lets go of it, shares the latch again. Gives it back at the end.
+//!
+//! **May touch.** What `policy` may touch.
+//!
+//! Source: `buf_LRU_mark_space_was_deleted`, as the article of June 2012 tells it.
+
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use super::{DropPolicy, Steps, flush_list::FlushList};
+use crate::{
+    pool::{ClassicPool, Era, Space, descriptor::DELETED, era::Part},
+    watch::Purpose,
+};
+
+/// The policy.
+#[derive(Debug)]
+pub struct LazyMark {
+    on: AtomicBool,
+}
+
+impl Default for LazyMark {
+    fn default() -> Self {
+        Self { on: AtomicBool::new(true) }
+    }
+}
+
+impl LazyMark {
+    /// `SET GLOBAL innodb_lazy_drop_table`: from the next drop on.
+    pub fn switch(&self, on: bool) {
+        self.on.store(on, Relaxed);
+    }
+}
+
+impl DropPolicy for LazyMark {
+    fn name(&self) -> &'static str {
+        "lazy-mark"
+    }
+
+    fn era(&self) -> Era {
+        Era::Xtradb
+    }
+
+    fn forget(&self, pool: &ClassicPool, space: &Space) -> Steps {
+        if !self.on.load(Relaxed) {
+            return FlushList.forget(pool, space);
+        }
+        let mut steps = Steps::default();
+        for instance in pool.instances() {
+            let _held = instance.hold(&[Part::Lru], Purpose::Drop);
+            for frame in instance.lru.from_oldest(pool.frames()) {
+                steps.lru_walked += 1;
+                let descriptor = &pool.frames()[frame as usize];
+                if descriptor.space() == space.id {
+                    descriptor.set(DELETED);
+                    steps.flagged += 1;
+                }
+            }
+        }
+        if pool.hash_index().is_on() {
+            let mut shared = pool.hash_index().share(Purpose::Drop);
+            for descriptor in pool.frames() {
+                steps.frames_scanned += 1;
+                if descriptor.space() == space.id && descriptor.hashed.load(Relaxed) > 0 {
+                    drop(shared);
+                    steps.released += 1;
+                    steps.unhash_page(pool, descriptor.tag());
+                    shared = pool.hash_index().share(Purpose::Drop);
+                }
+            }
+        }
+        steps
+    }
+}

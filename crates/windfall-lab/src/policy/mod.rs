@@ -1,0 +1,54 @@
+//! The ways to forget a dropped tablespace, a file for each.
+//!
+//! **Purpose.** A [`DropPolicy`] is what a server of its time did to its buffer pool when a tablespace was dropped:
+//! which lock, held how long, which list, which pages freed when. The head of each file tells the steps, the version,
+//! and the source; [`Steps`] counts them.
+//!
+//! **Invariants.** Before a policy is asked the tablespace refuses its handles; afterwards no page of it is ever given
+//! to a reader or written, whether it was freed or not. What the steps say is counted where it is done.
+//!
+//! **May touch.** [`pool`](crate::pool), [`watch`](crate::watch).
+//!
+//! | policy | version | the pool at a drop |
+//! | --- | --- | --- |
+//! | [`lru_scan`] | `MySQL` before 5.5.23 | two scans of the LRU list under the pool mutex |
+//! | [`lazy_mark`] | Percona Server 5.1 and 5.5 | one scan that marks pages, then one for the hash index |
+//! | [`flush_list`] | `MySQL` 5.5.23 | scans of the flush list, with pauses |
+//! | [`flush_list_ahi`] | `MySQL` 5.6.2 to 5.6.12 | a scan of the LRU list for the hash index before that |
+//! | [`extent_ahi`] | `MySQL` 5.6.13 to 8.0.22 | each page of the table is looked up; then both lists are scanned |
+//! | [`stale_version`] | `MySQL` 8.0.23 | a new version; a scan only for the hash index |
+
+pub mod extent_ahi;
+pub mod flush_list;
+pub mod flush_list_ahi;
+pub mod lazy_mark;
+pub mod lru_scan;
+pub mod stale_version;
+mod steps;
+#[cfg(test)]
+mod tests;
+
+use core::fmt::Debug;
+
+pub use steps::Steps;
+
+use crate::pool::{ClassicPool, Era, Space};
+
+/// What a server of its time did to its buffer pool at a drop.
+pub trait DropPolicy: Send + Sync + Debug {
+    /// Its name in reports.
+    fn name(&self) -> &'static str;
+
+    /// The version whose locks the pool has.
+    fn era(&self) -> Era;
+
+    /// Forgets a tablespace that is dropped, all its trees, and says what was done for it. Waits for pages of it that
+    /// are in use.
+    fn forget(&self, pool: &ClassicPool, space: &Space) -> Steps;
+
+    /// Whether a truncation keeps the tablespace and gives it a new version, instead of dropping it and making another
+    /// one.
+    fn truncates_in_place(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,203 @@
+//! The steps that policies are made of, counted.
+//!
+//! **Purpose.** What several versions had in common is here once; which of it a version did, in which order and under
+//! which locks, is in its own file.
+//!
+//! **Invariants.** Each step counts what it does.
+//!
+//! **May touch.** What `policy` may touch.
+
+use core::{ops::AddAssign, sync::atomic::Ordering::Relaxed};
+use std::{thread, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use windfall::ids::{PageId, SpaceId};
+
+use crate::{
+    pool::{
+        ClassicPool, Space,
+        descriptor::{DIRTY, IO},
+        era::Part,
+        instance::{Holding, Instance},
+    },
+    watch::Purpose,
+};
+
+/// Pages that are handled between two pauses, and collected before their hash entries are dropped:
+/// `BUF_LRU_DROP_SEARCH_SIZE`.
+pub const BATCH: usize = 1024;
+/// Who finds a page in use looks again after this time, as `InnoDB` did.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// What a drop did to the pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Steps {
+    /// Entries of LRU lists that were looked at.
+    pub lru_walked: u64,
+    /// Entries of flush lists that were looked at.
+    pub flush_walked: u64,
+    /// Descriptors that were looked at beside these.
+    pub frames_scanned: u64,
+    /// Pages that were looked up in the page hash.
+    pub looked_up: u64,
+    /// Pages that were marked.
+    pub flagged: u64,
+    /// Pages whose frames were freed.
+    pub freed: u64,
+    /// Dirty pages that left the flush list without being written or freed.
+    pub unflushed: u64,
+    /// How often locks were given back and taken again before the work was done.
+    pub released: u64,
+    /// Pages whose entries were removed from the hash index.
+    pub unhashed: u64,
+    /// Those entries.
+    pub hash_entries: u64,
+    /// Lists that were walked anew because a page was in use.
+    pub repeated: u64,
+}
+
+impl AddAssign for Steps {
+    fn add_assign(&mut self, other: Self) {
+        self.lru_walked += other.lru_walked;
+        self.flush_walked += other.flush_walked;
+        self.frames_scanned += other.frames_scanned;
+        self.looked_up += other.looked_up;
+        self.flagged += other.flagged;
+        self.freed += other.freed;
+        self.unflushed += other.unflushed;
+        self.released += other.released;
+        self.unhashed += other.unhashed;
+        self.hash_entries += other.hash_entries;
+        self.repeated += other.repeated;
+    }
+}
+
+impl Steps {
+    /// Counts a page that was unhashed.
+    pub fn count_unhashed(&mut self, entries: u64) {
+        self.unhashed += u64::from(entries > 0);
+        self.hash_entries += entries;
+    }
+
+    /// Walks the LRU list, which is held, and frees every page of the tablespace. Says whether none was in use.
+    pub fn free_pages(
+        &mut self,
+        pool: &ClassicPool,
+        instance: &Instance,
+        held: &mut Holding<'_>,
+        space: SpaceId,
+    ) -> bool {
+        let mut all = true;
+        for frame in instance.lru.from_oldest(pool.frames()) {
+            self.lru_walked += 1;
+            if pool.frames()[frame as usize].space() != space {
+                continue;
+            }
+            if pool.evict(instance, held, frame) {
+                self.count_unhashed(pool.unhash(frame, Purpose::Drop));
+                pool.give_frame_under(instance, held, frame);
+                self.freed += 1;
+            } else {
+                all = false;
+            }
+        }
+        all
+    }
+
+    /// A page was in use: gives others time to end that.
+    pub fn wait_for_users(&mut self) {
+        self.repeated += 1;
+        thread::sleep(AGAIN);
+    }
+
+    /// Takes the dirty pages of the tablespace out of an instance's flush list, in batches, with a pause after each.
+    pub fn unflush(&mut self, pool: &ClassicPool, instance: &Instance, space: SpaceId) {
+        loop {
+            let mut held = hold_flush(instance);
+            let mut list = instance.flush.from_oldest(pool.frames()).peekable();
+            let (mut removed, mut all) = (0, true);
+            while let Some(frame) = list.next() {
+                self.flush_walked += 1;
+                let descriptor = &pool.frames()[frame as usize];
+                if descriptor.space() != space {
+                    continue;
+                }
+                if descriptor.is(IO) {
+                    all = false;
+                    continue;
+                }
+                descriptor.clear(DIRTY);
+                instance.flush.remove(pool.frames(), frame);
+                self.unflushed += 1;
+                removed += 1;
+                if removed == BATCH
+                    && let Some(&next) = list.peek()
+                {
+                    // The next page stays where it is meanwhile, unless it is written.
+                    pool.frames()[next as usize].pin();
+                    drop(held);
+                    self.released += 1;
+                    thread::yield_now();
+                    held = hold_flush(instance);
+                    removed = 0;
+                    let is_there = pool.frames()[next as usize].is(DIRTY);
+                    pool.frames()[next as usize].unpin();
+                    if !is_there {
+                        list = instance.flush.from_oldest(pool.frames()).peekable();
+                    }
+                }
+            }
+            drop(held);
+            if all {
+                return;
+            }
+            self.wait_for_users();
+        }
+    }
+
+    /// Looks a page up, and removes its entries from the hash index if it has any, under its exclusive latch.
+    pub fn unhash_page(&mut self, pool: &ClassicPool, id: PageId) {
+        self.looked_up += 1;
+        let Some(frame) = pool.instance_of(id).pin(pool.frames(), id, Purpose::Drop) else { return };
+        if pool.frames()[frame as usize].hashed.load(Relaxed) > 0 {
+            self.count_unhashed(pool.unhash_latched(frame));
+        }
+        pool.frames()[frame as usize].unpin();
+    }
+
+    /// Walks the LRU list of an instance and removes the hash entries of the tablespace's pages, collected in batches
+    /// for which the list is given back; after each the walk begins anew.
+    pub fn unhash_by_lru(&mut self, pool: &ClassicPool, instance: &Instance, space: &Space) {
+        loop {
+            let mut batch = Vec::new();
+            {
+                let _held = instance.hold(&[Part::Lru], Purpose::Drop);
+                for frame in instance.lru.from_oldest(pool.frames()) {
+                    self.lru_walked += 1;
+                    let descriptor = &pool.frames()[frame as usize];
+                    if descriptor.space() == space.id && descriptor.hashed.load(Relaxed) > 0 {
+                        batch.push(descriptor.tag());
+                        if batch.len() == BATCH {
+                            break;
+                        }
+                    }
+                }
+            }
+            let is_last = batch.len() < BATCH;
+            for id in batch {
+                self.unhash_page(pool, id);
+            }
+            if is_last {
+                return;
+            }
+            self.released += 1;
+        }
+    }
+}
+
+/// The pool mutex, where there is one over the lists, and that of the flush list.
+fn hold_flush(instance: &Instance) -> Holding<'_> {
+    let mut held = instance.hold(&[Part::Lru], Purpose::Drop);
+    held.also(Part::Flush);
+    held
+}

@@ -1,0 +1,314 @@
+//! Looking at pages.
+//!
+//! **Purpose.** Finds a page by the page hash, pins it, makes it young if that is due, and reads it from its file if it
+//! is not there.
+//!
+//! **Invariants.** A page is entered into page hash and LRU list in one go, exclusively latched until it is read; who
+//! comes meanwhile waits for the latch. What is dead is not found: it is freed, and the page is read anew.
+//!
+//! **May touch.** What `pool` may touch.
+
+use core::{cell::Cell, sync::atomic::Ordering::Relaxed};
+
+use windfall::{
+    buffer::arena::FrameNo,
+    disk::FileName,
+    error::{CorruptError, Result},
+    ids::{PageId, PageNo},
+    page::{self, Access, Node, Page},
+    sync::latch::{Latch, Version},
+    tree::store,
+};
+
+use super::{
+    ClassicPool, Handle,
+    descriptor::{IO, UNPROVEN},
+    era::Part,
+    space::Announced,
+};
+use crate::watch::Purpose;
+
+thread_local! {
+    /// The frame that this thread has looked at last.
+    static LAST: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A frame that keeps its page.
+#[derive(Debug)]
+pub struct Pin<'a> {
+    pub pool: &'a ClassicPool,
+    pub frame: u32,
+}
+
+impl Clone for Pin<'_> {
+    fn clone(&self) -> Self {
+        self.pool.frames[self.frame as usize].pin();
+        Self { ..*self }
+    }
+}
+
+impl Drop for Pin<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.pool.frames[self.frame as usize].unpin();
+    }
+}
+
+impl<'a> Pin<'a> {
+    pub fn latch(&self) -> &'a Latch {
+        self.pool.latch(self.frame)
+    }
+
+    pub fn page(&self) -> Page<'a> {
+        self.pool.page(self.frame)
+    }
+}
+
+/// A look at a page without a latch.
+#[derive(Clone, Debug)]
+pub struct Reading<'a> {
+    pub(super) pin: Pin<'a>,
+    pub(super) version: Version,
+}
+
+impl store::Reading for Reading<'_> {
+    #[inline]
+    fn page(&self) -> Page<'_> {
+        self.pin.page()
+    }
+
+    #[inline]
+    fn is_valid(&self) -> bool {
+        self.pin.latch().is(self.version)
+    }
+
+    fn is_unproven(&self) -> bool {
+        self.pin.pool.frames[self.pin.frame as usize].is(UNPROVEN)
+    }
+
+    fn proven(&self) {
+        self.pin.pool.frames[self.pin.frame as usize].clear(UNPROVEN);
+    }
+}
+
+/// A page under a shared latch.
+#[derive(Debug)]
+pub struct Shared<'a> {
+    pin: Pin<'a>,
+}
+
+impl store::Shared for Shared<'_> {
+    fn page(&self) -> Page<'_> {
+        self.pin.page()
+    }
+}
+
+impl Drop for Shared<'_> {
+    fn drop(&mut self) {
+        self.pin.latch().unshare();
+    }
+}
+
+impl ClassicPool {
+    #[inline]
+    pub(super) fn latch(&self, frame: u32) -> &Latch {
+        &self.arena.frame(FrameNo(frame)).latch
+    }
+
+    pub(super) fn look_at<'a>(
+        &'a self,
+        handle: &Handle,
+        page: PageNo,
+        access: Access,
+    ) -> Result<Reading<'a>> {
+        let id = handle.in_file(page);
+        loop {
+            let pin = self.fix(handle, page, access)?;
+            let Some(version) = pin.latch().version_while(|| true) else { continue };
+            // Unless it could not be read.
+            if self.frames[pin.frame as usize].tag() == id {
+                LAST.set(pin.frame);
+                return Ok(Reading { pin, version });
+            }
+        }
+    }
+
+    pub(super) fn latch_shared(&self, handle: &Handle, page: PageNo, access: Access) -> Result<Shared<'_>> {
+        loop {
+            let pin = self.fix(handle, page, access)?;
+            if !pin.latch().share_while(|| true) {
+                continue;
+            }
+            let shared = Shared { pin };
+            if self.frames[shared.pin.frame as usize].tag() == handle.in_file(page) {
+                return Ok(shared);
+            }
+        }
+    }
+
+    /// Latches a page exclusively. The latch is the caller's to give back.
+    pub(super) fn latch_exclusive(&self, handle: &Handle, page: PageNo) -> Result<Pin<'_>> {
+        loop {
+            let pin = self.fix(handle, page, Access::Point)?;
+            pin.latch().exclusive();
+            if self.frames[pin.frame as usize].tag() == handle.in_file(page) {
+                return Ok(pin);
+            }
+            pin.latch().release_unchanged();
+        }
+    }
+
+    /// Latches a page exclusively that is going to be formatted: it is not read.
+    pub(super) fn latch_fresh(&self, handle: &Handle, page: PageNo) -> Result<Pin<'_>> {
+        loop {
+            if let Some(pin) = self.find(handle, page)? {
+                pin.latch().exclusive();
+                if self.frames[pin.frame as usize].tag() == handle.in_file(page) {
+                    return Ok(pin);
+                }
+                pin.latch().release_unchanged();
+            } else if let Some(pin) = self.enter(handle, page, Access::Point, 0)? {
+                pin.page().fill_zero(0, self.options.page_size);
+                return Ok(pin);
+            }
+        }
+    }
+
+    /// Pins a page, reading it if need be.
+    #[inline]
+    fn fix(&self, handle: &Handle, page: PageNo, access: Access) -> Result<Pin<'_>> {
+        loop {
+            if let Some(pin) = self.find(handle, page)? {
+                if access == Access::Point {
+                    self.use_of(handle.in_file(page), pin.frame);
+                }
+                return Ok(pin);
+            }
+            self.load(handle, page, access)?;
+        }
+    }
+
+    /// Pins a page that is in the pool.
+    #[inline]
+    fn find(&self, handle: &Handle, page: PageNo) -> Result<Option<Pin<'_>>> {
+        let id = handle.in_file(page);
+        loop {
+            handle.check_live()?;
+            let Some(frame) = self.instance_of(id).pin(&self.frames, id, Purpose::Lookup) else {
+                return Ok(None);
+            };
+            let pin = Pin { pool: self, frame };
+            if self.frames[frame as usize].version() == handle.version() {
+                return Ok(Some(pin));
+            }
+            // A page of an older version of the tablespace: nobody wants it, and it is in the way.
+            drop(pin);
+            self.free_dead(frame, id);
+        }
+    }
+
+    /// Moves a page to the front of the LRU list if that is due.
+    #[inline]
+    fn use_of(&self, id: PageId, frame: u32) {
+        let instance = self.instance_of(id);
+        if instance.lru.is_to_be_made_young(&self.frames[frame as usize]) {
+            let _held = instance.hold(&[Part::Lru], Purpose::Young);
+            instance.lru.make_young(&self.frames, frame);
+        }
+    }
+
+    /// Enters a page that is not in the pool with a frame that holds nothing yet, exclusively latched. `None` when
+    /// somebody else was quicker.
+    fn enter(&self, handle: &Handle, page: PageNo, access: Access, state: u32) -> Result<Option<Pin<'_>>> {
+        self.ground.health.check()?;
+        let id = handle.in_file(page);
+        let instance = self.instance_of(id);
+        let frame = self.take_frame(instance)?;
+        let descriptor = &self.frames[frame as usize];
+        // Nobody else can have it.
+        self.latch(frame).exclusive();
+        let held = instance.hold(&[Part::Lru], Purpose::Load);
+        let latched = held.latch_page(id);
+        if instance.pages.find(&self.frames, id).is_some() {
+            drop((latched, held));
+            self.latch(frame).release_unchanged();
+            self.give_frame(instance, frame);
+            return Ok(None);
+        }
+        descriptor.set_tag(id, handle.version(), state);
+        descriptor.pin();
+        instance.pages.insert(&self.frames, frame);
+        // What is made, and not read, is in use.
+        instance.lru.insert(&self.frames, frame, access == Access::Point && state & IO == 0);
+        drop((latched, held));
+        let pin = Pin { pool: self, frame };
+        // A drop refuses handles before it looks for pages: it has found this one, or we find it here.
+        if let Err(error) = handle.check_live() {
+            self.abandon(pin, id);
+            return Err(error);
+        }
+        Ok(Some(pin))
+    }
+
+    /// Brings a page in, unless someone else is doing so.
+    #[cold]
+    fn load(&self, handle: &Handle, page: PageNo, access: Access) -> Result<()> {
+        let announced = Announced::new(handle.space.clone());
+        let Some(pin) = self.enter(handle, page, access, IO | UNPROVEN)? else { return Ok(()) };
+        let id = handle.in_file(page);
+        let file = FileName::Data(id.space);
+        let read = self.ground.disk.read_page(file, self.offset(id.page), pin.page());
+        let sound = read.map_err(Into::into).and_then(|()| self.verify(handle.in_tree(page), id, pin.page()));
+        if let Err(error) = sound {
+            self.abandon(pin, id);
+            return Err(error);
+        }
+        self.counters.reads.fetch_add(1, Relaxed);
+        self.frames[pin.frame as usize].clear(IO);
+        pin.latch().release_changed();
+        drop(announced);
+        Ok(())
+    }
+
+    fn verify(&self, id: PageId, in_file: PageId, page: Page<'_>) -> Result<()> {
+        let sound = page.verify(id).and_then(|()| page::outline(page));
+        sound.map_err(|what| {
+            let file = self.ground.disk.path(FileName::Data(in_file.space));
+            CorruptError::Page { file, page: id, lsn: page.lsn(), what: what.into() }.into()
+        })
+    }
+
+    /// Takes a page out again that is exclusively latched and holds nothing.
+    fn abandon(&self, pin: Pin<'_>, id: PageId) {
+        let instance = self.instance_of(id);
+        let descriptor = &self.frames[pin.frame as usize];
+        let held = instance.hold(&[Part::Lru], Purpose::Load);
+        let latched = held.latch_page(id);
+        // Unless the drop has taken it out already.
+        if descriptor.tag() == id {
+            instance.pages.remove(&self.frames, pin.frame);
+            instance.lru.remove(&self.frames, pin.frame);
+            descriptor.clear_tag();
+        }
+        drop((latched, held));
+        pin.latch().release_changed();
+        let frame = pin.frame;
+        drop(pin);
+        // Those who wait for the latch have it pinned: the last one to look gives it back.
+        self.give_when_unpinned(instance, frame);
+    }
+
+    /// A look-up of the hash index was in vain, and a descent has found the leaf, which the caller has pinned.
+    pub(super) fn could_be_hashed(&self, handle: &Handle, leaf: PageNo) {
+        let frame = LAST.get();
+        let descriptor = &self.frames[frame as usize];
+        if descriptor.tag() != handle.in_file(leaf) {
+            return;
+        }
+        let page = self.page(frame);
+        if self.hash.could_have_helped(descriptor, Node::new(page).count()) && self.latch(frame).try_share() {
+            self.hash.build(&self.frames, frame, page);
+            self.latch(frame).unshare();
+        }
+    }
+}

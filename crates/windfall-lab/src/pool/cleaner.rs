@@ -1,0 +1,271 @@
+//! Writing pages: the cleaner, and whoever needs a frame and finds only dirty ones.
+//!
+//! **Purpose.** Keeps some frames free, the share of dirty pages below its limit, and the log young.
+//!
+//! **Invariants.** A page is pinned under the flush list's lock before it is written, and shared from the copy to the
+//! end of the write: nobody changes it meanwhile, as nobody could a page with `io_fix`. It leaves the flush list when
+//! its file is synced. A dead page is not written: it leaves the flush list when it is met, and its frame is freed.
+//!
+//! **May touch.** What `pool` may touch.
+
+use core::{sync::atomic::Ordering::Relaxed, time::Duration};
+use std::{collections::BTreeSet, sync::Arc};
+
+use windfall::{
+    disk::{Action, Disk, FileName, IoBuffer, Queue, Request},
+    env::{Env, Kind, Next, Worker},
+    error::Result,
+    ids::{Lsn, SpaceId},
+};
+
+use super::{
+    ClassicPool,
+    access::Pin,
+    descriptor::{DIRTY, IO},
+    era::Part,
+    instance::Instance,
+    space::Announced,
+};
+use crate::watch::{self, Purpose, Role};
+
+/// Pages of a batch.
+const BATCH: usize = 128;
+/// How deep into the LRU list the cleaner looks for pages to write: `innodb_lru_scan_depth`.
+const LRU_DEPTH: usize = 1024;
+/// The frames that are kept free, as a part of an instance's, and at most.
+const RESERVE_PART: usize = 32;
+const RESERVE_MOST: usize = 1024;
+/// From this pressure of the log on, in percent of its size, the oldest changes are written.
+const OLD_PERCENT: u64 = 60;
+/// An idle cleaner looks again after this time.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What a writing thread needs.
+pub struct Flusher {
+    queue: Box<dyn Queue>,
+}
+
+impl core::fmt::Debug for Flusher {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Flusher")
+    }
+}
+
+impl Flusher {
+    pub fn new(disk: &dyn Disk) -> Self {
+        Self { queue: disk.queue() }
+    }
+}
+
+/// A page that is going to be written: pinned, and shared.
+struct Writing<'a> {
+    pin: Pin<'a>,
+    lsn: Lsn,
+    announced: Announced,
+}
+
+impl ClassicPool {
+    /// Starts the cleaner and the log's own worker.
+    ///
+    /// # Errors
+    /// When the system starts no more threads.
+    pub fn spawn(self: &Arc<Self>, env: &dyn Env) -> Result<Vec<Worker>> {
+        let (log, health) = (self.ground.log.clone(), &self.ground.health);
+        let wake = log.wake();
+        log.set_checkpointer(self.cleaner_wake.clone());
+        let writer =
+            env.spawn("log", Kind::Service, wake, health.watch("log", Box::new(move || log.step())))?;
+        let pool = self.clone();
+        let step = move || {
+            watch::play(Role::Cleaner);
+            match pool.clean() {
+                Ok(true) => Next::Again,
+                Ok(false) => Next::Idle(PAUSE),
+                Err(error) => {
+                    pool.ground.health.poison(&error.to_string());
+                    Next::Done
+                }
+            }
+        };
+        let step = health.watch("page cleaner", Box::new(step));
+        let cleaner = env.spawn("page cleaner", Kind::Service, self.cleaner_wake.clone(), step)?;
+        Ok(vec![cleaner, writer])
+    }
+
+    /// A round of the cleaner. Says whether there is more to do.
+    ///
+    /// # Errors
+    /// A page cannot be written.
+    pub fn clean(&self) -> Result<bool> {
+        let mut more = false;
+        for instance in &self.instances {
+            more |= self.make_free(instance)?;
+            let percent = u64::from(self.options.dirty_percent);
+            let most = u64::from(instance.lru.len()) * percent / 100;
+            let is_old = self.ground.log.pressure() >= OLD_PERCENT;
+            if u64::from(instance.flush.len()) > most || is_old && !instance.flush.is_empty() {
+                more |= self.write_oldest(instance)? > 0;
+            }
+        }
+        self.raise_floor();
+        Ok(more)
+    }
+
+    /// Writes everything.
+    ///
+    /// # Errors
+    /// A page cannot be written.
+    pub fn flush_all(&self) -> Result<()> {
+        for instance in &self.instances {
+            while !instance.flush.is_empty() {
+                if self.write_oldest(instance)? == 0 {
+                    // Somebody has latched what is left.
+                    std::thread::yield_now();
+                }
+            }
+        }
+        self.raise_floor();
+        Ok(())
+    }
+
+    /// Lets the log go as far as nobody needs it any more.
+    fn raise_floor(&self) {
+        let log = &self.ground.log;
+        // First the groups under way: a page that one of them dirties later is at or above it.
+        let appending = log.append_floor();
+        let oldest = self.instances.iter().map(|instance| {
+            let _held = instance.hold(&[Part::Flush], Purpose::Flush);
+            instance.flush.oldest_change(&self.frames)
+        });
+        log.set_floor(oldest.fold(appending, Lsn::min));
+    }
+
+    fn reserve(instance: &Instance) -> usize {
+        (instance.frames.len() / RESERVE_PART).clamp(1, RESERVE_MOST)
+    }
+
+    /// Evicts and writes pages from the end of the LRU list until enough frames are free. Says whether there is more to
+    /// do.
+    fn make_free(&self, instance: &Instance) -> Result<bool> {
+        let reserve = Self::reserve(instance);
+        let mut freed = 0;
+        while (instance.free.len() as usize) < reserve && freed < BATCH {
+            let Some(frame) = self.evict_one(instance) else { break };
+            self.give_frame(instance, frame);
+            freed += 1;
+        }
+        if instance.free.len() as usize >= reserve {
+            return Ok(false);
+        }
+        Ok(self.write_at_end(instance, LRU_DEPTH)? + freed > 0)
+    }
+
+    /// Somebody needs a frame, and no page can go as it is: writes one. Says whether there was one to write.
+    pub(super) fn write_for_a_frame(&self, instance: &Instance) -> Result<bool> {
+        let one = {
+            let mut held = instance.hold(&[Part::Lru], Purpose::Flush);
+            held.also(Part::Flush);
+            self.pins(instance.lru.from_oldest(&self.frames), 1)
+        };
+        Ok(self.write(instance, one)? > 0)
+    }
+
+    /// Writes dirty pages from the end of the LRU list.
+    fn write_at_end(&self, instance: &Instance, depth: usize) -> Result<usize> {
+        let pins = {
+            let mut held = instance.hold(&[Part::Lru], Purpose::Flush);
+            held.also(Part::Flush);
+            self.pins(instance.lru.from_oldest(&self.frames).take(depth), BATCH)
+        };
+        self.write(instance, pins)
+    }
+
+    /// Writes the pages whose changes are the oldest.
+    fn write_oldest(&self, instance: &Instance) -> Result<usize> {
+        let pins = {
+            let _held = instance.hold(&[Part::Flush], Purpose::Flush);
+            self.pins(instance.flush.from_oldest(&self.frames), BATCH)
+        };
+        self.write(instance, pins)
+    }
+
+    /// Pins dirty pages that nobody reads or writes, and says that they are being written. The flush list is held.
+    fn pins(&self, frames: impl Iterator<Item = u32>, most: usize) -> Vec<Pin<'_>> {
+        let writable = |&frame: &u32| {
+            let descriptor = &self.frames[frame as usize];
+            descriptor.is(DIRTY) && !descriptor.is(IO)
+        };
+        let pin = |frame: u32| {
+            self.frames[frame as usize].set(IO);
+            self.frames[frame as usize].pin();
+            Pin { pool: self, frame }
+        };
+        frames.filter(writable).take(most).map(pin).collect()
+    }
+
+    /// Writes pinned dirty pages, as far as nobody holds their latches, and frees those that are dead. Gives how many
+    /// have left the flush list.
+    fn write(&self, instance: &Instance, pins: Vec<Pin<'_>>) -> Result<usize> {
+        let mut flusher = self.flusher.lock();
+        let (mut writing, mut dead) = (Vec::new(), Vec::new());
+        for pin in pins {
+            let descriptor = &self.frames[pin.frame as usize];
+            if !pin.latch().try_share() {
+                descriptor.clear(IO);
+                continue;
+            }
+            let announced = self.space(descriptor.space()).map(Announced::new);
+            if let Some(announced) = announced.filter(|_| !self.is_dead(pin.frame)) {
+                let lsn = pin.page().lsn();
+                writing.push(Writing { pin, lsn, announced });
+            } else {
+                pin.latch().unshare();
+                descriptor.clear(IO);
+                dead.push((pin.frame, descriptor.tag()));
+            }
+        }
+        for (frame, id) in &dead {
+            self.free_dead(*frame, *id);
+        }
+        let written = self.write_out(&mut flusher, &writing);
+        let _held = instance.hold(&[Part::Flush], Purpose::Flush);
+        for Writing { pin, .. } in &writing {
+            let descriptor = &self.frames[pin.frame as usize];
+            if written.is_ok() {
+                descriptor.clear(DIRTY);
+                instance.flush.remove(&self.frames, pin.frame);
+            }
+            descriptor.clear(IO);
+            pin.latch().unshare();
+        }
+        written?;
+        Ok(writing.len() + dead.len())
+    }
+
+    fn write_out(&self, flusher: &mut Flusher, writing: &[Writing<'_>]) -> Result<()> {
+        let Some(newest) = writing.iter().map(|w| w.lsn).max() else { return Ok(()) };
+        self.ground.log.sync_to(newest)?;
+        let batch = writing.iter().map(|w| {
+            let id = self.frames[w.pin.frame as usize].tag();
+            let (page, mut buffer) = (w.pin.page(), IoBuffer::new(self.options.page_size));
+            page.read(0, buffer.bytes_mut());
+            buffer.bytes_mut()[..4].copy_from_slice(&page.checksum().to_le_bytes());
+            let (file, offset) = (FileName::Data(id.space), self.offset(id.page));
+            Request { token: 0, file, offset, action: Action::Write, buffer }
+        });
+        flusher.queue.submit(batch.collect());
+        let mut result = Ok(());
+        while flusher.queue.pending() > 0 {
+            for done in flusher.queue.complete(true) {
+                result = result.and(done.result);
+            }
+        }
+        result?;
+        self.counters.writes.fetch_add(writing.len() as u64, Relaxed);
+        let files: BTreeSet<SpaceId> = writing.iter().map(|w| w.announced.space().id).collect();
+        for file in files {
+            self.ground.disk.sync(FileName::Data(file))?;
+        }
+        Ok(())
+    }
+}

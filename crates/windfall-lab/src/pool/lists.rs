@@ -1,0 +1,398 @@
+//! The lists of a pool instance, linked through the descriptors.
+//!
+//! **Purpose.** The LRU list with its midpoint, the flush list by first change, the free list.
+//!
+//! **Invariants.** A list is changed and walked under its lock, which the caller holds. Of the LRU list about
+//! [`OLD_SHARE`] of the frames, those from the midpoint on, have the mark [`OLD`]. The flush list falls from head to
+//! tail.
+//!
+//! **May touch.** `descriptor`.
+//!
+//! *Midpoint insertion*: a page that was read enters the list three eighths from its end, so that a scan does not wash
+//! out what is in use; it goes to the front when it is used again, but not if it is among the youngest three quarters
+//! of the young part anyway (`buf_page_peek_if_young`), which spares most look-ups the list's lock.
+
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use windfall::ids::Lsn;
+
+use super::descriptor::{Descriptor, Link, OLD};
+
+/// The share of the older part, in 1,024ths: three eighths.
+const OLD_SHARE: u32 = 3 * 1024 / 8;
+/// How far the older part may be from that.
+const TOLERANCE: u32 = 20;
+/// A list that is shorter has no older part.
+const SHORTEST: u32 = 512;
+
+const YOUNGER: usize = 0;
+const OLDER: usize = 1;
+
+/// Pages by their last use.
+#[derive(Debug, Default)]
+pub struct Lru {
+    youngest: Link,
+    oldest: Link,
+    /// The first frame of the older part.
+    midpoint: Link,
+    length: AtomicU32,
+    old_length: AtomicU32,
+    /// How many pages were evicted: the clock by which a page is found to be among the youngest.
+    clock: AtomicU32,
+}
+
+impl Lru {
+    /// How many frames are in it.
+    pub fn len(&self) -> u32 {
+        self.length.load(Relaxed)
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Frames of its older part.
+    pub fn old_len(&self) -> u32 {
+        self.old_length.load(Relaxed)
+    }
+
+    /// From the oldest to the youngest. The next one is looked up before the one that is given: that one may be
+    /// removed.
+    pub fn from_oldest<'a>(&self, frames: &'a [Descriptor]) -> impl Iterator<Item = u32> + use<'a> {
+        let mut next = self.oldest.get();
+        core::iter::from_fn(move || {
+            let frame = next?;
+            next = frames[frame as usize].lru[YOUNGER].get();
+            Some(frame)
+        })
+    }
+
+    /// Enters a frame at the midpoint, or in front of all.
+    pub fn insert(&self, frames: &[Descriptor], frame: u32, young: bool) {
+        let before = if young { None } else { self.midpoint.get() };
+        match before {
+            Some(midpoint) => {
+                self.link(frames, frame, frames[midpoint as usize].lru[YOUNGER].get(), Some(midpoint));
+                frames[frame as usize].set(OLD);
+                self.old_length.fetch_add(1, Relaxed);
+                self.midpoint.set(Some(frame));
+            }
+            None => self.link(frames, frame, None, self.youngest.get()),
+        }
+        frames[frame as usize].used_at.store(self.clock.load(Relaxed), Relaxed);
+        self.balance(frames);
+    }
+
+    /// Takes a frame out.
+    pub fn remove(&self, frames: &[Descriptor], frame: u32) {
+        let descriptor = &frames[frame as usize];
+        let [younger, older] = &descriptor.lru;
+        let (younger, older) = (younger.get(), older.get());
+        if descriptor.clear(OLD) & OLD != 0 {
+            if self.midpoint.get() == Some(frame) {
+                self.midpoint.set(older);
+            }
+            self.old_length.fetch_sub(1, Relaxed);
+        }
+        match younger {
+            Some(younger) => frames[younger as usize].lru[OLDER].set(older),
+            None => self.youngest.set(older),
+        }
+        match older {
+            Some(older) => frames[older as usize].lru[YOUNGER].set(younger),
+            None => self.oldest.set(younger),
+        }
+        self.length.fetch_sub(1, Relaxed);
+        self.balance(frames);
+    }
+
+    /// A page was evicted.
+    pub fn tick(&self) {
+        self.clock.fetch_add(1, Relaxed);
+    }
+
+    /// Whether the page is so far from the front that its use is worth a move. Needs no lock.
+    #[inline]
+    pub fn is_to_be_made_young(&self, descriptor: &Descriptor) -> bool {
+        let clock = self.clock.load(Relaxed);
+        // As long as nothing was evicted the order does not matter.
+        if clock == 0 {
+            return false;
+        }
+        let young = u64::from(self.len()) * u64::from(1024 - OLD_SHARE) / (1024 * 4);
+        descriptor.is(OLD) || u64::from(clock.wrapping_sub(descriptor.used_at.load(Relaxed))) >= young
+    }
+
+    /// Moves a frame to the front.
+    pub fn make_young(&self, frames: &[Descriptor], frame: u32) {
+        self.remove(frames, frame);
+        self.insert(frames, frame, true);
+    }
+
+    fn link(&self, frames: &[Descriptor], frame: u32, younger: Option<u32>, older: Option<u32>) {
+        frames[frame as usize].lru[YOUNGER].set(younger);
+        frames[frame as usize].lru[OLDER].set(older);
+        match younger {
+            Some(younger) => frames[younger as usize].lru[OLDER].set(Some(frame)),
+            None => self.youngest.set(Some(frame)),
+        }
+        match older {
+            Some(older) => frames[older as usize].lru[YOUNGER].set(Some(frame)),
+            None => self.oldest.set(Some(frame)),
+        }
+        self.length.fetch_add(1, Relaxed);
+    }
+
+    /// Moves the midpoint to where it belongs.
+    fn balance(&self, frames: &[Descriptor]) {
+        let length = self.len();
+        if length < SHORTEST {
+            while let Some(frame) = self.midpoint.get() {
+                self.midpoint.set(frames[frame as usize].lru[OLDER].get());
+                frames[frame as usize].clear(OLD);
+                self.old_length.fetch_sub(1, Relaxed);
+            }
+            return;
+        }
+        let wanted = (u64::from(length) * u64::from(OLD_SHARE) / 1024) as u32;
+        while self.old_len() + TOLERANCE < wanted {
+            let younger = match self.midpoint.get() {
+                Some(midpoint) => frames[midpoint as usize].lru[YOUNGER].get(),
+                None => self.oldest.get(),
+            };
+            let Some(younger) = younger else { return };
+            frames[younger as usize].set(OLD);
+            self.midpoint.set(Some(younger));
+            self.old_length.fetch_add(1, Relaxed);
+        }
+        while self.old_len() > wanted + TOLERANCE {
+            let Some(midpoint) = self.midpoint.get() else { return };
+            frames[midpoint as usize].clear(OLD);
+            self.midpoint.set(frames[midpoint as usize].lru[OLDER].get());
+            self.old_length.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+/// Changed pages, the first change last.
+#[derive(Debug, Default)]
+pub struct Flush {
+    newest: Link,
+    oldest: Link,
+    length: AtomicU32,
+}
+
+impl Flush {
+    /// How many frames are in it.
+    pub fn len(&self) -> u32 {
+        self.length.load(Relaxed)
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// From the first change to the last. The next one is looked up before the one that is given.
+    pub fn from_oldest<'a>(&self, frames: &'a [Descriptor]) -> impl Iterator<Item = u32> + use<'a> {
+        let mut next = self.oldest.get();
+        core::iter::from_fn(move || {
+            let frame = next?;
+            next = frames[frame as usize].flush[YOUNGER].get();
+            Some(frame)
+        })
+    }
+
+    /// Enters a frame by its [`Descriptor::oldest`]. Groups of the log end in almost the order in which they began.
+    pub fn insert(&self, frames: &[Descriptor], frame: u32) {
+        let lsn = frames[frame as usize].oldest();
+        let (mut newer, mut older) = (None, self.newest.get());
+        while let Some(other) = older.filter(|&other| frames[other as usize].oldest() > lsn) {
+            (newer, older) = (Some(other), frames[other as usize].flush[OLDER].get());
+        }
+        frames[frame as usize].flush[YOUNGER].set(newer);
+        frames[frame as usize].flush[OLDER].set(older);
+        match newer {
+            Some(newer) => frames[newer as usize].flush[OLDER].set(Some(frame)),
+            None => self.newest.set(Some(frame)),
+        }
+        match older {
+            Some(older) => frames[older as usize].flush[YOUNGER].set(Some(frame)),
+            None => self.oldest.set(Some(frame)),
+        }
+        self.length.fetch_add(1, Relaxed);
+    }
+
+    /// Takes a frame out.
+    pub fn remove(&self, frames: &[Descriptor], frame: u32) {
+        let [newer, older] = &frames[frame as usize].flush;
+        let (newer, older) = (newer.get(), older.get());
+        match newer {
+            Some(newer) => frames[newer as usize].flush[OLDER].set(older),
+            None => self.newest.set(older),
+        }
+        match older {
+            Some(older) => frames[older as usize].flush[YOUNGER].set(newer),
+            None => self.oldest.set(newer),
+        }
+        self.length.fetch_sub(1, Relaxed);
+    }
+
+    /// Where the log begins that is not in the files; the end of all if the list is empty.
+    pub fn oldest_change(&self, frames: &[Descriptor]) -> Lsn {
+        self.oldest.get().map_or(Lsn::MAX, |frame| frames[frame as usize].oldest())
+    }
+}
+
+/// Frames that hold nothing: those that were given back, then those that were never used.
+#[derive(Debug)]
+pub struct Free {
+    first: Link,
+    length: AtomicU32,
+    next_unused: AtomicU32,
+    end: u32,
+}
+
+impl Free {
+    /// All of these frames are unused.
+    pub fn new(frames: core::ops::Range<u32>) -> Self {
+        let (first, length) = (Link::default(), AtomicU32::new(0));
+        Self { first, length, next_unused: AtomicU32::new(frames.start), end: frames.end }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> u32 {
+        self.length.load(Relaxed) + self.end - self.next_unused.load(Relaxed)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Takes one.
+    pub fn pop(&self, frames: &[Descriptor]) -> Option<u32> {
+        if let Some(frame) = self.first.get() {
+            self.first.set(frames[frame as usize].chain.get());
+            self.length.fetch_sub(1, Relaxed);
+            return Some(frame);
+        }
+        let unused = self.next_unused.load(Relaxed);
+        (unused < self.end).then(|| {
+            self.next_unused.store(unused + 1, Relaxed);
+            unused
+        })
+    }
+
+    /// Gives one back.
+    pub fn push(&self, frames: &[Descriptor], frame: u32) {
+        frames[frame as usize].chain.set(self.first.get());
+        self.first.set(Some(frame));
+        self.length.fetch_add(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frames(count: u32) -> Vec<Descriptor> {
+        (0..count).map(|_| Descriptor::default()).collect()
+    }
+
+    /// The marks of the older part are those of the frames from the midpoint on.
+    fn check(lru: &Lru, frames: &[Descriptor]) {
+        let order: Vec<u32> = lru.from_oldest(frames).collect();
+        assert_eq!(order.len(), lru.len() as usize);
+        let old = lru.old_len() as usize;
+        assert!(order[..old].iter().all(|&f| frames[f as usize].is(OLD)), "an old frame is not marked");
+        assert!(!order[old..].iter().any(|&f| frames[f as usize].is(OLD)), "a young frame is marked as old");
+        if lru.len() >= SHORTEST {
+            let wanted = lru.len() * 3 / 8;
+            assert!(lru.old_len().abs_diff(wanted) <= TOLERANCE + 1, "{} of {}", lru.old_len(), lru.len());
+        }
+    }
+
+    #[test]
+    fn the_older_part_is_three_eighths() {
+        let frames = frames(5_000);
+        let lru = Lru::default();
+        for frame in 0..5_000 {
+            lru.insert(&frames, frame, frame % 3 == 0);
+            if frame % 97 == 0 {
+                check(&lru, &frames);
+            }
+        }
+        for frame in 0..5_000 {
+            match frame % 4 {
+                0 => lru.make_young(&frames, frame),
+                1 | 2 => lru.remove(&frames, frame),
+                _ => continue,
+            }
+            if frame % 97 == 0 {
+                check(&lru, &frames);
+            }
+        }
+        assert_eq!(lru.len(), 2_500);
+        (0..5_000).filter(|f| f % 4 == 0 || f % 4 == 3).for_each(|f| lru.remove(&frames, f));
+        assert!(lru.is_empty() && lru.old_len() == 0 && lru.from_oldest(&frames).next().is_none());
+    }
+
+    #[test]
+    fn a_page_of_a_scan_leaves_before_those_in_use() {
+        let frames = frames(1_000);
+        let lru = Lru::default();
+        (0..900).for_each(|frame| lru.insert(&frames, frame, true));
+        lru.insert(&frames, 950, false);
+        let at = lru.from_oldest(&frames).position(|frame| frame == 950).unwrap();
+        assert!((300..=380).contains(&at), "it is the {at}th to go");
+    }
+
+    #[test]
+    fn only_pages_off_the_front_are_made_young() {
+        let frames = frames(1_000);
+        let lru = Lru::default();
+        (0..1_000).for_each(|frame| lru.insert(&frames, frame, true));
+        assert!(!lru.is_to_be_made_young(&frames[0]), "nothing was evicted yet");
+        lru.tick();
+        assert!(lru.is_to_be_made_young(&frames[0]), "it is old");
+        assert!(!lru.is_to_be_made_young(&frames[999]), "it is the youngest");
+        (0..200).for_each(|_| lru.tick());
+        assert!(lru.is_to_be_made_young(&frames[999]), "others came meanwhile");
+        lru.make_young(&frames, 999);
+        assert!(!lru.is_to_be_made_young(&frames[999]));
+    }
+
+    #[test]
+    fn changed_pages_are_ordered_by_their_first_change() {
+        let frames = frames(10);
+        let flush = Flush::default();
+        for (frame, lsn) in [(3, 30), (1, 10), (4, 40), (2, 20), (5, 25)] {
+            frames[frame as usize].set_oldest(Lsn(lsn));
+            flush.insert(&frames, frame);
+        }
+        let order = || flush.from_oldest(&frames).collect::<Vec<u32>>();
+        assert_eq!(order(), [1, 2, 5, 3, 4]);
+        flush.remove(&frames, 1);
+        flush.remove(&frames, 5);
+        flush.remove(&frames, 4);
+        assert_eq!((order(), flush.oldest_change(&frames)), (vec![2, 3], Lsn(20)));
+        flush.remove(&frames, 2);
+        flush.remove(&frames, 3);
+        assert!(flush.is_empty() && flush.oldest_change(&frames) == Lsn::MAX);
+    }
+
+    #[test]
+    fn every_frame_is_free_once() {
+        let frames = frames(10);
+        let free = Free::new(4..7);
+        assert_eq!(free.len(), 3);
+        let mut taken: Vec<u32> = core::iter::from_fn(|| free.pop(&frames)).collect();
+        assert_eq!((free.is_empty(), &taken[..]), (true, &[4, 5, 6][..]));
+        free.push(&frames, 5);
+        free.push(&frames, 4);
+        taken = core::iter::from_fn(|| free.pop(&frames)).collect();
+        assert_eq!(taken, [4, 5]);
+    }
+}

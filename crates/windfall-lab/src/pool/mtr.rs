@@ -1,0 +1,242 @@
+//! Mini-transactions on the classic pool.
+//!
+//! **Purpose.** Latched pages, and their changes as one group of the log: [`MiniTransaction`] of the seam.
+//!
+//! **Invariants.** All latches are held to the commit. At the commit the changes are logged first, then the pages are
+//! entered into their flush lists by the start of the group; the log's floor waits for that. The keys of a hashed page
+//! and their entries change together, under the page's latch.
+//!
+//! **May touch.** What `pool` may touch.
+
+use smallvec::SmallVec;
+use windfall::{
+    error::Result,
+    ids::{Lsn, PageNo},
+    log::GroupWriter,
+    page::{Node, Page, PageOp, PageType},
+    tree::store::{Latched, MiniTransaction},
+};
+
+use super::{ClassicPool, Handle, Reading, access::Pin, descriptor::DIRTY, era::Part};
+use crate::watch::Purpose;
+
+#[derive(Debug)]
+struct Memo<'a> {
+    pin: Pin<'a>,
+    handle: Handle,
+    page: PageNo,
+    changed: bool,
+}
+
+/// A mini-transaction.
+#[derive(Debug)]
+pub struct Mini<'a> {
+    pool: &'a ClassicPool,
+    pages: SmallVec<[Option<Memo<'a>>; 4]>,
+    group: GroupWriter,
+    applied: bool,
+    /// Pages that come free at the end.
+    freed: Vec<(Handle, PageNo)>,
+}
+
+impl<'a> Mini<'a> {
+    pub(super) fn begin(pool: &'a ClassicPool) -> Result<Self> {
+        pool.ground.health.check()?;
+        let group = GroupWriter::default();
+        Ok(Self { pool, pages: SmallVec::new(), group, applied: false, freed: Vec::new() })
+    }
+
+    fn keep(&mut self, handle: &Handle, page: PageNo, pin: Pin<'a>) -> Latched {
+        self.pages.push(Some(Memo { pin, handle: handle.clone(), page, changed: false }));
+        Latched(self.pages.len() - 1)
+    }
+
+    fn memo(&self, page: Latched) -> &Memo<'a> {
+        self.pages[page.0].as_ref().expect("the page is latched")
+    }
+
+    /// Lets go of everything.
+    fn release(&mut self) {
+        for memo in self.pages.drain(..).flatten() {
+            if memo.changed {
+                memo.pin.latch().release_changed();
+            } else {
+                memo.pin.latch().release_unchanged();
+            }
+        }
+        for (handle, page) in self.freed.drain(..) {
+            handle.give_page(page);
+        }
+    }
+}
+
+/// Keeps the hash index true to a change of a page: before it, and after it.
+struct Rehash<'a> {
+    pool: &'a ClassicPool,
+    frame: u32,
+    page: Page<'a>,
+}
+
+impl Rehash<'_> {
+    fn key(&self, slot: u16) -> Vec<u8> {
+        let mut key = Vec::new();
+        Node::new(self.page).key_into(usize::from(slot), &mut key);
+        key
+    }
+
+    fn before(&self, op: &PageOp<'_>) {
+        let (pool, frames) = (self.pool, &self.pool.frames);
+        match op {
+            PageOp::NodeRemove { slot } => pool.hash.remove(frames, self.frame, self.page, &self.key(*slot)),
+            PageOp::Format { .. } | PageOp::NodeKeep { .. } | PageOp::NodeBuild { .. } => {
+                pool.hash.drop_page(frames, self.frame, self.page, Purpose::Hash);
+            }
+            PageOp::Write { .. }
+            | PageOp::LeafInsert { .. }
+            | PageOp::LeafReplace { .. }
+            | PageOp::LeafHeader { .. }
+            | PageOp::InnerInsert { .. } => {}
+        }
+    }
+
+    fn after(&self, op: &PageOp<'_>) {
+        if let PageOp::LeafInsert { slot, .. } = op {
+            self.pool.hash.insert(&self.pool.frames, self.frame, self.page, &self.key(*slot));
+        }
+    }
+}
+
+impl<'a> MiniTransaction<'a, ClassicPool> for Mini<'a> {
+    type Freeing = Latched;
+
+    fn reserve(&mut self, _: &Handle, _: u64) -> Result<()> {
+        // The log of a lab is on a disk with room.
+        Ok(())
+    }
+
+    fn latch(&mut self, handle: &Handle, page: PageNo) -> Result<Latched> {
+        let id = handle.in_file(page);
+        let is_it =
+            |memo: &Option<Memo<'_>>| memo.as_ref().is_some_and(|memo| memo.handle.in_file(memo.page) == id);
+        if let Some(at) = self.pages.iter().position(is_it) {
+            return Ok(Latched(at));
+        }
+        let pin = self.pool.latch_exclusive(handle, page)?;
+        Ok(self.keep(handle, page, pin))
+    }
+
+    fn upgrade(&mut self, handle: &Handle, reading: &Reading<'_>) -> Result<Option<Latched>> {
+        let frame = reading.pin.frame;
+        if !self.pool.latch(frame).try_exclusive_at(reading.version) {
+            return Ok(None);
+        }
+        self.pool.frames[frame as usize].pin();
+        let pin = Pin { pool: self.pool, frame };
+        let page = pin.page().id().page;
+        Ok(Some(self.keep(handle, page, pin)))
+    }
+
+    fn unlatch(&mut self, page: Latched) {
+        let memo = self.pages[page.0].take().expect("the page is latched");
+        assert!(!memo.changed, "a changed page is latched to the commit");
+        memo.pin.latch().release_unchanged();
+    }
+
+    fn page(&self, page: Latched) -> Page<'_> {
+        self.memo(page).pin.page()
+    }
+
+    fn page_no(&self, page: Latched) -> PageNo {
+        self.memo(page).page
+    }
+
+    fn apply(&mut self, page: Latched, op: &PageOp<'_>) {
+        let memo = self.pages[page.0].as_mut().expect("the page is latched");
+        let (frame, content) = (memo.pin.frame, memo.pin.page());
+        let hashed = self.pool.is_hashed(frame);
+        let rehash = Rehash { pool: self.pool, frame, page: content };
+        if hashed {
+            rehash.before(op);
+        }
+        memo.changed = true;
+        self.applied = true;
+        let id = memo.handle.in_tree(memo.page);
+        if let Err(what) = op.apply(content, id) {
+            let what = format!("{id}: {what}: {op:?}");
+            self.pool.ground.health.poison(&what);
+            panic!("{what}");
+        }
+        if hashed {
+            rehash.after(op);
+        }
+        if !memo.handle.space.temporary {
+            self.group.page(id, op);
+        }
+    }
+
+    fn allocate(&mut self, handle: &Handle, kind: PageType, level: u8, near: PageNo) -> Result<Latched> {
+        let (page, pin) = handle.allocate(near, |page| self.pool.latch_fresh(handle, page))?;
+        let latched = self.keep(handle, page, pin);
+        self.apply(latched, &PageOp::Format { kind, level });
+        Ok(latched)
+    }
+
+    fn prepare_free(&mut self, _: &Handle, page: Latched) -> Result<Latched> {
+        Ok(page)
+    }
+
+    fn free(&mut self, handle: &Handle, page: Latched) {
+        self.apply(page, &PageOp::Format { kind: PageType::Free, level: 0 });
+        self.freed.push((handle.clone(), self.page_no(page)));
+    }
+
+    fn commit(mut self) -> Result<Lsn> {
+        if !self.applied {
+            return Ok(Lsn::ZERO);
+        }
+        let log = &self.pool.ground.log;
+        let appending = log.begin_group();
+        let logged = !self.group.is_empty();
+        let (start, end) =
+            if logged { appending.append(self.group.bytes())? } else { (log.end(), Lsn::ZERO) };
+        for memo in self.pages.iter().flatten().filter(|memo| memo.changed) {
+            if !memo.handle.space.temporary {
+                memo.pin.page().set_lsn(end);
+            }
+            self.pool.mark_dirty(memo.pin.frame, start);
+        }
+        drop(appending);
+        self.applied = false;
+        self.release();
+        Ok(end)
+    }
+}
+
+impl ClassicPool {
+    fn is_hashed(&self, frame: u32) -> bool {
+        self.frames[frame as usize].hashed.load(core::sync::atomic::Ordering::Relaxed) > 0
+    }
+
+    /// Enters a page into the flush list, unless it is there. It is exclusively latched.
+    fn mark_dirty(&self, frame: u32, since: Lsn) {
+        let descriptor = &self.frames[frame as usize];
+        if descriptor.is(DIRTY) {
+            return;
+        }
+        let instance = self.instance_of(descriptor.tag());
+        let _held = instance.hold(&[Part::Flush], Purpose::Dirty);
+        descriptor.set_oldest(since);
+        descriptor.set(DIRTY);
+        instance.flush.insert(&self.frames, frame);
+    }
+}
+
+impl Drop for Mini<'_> {
+    fn drop(&mut self) {
+        let lives = |memo: &Memo<'_>| memo.changed && memo.handle.is_live();
+        if self.applied && self.pages.iter().flatten().any(lives) {
+            self.pool.ground.health.poison("a change of several pages was left unfinished");
+        }
+        self.release();
+    }
+}

@@ -1,0 +1,101 @@
+//! Which frame holds a page: the one hash over all tablespaces.
+//!
+//! **Purpose.** Buckets of frames, chained through the descriptors.
+//!
+//! **Invariants.** A bucket is read and changed under its lock, which the caller holds.
+//!
+//! **May touch.** `descriptor`.
+
+use windfall::ids::PageId;
+
+use super::descriptor::{Descriptor, Link};
+
+/// The page hash of a pool instance.
+#[derive(Debug)]
+pub struct PageHash {
+    /// A power of two.
+    buckets: Box<[Link]>,
+}
+
+impl PageHash {
+    /// A hash for about so many pages.
+    pub fn new(frames: usize) -> Self {
+        let buckets = (frames.max(8) * 2).next_power_of_two();
+        Self { buckets: (0..buckets).map(|_| Link::default()).collect() }
+    }
+
+    /// The number of a page's bucket.
+    #[inline]
+    pub fn bucket(&self, id: PageId) -> usize {
+        // Pages that follow each other lie in different buckets, and tablespaces do not lie on each other.
+        let fold = id.space.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::from(id.page.0));
+        let mixed = (fold ^ fold >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        (mixed >> 24) as usize & (self.buckets.len() - 1)
+    }
+
+    /// The frame that holds a page.
+    #[inline]
+    pub fn find(&self, frames: &[Descriptor], id: PageId) -> Option<u32> {
+        let mut at = self.buckets[self.bucket(id)].get();
+        while let Some(frame) = at.filter(|&frame| frames[frame as usize].tag() != id) {
+            at = frames[frame as usize].chain.get();
+        }
+        at
+    }
+
+    /// Enters a frame that has its tag.
+    pub fn insert(&self, frames: &[Descriptor], frame: u32) {
+        let descriptor = &frames[frame as usize];
+        let bucket = &self.buckets[self.bucket(descriptor.tag())];
+        descriptor.chain.set(bucket.get());
+        bucket.set(Some(frame));
+    }
+
+    /// Takes a frame out that still has its tag.
+    pub fn remove(&self, frames: &[Descriptor], frame: u32) {
+        let descriptor = &frames[frame as usize];
+        let mut link = &self.buckets[self.bucket(descriptor.tag())];
+        while let Some(other) = link.get() {
+            if other == frame {
+                link.set(descriptor.chain.get());
+                return;
+            }
+            link = &frames[other as usize].chain;
+        }
+        unreachable!("{} is not in the page hash", descriptor.tag());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windfall::ids::{PageNo, SpaceId};
+
+    use super::*;
+
+    #[test]
+    fn pages_are_found_until_they_are_removed() {
+        let frames: Vec<Descriptor> = (0..1_000).map(|_| Descriptor::default()).collect();
+        let hash = PageHash::new(100);
+        let id = |n: u32| PageId { space: SpaceId(u64::from(n % 7) + 16), page: PageNo(n / 7) };
+        for n in 0..1_000 {
+            frames[n as usize].set_tag(id(n), 0, 0);
+            hash.insert(&frames, n);
+        }
+        for n in (0..1_000).step_by(3) {
+            hash.remove(&frames, n);
+        }
+        for n in 0..1_000 {
+            assert_eq!(hash.find(&frames, id(n)), (n % 3 != 0).then_some(n));
+        }
+    }
+
+    #[test]
+    fn the_pages_of_a_table_are_spread() {
+        let hash = PageHash::new(1 << 12);
+        let mut filled = vec![0; 1 << 13];
+        for page in 0..1 << 12 {
+            filled[hash.bucket(PageId { space: SpaceId(99), page: PageNo(page) })] += 1;
+        }
+        assert!(filled.iter().all(|&n| n < 10), "{:?} pages in one bucket", filled.iter().max());
+    }
+}

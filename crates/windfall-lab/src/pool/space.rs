@@ -1,0 +1,329 @@
+//! Tablespaces of the classic pool, and which of their pages are in use.
+//!
+//! **Purpose.** One tablespace is one file, and holds one tree, or several: a tablespace of several tables gives each
+//! of its trees a range of page numbers.
+//!
+//! **Invariants.** A [`Tree`](windfall::tree::Tree) knows its own page numbers and the id of its own; the pool knows
+//! the number in the file. A handle belongs to a *version* of its tablespace: a truncation that keeps the tablespace
+//! makes a new one, and handles of the old one are refused. Pages that were freed come free when their mini-transaction
+//! has let go of them. Who reads or writes a page announces that first and then looks whether the tablespace is still
+//! there; a drop marks it first and then waits for those who are announced.
+//!
+//! **May touch.** `windfall`'s ids and errors.
+//!
+//! The map of pages in use is in memory: a lab is not opened twice. 64 pages, one word of it, are an extent.
+
+use core::{
+    fmt,
+    sync::atomic::{
+        AtomicBool, AtomicU32,
+        Ordering::{Acquire, SeqCst},
+    },
+};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use windfall::{
+    error::{Error, Owner, Result, UsageError},
+    ids::{PageId, PageNo, SpaceId},
+};
+
+/// Pages of an extent.
+pub const EXTENT: u32 = 64;
+/// Page numbers of a tree: as many trees as fit into 32 bits.
+const TREE_PAGES: u32 = 1 << 26;
+/// The most trees of a tablespace.
+pub const TREES: u32 = u32::MAX / TREE_PAGES + 1;
+
+/// Pages in use, a bit each, an extent a word.
+#[derive(Debug, Default)]
+struct Pages {
+    extents: Vec<u64>,
+    /// Below this there is no free page.
+    full_below: u32,
+    /// A page of it is, or was, in the pool.
+    was_used: bool,
+}
+
+impl Pages {
+    fn is_used(&self, page: u32) -> bool {
+        self.extents.get((page / 64) as usize).is_some_and(|bits| bits & 1 << (page % 64) != 0)
+    }
+
+    fn first_free(&self, from: u32) -> u32 {
+        let mut at = from;
+        while let Some(bits) = self.extents.get((at / 64) as usize) {
+            let free = !bits & (u64::MAX << (at % 64));
+            if free != 0 {
+                return at / 64 * 64 + free.trailing_zeros();
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        at
+    }
+
+    /// Takes the lowest free page at or after `near`, else the lowest one.
+    fn take(&mut self, near: u32) -> Option<u32> {
+        let mut page = self.first_free(near.max(self.full_below));
+        if page >= TREE_PAGES {
+            page = self.first_free(self.full_below);
+        }
+        if page >= TREE_PAGES {
+            return None;
+        }
+        let extent = (page / 64) as usize;
+        self.extents.resize(self.extents.len().max(extent + 1), 0);
+        self.extents[extent] |= 1 << (page % 64);
+        if page == self.full_below {
+            self.full_below = page + 1;
+        }
+        Some(page)
+    }
+}
+
+/// A tablespace.
+pub struct Space {
+    /// Its number, which names its file.
+    pub id: SpaceId,
+    /// Whether it is temporary: its changes are not logged.
+    pub temporary: bool,
+    version: AtomicU32,
+    dropped: AtomicBool,
+    trees: Mutex<Vec<(SpaceId, Pages)>>,
+    /// Held while a page is taken and entered into the pool.
+    allocation: Mutex<()>,
+    /// Pages of it that are being read or written.
+    io: AtomicU32,
+}
+
+impl fmt::Debug for Space {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tablespace {} version {}", self.id, self.version())
+    }
+}
+
+impl Space {
+    /// An empty tablespace.
+    pub fn new(id: SpaceId, temporary: bool) -> Arc<Self> {
+        let (trees, allocation) = (Mutex::new(Vec::new()), Mutex::new(()));
+        let (version, dropped, io) = (AtomicU32::new(0), AtomicBool::new(false), AtomicU32::new(0));
+        Arc::new(Self { id, temporary, version, dropped, trees, allocation, io })
+    }
+
+    /// Its version.
+    #[inline]
+    pub fn version(&self) -> u32 {
+        self.version.load(Acquire)
+    }
+
+    /// Whether it was dropped.
+    pub fn is_dropped(&self) -> bool {
+        self.dropped.load(SeqCst)
+    }
+
+    /// Refuses every handle from now on.
+    pub fn mark_dropped(&self) {
+        self.dropped.store(true, SeqCst);
+    }
+
+    /// Makes a new, empty version: the handles of the old one are refused.
+    pub fn renew(&self) {
+        *self.trees.lock() = Vec::new();
+        self.version.fetch_add(1, SeqCst);
+    }
+
+    /// A new tree in it, whose pages carry this id.
+    ///
+    /// # Errors
+    /// When it has [`TREES`] of them.
+    pub fn tree(self: &Arc<Self>, id: SpaceId) -> Result<Handle> {
+        let mut trees = self.trees.lock();
+        let number = trees.len() as u32;
+        if number == TREES {
+            let what = format!("a tablespace of the lab has at most {TREES} trees: make another one");
+            return Err(UsageError::Other(what.into()).into());
+        }
+        trees.push((id, Pages::default()));
+        Ok(Handle { space: self.clone(), tree: id, number, version: self.version() })
+    }
+
+    /// The ids of its trees.
+    pub fn trees(&self) -> Vec<SpaceId> {
+        self.trees.lock().iter().map(|(id, _)| *id).collect()
+    }
+
+    /// The pages in use, by extent: their numbers in the file, those of one extent at a time.
+    pub fn extents(&self) -> Vec<Vec<PageNo>> {
+        let trees = self.trees.lock();
+        let of = |number: u32, pages: &Pages| {
+            let extents: Vec<_> = (0..).zip(pages.extents.clone()).filter(|(_, bits)| *bits != 0).collect();
+            let page = move |page: PageNo| PageNo(number * TREE_PAGES + page.0);
+            extents.into_iter().map(move |(at, bits)| windfall::ids::pages_of(at, bits).map(page).collect())
+        };
+        (0..).zip(trees.iter()).flat_map(|(number, (_, pages))| of(number, pages)).collect()
+    }
+
+    /// Whether no page is being read or written.
+    pub fn is_quiet(&self) -> bool {
+        self.io.load(SeqCst) == 0
+    }
+}
+
+/// A tablespace that is told that a page of it is going to be read or written. Who has told it looks after that whether
+/// the tablespace is still there.
+#[derive(Debug)]
+pub struct Announced(Arc<Space>);
+
+impl Announced {
+    /// Tells it.
+    pub fn new(space: Arc<Space>) -> Self {
+        space.io.fetch_add(1, SeqCst);
+        Self(space)
+    }
+
+    /// The tablespace.
+    pub fn space(&self) -> &Space {
+        &self.0
+    }
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        self.0.io.fetch_sub(1, SeqCst);
+    }
+}
+
+/// A tree's tablespace, as the tree knows it.
+#[derive(Clone)]
+pub struct Handle {
+    /// The tablespace.
+    pub space: Arc<Space>,
+    /// The id that the tree's pages carry.
+    pub tree: SpaceId,
+    number: u32,
+    version: u32,
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "tree {} of {:?}", self.tree, self.space)
+    }
+}
+
+impl Handle {
+    /// The version of the tablespace that this is a tree of.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// Whether the tree is still there.
+    pub fn is_live(&self) -> bool {
+        !self.space.is_dropped() && self.space.version() == self.version
+    }
+
+    /// Refuses a tree that is gone.
+    ///
+    /// # Errors
+    /// [`Error::TableDropped`].
+    #[inline]
+    pub fn check_live(&self) -> Result<()> {
+        if self.is_live() { Ok(()) } else { Err(Error::TableDropped(Owner::Unknown)) }
+    }
+
+    /// A page of the tree as the pool names it: by its number in the file.
+    #[inline]
+    pub fn in_file(&self, page: PageNo) -> PageId {
+        PageId { space: self.space.id, page: PageNo(self.number * TREE_PAGES + page.0) }
+    }
+
+    /// A page of the tree as its header names it.
+    pub fn in_tree(&self, page: PageNo) -> PageId {
+        PageId { space: self.tree, page }
+    }
+
+    /// Whether the tree has no page.
+    pub fn is_empty(&self) -> bool {
+        let trees = self.space.trees.lock();
+        trees.get(self.number as usize).is_none_or(|(_, pages)| !pages.was_used)
+    }
+
+    /// Takes the lowest free page at or after `near`, else the lowest one, and has it entered into the pool, latched.
+    /// One after the other: whoever is given another page than the first one finds the first one there.
+    ///
+    /// # Errors
+    /// When the tree is gone, or full; what entering it says.
+    pub fn allocate<T>(&self, near: PageNo, enter: impl FnOnce(PageNo) -> Result<T>) -> Result<(PageNo, T)> {
+        let _one_by_one = self.space.allocation.lock();
+        let page = self.take_page(near)?;
+        let entered = enter(page).inspect_err(|_| self.give_page(page))?;
+        if let Some((_, pages)) = self.space.trees.lock().get_mut(self.number as usize) {
+            pages.was_used = true;
+        }
+        Ok((page, entered))
+    }
+
+    /// Page 0 is nobody's.
+    fn take_page(&self, near: PageNo) -> Result<PageNo> {
+        let mut trees = self.space.trees.lock();
+        self.check_live()?;
+        let (_, pages) = &mut trees[self.number as usize];
+        if !pages.is_used(0) {
+            pages.take(0);
+        }
+        let full = || UsageError::Other(format!("tree {} is full", self.tree).into());
+        Ok(PageNo(pages.take(near.0).ok_or_else(full)?))
+    }
+
+    /// Gives a page back.
+    pub fn give_page(&self, page: PageNo) {
+        let mut trees = self.space.trees.lock();
+        if self.is_live() {
+            let (_, pages) = &mut trees[self.number as usize];
+            debug_assert!(pages.is_used(page.0), "{page} was freed twice");
+            pages.extents[(page.0 / 64) as usize] &= !(1 << (page.0 % 64));
+            pages.full_below = pages.full_below.min(page.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trees_of_a_tablespace_share_no_page() {
+        let space = Space::new(SpaceId(20), false);
+        let (one, two) = (space.tree(SpaceId(100)).unwrap(), space.tree(SpaceId(101)).unwrap());
+        assert!(one.is_empty());
+        let pages: Vec<PageNo> = (0..100).map(|_| one.take_page(PageNo(0)).unwrap()).collect();
+        assert_eq!((pages[0], pages[99]), (PageNo(1), PageNo(100)));
+        assert_eq!(two.take_page(PageNo(7)).unwrap(), PageNo(7));
+        assert_ne!(one.in_file(PageNo(7)), two.in_file(PageNo(7)));
+        let extents = space.extents();
+        assert_eq!(extents.iter().map(Vec::len).collect::<Vec<_>>(), [64, 37, 2]);
+        one.give_page(PageNo(50));
+        assert_eq!(one.take_page(PageNo(80)).unwrap(), PageNo(101));
+        assert_eq!(one.take_page(PageNo(0)).unwrap(), PageNo(50));
+    }
+
+    #[test]
+    fn a_handle_belongs_to_a_version() {
+        let space = Space::new(SpaceId(20), false);
+        let old = space.tree(SpaceId(100)).unwrap();
+        old.take_page(PageNo(1)).unwrap();
+        space.renew();
+        assert!(matches!(old.check_live(), Err(Error::TableDropped(_))));
+        assert!(old.take_page(PageNo(1)).is_err());
+        let new = space.tree(SpaceId(101)).unwrap();
+        assert!(new.is_empty() && new.check_live().is_ok());
+        space.mark_dropped();
+        assert!(new.check_live().is_err());
+    }
+
+    #[test]
+    fn a_tablespace_has_a_last_tree() {
+        let space = Space::new(SpaceId(20), false);
+        (0..TREES).for_each(|n| drop(space.tree(SpaceId(u64::from(n) + 100)).unwrap()));
+        assert!(space.tree(SpaceId(999)).is_err());
+    }
+}

@@ -1,0 +1,139 @@
+//! The tree on the classic pool, in every version, against a model.
+//!
+//! **Purpose.** That the pool keeps pages: a pool far smaller than the tree, evicting and writing all the time, with
+//! the hash index and without, by one thread and by several.
+//!
+//! **Invariants.** What the tree says is what the model says.
+//!
+//! **May touch.** What `pool` may touch.
+
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread,
+};
+
+use windfall::env::RealEnv;
+
+use super::{Era, PoolOptions};
+use crate::testing::{check_pool, get, new_space, pool, put, random, remove, tree};
+
+const ERAS: [Era; 5] = [Era::Mysql51, Era::Mysql55, Era::Xtradb, Era::Mysql56, Era::Mysql80];
+
+#[test]
+fn a_tree_larger_than_the_pool_is_what_the_model_is() {
+    for (n, era) in ERAS.into_iter().enumerate() {
+        let options = PoolOptions {
+            era,
+            instances: 1 + n % 3,
+            frames: 96,
+            page_size: 4096,
+            hash_index: n % 2 == 0,
+            dirty_percent: 90,
+        };
+        let (_disk, pool) = pool(options);
+        let space = new_space(&pool, 20);
+        let tree = tree(&pool, &space, 100);
+        let (mut model, mut state) = (BTreeMap::new(), n as u64);
+        for round in 0..20_000_u32 {
+            let key = (random(&mut state) % 5_000).to_be_bytes();
+            match random(&mut state) % 10 {
+                0..4 => {
+                    let value = vec![round as u8; (random(&mut state) % 200) as usize];
+                    put(&tree, &key, &value);
+                    model.insert(key, value);
+                }
+                4 => {
+                    remove(&tree, &key);
+                    model.remove(&key);
+                }
+                _ => assert_eq!(get(&tree, &key).as_ref(), model.get(&key), "{era:?}"),
+            }
+            if round % 100 == 0 {
+                pool.clean().unwrap();
+            }
+            if round % 1_000 == 0 {
+                check_pool(&pool);
+            }
+        }
+        assert_eq!(tree.check().unwrap().entries, model.len() as u64, "{era:?}");
+        let counters = &pool.counters;
+        assert!(counters.evictions.load(Relaxed) > 1_000 && counters.reads.load(Relaxed) > 1_000);
+        assert_eq!(pool.hash_index().built() > 0, options.hash_index, "{era:?}");
+        pool.flush_all().unwrap();
+        check_pool(&pool);
+        assert_eq!(pool.occupancy()[1], 0);
+    }
+}
+
+#[test]
+fn threads_share_a_small_pool() {
+    for (n, era) in ERAS.into_iter().enumerate() {
+        let options = PoolOptions {
+            era,
+            instances: 1 + n % 2,
+            frames: 160,
+            page_size: 4096,
+            hash_index: n % 2 == 1,
+            dirty_percent: 50,
+        };
+        let (_disk, pool) = pool(options);
+        let space = new_space(&pool, 20);
+        let tree = tree(&pool, &space, 100);
+        let workers = pool.spawn(&RealEnv::default()).unwrap();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let writers: Vec<_> = (0..3_u64)
+                .map(|who| {
+                    let tree = &tree;
+                    scope.spawn(move || {
+                        let mut state = who;
+                        let mut model = BTreeMap::new();
+                        for round in 0..4_000_u64 {
+                            let key = [who, random(&mut state) % 1_500].map(u64::to_be_bytes).concat();
+                            if random(&mut state).is_multiple_of(4) {
+                                remove(tree, &key);
+                                model.remove(&key);
+                            } else {
+                                let value = round.to_be_bytes().repeat((random(&mut state) % 20) as usize);
+                                put(tree, &key, &value);
+                                model.insert(key, value);
+                            }
+                        }
+                        model
+                    })
+                })
+                .collect();
+            let readers: Vec<_> = (0..2_u64)
+                .map(|who| {
+                    let (tree, stop) = (&tree, &stop);
+                    scope.spawn(move || {
+                        let mut state = who + 77;
+                        while !stop.load(Relaxed) {
+                            let key = [random(&mut state) % 3, random(&mut state) % 1_500]
+                                .map(u64::to_be_bytes)
+                                .concat();
+                            if let Some(value) = get(tree, &key) {
+                                let (first, _) = value.as_chunks::<8>();
+                                assert!(first.windows(2).all(|w| w[0] == w[1]), "a torn value");
+                            }
+                        }
+                    })
+                })
+                .collect();
+            let models: Vec<_> = writers.into_iter().map(thread::ScopedJoinHandle::join).collect();
+            stop.store(true, Relaxed);
+            let models: Vec<_> = models.into_iter().map(Result::unwrap).collect();
+            for reader in readers {
+                reader.join().unwrap();
+            }
+            for (key, value) in models.iter().flatten() {
+                assert_eq!(get(&tree, key).as_ref(), Some(value), "{era:?}");
+            }
+            let rows: usize = models.iter().map(BTreeMap::len).sum();
+            assert_eq!(tree.check().unwrap().entries, rows as u64);
+        });
+        drop(workers);
+        check_pool(&pool);
+    }
+}

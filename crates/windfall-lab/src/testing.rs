@@ -1,0 +1,94 @@
+//! What the tests of the lab build on: a pool over a simulated disk, and trees in it.
+//!
+//! **Purpose.** One way to make, fill and check a pool.
+//!
+//! **Invariants.** Nothing runs in the background unless a test starts it.
+//!
+//! **May touch.** `pool`.
+
+use std::sync::{Arc, atomic::Ordering::Relaxed};
+
+use windfall::{
+    disk::{Disk, FileName, SimulatedDisk},
+    env::RealEnv,
+    ids::{SpaceId, TrxId, UndoPos},
+    page::EntryHeader,
+    tree::{
+        Tree,
+        store::{MiniTransaction as _, PageStore as _},
+    },
+};
+
+use crate::pool::{ClassicPool, Ground, PoolOptions, Space, TreeHash, descriptor::DIRTY};
+
+const HEADER: EntryHeader = EntryHeader { trx: TrxId::NONE, flags: 0, undo: UndoPos::NONE };
+
+pub fn pool(options: PoolOptions) -> (SimulatedDisk, Arc<ClassicPool>) {
+    let disk = SimulatedDisk::new(1);
+    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let ground = Ground::new(shared, Arc::new(RealEnv::default()), options.page_size, 64 << 20).unwrap();
+    (disk, Arc::new(ClassicPool::new(ground, options).unwrap()))
+}
+
+pub fn tree(pool: &Arc<ClassicPool>, space: &Arc<Space>, id: u64) -> Tree<ClassicPool> {
+    let handle = space.tree(SpaceId(id)).unwrap();
+    Tree::new(pool.clone(), handle.clone(), TreeHash::new(pool.clone(), handle))
+}
+
+pub fn new_space(pool: &Arc<ClassicPool>, id: u64) -> Arc<Space> {
+    let space = Space::new(SpaceId(id), false);
+    pool.attach(&space);
+    pool.ground().disk.create(FileName::Data(space.id)).unwrap();
+    space
+}
+
+pub fn put(tree: &Tree<ClassicPool>, key: &[u8], value: &[u8]) {
+    let mut mtr = tree.store().begin().unwrap();
+    let mut place = tree.seek_for_change(&mut mtr, key, Some(value.len())).unwrap();
+    match place.header() {
+        Some(_) => place.replace(&mut mtr, HEADER, value),
+        None => place.insert(&mut mtr, HEADER, value),
+    }
+    mtr.commit().unwrap();
+}
+
+pub fn remove(tree: &Tree<ClassicPool>, key: &[u8]) {
+    let mut mtr = tree.store().begin().unwrap();
+    let place = tree.seek_for_change(&mut mtr, key, None).unwrap();
+    if place.header().is_none() {
+        place.release(&mut mtr);
+        return;
+    }
+    let is_underfull = place.remove(&mut mtr);
+    mtr.commit().unwrap();
+    if is_underfull {
+        tree.maintain(key).unwrap();
+    }
+}
+
+pub fn get(tree: &Tree<ClassicPool>, key: &[u8]) -> Option<Vec<u8>> {
+    let mut value = Vec::new();
+    tree.get_into(key, &mut value).unwrap().map(|_| value)
+}
+
+/// The hash index counts its entries rightly, and each list holds what it is for.
+pub fn check_pool(pool: &ClassicPool) {
+    let hashed: u32 = pool.frames().iter().map(|d| d.hashed.load(Relaxed)).sum();
+    assert_eq!(hashed as usize, pool.hash_index().len());
+    for instance in pool.instances() {
+        let held = instance.lru.from_oldest(pool.frames()).count();
+        assert_eq!(held, instance.lru.len() as usize);
+        assert_eq!(held + instance.free.len() as usize, instance.frames.len());
+        let dirty: Vec<_> = instance.flush.from_oldest(pool.frames()).collect();
+        assert!(dirty.is_sorted_by_key(|&f| pool.frames()[f as usize].oldest()));
+        let marked = instance.frames.clone().filter(|&f| pool.frames()[f as usize].is(DIRTY));
+        assert_eq!(dirty.len(), marked.count());
+        let pinned = instance.frames.clone().find(|&f| pool.frames()[f as usize].is_pinned());
+        assert_eq!(pinned, None);
+    }
+}
+
+pub fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+    *state >> 33
+}

@@ -1,0 +1,139 @@
+//! Locks that are watched: who held one, for what, how long, and who waited meanwhile.
+//!
+//! **Purpose.** The stall of a drop is the time for which somebody holds a mutex that everybody needs. So the pool's
+//! locks say so themselves: [`Mutex`] and [`RwLock`] note every hold and every wait, by the [`Role`] of the thread and
+//! its [`Purpose`].
+//!
+//! **Invariants.** Watching is not to make the holds longer that it measures: a look-up of a page is timed once in
+//! [`SAMPLED`] times and counted for all of them, unless somebody had to wait; everything else is timed always. What is
+//! noted is noted after the lock was given back.
+//!
+//! **May touch.** The clock.
+//!
+//! The locks themselves are those of `parking_lot`: who does not get one spins a little, then sleeps until it is given
+//! back. So did the mutexes of the servers.
+
+mod mutex;
+mod record;
+mod rwlock;
+
+use std::{
+    cell::Cell,
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
+
+pub use mutex::{Guard, Mutex};
+pub use record::{Held, LongHold, Report, Times, Waited};
+use record::{Record, Who};
+pub use rwlock::{ReadGuard, RwLock, WriteGuard};
+use serde::Serialize;
+
+/// One brief hold in so many is timed.
+pub const SAMPLED: u64 = 64;
+
+/// What a thread is in an experiment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Reads and writes rows.
+    #[default]
+    Client,
+    /// Makes and drops tables.
+    Dropper,
+    /// Writes pages, in the background.
+    Cleaner,
+}
+
+/// What a lock is held for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Purpose {
+    /// Finds a page that is in memory.
+    Lookup,
+    /// Makes a page the youngest of the LRU list.
+    Young,
+    /// Enters a page into the flush list.
+    Dirty,
+    /// Asks the hash index.
+    Search,
+    /// Enters a page's keys into the hash index, changes or removes them.
+    Hash,
+    /// Takes or makes a free frame, and enters a page that is being read or made.
+    Load,
+    /// Finds pages to write, and notes that they were.
+    Flush,
+    /// Changes the dictionary.
+    Dictionary,
+    /// Forgets a dropped tablespace.
+    Drop,
+}
+
+impl Role {
+    const ALL: [Self; 3] = [Self::Client, Self::Dropper, Self::Cleaner];
+}
+
+impl Purpose {
+    const ALL: [Self; 9] = [
+        Self::Lookup,
+        Self::Young,
+        Self::Dirty,
+        Self::Search,
+        Self::Hash,
+        Self::Load,
+        Self::Flush,
+        Self::Dictionary,
+        Self::Drop,
+    ];
+
+    /// Whether this is done so often, and so quickly, that only some of it is timed.
+    fn is_brief(self) -> bool {
+        matches!(self, Self::Lookup | Self::Young | Self::Dirty | Self::Search)
+    }
+}
+
+thread_local! {
+    static ROLE: Cell<Role> = const { Cell::new(Role::Client) };
+    static TICK: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Says what the calling thread is, from now on.
+pub fn play(role: Role) {
+    ROLE.set(role);
+}
+
+/// The time since the first question for it.
+pub fn now() -> Duration {
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed()
+}
+
+/// How a hold is counted: for how many it stands, or not at all.
+fn weight(purpose: Purpose, waited: bool) -> Option<u64> {
+    if waited || !purpose.is_brief() {
+        return Some(1);
+    }
+    let tick = TICK.get();
+    TICK.set(tick.wrapping_add(1));
+    tick.is_multiple_of(SAMPLED).then_some(SAMPLED)
+}
+
+/// A hold that is being timed.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    who: Who,
+    since: Duration,
+    weight: u64,
+}
+
+impl Hold {
+    fn begin(purpose: Purpose, waited: bool) -> Option<Self> {
+        let weight = weight(purpose, waited)?;
+        Some(Self { who: Who::this(purpose), since: now(), weight })
+    }
+
+    fn end(self, record: &parking_lot::Mutex<Record>) {
+        let took = now().saturating_sub(self.since);
+        record.lock().held(self.who, self.weight, self.since, took);
+    }
+}
