@@ -8,12 +8,12 @@
 
 use std::{fs, path::Path, thread};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::units;
 
 /// A machine.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor, as it calls itself.
     pub processor: String,

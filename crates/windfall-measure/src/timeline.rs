@@ -33,7 +33,7 @@ pub struct Timeline {
 }
 
 /// A time in which nothing finished.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Gap {
     /// When it began, in nanoseconds of the run.
     pub from_ns: u64,

@@ -27,13 +27,13 @@ pub use mutex::{Guard, Mutex};
 pub use record::{Held, LongHold, Report, Times, Waited};
 use record::{Record, Who};
 pub use rwlock::{ReadGuard, RwLock, WriteGuard};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One brief hold in so many is timed.
 pub const SAMPLED: u64 = 64;
 
 /// What a thread is in an experiment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// Reads and writes rows.
@@ -46,7 +46,7 @@ pub enum Role {
 }
 
 /// What a lock is held for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Purpose {
     /// Finds a page that is in memory.

@@ -57,7 +57,7 @@ impl Times {
 }
 
 /// How long somebody has held the lock for something.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Held {
     /// Who.
     pub role: Role,
@@ -69,7 +69,7 @@ pub struct Held {
 }
 
 /// How long somebody has waited for somebody else.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Waited {
     /// Who waited.
     pub role: Role,

@@ -1,0 +1,368 @@
+//! What experiments have shown, as data.
+//!
+//! **Purpose.** One form for all: it is what `--json` gives, what a report is drawn from, and what two runs are
+//! compared by. A child process answers with a piece of it.
+//!
+//! **Invariants.** Times are nanoseconds unless a name says otherwise. Nothing in here is computed from published
+//! figures: those belong to the report.
+//!
+//! **May touch.** `system`, `policy` for its steps, `watch` for its reports.
+
+use serde::{Deserialize, Serialize};
+use windfall_measure::{Gap, Latency, Machine};
+
+use crate::{
+    policy::Steps,
+    system::System,
+    watch::{Held, Waited},
+};
+
+/// A run of the lab.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Results {
+    /// The version of the program.
+    pub version: String,
+    /// The command that made it.
+    pub command: String,
+    /// When it was made, in seconds since 1970.
+    pub made_at: u64,
+    /// How long it took.
+    pub seconds: f64,
+    /// Where the random numbers began.
+    pub seed: u64,
+    /// How large everything was: `quick`, `default` or `full`.
+    pub scale: String,
+    /// The machine.
+    pub machine: Machine,
+    /// Stalls under load.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub x1: Option<X1>,
+    /// Drops by how full the pool is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub x2: Option<X2>,
+    /// Many small tables.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub x3: Option<X3>,
+    /// The loop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub x4: Option<X4>,
+    /// Drops by how large the pool is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub x5: Option<X5>,
+    /// Retention.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub x6: Option<X6>,
+    /// The storm of the hash index.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub x7: Option<X7>,
+    /// The file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub x8: Option<X8>,
+}
+
+/// Latencies by percentile, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Percentiles {
+    /// How many there were.
+    pub count: u64,
+    /// Half of them took no longer.
+    pub p50_us: f64,
+    /// 95 of 100.
+    pub p95_us: f64,
+    /// 99 of 100.
+    pub p99_us: f64,
+    /// 999 of 1,000.
+    pub p999_us: f64,
+    /// 9,999 of 10,000.
+    pub p9999_us: f64,
+    /// The longest.
+    pub max_us: f64,
+}
+
+impl From<&Latency> for Percentiles {
+    fn from(latency: &Latency) -> Self {
+        let us = |percent| latency.percentile(percent) as f64 / 1e3;
+        Self {
+            count: latency.count(),
+            p50_us: us(50.0),
+            p95_us: us(95.0),
+            p99_us: us(99.0),
+            p999_us: us(99.9),
+            p9999_us: us(99.99),
+            max_us: us(100.0),
+        }
+    }
+}
+
+/// A drop, or another statement, amid a load.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Mark {
+    /// When it began, from the begin of the run.
+    pub at_ns: u64,
+    /// How long the statement took.
+    pub took_ns: u64,
+    /// What it did to the pool.
+    pub steps: Steps,
+}
+
+/// What a lock has seen, all instances of it together.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LockSeen {
+    /// Its name.
+    pub name: String,
+    /// By whom and for what it was held.
+    pub holds: Vec<Held>,
+    /// Who has waited, and for whom.
+    pub waits: Vec<Waited>,
+}
+
+/// Clients under a load, with statements amid it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Load {
+    /// How long it ran.
+    pub length_ns: u64,
+    /// The stretch of time that a value of `rates` and `gaps_ns` stands for.
+    pub stretch_ns: u64,
+    /// Queries per second in each stretch.
+    pub rates: Vec<f64>,
+    /// The longest time without a finished query that began in each stretch.
+    pub gaps_ns: Vec<f64>,
+    /// The longest of all.
+    pub longest_gap: Gap,
+    /// Queries that finished.
+    pub queries: u64,
+    /// How long queries took.
+    pub latency: Percentiles,
+    /// The same of those that were under way in the 100 ms behind each mark.
+    pub latency_near: Percentiles,
+    /// Queries per second in the 100 ms behind each mark; where there are no statements, behind the same times.
+    pub rate_near: f64,
+    /// The longest time without a finished query in the 100 ms behind each mark.
+    pub gaps_near_ns: Vec<u64>,
+    /// The statements. A baseline has none.
+    pub marks: Vec<Mark>,
+    /// The locks of the pool; none of Windfall's, which has no such locks.
+    pub locks: Vec<LockSeen>,
+}
+
+/// X1: tables are dropped under a load of reads and writes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct X1 {
+    /// Client threads.
+    pub threads: u32,
+    /// Rows of the clients' table.
+    pub rows: u64,
+    /// Pages in the pool, and how many of them are bookkeeping alone.
+    pub pages: u64,
+    /// How many of them are bookkeeping alone: descriptors and list entries, without the bytes of a page.
+    pub bookkeeping_pages: u64,
+    /// Seconds between two drops.
+    pub drop_every_s: f64,
+    /// Rows of each dropped table.
+    pub victim_rows: u64,
+    /// A pair for each system and setting: without drops, and with.
+    pub runs: Vec<X1Run>,
+}
+
+/// A run of X1.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct X1Run {
+    /// The system.
+    pub system: System,
+    /// Entries of the LRU list for each of the flush list, at the beginning.
+    pub lru_to_flush: u32,
+    /// Whether tables were dropped.
+    pub drops: bool,
+    /// What the clients noticed.
+    pub load: Load,
+}
+
+/// X2: tables are made, then dropped, with the pool filled so far.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct X2 {
+    /// Tables of each run.
+    pub tables: u32,
+    /// The runs.
+    pub runs: Vec<X2Run>,
+}
+
+/// A run of X2.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct X2Run {
+    /// The system.
+    pub system: System,
+    /// Gigabytes in the pool: 21, 52, 104.
+    pub fill_gb: f64,
+    /// Pages in the pool, all of them bookkeeping alone.
+    pub pages: u64,
+    /// Making all tables.
+    pub create_ns: u64,
+    /// Dropping all of them.
+    pub drop_ns: u64,
+    /// When each drop had ended, from the begin of the first.
+    pub ended_ns: Vec<u64>,
+    /// What all drops did to the pool together.
+    pub steps: Steps,
+}
+
+/// X3: many small tables, dropped by several threads.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct X3 {
+    /// The runs.
+    pub runs: Vec<X3Run>,
+}
+
+/// A run of X3.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct X3Run {
+    /// The system.
+    pub system: System,
+    /// The file system: `disk` or `tmpfs`.
+    pub on: String,
+    /// How many tables.
+    pub tables: u32,
+    /// How many threads drop.
+    pub threads: u32,
+    /// Making all tables, by one thread.
+    pub create_ns: u64,
+    /// Dropping all of them.
+    pub drop_ns: u64,
+    /// How long each drop took.
+    pub latency: Percentiles,
+    /// What all drops did to the pool together.
+    pub steps: Steps,
+}
+
+/// X4: a table is made and dropped, again and again.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct X4 {
+    /// How often.
+    pub loops: u32,
+    /// The runs.
+    pub runs: Vec<X4Run>,
+}
+
+/// A run of X4.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct X4Run {
+    /// The system.
+    pub system: System,
+    /// The file system: `disk` or `tmpfs`.
+    pub on: String,
+    /// Gigabytes in the pool: 0, or 60 that are bookkeeping alone.
+    pub fill_gb: f64,
+    /// How often a table was made and dropped.
+    pub loops: u32,
+    /// How long all of it took.
+    pub total_ns: u64,
+    /// The part of it that was dropping.
+    pub drop_ns: u64,
+    /// What all drops did to the pool together.
+    pub steps: Steps,
+}
+
+/// X5: tables are made and dropped beside one that fills the pool, by the size of the pool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct X5 {
+    /// Threads that make and drop.
+    pub threads: u32,
+    /// The runs.
+    pub runs: Vec<X5Run>,
+}
+
+/// A run of X5.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct X5Run {
+    /// The system.
+    pub system: System,
+    /// The size of the pool in gigabytes: 32, 64, 128, 256, 450.
+    pub pool_gb: f64,
+    /// Pages in the pool, all of them bookkeeping alone.
+    pub pages: u64,
+    /// Entries of the LRU lists and of the flush lists before the first drop: what the article has a query for.
+    pub lru_entries: u64,
+    /// Of the flush lists.
+    pub flush_entries: u64,
+    /// How many tables were made and dropped: 100, or fewer where one takes long.
+    pub tables: u32,
+    /// How long all of it took.
+    pub total_ns: u64,
+    /// How long drops took.
+    pub drop_latency: Percentiles,
+    /// What all drops did to the pool together.
+    pub steps: Steps,
+}
+
+/// X6: the oldest partition of a time series is dropped every second, while the newest is being filled.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct X6 {
+    /// Threads that insert.
+    pub threads: u32,
+    /// Partitions that are kept.
+    pub kept: u32,
+    /// The runs.
+    pub runs: Vec<X6Run>,
+}
+
+/// A run of X6.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct X6Run {
+    /// The system.
+    pub system: System,
+    /// Whether partitions were dropped; else they stay.
+    pub drops: bool,
+    /// What the inserting threads noticed.
+    pub load: Load,
+    /// Rows inserted.
+    pub rows: u64,
+    /// Bytes of all data files, once a second.
+    pub file_bytes: Vec<u64>,
+}
+
+/// X7: a table is dropped all of whose pages are in the hash index.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct X7 {
+    /// Client threads, which read another table.
+    pub threads: u32,
+    /// The runs.
+    pub runs: Vec<X7Run>,
+}
+
+/// A run of X7.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct X7Run {
+    /// The system.
+    pub system: System,
+    /// Pages of the table.
+    pub pages: u64,
+    /// Entries that the hash index had of it; for Windfall, bytes of its own hash index divided by those of an entry.
+    pub entries: u64,
+    /// What the clients noticed.
+    pub load: Load,
+}
+
+/// X8: a table with a large file is dropped while others commit durably.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct X8 {
+    /// Threads that commit.
+    pub threads: u32,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// The runs.
+    pub runs: Vec<X8Run>,
+}
+
+/// A run of X8.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct X8Run {
+    /// The system.
+    pub system: System,
+    /// What those who commit noticed.
+    pub load: Load,
+    /// From the begin of the drop until the file was gone from the disk.
+    pub gone_after_ns: u64,
+    /// Commits per second before the drop.
+    pub rate_before: f64,
+    /// Commits per second until the file was gone.
+    pub rate_during: f64,
+}

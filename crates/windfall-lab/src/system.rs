@@ -1,0 +1,145 @@
+//! The systems that are compared, by name.
+//!
+//! **Purpose.** A [`System`] is a policy with the settings that an experiment varies; commands, results and reports
+//! name it in one way.
+//!
+//! **Invariants.** [`PolicyName::ALL`] is in the order of the years.
+//!
+//! **May touch.** Nothing.
+
+use core::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What a server does at a drop, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PolicyName {
+    /// One scan of the LRU list.
+    LruScanOnce,
+    /// Two scans of the LRU list.
+    LruScan,
+    /// Lazy drop.
+    LazyMark,
+    /// The flush list alone.
+    FlushList,
+    /// The LRU list for the hash index, then the flush list.
+    FlushListAhi,
+    /// The table's pages for the hash index, then both lists.
+    ExtentAhi,
+    /// A version.
+    StaleVersion,
+    /// Windfall.
+    Detach,
+}
+
+impl PolicyName {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::LruScanOnce,
+        Self::LruScan,
+        Self::LazyMark,
+        Self::FlushList,
+        Self::FlushListAhi,
+        Self::ExtentAhi,
+        Self::StaleVersion,
+        Self::Detach,
+    ];
+
+    /// As it is given in commands and shown in reports.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::LruScanOnce => "lru-scan-once",
+            Self::LruScan => "lru-scan",
+            Self::LazyMark => "lazy-mark",
+            Self::FlushList => "flush-list",
+            Self::FlushListAhi => "flush-list-ahi",
+            Self::ExtentAhi => "extent-ahi",
+            Self::StaleVersion => "stale-version",
+            Self::Detach => "detach",
+        }
+    }
+
+    /// The system that did so.
+    pub fn version(self) -> &'static str {
+        match self {
+            Self::LruScanOnce => "MySQL 5.0.77",
+            Self::LruScan => "MySQL 5.0.87 to 5.5.22",
+            Self::LazyMark => "Percona Server 5.1.56 to 5.5.24",
+            Self::FlushList => "MySQL 5.5.23 to 5.5",
+            Self::FlushListAhi => "MySQL 5.6.2 to 5.6.12",
+            Self::ExtentAhi => "MySQL 5.6.13 to 8.0.22",
+            Self::StaleVersion => "MySQL 8.0.23",
+            Self::Detach => "Windfall",
+        }
+    }
+
+    /// The year in which it came.
+    pub fn year(self) -> u16 {
+        match self {
+            Self::LruScanOnce | Self::LruScan => 2009,
+            Self::LazyMark => 2011,
+            Self::FlushList => 2012,
+            Self::FlushListAhi | Self::ExtentAhi => 2013,
+            Self::StaleVersion => 2021,
+            Self::Detach => 2026,
+        }
+    }
+
+    /// What a drop does to the pool, in a few words.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::LruScanOnce => "walks the LRU list under the pool mutex",
+            Self::LruScan => "walks the LRU list twice under the pool mutex",
+            Self::LazyMark => "marks pages along the LRU list, then scans all frames for the hash index",
+            Self::FlushList => "walks the flush list, with pauses",
+            Self::FlushListAhi => "walks the LRU list for the hash index, then the flush list",
+            Self::ExtentAhi => "looks each page of the table up, then walks both lists",
+            Self::StaleVersion => "changes a number; with the hash index walks the LRU list",
+            Self::Detach => "unlinks the tablespace",
+        }
+    }
+}
+
+impl fmt::Display for PolicyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+/// A policy with its settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct System {
+    /// What it does at a drop.
+    pub policy: PolicyName,
+    /// Whether the adaptive hash index is on.
+    pub hash_index: bool,
+    /// Instances of the buffer pool; Windfall's has none, and takes this for 1.
+    pub instances: u32,
+}
+
+impl System {
+    /// With one instance and no hash index.
+    pub fn of(policy: PolicyName) -> Self {
+        Self { policy, hash_index: false, instances: 1 }
+    }
+
+    /// The same with the hash index.
+    #[must_use]
+    pub fn hashed(self) -> Self {
+        Self { hash_index: true, ..self }
+    }
+}
+
+impl fmt::Display for System {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.policy)?;
+        if self.hash_index {
+            f.write_str(", hash index")?;
+        }
+        if self.instances > 1 {
+            write!(f, ", {} instances", self.instances)?;
+        }
+        Ok(())
+    }
+}
