@@ -131,8 +131,9 @@ impl ClassicPool {
     /// Lets the log go as far as nobody needs it any more.
     fn raise_floor(&self) {
         let log = &self.ground.log;
-        // First the groups under way: a page that one of them dirties later is at or above it.
-        let appending = log.append_floor();
+        // First the groups under way: a page that one of them dirties later is at or above it. And not beyond what is
+        // durable, where nobody could begin to read.
+        let appending = log.append_floor().min(log.durable());
         let oldest = self.instances.iter().map(|instance| {
             let _held = instance.hold(&[Part::Flush], Purpose::Flush);
             instance.flush.oldest_change(&self.frames)
