@@ -6,11 +6,13 @@
 //!
 //! **Invariants.** Nothing of this is in the engine: `windfall` does not know this crate. A room imports from rooms
 //! below it only: [`watch`], [`pool`], [`policy`], [`system`], [`results`],
-//! [`server`].
+//! [`server`], [`workload`], [`experiment`].
 //!
 //! **May touch.** The library `windfall`.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![allow(clippy::cast_sign_loss, reason = "what is cast here are sizes and times, and not negative")]
 
+pub mod experiment;
 pub mod policy;
 pub mod pool;
 pub mod results;
@@ -19,3 +21,4 @@ pub mod system;
 #[cfg(test)]
 mod testing;
 pub mod watch;
+pub mod workload;

@@ -24,6 +24,7 @@ use super::{
     descriptor::{DIRTY, IO},
     era::Part,
     instance::Instance,
+    replace::SEARCHED,
     space::Announced,
 };
 use crate::watch::{self, Purpose, Role};
@@ -151,7 +152,7 @@ impl ClassicPool {
         let reserve = Self::reserve(instance);
         let mut freed = 0;
         while (instance.free.len() as usize) < reserve && freed < BATCH {
-            let Some(frame) = self.evict_one(instance) else { break };
+            let Some(frame) = self.evict_one(instance, SEARCHED) else { break };
             self.give_frame(instance, frame);
             freed += 1;
         }
