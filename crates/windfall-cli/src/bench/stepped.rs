@@ -18,7 +18,7 @@ use std::{
 
 use rustix::process::{Pid, WaitOptions, WaitStatus, waitpid};
 
-use super::fixture::Killed;
+use crate::child::Killed;
 use crate::failure::{Failure, Result};
 
 /// The signal that is a mark. The child does not get to see it.
