@@ -5,13 +5,14 @@
 //! the global hash index of the servers of 2005 to 2021, and with the way each of them forgot a dropped table.
 //!
 //! **Invariants.** Nothing of this is in the engine: `windfall` does not know this crate. A room imports from rooms
-//! below it only: [`watch`], [`pool`], [`policy`], [`system`], [`results`].
+//! below it only: [`watch`], [`pool`], [`policy`], [`system`], [`results`], [`report`].
 //!
 //! **May touch.** The library `windfall`.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod policy;
 pub mod pool;
+pub mod report;
 pub mod results;
 pub mod system;
 #[cfg(test)]
