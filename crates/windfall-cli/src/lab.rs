@@ -47,7 +47,9 @@ pub fn run(options: &LabArgs, json: bool) -> Result<ExitCode> {
     let written = |name: &str, text: String| {
         let path = options.out.join(name);
         fs::write(&path, text)
-            .map_err(|e| Failure::said(format!("{} cannot be written: {e}; give another --out", path.display())))
+            .map_err(|e| {
+                Failure::said(format!("{} cannot be written: {e}; give another --out", path.display()))
+            })
             .map(|()| path)
     };
     let page = written("lab.html", report::page(&results))?;
@@ -178,10 +180,15 @@ impl Scratch {
     fn make(options: &LabArgs, tmpfs: Option<&Path>) -> Result<Self> {
         let name = format!("windfall-lab-{}", process::id());
         let (disk, memory) = (options.out.join(&name), tmpfs.map(|path| path.join(&name)));
-        let sweeper = Sweeper::watch([disk.clone()].into_iter().chain(memory.clone()).collect(), Vec::new(), None);
+        let sweeper =
+            Sweeper::watch([disk.clone()].into_iter().chain(memory.clone()).collect(), Vec::new(), None);
         for folder in [Some(&disk), memory.as_ref()].into_iter().flatten() {
-            fs::create_dir_all(folder)
-                .map_err(|e| Failure::said(format!("{} cannot be made: {e}; give another --out or --tmpfs", folder.display())))?;
+            fs::create_dir_all(folder).map_err(|e| {
+                Failure::said(format!(
+                    "{} cannot be made: {e}; give another --out or --tmpfs",
+                    folder.display()
+                ))
+            })?;
         }
         Ok(Self { disk, memory, _sweeper: sweeper })
     }
@@ -225,7 +232,8 @@ impl Progress {
     fn new(jobs: usize) -> Self {
         let terminal = io::stderr().is_terminal();
         let bar = if terminal { ProgressBar::new(jobs as u64) } else { ProgressBar::hidden() };
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg:44} {wide_bar} {pos}/{len} {elapsed}") {
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg:44} {wide_bar} {pos}/{len} {elapsed}")
+        {
             bar.set_style(style);
         }
         bar.set_length(jobs as u64);

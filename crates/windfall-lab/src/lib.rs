@@ -6,7 +6,7 @@
 //!
 //! **Invariants.** Nothing of this is in the engine: `windfall` does not know this crate. A room imports from rooms
 //! below it only: [`watch`], [`pool`], [`policy`], [`system`], [`results`],
-//! [`server`], [`workload`], [`experiment`].
+//! [`server`], [`workload`], [`experiment`], [`report`].
 //!
 //! **May touch.** The library `windfall`.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -15,6 +15,7 @@
 pub mod experiment;
 pub mod policy;
 pub mod pool;
+pub mod report;
 pub mod results;
 pub mod server;
 pub mod system;

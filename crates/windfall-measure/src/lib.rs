@@ -1,7 +1,7 @@
 //! What every program that measures Windfall shares.
 //!
 //! **Purpose.** Latencies, the time line of finished operations with its longest gap, random numbers, the machine; the
-//! rows of sysbench; numbers and drawings for people.
+//! rows of sysbench; numbers, tables, drawings and pages for people.
 //!
 //! **Invariants.** A thread records into instruments of its own, so that measuring adds no contention; they are merged
 //! when the threads have ended. Nothing here knows the engine: what is measured does not matter to who measures.
@@ -14,8 +14,10 @@
 )]
 
 mod compare;
+mod grid;
 mod latency;
 mod machine;
+pub mod page;
 mod random;
 pub mod sbtest;
 pub mod svg;
@@ -23,6 +25,7 @@ mod timeline;
 pub mod units;
 
 pub use compare::chance_of_larger;
+pub use grid::Grid;
 pub use latency::{Latency, PERCENTILES};
 pub use machine::{Machine, resident_bytes, resident_of_mapping};
 pub use random::Random;

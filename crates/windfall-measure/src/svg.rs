@@ -111,7 +111,8 @@ pub struct Panel {
     x: Scale,
     /// The left scale.
     y: Scale,
-    width: Width,
+    /// About how many labels fit along the bottom.
+    ticks: usize,
     top: f64,
     bottom: f64,
     body: String,
@@ -124,9 +125,20 @@ const RIGHT: f64 = 14.0;
 impl Panel {
     /// A panel from `top`, `height` high.
     pub fn new(width: Width, top: f64, height: f64, x: Scale, y: Scale) -> Self {
+        let panel = Self::within((LEFT, width.units() - RIGHT), top, height, x, y);
+        Self { ticks: width.ticks(), ..panel }
+    }
+
+    /// A panel whose plot lies between two places, for panels beside each other.
+    pub fn within((left, right): (f64, f64), top: f64, height: f64, x: Scale, y: Scale) -> Self {
         let bottom = top + height;
-        let x = x.onto(LEFT, width.units() - RIGHT);
-        Self { x, y: y.onto(bottom, top), width, top, bottom, body: String::new() }
+        let ticks = ((right - left) / 58.0).max(2.0) as usize;
+        Self { x: x.onto(left, right), y: y.onto(bottom, top), ticks, top, bottom, body: String::new() }
+    }
+
+    /// Where a value lies.
+    pub fn place(&self, (x, y): (f64, f64)) -> (f64, f64) {
+        (self.x.at(x), self.y.at(y))
     }
 
     /// Where it ends.
@@ -145,13 +157,14 @@ impl Panel {
 
     /// A heading above the panel.
     pub fn heading(&mut self, text: &str) {
-        self.text(LEFT, self.top - 8.0, "start", "head", text);
+        self.text(self.x.start, self.top - 8.0, "start", "head", text);
     }
 
     /// The left axis with lines across.
     pub fn left_axis(&mut self, label: impl Fn(f64) -> String) {
         let (from, to) = (self.x.start, self.x.end);
-        for value in self.y.ticks(5) {
+        // A label needs its height, however low the panel is.
+        for value in self.y.ticks(((self.bottom - self.top) / 26.0).clamp(2.0, 5.0) as usize) {
             let y = self.y.at(value);
             let _ = writeln!(
                 self.body,
@@ -163,15 +176,40 @@ impl Panel {
 
     /// The bottom axis, with the unit at its end.
     pub fn bottom_axis(&mut self, unit: &str, label: impl Fn(f64) -> String) {
+        let ticks = self.x.ticks(self.ticks);
+        self.bottom_labels(unit, ticks.into_iter().map(|value| (value, label(value))));
+    }
+
+    /// The bottom axis with these labels.
+    pub fn bottom_labels(&mut self, unit: &str, labels: impl IntoIterator<Item = (f64, String)>) {
         let (from, to, y) = (self.x.start, self.x.end, self.bottom);
         let _ = writeln!(
             self.body,
             r#"<line class="axis" x1="{from:.1}" x2="{to:.1}" y1="{y:.1}" y2="{y:.1}"/>"#
         );
-        for value in self.x.ticks(self.width.ticks()) {
-            self.text(self.x.at(value), y + 16.0, "middle", "tick", &label(value));
+        for (value, label) in labels {
+            self.text(self.x.at(value), y + 16.0, "middle", "tick", &label);
         }
-        self.text(to, y + 32.0, "end", "tick", unit);
+        if !unit.is_empty() {
+            self.text(to, y + 32.0, "end", "tick", unit);
+        }
+    }
+
+    /// Lines upwards from the labels of the bottom axis.
+    pub fn bottom_grid(&mut self) {
+        for value in self.x.ticks(self.ticks) {
+            let x = self.x.at(value);
+            self.stroke("grid", (x, self.top), (x, self.bottom));
+        }
+    }
+
+    /// A straight line between two places of the drawing.
+    pub fn stroke(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
+        let _ = writeln!(
+            self.body,
+            r#"<line class="{class}" x1="{:.1}" x2="{:.1}" y1="{:.1}" y2="{:.1}"/>"#,
+            from.0, to.0, from.1, to.1
+        );
     }
 
     /// A line through points.
@@ -206,15 +244,9 @@ impl Panel {
         );
     }
 
-    /// A mark at a point: circle, square or triangle.
+    /// A mark at a point.
     pub fn mark(&mut self, shape: Shape, class: &str, (x, y): (f64, f64), hint: &str) {
-        let (x, y, hint) = (self.x.at(x), self.y.at(y), escape(hint));
-        let path = match shape {
-            Shape::Circle => format!("M{:.1} {y:.1}a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z", x - 4.0),
-            Shape::Square => format!("M{:.1} {:.1}h7v7h-7Z", x - 3.5, y - 3.5),
-            Shape::Triangle => format!("M{x:.1} {:.1}l4.5 8h-9Z", y - 5.0),
-            Shape::Arrow => format!("M{x:.1} {:.1}l5 -9h-10Z", y - 1.0),
-        };
+        let (path, hint) = (shape.path(self.x.at(x), self.y.at(y)), escape(hint));
         let _ = writeln!(self.body, r#"<path class="{class}" d="{path}"><title>{hint}</title></path>"#);
     }
 
@@ -233,7 +265,7 @@ impl Panel {
 }
 
 /// The shape of a mark.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// A circle.
     Circle,
@@ -243,6 +275,63 @@ pub enum Shape {
     Triangle,
     /// A triangle that points down at the place.
     Arrow,
+    /// A square on its corner.
+    Diamond,
+    /// A triangle that stands on its point.
+    Down,
+    /// An upright cross.
+    Plus,
+    /// A cross of two diagonals.
+    Cross,
+    /// A bar that lies.
+    Bar,
+}
+
+impl Shape {
+    /// All of them, with the names by which a class names its shape.
+    const NAMED: [(&str, Self); 9] = [
+        ("circle", Self::Circle),
+        ("square", Self::Square),
+        ("triangle", Self::Triangle),
+        ("stall", Self::Arrow),
+        ("diamond", Self::Diamond),
+        ("down", Self::Down),
+        ("plus", Self::Plus),
+        ("cross", Self::Cross),
+        ("bar", Self::Bar),
+    ];
+
+    /// The name, as the last word of a class.
+    pub fn name(self) -> &'static str {
+        Self::NAMED.iter().find(|(_, shape)| *shape == self).map_or("square", |(name, _)| name)
+    }
+
+    /// The shape that the last word of a class names; a square, if it names none.
+    pub fn of_class(class: &str) -> Self {
+        let last = class.rsplit(' ').next();
+        Self::NAMED.iter().find(|(name, _)| Some(*name) == last).map_or(Self::Square, |(_, shape)| *shape)
+    }
+
+    /// The path of it at a place.
+    pub fn path(self, x: f64, y: f64) -> String {
+        match self {
+            Self::Circle => format!("M{:.1} {y:.1}a4 4 0 1 0 8 0a4 4 0 1 0 -8 0Z", x - 4.0),
+            Self::Square => format!("M{:.1} {:.1}h7v7h-7Z", x - 3.5, y - 3.5),
+            Self::Triangle => format!("M{x:.1} {:.1}l4.5 8h-9Z", y - 5.0),
+            Self::Arrow => format!("M{x:.1} {:.1}l5 -9h-10Z", y - 1.0),
+            Self::Diamond => format!("M{x:.1} {:.1}l5 5l-5 5l-5 -5Z", y - 5.0),
+            Self::Down => format!("M{x:.1} {:.1}l4.5 -8h-9Z", y + 5.0),
+            Self::Plus => {
+                format!("M{:.1} {:.1}h3v3.5h3.5v3h-3.5v3.5h-3v-3.5h-3.5v-3h3.5Z", x - 1.5, y - 5.0)
+            }
+            Self::Cross => format!(
+                "M{:.1} {:.1}l2 2l2 -2l2.4 2.4l-2 2l2 2l-2.4 2.4l-2 -2l-2 2l-2.4 -2.4l2 -2l-2 -2Z",
+                x - 2.0,
+                y - 4.4
+            ),
+            Self::Bar => format!("M{:.1} {:.1}h10v4h-10Z", x - 5.0, y - 2.0),
+        }
+    }
 }
 
 /// A whole drawing.

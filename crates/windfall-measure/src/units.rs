@@ -57,6 +57,31 @@ pub fn bytes(n: f64) -> String {
     }
 }
 
+/// How many times as much, for people.
+pub fn times(ratio: f64) -> String {
+    match ratio {
+        _ if !ratio.is_finite() => "-".into(),
+        _ if ratio > 0.0 && ratio < 0.1 => format!("{ratio:.3}×"),
+        _ if ratio < 10.0 => format!("{ratio:.2}×"),
+        _ if ratio < 100.0 => format!("{ratio:.1}×"),
+        _ => format!("{}×", count(ratio.round() as u64)),
+    }
+}
+
+/// A date with its time in UTC, from seconds since 1970.
+pub fn date(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Years that begin in March, so that the leap day is the last: Howard Hinnant's `civil_from_days`.
+    let shifted = days + 719_468;
+    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let day = of_era - (365 * year + year / 4 - year / 100);
+    let from_march = (5 * day + 2) / 153;
+    let (day, month) = (day - (153 * from_march + 2) / 5 + 1, (from_march + 2) % 12 + 1);
+    let year = era * 400 + year + u64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", rest / 3_600, rest / 60 % 60)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,6 +100,17 @@ mod tests {
         assert_eq!(
             [time(999.0), time(1500.0), time(2.5e7), time(3e9)],
             ["999 ns", "1.50 µs", "25.0 ms", "3.00 s"]
+        );
+    }
+    #[test]
+    fn ratios_and_dates_read_well() {
+        assert_eq!(
+            [times(0.0512), times(2.0), times(31.25), times(1234.5), times(f64::NAN)],
+            ["0.051×", "2.00×", "31.2×", "1,235×", "-"]
+        );
+        assert_eq!(
+            [date(0), date(951_782_399), date(951_782_400), date(1_795_424_160)],
+            ["1970-01-01 00:00 UTC", "2000-02-28 23:59 UTC", "2000-02-29 00:00 UTC", "2026-11-23 08:56 UTC"]
         );
     }
 }

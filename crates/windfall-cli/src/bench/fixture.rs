@@ -96,4 +96,3 @@ pub fn with(on: bool) -> &'static str {
 pub fn close(db: Database) -> Result<()> {
     Ok(db.close()?)
 }
-

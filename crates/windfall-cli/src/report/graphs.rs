@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use windfall_measure::{
     Latency, PERCENTILES, STRETCH, median,
+    page::Graph,
     svg::{Panel, Scale, Shape, Width, drawing, round_up},
     units::{bytes, count, short, time},
 };
@@ -30,19 +31,6 @@ const MB: f64 = 1_048_576.0;
 const GB: f64 = 1_073_741_824.0;
 /// The most points of a line.
 const POINTS: u64 = 1_500;
-
-/// A graph: its title, the key to its colours, its drawing in both widths, what to see in it.
-#[derive(Debug)]
-pub struct Graph {
-    /// The title.
-    pub title: &'static str,
-    /// Classes and what they stand for.
-    pub key: Vec<(&'static str, String)>,
-    /// The drawings.
-    pub drawings: [String; 2],
-    /// What to see.
-    pub caption: String,
-}
 
 /// All of them.
 pub fn all(summary: &Summary) -> Vec<Graph> {
@@ -97,10 +85,13 @@ fn drop_lines(panel: &mut Panel, phase: &Phase) {
     }
 }
 
-fn drop_key(summary: &Summary) -> Vec<(&'static str, String)> {
+fn drop_key(summary: &Summary) -> Vec<(String, String)> {
     vec![
-        ("drop", format!("a table of {} rows is dropped", short(f64::from(summary.options.small_rows)))),
-        ("drop big", format!("the {} table is dropped", bytes(summary.sizes.big as f64))),
+        (
+            "drop".into(),
+            format!("a table of {} rows is dropped", short(f64::from(summary.options.small_rows))),
+        ),
+        ("drop big".into(), format!("the {} table is dropped", bytes(summary.sizes.big as f64))),
     ]
 }
 
@@ -140,7 +131,7 @@ fn rate(summary: &Summary) -> Graph {
     });
     let (with, without) = (summary.drops.rate(), summary.baseline.rate());
     Graph {
-        title: "Calls per second",
+        title: "Calls per second".into(),
         key: drop_key(summary),
         drawings,
         caption: format!(
@@ -178,7 +169,7 @@ fn gaps(summary: &Summary) -> Graph {
     let longest = |p: &Phase| p.record.timeline.longest_gap().length_ns;
     let near = summary.drops.longest_in_windows();
     Graph {
-        title: "The longest time in which no client finished anything",
+        title: "The longest time in which no client finished anything".into(),
         key: drop_key(summary),
         drawings,
         caption: format!(
@@ -233,8 +224,12 @@ fn latency(summary: &Summary) -> Graph {
     let worst =
         |l: &Latency| format!("{} and {}", time(l.percentile(99.0) as f64), time(l.percentile(99.9) as f64));
     Graph {
-        title: "How long calls took",
-        key: lines.iter().rev().map(|&(class, _, name, _)| (dot_class(class), name.to_owned())).collect(),
+        title: "How long calls took".into(),
+        key: lines
+            .iter()
+            .rev()
+            .map(|&(class, _, name, _)| (dot_class(class).into(), name.to_owned()))
+            .collect(),
         drawings,
         caption: format!(
             "Each line is the latency of all calls; the left axis goes by factors of ten. If the lines lie on each \
@@ -299,10 +294,16 @@ fn drop_times(summary: &Summary) -> Graph {
     let big = drops.iter().find(|d| d.big);
     let page = summary.page_size as f64;
     Graph {
-        title: "How long the drops took",
+        title: "How long the drops took".into(),
         key: vec![
-            ("dot with circle", format!("a table of {} rows", short(f64::from(summary.options.small_rows)))),
-            ("dot inside square", format!("the {} table, all in the pool", bytes(summary.sizes.big as f64))),
+            (
+                "dot with circle".into(),
+                format!("a table of {} rows", short(f64::from(summary.options.small_rows))),
+            ),
+            (
+                "dot inside square".into(),
+                format!("the {} table, all in the pool", bytes(summary.sizes.big as f64)),
+            ),
         ],
         drawings,
         caption: format!(
@@ -360,14 +361,14 @@ fn pool(summary: &Summary) -> Graph {
     let before = summary.drops.pool.iter().rev().find(|s| s.at_ns < before_big).map_or(0.0, usable);
     let after = at(before_big).map_or(0.0, usable);
     Graph {
-        title: "What the buffer pool held",
+        title: "What the buffer pool held".into(),
         key: [
             ("fill free", "free"),
             ("fill dropped", "pages of dropped tables, taken before any live page"),
             ("fill clean", "clean pages"),
             ("fill dirty", "dirty pages"),
         ]
-        .map(|(class, text)| (class, text.to_owned()))
+        .map(|(class, text)| (class.to_owned(), text.to_owned()))
         .into(),
         drawings,
         caption: format!(

@@ -13,6 +13,7 @@ use std::fmt::Write as _;
 
 use windfall_measure::{
     Latency, PERCENTILES, median,
+    page::{made_by, table, tiles},
     svg::escape,
     units::{bytes, count, short, time},
 };
@@ -27,60 +28,24 @@ use crate::{
 
 /// The page.
 pub fn page(summary: &Summary) -> String {
-    let mut html = String::from("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
-    html.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
-    html.push_str("<meta name=\"color-scheme\" content=\"light dark\">\n");
-    html.push_str("<title>Windfall: tables dropped under load</title>\n<style>\n");
-    html.push_str(include_str!("style.css"));
-    html.push_str("</style>\n</head>\n<body>\n<main>\n");
-    html.push_str(&opening(summary));
+    let mut body = opening(summary);
     for graph in graphs::all(summary) {
-        let mut key = String::new();
-        for (class, text) in &graph.key {
-            let _ = write!(key, "<li>{}{}</li>", swatch(class), escape(text));
-        }
-        let _ = write!(
-            html,
-            "<section>\n<h2>{}</h2>\n<figure>\n<ul class=\"key\">{key}</ul>\n{}{}<figcaption>{}</figcaption>\n\
-             </figure>\n</section>\n",
-            escape(graph.title),
-            graph.drawings[0],
-            graph.drawings[1],
-            escape(&graph.caption)
-        );
+        let _ = write!(body, "<section>\n<h2>{}</h2>\n{}</section>\n", escape(&graph.title), graph.figure());
     }
-    html.push_str(&tables(summary));
-    html.push_str(&made_by(summary));
-    html.push_str("</main>\n</body>\n</html>\n");
-    html
-}
-
-/// A sample of a class, for the key of a graph.
-fn swatch(class: &str) -> String {
-    let drawing = if class.starts_with("drop") {
-        format!("<line class=\"{class}\" x1=\"8\" x2=\"8\" y1=\"1\" y2=\"15\"/>")
-    } else if class.starts_with("fill") {
-        format!("<rect class=\"{class}\" x=\"2\" y=\"3\" width=\"12\" height=\"10\"/>")
-    } else {
-        let shape = match class.rsplit(' ').next() {
-            Some("circle") => "M3.5 8a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0 -9 0Z",
-            Some("triangle") => "M8 3l5 9h-10Z",
-            _ => "M4 4h8v8h-8Z",
-        };
-        format!("<path class=\"{class}\" d=\"{shape}\"/>")
-    };
-    format!("<svg class=\"swatch\" viewBox=\"0 0 16 16\" aria-hidden=\"true\">{drawing}</svg>")
+    body.push_str(&tables(summary));
+    body.push_str(&made(summary));
+    windfall_measure::page::page("Windfall: tables dropped under load", &body)
 }
 
 fn opening(summary: &Summary) -> String {
     let (drops, baseline) = (&summary.drops, &summary.baseline);
     let stall = |p: &crate::demo::phase::Phase| time(p.record.timeline.longest_gap().length_ns as f64);
     let big = bytes(summary.sizes.big as f64);
-    let mut html = format!(
+    let header = format!(
         "<header>\n<p class=\"brand\">Windfall {}</p>\n<h1>Tables dropped under load</h1>\n<p class=\"lead\">{} tables \
          were dropped, one of them {big} large and wholly in the buffer pool, while {} clients worked on another \
          table. The longest time in which no client finished a call: <strong>{}</strong> with drops, \
-         <strong>{}</strong> in the same run without.</p>\n</header>\n<dl class=\"tiles\">\n",
+         <strong>{}</strong> in the same run without.</p>\n</header>\n",
         env!("CARGO_PKG_VERSION"),
         drops.drops.len(),
         summary.options.threads,
@@ -90,7 +55,7 @@ fn opening(summary: &Summary) -> String {
     let (small, big_took) = summary.drop_times();
     let (sum, _) = summary.work();
     let p999 = |times: Latency| time(times.percentile(99.9) as f64);
-    let tiles = [
+    let figures = [
         ("Calls per second", short(drops.rate()), format!("without drops {}", short(baseline.rate()))),
         (
             "p99.9 in the 100 ms after drops",
@@ -108,38 +73,7 @@ fn opening(summary: &Summary) -> String {
             "touched by all drops together, outside the catalog".into(),
         ),
     ];
-    for (name, value, beside) in tiles {
-        let _ = writeln!(
-            html,
-            "<div><dt>{}</dt><dd class=\"value\">{}</dd><dd>{}</dd></div>",
-            escape(name),
-            escape(&value),
-            escape(&beside)
-        );
-    }
-    html + "</dl>\n"
-}
-
-/// A table; the first column is of names, the others of numbers.
-fn table(headings: &[&str], lines: impl IntoIterator<Item = Vec<String>>) -> String {
-    let mut html = String::from("<div class=\"scroll\"><table>\n<thead><tr>");
-    for heading in headings {
-        let _ = write!(html, "<th scope=\"col\">{}</th>", escape(heading));
-    }
-    html.push_str("</tr></thead>\n<tbody>\n");
-    for line in lines {
-        html.push_str("<tr>");
-        for (n, cell) in line.iter().enumerate() {
-            let cell = escape(cell);
-            let _ = if n == 0 {
-                write!(html, "<th scope=\"row\">{cell}</th>")
-            } else {
-                write!(html, "<td>{cell}</td>")
-            };
-        }
-        html.push_str("</tr>\n");
-    }
-    html + "</tbody>\n</table></div>\n"
+    header + &tiles(figures)
 }
 
 fn tables(summary: &Summary) -> String {
@@ -179,7 +113,7 @@ fn tables(summary: &Summary) -> String {
     html + "</section>\n"
 }
 
-fn made_by(summary: &Summary) -> String {
+fn made(summary: &Summary) -> String {
     let o = &summary.options;
     let durability = match o.flush_log_at_trx_commit {
         crate::args::Commit::Lazy => "0: the log is written and synced about once a second",
@@ -229,14 +163,5 @@ fn made_by(summary: &Summary) -> String {
         ),
         ("Runs", format!("{} s each, the one without drops first", short(summary.sizes.run_seconds))),
     ];
-    let mut html = String::from("<section>\n<h2>What made this page</h2>\n<dl class=\"made\">\n");
-    for (name, value) in lines {
-        let _ = writeln!(html, "<dt>{}</dt><dd>{}</dd>", escape(name), escape(&value));
-    }
-    let _ = write!(
-        html,
-        "</dl>\n<p>The same again:</p>\n<pre><code>{}</code></pre>\n</section>\n",
-        escape(&summary.command())
-    );
-    html
+    made_by(lines, &summary.command())
 }

@@ -1,0 +1,336 @@
+//! X6, X7 and X8: drops amid inserts, amid reads, amid durable commits.
+//!
+//! **Purpose.** Rates and gaps around drops that are large in one way: partitions, pages in the hash index, bytes on
+//! the disk.
+//!
+//! **Invariants.** No published figures stand beside these: nobody has published any.
+//!
+//! **May touch.** `draw`, `look`, `order`, `over_time`, `section`, `results`.
+
+use windfall_measure::{
+    page::{Graph, table},
+    svg::{Panel, Scale, Shape, round_up},
+    units::{bytes, count, short, things, time, times},
+};
+
+use super::{
+    draw::{Bottom, Cell, Mark, Multiples, Row, Rows, curve, decades, thinned},
+    fill::systems,
+    look::{self, Names, axis_rate, axis_time, decimals},
+    order::ends,
+    over_time::{self, Both, What, Words},
+    section::Section,
+};
+use crate::results::{Load, X6, X6Run, X7, X8, X8Run};
+
+fn longest(load: &Load) -> f64 {
+    load.longest_gap.length_ns as f64
+}
+
+/// The longest gap near the statements; of all, if there is none.
+pub fn gap_near(load: &Load) -> f64 {
+    load.gaps_near_ns.iter().copied().max().map_or_else(|| longest(load), |ns| ns as f64)
+}
+
+/// The part of the page of X6.
+pub fn x6_section(x6: &X6) -> String {
+    let mut section = Section::new(
+        "x6",
+        "retention",
+        &format!(
+            "{} fill the newest partition of a time series. The oldest is dropped every second, so that {} are \
+             kept; without drops all stay.",
+            things(u64::from(x6.threads), "thread"),
+            x6.kept
+        ),
+    );
+    let names = Names::of(x6.runs.iter().map(|r| r.system));
+    section.says(names.hash_said());
+    let of = |drops: bool, system| x6.runs.iter().find(|r| r.system == system && r.drops == drops);
+    let all = systems(x6.runs.iter().map(|r| r.system));
+    let both: Vec<Both<'_>> = all
+        .iter()
+        .map(|&system| Both {
+            system,
+            with: of(true, system).map(|r| &r.load),
+            without: of(false, system).map(|r| &r.load),
+        })
+        .collect();
+    let words = |title| Words {
+        title,
+        things: "insert",
+        mark: "the oldest partition is dropped",
+        baseline: "without drops",
+    };
+    section.graph(over_time::graph(&both, What::Rates, words("Inserts per second")));
+    section.graph(over_time::graph(&both, What::Gaps, words("The longest time in which no insert finished")));
+    section.graph(files(x6, names));
+    section.end()
+}
+
+fn axis_bytes(n: f64) -> String {
+    let (unit, name) = match n {
+        _ if n >= 1_073_741_824.0 => (1_073_741_824.0, "GiB"),
+        _ if n >= 1_048_576.0 => (1_048_576.0, "MiB"),
+        _ => (1_024.0, "KiB"),
+    };
+    if n <= 0.0 { "0".into() } else { format!("{} {name}", decimals((n / unit * 10.0).round() / 10.0)) }
+}
+
+fn files(x6: &X6, names: Names) -> Option<Graph> {
+    let most = x6.runs.iter().flat_map(|r| &r.file_bytes).max().copied()? as f64;
+    let seconds = x6.runs.iter().map(|r| r.file_bytes.len()).max()?.saturating_sub(1).max(1);
+    // Round steps of bytes are powers of two.
+    let unit = 2_f64.powf((most.max(1.0) / 4.0).log2().floor());
+    let (x, y) =
+        (Scale::linear(0.0, seconds as f64), Scale::linear(0.0, (most / unit).ceil().max(1.0) * unit));
+    let points = |run: &X6Run| -> Vec<(f64, f64)> {
+        (0..).map(f64::from).zip(run.file_bytes.iter().map(|&b| b as f64)).collect()
+    };
+    let mut ended = Vec::new();
+    let mut cells = Vec::new();
+    for system in systems(x6.runs.iter().map(|r| r.system)) {
+        let lines: Vec<(bool, Vec<(f64, f64)>)> =
+            x6.runs.iter().filter(|r| r.system == system).map(|r| (r.drops, points(r))).collect();
+        if let Some(&(_, last)) = lines.iter().find(|l| l.0).and_then(|l| l.1.last()) {
+            ended.push((names.label(system), last));
+        }
+        let class = look::class(system.policy);
+        let draw = move |panel: &mut Panel| {
+            for (drops, points) in &lines {
+                let line = if *drops { format!("line own plain {class}") } else { "line none".into() };
+                panel.line(&line, points.iter().copied());
+                if let Some(&last) = points.last() {
+                    let shape = if *drops { Shape::Circle } else { Shape::Square };
+                    let dot = if *drops { look::dot(system.policy) } else { "dot none".into() };
+                    panel.mark(shape, &dot, last, &bytes(last.1));
+                }
+            }
+        };
+        cells.push(Cell { heading: names.heading(system), x, y, draw: Box::new(draw) });
+    }
+    let drawings = Multiples {
+        about: "Bytes of all data files over time",
+        columns: [if cells.len() > 1 { 2 } else { 1 }, 1],
+        height: 96.0,
+        right: 18.0,
+        left_label: axis_bytes,
+        bottom: Bottom::Numbers(decimals),
+        unit: "seconds of the run",
+    }
+    .draw(&cells);
+    Some(Graph {
+        title: "Bytes of all data files".into(),
+        key: vec![
+            ("dot with circle".into(), "with drops".into()),
+            ("dot none square".into(), "without".into()),
+        ],
+        drawings,
+        caption: format!(
+            "All panels have the same scale. A line that stays level is space that dropped partitions give back. {}",
+            ends("At the end of the run with drops", &ended, bytes)
+        ),
+    })
+}
+
+/// The part of the page of X7.
+pub fn x7_section(x7: &X7) -> String {
+    let mut section = Section::new(
+        "x7",
+        "the storm of the hash index",
+        &format!(
+            "A table is dropped all of whose pages are in the hash index, while {} read another one.",
+            things(u64::from(x7.threads), "thread")
+        ),
+    );
+    let names = Names::of(x7.runs.iter().map(|r| r.system));
+    section.says(names.hash_said());
+    let mut rows = Vec::new();
+    let (mut values, mut drops, mut gaps) = (Vec::new(), Vec::new(), Vec::new());
+    for run in &x7.runs {
+        let gap = gap_near(&run.load);
+        let policy = run.system.policy;
+        let took = run.load.marks.iter().map(|m| m.took_ns).max();
+        let gap_hint = format!("longest gap in the 100 ms behind the drop: {}", time(gap));
+        let mut marks =
+            vec![Mark { value: gap, shape: Shape::Square, class: "dot hollow".into(), hint: gap_hint }];
+        gaps.push((names.label(run.system), gap));
+        if let Some(took) = took {
+            let hint = format!("the drop took {}", time(took as f64));
+            let class = look::dot(policy);
+            marks.push(Mark { value: took as f64, shape: Shape::Circle, class, hint });
+            drops.push((names.label(run.system), took as f64));
+        }
+        values.extend(marks.iter().map(|m| m.value));
+        let note = format!("{} / {}", took.map_or_else(|| "-".into(), |t| time(t as f64)), time(gap));
+        rows.push(Row::Line {
+            name: names.label(run.system),
+            class: look::class(policy).into(),
+            marks,
+            note,
+        });
+    }
+    if !rows.is_empty() {
+        let drawings = Rows {
+            about: "Drop times and the longest gaps",
+            scale: decades(values),
+            label: axis_time,
+            unit: "by factors of ten",
+            from: None,
+            between: true,
+        }
+        .draw(&rows);
+        section.graph(Some(Graph {
+            title: "How long the drop took, and how long the clients stood".into(),
+            key: vec![
+                ("dot with circle".into(), "time of the drop".into()),
+                ("dot hollow square".into(), "longest time in which no query finished, near the drop".into()),
+            ],
+            drawings,
+            caption: format!(
+                "At the end of a line: the drop / the gap. {} {}",
+                ends("The drop", &drops, time),
+                ends("The gap", &gaps, time)
+            ),
+        }));
+    }
+    let both: Vec<Both<'_>> =
+        x7.runs.iter().map(|r| Both { system: r.system, with: Some(&r.load), without: None }).collect();
+    let words =
+        |title| Words { title, things: "query", mark: "the table is dropped", baseline: "without drops" };
+    section.graph(over_time::graph(&both, What::Rates, words("Queries per second around the drop")));
+    let lines = x7.runs.iter().map(|r| {
+        let of = r
+            .load
+            .marks
+            .iter()
+            .fold((0, 0), |sum, m| (sum.0 + m.steps.unhashed, sum.1 + m.steps.hash_entries));
+        vec![look::full(r.system), count(r.pages), count(r.entries), count(of.0), count(of.1)]
+    });
+    let lines: Vec<_> = lines.collect();
+    section.folded(
+        "What was in the hash index, and what the drop removed from it",
+        &["", "pages of the table", "entries before", "pages unhashed", "entries removed"],
+        lines,
+    );
+    section.end()
+}
+
+/// The part of the page of X8.
+pub fn x8_section(x8: &X8) -> String {
+    let mut section = Section::new(
+        "x8",
+        "the large file",
+        &format!(
+            "A table with a file of {} is dropped while {} commit durably.",
+            bytes(x8.file_bytes as f64),
+            things(u64::from(x8.threads), "thread")
+        ),
+    );
+    let names = Names::of(x8.runs.iter().map(|r| r.system));
+    section.says(names.hash_said());
+    section.graph(around(x8, names));
+    let lines = x8.runs.iter().map(|r| {
+        let took = r.load.marks.first().map_or_else(|| "-".into(), |m| time(m.took_ns as f64));
+        vec![
+            look::full(r.system),
+            short(r.rate_before),
+            short(r.rate_during),
+            times(r.rate_during / r.rate_before),
+            took,
+            time(r.gone_after_ns as f64),
+            time(gap_near(&r.load)),
+        ]
+    });
+    let lines: Vec<_> = lines.collect();
+    if !lines.is_empty() {
+        section.html(&table(
+            &["", "commits/s before", "until gone", "ratio", "drop", "file gone after", "longest gap"],
+            lines,
+        ));
+    }
+    section.end()
+}
+
+/// From when to when commits are shown, in seconds: some time before the drop, and as long behind the file's end.
+fn window(run: &X8Run) -> (f64, f64) {
+    let length = run.load.length_ns as f64 / 1e9;
+    let at = run.load.marks.first().map_or(0.0, |m| m.at_ns as f64 / 1e9);
+    let gone = run.gone_after_ns as f64 / 1e9;
+    let beside = (gone * 0.5).max(1.0);
+    ((at - beside).max(0.0), (at + gone + beside).min(length))
+}
+
+fn around(x8: &X8, names: Names) -> Option<Graph> {
+    // All panels show the same length of time: that of the run that needs most.
+    let before =
+        x8.runs.iter().map(|r| r.load.marks.first().map_or(0.0, |m| m.at_ns as f64 / 1e9) - window(r).0);
+    let before = before.fold(0.0, f64::max);
+    let behind =
+        x8.runs.iter().map(|r| window(r).1 - r.load.marks.first().map_or(0.0, |m| m.at_ns as f64 / 1e9));
+    let x = Scale::linear(-before, behind.fold(1.0, f64::max));
+    let (from, to) = (-before, x8.runs.iter().map(|r| window(r).1).fold(1.0, f64::max));
+    let most = x8.runs.iter().flat_map(|r| r.load.rates.iter().copied()).fold(1.0, f64::max);
+    let y = Scale::linear(0.0, round_up(most * 1.1));
+    let mut cells = Vec::new();
+    let (mut kept, mut gone_after) = (Vec::new(), Vec::new());
+    for run in &x8.runs {
+        let at = run.load.marks.first().map_or(0.0, |m| m.at_ns as f64 / 1e9);
+        let stretch = run.load.stretch_ns as f64 / 1e9;
+        let skip = (((at + from) / stretch.max(1e-9)).ceil().max(0.0)) as usize;
+        let shown: Vec<f64> = run
+            .load
+            .rates
+            .iter()
+            .copied()
+            .enumerate()
+            .filter(|(n, _)| *n >= skip && (*n as f64) * stretch < at + to)
+            .map(|(_, v)| v)
+            .collect();
+        let (values, stretch_shown) =
+            thinned(&shown, stretch, |part| part.iter().sum::<f64>() / part.len().max(1) as f64);
+        let start = skip as f64 * stretch - at;
+        let gone = run.gone_after_ns as f64 / 1e9;
+        kept.push((names.label(run.system), run.rate_during / run.rate_before * 100.0));
+        gone_after.push((names.label(run.system), run.gone_after_ns as f64));
+        let class = look::class(run.system.policy);
+        let said = format!("gone after {}", time(run.gone_after_ns as f64));
+        let draw = move |panel: &mut Panel| {
+            curve(panel, class, &values, start, stretch_shown);
+            panel.vertical("drop", 0.0, "the drop begins");
+            panel.vertical("gone", gone, &said);
+            panel.label((gone, f64::MAX), "note", &said);
+        };
+        cells.push(Cell { heading: names.heading(run.system), x, y, draw: Box::new(draw) });
+    }
+    if cells.is_empty() {
+        return None;
+    }
+    kept.retain(|k| k.1.is_finite());
+    let drawings = Multiples {
+        about: "Commits per second around the drop of a large file",
+        columns: [if cells.len() > 1 { 2 } else { 1 }, 1],
+        height: 96.0,
+        right: 18.0,
+        left_label: axis_rate,
+        bottom: Bottom::Numbers(|v| if v < 0.0 { format!("-{}", decimals(-v)) } else { decimals(v) }),
+        unit: "seconds from the begin of the drop",
+    }
+    .draw(&cells);
+    Some(Graph {
+        title: "Commits per second around the drop".into(),
+        key: vec![
+            ("drop".into(), "the drop begins".into()),
+            ("gone".into(), "the file is gone from the disk".into()),
+        ],
+        drawings,
+        caption: format!(
+            "All panels have the same scale. Between the lines the file system frees the blocks of the file. {} {}",
+            ends("Commits per second until it is gone, as a share of those before", &kept, |v| format!(
+                "{}%",
+                short(v)
+            )),
+            ends("The file is gone", &gone_after, |ns| format!("after {}", time(ns)))
+        ),
+    })
+}

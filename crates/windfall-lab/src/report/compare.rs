@@ -1,0 +1,174 @@
+//! Two results held against each other.
+//!
+//! **Purpose.** What has become slower or faster, run by run: the same experiment, system and setting.
+//!
+//! **Invariants.** What is in one of both alone is named, not left out. No line is wider than 100 columns.
+//!
+//! **May touch.** `look`, `loops`, `over_time`, `text`, `results`.
+
+use std::fmt::Write as _;
+
+use windfall_measure::{
+    Grid,
+    units::{short, time, times},
+};
+
+use super::{
+    amid::gap_near,
+    look::{full, gigabytes},
+    loops::{x3_short, x4_setting},
+    over_time::rate,
+    scale::for_100,
+    text::wrapped,
+};
+use crate::results::{Load, Results};
+
+/// A number of a run.
+#[derive(Clone, Copy, Debug)]
+enum Value {
+    /// Nanoseconds.
+    Time(f64),
+    /// A second.
+    Rate(f64),
+}
+
+impl Value {
+    fn number(self) -> f64 {
+        match self {
+            Self::Time(v) | Self::Rate(v) => v,
+        }
+    }
+
+    fn text(self) -> String {
+        match self {
+            Self::Time(ns) => time(ns),
+            Self::Rate(rate) => format!("{}/s", short(rate)),
+        }
+    }
+}
+
+/// A run: its experiment, its system and setting, and its numbers by name.
+#[derive(Clone, Debug)]
+struct Run {
+    experiment: &'static str,
+    system: String,
+    setting: String,
+    numbers: Vec<(&'static str, Value)>,
+}
+
+impl Run {
+    fn is(&self, other: &Self) -> bool {
+        self.experiment == other.experiment && self.system == other.system && self.setting == other.setting
+    }
+
+    fn name(&self) -> String {
+        let setting = if self.setting.is_empty() { String::new() } else { format!(" ({})", self.setting) };
+        format!("{}: {}{setting}", self.experiment, self.system)
+    }
+}
+
+fn of_load(load: &Load) -> Vec<(&'static str, Value)> {
+    vec![
+        ("rate", Value::Rate(rate(load))),
+        ("p99.99", Value::Time(load.latency.p9999_us * 1e3)),
+        ("longest stall", Value::Time(load.longest_gap.length_ns as f64)),
+    ]
+}
+
+fn runs(r: &Results) -> Vec<Run> {
+    let mut all = Vec::new();
+    let mut add = |experiment, system, setting: String, numbers: Vec<(&'static str, Value)>| {
+        all.push(Run { experiment, system: full(system), setting, numbers });
+    };
+    let time = |ns: u64| Value::Time(ns as f64);
+    let drops = |drops: bool| if drops { "drops" } else { "no drops" };
+    for run in r.x1.iter().flat_map(|x| &x.runs) {
+        let setting = format!("{}:1, {}", run.lru_to_flush, drops(run.drops));
+        add("X1", run.system, setting, of_load(&run.load));
+    }
+    for run in r.x2.iter().flat_map(|x| &x.runs) {
+        add("X2", run.system, gigabytes(run.fill_gb), vec![("drop all", time(run.drop_ns))]);
+    }
+    for run in r.x3.iter().flat_map(|x| &x.runs) {
+        let p99 = Value::Time(run.latency.p99_us * 1e3);
+        add("X3", run.system, x3_short(run), vec![("drop all", time(run.drop_ns)), ("p99", p99)]);
+    }
+    for run in r.x4.iter().flat_map(|x| &x.runs) {
+        let drop = Value::Time(run.drop_ns as f64 / f64::from(run.loops.max(1)));
+        add("X4", run.system, x4_setting(run), vec![("a drop", drop)]);
+    }
+    for run in r.x5.iter().flat_map(|x| &x.runs) {
+        add("X5", run.system, gigabytes(run.pool_gb), vec![("100 tables", Value::Time(for_100(run)))]);
+    }
+    for run in r.x6.iter().flat_map(|x| &x.runs) {
+        add("X6", run.system, drops(run.drops).into(), of_load(&run.load));
+    }
+    for run in r.x7.iter().flat_map(|x| &x.runs) {
+        let mut numbers = vec![("gap", Value::Time(gap_near(&run.load)))];
+        numbers.extend(run.load.marks.iter().map(|m| m.took_ns).max().map(|ns| ("drop", time(ns))));
+        add("X7", run.system, String::new(), numbers);
+    }
+    for run in r.x8.iter().flat_map(|x| &x.runs) {
+        let numbers = vec![
+            ("until gone", Value::Rate(run.rate_during)),
+            ("gone after", time(run.gone_after_ns)),
+            ("longest gap", Value::Time(gap_near(&run.load))),
+        ];
+        add("X8", run.system, String::new(), numbers);
+    }
+    all
+}
+
+/// Two results held against each other, for the terminal.
+pub fn compare(one: &Results, two: &Results, names: [&str; 2]) -> String {
+    let (a, b) = (runs(one), runs(two));
+    let mut text = String::new();
+    for (letter, name, of) in [("A", names[0], one), ("B", names[1], two)] {
+        let said = format!("{letter}: {name}, scale {}, {}", of.scale, of.machine.line());
+        for line in wrapped(&said) {
+            let _ = writeln!(text, "{line}");
+        }
+    }
+    let mut of = "";
+    let mut grid: Option<Grid> = None;
+    let flush = |text: &mut String, grid: &mut Option<Grid>| {
+        if let Some(grid) = grid.take() {
+            let _ = write!(text, "{}", grid.text());
+        }
+    };
+    for run in &a {
+        let Some(other) = b.iter().find(|o| o.is(run)) else { continue };
+        if run.experiment != of {
+            flush(&mut text, &mut grid);
+            of = run.experiment;
+            let _ = writeln!(text, "\n{of}");
+        }
+        let grid = grid.get_or_insert_with(|| Grid::new(["system", "setting", "", ">A", ">B", ">B / A"]));
+        for (n, (name, value)) in run.numbers.iter().enumerate() {
+            let Some((_, theirs)) = other.numbers.iter().find(|(o, _)| o == name) else { continue };
+            let first = |text: &String| if n == 0 { text.clone() } else { String::new() };
+            grid.line([
+                first(&run.system),
+                first(&run.setting),
+                (*name).to_owned(),
+                value.text(),
+                theirs.text(),
+                times(theirs.number() / value.number()),
+            ]);
+        }
+    }
+    flush(&mut text, &mut grid);
+    if of.is_empty() {
+        text.push_str("\nNo run is in both.\n");
+    }
+    for (letter, mine, others) in [("A", &a, &b), ("B", &b, &a)] {
+        let alone: Vec<&Run> = mine.iter().filter(|run| !others.iter().any(|o| o.is(run))).collect();
+        if !alone.is_empty() {
+            let _ = writeln!(text, "\nOnly in {letter}:");
+            for run in alone {
+                let _ = writeln!(text, "  {}", run.name());
+            }
+        }
+    }
+    text
+}

@@ -1,0 +1,26 @@
+//! The kinds of drawings of the report.
+//!
+//! **Purpose.** Small multiples, rows of marks, and curves with names at their ends.
+//!
+//! **Invariants.** Each is drawn for a wide and for a narrow screen; a text has its room in both. A value that cannot be
+//! placed is left out, and none is placed where another value belongs.
+//!
+//! **May touch.** `look`, `windfall-measure`.
+
+mod curves;
+mod multiples;
+mod rows;
+
+pub use curves::{Curve, Curves};
+pub use multiples::{Bottom, Cell, Multiples, curve, thinned};
+pub use rows::{Mark, Row, Rows};
+use windfall_measure::svg::Scale;
+
+/// A scale by factors of ten that holds these values; zeros stand at its lower end.
+pub fn decades(values: impl IntoIterator<Item = f64>) -> Scale {
+    let (least, most) = values
+        .into_iter()
+        .filter(|v| v.is_finite() && *v > 0.0)
+        .fold((f64::MAX, 0.0), |(least, most), v| (f64::min(least, v), f64::max(most, v)));
+    if most > 0.0 { Scale::decades(least, most) } else { Scale::decades(1.0, 10.0) }
+}

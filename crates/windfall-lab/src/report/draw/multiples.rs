@@ -1,0 +1,111 @@
+//! Small multiples: panels on one scale, beside and below each other.
+//!
+//! **Purpose.** Systems are compared by eye when each has a panel of its own and all have the same axes.
+//!
+//! **Invariants.** All panels of a drawing have the same height and width.
+//!
+//! **May touch.** What `draw` may touch.
+
+use windfall_measure::svg::{Panel, Scale, Width, drawing};
+
+/// What a panel needs above for its heading, and below for its axis; the last also has a unit.
+const ABOVE: f64 = 30.0;
+const BELOW: f64 = 26.0;
+const UNIT: f64 = 14.0;
+/// What the labels of the left axis need.
+const LEFT: f64 = 58.0;
+/// The most points of a line: more than these cannot be seen.
+const POINTS: usize = 420;
+
+/// What stands below a panel.
+#[derive(Debug)]
+pub enum Bottom {
+    /// Numbers, said so.
+    Numbers(fn(f64) -> String),
+    /// Names at 0, 1, 2 and so on.
+    Names(Vec<String>),
+}
+
+/// A panel.
+pub struct Cell<'a> {
+    /// What stands above it.
+    pub heading: String,
+    /// Its bottom scale.
+    pub x: Scale,
+    /// Its left scale.
+    pub y: Scale,
+    /// What is in it.
+    pub draw: Box<dyn Fn(&mut Panel) + 'a>,
+}
+
+/// Panels beside and below each other.
+pub struct Multiples<'a> {
+    /// What it is, for those who cannot see it.
+    pub about: &'a str,
+    /// How many stand beside each other, on a wide and on a narrow screen.
+    pub columns: [usize; 2],
+    /// How high each is.
+    pub height: f64,
+    /// What is kept free on the right of each.
+    pub right: f64,
+    /// The labels of the left axis.
+    pub left_label: fn(f64) -> String,
+    /// The labels of the bottom axis.
+    pub bottom: Bottom,
+    /// Its unit.
+    pub unit: &'a str,
+}
+
+impl Multiples<'_> {
+    /// The drawings.
+    pub fn draw(&self, cells: &[Cell<'_>]) -> [String; 2] {
+        [(Width::Wide, self.columns[0]), (Width::Narrow, self.columns[1])].map(|(width, columns)| {
+            let each = width.units() / columns as f64;
+            let mut panels = Vec::new();
+            let mut end = 0.0_f64;
+            for (n, cell) in cells.iter().enumerate() {
+                let (row, column) = ((n / columns) as f64, (n % columns) as f64);
+                let top = ABOVE + row * (ABOVE + self.height + BELOW);
+                let sides = (column * each + LEFT, (column + 1.0) * each - self.right);
+                let mut panel = Panel::within(sides, top, self.height, cell.x, cell.y);
+                panel.heading(&cell.heading);
+                panel.left_axis(self.left_label);
+                (cell.draw)(&mut panel);
+                let is_last = n + columns >= cells.len();
+                let unit = if is_last { self.unit } else { "" };
+                match &self.bottom {
+                    Bottom::Numbers(label) => panel.bottom_axis(unit, label),
+                    Bottom::Names(names) => {
+                        panel.bottom_labels(unit, (0..).map(f64::from).zip(names.iter().cloned()));
+                    }
+                }
+                end = end.max(panel.bottom() + BELOW);
+                panels.push(panel);
+            }
+            drawing(width, end + UNIT, self.about, panels)
+        })
+    }
+}
+
+/// Fewer values, each made of several, with the length of a stretch among them.
+pub fn thinned(values: &[f64], stretch_s: f64, join: fn(&[f64]) -> f64) -> (Vec<f64>, f64) {
+    let each = values.len().div_ceil(POINTS).max(1);
+    (values.chunks(each).map(join).collect(), stretch_s * each as f64)
+}
+
+/// Values of stretches of time, with the area below them.
+pub fn curve(panel: &mut Panel, class: &str, values: &[f64], from_s: f64, stretch_s: f64) {
+    let steps = || {
+        let each = |(n, &v): (usize, &f64)| {
+            let at = from_s + n as f64 * stretch_s;
+            [(at, v), (at + stretch_s, v)]
+        };
+        values.iter().enumerate().flat_map(each)
+    };
+    if values.is_empty() {
+        return;
+    }
+    let points: Vec<_> = steps().map(|(x, y)| (x, 0.0, y)).collect();
+    panel.area(&format!("fill own {class}"), &points);
+    panel.line(&format!("line own plain {class}"), steps());
+}

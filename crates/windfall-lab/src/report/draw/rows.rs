@@ -1,0 +1,125 @@
+//! Rows of marks along one scale.
+//!
+//! **Purpose.** A line for each system, with its marks where they belong and its figures at the end: what a bar chart
+//! shows, and more than one value of each.
+//!
+//! **Invariants.** The figures stand in a column of their own, so that nothing is drawn over them.
+//!
+//! **May touch.** What `draw` may touch.
+
+use windfall_measure::svg::{Panel, Scale, Shape, Width, drawing};
+
+/// The room for names and for figures on a wide screen.
+const NAMES: f64 = 186.0;
+const NOTES: f64 = 196.0;
+/// The height of a line, of one whose name stands above it, and of a heading.
+const LINE: f64 = 25.0;
+const LINE_BELOW: f64 = 42.0;
+const HEAD: f64 = 30.0;
+
+/// A mark.
+#[derive(Clone, Debug)]
+pub struct Mark {
+    /// Where.
+    pub value: f64,
+    /// Its shape.
+    pub shape: Shape,
+    /// Its classes.
+    pub class: String,
+    /// What shows when one points at it.
+    pub hint: String,
+}
+
+/// A line, or a heading between lines.
+#[derive(Clone, Debug)]
+pub enum Row {
+    /// A heading.
+    Head(String),
+    /// A line.
+    Line {
+        /// Its name.
+        name: String,
+        /// The class of its colour.
+        class: String,
+        /// Its marks.
+        marks: Vec<Mark>,
+        /// Its figures.
+        note: String,
+    },
+}
+
+/// Rows.
+#[derive(Debug)]
+pub struct Rows<'a> {
+    /// What it is, for those who cannot see it.
+    pub about: &'a str,
+    /// The scale.
+    pub scale: Scale,
+    /// Its labels.
+    pub label: fn(f64) -> String,
+    /// Its unit.
+    pub unit: &'a str,
+    /// Where a line goes through all rows, from which the marks are joined; else from the left edge.
+    pub from: Option<f64>,
+    /// Whether the marks of a row are joined with each other alone.
+    pub between: bool,
+}
+
+impl Rows<'_> {
+    /// The drawings.
+    pub fn draw(&self, rows: &[Row]) -> [String; 2] {
+        [Width::Wide, Width::Narrow].map(|width| {
+            let wide = width == Width::Wide;
+            let line = if wide { LINE } else { LINE_BELOW };
+            let height: f64 = rows.iter().map(|r| if matches!(r, Row::Head(_)) { HEAD } else { line }).sum();
+            let (left, right) =
+                if wide { (NAMES, width.units() - NOTES) } else { (16.0, width.units() - 16.0) };
+            // Rows lie by their own places: the left scale of the panel is its height.
+            let y = Scale::linear(0.0, height.max(1.0));
+            let mut panel = Panel::within((left, right), 6.0, height.max(1.0), self.scale, y);
+            panel.bottom_grid();
+            if let Some(from) = self.from {
+                panel.vertical("one", from, &(self.label)(from));
+            }
+            let mut top = 6.0;
+            for row in rows {
+                match row {
+                    Row::Head(text) => {
+                        let at = if wide { 8.0 } else { 4.0 };
+                        panel.text(at, top + 19.0, "start", "note group", text);
+                        top += HEAD;
+                    }
+                    Row::Line { name, class, marks, note } => {
+                        let middle = if wide { top + line / 2.0 } else { top + line - 12.0 };
+                        let text = if wide { middle + 4.0 } else { top + 14.0 };
+                        panel.text(if wide { 8.0 } else { 4.0 }, text, "start", "note name", name);
+                        panel.text(width.units() - 4.0, text, "end", "note value", note);
+                        self.line(&mut panel, class, marks, middle, height + 6.0);
+                        top += line;
+                    }
+                }
+            }
+            panel.bottom_axis(self.unit, self.label);
+            let end = panel.bottom() + 40.0;
+            drawing(width, end, self.about, [panel])
+        })
+    }
+
+    fn line(&self, panel: &mut Panel, class: &str, marks: &[Mark], middle: f64, bottom: f64) {
+        let marks: Vec<&Mark> = marks.iter().filter(|m| m.value.is_finite()).collect();
+        let places = || marks.iter().map(|m| panel.place((m.value, 0.0)).0);
+        let (first, last) = places().fold((f64::MAX, f64::MIN), |(a, b), x| (a.min(x), b.max(x)));
+        if marks.is_empty() {
+            return;
+        }
+        let start = match self.from {
+            _ if self.between => first,
+            Some(from) => panel.place((from, 0.0)).0,
+            None => panel.place((f64::MIN, 0.0)).0,
+        };
+        panel.stroke(&format!("stem {class}"), (start.min(first), middle), (start.max(last), middle));
+        for mark in marks {
+            panel.mark(mark.shape, &mark.class, (mark.value, bottom - middle), &mark.hint);
+        }
+    }
+}

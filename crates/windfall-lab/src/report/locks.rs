@@ -1,0 +1,196 @@
+//! Who held which lock, for what, and how long.
+//!
+//! **Purpose.** The reason for a stall: the holds of the dropping thread against those of all others, lock by lock.
+//!
+//! **Invariants.** All instances of a lock count as one.
+//!
+//! **May touch.** `draw`, `look`, `over_time`, `section`, `results`, `watch` for its names.
+
+use windfall_measure::{
+    page::Graph,
+    svg::Shape,
+    units::{count, short, time},
+};
+
+use super::{
+    draw::{Mark, Row, Rows, decades},
+    look::{self, Names, axis_time},
+    order::ends,
+    over_time::Both,
+    section::Section,
+};
+use crate::{
+    results::{Load, LockSeen},
+    watch::{Held, Purpose, Role},
+};
+
+/// Who, in words.
+pub fn who(role: Role) -> &'static str {
+    match role {
+        Role::Client => "clients",
+        Role::Dropper => "the dropper",
+        Role::Cleaner => "the cleaner",
+    }
+}
+
+/// What for, in words.
+pub fn what(purpose: Purpose) -> &'static str {
+    match purpose {
+        Purpose::Lookup => "find a page",
+        Purpose::Young => "make a page young",
+        Purpose::Dirty => "note a changed page",
+        Purpose::Search => "ask the hash index",
+        Purpose::Hash => "change the hash index",
+        Purpose::Load => "take a frame",
+        Purpose::Flush => "write pages",
+        Purpose::Dictionary => "change the dictionary",
+        Purpose::Drop => "forget a dropped table",
+    }
+}
+
+/// What a lock has seen, summed.
+#[derive(Debug, Default)]
+struct Sum {
+    dropper: Option<Held>,
+    others: Option<Held>,
+    dropper_total: u64,
+    waited: u64,
+}
+
+fn sum(lock: &LockSeen) -> Sum {
+    let mut sum = Sum::default();
+    for held in &lock.holds {
+        let dropper = held.role == Role::Dropper;
+        let longest = if dropper { &mut sum.dropper } else { &mut sum.others };
+        if longest.is_none_or(|l| l.times.longest_ns < held.times.longest_ns) {
+            *longest = Some(*held);
+        }
+        sum.dropper_total += if dropper { held.times.total_ns } else { 0 };
+    }
+    let waits = lock.waits.iter().filter(|w| w.role != Role::Dropper && w.holder == Role::Dropper);
+    sum.waited = waits.map(|w| w.times.longest_ns).max().unwrap_or(0);
+    sum
+}
+
+fn with_locks<'a>(runs: &'a [Both<'a>]) -> impl Iterator<Item = (&'a Both<'a>, &'a Load)> {
+    runs.iter().filter_map(|r| Some((r, r.with?))).filter(|(_, load)| !load.locks.is_empty())
+}
+
+/// The longest holds of each lock.
+pub fn graph(runs: &[Both<'_>], names: Names) -> Option<Graph> {
+    let mut rows = Vec::new();
+    let (mut values, mut longest) = (Vec::new(), Vec::new());
+    for (run, load) in with_locks(runs) {
+        rows.push(Row::Head(names.heading(run.system)));
+        let class = look::class(run.system.policy);
+        for lock in &load.locks {
+            let sum = sum(lock);
+            let mut marks = Vec::new();
+            if let Some(held) = sum.others {
+                let ns = held.times.longest_ns as f64;
+                let hint = format!("{} to {}: longest {}", who(held.role), what(held.purpose), time(ns));
+                marks.push(Mark { value: ns, shape: Shape::Square, class: "dot hollow".into(), hint });
+            }
+            if sum.waited > 0 {
+                let ns = sum.waited as f64;
+                let hint = format!("longest wait of another thread for the dropper: {}", time(ns));
+                marks.push(Mark { value: ns, shape: Shape::Triangle, class: "dot none".into(), hint });
+            }
+            if let Some(held) = sum.dropper {
+                let ns = held.times.longest_ns as f64;
+                let hint = format!("the dropper to {}: longest {}", what(held.purpose), time(ns));
+                marks.push(Mark {
+                    value: ns,
+                    shape: Shape::Circle,
+                    class: look::dot(run.system.policy),
+                    hint,
+                });
+                longest.push((format!("{} ({})", names.label(run.system), lock.name), ns));
+            }
+            if marks.is_empty() {
+                continue;
+            }
+            values.extend(marks.iter().map(|m| m.value));
+            let note = match (sum.dropper, sum.others) {
+                (Some(d), Some(o)) => {
+                    format!("{} / {}", time(d.times.longest_ns as f64), time(o.times.longest_ns as f64))
+                }
+                (Some(d), None) => time(d.times.longest_ns as f64),
+                (None, Some(o)) => format!("- / {}", time(o.times.longest_ns as f64)),
+                (None, None) => String::new(),
+            };
+            rows.push(Row::Line { name: lock.name.clone(), class: class.into(), marks, note });
+        }
+    }
+    if values.is_empty() {
+        return None;
+    }
+    let drawings = Rows {
+        about: "The longest time that each lock was held by the dropper and by others",
+        scale: decades(values),
+        label: axis_time,
+        unit: "longest hold, by factors of ten",
+        from: None,
+        between: true,
+    }
+    .draw(&rows);
+    let none = runs.iter().filter(|r| r.with.is_some_and(|l| l.locks.is_empty()));
+    let none: Vec<String> = none.map(|r| names.label(r.system)).collect();
+    let none = if none.is_empty() {
+        String::new()
+    } else {
+        format!(" No lock of a pool to show: {}.", none.join(", "))
+    };
+    Some(Graph {
+        title: "Who held which lock, and how long".into(),
+        key: vec![
+            ("dot with circle".into(), "longest hold of the dropping thread".into()),
+            ("dot hollow square".into(), "longest hold of all others".into()),
+            ("dot none triangle".into(), "longest wait of another thread for the dropper".into()),
+        ],
+        drawings,
+        caption: format!(
+            "A circle far right of its square is a lock that a drop holds longer than anybody else does. At the end of a \
+             line: the dropper / others. {}{none}",
+            ends("Longest hold of the dropper", &longest, time)
+        ),
+    })
+}
+
+/// All holds and waits, folded.
+pub fn tables(section: &mut Section, runs: &[Both<'_>], names: Names) {
+    for (run, load) in with_locks(runs) {
+        let holds = load.locks.iter().flat_map(|lock| {
+            lock.holds.iter().map(|h| {
+                let share = h.times.total_ns as f64 / load.length_ns.max(1) as f64 * 100.0;
+                vec![
+                    lock.name.clone(),
+                    who(h.role).into(),
+                    what(h.purpose).into(),
+                    count(h.times.count),
+                    time(h.times.total_ns as f64),
+                    format!("{}%", short(share)),
+                    time(h.times.longest_ns as f64),
+                ]
+            })
+        });
+        let name = names.label(run.system);
+        let headings = ["lock", "held by", "to", "times", "together", "of the run", "longest"];
+        section.folded(&format!("{name}: all holds of its locks"), &headings, holds.collect());
+        let waits = load.locks.iter().flat_map(|lock| {
+            lock.waits.iter().map(|w| {
+                vec![
+                    lock.name.clone(),
+                    who(w.role).into(),
+                    what(w.purpose).into(),
+                    format!("{}, to {}", who(w.holder), what(w.held_for)),
+                    count(w.times.count),
+                    time(w.times.total_ns as f64),
+                    time(w.times.longest_ns as f64),
+                ]
+            })
+        });
+        let headings = ["lock", "who waited", "to", "who held it", "times", "together", "longest"];
+        section.folded(&format!("{name}: all waits for its locks"), &headings, waits.collect());
+    }
+}

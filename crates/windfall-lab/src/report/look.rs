@@ -1,0 +1,133 @@
+//! What a system looks like.
+//!
+//! **Purpose.** Each of the eight policies has a colour, dashes and a shape, the same in every graph, and one name.
+//!
+//! **Invariants.** No graph tells systems apart by colour alone.
+//!
+//! **May touch.** `system`, `windfall-measure` for its shapes and numbers.
+
+use windfall_measure::{svg::Shape, units::count};
+
+use crate::system::{PolicyName, System};
+
+/// The class that has its colour.
+pub fn class(policy: PolicyName) -> &'static str {
+    ["c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8"][policy as usize]
+}
+
+/// Its shape.
+pub fn shape(policy: PolicyName) -> Shape {
+    [
+        Shape::Plus,
+        Shape::Square,
+        Shape::Triangle,
+        Shape::Diamond,
+        Shape::Down,
+        Shape::Cross,
+        Shape::Bar,
+        Shape::Circle,
+    ][policy as usize]
+}
+
+/// The classes of a mark of it.
+pub fn dot(policy: PolicyName) -> String {
+    format!("dot own {}", class(policy))
+}
+
+/// The classes of a mark of it in a key, where the last tells the shape.
+pub fn key(policy: PolicyName) -> String {
+    format!("{} {}", dot(policy), shape(policy).name())
+}
+
+/// How the systems of a graph are named: by what differs among them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Names {
+    /// Whether some have a hash index.
+    some: bool,
+    /// Whether some have none.
+    none: bool,
+    /// Whether some have instances.
+    instances: bool,
+}
+
+impl Names {
+    /// For these systems.
+    pub fn of(systems: impl IntoIterator<Item = System>) -> Self {
+        systems.into_iter().fold(Self::default(), |names, system| Self {
+            some: names.some || system.hash_index,
+            none: names.none || !system.hash_index,
+            instances: names.instances || system.instances > 1,
+        })
+    }
+
+    /// The name of a system among them.
+    pub fn label(self, system: System) -> String {
+        let mut name = system.policy.text().to_owned();
+        if self.some && self.none && system.hash_index {
+            name.push_str(", hash");
+        }
+        if self.instances && system.instances > 1 {
+            name = format!("{name}, {} inst.", system.instances);
+        }
+        name
+    }
+
+    /// The name with that of the server.
+    pub fn heading(self, system: System) -> String {
+        format!("{}: {}", self.label(system), system.policy.version())
+    }
+
+    /// Whether the hash index was on, as a sentence.
+    pub fn hash_said(self) -> &'static str {
+        match (self.some, self.none) {
+            (true, true) => "Those with \", hash\" behind their name have the adaptive hash index on.",
+            (true, false) => "The adaptive hash index is on in all of these runs.",
+            (false, _) => "The adaptive hash index is off in all of these runs.",
+        }
+    }
+}
+
+/// The name with all settings, for tables.
+pub fn full(system: System) -> String {
+    Names { some: true, none: true, instances: true }.label(system)
+}
+
+/// Gigabytes.
+pub fn gigabytes(gb: f64) -> String {
+    format!("{} GB", decimals(gb))
+}
+
+/// A number without zeros at its end.
+pub fn decimals(x: f64) -> String {
+    if x >= 1_000.0 {
+        return count(x.round() as u64);
+    }
+    let text = format!("{x:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// A time in nanoseconds on an axis.
+pub fn axis_time(ns: f64) -> String {
+    match ns {
+        _ if ns <= 0.0 => "0".into(),
+        _ if ns < 1e3 => format!("{} ns", decimals(ns)),
+        _ if ns < 1e6 => format!("{} µs", decimals(ns / 1e3)),
+        _ if ns < 1e9 => format!("{} ms", decimals(ns / 1e6)),
+        _ => format!("{} s", decimals(ns / 1e9)),
+    }
+}
+
+/// A rate on an axis.
+pub fn axis_rate(rate: f64) -> String {
+    match rate {
+        _ if rate >= 1e6 => format!("{}M/s", decimals(rate / 1e6)),
+        _ if rate >= 1e3 => format!("{}k/s", decimals(rate / 1e3)),
+        _ if rate <= 0.0 => "0".into(),
+        _ => format!("{}/s", decimals(rate)),
+    }
+}
+
+/// A ratio on an axis.
+pub fn axis_times(ratio: f64) -> String {
+    if ratio <= 0.0 { "0".into() } else { format!("{}×", decimals(ratio)) }
+}

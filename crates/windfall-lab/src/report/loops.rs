@@ -1,0 +1,234 @@
+//! X3 and X4: many tables dropped one after the other.
+//!
+//! **Purpose.** The time of a drop by system and setting, and the published ratios beside ours.
+//!
+//! **Invariants.** Times stand beside each other only within one setting.
+//!
+//! **May touch.** `draw`, `fill` for its lists, `look`, `order`, `published`, `section`, `results`.
+
+use windfall_measure::{
+    page::{Graph, table},
+    units::{count, short, things, time, times},
+};
+
+use super::{
+    draw::{Row, Rows, decades},
+    look::{self, Names, axis_time, gigabytes},
+    order::{self, Here, ends, mark},
+    published,
+    section::Section,
+};
+use crate::{
+    results::{X3, X3Run, X4, X4Run},
+    system::{PolicyName, System},
+};
+
+/// The setting of a run of X3.
+pub fn x3_setting(run: &X3Run) -> String {
+    format!(
+        "{}, {} tables, {}",
+        run.on,
+        count(u64::from(run.tables)),
+        things(u64::from(run.threads), "thread")
+    )
+}
+
+/// The same, short.
+pub fn x3_short(run: &X3Run) -> String {
+    format!("{}, {} x {}", run.on, count(u64::from(run.tables)), run.threads)
+}
+
+/// The setting of a run of X4.
+pub fn x4_setting(run: &X4Run) -> String {
+    if run.fill_gb > 0.0 { format!("{}, {} filled", run.on, gigabytes(run.fill_gb)) } else { run.on.clone() }
+}
+
+/// A line of a graph: a setting, a system, a time for each drop, and what stands at the end.
+type Line = (String, System, f64, String);
+
+/// Rows by setting, with a mark for each system.
+fn by_setting(title: &str, unit: &str, caption: &str, lines: &[Line], names: Names) -> Option<Graph> {
+    if lines.is_empty() {
+        return None;
+    }
+    let mut settings: Vec<&String> = Vec::new();
+    for (setting, ..) in lines {
+        if !settings.contains(&setting) {
+            settings.push(setting);
+        }
+    }
+    let mut rows = Vec::new();
+    let mut said = Vec::new();
+    for setting in settings {
+        rows.push(Row::Head(setting.clone()));
+        let mut of: Vec<&Line> = lines.iter().filter(|l| l.0 == *setting).collect();
+        of.sort_by_key(|l| l.1);
+        for (_, system, ns, note) in &of {
+            let hint = format!("{}: {}", names.label(*system), time(*ns));
+            rows.push(Row::Line {
+                name: names.label(*system),
+                class: look::class(system.policy).into(),
+                marks: vec![mark(system.policy, *ns, hint)],
+                note: note.clone(),
+            });
+        }
+        let times: Vec<_> = of.iter().map(|l| (names.label(l.1), l.2)).collect();
+        said.push(ends(setting, &times, time));
+    }
+    let drawings = Rows {
+        about: title,
+        scale: decades(lines.iter().map(|l| l.2)),
+        label: axis_time,
+        unit,
+        from: None,
+        between: false,
+    }
+    .draw(&rows);
+    Some(Graph {
+        title: title.to_owned(),
+        key: Vec::new(),
+        drawings,
+        caption: format!("{caption} {}", said.join(" ")),
+    })
+}
+
+/// The part of the page of X3.
+pub fn x3_section(x3: &X3) -> String {
+    let mut section = Section::new(
+        "x3",
+        "many small tables",
+        &format!(
+            "Tables as in the report are made, then dropped by so many threads. The setting of 2010: {}.",
+            published::X3_SOURCE
+        ),
+    );
+    let names = Names::of(x3.runs.iter().map(|r| r.system));
+    section.says(names.hash_said());
+    let here: Vec<Here> = x3
+        .runs
+        .iter()
+        .filter(|r| r.threads == 1 && r.tables == 10_000)
+        .map(|r| Here { system: r.system, setting: x3_setting(r), time: r.drop_ns as f64 })
+        .collect();
+    // The report names no file system: its ratio is held against ours on each.
+    let mut published_here = Vec::new();
+    for run in &here {
+        for figure in published::X3 {
+            let setting: &'static str = if run.setting.starts_with("tmpfs") { "on tmpfs" } else { "on disk" };
+            published_here.push(published::Published { setting, ..figure });
+        }
+    }
+    published_here.sort_by_key(|p| (p.setting, p.policy != PolicyName::LruScan));
+    published_here.dedup_by_key(|p| (p.setting, p.policy));
+    let renamed = here.iter().map(|h| {
+        let setting = if h.setting.starts_with("tmpfs") { "on tmpfs" } else { "on disk" };
+        Here { setting: setting.into(), ..h.clone() }
+    });
+    let pairs = order::pairs(&published_here, &renamed.collect::<Vec<_>>());
+    let title = "The published ratio beside ours: 10,000 tables, one thread";
+    section.graph(order::graph(title, published::X3_SOURCE, &pairs));
+    section.html(&order::differences(&pairs));
+    section.says(&walked(x3));
+    let lines: Vec<Line> = x3
+        .runs
+        .iter()
+        .map(|r| {
+            let each = r.drop_ns as f64 / f64::from(r.tables.max(1));
+            let note = format!("{} each, {} in all", time(each), time(r.drop_ns as f64));
+            (x3_setting(r), r.system, each, note)
+        })
+        .collect();
+    section.graph(by_setting(
+        "The time of dropping all tables, for each table",
+        "time of all drops divided by their number, by factors of ten",
+        "Left is less.",
+        &lines,
+        names,
+    ));
+    section.end()
+}
+
+/// How many list entries both versions of the report look at, as a sentence.
+fn walked(x3: &X3) -> String {
+    let of = |policy: PolicyName| {
+        let runs = x3.runs.iter().filter(|r| r.system.policy == policy && r.tables > 0);
+        runs.map(|r| (x3_setting(r), r.system.hash_index, r.steps.lru_walked as f64 / f64::from(r.tables)))
+            .collect::<Vec<_>>()
+    };
+    let once = of(PolicyName::LruScanOnce);
+    for (setting, hash_index, twice) in of(PolicyName::LruScan) {
+        let same = once.iter().find(|o| o.0 == setting && o.1 == hash_index && o.2 > 0.0);
+        if let Some((.., once)) = same {
+            return format!(
+                "The report counts the calls of the function that walks the pool: {} as many in the newer version. Here \
+                 lru-scan looks at {} entries of LRU lists for each table, lru-scan-once at {}: {} as many ({setting}).",
+                times(published::X3_CALLS),
+                short(twice),
+                short(*once),
+                times(twice / once)
+            );
+        }
+    }
+    String::new()
+}
+
+/// The part of the page of X4.
+pub fn x4_section(x4: &X4) -> String {
+    let mut section = Section::new(
+        "x4",
+        "make and drop in a loop",
+        &format!(
+            "A table with one column is made and dropped, {} times. The setting of 2013: {}.",
+            count(u64::from(x4.loops)),
+            published::X4_SOURCE
+        ),
+    );
+    let names = Names::of(x4.runs.iter().map(|r| r.system));
+    section.says(names.hash_said());
+    if let Some(run) = x4.runs.iter().find(|r| r.fill_gb > 0.0) {
+        let pages = (run.fill_gb * 1_073_741_824.0 / 16_384.0).round().max(0.0);
+        #[allow(clippy::cast_sign_loss, reason = "no less than 0")]
+        section.bookkeeping(
+            &format!("Where {} are filled, it is with bookkeeping alone", gigabytes(run.fill_gb)),
+            pages as u64,
+        );
+    }
+    let each = |r: &X4Run| r.total_ns as f64 / f64::from(r.loops.max(1));
+    let here: Vec<Here> =
+        x4.runs.iter().map(|r| Here { system: r.system, setting: x4_setting(r), time: each(r) }).collect();
+    let pairs = order::pairs(&published::X4, &here);
+    let title = "Published ratios beside ours, with nothing filled";
+    section.graph(order::graph(title, published::X4_SOURCE, &pairs));
+    section.html(&order::differences(&pairs));
+    if !pairs.is_empty() {
+        let seconds = |s: f64| format!("{} s", short(s));
+        let lines = published::X4.iter().filter(|p| p.setting == "disk").map(|p| {
+            let ram = published::X4.iter().find(|r| r.policy == p.policy && r.setting == "tmpfs");
+            let ram = ram.map_or_else(String::new, |r| seconds(r.seconds));
+            vec![p.version.to_owned(), p.policy.to_string(), seconds(p.seconds), ram]
+        });
+        let also = published::X4_ALSO.iter().map(|&(version, disk, ram)| {
+            vec![format!("MySQL {version}"), "-".into(), seconds(disk), seconds(ram)]
+        });
+        section.html(&format!(
+            "<details>\n<summary>All published times of 100,000 loops</summary>\n{}</details>\n",
+            table(&["published", "held against", "disk", "ramdisk"], lines.chain(also))
+        ));
+    }
+    let lines: Vec<Line> = x4
+        .runs
+        .iter()
+        .map(|r| {
+            let drop = r.drop_ns as f64 / f64::from(r.loops.max(1));
+            (x4_setting(r), r.system, drop, format!("drop {}, loop {}", time(drop), time(each(r))))
+        })
+        .collect();
+    section.graph(by_setting(
+        "The time of a drop in the loop",
+        "mean time of a drop, by factors of ten",
+        "Left is less; the loop has the making of the table too.",
+        &lines,
+        names,
+    ));
+    section.end()
+}

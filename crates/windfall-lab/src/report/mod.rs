@@ -1,0 +1,141 @@
+//! The report: one page, tables for the terminal, and two results held against each other.
+//!
+//! **Purpose.** What was published in fifteen years, measured again on one machine, so that one can see who stalls whom.
+//! Each graph has a sentence that says what to see.
+//!
+//! **Invariants.** Sentences are computed from the results and claim nothing beyond them: an order that was published
+//! and does not show is said to. The page loads nothing. Every experiment may be missing.
+//!
+//! **May touch.** `results`, `system`, `policy` and `watch` for what results are made of, `windfall-measure`.
+
+#![allow(clippy::cast_sign_loss, reason = "what is cast here are places in drawings, and not negative")]
+
+mod amid;
+mod compare;
+mod draw;
+mod fill;
+#[cfg(test)]
+mod fixture;
+mod locks;
+mod look;
+mod loops;
+mod order;
+mod over_time;
+mod published;
+mod scale;
+mod section;
+mod stalls;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::fmt::Write as _;
+
+pub use compare::compare;
+pub use text::text;
+use windfall_measure::{
+    page::{made_by, swatch},
+    svg::escape,
+    units::{date, time},
+};
+
+use crate::{
+    results::Results,
+    system::{PolicyName, System},
+};
+
+/// The experiments of the results: the anchor and the title of each, and its part of the page.
+fn sections(results: &Results) -> Vec<(&'static str, &'static str, String)> {
+    let r = results;
+    let parts = [
+        ("x1", "stalls under load", r.x1.as_ref().map(stalls::section)),
+        ("x2", "drops by how full the pool is", r.x2.as_ref().map(fill::section)),
+        ("x3", "many small tables", r.x3.as_ref().map(loops::x3_section)),
+        ("x4", "make and drop in a loop", r.x4.as_ref().map(loops::x4_section)),
+        ("x5", "drops by how large the pool is", r.x5.as_ref().map(scale::section)),
+        ("x6", "retention", r.x6.as_ref().map(amid::x6_section)),
+        ("x7", "the storm of the hash index", r.x7.as_ref().map(amid::x7_section)),
+        ("x8", "the large file", r.x8.as_ref().map(amid::x8_section)),
+    ];
+    parts.into_iter().filter_map(|(id, title, html)| Some((id, title, html?))).collect()
+}
+
+/// All systems of the results, in their order.
+fn systems(r: &Results) -> Vec<System> {
+    let mut all: Vec<System> = Vec::new();
+    all.extend(r.x1.iter().flat_map(|x| &x.runs).map(|run| run.system));
+    all.extend(r.x2.iter().flat_map(|x| &x.runs).map(|run| run.system));
+    all.extend(r.x3.iter().flat_map(|x| &x.runs).map(|run| run.system));
+    all.extend(r.x4.iter().flat_map(|x| &x.runs).map(|run| run.system));
+    all.extend(r.x5.iter().flat_map(|x| &x.runs).map(|run| run.system));
+    all.extend(r.x6.iter().flat_map(|x| &x.runs).map(|run| run.system));
+    all.extend(r.x7.iter().flat_map(|x| &x.runs).map(|run| run.system));
+    all.extend(r.x8.iter().flat_map(|x| &x.runs).map(|run| run.system));
+    fill::systems(all)
+}
+
+/// The page: one file that needs nothing but a browser.
+pub fn page(results: &Results) -> String {
+    let sections = sections(results);
+    let systems = systems(results);
+    let mut policies: Vec<PolicyName> = systems.iter().map(|s| s.policy).collect();
+    policies.dedup();
+    let mut body = format!(
+        "<header>\n<p class=\"brand\">Windfall {} lab</p>\n<h1>What a DROP TABLE did to everybody else</h1>\n<p \
+         class=\"lead\">The buffer pools of {}, as far as a drop goes: the same tree, rows and clients above each, on one \
+         machine, in one run.</p>\n</header>\n",
+        escape(&results.version),
+        years(&policies)
+    );
+    if !policies.is_empty() {
+        body.push_str(&legend(&policies));
+    }
+    body.push_str("<ul class=\"contents\">\n");
+    for (id, title, _) in &sections {
+        let _ = writeln!(body, "<li><a href=\"#{id}\">{}: {title}</a></li>", id.to_uppercase());
+    }
+    body.push_str("</ul>\n");
+    for (_, _, html) in &sections {
+        body.push_str(html);
+    }
+    let hash = look::Names::of(systems.iter().copied());
+    let lines = [
+        ("Machine", results.machine.line()),
+        ("Scale", results.scale.clone()),
+        ("Seed", results.seed.to_string()),
+        ("Date", date(results.made_at)),
+        ("It took", time(results.seconds * 1e9)),
+        ("Hash index", hash.hash_said().to_owned()),
+        ("Version", results.version.clone()),
+    ];
+    body.push_str(&made_by(lines, &results.command));
+    windfall_measure::page::page("Windfall lab: DROP TABLE through the years", &body)
+}
+
+fn years(policies: &[PolicyName]) -> String {
+    let years = || policies.iter().map(|p| p.year());
+    match (years().min(), years().max()) {
+        (Some(first), Some(last)) if first < last => format!("{first} to {last}"),
+        (Some(only), _) => only.to_string(),
+        _ => "the years".into(),
+    }
+}
+
+/// The systems with their colours and shapes.
+fn legend(policies: &[PolicyName]) -> String {
+    let mut html = String::from(
+        "<div class=\"scroll\"><table class=\"systems\">\n<thead><tr><th scope=\"col\">policy</th><th \
+         scope=\"col\">system</th><th scope=\"col\">what a drop does to the pool</th></tr></thead>\n<tbody>\n",
+    );
+    for &policy in policies {
+        let _ = writeln!(
+            html,
+            "<tr><th scope=\"row\">{}{policy}</th><td>{} ({})</td><td>{}</td></tr>",
+            swatch(&look::key(policy)),
+            policy.version(),
+            policy.year(),
+            escape(policy.in_words())
+        );
+    }
+    html + "</tbody>\n</table></div>\n"
+}

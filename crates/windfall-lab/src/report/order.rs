@@ -1,0 +1,250 @@
+//! Who beats whom: what was published beside what was measured here.
+//!
+//! **Purpose.** Old machines cannot be held against this one, but the ratios between two servers on one machine can.
+//!
+//! **Invariants.** An order that does not show here is said to; systems are compared with the same hash index.
+//!
+//! **May touch.** `published`, `look`, `draw`, `results` for nothing but its numbers.
+
+use std::fmt::Write as _;
+
+use windfall_measure::{
+    page::Graph,
+    svg::{Shape, escape},
+    units::times,
+};
+
+use super::{
+    draw::{Mark, Row, Rows, decades},
+    look::{self, axis_times},
+    published::Published,
+};
+use crate::system::{PolicyName, System};
+
+/// Two times that differ by less than this factor are alike.
+const ALIKE: f64 = 1.1;
+
+/// A time that was measured here.
+#[derive(Clone, Debug)]
+pub struct Here {
+    /// Whose.
+    pub system: System,
+    /// With which setting, as published figures name it.
+    pub setting: String,
+    /// The time.
+    pub time: f64,
+}
+
+/// Two systems, published and here.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    /// Who was published to take longer.
+    pub slow: Published,
+    /// Who was published to take less.
+    pub fast: Published,
+    /// With or without the hash index here.
+    pub hash_index: bool,
+    /// How many times as long it took, as published.
+    pub published: f64,
+    /// As measured here.
+    pub here: f64,
+}
+
+/// How a pair compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The same order, or alike in both.
+    Same,
+    /// The other order.
+    Reverse,
+    /// Published as different, alike here.
+    AlikeHere,
+    /// Published as alike, different here.
+    AlikePublished,
+}
+
+impl Pair {
+    /// How it compares.
+    pub fn verdict(&self) -> Verdict {
+        let here_alike = self.here < ALIKE && self.here > 1.0 / ALIKE;
+        match (self.published < ALIKE, here_alike) {
+            (true, true) => Verdict::Same,
+            (true, false) => Verdict::AlikePublished,
+            (false, true) => Verdict::AlikeHere,
+            (false, false) if self.here > 1.0 => Verdict::Same,
+            (false, false) => Verdict::Reverse,
+        }
+    }
+
+    fn names(&self) -> String {
+        format!(
+            "{} ({}) and {} ({})",
+            self.slow.policy, self.slow.version, self.fast.policy, self.fast.version
+        )
+    }
+}
+
+/// All pairs of published figures of which both are here.
+pub fn pairs(published: &[Published], here: &[Here]) -> Vec<Pair> {
+    let find = |policy: PolicyName, setting: &str, hash_index: bool| {
+        let of = here.iter().filter(|h| h.system.policy == policy && h.system.hash_index == hash_index);
+        let of = of.filter(|h| h.setting == setting && h.time > 0.0);
+        of.min_by_key(|h| h.system.instances).map(|h| h.time)
+    };
+    let mut all = Vec::new();
+    for (n, one) in published.iter().enumerate() {
+        for other in published[n + 1..].iter().filter(|o| o.setting == one.setting && o.policy != one.policy)
+        {
+            let (slow, fast) = if one.seconds < other.seconds { (other, one) } else { (one, other) };
+            for hash_index in [false, true] {
+                let time = |p: &Published| find(p.policy, p.setting, hash_index);
+                if let (Some(a), Some(b)) = (time(slow), time(fast)) {
+                    let ratio = slow.seconds / fast.seconds;
+                    all.push(Pair { slow: *slow, fast: *fast, hash_index, published: ratio, here: a / b });
+                }
+            }
+        }
+    }
+    all
+}
+
+/// A graph of the pairs, by setting. `None` if there are none.
+pub fn graph(title: &str, source: &str, pairs: &[Pair]) -> Option<Graph> {
+    let first = pairs.first()?;
+    let both = pairs.iter().any(|p| p.hash_index != first.hash_index);
+    let mut rows = Vec::new();
+    let mut of = String::new();
+    for pair in pairs {
+        let mut head = pair.slow.setting.to_owned();
+        if both {
+            head.push_str(if pair.hash_index { ", hash index on here" } else { ", hash index off here" });
+        }
+        if head != of {
+            rows.push(Row::Head(head.clone()));
+            of = head;
+        }
+        let mark = |value, shape, class: &str, what: &str| Mark {
+            value,
+            shape,
+            class: class.to_owned(),
+            hint: format!(
+                "{what}: {} takes {} as long as {}",
+                pair.slow.policy,
+                times(value),
+                pair.fast.policy
+            ),
+        };
+        rows.push(Row::Line {
+            name: format!("{} / {}", pair.slow.policy, pair.fast.policy),
+            class: String::new(),
+            marks: vec![
+                mark(pair.published, Shape::Square, "dot hollow", "published"),
+                mark(pair.here, Shape::Circle, "dot with", "here"),
+            ],
+            note: format!("{} published, {} here", times(pair.published), times(pair.here)),
+        });
+    }
+    let values = pairs.iter().flat_map(|p| [p.published, p.here, 1.0]);
+    let drawings = Rows {
+        about: "Ratios of times, published and measured here",
+        scale: decades(values),
+        label: axis_times,
+        unit: "times as long, by factors of ten",
+        from: Some(1.0),
+        between: true,
+    }
+    .draw(&rows);
+    Some(Graph {
+        title: title.to_owned(),
+        key: vec![
+            ("dot hollow square".into(), format!("published: {source}")),
+            ("dot with circle".into(), "measured here".into()),
+        ],
+        drawings,
+        caption: summed(pairs),
+    })
+}
+
+/// How many orders hold, as a sentence.
+pub fn summed(pairs: &[Pair]) -> String {
+    let same = pairs.iter().filter(|p| p.verdict() == Verdict::Same).count();
+    let far = |p: &&Pair| (p.published / p.here).ln().abs();
+    let farthest = pairs.iter().max_by(|a, b| far(a).total_cmp(&far(b)));
+    let farthest = farthest.map_or_else(String::new, |p| {
+        format!(
+            " The ratio that differs most: {} to {}, {} published, {} here ({}).",
+            p.slow.policy,
+            p.fast.policy,
+            times(p.published),
+            times(p.here),
+            p.slow.setting
+        )
+    });
+    format!(
+        "Right of the line the first of two takes longer. {same} of {} published orders show here.{farthest}",
+        pairs.len()
+    )
+}
+
+/// What does not show here, as a list; empty if everything does.
+pub fn differences(pairs: &[Pair]) -> String {
+    let mut html = String::new();
+    for pair in pairs {
+        let said = match pair.verdict() {
+            Verdict::Same => continue,
+            Verdict::Reverse => {
+                format!(
+                    "the other way round here: {} takes {} as long",
+                    pair.fast.policy,
+                    times(1.0 / pair.here)
+                )
+            }
+            Verdict::AlikeHere => format!("alike here ({})", times(pair.here)),
+            Verdict::AlikePublished => format!("not alike here ({})", times(pair.here)),
+        };
+        let hash = if pair.hash_index { ", hash index on" } else { "" };
+        let _ = writeln!(
+            html,
+            "<li><span class=\"differs\">Does not reproduce:</span> {}</li>",
+            escape(&format!(
+                "{}, {}{hash}: published as {}, {said}.",
+                pair.names(),
+                pair.slow.setting,
+                if pair.published < ALIKE {
+                    format!("alike ({})", times(pair.published))
+                } else {
+                    format!("{} to 1", times(pair.published))
+                }
+            ))
+        );
+    }
+    if html.is_empty() { html } else { format!("<ul class=\"order\">\n{html}</ul>\n") }
+}
+
+/// The systems that are at both ends of some values, as a sentence; `what` says what the values are.
+pub fn ends(what: &str, values: &[(String, f64)], show: impl Fn(f64) -> String) -> String {
+    let by = |a: &&(String, f64), b: &&(String, f64)| a.1.total_cmp(&b.1);
+    match (values.iter().max_by(by), values.iter().min_by(by)) {
+        (Some(most), Some(_)) if values.len() == 1 => format!("{what}: {} {}.", most.0, show(most.1)),
+        (Some(most), Some(least)) => {
+            let ratio = if least.1 > 0.0 && most.1 > least.1 {
+                format!(", {} as much", times(most.1 / least.1))
+            } else {
+                String::new()
+            };
+            format!(
+                "{what}: least with {} ({}), most with {} ({}{ratio}).",
+                least.0,
+                show(least.1),
+                most.0,
+                show(most.1)
+            )
+        }
+        _ => String::new(),
+    }
+}
+
+/// A mark of a system.
+pub fn mark(policy: PolicyName, value: f64, hint: String) -> Mark {
+    Mark { value, shape: look::shape(policy), class: look::dot(policy), hint }
+}

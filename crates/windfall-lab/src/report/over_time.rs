@@ -1,0 +1,198 @@
+//! What clients noticed, over time.
+//!
+//! **Purpose.** Rates and gaps of a load, for each system a panel with the statements and one without, on one scale.
+//!
+//! **Invariants.** A stretch of a thinned line has the mean of its rates, and the longest of its gaps.
+//!
+//! **May touch.** `draw`, `look`, `order`, `results`.
+
+use windfall_measure::{
+    page::Graph,
+    svg::{Panel, Scale, Shape, round_up},
+    units::{short, time},
+};
+
+use super::{
+    draw::{Bottom, Cell, Multiples, curve, decades, thinned},
+    look::{self, Names, axis_rate, axis_time, decimals},
+    order::ends,
+};
+use crate::{results::Load, system::System};
+
+/// A system with what clients noticed with statements amid the load, and without.
+#[derive(Clone, Copy, Debug)]
+pub struct Both<'a> {
+    /// The system.
+    pub system: System,
+    /// With statements.
+    pub with: Option<&'a Load>,
+    /// Without.
+    pub without: Option<&'a Load>,
+}
+
+impl<'a> Both<'a> {
+    /// Those that are there.
+    pub fn loads(&self) -> impl Iterator<Item = &'a Load> + use<'a> {
+        [self.with, self.without].into_iter().flatten()
+    }
+}
+
+/// What is drawn of a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// How many finished in a second.
+    Rates,
+    /// The longest time in which none did.
+    Gaps,
+}
+
+/// How a graph over time is labelled.
+#[derive(Clone, Copy, Debug)]
+pub struct Words<'a> {
+    /// Its title.
+    pub title: &'a str,
+    /// What finishes: `queries`.
+    pub things: &'a str,
+    /// What the vertical lines are: `a table of 1,000 rows is dropped`.
+    pub mark: &'a str,
+    /// What stands above a panel without them: `without drops`.
+    pub baseline: &'a str,
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+fn most(values: &[f64]) -> f64 {
+    values.iter().copied().fold(0.0, f64::max)
+}
+
+/// The mean rate of a load.
+pub fn rate(load: &Load) -> f64 {
+    load.queries as f64 / (load.length_ns as f64 / 1e9).max(1e-9)
+}
+
+fn values(load: &Load, what: What) -> (Vec<f64>, f64) {
+    let stretch = load.stretch_ns as f64 / 1e9;
+    match what {
+        What::Rates => thinned(&load.rates, stretch, mean),
+        What::Gaps => thinned(&load.gaps_ns, stretch, most),
+    }
+}
+
+/// Lines where the statements began, and the longest stall.
+pub fn marks(panel: &mut Panel, load: &Load, values: &[f64], stretch_s: f64) {
+    for (n, mark) in load.marks.iter().enumerate() {
+        let at = mark.at_ns as f64 / 1e9;
+        let hint = format!("{at:.2} s: number {} took {}", n + 1, time(mark.took_ns as f64));
+        panel.vertical("drop", at, &hint);
+    }
+    let gap = load.longest_gap;
+    let at = gap.from_ns as f64 / 1e9;
+    let top = values.get((at / stretch_s.max(1e-9)) as usize).copied().unwrap_or(0.0);
+    let text = format!("longest stall {}", time(gap.length_ns as f64));
+    panel.vertical("stall-line", at, &text);
+    panel.mark(Shape::Arrow, "stall", (at, top), &format!("{text}, from {at:.2} s"));
+    panel.label((at, f64::MAX), "note", &text);
+}
+
+/// The graph.
+pub fn graph(runs: &[Both<'_>], what: What, words: Words<'_>) -> Option<Graph> {
+    let loads = || runs.iter().flat_map(Both::loads);
+    loads().next()?;
+    let names = Names::of(runs.iter().map(|r| r.system));
+    let length = loads().map(|l| l.length_ns as f64 / 1e9).fold(0.0, f64::max);
+    let x = Scale::linear(0.0, length);
+    let all = || loads().flat_map(|l| values(l, what).0);
+    let y = match what {
+        What::Rates => Scale::linear(0.0, round_up(all().fold(1.0, f64::max) * 1.1)),
+        What::Gaps => decades(all().chain(loads().map(|l| l.longest_gap.length_ns as f64))),
+    };
+    let paired = runs.iter().any(|r| r.with.is_some() && r.without.is_some());
+    let cell = |heading: String, class: &'static str, load: &'_ Load| {
+        let (load, (values, stretch)) = (load.clone(), values(load, what));
+        Cell {
+            heading,
+            x,
+            y,
+            draw: Box::new(move |panel: &mut Panel| {
+                curve(panel, class, &values, 0.0, stretch);
+                marks(panel, &load, &values, stretch);
+            }),
+        }
+    };
+    let mut cells = Vec::new();
+    for run in runs {
+        let class = look::class(run.system.policy);
+        if let Some(load) = run.with {
+            cells.push(cell(names.heading(run.system), class, load));
+        }
+        if let Some(load) = run.without {
+            cells.push(cell(format!("{}, {}", names.label(run.system), words.baseline), class, load));
+        }
+    }
+    let drawings = Multiples {
+        about: words.title,
+        columns: [if paired || cells.len() > 1 { 2 } else { 1 }, 1],
+        height: 96.0,
+        right: 14.0,
+        left_label: if what == What::Rates { axis_rate } else { axis_time },
+        bottom: Bottom::Numbers(decimals),
+        unit: "seconds of the run",
+    }
+    .draw(&cells);
+    Some(Graph {
+        title: words.title.to_owned(),
+        key: vec![
+            ("drop".into(), words.mark.to_owned()),
+            ("stall".into(), format!("the longest time in which no {} finished", words.things)),
+        ],
+        drawings,
+        caption: caption(runs, names, what, words),
+    })
+}
+
+fn caption(runs: &[Both<'_>], names: Names, what: What, words: Words<'_>) -> String {
+    let of = |get: &dyn Fn(&Both<'_>) -> Option<f64>| -> Vec<(String, f64)> {
+        runs.iter().filter_map(|r| Some((names.label(r.system), get(r)?))).collect()
+    };
+    let same = if runs.len() > 1 || runs.iter().any(|r| r.loads().count() > 1) {
+        "All panels have the same scale. "
+    } else {
+        ""
+    };
+    let stretch = runs.iter().flat_map(Both::loads).map(|l| values(l, what).1).fold(0.0, f64::max);
+    let each = time(stretch * 1e9);
+    match what {
+        What::Rates => {
+            let kept = of(&|r| {
+                let (with, without) = (r.with?, r.without?);
+                Some(with.rate_near / without.rate_near).filter(|share| share.is_finite())
+            });
+            let kept = ends(
+                &format!("Rate in the 100 ms behind a line, as a share of the same times {}", words.baseline),
+                &kept,
+                |share| format!("{}%", short(share * 100.0)),
+            );
+            format!(
+                "{same}Mean rate of each {each}; whoever stalls everybody at a line has a notch there. {}",
+                if kept.is_empty() {
+                    ends("Mean rate", &of(&|r| r.with.or(r.without).map(rate)), |v| format!("{}/s", short(v)))
+                } else {
+                    kept
+                }
+            )
+        }
+        What::Gaps => {
+            let stall = |l: &Load| l.longest_gap.length_ns as f64;
+            let with = ends("Longest time in which nothing finished", &of(&|r| r.with.map(stall)), time);
+            let quiet = of(&|r| r.without.map(stall));
+            let quiet = ends(&format!("The same {}", words.baseline), &quiet, time);
+            let text = format!(
+                "{same}The longest gap that began in each {each}, by factors of ten: peaks that stand at the lines \
+                 come from what happens there. {with} {quiet}"
+            );
+            text.trim_end().to_owned()
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! X5: drops by how large the pool is.
+//!
+//! **Purpose.** The bars of the article, as curves, on a linear and on a logarithmic axis; how many times as long the
+//! version before took; the lists that had to be walked.
+//!
+//! **Invariants.** Where fewer tables were dropped than 100, the time shown is that for 100.
+//!
+//! **May touch.** `draw`, `fill` for its axes, `look`, `order`, `published`, `section`, `results`.
+
+use windfall_measure::{
+    page::Graph,
+    svg::Scale,
+    units::{count, time, times},
+};
+
+use super::{
+    draw::{Curves, decades},
+    fill::{both_axes, distinct, own, systems},
+    look::{Names, axis_times, gigabytes},
+    order::ends,
+    published,
+    section::Section,
+};
+use crate::{
+    results::{X5, X5Run},
+    system::PolicyName,
+};
+
+/// How long 100 tables take.
+pub fn for_100(run: &X5Run) -> f64 {
+    run.total_ns as f64 / f64::from(run.tables.max(1)) * 100.0
+}
+
+/// The part of the page.
+pub fn section(x5: &X5) -> String {
+    let mut section = Section::new(
+        "x5",
+        "drops by how large the pool is",
+        &format!(
+            "100 empty tables are made and dropped by {} threads beside one that fills the pool. The setting of 2021: {}.",
+            x5.threads,
+            published::X5_SOURCE
+        ),
+    );
+    if let Some(pages) = x5.runs.iter().map(|r| r.pages).max() {
+        section.bookkeeping("The pools are bookkeeping alone", pages);
+    }
+    let fewer = x5.runs.iter().map(|r| r.tables).filter(|&n| n < 100).min();
+    if let Some(fewer) = fewer {
+        section.says(&format!(
+            "Where drops take long fewer tables were dropped, {fewer} at least; the times are those for 100."
+        ));
+    }
+    for hash_index in [false, true] {
+        let runs: Vec<&X5Run> = x5.runs.iter().filter(|r| r.system.hash_index == hash_index).collect();
+        section.graph(times_by_pool(&runs, hash_index));
+        section.graph(ratio(&runs, hash_index));
+    }
+    let pools = distinct(x5.runs.iter().map(|r| r.pool_gb));
+    let lists = pools.iter().filter_map(|&gb| {
+        let of = x5.runs.iter().filter(|r| (r.pool_gb - gb).abs() < 1e-9);
+        let run = of.max_by_key(|r| r.lru_entries)?;
+        Some([gigabytes(gb), count(run.pages), count(run.lru_entries), count(run.flush_entries)].to_vec())
+    });
+    let lists: Vec<_> = lists.collect();
+    if !lists.is_empty() {
+        section.html("<h3>The lists before the first drop</h3>\n");
+        section.html(&windfall_measure::page::table(
+            &["pool", "pages", "entries of LRU lists", "of flush lists"],
+            lists,
+        ));
+        section
+            .says("What the query of the article shows: the entries that a drop had to walk before 8.0.23.");
+    }
+    section.end()
+}
+
+fn hash_said(hash_index: bool) -> &'static str {
+    if hash_index { "hash index on" } else { "hash index off" }
+}
+
+fn times_by_pool(runs: &[&X5Run], hash_index: bool) -> Option<Graph> {
+    runs.first()?;
+    let names = Names::of(runs.iter().map(|r| r.system));
+    let pools = distinct(runs.iter().map(|r| r.pool_gb));
+    let mut grown = Vec::new();
+    let curves = systems(runs.iter().map(|r| r.system)).into_iter().map(|system| {
+        let of = |gb: f64| runs.iter().find(|r| r.system == system && (r.pool_gb - gb).abs() < 1e-9);
+        let points: Vec<_> =
+            pools.iter().enumerate().filter_map(|(n, &gb)| Some((n, for_100(of(gb)?)))).collect();
+        if let (Some(first), Some(last)) = (points.first(), points.last())
+            && (first.0, last.0) == (0, pools.len() - 1)
+            && first.1 > 0.0
+        {
+            grown.push((names.label(system), last.1 / first.1));
+        }
+        own(system, names, points, time)
+    });
+    let drawings = both_axes("Time for 100 tables by pool", &pools, "pool", curves.collect());
+    let largest = pools.last().copied().unwrap_or(0.0);
+    let at_most = runs.iter().filter(|r| (r.pool_gb - largest).abs() < 1e-9);
+    let at_most: Vec<_> = at_most.map(|r| (names.label(r.system), for_100(r))).collect();
+    let from = pools.first().copied().unwrap_or(0.0);
+    Some(Graph {
+        title: format!("The time to make and drop 100 tables, {}", hash_said(hash_index)),
+        key: Vec::new(),
+        drawings,
+        caption: format!(
+            "The same times on both axes; the second goes by factors of ten. {} {}",
+            ends(&format!("With a pool of {}", gigabytes(largest)), &at_most, time),
+            if pools.len() > 1 {
+                let what = format!("Grown from {} to {} by", gigabytes(from), gigabytes(largest));
+                ends(&what, &grown, times)
+            } else {
+                String::new()
+            }
+        ),
+    })
+}
+
+/// How many times as long the policy before 8.0.23 takes as those after it, by pool.
+fn ratio(runs: &[&X5Run], hash_index: bool) -> Option<Graph> {
+    let pools = distinct(runs.iter().map(|r| r.pool_gb));
+    let time_of = |policy: PolicyName, gb: f64| {
+        let of = runs.iter().find(|r| r.system.policy == policy && (r.pool_gb - gb).abs() < 1e-9);
+        of.map(|r| for_100(r)).filter(|&t| t > 0.0)
+    };
+    let mut curves = Vec::new();
+    let mut said = Vec::new();
+    for policy in [PolicyName::StaleVersion, PolicyName::Detach] {
+        let ratio = |gb: f64| Some(time_of(PolicyName::ExtentAhi, gb)? / time_of(policy, gb)?);
+        let points: Vec<_> = pools.iter().enumerate().filter_map(|(n, &gb)| Some((n, ratio(gb)?))).collect();
+        let Some(most) = points.iter().max_by(|a, b| a.1.total_cmp(&b.1)) else { continue };
+        said.push(format!("as {policy} up to {} ({})", times(most.1), gigabytes(pools[most.0])));
+        let system = runs.iter().map(|r| r.system).find(|s| s.policy == policy)?;
+        let names = Names::of([system]);
+        curves.push((most.1, own(system, names, points, times)));
+    }
+    let most = curves.iter().map(|c| c.0).fold(published::X5_UP_TO, f64::max);
+    let here = curves.iter().find(|c| c.1.name == PolicyName::StaleVersion.text()).map(|c| c.0);
+    if curves.is_empty() {
+        return None;
+    }
+    let mut all: Vec<_> = curves.into_iter().map(|c| c.1).collect();
+    let line = (0..pools.len()).map(|n| (n, published::X5_UP_TO)).collect();
+    all.push(super::draw::Curve {
+        name: "published, most".into(),
+        class: "c1 beside".into(),
+        dot: "dot hollow".into(),
+        shape: windfall_measure::svg::Shape::Square,
+        points: line,
+        hint: times,
+    });
+    let values = all.iter().flat_map(|c| &c.points).map(|p| p.1).chain([1.0]);
+    let log = decades(values);
+    let linear = Scale::linear(0.0, windfall_measure::svg::round_up(most * 1.05));
+    let drawings = Curves {
+        about: "How many times as long extent-ahi takes",
+        columns: [2, 1],
+        height: 190.0,
+        left_label: axis_times,
+        settings: pools.iter().map(|&gb| gigabytes(gb)).collect(),
+        unit: "pool",
+        named: true,
+    }
+    .draw(vec![("linear axis".to_owned(), linear, all.clone()), ("logarithmic axis".to_owned(), log, all)]);
+    let verdict = match here {
+        Some(here) if here >= published::X5_UP_TO => " That is no less than published.",
+        Some(here) if here <= 1.1 => " The published order does not reproduce here.",
+        Some(_) => " That is less than published.",
+        None => "",
+    };
+    Some(Graph {
+        title: format!("extent-ahi as a multiple of what came after it, {}", hash_said(hash_index)),
+        key: Vec::new(),
+        drawings,
+        caption: format!(
+            "Published: up to {} between MySQL 8.0.22 and 8.0.23. Here extent-ahi takes as long: {}.{verdict}",
+            times(published::X5_UP_TO),
+            said.join(", ")
+        ),
+    })
+}

@@ -1,0 +1,202 @@
+//! What the report promises.
+//!
+//! **Purpose.** The page is well formed and loads nothing, every part is there with its sentences, the tables fit.
+//!
+//! **Invariants.** Nothing is measured here.
+//!
+//! **May touch.** `fixture`, `report`.
+
+use super::{
+    compare,
+    fixture::{all, empty, load},
+    order::{Here, Verdict, differences, pairs},
+    page, published, text,
+};
+use crate::{
+    results::{Percentiles, Results, X1, X1Run, X3},
+    system::{PolicyName, System},
+};
+
+/// Elements that have no end.
+const VOID: [&str; 2] = ["meta", "!doctype"];
+
+/// Checks that every element that begins ends, in order.
+fn is_balanced(html: &str) {
+    let mut open: Vec<&str> = Vec::new();
+    for part in html.split('<').skip(1) {
+        let (tag, _) = part.split_once('>').expect("a tag has an end");
+        let name = tag.trim_end_matches('/').split([' ', '\n']).next().unwrap_or("");
+        if let Some(name) = name.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name), "before {}", &part[..part.len().min(80)]);
+        } else if !tag.ends_with('/') && !VOID.contains(&name) {
+            open.push(name);
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+}
+
+/// Checks a page.
+fn is_sound(results: &Results) -> String {
+    let html = page(results);
+    is_balanced(&html);
+    for none in ["<script", "http", "url(", "@import", "src=", "NaN", "inf\"", "inf ", "inf×"] {
+        assert!(!html.contains(none), "the page has {none:?}");
+    }
+    assert!(html.contains("prefers-color-scheme: dark") && html.contains("What made this page"));
+    let figures = html.split("<figure>").skip(1);
+    for figure in figures {
+        let caption = figure.split_once("<figcaption>").expect("a graph has its sentence").1;
+        let caption = caption.split("</figcaption>").next().unwrap_or("");
+        assert!(caption.len() > 20 && caption.contains('.'), "{caption:?}");
+        assert_eq!(figure.matches("<svg class=\"wide\"").count(), 1);
+        assert_eq!(figure.matches("<svg class=\"narrow\"").count(), 1);
+    }
+    html
+}
+
+fn fits(text: &str) {
+    for line in text.lines() {
+        assert!(line.chars().count() <= 100, "{} columns: {line}", line.chars().count());
+    }
+}
+
+/// Results of X1 with these runs alone.
+fn only_x1(runs: Vec<X1Run>) -> Results {
+    let x1 = X1 {
+        threads: 1,
+        rows: 10,
+        pages: 100,
+        bookkeeping_pages: 0,
+        drop_every_s: 1.0,
+        victim_rows: 1,
+        runs,
+    };
+    Results { x1: Some(x1), ..empty() }
+}
+
+#[test]
+fn the_page_has_all_parts() {
+    let html = is_sound(&all());
+    for n in 1..=8 {
+        assert!(html.contains(&format!("<section id=\"x{n}\">")), "X{n}");
+        assert!(html.contains(&format!("href=\"#x{n}\"")), "X{n} in the list of contents");
+    }
+    let bookkeeping = "page bytes are absent; the bookkeeping is real";
+    assert_eq!(html.matches(bookkeeping).count(), 4, "X1, X2, X4 and X5 say what was absent");
+    for said in
+        ["2026-11-23 08:56 UTC", "windfall lab --scale quick --seed 7", "A Processor", "251×", "Percona"]
+    {
+        assert!(html.contains(said), "{said}");
+    }
+    for policy in PolicyName::ALL {
+        assert!(html.contains(policy.version()), "{policy}");
+    }
+}
+
+#[test]
+fn parts_may_be_missing() {
+    let html = is_sound(&empty());
+    assert!(!html.contains("<section id=\"x"));
+    let x3 = Results { x3: all().x3, ..empty() };
+    let html = is_sound(&x3);
+    assert!(html.contains("<section id=\"x3\">") && !html.contains("<section id=\"x1\">"));
+    assert!(html.contains("Here lru-scan looks at"), "who walks how much");
+    let none = Results { x3: Some(X3 { runs: Vec::new() }), ..empty() };
+    is_sound(&none);
+    fits(&text(&none));
+}
+
+#[test]
+fn little_data_is_shown_too() {
+    let system = System::of(PolicyName::LazyMark).hashed();
+    let mut some = load(system, 2.0, &[], 1_000.0, 1.0);
+    (some.marks, some.locks, some.gaps_near_ns) = (Vec::new(), Vec::new(), Vec::new());
+    (some.latency, some.latency_near) = (Percentiles::default(), Percentiles::default());
+    let run = |drops, load| X1Run { system, lru_to_flush: 10, drops, load };
+    let one = only_x1(vec![run(true, some.clone())]);
+    let html = is_sound(&one);
+    assert!(html.contains("10 entries of the LRU list") && html.contains("hash index is on in all"));
+    fits(&text(&one));
+
+    let mut zero = some;
+    (zero.rates, zero.gaps_ns, zero.queries, zero.rate_near) = (Vec::new(), Vec::new(), 0, 0.0);
+    zero.longest_gap.length_ns = 0;
+    is_sound(&only_x1(vec![run(true, zero.clone()), run(false, zero)]));
+}
+
+#[test]
+fn one_system_of_each_is_shown() {
+    let mut one = all();
+    let only = |system: System| system.policy == PolicyName::StaleVersion;
+    one.x1.as_mut().unwrap().runs.retain(|r| only(r.system));
+    one.x2.as_mut().unwrap().runs.retain(|r| only(r.system));
+    one.x3.as_mut().unwrap().runs.retain(|r| only(r.system));
+    one.x4.as_mut().unwrap().runs.retain(|r| only(r.system));
+    one.x5.as_mut().unwrap().runs.retain(|r| only(r.system));
+    one.x6.as_mut().unwrap().runs.retain(|r| only(r.system));
+    one.x7.as_mut().unwrap().runs.retain(|r| only(r.system));
+    one.x8.as_mut().unwrap().runs.retain(|r| only(r.system));
+    let html = is_sound(&one);
+    assert!(!html.contains("published orders show here"), "there is nothing to hold against each other");
+    fits(&text(&one));
+}
+
+#[test]
+fn an_order_that_does_not_show_is_said_to() {
+    let here = |policy, time| Here { system: System::of(policy), setting: "3:1".into(), time };
+    let as_published =
+        [here(PolicyName::LruScan, 58.0), here(PolicyName::FlushList, 12.0), here(PolicyName::LazyMark, 9.0)];
+    let found = pairs(&published::X1, &as_published);
+    assert!(found.len() == 3 && found.iter().all(|p| p.verdict() == Verdict::Same));
+    assert_eq!(differences(&found), "");
+
+    let otherwise = [
+        here(PolicyName::LruScan, 58.0),
+        here(PolicyName::FlushList, 12.0),
+        here(PolicyName::LazyMark, 24.0),
+    ];
+    let found = pairs(&published::X1, &otherwise);
+    let html = differences(&found);
+    assert_eq!(html.matches("Does not reproduce").count(), 1);
+    assert!(html.contains("the other way round here: lazy-mark takes 2.00× as long"), "{html}");
+    let alike = [here(PolicyName::LruScan, 10.0), here(PolicyName::FlushList, 9.9)];
+    assert_eq!(pairs(&published::X1, &alike)[0].verdict(), Verdict::AlikeHere);
+    assert!(pairs(&published::X1, &[here(PolicyName::LruScan, 0.0)]).is_empty(), "no time, no ratio");
+}
+
+#[test]
+fn tables_fit_the_terminal() {
+    let text = text(&all());
+    fits(&text);
+    for n in 1..=8 {
+        assert!(text.contains(&format!("X{n}: ")), "X{n}");
+    }
+}
+
+#[test]
+fn runs_that_are_in_both_are_held_against_each_other() {
+    let mut other = all();
+    for run in &mut other.x5.as_mut().unwrap().runs {
+        run.total_ns *= 2;
+    }
+    other.x8 = None;
+    other.x2.as_mut().unwrap().runs.retain(|r| r.fill_gb < 60.0);
+    let text = compare(&all(), &other, ["before.json", "after.json"]);
+    fits(&text);
+    assert!(text.contains("A: before.json") && text.contains("B: after.json"));
+    let x5 = text.split("\nX5\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    assert_eq!(x5.lines().skip(1).filter(|l| l.ends_with("2.00×")).count(), 40, "{x5}");
+    let alone = text.split("Only in A:").nth(1).unwrap();
+    assert!(alone.contains("X8: detach") && alone.contains("X2: lru-scan (104 GB)"));
+    assert!(!text.contains("Only in B"));
+    assert!(compare(&empty(), &all(), ["a", "b"]).contains("No run is in both."));
+}
+
+#[test]
+#[ignore = "writes an example page, for who changes how it looks"]
+fn an_example_page() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/lab-example");
+    std::fs::create_dir_all(folder).unwrap();
+    std::fs::write(format!("{folder}/lab.html"), page(&all())).unwrap();
+    std::fs::write(format!("{folder}/lab.txt"), text(&all())).unwrap();
+}

@@ -1,0 +1,210 @@
+//! The tables for the terminal.
+//!
+//! **Purpose.** For each experiment one table, for who has no browser at hand.
+//!
+//! **Invariants.** No line is wider than 100 columns.
+//!
+//! **May touch.** `look`, `loops`, `over_time`, `results`.
+
+use std::fmt::Write as _;
+
+use windfall_measure::{
+    Grid,
+    units::{bytes, count, short, time, times},
+};
+
+use super::{
+    amid::gap_near,
+    look::{full, gigabytes},
+    loops::{x3_short, x4_setting},
+    over_time::rate,
+    scale::for_100,
+    stalls::settings,
+};
+use crate::results::{Load, Results, X1, X2, X3, X4, X5, X6, X7, X8};
+
+/// The widest line.
+const WIDTH: usize = 100;
+
+/// The tables of all experiments.
+pub fn text(results: &Results) -> String {
+    let mut text = String::new();
+    let r = results;
+    let tables = [
+        r.x1.as_ref().map(|x| ("X1: drops amid reads and writes", x1(x))),
+        r.x2.as_ref().map(|x| ("X2: dropping all tables, by how full the pool is", x2(x))),
+        r.x3.as_ref().map(|x| ("X3: many small tables", x3(x))),
+        r.x4.as_ref().map(|x| ("X4: make and drop in a loop", x4(x))),
+        r.x5.as_ref().map(|x| ("X5: 100 tables made and dropped, by pool", x5(x))),
+        r.x6.as_ref().map(|x| ("X6: partitions dropped amid inserts", x6(x))),
+        r.x7.as_ref().map(|x| ("X7: a table dropped that is in the hash index", x7(x))),
+        r.x8.as_ref().map(|x| ("X8: a large file dropped amid durable commits", x8(x))),
+    ];
+    for (title, grid) in tables.into_iter().flatten() {
+        let _ = writeln!(text, "{title}\n\n{}", grid.text());
+    }
+    for line in wrapped(&results.machine.line()) {
+        let _ = writeln!(text, "{line}");
+    }
+    text
+}
+
+/// Lines that are no wider than [`WIDTH`], cut between words.
+pub fn wrapped(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is a first line");
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            lines.push(word.to_owned());
+        } else {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
+fn ns(value: u64) -> String {
+    time(value as f64)
+}
+
+fn of(load: Option<&Load>, get: impl Fn(&Load) -> String) -> String {
+    load.map_or_else(|| "-".into(), get)
+}
+
+fn x1(x1: &X1) -> Grid {
+    let headings = ["system", ">lists", ">per s", ">quiet", ">p99.99", ">quiet", ">stall", ">quiet"];
+    let mut grid = Grid::new(headings);
+    let far = |l: &Load| time(l.latency.p9999_us * 1e3);
+    let stall = |l: &Load| ns(l.longest_gap.length_ns);
+    let rate = |l: &Load| short(rate(l));
+    for s in settings(&x1.runs) {
+        let (with, without) = (s.both.with, s.both.without);
+        grid.line([
+            full(s.both.system),
+            format!("{}:1", s.ratio),
+            of(with, rate),
+            of(without, rate),
+            of(with, far),
+            of(without, far),
+            of(with, stall),
+            of(without, stall),
+        ]);
+    }
+    grid
+}
+
+fn x2(x2: &X2) -> Grid {
+    let mut grid = Grid::new(["system", ">filled", ">make all", ">drop all", ">tables/s", ">LRU walked"]);
+    for run in &x2.runs {
+        grid.line([
+            full(run.system),
+            gigabytes(run.fill_gb),
+            ns(run.create_ns),
+            ns(run.drop_ns),
+            short(f64::from(x2.tables) / (run.drop_ns as f64 / 1e9).max(1e-9)),
+            count(run.steps.lru_walked),
+        ]);
+    }
+    grid
+}
+
+fn x3(x3: &X3) -> Grid {
+    let mut grid = Grid::new(["system", "tables x threads", ">drop all", ">p50", ">p99", ">max"]);
+    let us = |us: f64| time(us * 1e3);
+    for run in &x3.runs {
+        let l = run.latency;
+        grid.line([
+            full(run.system),
+            x3_short(run),
+            ns(run.drop_ns),
+            us(l.p50_us),
+            us(l.p99_us),
+            us(l.max_us),
+        ]);
+    }
+    grid
+}
+
+fn x4(x4: &X4) -> Grid {
+    let mut grid = Grid::new(["system", "setting", ">loops", ">together", ">a loop", ">a drop"]);
+    for run in &x4.runs {
+        let loops = f64::from(run.loops.max(1));
+        grid.line([
+            full(run.system),
+            x4_setting(run),
+            count(u64::from(run.loops)),
+            ns(run.total_ns),
+            time(run.total_ns as f64 / loops),
+            time(run.drop_ns as f64 / loops),
+        ]);
+    }
+    grid
+}
+
+fn x5(x5: &X5) -> Grid {
+    let mut grid = Grid::new(["system", ">pool", ">LRU entries", ">tables", ">for 100", ">p50", ">max"]);
+    for run in &x5.runs {
+        let l = run.drop_latency;
+        grid.line([
+            full(run.system),
+            gigabytes(run.pool_gb),
+            count(run.lru_entries),
+            count(u64::from(run.tables)),
+            time(for_100(run)),
+            time(l.p50_us * 1e3),
+            time(l.max_us * 1e3),
+        ]);
+    }
+    grid
+}
+
+fn x6(x6: &X6) -> Grid {
+    let mut grid = Grid::new(["system", "drops", ">inserts/s", ">p99.99", ">longest gap", ">files, last"]);
+    for run in &x6.runs {
+        grid.line([
+            full(run.system),
+            if run.drops { "yes" } else { "no" }.into(),
+            short(rate(&run.load)),
+            time(run.load.latency.p9999_us * 1e3),
+            ns(run.load.longest_gap.length_ns),
+            run.file_bytes.last().map_or_else(|| "-".into(), |&b| bytes(b as f64)),
+        ]);
+    }
+    grid
+}
+
+fn x7(x7: &X7) -> Grid {
+    let mut grid = Grid::new(["system", ">pages", ">entries", ">drop", ">gap near it", ">p99 near it"]);
+    for run in &x7.runs {
+        let took = run.load.marks.iter().map(|m| m.took_ns).max();
+        grid.line([
+            full(run.system),
+            count(run.pages),
+            count(run.entries),
+            took.map_or_else(|| "-".into(), ns),
+            time(gap_near(&run.load)),
+            time(run.load.latency_near.p99_us * 1e3),
+        ]);
+    }
+    grid
+}
+
+fn x8(x8: &X8) -> Grid {
+    let headings = ["system", ">before/s", ">during/s", ">ratio", ">drop", ">gone after", ">longest gap"];
+    let mut grid = Grid::new(headings);
+    for run in &x8.runs {
+        grid.line([
+            full(run.system),
+            short(run.rate_before),
+            short(run.rate_during),
+            times(run.rate_during / run.rate_before),
+            run.load.marks.first().map_or_else(|| "-".into(), |m| ns(m.took_ns)),
+            ns(run.gone_after_ns),
+            time(gap_near(&run.load)),
+        ]);
+    }
+    grid
+}

@@ -1,0 +1,156 @@
+//! Pages that need nothing but a browser.
+//!
+//! **Purpose.** What the reports of several programs share: the frame of a page, graphs with their captions, tables,
+//! tiles, and the list of what made the page.
+//!
+//! **Invariants.** A page loads nothing: no script, no font, no address. It reads on light and dark, wide and narrow.
+//! What is given as text cannot become markup.
+//!
+//! **May touch.** `svg` for its shapes and texts.
+
+use std::fmt::Write as _;
+
+use crate::svg::{Shape, escape};
+
+/// A page with this title and this content.
+pub fn page(title: &str, body: &str) -> String {
+    let mut html = String::from("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
+    html.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
+    html.push_str("<meta name=\"color-scheme\" content=\"light dark\">\n");
+    let _ = write!(html, "<title>{}</title>\n<style>\n", escape(title));
+    html.push_str(include_str!("style.css"));
+    html.push_str("</style>\n</head>\n<body>\n<main>\n");
+    html.push_str(body);
+    html.push_str("</main>\n</body>\n</html>\n");
+    html
+}
+
+/// A graph: its title, the key to its colours, its drawing in both widths, what to see in it.
+#[derive(Debug)]
+pub struct Graph {
+    /// The title.
+    pub title: String,
+    /// Classes and what they stand for.
+    pub key: Vec<(String, String)>,
+    /// The drawings, for a wide and for a narrow screen.
+    pub drawings: [String; 2],
+    /// What to see.
+    pub caption: String,
+}
+
+impl Graph {
+    /// The graph with its key and its caption.
+    pub fn figure(&self) -> String {
+        let key = if self.key.is_empty() { String::new() } else { key(&self.key) };
+        format!(
+            "<figure>\n{key}{}{}<figcaption>{}</figcaption>\n</figure>\n",
+            self.drawings[0],
+            self.drawings[1],
+            escape(&self.caption)
+        )
+    }
+}
+
+/// What classes stand for.
+pub fn key(entries: &[(String, String)]) -> String {
+    let mut html = String::from("<ul class=\"key\">");
+    for (class, text) in entries {
+        let _ = write!(html, "<li>{}{}</li>", swatch(class), escape(text));
+    }
+    html + "</ul>\n"
+}
+
+/// A sample of a class.
+pub fn swatch(class: &str) -> String {
+    let first = class.split(' ').next().unwrap_or("");
+    let drawing = match first {
+        "drop" | "gone" | "stall-line" => {
+            format!("<line class=\"{class}\" x1=\"8\" x2=\"8\" y1=\"1\" y2=\"15\"/>")
+        }
+        "fill" => format!("<rect class=\"{class}\" x=\"2\" y=\"3\" width=\"12\" height=\"10\"/>"),
+        "line" => format!("<line class=\"{class}\" x1=\"0\" x2=\"16\" y1=\"8\" y2=\"8\"/>"),
+        _ => format!("<path class=\"{class}\" d=\"{}\"/>", Shape::of_class(class).path(8.0, 8.0)),
+    };
+    format!("<svg class=\"swatch\" viewBox=\"0 0 16 16\" aria-hidden=\"true\">{drawing}</svg>")
+}
+
+/// Figures that stand out: a name, a value, and what stands beside it.
+pub fn tiles<'a>(tiles: impl IntoIterator<Item = (&'a str, String, String)>) -> String {
+    let mut html = String::from("<dl class=\"tiles\">\n");
+    for (name, value, beside) in tiles {
+        let _ = writeln!(
+            html,
+            "<div><dt>{}</dt><dd class=\"value\">{}</dd><dd>{}</dd></div>",
+            escape(name),
+            escape(&value),
+            escape(&beside)
+        );
+    }
+    html + "</dl>\n"
+}
+
+/// A table; the first column is of names, the others of numbers.
+pub fn table(headings: &[&str], lines: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut html = String::from("<div class=\"scroll\"><table>\n<thead><tr>");
+    for heading in headings {
+        let _ = write!(html, "<th scope=\"col\">{}</th>", escape(heading));
+    }
+    html.push_str("</tr></thead>\n<tbody>\n");
+    for line in lines {
+        html.push_str("<tr>");
+        for (n, cell) in line.iter().enumerate() {
+            let cell = escape(cell);
+            let _ = if n == 0 {
+                write!(html, "<th scope=\"row\">{cell}</th>")
+            } else {
+                write!(html, "<td>{cell}</td>")
+            };
+        }
+        html.push_str("</tr>\n");
+    }
+    html + "</tbody>\n</table></div>\n"
+}
+
+/// What made a page: names with their values, and the command.
+pub fn made_by<'a>(lines: impl IntoIterator<Item = (&'a str, String)>, command: &str) -> String {
+    let mut html = String::from("<section>\n<h2>What made this page</h2>\n<dl class=\"made\">\n");
+    for (name, value) in lines {
+        let _ = writeln!(html, "<dt>{}</dt><dd>{}</dd>", escape(name), escape(&value));
+    }
+    let _ = write!(
+        html,
+        "</dl>\n<p>The same again:</p>\n<pre><code>{}</code></pre>\n</section>\n",
+        escape(command)
+    );
+    html
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_loads_nothing_and_no_text_becomes_markup() {
+        let graph = Graph {
+            title: "t".into(),
+            key: vec![("dot with circle".into(), "<b>".into())],
+            drawings: [String::new(), String::new()],
+            caption: "a < b".into(),
+        };
+        let html = page("<x>", &(graph.figure() + &table(&["a"], [vec!["<i>".to_owned()]])));
+        assert!(html.starts_with("<!doctype html>") && html.ends_with("</html>\n"));
+        for none in ["<script", "http", "url(", "@import", "<b>", "<i>", "<x>", "a < b"] {
+            assert!(!html.contains(none), "{none}");
+        }
+    }
+
+    #[test]
+    fn a_swatch_is_what_its_class_draws() {
+        assert!(swatch("drop big").contains("<line"));
+        assert!(swatch("fill dirty").contains("<rect"));
+        assert!(swatch("line c1").contains("<line"));
+        let circle = Shape::Circle.path(8.0, 8.0);
+        assert!(swatch("dot with circle").contains(&circle) && !swatch("dot with").contains(&circle));
+        assert_eq!(Shape::of_class("dot c3 diamond").name(), "diamond");
+    }
+}
