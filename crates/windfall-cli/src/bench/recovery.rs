@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     args::{BenchArgs, Commit},
+    child::Killed,
     engine::{self, Setup},
     failure::{Failure, Result},
 };
@@ -61,7 +62,7 @@ fn kill_and_open(bench: &mut Bench, name: &str) -> Result<()> {
     if bench.options.quick {
         command.arg("--quick");
     }
-    let mut child = fixture::Killed(command.stdout(Stdio::piped()).spawn()?);
+    let mut child = Killed(command.stdout(Stdio::piped()).spawn()?);
     let said = child.0.stdout.take().ok_or_else(|| Failure::said("the child has no output"))?;
     let reader = thread::spawn(move || {
         let lines = BufReader::new(said).lines().map_while(std::io::Result::ok);

@@ -15,8 +15,12 @@ fn setting() -> Setting {
 }
 
 fn play(experiment: Experiment) -> Vec<Outcome> {
-    let jobs = experiment.jobs(&setting());
+    let mut jobs = experiment.jobs(&setting());
     assert!(!jobs.is_empty());
+    // One of each kind of job: the others are the same with other numbers.
+    if experiment == Experiment::X1 {
+        jobs.truncate(20);
+    }
     let play = |job: &Job| {
         let folder = TempDir::new().unwrap();
         // A job goes to its process as text.

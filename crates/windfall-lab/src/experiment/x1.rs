@@ -36,7 +36,7 @@ const BESIDE: u64 = 20_000;
 /// Commits are written, and synced once a second: it is memory that is compared.
 const FLUSH: FlushLog = FlushLog::Write;
 /// Clients work for this time before the run.
-const WARM: Duration = Duration::from_millis(500);
+const WARM: Duration = Duration::from_millis(300);
 
 /// A run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -54,7 +54,7 @@ pub struct Job {
 
 /// Rows of the clients' table.
 fn rows_of(scale: Scale) -> u32 {
-    scale.pick(20_000, 500_000, 20_000_000)
+    scale.pick(5_000, 300_000, 20_000_000)
 }
 
 /// Pages in the pool.
@@ -107,7 +107,7 @@ pub fn jobs(setting: &Setting) -> Vec<super::Job> {
         PolicyName::StaleVersion,
         PolicyName::Detach,
     ];
-    let seconds = scale.pick(1.2, 5.0, 900.0);
+    let seconds = scale.pick(0.8, 4.0, 900.0);
     let mut jobs = Vec::new();
     for policy in systems {
         for drops in [false, true] {
@@ -115,7 +115,7 @@ pub fn jobs(setting: &Setting) -> Vec<super::Job> {
         }
     }
     // The other settings, on those that were compared when they were asked for.
-    let seconds = scale.pick(1.2, 3.0, 300.0);
+    let seconds = scale.pick(0.8, 2.2, 300.0);
     for policy in [PolicyName::LruScan, PolicyName::LazyMark, PolicyName::FlushList] {
         for drops in [false, true] {
             for ratio in [5, 10] {

@@ -44,7 +44,7 @@ fn loops(scale: Scale) -> u32 {
 
 /// A filled pool makes each loop long.
 fn loops_filled(scale: Scale) -> u32 {
-    scale.pick(3, 20, 1_000)
+    scale.pick(3, 10, 1_000)
 }
 
 pub fn empty(setting: &Setting) -> X4 {

@@ -49,36 +49,38 @@ pub fn empty() -> X5 {
     X5 { threads: THREADS, runs: Vec::new() }
 }
 
-/// 100 tables, or fewer where each one walks the pool.
-fn tables(scale: Scale, system: System) -> u32 {
+/// 100 tables, or fewer where each one walks the pool, and the fewer the larger that is.
+fn tables(scale: Scale, system: System, pool_gb: f64) -> u32 {
     let walks = match system.policy {
         PolicyName::Detach => false,
         PolicyName::StaleVersion => system.hash_index,
         _ => true,
     };
-    if walks { scale.pick(3, 4, 100) } else { 100 }
+    match scale {
+        Scale::Full => 100,
+        _ if !walks => 100,
+        _ => (128.0 / pool_gb).clamp(1.0, 4.0) as u32,
+    }
 }
 
 pub fn jobs(setting: &Setting) -> Vec<super::Job> {
-    let plain = |policy| System::of(policy);
+    let published = [32.0, 64.0, 128.0, 256.0, 450.0];
+    let sizes = setting.scale.pick([0.1, 0.2, 0.4, 0.8, 1.6], published, published);
+    // What the article does not compare has a line with fewer points, but at full scale.
+    let ends = if setting.scale == Scale::Full { sizes.to_vec() } else { vec![sizes[0], sizes[2], sizes[4]] };
     let systems = [
-        plain(PolicyName::LruScan),
-        plain(PolicyName::ExtentAhi),
-        plain(PolicyName::StaleVersion),
-        plain(PolicyName::StaleVersion).hashed(),
-        plain(PolicyName::Detach),
-        plain(PolicyName::Detach).hashed(),
+        (System::of(PolicyName::LruScan), &ends[..]),
+        (System::of(PolicyName::ExtentAhi), &sizes[..]),
+        (System::of(PolicyName::StaleVersion), &sizes[..]),
+        (System::of(PolicyName::StaleVersion).hashed(), &ends[..]),
+        (System::of(PolicyName::Detach), &sizes[..]),
+        (System::of(PolicyName::Detach).hashed(), &ends[..]),
     ];
-    let sizes = setting.scale.pick(
-        [0.1, 0.2, 0.4, 0.8, 1.6],
-        [32.0, 64.0, 128.0, 256.0, 450.0],
-        [32.0, 64.0, 128.0, 256.0, 450.0],
-    );
     let job = |system, pool_gb| {
-        let tables = tables(setting.scale, system);
+        let tables = tables(setting.scale, system, pool_gb);
         super::Job::X5(Job { system, pool_gb, tables, seed: setting.seed })
     };
-    systems.into_iter().flat_map(|system| sizes.map(|size| job(system, size))).collect()
+    systems.into_iter().flat_map(|(system, sizes)| sizes.iter().map(move |&size| job(system, size))).collect()
 }
 
 impl Job {

@@ -41,38 +41,38 @@ impl ClassicPool {
         for table in &tables {
             self.attach(table);
         }
-        let mut orders: Vec<Vec<u32>> = vec![Vec::new(); self.instances.len()];
         let since = self.ground.log.end();
+        let mut orders: Vec<[Vec<u32>; 2]> = self.instances.iter().map(|_| Default::default()).collect();
         for n in 0..pages {
             let space = &tables[(n % TABLES) as usize];
             let id = PageId { space: space.id, page: PageNo((n / TABLES) as u32) };
             let (at, instance) = self.numbered_instance_of(id);
-            let held = instance.hold(&[Part::Free], Purpose::Load);
-            let frame = instance.free.pop(&self.frames);
-            drop(held);
-            let Some(frame) = frame else {
+            let [all, changed] = &mut orders[at];
+            let mut held = instance.hold(&[Part::Lru], Purpose::Load);
+            held.also(Part::Free);
+            let Some(frame) = instance.free.pop(&self.frames) else {
                 let what = format!("{pages} pages do not fit into a pool of {}", self.frames.len());
                 return Err(UsageError::Other(what.into()).into());
             };
-            let is_dirty = n < dirty;
-            self.frames[frame as usize].set_tag(id, space.version(), if is_dirty { DIRTY | IO } else { 0 });
-            self.frames[frame as usize].set_oldest(since);
-            orders[at].push(frame);
-        }
-        for (at, (instance, order)) in self.instances.iter().zip(&mut orders).enumerate() {
-            let mut random = Random::new(seed, STREAM + at as u64);
-            shuffle(order, &mut random);
-            let mut held = instance.hold(&[Part::Lru], Purpose::Load);
-            held.also(Part::Flush);
-            for &frame in &*order {
-                let _latched = held.latch_page(self.frames[frame as usize].tag());
-                instance.pages.insert(&self.frames, frame);
+            let descriptor = &self.frames[frame as usize];
+            descriptor.set_tag(id, space.version(), if n < dirty { DIRTY | IO } else { 0 });
+            let latched = held.latch_page(id);
+            instance.pages.insert(&self.frames, frame);
+            drop(latched);
+            all.push(frame);
+            if n < dirty {
+                descriptor.set_oldest(since);
+                changed.push(frame);
             }
-            instance.lru.extend(&self.frames, order);
-            // The flush list has an order of its own.
-            order.retain(|&frame| self.frames[frame as usize].is(DIRTY));
-            shuffle(order, &mut random);
-            for &frame in &*order {
+        }
+        for (at, (instance, [all, changed])) in self.instances.iter().zip(&mut orders).enumerate() {
+            let mut random = Random::new(seed, STREAM + at as u64);
+            shuffle(all, &mut random);
+            shuffle(changed, &mut random);
+            let mut held = instance.hold(&[Part::Lru], Purpose::Load);
+            instance.lru.extend(&self.frames, all);
+            held.also(Part::Flush);
+            for &frame in &*changed {
                 instance.flush.insert(&self.frames, frame);
             }
         }
