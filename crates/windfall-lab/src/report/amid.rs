@@ -210,8 +210,7 @@ pub fn x7_section(x7: &X7) -> String {
     let lines: Vec<_> = lines.collect();
     section.folded(
         "What was in the hash index, and what the drop removed from it",
-        &["", "pages of the table", "entries before", "pages unhashed", "entries removed"],
-        lines,
+        &[(&["", "pages of the table", "entries before", "pages unhashed", "entries removed"], lines)],
     );
     section.end()
 }

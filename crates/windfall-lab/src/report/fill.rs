@@ -59,7 +59,7 @@ pub fn section(x2: &X2) -> String {
     let names = Names::of(x2.runs.iter().map(|r| r.system));
     section.says(names.hash_said());
     if let Some(pages) = x2.runs.iter().map(|r| r.pages).max() {
-        section.bookkeeping("The pool is filled with bookkeeping alone", pages);
+        section.bookkeeping(&format!("The pool is filled with up to {} pages of bookkeeping", count(pages)));
     }
     let here: Vec<Here> = x2
         .runs

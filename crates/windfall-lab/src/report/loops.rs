@@ -73,7 +73,7 @@ fn by_setting(title: &str, unit: &str, caption: &str, lines: &[Line], names: Nam
             });
         }
         let times: Vec<_> = of.iter().map(|l| (names.label(l.1), l.2)).collect();
-        said.push(ends(setting, &times, time));
+        said.push(ends(&format!("On {setting}"), &times, time));
     }
     let drawings = Rows {
         about: title,
@@ -186,12 +186,10 @@ pub fn x4_section(x4: &X4) -> String {
     let names = Names::of(x4.runs.iter().map(|r| r.system));
     section.says(names.hash_said());
     if let Some(run) = x4.runs.iter().find(|r| r.fill_gb > 0.0) {
-        let pages = (run.fill_gb * 1_073_741_824.0 / 16_384.0).round().max(0.0);
-        #[allow(clippy::cast_sign_loss, reason = "no less than 0")]
-        section.bookkeeping(
-            &format!("Where {} are filled, it is with bookkeeping alone", gigabytes(run.fill_gb)),
-            pages as u64,
-        );
+        section.bookkeeping(&format!(
+            "Where {} are filled it is with pages of bookkeeping",
+            gigabytes(run.fill_gb)
+        ));
     }
     let each = |r: &X4Run| r.total_ns as f64 / f64::from(r.loops.max(1));
     let here: Vec<Here> =

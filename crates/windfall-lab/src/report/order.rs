@@ -227,11 +227,11 @@ pub fn ends(what: &str, values: &[(String, f64)], show: impl Fn(f64) -> String) 
     match (values.iter().max_by(by), values.iter().min_by(by)) {
         (Some(most), Some(_)) if values.len() == 1 => format!("{what}: {} {}.", most.0, show(most.1)),
         (Some(most), Some(least)) => {
-            let ratio = if least.1 > 0.0 && most.1 > least.1 {
-                format!(", {} as much", times(most.1 / least.1))
-            } else {
-                String::new()
-            };
+            if most.1 < least.1 * 1.05 || most.1 <= 0.0 {
+                return format!("{what}: alike with all ({} to {}).", show(least.1), show(most.1));
+            }
+            let ratio =
+                if least.1 > 0.0 { format!(", {} as much", times(most.1 / least.1)) } else { String::new() };
             format!(
                 "{what}: least with {} ({}), most with {} ({}{ratio}).",
                 least.0,

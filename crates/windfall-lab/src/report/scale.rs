@@ -43,7 +43,7 @@ pub fn section(x5: &X5) -> String {
         ),
     );
     if let Some(pages) = x5.runs.iter().map(|r| r.pages).max() {
-        section.bookkeeping("The pools are bookkeeping alone", pages);
+        section.bookkeeping(&format!("The pools are up to {} pages of bookkeeping", count(pages)));
     }
     let fewer = x5.runs.iter().map(|r| r.tables).filter(|&n| n < 100).min();
     if let Some(fewer) = fewer {
@@ -131,7 +131,7 @@ fn ratio(runs: &[&X5Run], hash_index: bool) -> Option<Graph> {
         let ratio = |gb: f64| Some(time_of(PolicyName::ExtentAhi, gb)? / time_of(policy, gb)?);
         let points: Vec<_> = pools.iter().enumerate().filter_map(|(n, &gb)| Some((n, ratio(gb)?))).collect();
         let Some(most) = points.iter().max_by(|a, b| a.1.total_cmp(&b.1)) else { continue };
-        said.push(format!("as {policy} up to {} ({})", times(most.1), gigabytes(pools[most.0])));
+        said.push(format!("up to {} as long as {policy} ({})", times(most.1), gigabytes(pools[most.0])));
         let system = runs.iter().map(|r| r.system).find(|s| s.policy == policy)?;
         let names = Names::of([system]);
         curves.push((most.1, own(system, names, points, times)));
@@ -165,9 +165,9 @@ fn ratio(runs: &[&X5Run], hash_index: bool) -> Option<Graph> {
     }
     .draw(vec![("linear axis".to_owned(), linear, all.clone()), ("logarithmic axis".to_owned(), log, all)]);
     let verdict = match here {
-        Some(here) if here >= published::X5_UP_TO => " That is no less than published.",
+        Some(here) if here >= published::X5_UP_TO => " Against stale-version that is no less than published.",
         Some(here) if here <= 1.1 => " The published order does not reproduce here.",
-        Some(_) => " That is less than published.",
+        Some(_) => " Against stale-version that is less than published.",
         None => "",
     };
     Some(Graph {
@@ -175,9 +175,9 @@ fn ratio(runs: &[&X5Run], hash_index: bool) -> Option<Graph> {
         key: Vec::new(),
         drawings,
         caption: format!(
-            "Published: up to {} between MySQL 8.0.22 and 8.0.23. Here extent-ahi takes as long: {}.{verdict}",
+            "Published: up to {} between MySQL 8.0.22 and 8.0.23. Here extent-ahi takes {}.{verdict}",
             times(published::X5_UP_TO),
-            said.join(", ")
+            said.join(", and ")
         ),
     })
 }

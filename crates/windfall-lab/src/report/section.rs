@@ -12,7 +12,6 @@ use std::fmt::Write as _;
 use windfall_measure::{
     page::{Graph, table},
     svg::escape,
-    units::count,
 };
 
 /// A part of the page.
@@ -53,27 +52,24 @@ impl Section {
     }
 
     /// Says that the pages of some runs are bookkeeping alone.
-    pub fn bookkeeping(&mut self, which: &str, pages: u64) {
+    pub fn bookkeeping(&mut self, which: &str) {
         let _ = writeln!(
             self.html,
             "<p class=\"absent\">{}</p>",
             escape(&format!(
-                "{which} ({} pages): their page bytes are absent; the bookkeeping is real: descriptors, page hash, LRU and \
-                 flush lists.",
-                count(pages)
+                "{which}: their page bytes are absent; the bookkeeping is real: descriptors, page hash, LRU and flush \
+                 lists."
             ))
         );
     }
 
-    /// Adds a table that is shown when one asks for it.
-    pub fn folded(&mut self, summary: &str, headings: &[&str], lines: Vec<Vec<String>>) {
-        if !lines.is_empty() {
-            let _ = write!(
-                self.html,
-                "<details>\n<summary>{}</summary>\n{}</details>\n",
-                escape(summary),
-                table(headings, lines)
-            );
+    /// Adds tables that are shown when one asks for them.
+    pub fn folded(&mut self, summary: &str, tables: &[(&[&str], Vec<Vec<String>>)]) {
+        let tables = tables.iter().filter(|(_, lines)| !lines.is_empty());
+        let html: String = tables.map(|(headings, lines)| table(headings, lines.iter().cloned())).collect();
+        if !html.is_empty() {
+            let _ =
+                writeln!(self.html, "<details>\n<summary>{}</summary>\n{html}</details>", escape(summary));
         }
     }
 

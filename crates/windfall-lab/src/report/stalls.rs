@@ -107,14 +107,11 @@ pub fn section(x1: &X1) -> String {
         names.hash_said()
     ));
     if x1.bookkeeping_pages > 0 {
-        section.bookkeeping(
-            &format!(
-                "{} of the pool's {} pages are bookkeeping",
-                count(x1.bookkeeping_pages),
-                count(x1.pages)
-            ),
-            x1.bookkeeping_pages,
-        );
+        section.bookkeeping(&format!(
+            "{} of the pool's {} pages are bookkeeping alone",
+            count(x1.bookkeeping_pages),
+            count(x1.pages)
+        ));
     }
     let mark = format!("a table of {} rows is dropped", count(x1.victim_rows));
     let words = |title| Words { title, things: "query", mark: &mark, baseline: "without drops" };
@@ -150,7 +147,9 @@ pub fn section(x1: &X1) -> String {
 fn published_stalls(section: &mut Section, shown: &[Both<'_>]) {
     let here: Vec<Here> = shown
         .iter()
-        .filter_map(|r| Some(Here { system: r.system, setting: "3:1".into(), time: longest(r.with?) }))
+        .filter_map(|r| {
+            Some(Here { system: r.system, setting: "longest stall".into(), time: longest(r.with?) })
+        })
         .collect();
     let pairs = order::pairs(&published::X1, &here);
     let title = "The longest stalls, published and here, as ratios";

@@ -143,7 +143,7 @@ fn one_system_of_each_is_shown() {
 
 #[test]
 fn an_order_that_does_not_show_is_said_to() {
-    let here = |policy, time| Here { system: System::of(policy), setting: "3:1".into(), time };
+    let here = |policy, time| Here { system: System::of(policy), setting: "longest stall".into(), time };
     let as_published =
         [here(PolicyName::LruScan, 58.0), here(PolicyName::FlushList, 12.0), here(PolicyName::LazyMark, 9.0)];
     let found = pairs(&published::X1, &as_published);

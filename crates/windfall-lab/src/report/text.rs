@@ -31,7 +31,7 @@ pub fn text(results: &Results) -> String {
     let mut text = String::new();
     let r = results;
     let tables = [
-        r.x1.as_ref().map(|x| ("X1: drops amid reads and writes", x1(x))),
+        r.x1.as_ref().map(|x| ("X1: drops amid reads and writes (quiet: the same without drops)", x1(x))),
         r.x2.as_ref().map(|x| ("X2: dropping all tables, by how full the pool is", x2(x))),
         r.x3.as_ref().map(|x| ("X3: many small tables", x3(x))),
         r.x4.as_ref().map(|x| ("X4: make and drop in a loop", x4(x))),
@@ -75,7 +75,7 @@ fn of(load: Option<&Load>, get: impl Fn(&Load) -> String) -> String {
 }
 
 fn x1(x1: &X1) -> Grid {
-    let headings = ["system", ">lists", ">per s", ">quiet", ">p99.99", ">quiet", ">stall", ">quiet"];
+    let headings = ["system", ">LRU:flush", ">per s", ">quiet", ">p99.99", ">quiet", ">stall", ">quiet"];
     let mut grid = Grid::new(headings);
     let far = |l: &Load| time(l.latency.p9999_us * 1e3);
     let stall = |l: &Load| ns(l.longest_gap.length_ns);

@@ -68,18 +68,25 @@ impl Multiples<'_> {
                 let top = ABOVE + row * (ABOVE + self.height + BELOW);
                 let sides = (column * each + LEFT, (column + 1.0) * each - self.right);
                 let mut panel = Panel::within(sides, top, self.height, cell.x, cell.y);
-                panel.heading(&cell.heading);
+                if columns == 1 && width == Width::Narrow {
+                    panel.text(4.0, top - 9.0, "start", "head", &cell.heading);
+                } else {
+                    panel.heading(&cell.heading);
+                }
                 panel.left_axis(self.left_label);
                 (cell.draw)(&mut panel);
-                let is_last = n + columns >= cells.len();
-                let unit = if is_last { self.unit } else { "" };
                 match &self.bottom {
-                    Bottom::Numbers(label) => panel.bottom_axis(unit, label),
+                    Bottom::Numbers(label) => panel.bottom_axis("", label),
                     Bottom::Names(names) => {
-                        panel.bottom_labels(unit, (0..).map(f64::from).zip(names.iter().cloned()));
+                        panel.bottom_labels("", (0..).map(f64::from).zip(names.iter().cloned()));
                     }
                 }
                 end = end.max(panel.bottom() + BELOW);
+                if n + 1 == cells.len() {
+                    // Once for all, where there is room for it.
+                    let right = columns.min(cells.len()) as f64 * each - self.right;
+                    panel.text(right, end + 6.0, "end", "tick", self.unit);
+                }
                 panels.push(panel);
             }
             drawing(width, end + UNIT, self.about, panels)
