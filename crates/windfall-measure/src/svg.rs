@@ -166,7 +166,7 @@ impl Panel {
         // A label needs its height, however low the panel is.
         let height = self.bottom - self.top;
         let ticks = self.y.ticks((height / 26.0).clamp(2.0, 5.0) as usize);
-        let each = (16.0 * ticks.len().saturating_sub(1) as f64 / height).ceil().max(1.0) as usize;
+        let each = (18.0 * ticks.len().saturating_sub(1) as f64 / height).ceil().max(1.0) as usize;
         for (n, value) in ticks.into_iter().enumerate() {
             let y = self.y.at(value);
             let _ = writeln!(

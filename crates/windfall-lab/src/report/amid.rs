@@ -329,7 +329,7 @@ fn around(x8: &X8, names: Names) -> Option<Graph> {
                 "{}%",
                 short(v)
             )),
-            ends("The file is gone", &gone_after, |ns| format!("after {}", time(ns)))
+            ends("Until the file is gone", &gone_after, time)
         ),
     })
 }

@@ -15,7 +15,7 @@ use windfall_measure::{
 
 use super::{
     draw::{Bottom, Cell, Curve, Curves, Multiples, decades},
-    look::{self, Names, axis_rate, axis_time, axis_times, gigabytes},
+    look::{self, Names, axis_rate, axis_time, axis_times, decimals, gigabytes},
     order::{self, Here, ends},
     published,
     section::Section,
@@ -120,8 +120,8 @@ fn growth(x2: &X2, names: Names) -> Option<Graph> {
         columns: [panels.len(), 1],
         height: 190.0,
         left_label: axis_times,
-        settings,
-        unit: "filled",
+        settings: fills.iter().map(|&gb| decimals(gb)).collect(),
+        unit: "GB filled",
         named: true,
     }
     .draw(panels);
@@ -174,7 +174,7 @@ fn absolute(x2: &X2, names: Names) -> Option<Graph> {
     Some(Graph {
         title: format!("The time to drop {} tables here", count(u64::from(x2.tables))),
         key: Vec::new(),
-        drawings: both_axes("Time to drop all tables by fill", &fills, "filled", curves),
+        drawings: both_axes("Time to drop all tables by fill", &fills, "GB filled", curves),
         caption: format!(
             "The same times on both axes; the second goes by factors of ten. {}",
             ends(&format!("With {}", gigabytes(fullest)), &at_full, time)
@@ -192,7 +192,7 @@ pub fn both_axes(about: &str, gigabytes_set: &[f64], unit: &str, curves: Vec<Cur
         columns: [2, 1],
         height: 210.0,
         left_label: axis_time,
-        settings: gigabytes_set.iter().map(|&gb| gigabytes(gb)).collect(),
+        settings: gigabytes_set.iter().map(|&gb| decimals(gb)).collect(),
         unit,
         named: true,
     }

@@ -140,7 +140,7 @@ pub fn x3_section(x3: &X3) -> String {
         .collect();
     section.graph(by_setting(
         "The time of dropping all tables, for each table",
-        "time of all drops divided by their number, by factors of ten",
+        "time for each table, by factors of ten",
         "Left is less.",
         &lines,
         names,

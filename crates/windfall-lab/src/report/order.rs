@@ -228,7 +228,9 @@ pub fn ends(what: &str, values: &[(String, f64)], show: impl Fn(f64) -> String) 
         (Some(most), Some(_)) if values.len() == 1 => format!("{what}: {} {}.", most.0, show(most.1)),
         (Some(most), Some(least)) => {
             if most.1 < least.1 * 1.05 || most.1 <= 0.0 {
-                return format!("{what}: alike with all ({} to {}).", show(least.1), show(most.1));
+                let (least, most) = (show(least.1), show(most.1));
+                let range = if least == most { least } else { format!("{least} to {most}") };
+                return format!("{what}: alike with all ({range}).");
             }
             let ratio =
                 if least.1 > 0.0 { format!(", {} as much", times(most.1 / least.1)) } else { String::new() };

@@ -16,7 +16,7 @@ use windfall_measure::{
 use super::{
     draw::{Curves, decades},
     fill::{both_axes, distinct, own, systems},
-    look::{Names, axis_times, gigabytes},
+    look::{Names, axis_times, decimals, gigabytes},
     order::ends,
     published,
     section::Section,
@@ -96,7 +96,7 @@ fn times_by_pool(runs: &[&X5Run], hash_index: bool) -> Option<Graph> {
         }
         own(system, names, points, time)
     });
-    let drawings = both_axes("Time for 100 tables by pool", &pools, "pool", curves.collect());
+    let drawings = both_axes("Time for 100 tables by pool", &pools, "GB of pool", curves.collect());
     let largest = pools.last().copied().unwrap_or(0.0);
     let at_most = runs.iter().filter(|r| (r.pool_gb - largest).abs() < 1e-9);
     let at_most: Vec<_> = at_most.map(|r| (names.label(r.system), for_100(r))).collect();
@@ -159,8 +159,8 @@ fn ratio(runs: &[&X5Run], hash_index: bool) -> Option<Graph> {
         columns: [2, 1],
         height: 190.0,
         left_label: axis_times,
-        settings: pools.iter().map(|&gb| gigabytes(gb)).collect(),
-        unit: "pool",
+        settings: pools.iter().map(|&gb| decimals(gb)).collect(),
+        unit: "GB of pool",
         named: true,
     }
     .draw(vec![("linear axis".to_owned(), linear, all.clone()), ("logarithmic axis".to_owned(), log, all)]);

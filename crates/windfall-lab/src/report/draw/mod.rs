@@ -12,7 +12,7 @@ mod multiples;
 mod rows;
 
 pub use curves::{Curve, Curves};
-pub use multiples::{Bottom, Cell, Multiples, curve, thinned};
+pub use multiples::{Bottom, Cell, Multiples, curve, lowest, thinned};
 pub use rows::{Mark, Row, Rows};
 use windfall_measure::svg::Scale;
 
