@@ -68,22 +68,20 @@ pub fn x6_section(x6: &X6) -> String {
     section.end()
 }
 
+/// Bytes on an axis, whose steps are round in decimal units.
 fn axis_bytes(n: f64) -> String {
-    let (unit, name) = match n {
-        _ if n >= 1_073_741_824.0 => (1_073_741_824.0, "GiB"),
-        _ if n >= 1_048_576.0 => (1_048_576.0, "MiB"),
-        _ => (1_024.0, "KiB"),
-    };
-    if n <= 0.0 { "0".into() } else { format!("{} {name}", decimals((n / unit * 10.0).round() / 10.0)) }
+    match n {
+        _ if n >= 1e9 => format!("{} GB", decimals((n / 1e7).round() / 100.0)),
+        _ if n >= 1e6 => format!("{} MB", decimals((n / 1e5).round() / 10.0)),
+        _ if n > 0.0 => format!("{} kB", decimals(n / 1e3)),
+        _ => "0".into(),
+    }
 }
 
 fn files(x6: &X6, names: Names) -> Option<Graph> {
     let most = x6.runs.iter().flat_map(|r| &r.file_bytes).max().copied()? as f64;
     let seconds = x6.runs.iter().map(|r| r.file_bytes.len()).max()?.saturating_sub(1).max(1);
-    // Round steps of bytes are powers of two.
-    let unit = 2_f64.powf((most.max(1.0) / 4.0).log2().floor());
-    let (x, y) =
-        (Scale::linear(0.0, seconds as f64), Scale::linear(0.0, (most / unit).ceil().max(1.0) * unit));
+    let (x, y) = (Scale::linear(0.0, seconds as f64), Scale::linear(0.0, round_up(most * 1.05)));
     let points = |run: &X6Run| -> Vec<(f64, f64)> {
         (0..).map(f64::from).zip(run.file_bytes.iter().map(|&b| b as f64)).collect()
     };
@@ -103,7 +101,7 @@ fn files(x6: &X6, names: Names) -> Option<Graph> {
                 if let Some(&last) = points.last() {
                     let shape = if *drops { Shape::Circle } else { Shape::Square };
                     let dot = if *drops { look::dot(system.policy) } else { "dot none".into() };
-                    panel.mark(shape, &dot, last, &bytes(last.1));
+                    panel.mark(shape, &dot, last, &axis_bytes(last.1));
                 }
             }
         };
@@ -128,7 +126,7 @@ fn files(x6: &X6, names: Names) -> Option<Graph> {
         drawings,
         caption: format!(
             "All panels have the same scale. A line that stays level is space that dropped partitions give back. {}",
-            ends("At the end of the run with drops", &ended, bytes)
+            ends("At the end of the run with drops", &ended, axis_bytes)
         ),
     })
 }

@@ -103,7 +103,8 @@ pub fn load(system: System, seconds: f64, marks_s: &[f64], rate: f64, factor: f6
     let (mut longest, mut at) = (0.0, 0.0);
     for n in 0..(seconds / stretch) as u32 {
         let from = f64::from(n) * stretch;
-        let hit = marks_s.iter().any(|&m| m >= from && m < from + stretch);
+        let mark = marks_s.iter().copied().find(|&m| m >= from && m < from + stretch);
+        let hit = mark.is_some();
         let mut gap = 0.5 * MS + random.unit() * 1.2 * MS;
         let mut now = rate * (0.93 + 0.1 * random.unit());
         if hit {
@@ -111,7 +112,7 @@ pub fn load(system: System, seconds: f64, marks_s: &[f64], rate: f64, factor: f6
             now *= (1.0 - stall_ns / 1e9 / stretch).max(0.02);
         }
         if gap > longest {
-            (longest, at) = (gap, from);
+            (longest, at) = (gap, mark.unwrap_or(from));
         }
         rates.push(now);
         gaps.push(gap);

@@ -114,9 +114,13 @@ pub fn page(results: &Results) -> String {
 fn settings(r: &Results) -> Vec<(&'static str, String)> {
     let threads = |n: u32| things(u64::from(n), "thread");
     let list = |values: Vec<String>| {
-        let mut values = values;
-        values.dedup();
-        values.join("; ")
+        let mut once: Vec<String> = Vec::new();
+        for value in values {
+            if !once.contains(&value) {
+                once.push(value);
+            }
+        }
+        once.join("; ")
     };
     let x3 = |x: &X3| list(x.runs.iter().map(loops::x3_setting).collect());
     let x4 = |x: &X4| {

@@ -123,7 +123,7 @@ pub fn graph(runs: &[Both<'_>], what: What, words: Words<'_>) -> Option<Graph> {
     let cell = |heading: String, class: &'static str, load: &'_ Load| {
         let (load, (values, stretch)) = (load.clone(), values(load, what));
         let is_thinned = what == What::Rates && values.len() < load.rates.len();
-        let low = is_thinned.then(|| thinned(&load.rates, 1.0, least).0).unwrap_or_default();
+        let low = if is_thinned { thinned(&load.rates, 1.0, least).0 } else { Vec::new() };
         Cell {
             heading,
             x,
