@@ -268,10 +268,13 @@ impl Panel {
     pub fn label(&mut self, (x, y): (f64, f64), class: &str, text: &str) {
         let (x, y) = (self.x.at(x), self.y.at(y));
         // About as wide as it will be drawn.
-        let right = x + 9.0 + text.chars().count() as f64 * 7.4;
+        let width = text.chars().count() as f64 * 7.4;
         let is_right_half = x > f64::midpoint(self.x.start, self.x.end);
-        let (anchor, x) =
-            if is_right_half || right > self.x.end { ("end", x - 9.0) } else { ("start", x + 9.0) };
+        let (anchor, x) = if is_right_half || x + 9.0 + width > self.x.end {
+            ("end", f64::max(x - 9.0, (self.x.start + width).min(self.x.end)))
+        } else {
+            ("start", x + 9.0)
+        };
         self.text(x, (y - 6.0).max(self.top + 11.0), anchor, class, text);
     }
 

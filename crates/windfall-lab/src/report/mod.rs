@@ -1,7 +1,7 @@
 //! The report: one page, tables for the terminal, and two results held against each other.
 //!
-//! **Purpose.** What was published in fifteen years, measured again on one machine, so that one can see who stalls whom.
-//! Each graph has a sentence that says what to see.
+//! **Purpose.** What was published in fifteen years, measured again on one machine, so that one can see who stalls
+//! whom. Each graph has a sentence that says what to see.
 //!
 //! **Invariants.** Sentences are computed from the results and claim nothing beyond them: an order that was published
 //! and does not show is said to. The page loads nothing. Every experiment may be missing.

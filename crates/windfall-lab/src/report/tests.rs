@@ -185,7 +185,7 @@ fn runs_that_are_in_both_are_held_against_each_other() {
     fits(&text);
     assert!(text.contains("A: before.json") && text.contains("B: after.json"));
     let x5 = text.split("\nX5\n").nth(1).unwrap().split("\n\n").next().unwrap();
-    assert_eq!(x5.lines().skip(1).filter(|l| l.ends_with("2.00×")).count(), 40, "{x5}");
+    assert_eq!(x5.lines().skip(1).filter(|l| l.ends_with("2.00×")).count(), 55, "{x5}");
     let alone = text.split("Only in A:").nth(1).unwrap();
     assert!(alone.contains("X8: detach") && alone.contains("X2: lru-scan (104 GB)"));
     assert!(!text.contains("Only in B"));
