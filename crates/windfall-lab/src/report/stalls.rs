@@ -7,6 +7,8 @@
 //!
 //! **May touch.** `draw`, `look`, `order`, `over_time`, `locks`, `published`, `section`, `results`.
 
+use std::collections::BTreeSet;
+
 use windfall_measure::{
     page::Graph,
     svg::{Panel, Scale, Shape},
@@ -24,7 +26,7 @@ use super::{
 };
 use crate::{
     results::{Load, Percentiles, X1, X1Run},
-    system::System,
+    system::{PolicyName, System},
 };
 
 /// The names of the percentiles on an axis.
@@ -268,6 +270,12 @@ fn by_setting(
     let without_instances = |s: &Setting<'_>| System { instances: 1, ..s.both.system };
     let mut systems: Vec<System> = used.iter().map(|s| without_instances(s)).collect();
     systems.dedup();
+    // Who was run with one value alone shows no change; Windfall is shown all the same, which has no instances.
+    let values = |system: System| {
+        let of = used.iter().filter(|s| without_instances(s) == system).map(|s| value(s));
+        of.collect::<BTreeSet<u32>>().len()
+    };
+    systems.retain(|&system| values(system) > 1 || system == System::of(PolicyName::Detach));
     let names = Names::of(systems.iter().copied());
     let far = |l: &Load| l.latency.p9999_us * 1e3;
     let loads = || used.iter().filter_map(|s| s.both.with);

@@ -42,6 +42,7 @@ fn is_sound(results: &Results) -> String {
     for none in ["<script", "http", "url(", "@import", "src=", "NaN", "inf\"", "inf ", "inf×"] {
         assert!(!html.contains(none), "the page has {none:?}");
     }
+    assert_eq!(html.matches('<').count(), html.matches('>').count());
     assert!(html.contains("prefers-color-scheme: dark") && html.contains("What made this page"));
     let figures = html.split("<figure>").skip(1);
     for figure in figures {

@@ -70,7 +70,7 @@ impl Multiples<'_> {
                 let mut panel = Panel::within(sides, top, self.height, cell.x, cell.y);
                 // On a narrow screen a heading may need the whole width.
                 let from = if columns == 1 && width == Width::Narrow { 4.0 } else { sides.0 };
-                panel.text(from, top - 13.0, "start", "head", &cell.heading);
+                panel.text(from, top - 13.0, "start", "head", fitting(&cell.heading, sides.1 + 10.0 - from));
                 panel.left_axis(self.left_label);
                 (cell.draw)(&mut panel);
                 match &self.bottom {
@@ -90,6 +90,13 @@ impl Multiples<'_> {
             drawing(width, end + UNIT, self.about, panels)
         })
     }
+}
+
+/// A heading, without what stands behind its colon if there is no room for it.
+fn fitting(heading: &str, room: f64) -> &str {
+    // About as wide as it will be drawn.
+    let width = heading.chars().count() as f64 * 7.5;
+    heading.split_once(": ").filter(|_| width > room).map_or(heading, |(name, _)| name)
 }
 
 /// Fewer values, each made of several, with the length of a stretch among them.
