@@ -185,12 +185,6 @@ pub fn x4_section(x4: &X4) -> String {
     );
     let names = Names::of(x4.runs.iter().map(|r| r.system));
     section.says(names.hash_said());
-    if let Some(run) = x4.runs.iter().find(|r| r.fill_gb > 0.0) {
-        section.bookkeeping(&format!(
-            "Where {} are filled it is with pages of bookkeeping",
-            gigabytes(run.fill_gb)
-        ));
-    }
     let each = |r: &X4Run| r.total_ns as f64 / f64::from(r.loops.max(1));
     let here: Vec<Here> =
         x4.runs.iter().map(|r| Here { system: r.system, setting: x4_setting(r), time: each(r) }).collect();
@@ -211,6 +205,12 @@ pub fn x4_section(x4: &X4) -> String {
         section.html(&format!(
             "<details>\n<summary>All published times of 100,000 loops</summary>\n{}</details>\n",
             table(&["published", "held against", "disk", "ramdisk"], lines.chain(also))
+        ));
+    }
+    if let Some(run) = x4.runs.iter().find(|r| r.fill_gb > 0.0) {
+        section.bookkeeping(&format!(
+            "Where {} are filled it is with pages of bookkeeping",
+            gigabytes(run.fill_gb)
         ));
     }
     let lines: Vec<Line> = x4

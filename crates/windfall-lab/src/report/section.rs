@@ -18,6 +18,8 @@ use windfall_measure::{
 #[derive(Debug)]
 pub struct Section {
     html: String,
+    /// Whether graphs have to say that the bytes of pages were absent.
+    absent: bool,
 }
 
 impl Section {
@@ -29,12 +31,16 @@ impl Section {
             escape(title),
             escape(about)
         );
-        Self { html }
+        Self { html, absent: false }
     }
 
     /// Adds a graph.
     pub fn graph(&mut self, graph: Option<Graph>) {
         if let Some(graph) = graph {
+            let mut graph = graph;
+            if self.absent {
+                graph.caption.push_str(" Page bytes absent, bookkeeping real.");
+            }
             let _ = write!(self.html, "<h3>{}</h3>\n{}", escape(&graph.title), graph.figure());
         }
     }
@@ -51,8 +57,9 @@ impl Section {
         self.html.push_str(html);
     }
 
-    /// Says that the pages of some runs are bookkeeping alone.
+    /// Says that the pages of some runs are bookkeeping alone: here, and beside each graph that is added later.
     pub fn bookkeeping(&mut self, which: &str) {
+        self.absent = true;
         let _ = writeln!(
             self.html,
             "<p class=\"absent\">{}</p>",
