@@ -67,8 +67,7 @@ pub fn section(x2: &X2) -> String {
         .map(|r| Here { system: r.system, setting: gigabytes(r.fill_gb), time: r.drop_ns as f64 })
         .collect();
     let pairs = order::pairs(&published::X2, &here);
-    section.graph(order::graph("Published ratios beside ours", published::X2_SOURCE, &pairs));
-    section.html(&order::differences(&pairs));
+    order::part(&mut section, "Published ratios beside ours", published::X2_SOURCE, &pairs);
     section.graph(growth(x2, names));
     section.graph(absolute(x2, names));
     section.graph(over_time(x2, names));

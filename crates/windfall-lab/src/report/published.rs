@@ -52,7 +52,9 @@ pub const X2: [Published; 9] = [
 
 /// Where the figures of X3 stand.
 pub const X3_SOURCE: &str = "MySQL bug 56332, August 2010";
-/// Dropping 10,000 tables.
+/// How many tables were dropped.
+pub const X3_TABLES: u32 = 10_000;
+/// Dropping all of them.
 pub const X3: [Published; 2] = [
     of(PolicyName::LruScan, "MySQL 5.0.91", "10,000 tables", 270.0),
     of(PolicyName::LruScanOnce, "MySQL 5.0.77", "10,000 tables", 135.0),

@@ -155,8 +155,7 @@ fn published_stalls(section: &mut Section, shown: &[Both<'_>]) {
         .collect();
     let pairs = order::pairs(&published::X1, &here);
     let title = "The longest stalls, published and here, as ratios";
-    section.graph(order::graph(title, published::X1_SOURCE, &pairs));
-    section.html(&order::differences(&pairs));
+    order::part(section, title, published::X1_SOURCE, &pairs);
     if !pairs.is_empty() {
         section.says(
             "The published stalls were counted in whole seconds, from queries per second: 6, 2 and 1. Those here are \

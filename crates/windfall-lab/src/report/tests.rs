@@ -113,6 +113,9 @@ fn parts_may_be_missing() {
     let html = is_sound(&x3);
     assert!(html.contains("<section id=\"x3\">") && !html.contains("<section id=\"x1\">"));
     assert!(html.contains("Here lru-scan looks at"), "who walks how much");
+    assert!(
+        html.contains("10,000 tables there, 10,000 here") && html.contains("2 of 2 published orders show")
+    );
     let none = Results { x3: Some(X3 { runs: Vec::new() }), ..empty() };
     is_sound(&none);
     fits(&text(&none));
@@ -150,6 +153,11 @@ fn one_system_of_each_is_shown() {
     one.x8.as_mut().unwrap().runs.retain(|r| only(r.system));
     let html = is_sound(&one);
     assert!(!html.contains("published orders show here"), "there is nothing to hold against each other");
+    assert_eq!(
+        html.matches("No published ratio can be held against these runs").count(),
+        4,
+        "and it is said"
+    );
     fits(&text(&one));
 }
 
