@@ -34,6 +34,9 @@ pub enum Command {
     Demo(DemoArgs),
     /// Measure what the project claims.
     Bench(BenchArgs),
+    /// Run the experiments of history: every way in which a server ever dropped a table, on this machine; lab.html.
+    #[cfg(feature = "lab")]
+    Lab(LabArgs),
     /// Make an empty table (and the database, if there is none).
     Create(CreateArgs),
     /// Load a CSV or TSV file with a header; makes the table if there is none.
@@ -277,6 +280,71 @@ impl BenchName {
             Self::Transactions => "transactions",
         }
     }
+}
+
+/// Options of `lab`.
+#[cfg(feature = "lab")]
+#[derive(Clone, Debug, Group)]
+pub struct LabArgs {
+    /// What to run.
+    #[arg(value_enum)]
+    pub what: LabName,
+    /// `compare`: two results, each a lab.json.
+    #[arg(value_name = "RESULTS")]
+    pub results: Vec<PathBuf>,
+    /// How large everything is.
+    #[arg(long, value_enum, default_value = "default")]
+    pub scale: LabScale,
+    /// Where the report goes, and the files of the servers while they run.
+    #[arg(long, value_name = "DIR", default_value = "windfall-lab")]
+    pub out: PathBuf,
+    /// A folder in memory, for the runs that the reports made on a ramdisk; they are left out if there is none.
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    pub tmpfs: PathBuf,
+    /// Where the random numbers begin.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Play the run that standard input describes, in this folder: what this program asks of a process of its own.
+    #[arg(long, hide = true, value_name = "DIR")]
+    pub child: Option<PathBuf>,
+}
+
+/// An experiment of the lab.
+#[cfg(feature = "lab")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LabName {
+    /// All experiments.
+    All,
+    /// Stalls: tables are dropped under a load of reads and writes (Percona, June 2012).
+    X1,
+    /// Fill: tables are made and dropped with the pool filled so far (Percona, April 2011).
+    X2,
+    /// Many tables, dropped by several threads (MySQL bug 56332).
+    X3,
+    /// The loop: a table is made and dropped again and again (MySQL bug 69316).
+    X4,
+    /// Pools from 32 to 450 GB (the article on MySQL 8.0.23).
+    X5,
+    /// Retention: the oldest partition goes every second.
+    X6,
+    /// The storm: a table goes all of whose pages are in the hash index.
+    X7,
+    /// The file: a large one goes while others commit.
+    X8,
+    /// Hold two results against each other.
+    Compare,
+}
+
+/// How large the experiments of the lab are.
+#[cfg(feature = "lab")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LabScale {
+    /// Shows that they run, in seconds; proves nothing.
+    Quick,
+    /// For 2 cores, 24 GiB and ten minutes.
+    Default,
+    /// As they were published: hours.
+    Full,
 }
 
 /// Reads a size such as `4096`, `512k`, `64m` or `8g`.

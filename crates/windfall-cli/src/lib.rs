@@ -17,6 +17,7 @@
 
 mod args;
 mod bench;
+mod child;
 mod columns;
 mod commands;
 mod demo;
@@ -25,6 +26,8 @@ mod failure;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod interrupt;
+#[cfg(feature = "lab")]
+mod lab;
 mod oltp;
 mod output;
 mod report;

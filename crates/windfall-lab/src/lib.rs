@@ -5,16 +5,21 @@
 //! the global hash index of the servers of 2005 to 2021, and with the way each of them forgot a dropped table.
 //!
 //! **Invariants.** Nothing of this is in the engine: `windfall` does not know this crate. A room imports from rooms
-//! below it only: [`watch`], [`pool`], [`policy`], [`system`], [`results`], [`report`].
+//! below it only: [`watch`], [`pool`], [`policy`], [`system`], [`results`],
+//! [`server`], [`workload`], [`experiment`], [`report`].
 //!
 //! **May touch.** The library `windfall`.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+#![allow(clippy::cast_sign_loss, reason = "what is cast here are sizes and times, and not negative")]
 
+pub mod experiment;
 pub mod policy;
 pub mod pool;
 pub mod report;
 pub mod results;
+pub mod server;
 pub mod system;
 #[cfg(test)]
 mod testing;
 pub mod watch;
+pub mod workload;

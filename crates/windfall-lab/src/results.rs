@@ -14,7 +14,7 @@ use windfall_measure::{Gap, Latency, Machine};
 use crate::{
     policy::Steps,
     system::System,
-    watch::{Held, Waited},
+    watch::{Held, Report, Waited},
 };
 
 /// A run of the lab.
@@ -114,6 +114,28 @@ pub struct LockSeen {
     pub holds: Vec<Held>,
     /// Who has waited, and for whom.
     pub waits: Vec<Waited>,
+}
+
+impl LockSeen {
+    /// What the reports of several locks of one name say together.
+    pub fn of(name: &str, reports: &[Report]) -> Self {
+        let mut seen = Self { name: name.to_owned(), holds: Vec::new(), waits: Vec::new() };
+        for held in reports.iter().flat_map(|report| &report.holds) {
+            let same = |other: &&mut Held| (other.role, other.purpose) == (held.role, held.purpose);
+            match seen.holds.iter_mut().find(same) {
+                Some(other) => other.times.merge(&held.times),
+                None => seen.holds.push(*held),
+            }
+        }
+        for waited in reports.iter().flat_map(|report| &report.waits) {
+            let key = |w: &Waited| (w.role, w.purpose, w.holder, w.held_for);
+            match seen.waits.iter_mut().find(|other| key(other) == key(waited)) {
+                Some(other) => other.times.merge(&waited.times),
+                None => seen.waits.push(*waited),
+            }
+        }
+        seen
+    }
 }
 
 /// Clients under a load, with statements amid it.

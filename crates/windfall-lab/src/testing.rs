@@ -4,24 +4,21 @@
 //!
 //! **Invariants.** Nothing runs in the background unless a test starts it.
 //!
-//! **May touch.** `pool`.
+//! **May touch.** `pool`, `server::rows`.
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use windfall::{
     disk::{Disk, FileName, SimulatedDisk},
     env::RealEnv,
-    ids::{SpaceId, TrxId, UndoPos},
-    page::EntryHeader,
-    tree::{
-        Tree,
-        store::{MiniTransaction as _, PageStore as _},
-    },
+    ids::SpaceId,
+    tree::Tree,
 };
 
-use crate::pool::{ClassicPool, Ground, PoolOptions, Space, TreeHash, descriptor::DIRTY};
-
-const HEADER: EntryHeader = EntryHeader { trx: TrxId::NONE, flags: 0, undo: UndoPos::NONE };
+use crate::{
+    pool::{ClassicPool, Ground, PoolOptions, Space, TreeHash, descriptor::DIRTY},
+    server::rows,
+};
 
 pub fn pool(options: PoolOptions) -> (SimulatedDisk, Arc<ClassicPool>) {
     let disk = SimulatedDisk::new(1);
@@ -43,32 +40,15 @@ pub fn new_space(pool: &Arc<ClassicPool>, id: u64) -> Arc<Space> {
 }
 
 pub fn put(tree: &Tree<ClassicPool>, key: &[u8], value: &[u8]) {
-    let mut mtr = tree.store().begin().unwrap();
-    let mut place = tree.seek_for_change(&mut mtr, key, Some(value.len())).unwrap();
-    match place.header() {
-        Some(_) => place.replace(&mut mtr, HEADER, value),
-        None => place.insert(&mut mtr, HEADER, value),
-    }
-    mtr.commit().unwrap();
+    rows::put(tree, key, value).unwrap();
 }
 
 pub fn remove(tree: &Tree<ClassicPool>, key: &[u8]) {
-    let mut mtr = tree.store().begin().unwrap();
-    let place = tree.seek_for_change(&mut mtr, key, None).unwrap();
-    if place.header().is_none() {
-        place.release(&mut mtr);
-        return;
-    }
-    let is_underfull = place.remove(&mut mtr);
-    mtr.commit().unwrap();
-    if is_underfull {
-        tree.maintain(key).unwrap();
-    }
+    rows::remove(tree, key).unwrap();
 }
 
 pub fn get(tree: &Tree<ClassicPool>, key: &[u8]) -> Option<Vec<u8>> {
-    let mut value = Vec::new();
-    tree.get_into(key, &mut value).unwrap().map(|_| value)
+    rows::get(tree, key).unwrap()
 }
 
 /// The hash index counts its entries rightly, and each list holds what it is for.

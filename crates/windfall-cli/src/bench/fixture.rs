@@ -6,7 +6,7 @@
 //!
 //! **May touch.** `engine`, `windfall-measure`, child processes.
 
-use std::{process::Child, thread};
+use std::thread;
 
 use windfall_measure::Random;
 
@@ -95,15 +95,4 @@ pub fn with(on: bool) -> &'static str {
 /// Closes a database.
 pub fn close(db: Database) -> Result<()> {
     Ok(db.close()?)
-}
-
-/// A child process that is killed when nobody waits for it any more.
-pub struct Killed(pub Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing to kill.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }

@@ -18,8 +18,10 @@ use std::{
 
 use rustix::process::{Pid, WaitOptions, WaitStatus, waitpid};
 
-use super::fixture::Killed;
-use crate::failure::{Failure, Result};
+use crate::{
+    child::Killed,
+    failure::{Failure, Result},
+};
 
 /// The signal that is a mark. The child does not get to see it.
 const MARK: i32 = libc::SIGUSR1;

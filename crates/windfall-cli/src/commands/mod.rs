@@ -35,6 +35,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
     match args.command {
         Command::Demo(options) => demo::run(&options, json),
         Command::Bench(options) => bench::run(&options, json),
+        #[cfg(feature = "lab")]
+        Command::Lab(options) => crate::lab::run(&options, json),
         Command::Create(options) => schema::create(db, json, &options),
         Command::Load(options) => load::load(db, json, &options),
         Command::Get(options) => read::get(db, json, &options),

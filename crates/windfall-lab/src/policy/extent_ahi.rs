@@ -9,6 +9,8 @@
 //! 3. For each instance, since a whole tablespace goes: takes the buffer pool mutex, walks the LRU list, frees the
 //!    pages of the tablespace, gives the mutex back; if one was in use, waits 20 ms and walks anew.
 //!
+//! It is done behind the change of the dictionary, as in 8.0, and not under its mutex.
+//!
 //! The cost is the number of pages in the pool, for tables of any size, as the article says.
 //!
 //! **May touch.** What `policy` may touch.
@@ -33,6 +35,10 @@ impl DropPolicy for ExtentAhi {
 
     fn era(&self) -> Era {
         Era::Mysql56
+    }
+
+    fn holds_dictionary(&self) -> bool {
+        false
     }
 
     fn forget(&self, pool: &ClassicPool, space: &Space) -> Steps {

@@ -17,7 +17,9 @@
 //! | [`flush_list_ahi`] | `MySQL` 5.6.2 to 5.6.12 | a scan of the LRU list for the hash index before that |
 //! | [`extent_ahi`] | `MySQL` 5.6.13 to 8.0.22 | each page of the table is looked up; then both lists are scanned |
 //! | [`stale_version`] | `MySQL` 8.0.23 | a new version; a scan only for the hash index |
+//! | [`detach`] | Windfall | nothing |
 
+pub mod detach;
 pub mod extent_ahi;
 pub mod flush_list;
 pub mod flush_list_ahi;
@@ -45,6 +47,11 @@ pub trait DropPolicy: Send + Sync + Debug {
     /// Forgets a tablespace that is dropped, all its trees, and says what was done for it. Waits for pages of it that
     /// are in use.
     fn forget(&self, pool: &ClassicPool, space: &Space) -> Steps;
+
+    /// Whether it is done under the mutex of the dictionary, which every statement takes.
+    fn holds_dictionary(&self) -> bool {
+        true
+    }
 
     /// Whether a truncation keeps the tablespace and gives it a new version, instead of dropping it and making another
     /// one.

@@ -32,6 +32,10 @@ impl DropPolicy for StaleVersion {
         Era::Mysql80
     }
 
+    fn holds_dictionary(&self) -> bool {
+        false
+    }
+
     fn forget(&self, pool: &ClassicPool, space: &Space) -> Steps {
         let mut steps = Steps::default();
         let hash = pool.hash_index();

@@ -24,6 +24,7 @@ use super::{
     descriptor::{DIRTY, IO},
     era::Part,
     instance::Instance,
+    replace::SEARCHED,
     space::Announced,
 };
 use crate::watch::{self, Purpose, Role};
@@ -131,8 +132,9 @@ impl ClassicPool {
     /// Lets the log go as far as nobody needs it any more.
     fn raise_floor(&self) {
         let log = &self.ground.log;
-        // First the groups under way: a page that one of them dirties later is at or above it.
-        let appending = log.append_floor();
+        // First the groups under way: a page that one of them dirties later is at or above it. And not beyond what is
+        // durable, where nobody could begin to read.
+        let appending = log.append_floor().min(log.durable());
         let oldest = self.instances.iter().map(|instance| {
             let _held = instance.hold(&[Part::Flush], Purpose::Flush);
             instance.flush.oldest_change(&self.frames)
@@ -150,7 +152,7 @@ impl ClassicPool {
         let reserve = Self::reserve(instance);
         let mut freed = 0;
         while (instance.free.len() as usize) < reserve && freed < BATCH {
-            let Some(frame) = self.evict_one(instance) else { break };
+            let Some(frame) = self.evict_one(instance, SEARCHED) else { break };
             self.give_frame(instance, frame);
             freed += 1;
         }

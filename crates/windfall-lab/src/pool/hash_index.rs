@@ -130,6 +130,11 @@ impl HashIndex {
         self.latch.read(Purpose::Search).of_tree.contains_key(&tree)
     }
 
+    /// Entries that lead into a tree.
+    pub fn entries_of(&self, tree: SpaceId) -> u64 {
+        self.latch.read(Purpose::Search).of_tree.get(&tree).copied().unwrap_or(0)
+    }
+
     /// How often a page was hashed.
     pub fn built(&self) -> u64 {
         self.built.load(Relaxed)

@@ -84,6 +84,15 @@ impl Lru {
         self.balance(frames);
     }
 
+    /// Enters many frames in front of all, the last one to be the youngest.
+    pub fn extend(&self, frames: &[Descriptor], order: &[u32]) {
+        for &frame in order {
+            self.link(frames, frame, None, self.youngest.get());
+            frames[frame as usize].used_at.store(self.clock.load(Relaxed), Relaxed);
+        }
+        self.balance(frames);
+    }
+
     /// Takes a frame out.
     pub fn remove(&self, frames: &[Descriptor], frame: u32) {
         let descriptor = &frames[frame as usize];

@@ -21,6 +21,7 @@ mod access;
 mod cleaner;
 pub mod descriptor;
 pub mod era;
+mod fill;
 pub mod hash_index;
 pub mod instance;
 pub mod lists;
@@ -201,9 +202,14 @@ impl ClassicPool {
         if let [instance] = &*self.instances {
             return instance;
         }
+        self.numbered_instance_of(id).1
+    }
+
+    fn numbered_instance_of(&self, id: PageId) -> (usize, &Instance) {
         let extent = u64::from(id.page.0 / space::EXTENT);
         let fold = (id.space.0 << 20).wrapping_add(id.space.0).wrapping_add(extent);
-        &self.instances[(fold % self.instances.len() as u64) as usize]
+        let number = (fold % self.instances.len() as u64) as usize;
+        (number, &self.instances[number])
     }
 
     /// A frame's page.

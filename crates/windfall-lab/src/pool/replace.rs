@@ -20,8 +20,9 @@ use super::{
 };
 use crate::watch::Purpose;
 
-/// So many pages from the end of the LRU list are looked at for one that can go at once.
-const SEARCHED: usize = 100;
+/// So many pages from the end of the LRU list are looked at for one that can go at once:
+/// `BUF_LRU_SEARCH_SCAN_THRESHOLD`. If none can, all are.
+pub(super) const SEARCHED: usize = 100;
 /// Who found none waits for the cleaner, but not longer than this.
 const PATIENCE: Duration = Duration::from_millis(10);
 
@@ -36,7 +37,8 @@ impl ClassicPool {
             if let Some(frame) = free {
                 return Ok(frame);
             }
-            if let Some(frame) = self.evict_one(instance) {
+            let one = self.evict_one(instance, SEARCHED).or_else(|| self.evict_one(instance, usize::MAX));
+            if let Some(frame) = one {
                 return Ok(frame);
             }
             self.ground.health.check()?;
@@ -49,10 +51,10 @@ impl ClassicPool {
         }
     }
 
-    /// Evicts one of the oldest pages that can go without being written.
-    pub(super) fn evict_one(&self, instance: &Instance) -> Option<u32> {
+    /// Evicts one of so many of the oldest pages that can go without being written.
+    pub(super) fn evict_one(&self, instance: &Instance, searched: usize) -> Option<u32> {
         let mut held = instance.hold(&[Part::Lru], Purpose::Load);
-        let oldest = instance.lru.from_oldest(&self.frames).take(SEARCHED);
+        let oldest = instance.lru.from_oldest(&self.frames).take(searched);
         for frame in oldest {
             if self.evict(instance, &mut held, frame) {
                 drop(held);

@@ -56,6 +56,15 @@ impl Times {
     }
 }
 
+impl Times {
+    /// Adds those of another lock.
+    pub fn merge(&mut self, other: &Self) {
+        self.count += other.count;
+        self.total_ns += other.total_ns;
+        self.longest_ns = self.longest_ns.max(other.longest_ns);
+    }
+}
+
 /// How long somebody has held the lock for something.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Held {

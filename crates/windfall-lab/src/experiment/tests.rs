@@ -1,0 +1,112 @@
+//! Every job of every experiment, at the smallest scale.
+//!
+//! **Purpose.** That all of it runs, and shows what has to be there whatever the machine.
+//!
+//! **Invariants.** Nothing is asserted of times.
+//!
+//! **May touch.** What `experiment` may touch.
+
+use tempfile::TempDir;
+
+use super::*;
+
+fn setting() -> Setting {
+    Setting { scale: Scale::Quick, seed: 1, tmpfs: Some(std::env::temp_dir()) }
+}
+
+fn play(experiment: Experiment) -> Vec<Outcome> {
+    let jobs = experiment.jobs(&setting());
+    assert!(!jobs.is_empty());
+    let play = |job: &Job| {
+        let folder = TempDir::new().unwrap();
+        // A job goes to its process as text.
+        let text = serde_json::to_string(job).unwrap();
+        let read: Job = serde_json::from_str(&text).unwrap();
+        assert_eq!(&read, job);
+        let outcome = read.play(folder.path()).unwrap_or_else(|e| panic!("{}: {e}", job.in_words()));
+        let answer = serde_json::to_string(&outcome).unwrap();
+        serde_json::from_str(&answer).unwrap()
+    };
+    jobs.iter().map(play).collect()
+}
+
+#[test]
+fn x2_to_x5_count_what_the_policies_walk() {
+    for outcome in [Experiment::X2, Experiment::X3, Experiment::X4, Experiment::X5].into_iter().flat_map(play)
+    {
+        let (system, pages, drops, steps) = match outcome {
+            Outcome::X2(run) => (run.system, run.pages, run.ended_ns.len() as u64, run.steps),
+            Outcome::X3(run) => (run.system, 0, u64::from(run.tables), run.steps),
+            Outcome::X4(run) => (run.system, pages_of_gb(run.fill_gb), u64::from(run.loops), run.steps),
+            Outcome::X5(run) => (run.system, run.pages, u64::from(run.tables), run.steps),
+            _ => unreachable!(),
+        };
+        let at_least = |walks: u64| assert!(steps.lru_walked >= walks * pages * drops, "{system}: {steps:?}");
+        match system.policy {
+            PolicyName::LruScan => at_least(2),
+            PolicyName::LruScanOnce
+            | PolicyName::LazyMark
+            | PolicyName::FlushListAhi
+            | PolicyName::ExtentAhi => {
+                at_least(1);
+            }
+            PolicyName::FlushList => assert_eq!(steps.lru_walked, 0, "{system}"),
+            PolicyName::StaleVersion => {
+                assert_eq!(steps.lru_walked > 0, system.hash_index, "{system}: {steps:?}");
+            }
+            PolicyName::Detach => assert_eq!(steps, crate::policy::Steps::default(), "{system}"),
+        }
+    }
+}
+
+#[test]
+fn x1_x6_x7_and_x8_show_a_load_and_its_statements() {
+    for outcome in [Experiment::X1, Experiment::X6, Experiment::X7, Experiment::X8].into_iter().flat_map(play)
+    {
+        let (system, load, drops) = match outcome {
+            Outcome::X1(run) => (run.system, run.load, run.drops),
+            Outcome::X6(run) => (run.system, run.load, run.drops),
+            Outcome::X7(run) => {
+                assert!(run.pages > 100 && run.entries > 0, "{}", run.system);
+                (run.system, run.load, true)
+            }
+            Outcome::X8(run) => {
+                assert!(run.gone_after_ns > 0 && run.rate_before > 0.0, "{}", run.system);
+                (run.system, run.load, true)
+            }
+            _ => unreachable!(),
+        };
+        assert!(load.queries > 0 && load.latency.count > 0, "{system}");
+        assert_eq!(!load.marks.is_empty(), drops, "{system}");
+        assert_eq!(load.locks.is_empty(), system.policy == PolicyName::Detach, "{system}");
+        if system.policy == PolicyName::Detach {
+            assert!(load.marks.iter().all(|mark| mark.steps == crate::policy::Steps::default()));
+        }
+    }
+}
+
+#[test]
+fn outcomes_are_gathered_by_experiment() {
+    let mut results = Results {
+        version: String::new(),
+        command: String::new(),
+        made_at: 0,
+        seconds: 0.0,
+        seed: 1,
+        scale: "quick".into(),
+        machine: windfall_measure::Machine::of(Path::new(".")),
+        x1: None,
+        x2: None,
+        x3: None,
+        x4: None,
+        x5: None,
+        x6: None,
+        x7: None,
+        x8: None,
+    };
+    let outcomes = play(Experiment::X4);
+    let count = outcomes.len();
+    gather(&mut results, &setting(), outcomes);
+    assert_eq!(results.x4.map(|x4| x4.runs.len()), Some(count));
+    assert!(results.x1.is_none());
+}

@@ -1,0 +1,129 @@
+//! X3: many small tables, dropped by several threads.
+//!
+//! **Purpose.** Bug 56332: 10,000 tables of its definition are made and dropped, on `MySQL` 5.0.77 and 5.0.91, which
+//! scans twice; then 40,000 by 4 and by 8 connections at once, on more than one file system.
+//!
+//! **Invariants.** The pool holds nothing else. The rows of the report's table are its 44 bytes; the tables are empty.
+//!
+//! **May touch.** What `experiment` may touch.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Mutex,
+    thread,
+    time::Instant,
+};
+
+use serde::{Deserialize, Serialize};
+use windfall::error::{Result, UsageError};
+use windfall_measure::Latency;
+
+use super::{Scale, Scene, Setting, ns, on};
+use crate::{
+    policy::Steps,
+    results::{X3, X3Run},
+    server::Server,
+    system::{PolicyName, System},
+    watch::{self, Role},
+};
+
+const POOL: u64 = 32_768;
+const LOG: u64 = 256 << 20;
+
+/// A run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    system: System,
+    pub(super) tmpfs: Option<PathBuf>,
+    tables: u32,
+    threads: u32,
+}
+
+pub fn empty() -> X3 {
+    X3 { runs: Vec::new() }
+}
+
+/// Tables for so many threads: the report has four times as many for several.
+fn tables(scale: Scale, threads: u32) -> u32 {
+    let one = scale.pick(20, 1_000, 10_000);
+    if threads == 1 { one } else { scale.pick(2, 2, 4) * one }
+}
+
+pub fn jobs(setting: &Setting) -> Vec<super::Job> {
+    let systems = [
+        PolicyName::LruScanOnce,
+        PolicyName::LruScan,
+        PolicyName::FlushList,
+        PolicyName::StaleVersion,
+        PolicyName::Detach,
+    ];
+    let places = [None].into_iter().chain(setting.tmpfs.clone().map(Some));
+    let job = |tmpfs: &Option<PathBuf>, policy, threads| {
+        let tables = tables(setting.scale, threads);
+        super::Job::X3(Job { system: System::of(policy), tmpfs: tmpfs.clone(), tables, threads })
+    };
+    let of = |tmpfs: Option<PathBuf>| {
+        systems.map(|policy| [1, 4, 8].map(|threads| job(&tmpfs, policy, threads))).into_iter().flatten()
+    };
+    places.flat_map(of).collect()
+}
+
+impl Job {
+    fn on(&self) -> &'static str {
+        if self.tmpfs.is_some() { "tmpfs" } else { "disk" }
+    }
+
+    pub fn in_words(&self) -> String {
+        format!("{}, {} tables, {} threads, {}", self.system, self.tables, self.threads, self.on())
+    }
+
+    pub fn play(&self, folder: &Path) -> Result<X3Run> {
+        on(self.system, folder, POOL, LOG, self)
+    }
+}
+
+impl Scene for &Job {
+    type Shown = X3Run;
+
+    fn play<S: Server>(self, server: &S) -> Result<X3Run> {
+        let start = Instant::now();
+        let tables =
+            (0..self.tables).map(|n| server.create(&format!("ts_{n}"), false)).collect::<Result<Vec<_>>>()?;
+        let create_ns = ns(start.elapsed());
+        let left = &Mutex::new(tables);
+        let start = Instant::now();
+        let done: Vec<Result<(Latency, Steps)>> = thread::scope(|scope| {
+            let drop_some = || {
+                watch::play(Role::Dropper);
+                let (mut times, mut steps) = (Latency::default(), Steps::default());
+                loop {
+                    let next = left.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop();
+                    let Some(table) = next else { return Ok((times, steps)) };
+                    let dropped = server.drop_table(&table)?;
+                    times.record(ns(dropped.took));
+                    steps += dropped.steps;
+                }
+            };
+            let threads: Vec<_> = (0..self.threads).map(|_| scope.spawn(drop_some)).collect();
+            let panicked = |_| Err(UsageError::Other("a dropping thread has panicked".into()).into());
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
+        });
+        let drop_ns = ns(start.elapsed());
+        let (mut times, mut steps) = (Latency::default(), Steps::default());
+        for one in done {
+            let (more, counted) = one?;
+            times.add(&more);
+            steps += counted;
+        }
+        Ok(X3Run {
+            system: self.system,
+            on: self.on().into(),
+            tables: self.tables,
+            threads: self.threads,
+            create_ns,
+            drop_ns,
+            latency: (&times).into(),
+            steps,
+        })
+    }
+}

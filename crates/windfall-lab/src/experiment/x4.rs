@@ -1,0 +1,116 @@
+//! X4: a table is made and dropped, again and again.
+//!
+//! **Purpose.** Bug 69316: 100,000 times `create table t1(a int primary key)` and drop, with a pool of 512 MB, on a
+//! disk and on a ramdisk; and with a pool of 60 GB that is filled first.
+//!
+//! **Invariants.** The pages of the fill are bookkeeping alone, at every scale.
+//!
+//! **May touch.** What `experiment` may touch.
+
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+use windfall::error::Result;
+
+use super::{Scale, Scene, Setting, ns, on, pages_of_gb};
+use crate::{
+    results::{X4, X4Run},
+    server::{Dropped, Server},
+    system::{PolicyName, System},
+};
+
+const EMPTY_POOL: u64 = 32_768;
+const LOG: u64 = 256 << 20;
+/// Of the filled pages one in so many is dirty.
+const LRU_TO_FLUSH: u64 = 10;
+const BESIDE: u64 = 20_000;
+
+/// A run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    system: System,
+    pub(super) tmpfs: Option<PathBuf>,
+    fill_gb: f64,
+    loops: u32,
+    seed: u64,
+}
+
+fn loops(scale: Scale) -> u32 {
+    scale.pick(10, 1_000, 100_000)
+}
+
+/// A filled pool makes each loop long.
+fn loops_filled(scale: Scale) -> u32 {
+    scale.pick(3, 20, 1_000)
+}
+
+pub fn empty(setting: &Setting) -> X4 {
+    X4 { loops: loops(setting.scale), runs: Vec::new() }
+}
+
+pub fn jobs(setting: &Setting) -> Vec<super::Job> {
+    let systems = [
+        PolicyName::LruScan,
+        PolicyName::FlushList,
+        PolicyName::FlushListAhi,
+        PolicyName::StaleVersion,
+        PolicyName::Detach,
+    ];
+    let job = |policy, tmpfs: Option<PathBuf>, fill_gb, loops| {
+        super::Job::X4(Job { system: System::of(policy), tmpfs, fill_gb, loops, seed: setting.seed })
+    };
+    let mut jobs = Vec::new();
+    for policy in systems {
+        for tmpfs in [None].into_iter().chain(setting.tmpfs.clone().map(Some)) {
+            jobs.push(job(policy, tmpfs, 0.0, loops(setting.scale)));
+        }
+        let fill = setting.scale.pick(0.5, 60.0, 60.0);
+        jobs.push(job(policy, None, fill, loops_filled(setting.scale)));
+    }
+    jobs
+}
+
+impl Job {
+    fn on(&self) -> &'static str {
+        if self.tmpfs.is_some() { "tmpfs" } else { "disk" }
+    }
+
+    pub fn in_words(&self) -> String {
+        let pool =
+            if self.fill_gb > 0.0 { format!("{} GB filled", self.fill_gb) } else { "empty pool".into() };
+        format!("{}, {pool}, {}", self.system, self.on())
+    }
+
+    pub fn play(&self, folder: &Path) -> Result<X4Run> {
+        on(self.system, folder, pages_of_gb(self.fill_gb) + EMPTY_POOL.max(BESIDE), LOG, self)
+    }
+}
+
+impl Scene for &Job {
+    type Shown = X4Run;
+
+    fn play<S: Server>(self, server: &S) -> Result<X4Run> {
+        let pages = pages_of_gb(self.fill_gb);
+        if pages > 0 {
+            server.fill(pages, pages / LRU_TO_FLUSH, self.seed)?;
+        }
+        let mut all = Dropped { took: Duration::ZERO, ..Dropped::default() };
+        let start = Instant::now();
+        for _ in 0..self.loops {
+            let table = server.create("t1", false)?;
+            all += server.drop_table(&table)?;
+        }
+        Ok(X4Run {
+            system: self.system,
+            on: self.on().into(),
+            fill_gb: self.fill_gb,
+            loops: self.loops,
+            total_ns: ns(start.elapsed()),
+            drop_ns: ns(all.took),
+            steps: all.steps,
+        })
+    }
+}

@@ -1,0 +1,116 @@
+//! X6: the oldest partition of a time series is dropped, while the newest is being filled.
+//!
+//! **Purpose.** What retention does all day: rows come in at full speed, once a second a new partition begins and the
+//! oldest one is dropped. A run without drops lets them lie.
+//!
+//! **Invariants.** Rows go to the newest partition, in the order of time. The pool is full of other tables' pages, as
+//! bookkeeping.
+//!
+//! **May touch.** What `experiment` may touch.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{collections::VecDeque, path::Path, sync::Arc, time::Duration};
+
+use parking_lot::RwLock;
+use serde::{Deserialize, Serialize};
+use windfall::{error::Result, log::FlushLog};
+
+use super::{Scale, Scene, Setting, on, pages_of_gb};
+use crate::{
+    results::{X6, X6Run},
+    server::{Server, rows},
+    system::{PolicyName, System},
+    workload::load::{self, Plan},
+};
+
+const THREADS: u32 = 4;
+const KEPT: u32 = 8;
+/// Bytes of a row's value.
+const VALUE: usize = 150;
+/// Rows between two commits, which are written and not synced.
+const BATCH: u32 = 10;
+const LRU_TO_FLUSH: u64 = 5;
+const LOG: u64 = 4 << 30;
+
+/// A run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    system: System,
+    drops: bool,
+    seconds: f64,
+    every_s: f64,
+    fill_gb: f64,
+    seed: u64,
+}
+
+pub fn empty(_: &Setting) -> X6 {
+    X6 { threads: THREADS, kept: KEPT, runs: Vec::new() }
+}
+
+pub fn jobs(setting: &Setting) -> Vec<super::Job> {
+    let systems = [
+        PolicyName::LruScan,
+        PolicyName::FlushList,
+        PolicyName::ExtentAhi,
+        PolicyName::StaleVersion,
+        PolicyName::Detach,
+    ];
+    let seconds = setting.scale.pick(2.0, 6.0, 120.0);
+    let every_s = if setting.scale == Scale::Quick { 0.3 } else { 1.0 };
+    let fill_gb = setting.scale.pick(0.1, 16.0, 64.0);
+    let job = |policy, drops| {
+        let (system, seed) = (System::of(policy), setting.seed);
+        super::Job::X6(Job { system, drops, seconds, every_s, fill_gb, seed })
+    };
+    systems.into_iter().flat_map(|policy| [job(policy, false), job(policy, true)]).collect()
+}
+
+impl Job {
+    pub fn in_words(&self) -> String {
+        format!("{}, {}", self.system, if self.drops { "drops" } else { "no drops" })
+    }
+
+    pub fn play(&self, folder: &Path) -> Result<X6Run> {
+        on(self.system, folder, pages_of_gb(self.fill_gb) + pages_of_gb(2.0), LOG, self)
+    }
+}
+
+impl Scene for &Job {
+    type Shown = X6Run;
+
+    fn play<S: Server>(self, server: &S) -> Result<X6Run> {
+        let pages = pages_of_gb(self.fill_gb);
+        server.fill(pages, pages / LRU_TO_FLUSH, self.seed)?;
+        let partition = |n: usize| server.create(&format!("p{n}"), false);
+        let first = (0..KEPT as usize).map(partition).collect::<Result<VecDeque<_>>>()?;
+        let newest = RwLock::new(Arc::clone(&first[first.len() - 1]));
+        let mut all = first;
+        let (time, inserted) = (AtomicU64::new(0), AtomicU64::new(0));
+        let client = |_: &mut _, recorder: &mut load::Recorder<'_>| {
+            server.log().wait_for_room(0)?;
+            // Held while a row is on its way: a partition is not dropped under it.
+            let newest = newest.read();
+            let mut end = windfall::ids::Lsn::ZERO;
+            for _ in 0..BATCH {
+                let key = time.fetch_add(1, Relaxed).to_be_bytes();
+                end = recorder.query(|| rows::put(&newest.rows, &key, &[b't'; VALUE]))?;
+            }
+            inserted.fetch_add(u64::from(BATCH), Relaxed);
+            server.commit(end, FlushLog::Write)
+        };
+        let every = Duration::from_secs_f64(self.every_s);
+        let plan = Plan::every(THREADS, Duration::from_secs_f64(self.seconds), every, self.seed);
+        let mut file_bytes = vec![server.file_bytes()];
+        let load = load::run(server, &plan, &client, &mut |n| {
+            let next = partition(KEPT as usize + n)?;
+            *newest.write() = Arc::clone(&next);
+            all.push_back(next);
+            let oldest = all.pop_front().filter(|_| self.drops);
+            let dropped = oldest.map(|oldest| server.drop_table(&oldest)).transpose()?;
+            file_bytes.push(server.file_bytes());
+            Ok(dropped)
+        })?;
+        let rows = inserted.load(Relaxed);
+        Ok(X6Run { system: self.system, drops: self.drops, load, rows, file_bytes })
+    }
+}

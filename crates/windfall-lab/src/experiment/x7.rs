@@ -1,0 +1,117 @@
+//! X7: a table is dropped all of whose pages are in the hash index.
+//!
+//! **Purpose.** The storm that is still reported (bugs 107308, 113312): a table that was read a lot is dropped while
+//! others read another one, by the same hash index.
+//!
+//! **Invariants.** Every leaf of both tables is hashed before the run.
+//!
+//! **May touch.** What `experiment` may touch.
+
+use std::{path::Path, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use windfall::{error::Result, log::FlushLog};
+use windfall_measure::Random;
+
+use super::{Scale, Scene, Setting, on};
+use crate::{
+    results::{X7, X7Run},
+    server::{Server, Table, rows},
+    system::{PolicyName, System},
+    workload::load::{self, Plan},
+};
+
+const THREADS: u32 = 4;
+/// Bytes of a row's value.
+const VALUE: usize = 180;
+/// Rows of the table that stays.
+const STAYS: u32 = 50_000;
+/// How full the nodes of a loaded tree are.
+const FILL: usize = 93;
+const LOG: u64 = 2 << 30;
+
+/// A run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    system: System,
+    rows: u32,
+    seconds: f64,
+    seed: u64,
+}
+
+pub fn empty() -> X7 {
+    X7 { threads: THREADS, runs: Vec::new() }
+}
+
+pub fn jobs(setting: &Setting) -> Vec<super::Job> {
+    let systems = [
+        PolicyName::LruScan,
+        PolicyName::LazyMark,
+        PolicyName::FlushListAhi,
+        PolicyName::ExtentAhi,
+        PolicyName::StaleVersion,
+        PolicyName::Detach,
+    ];
+    let rows = setting.scale.pick(20_000, 1_000_000, 20_000_000);
+    let seconds = if setting.scale == Scale::Quick { 1.0 } else { 4.0 };
+    let job = |policy| {
+        super::Job::X7(Job { system: System::of(policy).hashed(), rows, seconds, seed: setting.seed })
+    };
+    systems.map(job).into()
+}
+
+impl Job {
+    pub fn in_words(&self) -> String {
+        format!("{}, {} rows", self.system, self.rows)
+    }
+
+    pub fn play(&self, folder: &Path) -> Result<X7Run> {
+        let pages = u64::from(self.rows + STAYS) / 60 + 10_000;
+        on(self.system, folder, pages, LOG, self)
+    }
+}
+
+fn load_table<S: Server>(server: &S, table: &Table<S::Store>, count: u32) -> Result<()> {
+    let mut loader = table.rows.bulk_load(FILL)?;
+    for n in 0..count {
+        if n.is_multiple_of(10_000) {
+            server.log().wait_for_room(0)?;
+        }
+        loader.push(&n.to_be_bytes(), rows::HEADER, &[b'h'; VALUE])?;
+    }
+    let end = loader.finish()?;
+    server.commit(end, FlushLog::Sync)
+}
+
+/// Looks up every row: each page has more of them than it takes to be hashed.
+fn look_up_all<S: Server>(table: &Table<S::Store>, count: u32) -> Result<()> {
+    let mut value = Vec::new();
+    for n in 0..count {
+        table.rows.get_into(&n.to_be_bytes(), &mut value)?;
+    }
+    Ok(())
+}
+
+impl Scene for &Job {
+    type Shown = X7Run;
+
+    fn play<S: Server>(self, server: &S) -> Result<X7Run> {
+        let (stays, goes) = (server.create("stays", false)?, server.create("goes", false)?);
+        for (table, count) in [(&stays, STAYS), (&goes, self.rows)] {
+            load_table(server, table, count)?;
+            look_up_all::<S>(table, count)?;
+        }
+        server.flush()?;
+        let entries = server.hashed(&goes);
+        let pages = goes.rows.check()?.leaves;
+        let client = |random: &mut Random, recorder: &mut load::Recorder<'_>| {
+            let mut value = Vec::new();
+            let key = (random.below(STAYS.into()) as u32).to_be_bytes();
+            recorder.query(|| stays.rows.get_into(&key, &mut value)).map(drop)
+        };
+        let length = Duration::from_secs_f64(self.seconds);
+        let plan = Plan { threads: THREADS, length, marks: vec![length / 2], seed: self.seed };
+        let load = load::run(server, &plan, &client, &mut |_| server.drop_table(&goes).map(Some))?;
+        Ok(X7Run { system: self.system, pages, entries, load })
+    }
+}

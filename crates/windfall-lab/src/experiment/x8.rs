@@ -1,0 +1,145 @@
+//! X8: a table with a large file is dropped while others commit durably.
+//!
+//! **Purpose.** What no pool can mend: freeing the blocks of a large file competes with every sync of the same file
+//! system, whoever does it. The classic servers delete it at once, Windfall step by step in the background.
+//!
+//! **Invariants.** The file is on the disk and hardly in any cache; those who commit wait for the disk each time.
+//!
+//! **May touch.** What `experiment` may touch.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+use windfall::{
+    error::{Result, UsageError},
+    log::FlushLog,
+};
+
+use super::{Scene, Setting, ns, on};
+use crate::{
+    results::{Load, X8, X8Run},
+    server::{PAGE_SIZE, Server, Table, rows},
+    system::{PolicyName, System},
+    workload::load::{self, Plan},
+};
+
+const THREADS: u32 = 8;
+/// Pages of the pool, far fewer than the file's.
+const POOL: u64 = 8_192;
+const LOG: u64 = 1 << 30;
+/// Bytes of a row's value in the table with the large file.
+const BIG_VALUE: usize = 3_900;
+const FILL: usize = 100;
+/// Of the load before the drop this much counts.
+const BEFORE: Duration = Duration::from_secs(2);
+/// Nobody waits longer for a file to go.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// A run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    system: System,
+    file_bytes: u64,
+    seconds: f64,
+    seed: u64,
+}
+
+fn file_bytes(setting: &Setting) -> u64 {
+    setting.scale.pick(64 << 20, 2 << 30, 8 << 30)
+}
+
+pub fn empty(setting: &Setting) -> X8 {
+    X8 { threads: THREADS, file_bytes: file_bytes(setting), runs: Vec::new() }
+}
+
+pub fn jobs(setting: &Setting) -> Vec<super::Job> {
+    let systems = [PolicyName::LruScan, PolicyName::StaleVersion, PolicyName::Detach];
+    let seconds = setting.scale.pick(2.0, 8.0, 30.0);
+    let job = |policy| {
+        let (system, seed) = (System::of(policy), setting.seed);
+        super::Job::X8(Job { system, file_bytes: file_bytes(setting), seconds, seed })
+    };
+    systems.map(job).into()
+}
+
+impl Job {
+    pub fn in_words(&self) -> String {
+        format!("{}, a file of {} MB", self.system, self.file_bytes >> 20)
+    }
+
+    pub fn play(&self, folder: &Path) -> Result<X8Run> {
+        on(self.system, folder, POOL, LOG, self)
+    }
+
+    fn load_file<S: Server>(&self, server: &S, table: &Table<S::Store>) -> Result<()> {
+        let value = [b'f'; BIG_VALUE];
+        let mut loader = table.rows.bulk_load(FILL)?;
+        // Four rows fill a page.
+        for n in 0..self.file_bytes / PAGE_SIZE as u64 * 4 {
+            if n.is_multiple_of(256) {
+                server.log().wait_for_room(0)?;
+            }
+            loader.push(&n.to_be_bytes(), rows::HEADER, &value)?;
+        }
+        let end = loader.finish()?;
+        server.commit(end, FlushLog::Sync)?;
+        server.flush()
+    }
+}
+
+impl Scene for &Job {
+    type Shown = X8Run;
+
+    fn play<S: Server>(self, server: &S) -> Result<X8Run> {
+        let (small, big) = (server.create("commits", false)?, server.create("big", false)?);
+        self.load_file(server, &big)?;
+        let number = AtomicU64::new(0);
+        let client = |_: &mut _, recorder: &mut load::Recorder<'_>| {
+            server.log().wait_for_room(0)?;
+            let key = number.fetch_add(1, Relaxed).to_be_bytes();
+            recorder.query(|| {
+                let end = rows::put(&small.rows, &key, b"a row that is committed")?;
+                server.commit(end, FlushLog::Sync)
+            })
+        };
+        let length = Duration::from_secs_f64(self.seconds);
+        let at = length.mul_f64(0.35);
+        let plan = Plan { threads: THREADS, length, marks: vec![at], seed: self.seed };
+        let mut gone_after = Duration::ZERO;
+        let load = load::run(server, &plan, &client, &mut |_| {
+            let start = Instant::now();
+            let dropped = server.drop_table(&big)?;
+            while server.is_deleting() {
+                if start.elapsed() > PATIENCE {
+                    return Err(UsageError::Other("the file of the dropped table does not go".into()).into());
+                }
+                thread::sleep(Duration::from_millis(2));
+            }
+            gone_after = start.elapsed();
+            Ok(Some(dropped))
+        })?;
+        let before = rate(&load, at.saturating_sub(BEFORE), at);
+        let during = rate(&load, at, at + gone_after);
+        Ok(X8Run {
+            system: self.system,
+            load,
+            gone_after_ns: ns(gone_after),
+            rate_before: before,
+            rate_during: during,
+        })
+    }
+}
+
+/// Queries per second between two times, to the stretch.
+fn rate(load: &Load, from: Duration, to: Duration) -> f64 {
+    let stretch = |time: Duration| (ns(time) / load.stretch_ns) as usize;
+    let from = stretch(from).min(load.rates.len());
+    let to = (stretch(to) + 1).clamp(from, load.rates.len());
+    let part = &load.rates[from..to];
+    part.iter().sum::<f64>() / part.len().max(1) as f64
+}

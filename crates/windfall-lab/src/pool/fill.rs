@@ -1,0 +1,161 @@
+//! A pool of any size, as bookkeeping.
+//!
+//! **Purpose.** A scan of a list costs what its length and the order of its entries in memory cost, and not what the
+//! pages hold. So a pool of hundreds of gigabytes can be had on a small machine: all descriptors, the page hash and the
+//! lists are real, and the bytes of the pages are address space that is never touched.
+//!
+//! **Invariants.** Such a page is in the pool as one that was read, or changed, and is never asked for. A dirty one has
+//! the mark of a page that is being written, so that nobody writes it. The lists are in an order that a seed decides,
+//! and not in that of the frames, as they would be in a pool that has been in use.
+//!
+//! **May touch.** What `pool` may touch.
+
+use std::sync::Arc;
+
+use windfall::{
+    error::{Result, UsageError},
+    ids::{PageId, PageNo, SpaceId},
+};
+use windfall_measure::Random;
+
+use super::{
+    ClassicPool, Space,
+    descriptor::{DIRTY, IO},
+    era::Part,
+};
+use crate::watch::Purpose;
+
+/// Tables that the pages are of.
+const TABLES: u64 = 100;
+/// The random numbers of the first instance's order.
+const STREAM: u64 = 0xf111;
+
+impl ClassicPool {
+    /// Enters so many pages of tables of their own, the first `dirty` of them as dirty ones. `new_id` numbers the
+    /// tables.
+    ///
+    /// # Errors
+    /// When there are not so many free frames.
+    pub fn pretend(&self, new_id: impl Fn() -> SpaceId, pages: u64, dirty: u64, seed: u64) -> Result<()> {
+        let tables: Vec<Arc<Space>> = (0..TABLES).map(|_| Space::new(new_id(), false)).collect();
+        for table in &tables {
+            self.attach(table);
+        }
+        let mut orders: Vec<Vec<u32>> = vec![Vec::new(); self.instances.len()];
+        let since = self.ground.log.end();
+        for n in 0..pages {
+            let space = &tables[(n % TABLES) as usize];
+            let id = PageId { space: space.id, page: PageNo((n / TABLES) as u32) };
+            let (at, instance) = self.numbered_instance_of(id);
+            let held = instance.hold(&[Part::Free], Purpose::Load);
+            let frame = instance.free.pop(&self.frames);
+            drop(held);
+            let Some(frame) = frame else {
+                let what = format!("{pages} pages do not fit into a pool of {}", self.frames.len());
+                return Err(UsageError::Other(what.into()).into());
+            };
+            let is_dirty = n < dirty;
+            self.frames[frame as usize].set_tag(id, space.version(), if is_dirty { DIRTY | IO } else { 0 });
+            self.frames[frame as usize].set_oldest(since);
+            orders[at].push(frame);
+        }
+        for (at, (instance, order)) in self.instances.iter().zip(&mut orders).enumerate() {
+            let mut random = Random::new(seed, STREAM + at as u64);
+            shuffle(order, &mut random);
+            let mut held = instance.hold(&[Part::Lru], Purpose::Load);
+            held.also(Part::Flush);
+            for &frame in &*order {
+                let _latched = held.latch_page(self.frames[frame as usize].tag());
+                instance.pages.insert(&self.frames, frame);
+            }
+            instance.lru.extend(&self.frames, order);
+            // The flush list has an order of its own.
+            order.retain(|&frame| self.frames[frame as usize].is(DIRTY));
+            shuffle(order, &mut random);
+            for &frame in &*order {
+                instance.flush.insert(&self.frames, frame);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn shuffle(order: &mut [u32], random: &mut Random) {
+    for n in (1..order.len()).rev() {
+        order.swap(n, random.below(n as u64 + 1) as usize);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::cell::Cell;
+
+    use super::*;
+    use crate::{
+        pool::{Era, PoolOptions},
+        testing::{get, new_space, pool, put, tree},
+    };
+
+    fn filled(seed: u64) -> Arc<ClassicPool> {
+        let options = PoolOptions {
+            era: Era::Mysql55,
+            instances: 3,
+            frames: 10_000,
+            page_size: 4096,
+            hash_index: false,
+            dirty_percent: 90,
+        };
+        let (_, pool) = pool(options);
+        let next = Cell::new(1_000);
+        let new_id = || SpaceId(next.replace(next.get() + 1));
+        pool.pretend(new_id, 9_000, 3_000, seed).unwrap();
+        pool
+    }
+
+    #[test]
+    fn lists_are_as_long_as_was_asked_for_and_in_an_order_of_chance() {
+        let pool = filled(1);
+        assert_eq!(pool.occupancy(), [9_000, 3_000, 1_000]);
+        let order = |pool: &ClassicPool| -> Vec<u32> {
+            pool.instances().iter().flat_map(|i| i.lru.from_oldest(pool.frames())).collect()
+        };
+        let lru = order(&pool);
+        let next_to_each_other = lru.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) < 10).count();
+        assert!(next_to_each_other < 300, "{next_to_each_other} of 9000");
+        assert_eq!(order(&filled(1)), lru);
+        assert_ne!(order(&filled(2)), lru);
+        for instance in pool.instances() {
+            let old = instance
+                .frames
+                .clone()
+                .filter(|&f| pool.frames()[f as usize].is(crate::pool::descriptor::OLD));
+            assert_eq!(old.count(), instance.lru.old_len() as usize);
+            assert!(instance.lru.old_len().abs_diff(instance.lru.len() * 3 / 8) <= 21);
+        }
+    }
+
+    #[test]
+    fn real_pages_live_beside_them_and_none_of_them_is_written() {
+        let pool = filled(1);
+        let rows = tree(&pool, &new_space(&pool, 20), 100);
+        for n in 0..12_000_u32 {
+            put(&rows, &n.to_be_bytes(), &[1; 1000]);
+            if n % 100 == 0 {
+                pool.clean().unwrap();
+            }
+        }
+        pool.clean().unwrap();
+        (0..12_000_u32)
+            .step_by(11)
+            .for_each(|n| assert_eq!(get(&rows, &n.to_be_bytes()), Some(vec![1; 1000])));
+        let left = pool.frames().iter().filter(|d| d.space().0 >= 1_000 && d.is(DIRTY)).count();
+        assert_eq!(left, 3_000, "the clean ones made way, the dirty ones stayed");
+    }
+
+    #[test]
+    fn more_than_fits_is_refused() {
+        let pool = filled(1);
+        let error = pool.pretend(|| SpaceId(5_000), 1_001, 0, 1).unwrap_err();
+        assert!(error.to_string().contains("do not fit"), "{error}");
+    }
+}

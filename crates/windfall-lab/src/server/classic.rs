@@ -1,0 +1,306 @@
+//! A server of its time: a classic pool, a drop policy, a dictionary.
+//!
+//! **Purpose.** [`Classic`]: `innodb_file_per_table`, a tablespace and a file for each table, which holds its tree of
+//! rows and that of its index.
+//!
+//! **Invariants.** A drop goes as in `row_drop_table_for_mysql`: the tablespace refuses its handles, the dictionary
+//! forgets it, the pool forgets its pages as the policy says, the file is deleted by the dropping thread, the log is
+//! synced. Up to 5.7 all of that is done under the mutex of the dictionary, since 8.0 only the second step. A file is
+//! deleted when no page of it is being read or written.
+//!
+//! **May touch.** What `server` may touch.
+
+use core::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+use std::{collections::BTreeMap, sync::Arc, thread, time::Instant};
+
+use windfall::{
+    disk::{Disk, FileName, Folder, RealDisk, RealDiskOptions},
+    env::{RealEnv, Worker},
+    error::Result,
+    ids::SpaceId,
+    log::{FlushLog, Log},
+    tree::Tree,
+};
+
+use super::{Dropped, PAGE_SIZE, Server, Start, Table, rows};
+use crate::{
+    policy::{
+        DropPolicy, extent_ahi::ExtentAhi, flush_list::FlushList, flush_list_ahi::FlushListAhi,
+        lazy_mark::LazyMark, lru_scan::LruScan, stale_version::StaleVersion,
+    },
+    pool::{ClassicPool, Era, Ground, PoolOptions, Space, TreeHash},
+    results::LockSeen,
+    system::PolicyName,
+    watch::{self, Purpose, Report},
+};
+
+/// Pages of a new file: `FIL_IBD_FILE_INITIAL_SIZE`.
+const FIRST_PAGES: u64 = 6;
+/// `innodb_max_dirty_pages_pct`, as in the published experiments.
+const DIRTY_PERCENT: u32 = 90;
+
+/// The policy of this name; none for Windfall's.
+fn policy_of(name: PolicyName) -> Option<Box<dyn DropPolicy>> {
+    let policy: Box<dyn DropPolicy> = match name {
+        PolicyName::LruScanOnce => Box::new(LruScan { scans: 1, era: Era::Mysql51 }),
+        PolicyName::LruScan => Box::new(LruScan { scans: 2, era: Era::Mysql55 }),
+        PolicyName::LazyMark => Box::new(LazyMark::default()),
+        PolicyName::FlushList => Box::new(FlushList),
+        PolicyName::FlushListAhi => Box::new(FlushListAhi),
+        PolicyName::ExtentAhi => Box::new(ExtentAhi),
+        PolicyName::StaleVersion => Box::new(StaleVersion),
+        PolicyName::Detach => return None,
+    };
+    Some(policy)
+}
+
+/// The server.
+#[derive(Debug)]
+pub struct Classic {
+    pool: Arc<ClassicPool>,
+    policy: Box<dyn DropPolicy>,
+    dictionary: Tree<ClassicPool>,
+    /// `dict_sys->mutex`.
+    statement: watch::Mutex<()>,
+    next_id: AtomicU64,
+    /// Stopped first.
+    _workers: Vec<Worker>,
+}
+
+type Made = Arc<Table<ClassicPool>>;
+
+impl Classic {
+    fn new_id(&self) -> SpaceId {
+        SpaceId(self.next_id.fetch_add(1, Relaxed))
+    }
+
+    fn tree_in(pool: &Arc<ClassicPool>, space: &Arc<Space>, id: SpaceId) -> Result<Arc<Tree<ClassicPool>>> {
+        let handle = space.tree(id)?;
+        Ok(Arc::new(Tree::new(pool.clone(), handle.clone(), TreeHash::new(pool.clone(), handle))))
+    }
+
+    fn table_in(&self, space: &Arc<Space>, name: &str, indexed: bool) -> Result<Made> {
+        let tree = || Self::tree_in(&self.pool, space, self.new_id());
+        let index = indexed.then(tree).transpose()?;
+        Ok(Arc::new(Table { name: name.to_owned(), rows: tree()?, index }))
+    }
+
+    /// A tablespace with a file.
+    fn new_space(pool: &Arc<ClassicPool>, id: SpaceId, temporary: bool) -> Result<Arc<Space>> {
+        let (disk, file) = (&pool.ground().disk, FileName::Data(id));
+        disk.create(file)?;
+        disk.preallocate(file, 0, FIRST_PAGES * PAGE_SIZE as u64)?;
+        if !temporary {
+            disk.sync(file)?;
+        }
+        let space = Space::new(id, temporary);
+        pool.attach(&space);
+        Ok(space)
+    }
+
+    /// Enters tables into the dictionary, durably.
+    fn enter(&self, tables: &[Made]) -> Result<()> {
+        let mut end = windfall::ids::Lsn::ZERO;
+        for table in tables {
+            end = rows::put(&self.dictionary, table.name.as_bytes(), b"table")?;
+        }
+        self.commit(end, FlushLog::Sync)
+    }
+
+    /// Drops a tablespace: the tables of these names.
+    fn drop_space(&self, space: &Arc<Space>, names: &[&str]) -> Result<Dropped> {
+        let start = Instant::now();
+        let mut serial = Some(self.statement.lock(Purpose::Dictionary));
+        space.mark_dropped();
+        let mut end = windfall::ids::Lsn::ZERO;
+        if !space.temporary {
+            for name in names {
+                end = rows::remove(&self.dictionary, name.as_bytes())?;
+            }
+        }
+        if !self.policy.holds_dictionary() {
+            serial = None;
+        }
+        let steps = self.policy.forget(&self.pool, space);
+        self.forget_file(space)?;
+        self.commit(end, FlushLog::Sync)?;
+        drop(serial);
+        Ok(Dropped { steps, took: start.elapsed() })
+    }
+
+    fn forget_file(&self, space: &Space) -> Result<()> {
+        self.await_io(space);
+        self.pool.detach(space);
+        Ok(self.pool.ground().disk.remove(FileName::Data(space.id))?)
+    }
+
+    /// Waits until no page of a tablespace is being read or written: `fil_check_pending_operations`.
+    fn await_io(&self, space: &Space) {
+        while !space.is_quiet() && !self.pool.ground().health.is_poisoned() {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn space_of(table: &Table<ClassicPool>) -> &Arc<Space> {
+        &table.rows.space().space
+    }
+
+    /// Several tables in one tablespace.
+    fn together(&self, names: &[String], temporary: bool) -> Result<Vec<Made>> {
+        let _serial = self.statement.lock(Purpose::Dictionary);
+        let space = Self::new_space(&self.pool, self.new_id(), temporary)?;
+        let tables =
+            names.iter().map(|name| self.table_in(&space, name, false)).collect::<Result<Vec<_>>>()?;
+        if !temporary {
+            self.enter(&tables)?;
+        }
+        Ok(tables)
+    }
+}
+
+impl Server for Classic {
+    type Store = ClassicPool;
+
+    fn start(start: &Start<'_>) -> Result<Self> {
+        let direct = RealDiskOptions::default();
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(start.folder, direct)?);
+        let env = Arc::new(RealEnv::default());
+        let ground = Ground::new(disk, env.clone(), PAGE_SIZE, start.log)?;
+        let policy = policy_of(start.system.policy).ok_or_else(|| {
+            windfall::error::UsageError::Other(format!("{} has no classic pool", start.system).into())
+        })?;
+        let options = PoolOptions {
+            era: policy.era(),
+            instances: start.system.instances as usize,
+            frames: start.pages as usize,
+            page_size: PAGE_SIZE,
+            hash_index: start.system.hash_index,
+            dirty_percent: DIRTY_PERCENT,
+        };
+        let pool = Arc::new(ClassicPool::new(ground, options)?);
+        let workers = pool.spawn(&*env)?;
+        let space = Self::new_space(&pool, SpaceId::CATALOG, false)?;
+        let dictionary = Self::tree_in(&pool, &space, SpaceId(2))?;
+        let dictionary = Arc::into_inner(dictionary).expect("nobody else has it yet");
+        Ok(Self {
+            pool,
+            policy,
+            dictionary,
+            statement: watch::Mutex::new("dictionary", ()),
+            next_id: AtomicU64::new(SpaceId::FIRST.0),
+            _workers: workers,
+        })
+    }
+
+    fn log(&self) -> &Arc<Log> {
+        &self.pool.ground().log
+    }
+
+    fn create(&self, name: &str, indexed: bool) -> Result<Made> {
+        let _serial = self.statement.lock(Purpose::Dictionary);
+        let space = Self::new_space(&self.pool, self.new_id(), false)?;
+        let table = self.table_in(&space, name, indexed)?;
+        self.enter(core::slice::from_ref(&table))?;
+        Ok(table)
+    }
+
+    fn create_together(&self, names: &[String]) -> Result<Vec<Made>> {
+        self.together(names, false)
+    }
+
+    fn create_temporary(&self, names: &[String]) -> Result<Vec<Made>> {
+        self.together(names, true)
+    }
+
+    fn drop_table(&self, table: &Table<ClassicPool>) -> Result<Dropped> {
+        self.drop_space(Self::space_of(table), &[&table.name])
+    }
+
+    fn drop_partitions(&self, tables: &[Made]) -> Result<Dropped> {
+        let mut all = Dropped::default();
+        for table in tables {
+            all += self.drop_table(table)?;
+        }
+        Ok(all)
+    }
+
+    fn drop_together(&self, tables: &[Made]) -> Result<Dropped> {
+        let Some(first) = tables.first() else { return Ok(Dropped::default()) };
+        let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
+        self.drop_space(Self::space_of(first), &names)
+    }
+
+    fn end_session(&self, tables: &[Made]) -> Result<Dropped> {
+        self.drop_together(tables)
+    }
+
+    fn truncate(&self, table: &Table<ClassicPool>) -> Result<(Made, Dropped)> {
+        if !self.policy.truncates_in_place() {
+            let mut dropped = self.drop_table(table)?;
+            let start = Instant::now();
+            let made = self.create(&table.name, table.index.is_some())?;
+            dropped.took += start.elapsed();
+            return Ok((made, dropped));
+        }
+        let start = Instant::now();
+        let space = Self::space_of(table);
+        space.renew();
+        let steps = self.policy.forget(&self.pool, space);
+        self.await_io(space);
+        let file = FileName::Data(space.id);
+        self.pool.ground().disk.truncate(file, FIRST_PAGES * PAGE_SIZE as u64)?;
+        let made = self.table_in(space, &table.name, table.index.is_some())?;
+        self.enter(core::slice::from_ref(&made))?;
+        Ok((made, Dropped { steps, took: start.elapsed() }))
+    }
+
+    fn fill(&self, pages: u64, dirty: u64, seed: u64) -> Result<()> {
+        self.pool.pretend(|| self.new_id(), pages, dirty, seed)
+    }
+
+    fn entries(&self) -> [u64; 2] {
+        let [lru, flush, _] = self.pool.occupancy();
+        [lru, flush]
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.pool.flush_all()
+    }
+
+    fn file_bytes(&self) -> u64 {
+        bytes_of_files(&*self.pool.ground().disk)
+    }
+
+    fn is_deleting(&self) -> bool {
+        false
+    }
+
+    fn hashed(&self, table: &Table<ClassicPool>) -> u64 {
+        let trees = [Some(&table.rows), table.index.as_ref()];
+        let hash = self.pool.hash_index();
+        trees.into_iter().flatten().map(|tree| hash.entries_of(tree.space().tree)).sum()
+    }
+
+    fn locks(&self) -> Vec<LockSeen> {
+        let mut by_name: BTreeMap<&str, Vec<Report>> = BTreeMap::new();
+        for report in self.pool.lock_reports().into_iter().chain([self.statement.report()]) {
+            by_name.entry(report.name).or_default().push(report);
+        }
+        let seen = by_name.into_iter().map(|(name, reports)| LockSeen::of(name, &reports));
+        seen.filter(|seen| !seen.holds.is_empty()).collect()
+    }
+
+    fn reset_locks(&self) {
+        self.pool.reset_locks();
+        self.statement.reset();
+    }
+}
+
+/// Bytes of all data files.
+pub(super) fn bytes_of_files(disk: &dyn Disk) -> u64 {
+    let files = disk.list(Folder::Data).unwrap_or_default();
+    files.into_iter().filter_map(|file| disk.len(file).ok().flatten()).sum()
+}

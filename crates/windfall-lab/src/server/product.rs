@@ -1,0 +1,185 @@
+//! Windfall as a server of the lab.
+//!
+//! **Purpose.** [`Product`]: the engine as it is, with its own catalog, log, cleaner and deleter. Only the rows go to
+//! the trees directly, as on the other servers.
+//!
+//! **Invariants.** Statements are the engine's own. The folder is used once: nobody opens it again, so that its rows
+//! have no transactions is nobody's trouble.
+//!
+//! **May touch.** What `server` may touch.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{collections::HashMap, sync::Arc, time::Instant};
+
+use parking_lot::Mutex;
+use windfall::{
+    FlushLog, Options,
+    buffer::{BufferPool, Durability},
+    catalog::{self, DropReport, IndexDefinition, KeyPart, KeySpec, TableDefinition, Terms},
+    disk::{Disk, RealDisk, RealDiskOptions},
+    engine::Engine,
+    env::RealEnv,
+    error::Result,
+    ids::{PageNo, SpaceId},
+    log::Log,
+};
+
+use super::{Dropped, PAGE_SIZE, Server, Start, Table, classic::bytes_of_files};
+use crate::{policy::detach, results::LockSeen};
+
+/// Tablespaces that share the pages of a fill.
+const FILL_SPACES: u64 = 100;
+/// Their numbers, which the catalog never reaches.
+const FILL_IDS: u64 = SpaceId::MAX.0 - FILL_SPACES;
+/// Bytes of an entry of a tree's hash index.
+const HASH_ENTRY: u64 = 8;
+
+/// The server.
+#[derive(Debug)]
+pub struct Product {
+    engine: Engine,
+    disk: Arc<dyn Disk>,
+    /// Temporary tables by name: the catalog does not know them.
+    temporary: Mutex<HashMap<String, Arc<catalog::Table>>>,
+    filled: AtomicU64,
+}
+
+type Made = Arc<Table<BufferPool>>;
+
+const TERMS: Terms = Terms { flush: FlushLog::Sync, until: None };
+
+fn definition(indexed: bool) -> TableDefinition {
+    let key = KeySpec { parts: vec![KeyPart::Value { offset: 0, length: 4 }] };
+    let index = IndexDefinition { name: "k_1".into(), unique: false, key };
+    TableDefinition { indexes: if indexed { vec![index] } else { Vec::new() }, ..TableDefinition::default() }
+}
+
+fn made(name: &str, table: &catalog::Table) -> Made {
+    let shape = table.shape();
+    let index = shape.secondaries.first().cloned();
+    Arc::new(Table { name: name.to_owned(), rows: shape.clustered, index })
+}
+
+fn dropped(start: Instant, report: &DropReport) -> Dropped {
+    Dropped { steps: detach::steps(report), took: start.elapsed() }
+}
+
+impl Product {
+    fn drop_all(&self, tables: &[Made]) -> Result<Dropped> {
+        let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
+        let start = Instant::now();
+        let report = self.engine.catalog.drop_tables(&names, TERMS)?;
+        Ok(dropped(start, &report))
+    }
+}
+
+impl Server for Product {
+    type Store = BufferPool;
+
+    fn start(start: &Start<'_>) -> Result<Self> {
+        let options = Options::default()
+            .page_size(PAGE_SIZE)
+            .buffer_pool_size(start.pages * PAGE_SIZE as u64)
+            .buffer_pool_max_size(start.pages * PAGE_SIZE as u64)
+            .log_size(start.log)
+            .hash_index(start.system.hash_index)
+            .hash_index_memory(1 << 30);
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(start.folder, RealDiskOptions::default())?);
+        let engine = Engine::open(disk.clone(), Arc::new(RealEnv::default()), &options, &|_| {})?;
+        Ok(Self { engine, disk, temporary: Mutex::default(), filled: AtomicU64::new(0) })
+    }
+
+    fn log(&self) -> &Arc<Log> {
+        &self.engine.log
+    }
+
+    fn create(&self, name: &str, indexed: bool) -> Result<Made> {
+        Ok(made(name, &*self.engine.catalog.create_table(name, &definition(indexed), TERMS)?))
+    }
+
+    fn create_together(&self, names: &[String]) -> Result<Vec<Made>> {
+        names.iter().map(|name| self.create(name, false)).collect()
+    }
+
+    fn create_temporary(&self, names: &[String]) -> Result<Vec<Made>> {
+        let make = |name: &String| {
+            let table = self.engine.catalog.temporary_table(&definition(false))?;
+            let made = made(name, &table);
+            self.temporary.lock().insert(name.clone(), table);
+            Ok(made)
+        };
+        names.iter().map(make).collect()
+    }
+
+    fn drop_table(&self, table: &Table<BufferPool>) -> Result<Dropped> {
+        let start = Instant::now();
+        let report = self.engine.catalog.drop_tables(&[&table.name], TERMS)?;
+        Ok(dropped(start, &report))
+    }
+
+    fn drop_partitions(&self, tables: &[Made]) -> Result<Dropped> {
+        self.drop_all(tables)
+    }
+
+    fn drop_together(&self, tables: &[Made]) -> Result<Dropped> {
+        self.drop_all(tables)
+    }
+
+    fn end_session(&self, tables: &[Made]) -> Result<Dropped> {
+        let mut all = Dropped::default();
+        for table in tables {
+            let Some(temporary) = self.temporary.lock().remove(&table.name) else { continue };
+            let start = Instant::now();
+            all += dropped(start, &self.engine.catalog.drop_temporary(&temporary));
+        }
+        Ok(all)
+    }
+
+    fn truncate(&self, table: &Table<BufferPool>) -> Result<(Made, Dropped)> {
+        let start = Instant::now();
+        let report = self.engine.catalog.truncate_table(&table.name, TERMS)?;
+        let dropped = dropped(start, &report);
+        Ok((made(&table.name, &*self.engine.catalog.table(&table.name)?), dropped))
+    }
+
+    fn fill(&self, pages: u64, _dirty: u64, _seed: u64) -> Result<()> {
+        let pool = &self.engine.pool;
+        let each = pages.div_ceil(FILL_SPACES);
+        for n in 0..FILL_SPACES.min(pages) {
+            let id = SpaceId(FILL_IDS + self.filled.fetch_add(1, Relaxed));
+            let space = pool.attach(id, Durability::Temporary);
+            for page in 0..each.min(pages - (n * each).min(pages)) {
+                pool.pretend(&space, PageNo(page as u32))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn entries(&self) -> [u64; 2] {
+        let held = self.engine.pool.occupancy();
+        [(held.frames - held.free - held.dropped) as u64, held.dirty as u64]
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.engine.pool.flush_all()
+    }
+
+    fn file_bytes(&self) -> u64 {
+        bytes_of_files(&*self.disk)
+    }
+
+    fn is_deleting(&self) -> bool {
+        self.engine.deleter.deletions().pending_files > 0
+    }
+
+    fn hashed(&self, table: &Table<BufferPool>) -> u64 {
+        let trees = [Some(&table.rows), table.index.as_ref()];
+        trees.into_iter().flatten().map(|tree| tree.hash().bytes() / HASH_ENTRY).sum()
+    }
+
+    fn locks(&self) -> Vec<LockSeen> {
+        Vec::new()
+    }
+
+    fn reset_locks(&self) {}
+}

@@ -1,0 +1,62 @@
+//! Rows of trees, without transactions.
+//!
+//! **Purpose.** One call, one mini-transaction: what every server's workload and dictionary does with a tree.
+//!
+//! **Invariants.** Entries carry no transaction: every reader sees them.
+//!
+//! **May touch.** The tree.
+
+use windfall::{
+    error::Result,
+    ids::{Lsn, TrxId, UndoPos},
+    page::EntryHeader,
+    tree::{
+        Tree,
+        store::{MiniTransaction as _, PageStore},
+    },
+};
+
+/// The version of all entries.
+pub const HEADER: EntryHeader = EntryHeader { trx: TrxId::NONE, flags: 0, undo: UndoPos::NONE };
+
+/// Inserts a row, or replaces it.
+///
+/// # Errors
+/// Those of the tree.
+pub fn put<S: PageStore>(tree: &Tree<S>, key: &[u8], value: &[u8]) -> Result<Lsn> {
+    let mut mtr = tree.store().begin()?;
+    let mut place = tree.seek_for_change(&mut mtr, key, Some(value.len()))?;
+    match place.header() {
+        Some(_) => place.replace(&mut mtr, HEADER, value),
+        None => place.insert(&mut mtr, HEADER, value),
+    }
+    mtr.commit()
+}
+
+/// Removes a row, if it is there.
+///
+/// # Errors
+/// Those of the tree.
+pub fn remove<S: PageStore>(tree: &Tree<S>, key: &[u8]) -> Result<Lsn> {
+    let mut mtr = tree.store().begin()?;
+    let place = tree.seek_for_change(&mut mtr, key, None)?;
+    if place.header().is_none() {
+        place.release(&mut mtr);
+        return Ok(Lsn::ZERO);
+    }
+    let is_underfull = place.remove(&mut mtr);
+    let end = mtr.commit()?;
+    if is_underfull {
+        tree.maintain(key)?;
+    }
+    Ok(end)
+}
+
+/// The value of a row.
+///
+/// # Errors
+/// Those of the tree.
+pub fn get<S: PageStore>(tree: &Tree<S>, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    let mut value = Vec::new();
+    Ok(tree.get_into(key, &mut value)?.map(|_| value))
+}
