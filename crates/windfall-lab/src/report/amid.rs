@@ -8,6 +8,7 @@
 //! **May touch.** `draw`, `look`, `order`, `over_time`, `section`, `results`.
 
 use windfall_measure::{
+    median,
     page::{Graph, table},
     svg::{Panel, Scale, Shape, round_up},
     units::{bytes, count, short, things, time, times},
@@ -21,7 +22,7 @@ use super::{
     over_time::{self, Both, What, Words},
     section::Section,
 };
-use crate::results::{Load, X6, X6Run, X7, X8, X8Run};
+use crate::results::{self, Load, X6, X6Run, X7, X8, X8Run};
 
 fn longest(load: &Load) -> f64 {
     load.longest_gap.length_ns as f64
@@ -32,20 +33,30 @@ pub fn gap_near(load: &Load) -> f64 {
     load.gaps_near_ns.iter().copied().max().map_or_else(|| longest(load), |ns| ns as f64)
 }
 
+/// How often a partition goes, as the runs show it: the median of the times between two drops.
+fn every(x6: &X6) -> String {
+    let seconds = |m: &[results::Mark]| m[1].at_ns.saturating_sub(m[0].at_ns) as f64 / 1e9;
+    let between: Vec<f64> = x6.runs.iter().flat_map(|r| r.load.marks.windows(2)).map(seconds).collect();
+    if between.is_empty() { String::new() } else { format!(" every {} s", short(median(&between))) }
+}
+
 /// The part of the page of X6.
 pub fn x6_section(x6: &X6) -> String {
     let mut section = Section::new(
         "x6",
         "retention",
         &format!(
-            "{} fill the newest partition of a time series. The oldest is dropped every second, so that {} are \
-             kept; without drops all stay.",
+            "{} fill the newest partition of a time series. The oldest is dropped{}, so that {} are kept; without drops \
+             all stay.",
             things(u64::from(x6.threads), "thread"),
+            every(x6),
             x6.kept
         ),
     );
     let names = Names::of(x6.runs.iter().map(|r| r.system));
     section.says(names.hash_said());
+    // How many pages they are is in no result; that they are bookkeeping holds for every run of this experiment.
+    section.bookkeeping("The pool is full of other tables' pages, as bookkeeping");
     let of = |drops: bool, system| x6.runs.iter().find(|r| r.system == system && r.drops == drops);
     let all = systems(x6.runs.iter().map(|r| r.system));
     let both: Vec<Both<'_>> = all

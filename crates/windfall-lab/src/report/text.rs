@@ -40,7 +40,9 @@ pub fn text(results: &Results) -> String {
             .map(|x| ("X4: make and drop in a loop (filled: with pages that are bookkeeping alone)", x4(x))),
         r.x5.as_ref()
             .map(|x| ("X5: 100 tables made and dropped, by pool (pages are bookkeeping alone)", x5(x))),
-        r.x6.as_ref().map(|x| ("X6: partitions dropped amid inserts", x6(x))),
+        r.x6.as_ref().map(|x| {
+            ("X6: partitions dropped amid inserts (other tables' pages are bookkeeping alone)", x6(x))
+        }),
         r.x7.as_ref().map(|x| ("X7: a table dropped that is in the hash index", x7(x))),
         r.x8.as_ref().map(|x| ("X8: a large file dropped amid durable commits", x8(x))),
     ];
