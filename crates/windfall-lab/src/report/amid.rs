@@ -33,11 +33,11 @@ pub fn gap_near(load: &Load) -> f64 {
     load.gaps_near_ns.iter().copied().max().map_or_else(|| longest(load), |ns| ns as f64)
 }
 
-/// How often a partition goes, as the runs show it: the median of the times between two drops.
-fn every(x6: &X6) -> String {
+/// How often a partition goes, in seconds, as the runs show it: the median of the times between two drops.
+fn every(x6: &X6) -> Option<f64> {
     let seconds = |m: &[results::Mark]| m[1].at_ns.saturating_sub(m[0].at_ns) as f64 / 1e9;
     let between: Vec<f64> = x6.runs.iter().flat_map(|r| r.load.marks.windows(2)).map(seconds).collect();
-    if between.is_empty() { String::new() } else { format!(" every {} s", short(median(&between))) }
+    (!between.is_empty()).then(|| median(&between))
 }
 
 /// The part of the page of X6.
@@ -49,7 +49,7 @@ pub fn x6_section(x6: &X6) -> String {
             "{} fill the newest partition of a time series. The oldest is dropped{}, so that {} are kept; without drops \
              all stay.",
             things(u64::from(x6.threads), "thread"),
-            every(x6),
+            every(x6).map_or_else(String::new, |s| format!(" every {} s", short(s))),
             x6.kept
         ),
     );
@@ -84,17 +84,19 @@ fn axis_bytes(n: f64) -> String {
     match n {
         _ if n >= 1e9 => format!("{} GB", decimals((n / 1e7).round() / 100.0)),
         _ if n >= 1e6 => format!("{} MB", decimals((n / 1e5).round() / 10.0)),
-        _ if n > 0.0 => format!("{} kB", decimals(n / 1e3)),
+        _ if n > 0.0 => format!("{} kB", decimals((n / 1e2).round() / 10.0)),
         _ => "0".into(),
     }
 }
 
 fn files(x6: &X6, names: Names) -> Option<Graph> {
     let most = x6.runs.iter().flat_map(|r| &r.file_bytes).max().copied()? as f64;
-    let seconds = x6.runs.iter().map(|r| r.file_bytes.len()).max()?.saturating_sub(1).max(1);
-    let (x, y) = (Scale::linear(0.0, seconds as f64), Scale::linear(0.0, round_up(most * 1.05)));
+    // A size was taken at each new partition: once a second, where everything has its full size.
+    let step = every(x6).filter(|&s| s > 0.0).unwrap_or(1.0);
+    let seconds = x6.runs.iter().map(|r| r.file_bytes.len()).max()?.saturating_sub(1).max(1) as f64 * step;
+    let (x, y) = (Scale::linear(0.0, seconds), Scale::linear(0.0, round_up(most * 1.05)));
     let points = |run: &X6Run| -> Vec<(f64, f64)> {
-        (0..).map(f64::from).zip(run.file_bytes.iter().map(|&b| b as f64)).collect()
+        (0..).map(|n| f64::from(n) * step).zip(run.file_bytes.iter().map(|&b| b as f64)).collect()
     };
     let mut ended = Vec::new();
     let mut cells = Vec::new();
