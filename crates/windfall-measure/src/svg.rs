@@ -164,13 +164,18 @@ impl Panel {
     pub fn left_axis(&mut self, label: impl Fn(f64) -> String) {
         let (from, to) = (self.x.start, self.x.end);
         // A label needs its height, however low the panel is.
-        for value in self.y.ticks(((self.bottom - self.top) / 26.0).clamp(2.0, 5.0) as usize) {
+        let height = self.bottom - self.top;
+        let ticks = self.y.ticks((height / 26.0).clamp(2.0, 5.0) as usize);
+        let each = (18.0 * ticks.len().saturating_sub(1) as f64 / height).ceil().max(1.0) as usize;
+        for (n, value) in ticks.into_iter().enumerate() {
             let y = self.y.at(value);
             let _ = writeln!(
                 self.body,
                 r#"<line class="grid" x1="{from:.1}" x2="{to:.1}" y1="{y:.1}" y2="{y:.1}"/>"#
             );
-            self.text(from - 6.0, y + 4.0, "end", "tick", &label(value));
+            if n.is_multiple_of(each) {
+                self.text(from - 6.0, y + 4.0, "end", "tick", &label(value));
+            }
         }
     }
 
@@ -220,9 +225,18 @@ impl Panel {
 
     fn path(&self, points: impl IntoIterator<Item = (f64, f64)>) -> String {
         let mut path = String::new();
+        let mut last = (String::new(), String::new());
         for (x, y) in points {
-            let step = if path.is_empty() { 'M' } else { 'L' };
-            let _ = write!(path, "{step}{:.1} {:.1}", self.x.at(x), self.y.at(y));
+            let (x, y) = (format!("{:.1}", self.x.at(x)), format!("{:.1}", self.y.at(y)));
+            // Lines of steps are long: what does not change is not said again.
+            let _ = match (x == last.0, y == last.1) {
+                (true, true) => Ok(()),
+                _ if path.is_empty() => write!(path, "M{x} {y}"),
+                (true, false) => write!(path, "V{y}"),
+                (false, true) => write!(path, "H{x}"),
+                (false, false) => write!(path, "L{x} {y}"),
+            };
+            last = (x, y);
         }
         path
     }
@@ -253,8 +267,14 @@ impl Panel {
     /// Text beside a point, on the side where there is room.
     pub fn label(&mut self, (x, y): (f64, f64), class: &str, text: &str) {
         let (x, y) = (self.x.at(x), self.y.at(y));
-        let (anchor, x) =
-            if x > f64::midpoint(self.x.start, self.x.end) { ("end", x - 9.0) } else { ("start", x + 9.0) };
+        // About as wide as it will be drawn.
+        let width = text.chars().count() as f64 * 7.4;
+        let is_right_half = x > f64::midpoint(self.x.start, self.x.end);
+        let (anchor, x) = if is_right_half || x + 9.0 + width > self.x.end {
+            ("end", f64::max(x - 9.0, (self.x.start + width).min(self.x.end)))
+        } else {
+            ("start", x + 9.0)
+        };
         self.text(x, (y - 6.0).max(self.top + 11.0), anchor, class, text);
     }
 
@@ -358,6 +378,14 @@ mod tests {
         assert_eq!(Scale::decades(3.0, 700.0).ticks(0), [1.0, 10.0, 100.0, 1000.0]);
         assert!((round_up(0.37) - 0.4).abs() < 1e-9);
         assert!((round_up(43_210.0) - 50_000.0).abs() < 1e-6, "{}", round_up(43_210.0));
+    }
+
+    #[test]
+    fn a_path_says_what_changes() {
+        let scale = Scale::linear(0.0, 10.0);
+        let panel = Panel::within((0.0, 100.0), 0.0, 100.0, scale, scale);
+        let path = panel.path([(0.0, 0.0), (0.0, 0.0), (1.0, 0.0), (1.0, 5.0), (2.0, 6.0)]);
+        assert_eq!(path, "M0.0 100.0H10.0V50.0L20.0 40.0");
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! **May touch.** `draw`, `look`, `order`, `over_time`, `section`, `results`.
 
 use windfall_measure::{
+    median,
     page::{Graph, table},
     svg::{Panel, Scale, Shape, round_up},
     units::{bytes, count, short, things, time, times},
@@ -21,7 +22,7 @@ use super::{
     over_time::{self, Both, What, Words},
     section::Section,
 };
-use crate::results::{Load, X6, X6Run, X7, X8, X8Run};
+use crate::results::{self, Load, X6, X6Run, X7, X8, X8Run};
 
 fn longest(load: &Load) -> f64 {
     load.longest_gap.length_ns as f64
@@ -32,20 +33,30 @@ pub fn gap_near(load: &Load) -> f64 {
     load.gaps_near_ns.iter().copied().max().map_or_else(|| longest(load), |ns| ns as f64)
 }
 
+/// How often a partition goes, in seconds, as the runs show it: the median of the times between two drops.
+fn every(x6: &X6) -> Option<f64> {
+    let seconds = |m: &[results::Mark]| m[1].at_ns.saturating_sub(m[0].at_ns) as f64 / 1e9;
+    let between: Vec<f64> = x6.runs.iter().flat_map(|r| r.load.marks.windows(2)).map(seconds).collect();
+    (!between.is_empty()).then(|| median(&between))
+}
+
 /// The part of the page of X6.
 pub fn x6_section(x6: &X6) -> String {
     let mut section = Section::new(
         "x6",
         "retention",
         &format!(
-            "{} fill the newest partition of a time series. The oldest is dropped every second, so that {} are \
-             kept; without drops all stay.",
+            "{} fill the newest partition of a time series. The oldest is dropped{}, so that {} are kept; without drops \
+             all stay.",
             things(u64::from(x6.threads), "thread"),
+            every(x6).map_or_else(String::new, |s| format!(" every {} s", short(s))),
             x6.kept
         ),
     );
     let names = Names::of(x6.runs.iter().map(|r| r.system));
     section.says(names.hash_said());
+    // How many pages they are is in no result; that they are bookkeeping holds for every run of this experiment.
+    section.bookkeeping("The pool is full of other tables' pages, as bookkeeping");
     let of = |drops: bool, system| x6.runs.iter().find(|r| r.system == system && r.drops == drops);
     let all = systems(x6.runs.iter().map(|r| r.system));
     let both: Vec<Both<'_>> = all
@@ -68,24 +79,24 @@ pub fn x6_section(x6: &X6) -> String {
     section.end()
 }
 
+/// Bytes on an axis, whose steps are round in decimal units.
 fn axis_bytes(n: f64) -> String {
-    let (unit, name) = match n {
-        _ if n >= 1_073_741_824.0 => (1_073_741_824.0, "GiB"),
-        _ if n >= 1_048_576.0 => (1_048_576.0, "MiB"),
-        _ => (1_024.0, "KiB"),
-    };
-    if n <= 0.0 { "0".into() } else { format!("{} {name}", decimals((n / unit * 10.0).round() / 10.0)) }
+    match n {
+        _ if n >= 1e9 => format!("{} GB", decimals((n / 1e7).round() / 100.0)),
+        _ if n >= 1e6 => format!("{} MB", decimals((n / 1e5).round() / 10.0)),
+        _ if n > 0.0 => format!("{} kB", decimals((n / 1e2).round() / 10.0)),
+        _ => "0".into(),
+    }
 }
 
 fn files(x6: &X6, names: Names) -> Option<Graph> {
     let most = x6.runs.iter().flat_map(|r| &r.file_bytes).max().copied()? as f64;
-    let seconds = x6.runs.iter().map(|r| r.file_bytes.len()).max()?.saturating_sub(1).max(1);
-    // Round steps of bytes are powers of two.
-    let unit = 2_f64.powf((most.max(1.0) / 4.0).log2().floor());
-    let (x, y) =
-        (Scale::linear(0.0, seconds as f64), Scale::linear(0.0, (most / unit).ceil().max(1.0) * unit));
+    // A size was taken at each new partition: once a second, where everything has its full size.
+    let step = every(x6).filter(|&s| s > 0.0).unwrap_or(1.0);
+    let seconds = x6.runs.iter().map(|r| r.file_bytes.len()).max()?.saturating_sub(1).max(1) as f64 * step;
+    let (x, y) = (Scale::linear(0.0, seconds), Scale::linear(0.0, round_up(most * 1.05)));
     let points = |run: &X6Run| -> Vec<(f64, f64)> {
-        (0..).map(f64::from).zip(run.file_bytes.iter().map(|&b| b as f64)).collect()
+        (0..).map(|n| f64::from(n) * step).zip(run.file_bytes.iter().map(|&b| b as f64)).collect()
     };
     let mut ended = Vec::new();
     let mut cells = Vec::new();
@@ -103,7 +114,7 @@ fn files(x6: &X6, names: Names) -> Option<Graph> {
                 if let Some(&last) = points.last() {
                     let shape = if *drops { Shape::Circle } else { Shape::Square };
                     let dot = if *drops { look::dot(system.policy) } else { "dot none".into() };
-                    panel.mark(shape, &dot, last, &bytes(last.1));
+                    panel.mark(shape, &dot, last, &axis_bytes(last.1));
                 }
             }
         };
@@ -128,7 +139,7 @@ fn files(x6: &X6, names: Names) -> Option<Graph> {
         drawings,
         caption: format!(
             "All panels have the same scale. A line that stays level is space that dropped partitions give back. {}",
-            ends("At the end of the run with drops", &ended, bytes)
+            ends("At the end of the run with drops", &ended, axis_bytes)
         ),
     })
 }
@@ -210,8 +221,7 @@ pub fn x7_section(x7: &X7) -> String {
     let lines: Vec<_> = lines.collect();
     section.folded(
         "What was in the hash index, and what the drop removed from it",
-        &["", "pages of the table", "entries before", "pages unhashed", "entries removed"],
-        lines,
+        &[(&["", "pages of the table", "entries before", "pages unhashed", "entries removed"], lines)],
     );
     section.end()
 }
@@ -330,7 +340,7 @@ fn around(x8: &X8, names: Names) -> Option<Graph> {
                 "{}%",
                 short(v)
             )),
-            ends("The file is gone", &gone_after, |ns| format!("after {}", time(ns)))
+            ends("Until the file is gone", &gone_after, time)
         ),
     })
 }

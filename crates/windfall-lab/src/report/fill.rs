@@ -15,7 +15,7 @@ use windfall_measure::{
 
 use super::{
     draw::{Bottom, Cell, Curve, Curves, Multiples, decades},
-    look::{self, Names, axis_rate, axis_time, axis_times, gigabytes},
+    look::{self, Names, axis_rate, axis_time, axis_times, decimals, gigabytes},
     order::{self, Here, ends},
     published,
     section::Section,
@@ -59,7 +59,7 @@ pub fn section(x2: &X2) -> String {
     let names = Names::of(x2.runs.iter().map(|r| r.system));
     section.says(names.hash_said());
     if let Some(pages) = x2.runs.iter().map(|r| r.pages).max() {
-        section.bookkeeping("The pool is filled with bookkeeping alone", pages);
+        section.bookkeeping(&format!("The pool is filled with up to {} pages of bookkeeping", count(pages)));
     }
     let here: Vec<Here> = x2
         .runs
@@ -67,8 +67,7 @@ pub fn section(x2: &X2) -> String {
         .map(|r| Here { system: r.system, setting: gigabytes(r.fill_gb), time: r.drop_ns as f64 })
         .collect();
     let pairs = order::pairs(&published::X2, &here);
-    section.graph(order::graph("Published ratios beside ours", published::X2_SOURCE, &pairs));
-    section.html(&order::differences(&pairs));
+    order::part(&mut section, "Published ratios beside ours", published::X2_SOURCE, &pairs);
     section.graph(growth(x2, names));
     section.graph(absolute(x2, names));
     section.graph(over_time(x2, names));
@@ -120,8 +119,8 @@ fn growth(x2: &X2, names: Names) -> Option<Graph> {
         columns: [panels.len(), 1],
         height: 190.0,
         left_label: axis_times,
-        settings,
-        unit: "filled",
+        settings: fills.iter().map(|&gb| decimals(gb)).collect(),
+        unit: "GB filled",
         named: true,
     }
     .draw(panels);
@@ -174,7 +173,7 @@ fn absolute(x2: &X2, names: Names) -> Option<Graph> {
     Some(Graph {
         title: format!("The time to drop {} tables here", count(u64::from(x2.tables))),
         key: Vec::new(),
-        drawings: both_axes("Time to drop all tables by fill", &fills, "filled", curves),
+        drawings: both_axes("Time to drop all tables by fill", &fills, "GB filled", curves),
         caption: format!(
             "The same times on both axes; the second goes by factors of ten. {}",
             ends(&format!("With {}", gigabytes(fullest)), &at_full, time)
@@ -192,7 +191,7 @@ pub fn both_axes(about: &str, gigabytes_set: &[f64], unit: &str, curves: Vec<Cur
         columns: [2, 1],
         height: 210.0,
         left_label: axis_time,
-        settings: gigabytes_set.iter().map(|&gb| gigabytes(gb)).collect(),
+        settings: gigabytes_set.iter().map(|&gb| decimals(gb)).collect(),
         unit,
         named: true,
     }

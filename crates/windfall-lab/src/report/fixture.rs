@@ -103,7 +103,8 @@ pub fn load(system: System, seconds: f64, marks_s: &[f64], rate: f64, factor: f6
     let (mut longest, mut at) = (0.0, 0.0);
     for n in 0..(seconds / stretch) as u32 {
         let from = f64::from(n) * stretch;
-        let hit = marks_s.iter().any(|&m| m >= from && m < from + stretch);
+        let mark = marks_s.iter().copied().find(|&m| m >= from && m < from + stretch);
+        let hit = mark.is_some();
         let mut gap = 0.5 * MS + random.unit() * 1.2 * MS;
         let mut now = rate * (0.93 + 0.1 * random.unit());
         if hit {
@@ -111,7 +112,7 @@ pub fn load(system: System, seconds: f64, marks_s: &[f64], rate: f64, factor: f6
             now *= (1.0 - stall_ns / 1e9 / stretch).max(0.02);
         }
         if gap > longest {
-            (longest, at) = (gap, from);
+            (longest, at) = (gap, mark.unwrap_or(from));
         }
         rates.push(now);
         gaps.push(gap);
@@ -202,6 +203,7 @@ fn x1() -> X1 {
             }
         }
     }
+    add(System::of(PolicyName::LazyMark).hashed(), 3);
     X1 {
         threads: 8,
         rows: 2_000_000,
@@ -283,15 +285,19 @@ fn x4() -> X4 {
 
 fn x5() -> X5 {
     let mut runs = Vec::new();
-    for policy in PolicyName::ALL {
+    let hashed = [PolicyName::ExtentAhi, PolicyName::StaleVersion, PolicyName::Detach];
+    let all = PolicyName::ALL.map(System::of).into_iter();
+    for system in all.chain(hashed.map(|policy| System::of(policy).hashed())) {
+        let policy = system.policy;
         for pool_gb in [32.0, 64.0, 128.0, 256.0, 450.0] {
             let pages = (pool_gb * 65_536.0) as u64;
-            let flat = policy == PolicyName::StaleVersion || policy == PolicyName::Detach;
+            let stale = policy == PolicyName::StaleVersion && !system.hash_index;
+            let flat = stale || policy == PolicyName::Detach;
             let grows = if flat { 1.0 } else { pages as f64 / 315_000.0 };
-            let each = stall(System::of(policy)) * MS * grows + 0.5 * MS;
+            let each = stall(system) * MS * grows + 0.5 * MS;
             let tables = if each > 2_000.0 * MS { 20 } else { 100 };
             runs.push(X5Run {
-                system: System::of(policy),
+                system,
                 pool_gb,
                 pages,
                 lru_entries: pages * 95 / 100,

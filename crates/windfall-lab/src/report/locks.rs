@@ -174,9 +174,6 @@ pub fn tables(section: &mut Section, runs: &[Both<'_>], names: Names) {
                 ]
             })
         });
-        let name = names.label(run.system);
-        let headings = ["lock", "held by", "to", "times", "together", "of the run", "longest"];
-        section.folded(&format!("{name}: all holds of its locks"), &headings, holds.collect());
         let waits = load.locks.iter().flat_map(|lock| {
             lock.waits.iter().map(|w| {
                 vec![
@@ -190,7 +187,16 @@ pub fn tables(section: &mut Section, runs: &[Both<'_>], names: Names) {
                 ]
             })
         });
-        let headings = ["lock", "who waited", "to", "who held it", "times", "together", "longest"];
-        section.folded(&format!("{name}: all waits for its locks"), &headings, waits.collect());
+        let name = names.label(run.system);
+        section.folded(
+            &format!("{name}: who held its locks, and who waited for them"),
+            &[
+                (&["lock", "held by", "to", "times", "together", "of the run", "longest"], holds.collect()),
+                (
+                    &["lock", "who waited", "to", "who held it", "times", "together", "longest"],
+                    waits.collect(),
+                ),
+            ],
+        );
     }
 }

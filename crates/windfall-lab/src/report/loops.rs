@@ -15,7 +15,7 @@ use super::{
     draw::{Row, Rows, decades},
     look::{self, Names, axis_time, gigabytes},
     order::{self, Here, ends, mark},
-    published,
+    published::{self, Published},
     section::Section,
 };
 use crate::{
@@ -73,7 +73,7 @@ fn by_setting(title: &str, unit: &str, caption: &str, lines: &[Line], names: Nam
             });
         }
         let times: Vec<_> = of.iter().map(|l| (names.label(l.1), l.2)).collect();
-        said.push(ends(setting, &times, time));
+        said.push(ends(&format!("On {setting}"), &times, time));
     }
     let drawings = Rows {
         about: title,
@@ -104,30 +104,21 @@ pub fn x3_section(x3: &X3) -> String {
     );
     let names = Names::of(x3.runs.iter().map(|r| r.system));
     section.says(names.hash_said());
-    let here: Vec<Here> = x3
-        .runs
-        .iter()
-        .filter(|r| r.threads == 1 && r.tables == 10_000)
-        .map(|r| Here { system: r.system, setting: x3_setting(r), time: r.drop_ns as f64 })
+    // One thread, and as many tables as in the report, or the nearest number; on each file system, as it names none.
+    let by_one = || x3.runs.iter().filter(|r| r.threads == 1);
+    let tables = by_one().map(|r| r.tables).min_by_key(|n| n.abs_diff(published::X3_TABLES)).unwrap_or(0);
+    let here: Vec<Here> = by_one()
+        .filter(|r| r.tables == tables)
+        .map(|r| Here { system: r.system, setting: r.on.clone(), time: r.drop_ns as f64 })
         .collect();
-    // The report names no file system: its ratio is held against ours on each.
-    let mut published_here = Vec::new();
-    for run in &here {
-        for figure in published::X3 {
-            let setting: &'static str = if run.setting.starts_with("tmpfs") { "on tmpfs" } else { "on disk" };
-            published_here.push(published::Published { setting, ..figure });
-        }
-    }
-    published_here.sort_by_key(|p| (p.setting, p.policy != PolicyName::LruScan));
-    published_here.dedup_by_key(|p| (p.setting, p.policy));
-    let renamed = here.iter().map(|h| {
-        let setting = if h.setting.starts_with("tmpfs") { "on tmpfs" } else { "on disk" };
-        Here { setting: setting.into(), ..h.clone() }
-    });
-    let pairs = order::pairs(&published_here, &renamed.collect::<Vec<_>>());
-    let title = "The published ratio beside ours: 10,000 tables, one thread";
-    section.graph(order::graph(title, published::X3_SOURCE, &pairs));
-    section.html(&order::differences(&pairs));
+    let figures =
+        ["disk", "tmpfs"].map(|setting| published::X3.map(|figure| Published { setting, ..figure }));
+    let title = format!(
+        "The published ratio beside ours: {} tables there, {} here, one thread",
+        count(u64::from(published::X3_TABLES)),
+        count(u64::from(tables))
+    );
+    order::part(&mut section, &title, published::X3_SOURCE, &order::pairs(&figures.concat(), &here));
     section.says(&walked(x3));
     let lines: Vec<Line> = x3
         .runs
@@ -140,7 +131,7 @@ pub fn x3_section(x3: &X3) -> String {
         .collect();
     section.graph(by_setting(
         "The time of dropping all tables, for each table",
-        "time of all drops divided by their number, by factors of ten",
+        "time for each table, by factors of ten",
         "Left is less.",
         &lines,
         names,
@@ -185,21 +176,12 @@ pub fn x4_section(x4: &X4) -> String {
     );
     let names = Names::of(x4.runs.iter().map(|r| r.system));
     section.says(names.hash_said());
-    if let Some(run) = x4.runs.iter().find(|r| r.fill_gb > 0.0) {
-        let pages = (run.fill_gb * 1_073_741_824.0 / 16_384.0).round().max(0.0);
-        #[allow(clippy::cast_sign_loss, reason = "no less than 0")]
-        section.bookkeeping(
-            &format!("Where {} are filled, it is with bookkeeping alone", gigabytes(run.fill_gb)),
-            pages as u64,
-        );
-    }
     let each = |r: &X4Run| r.total_ns as f64 / f64::from(r.loops.max(1));
     let here: Vec<Here> =
         x4.runs.iter().map(|r| Here { system: r.system, setting: x4_setting(r), time: each(r) }).collect();
     let pairs = order::pairs(&published::X4, &here);
     let title = "Published ratios beside ours, with nothing filled";
-    section.graph(order::graph(title, published::X4_SOURCE, &pairs));
-    section.html(&order::differences(&pairs));
+    order::part(&mut section, title, published::X4_SOURCE, &pairs);
     if !pairs.is_empty() {
         let seconds = |s: f64| format!("{} s", short(s));
         let lines = published::X4.iter().filter(|p| p.setting == "disk").map(|p| {
@@ -213,6 +195,12 @@ pub fn x4_section(x4: &X4) -> String {
         section.html(&format!(
             "<details>\n<summary>All published times of 100,000 loops</summary>\n{}</details>\n",
             table(&["published", "held against", "disk", "ramdisk"], lines.chain(also))
+        ));
+    }
+    if let Some(run) = x4.runs.iter().find(|r| r.fill_gb > 0.0) {
+        section.bookkeeping(&format!(
+            "Where {} are filled it is with pages of bookkeeping",
+            gigabytes(run.fill_gb)
         ));
     }
     let lines: Vec<Line> = x4

@@ -1,7 +1,7 @@
 //! The report: one page, tables for the terminal, and two results held against each other.
 //!
-//! **Purpose.** What was published in fifteen years, measured again on one machine, so that one can see who stalls whom.
-//! Each graph has a sentence that says what to see.
+//! **Purpose.** What was published in fifteen years, measured again on one machine, so that one can see who stalls
+//! whom. Each graph has a sentence that says what to see.
 //!
 //! **Invariants.** Sentences are computed from the results and claim nothing beyond them: an order that was published
 //! and does not show is said to. The page loads nothing. Every experiment may be missing.
@@ -36,11 +36,11 @@ pub use text::text;
 use windfall_measure::{
     page::{made_by, swatch},
     svg::escape,
-    units::{date, time},
+    units::{bytes, count, date, things, time},
 };
 
 use crate::{
-    results::Results,
+    results::{Results, X2, X3, X4, X5},
     system::{PolicyName, System},
 };
 
@@ -98,18 +98,66 @@ pub fn page(results: &Results) -> String {
     for (_, _, html) in &sections {
         body.push_str(html);
     }
-    let hash = look::Names::of(systems.iter().copied());
     let lines = [
         ("Machine", results.machine.line()),
         ("Scale", results.scale.clone()),
         ("Seed", results.seed.to_string()),
         ("Date", date(results.made_at)),
         ("It took", time(results.seconds * 1e9)),
-        ("Hash index", hash.hash_said().to_owned()),
         ("Version", results.version.clone()),
     ];
-    body.push_str(&made_by(lines, &results.command));
+    body.push_str(&made_by(lines.into_iter().chain(settings(results)), &results.command));
     windfall_measure::page::page("Windfall lab: DROP TABLE through the years", &body)
+}
+
+/// The settings of each experiment.
+fn settings(r: &Results) -> Vec<(&'static str, String)> {
+    let threads = |n: u32| things(u64::from(n), "thread");
+    let list = |values: Vec<String>| {
+        let mut once: Vec<String> = Vec::new();
+        for value in values {
+            if !once.contains(&value) {
+                once.push(value);
+            }
+        }
+        once.join("; ")
+    };
+    let x3 = |x: &X3| list(x.runs.iter().map(loops::x3_setting).collect());
+    let x4 = |x: &X4| {
+        format!(
+            "{} loops: {}",
+            count(u64::from(x.loops)),
+            list(x.runs.iter().map(loops::x4_setting).collect())
+        )
+    };
+    let fills = |x: &X2| fill::distinct(x.runs.iter().map(|r| r.fill_gb));
+    let pools = |x: &X5| fill::distinct(x.runs.iter().map(|r| r.pool_gb));
+    let gb = |values: Vec<f64>| values.into_iter().map(look::decimals).collect::<Vec<_>>().join(", ");
+    let all = [
+        r.x1.as_ref().map(|x| {
+            let (rows, victim) = (count(x.rows), count(x.victim_rows));
+            let every = look::decimals(x.drop_every_s);
+            let pages =
+                format!("{} pages, {} of them bookkeeping", count(x.pages), count(x.bookkeeping_pages));
+            (
+                "X1",
+                format!(
+                    "{}, {rows} rows, {pages}; {victim} rows dropped every {every} s",
+                    threads(x.threads)
+                ),
+            )
+        }),
+        r.x2.as_ref()
+            .map(|x| ("X2", format!("{} tables; {} GB filled", count(u64::from(x.tables)), gb(fills(x))))),
+        r.x3.as_ref().map(|x| ("X3", x3(x))),
+        r.x4.as_ref().map(|x| ("X4", x4(x))),
+        r.x5.as_ref().map(|x| ("X5", format!("{}; pools of {} GB", threads(x.threads), gb(pools(x))))),
+        r.x6.as_ref().map(|x| ("X6", format!("{}, {} partitions kept", threads(x.threads), x.kept))),
+        r.x7.as_ref().map(|x| ("X7", threads(x.threads))),
+        r.x8.as_ref()
+            .map(|x| ("X8", format!("{}, a file of {}", threads(x.threads), bytes(x.file_bytes as f64)))),
+    ];
+    all.into_iter().flatten().collect()
 }
 
 fn years(policies: &[PolicyName]) -> String {

@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** An order that does not show here is said to; systems are compared with the same hash index.
 //!
-//! **May touch.** `published`, `look`, `draw`, `results` for nothing but its numbers.
+//! **May touch.** `published`, `look`, `draw`, `section`.
 
 use std::fmt::Write as _;
 
@@ -18,6 +18,7 @@ use super::{
     draw::{Mark, Row, Rows, decades},
     look::{self, axis_times},
     published::Published,
+    section::Section,
 };
 use crate::system::{PolicyName, System};
 
@@ -108,8 +109,20 @@ pub fn pairs(published: &[Published], here: &[Here]) -> Vec<Pair> {
     all
 }
 
+/// The graph of the pairs, and what of them does not show here.
+pub fn part(section: &mut Section, title: &str, source: &str, pairs: &[Pair]) {
+    section.graph(graph(title, source, pairs));
+    section.html(&differences(pairs));
+    if pairs.is_empty() {
+        section.says(
+            "No published ratio can be held against these runs: the systems or the settings of the published ones are not \
+             among them.",
+        );
+    }
+}
+
 /// A graph of the pairs, by setting. `None` if there are none.
-pub fn graph(title: &str, source: &str, pairs: &[Pair]) -> Option<Graph> {
+fn graph(title: &str, source: &str, pairs: &[Pair]) -> Option<Graph> {
     let first = pairs.first()?;
     let both = pairs.iter().any(|p| p.hash_index != first.hash_index);
     let mut rows = Vec::new();
@@ -166,7 +179,7 @@ pub fn graph(title: &str, source: &str, pairs: &[Pair]) -> Option<Graph> {
 }
 
 /// How many orders hold, as a sentence.
-pub fn summed(pairs: &[Pair]) -> String {
+fn summed(pairs: &[Pair]) -> String {
     let same = pairs.iter().filter(|p| p.verdict() == Verdict::Same).count();
     let far = |p: &&Pair| (p.published / p.here).ln().abs();
     let farthest = pairs.iter().max_by(|a, b| far(a).total_cmp(&far(b)));
@@ -227,11 +240,13 @@ pub fn ends(what: &str, values: &[(String, f64)], show: impl Fn(f64) -> String) 
     match (values.iter().max_by(by), values.iter().min_by(by)) {
         (Some(most), Some(_)) if values.len() == 1 => format!("{what}: {} {}.", most.0, show(most.1)),
         (Some(most), Some(least)) => {
-            let ratio = if least.1 > 0.0 && most.1 > least.1 {
-                format!(", {} as much", times(most.1 / least.1))
-            } else {
-                String::new()
-            };
+            if most.1 < least.1 * 1.05 || most.1 <= 0.0 {
+                let (least, most) = (show(least.1), show(most.1));
+                let range = if least == most { least } else { format!("{least} to {most}") };
+                return format!("{what}: alike with all ({range}).");
+            }
+            let ratio =
+                if least.1 > 0.0 { format!(", {} as much", times(most.1 / least.1)) } else { String::new() };
             format!(
                 "{what}: least with {} ({}), most with {} ({}{ratio}).",
                 least.0,

@@ -13,7 +13,7 @@ use windfall_measure::{
 };
 
 use super::{
-    draw::{Bottom, Cell, Multiples, curve, decades, thinned},
+    draw::{Bottom, Cell, Multiples, curve, decades, lowest, thinned},
     look::{self, Names, axis_rate, axis_time, decimals},
     order::ends,
 };
@@ -67,6 +67,17 @@ fn most(values: &[f64]) -> f64 {
     values.iter().copied().fold(0.0, f64::max)
 }
 
+fn least(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::MAX, f64::min)
+}
+
+/// Whether the longest gap began while a statement ran, or in the 100 ms behind it.
+fn is_at_a_mark(load: &Load) -> bool {
+    let gap = load.longest_gap;
+    let end = gap.from_ns + gap.length_ns;
+    load.marks.iter().any(|m| end > m.at_ns && gap.from_ns < m.at_ns + m.took_ns.max(100_000_000))
+}
+
 /// The mean rate of a load.
 pub fn rate(load: &Load) -> f64 {
     load.queries as f64 / (load.length_ns as f64 / 1e9).max(1e-9)
@@ -111,12 +122,15 @@ pub fn graph(runs: &[Both<'_>], what: What, words: Words<'_>) -> Option<Graph> {
     let paired = runs.iter().any(|r| r.with.is_some() && r.without.is_some());
     let cell = |heading: String, class: &'static str, load: &'_ Load| {
         let (load, (values, stretch)) = (load.clone(), values(load, what));
+        let is_thinned = what == What::Rates && values.len() < load.rates.len();
+        let low = if is_thinned { thinned(&load.rates, 1.0, least).0 } else { Vec::new() };
         Cell {
             heading,
             x,
             y,
             draw: Box::new(move |panel: &mut Panel| {
                 curve(panel, class, &values, 0.0, stretch);
+                lowest(panel, class, &low, stretch);
                 marks(panel, &load, &values, stretch);
             }),
         }
@@ -174,13 +188,22 @@ fn caption(runs: &[Both<'_>], names: Names, what: What, words: Words<'_>) -> Str
                 &kept,
                 |share| format!("{}%", short(share * 100.0)),
             );
+            let alone = of(&|r| {
+                let with = r.with.filter(|l| !l.marks.is_empty())?;
+                Some(with.rate_near / rate(with)).filter(|share| share.is_finite())
+            });
+            let said = if kept.is_empty() {
+                ends("Rate in the 100 ms behind a line, as a share of the mean of the run", &alone, |share| {
+                    format!("{}%", short(share * 100.0))
+                })
+            } else {
+                kept
+            };
+            let is_thinned =
+                runs.iter().flat_map(Both::loads).any(|l| values(l, what).0.len() < l.rates.len());
+            let lowest = if is_thinned { ", with the lowest of its parts as a light line" } else { "" };
             format!(
-                "{same}Mean rate of each {each}; whoever stalls everybody at a line has a notch there. {}",
-                if kept.is_empty() {
-                    ends("Mean rate", &of(&|r| r.with.or(r.without).map(rate)), |v| format!("{}/s", short(v)))
-                } else {
-                    kept
-                }
+                "{same}Mean rate of each {each}{lowest}; whoever stalls everybody at a line has a notch there. {said}"
             )
         }
         What::Gaps => {
@@ -189,10 +212,23 @@ fn caption(runs: &[Both<'_>], names: Names, what: What, words: Words<'_>) -> Str
             let quiet = of(&|r| r.without.map(stall));
             let quiet = ends(&format!("The same {}", words.baseline), &quiet, time);
             let text = format!(
-                "{same}The longest gap that began in each {each}, by factors of ten: peaks that stand at the lines \
-                 come from what happens there. {with} {quiet}"
+                "{same}The longest gap that began in each {each}, by factors of ten; a drop that stalls everybody \
+                 has a peak at its line. {with} {quiet}"
             );
-            text.trim_end().to_owned()
+            let of = |at: bool| -> Vec<String> {
+                let with = runs.iter().filter(|r| r.with.is_some_and(|l| !l.marks.is_empty()));
+                let with = with.filter(|r| r.with.is_some_and(|l| is_at_a_mark(l) == at));
+                with.map(|r| names.label(r.system)).collect()
+            };
+            let (at, elsewhere) = (of(true), of(false));
+            let mut text = text.trim_end().to_owned();
+            if !at.is_empty() {
+                text = format!("{text} The longest one stands at a line with {}.", at.join(", "));
+            }
+            if !elsewhere.is_empty() {
+                text = format!("{text} It stands elsewhere with {}.", elsewhere.join(", "));
+            }
+            text
         }
     }
 }

@@ -30,9 +30,9 @@ pub const X1_SOURCE: &str = "Percona, \"DROP TABLE and stalls: Lazy Drop Table i
                              MySQL\", June 2012, with its comments";
 /// The longest stalls, in whole seconds: the consecutive seconds of the lowest queries per second.
 pub const X1: [Published; 3] = [
-    of(PolicyName::LruScan, "MySQL 5.5.15", "3:1", 6.0),
-    of(PolicyName::FlushList, "MySQL 5.5.24", "3:1", 2.0),
-    of(PolicyName::LazyMark, "Percona Server 5.5.24", "3:1", 1.0),
+    of(PolicyName::LruScan, "MySQL 5.5.15", "longest stall", 6.0),
+    of(PolicyName::FlushList, "MySQL 5.5.24", "longest stall", 2.0),
+    of(PolicyName::LazyMark, "Percona Server 5.5.24", "longest stall", 1.0),
 ];
 
 /// Where the figures of X2 stand.
@@ -52,7 +52,9 @@ pub const X2: [Published; 9] = [
 
 /// Where the figures of X3 stand.
 pub const X3_SOURCE: &str = "MySQL bug 56332, August 2010";
-/// Dropping 10,000 tables.
+/// How many tables were dropped.
+pub const X3_TABLES: u32 = 10_000;
+/// Dropping all of them.
 pub const X3: [Published; 2] = [
     of(PolicyName::LruScan, "MySQL 5.0.91", "10,000 tables", 270.0),
     of(PolicyName::LruScanOnce, "MySQL 5.0.77", "10,000 tables", 135.0),

@@ -16,7 +16,7 @@ use windfall_measure::{
 use super::{
     draw::{Curves, decades},
     fill::{both_axes, distinct, own, systems},
-    look::{Names, axis_times, gigabytes},
+    look::{Names, axis_times, decimals, gigabytes},
     order::ends,
     published,
     section::Section,
@@ -43,7 +43,7 @@ pub fn section(x5: &X5) -> String {
         ),
     );
     if let Some(pages) = x5.runs.iter().map(|r| r.pages).max() {
-        section.bookkeeping("The pools are bookkeeping alone", pages);
+        section.bookkeeping(&format!("The pools are up to {} pages of bookkeeping", count(pages)));
     }
     let fewer = x5.runs.iter().map(|r| r.tables).filter(|&n| n < 100).min();
     if let Some(fewer) = fewer {
@@ -96,7 +96,7 @@ fn times_by_pool(runs: &[&X5Run], hash_index: bool) -> Option<Graph> {
         }
         own(system, names, points, time)
     });
-    let drawings = both_axes("Time for 100 tables by pool", &pools, "pool", curves.collect());
+    let drawings = both_axes("Time for 100 tables by pool", &pools, "GB of pool", curves.collect());
     let largest = pools.last().copied().unwrap_or(0.0);
     let at_most = runs.iter().filter(|r| (r.pool_gb - largest).abs() < 1e-9);
     let at_most: Vec<_> = at_most.map(|r| (names.label(r.system), for_100(r))).collect();
@@ -131,7 +131,7 @@ fn ratio(runs: &[&X5Run], hash_index: bool) -> Option<Graph> {
         let ratio = |gb: f64| Some(time_of(PolicyName::ExtentAhi, gb)? / time_of(policy, gb)?);
         let points: Vec<_> = pools.iter().enumerate().filter_map(|(n, &gb)| Some((n, ratio(gb)?))).collect();
         let Some(most) = points.iter().max_by(|a, b| a.1.total_cmp(&b.1)) else { continue };
-        said.push(format!("as {policy} up to {} ({})", times(most.1), gigabytes(pools[most.0])));
+        said.push(format!("up to {} as long as {policy} ({})", times(most.1), gigabytes(pools[most.0])));
         let system = runs.iter().map(|r| r.system).find(|s| s.policy == policy)?;
         let names = Names::of([system]);
         curves.push((most.1, own(system, names, points, times)));
@@ -159,15 +159,15 @@ fn ratio(runs: &[&X5Run], hash_index: bool) -> Option<Graph> {
         columns: [2, 1],
         height: 190.0,
         left_label: axis_times,
-        settings: pools.iter().map(|&gb| gigabytes(gb)).collect(),
-        unit: "pool",
+        settings: pools.iter().map(|&gb| decimals(gb)).collect(),
+        unit: "GB of pool",
         named: true,
     }
     .draw(vec![("linear axis".to_owned(), linear, all.clone()), ("logarithmic axis".to_owned(), log, all)]);
     let verdict = match here {
-        Some(here) if here >= published::X5_UP_TO => " That is no less than published.",
+        Some(here) if here >= published::X5_UP_TO => " Against stale-version that is no less than published.",
         Some(here) if here <= 1.1 => " The published order does not reproduce here.",
-        Some(_) => " That is less than published.",
+        Some(_) => " Against stale-version that is less than published.",
         None => "",
     };
     Some(Graph {
@@ -175,9 +175,9 @@ fn ratio(runs: &[&X5Run], hash_index: bool) -> Option<Graph> {
         key: Vec::new(),
         drawings,
         caption: format!(
-            "Published: up to {} between MySQL 8.0.22 and 8.0.23. Here extent-ahi takes as long: {}.{verdict}",
+            "Published: up to {} between MySQL 8.0.22 and 8.0.23. Here extent-ahi takes {}.{verdict}",
             times(published::X5_UP_TO),
-            said.join(", ")
+            said.join(", and ")
         ),
     })
 }

@@ -12,13 +12,14 @@ use std::fmt::Write as _;
 use windfall_measure::{
     page::{Graph, table},
     svg::escape,
-    units::count,
 };
 
 /// A part of the page.
 #[derive(Debug)]
 pub struct Section {
     html: String,
+    /// Whether graphs have to say that the bytes of pages were absent.
+    absent: bool,
 }
 
 impl Section {
@@ -30,12 +31,16 @@ impl Section {
             escape(title),
             escape(about)
         );
-        Self { html }
+        Self { html, absent: false }
     }
 
     /// Adds a graph.
     pub fn graph(&mut self, graph: Option<Graph>) {
         if let Some(graph) = graph {
+            let mut graph = graph;
+            if self.absent {
+                graph.caption.push_str(" Page bytes absent, bookkeeping real.");
+            }
             let _ = write!(self.html, "<h3>{}</h3>\n{}", escape(&graph.title), graph.figure());
         }
     }
@@ -52,28 +57,26 @@ impl Section {
         self.html.push_str(html);
     }
 
-    /// Says that the pages of some runs are bookkeeping alone.
-    pub fn bookkeeping(&mut self, which: &str, pages: u64) {
+    /// Says that the pages of some runs are bookkeeping alone: here, and beside each graph that is added later.
+    pub fn bookkeeping(&mut self, which: &str) {
+        self.absent = true;
         let _ = writeln!(
             self.html,
             "<p class=\"absent\">{}</p>",
             escape(&format!(
-                "{which} ({} pages): their page bytes are absent; the bookkeeping is real: descriptors, page hash, LRU and \
-                 flush lists.",
-                count(pages)
+                "{which}: their page bytes are absent; the bookkeeping is real: descriptors, page hash, LRU and flush \
+                 lists."
             ))
         );
     }
 
-    /// Adds a table that is shown when one asks for it.
-    pub fn folded(&mut self, summary: &str, headings: &[&str], lines: Vec<Vec<String>>) {
-        if !lines.is_empty() {
-            let _ = write!(
-                self.html,
-                "<details>\n<summary>{}</summary>\n{}</details>\n",
-                escape(summary),
-                table(headings, lines)
-            );
+    /// Adds tables that are shown when one asks for them.
+    pub fn folded(&mut self, summary: &str, tables: &[(&[&str], Vec<Vec<String>>)]) {
+        let tables = tables.iter().filter(|(_, lines)| !lines.is_empty());
+        let html: String = tables.map(|(headings, lines)| table(headings, lines.iter().cloned())).collect();
+        if !html.is_empty() {
+            let _ =
+                writeln!(self.html, "<details>\n<summary>{}</summary>\n{html}</details>", escape(summary));
         }
     }
 

@@ -7,6 +7,8 @@
 //!
 //! **May touch.** `draw`, `look`, `order`, `over_time`, `locks`, `published`, `section`, `results`.
 
+use std::collections::BTreeSet;
+
 use windfall_measure::{
     page::Graph,
     svg::{Panel, Scale, Shape},
@@ -24,7 +26,7 @@ use super::{
 };
 use crate::{
     results::{Load, Percentiles, X1, X1Run},
-    system::System,
+    system::{PolicyName, System},
 };
 
 /// The names of the percentiles on an axis.
@@ -107,14 +109,11 @@ pub fn section(x1: &X1) -> String {
         names.hash_said()
     ));
     if x1.bookkeeping_pages > 0 {
-        section.bookkeeping(
-            &format!(
-                "{} of the pool's {} pages are bookkeeping",
-                count(x1.bookkeeping_pages),
-                count(x1.pages)
-            ),
-            x1.bookkeeping_pages,
-        );
+        section.bookkeeping(&format!(
+            "{} of the pool's {} pages are bookkeeping alone",
+            count(x1.bookkeeping_pages),
+            count(x1.pages)
+        ));
     }
     let mark = format!("a table of {} rows is dropped", count(x1.victim_rows));
     let words = |title| Words { title, things: "query", mark: &mark, baseline: "without drops" };
@@ -150,12 +149,13 @@ pub fn section(x1: &X1) -> String {
 fn published_stalls(section: &mut Section, shown: &[Both<'_>]) {
     let here: Vec<Here> = shown
         .iter()
-        .filter_map(|r| Some(Here { system: r.system, setting: "3:1".into(), time: longest(r.with?) }))
+        .filter_map(|r| {
+            Some(Here { system: r.system, setting: "longest stall".into(), time: longest(r.with?) })
+        })
         .collect();
     let pairs = order::pairs(&published::X1, &here);
     let title = "The longest stalls, published and here, as ratios";
-    section.graph(order::graph(title, published::X1_SOURCE, &pairs));
-    section.html(&order::differences(&pairs));
+    order::part(section, title, published::X1_SOURCE, &pairs);
     if !pairs.is_empty() {
         section.says(
             "The published stalls were counted in whole seconds, from queries per second: 6, 2 and 1. Those here are \
@@ -269,6 +269,12 @@ fn by_setting(
     let without_instances = |s: &Setting<'_>| System { instances: 1, ..s.both.system };
     let mut systems: Vec<System> = used.iter().map(|s| without_instances(s)).collect();
     systems.dedup();
+    // Who was run with one value alone shows no change; Windfall is shown all the same, which has no instances.
+    let values = |system: System| {
+        let of = used.iter().filter(|s| without_instances(s) == system).map(|s| value(s));
+        of.collect::<BTreeSet<u32>>().len()
+    };
+    systems.retain(|&system| values(system) > 1 || system == System::of(PolicyName::Detach));
     let names = Names::of(systems.iter().copied());
     let far = |l: &Load| l.latency.p9999_us * 1e3;
     let loads = || used.iter().filter_map(|s| s.both.with);

@@ -42,6 +42,7 @@ fn is_sound(results: &Results) -> String {
     for none in ["<script", "http", "url(", "@import", "src=", "NaN", "inf\"", "inf ", "inf×"] {
         assert!(!html.contains(none), "the page has {none:?}");
     }
+    assert_eq!(html.matches('<').count(), html.matches('>').count());
     assert!(html.contains("prefers-color-scheme: dark") && html.contains("What made this page"));
     let figures = html.split("<figure>").skip(1);
     for figure in figures {
@@ -82,12 +83,24 @@ fn the_page_has_all_parts() {
         assert!(html.contains(&format!("href=\"#x{n}\"")), "X{n} in the list of contents");
     }
     let bookkeeping = "page bytes are absent; the bookkeeping is real";
-    assert_eq!(html.matches(bookkeeping).count(), 4, "X1, X2, X4 and X5 say what was absent");
+    assert_eq!(html.matches(bookkeeping).count(), 5, "X1, X2, X4, X5 and X6 say what was absent");
+    let section = |n: u32| {
+        let from = html.split_once(&format!("<section id=\"x{n}\">")).unwrap().1;
+        from.split_once("</section>").unwrap().0.to_owned()
+    };
+    let beside = |n| section(n).matches("Page bytes absent, bookkeeping real.").count();
+    let figures = |n| section(n).matches("<figure>").count();
+    for n in [1, 2, 5, 6] {
+        assert_eq!(beside(n), figures(n), "X{n} says so beside each figure");
+    }
+    assert_eq!((beside(4), figures(4)), (1, 2), "X4 where the pool is filled");
+    assert_eq!([3, 7, 8].map(beside), [0; 3]);
     for said in
         ["2026-11-23 08:56 UTC", "windfall lab --scale quick --seed 7", "A Processor", "251×", "Percona"]
     {
         assert!(html.contains(said), "{said}");
     }
+    assert!(section(6).contains("The oldest is dropped every 1.00 s"), "as the runs show it");
     for policy in PolicyName::ALL {
         assert!(html.contains(policy.version()), "{policy}");
     }
@@ -101,6 +114,9 @@ fn parts_may_be_missing() {
     let html = is_sound(&x3);
     assert!(html.contains("<section id=\"x3\">") && !html.contains("<section id=\"x1\">"));
     assert!(html.contains("Here lru-scan looks at"), "who walks how much");
+    assert!(
+        html.contains("10,000 tables there, 10,000 here") && html.contains("2 of 2 published orders show")
+    );
     let none = Results { x3: Some(X3 { runs: Vec::new() }), ..empty() };
     is_sound(&none);
     fits(&text(&none));
@@ -138,12 +154,17 @@ fn one_system_of_each_is_shown() {
     one.x8.as_mut().unwrap().runs.retain(|r| only(r.system));
     let html = is_sound(&one);
     assert!(!html.contains("published orders show here"), "there is nothing to hold against each other");
+    assert_eq!(
+        html.matches("No published ratio can be held against these runs").count(),
+        4,
+        "and it is said"
+    );
     fits(&text(&one));
 }
 
 #[test]
 fn an_order_that_does_not_show_is_said_to() {
-    let here = |policy, time| Here { system: System::of(policy), setting: "3:1".into(), time };
+    let here = |policy, time| Here { system: System::of(policy), setting: "longest stall".into(), time };
     let as_published =
         [here(PolicyName::LruScan, 58.0), here(PolicyName::FlushList, 12.0), here(PolicyName::LazyMark, 9.0)];
     let found = pairs(&published::X1, &as_published);
@@ -185,7 +206,7 @@ fn runs_that_are_in_both_are_held_against_each_other() {
     fits(&text);
     assert!(text.contains("A: before.json") && text.contains("B: after.json"));
     let x5 = text.split("\nX5\n").nth(1).unwrap().split("\n\n").next().unwrap();
-    assert_eq!(x5.lines().skip(1).filter(|l| l.ends_with("2.00×")).count(), 40, "{x5}");
+    assert_eq!(x5.lines().skip(1).filter(|l| l.ends_with("2.00×")).count(), 55, "{x5}");
     let alone = text.split("Only in A:").nth(1).unwrap();
     assert!(alone.contains("X8: detach") && alone.contains("X2: lru-scan (104 GB)"));
     assert!(!text.contains("Only in B"));

@@ -31,12 +31,18 @@ pub fn text(results: &Results) -> String {
     let mut text = String::new();
     let r = results;
     let tables = [
-        r.x1.as_ref().map(|x| ("X1: drops amid reads and writes", x1(x))),
-        r.x2.as_ref().map(|x| ("X2: dropping all tables, by how full the pool is", x2(x))),
+        r.x1.as_ref().map(|x| (x1_title(x), x1(x))),
+        r.x2.as_ref().map(|x| {
+            ("X2: dropping all tables, by how full the pool is (pages are bookkeeping alone)", x2(x))
+        }),
         r.x3.as_ref().map(|x| ("X3: many small tables", x3(x))),
-        r.x4.as_ref().map(|x| ("X4: make and drop in a loop", x4(x))),
-        r.x5.as_ref().map(|x| ("X5: 100 tables made and dropped, by pool", x5(x))),
-        r.x6.as_ref().map(|x| ("X6: partitions dropped amid inserts", x6(x))),
+        r.x4.as_ref()
+            .map(|x| ("X4: make and drop in a loop (filled: with pages that are bookkeeping alone)", x4(x))),
+        r.x5.as_ref()
+            .map(|x| ("X5: 100 tables made and dropped, by pool (pages are bookkeeping alone)", x5(x))),
+        r.x6.as_ref().map(|x| {
+            ("X6: partitions dropped amid inserts (other tables' pages are bookkeeping alone)", x6(x))
+        }),
         r.x7.as_ref().map(|x| ("X7: a table dropped that is in the hash index", x7(x))),
         r.x8.as_ref().map(|x| ("X8: a large file dropped amid durable commits", x8(x))),
     ];
@@ -66,6 +72,15 @@ pub fn wrapped(text: &str) -> Vec<String> {
     lines
 }
 
+/// The title of X1, with what has to be said of its pages.
+fn x1_title(x1: &X1) -> &'static str {
+    if x1.bookkeeping_pages > 0 {
+        "X1: drops amid reads and writes (quiet: without drops; some pages are bookkeeping alone)"
+    } else {
+        "X1: drops amid reads and writes (quiet: the same without drops)"
+    }
+}
+
 fn ns(value: u64) -> String {
     time(value as f64)
 }
@@ -75,7 +90,7 @@ fn of(load: Option<&Load>, get: impl Fn(&Load) -> String) -> String {
 }
 
 fn x1(x1: &X1) -> Grid {
-    let headings = ["system", ">lists", ">per s", ">quiet", ">p99.99", ">quiet", ">stall", ">quiet"];
+    let headings = ["system", ">LRU:flush", ">per s", ">quiet", ">p99.99", ">quiet", ">stall", ">quiet"];
     let mut grid = Grid::new(headings);
     let far = |l: &Load| time(l.latency.p9999_us * 1e3);
     let stall = |l: &Load| ns(l.longest_gap.length_ns);

@@ -69,7 +69,12 @@ pub fn swatch(class: &str) -> String {
         }
         "fill" => format!("<rect class=\"{class}\" x=\"2\" y=\"3\" width=\"12\" height=\"10\"/>"),
         "line" => format!("<line class=\"{class}\" x1=\"0\" x2=\"16\" y1=\"8\" y2=\"8\"/>"),
-        _ => format!("<path class=\"{class}\" d=\"{}\"/>", Shape::of_class(class).path(8.0, 8.0)),
+        _ => {
+            let shape = Shape::of_class(class);
+            // An arrow stands above its place.
+            let y = if shape == Shape::Arrow { 13.0 } else { 8.0 };
+            format!("<path class=\"{class}\" d=\"{}\"/>", shape.path(8.0, y))
+        }
     };
     format!("<svg class=\"swatch\" viewBox=\"0 0 16 16\" aria-hidden=\"true\">{drawing}</svg>")
 }

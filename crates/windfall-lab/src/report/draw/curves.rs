@@ -86,7 +86,7 @@ fn draw(panel: &mut Panel, curves: &[Curve], height: f64) {
         for (n, value) in points.clone() {
             panel.mark(curve.shape, &curve.dot, (n, value), &(curve.hint)(value));
         }
-        if let Some(end) = points.last().filter(|_| !curve.name.is_empty()) {
+        if let Some(end) = points.clone().next_back().filter(|_| !curve.name.is_empty()) {
             ends.push((panel.place(end), curve));
         }
     }

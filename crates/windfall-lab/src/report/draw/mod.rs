@@ -2,8 +2,8 @@
 //!
 //! **Purpose.** Small multiples, rows of marks, and curves with names at their ends.
 //!
-//! **Invariants.** Each is drawn for a wide and for a narrow screen; a text has its room in both. A value that cannot be
-//! placed is left out, and none is placed where another value belongs.
+//! **Invariants.** Each is drawn for a wide and for a narrow screen; a text has its room in both. A value that cannot
+//! be placed is left out.
 //!
 //! **May touch.** `look`, `windfall-measure`.
 
@@ -12,7 +12,7 @@ mod multiples;
 mod rows;
 
 pub use curves::{Curve, Curves};
-pub use multiples::{Bottom, Cell, Multiples, curve, thinned};
+pub use multiples::{Bottom, Cell, Multiples, curve, lowest, thinned};
 pub use rows::{Mark, Row, Rows};
 use windfall_measure::svg::Scale;
 

@@ -9,7 +9,7 @@
 use windfall_measure::svg::{Panel, Scale, Width, drawing};
 
 /// What a panel needs above for its heading, and below for its axis; the last also has a unit.
-const ABOVE: f64 = 30.0;
+const ABOVE: f64 = 34.0;
 const BELOW: f64 = 26.0;
 const UNIT: f64 = 14.0;
 /// What the labels of the left axis need.
@@ -68,23 +68,35 @@ impl Multiples<'_> {
                 let top = ABOVE + row * (ABOVE + self.height + BELOW);
                 let sides = (column * each + LEFT, (column + 1.0) * each - self.right);
                 let mut panel = Panel::within(sides, top, self.height, cell.x, cell.y);
-                panel.heading(&cell.heading);
+                // On a narrow screen a heading may need the whole width.
+                let from = if columns == 1 && width == Width::Narrow { 4.0 } else { sides.0 };
+                panel.text(from, top - 13.0, "start", "head", fitting(&cell.heading, sides.1 + 10.0 - from));
                 panel.left_axis(self.left_label);
                 (cell.draw)(&mut panel);
-                let is_last = n + columns >= cells.len();
-                let unit = if is_last { self.unit } else { "" };
                 match &self.bottom {
-                    Bottom::Numbers(label) => panel.bottom_axis(unit, label),
+                    Bottom::Numbers(label) => panel.bottom_axis("", label),
                     Bottom::Names(names) => {
-                        panel.bottom_labels(unit, (0..).map(f64::from).zip(names.iter().cloned()));
+                        panel.bottom_labels("", (0..).map(f64::from).zip(names.iter().cloned()));
                     }
                 }
                 end = end.max(panel.bottom() + BELOW);
+                if n + 1 == cells.len() {
+                    // Once for all, where there is room for it.
+                    let right = columns.min(cells.len()) as f64 * each - self.right;
+                    panel.text(right, end + 6.0, "end", "tick", self.unit);
+                }
                 panels.push(panel);
             }
             drawing(width, end + UNIT, self.about, panels)
         })
     }
+}
+
+/// A heading, without what stands behind its colon if there is no room for it.
+fn fitting(heading: &str, room: f64) -> &str {
+    // About as wide as it will be drawn.
+    let width = heading.chars().count() as f64 * 7.5;
+    heading.split_once(": ").filter(|_| width > room).map_or(heading, |(name, _)| name)
 }
 
 /// Fewer values, each made of several, with the length of a stretch among them.
@@ -93,19 +105,25 @@ pub fn thinned(values: &[f64], stretch_s: f64, join: fn(&[f64]) -> f64) -> (Vec<
     (values.chunks(each).map(join).collect(), stretch_s * each as f64)
 }
 
+/// Values of stretches of time as a line of steps.
+fn steps(values: &[f64], from_s: f64, stretch_s: f64) -> impl Iterator<Item = (f64, f64)> {
+    values.iter().enumerate().flat_map(move |(n, &v)| {
+        let at = from_s + n as f64 * stretch_s;
+        [(at, v), (at + stretch_s, v)]
+    })
+}
+
 /// Values of stretches of time, with the area below them.
 pub fn curve(panel: &mut Panel, class: &str, values: &[f64], from_s: f64, stretch_s: f64) {
-    let steps = || {
-        let each = |(n, &v): (usize, &f64)| {
-            let at = from_s + n as f64 * stretch_s;
-            [(at, v), (at + stretch_s, v)]
-        };
-        values.iter().enumerate().flat_map(each)
-    };
     if values.is_empty() {
         return;
     }
-    let points: Vec<_> = steps().map(|(x, y)| (x, 0.0, y)).collect();
+    let points: Vec<_> = steps(values, from_s, stretch_s).map(|(x, y)| (x, 0.0, y)).collect();
     panel.area(&format!("fill own {class}"), &points);
-    panel.line(&format!("line own plain {class}"), steps());
+    panel.line(&format!("line own plain {class}"), steps(values, from_s, stretch_s));
+}
+
+/// The lowest values, where [`curve`] has means.
+pub fn lowest(panel: &mut Panel, class: &str, values: &[f64], stretch_s: f64) {
+    panel.line(&format!("line own low {class}"), steps(values, 0.0, stretch_s));
 }

@@ -11,7 +11,7 @@ use windfall_measure::svg::{Panel, Scale, Shape, Width, drawing};
 
 /// The room for names and for figures on a wide screen.
 const NAMES: f64 = 186.0;
-const NOTES: f64 = 196.0;
+const NOTES: f64 = 208.0;
 /// The height of a line, of one whose name stands above it, and of a heading.
 const LINE: f64 = 25.0;
 const LINE_BELOW: f64 = 42.0;
@@ -73,7 +73,7 @@ impl Rows<'_> {
             let line = if wide { LINE } else { LINE_BELOW };
             let height: f64 = rows.iter().map(|r| if matches!(r, Row::Head(_)) { HEAD } else { line }).sum();
             let (left, right) =
-                if wide { (NAMES, width.units() - NOTES) } else { (16.0, width.units() - 16.0) };
+                if wide { (NAMES, width.units() - NOTES) } else { (24.0, width.units() - 28.0) };
             // Rows lie by their own places: the left scale of the panel is its height.
             let y = Scale::linear(0.0, height.max(1.0));
             let mut panel = Panel::within((left, right), 6.0, height.max(1.0), self.scale, y);
@@ -86,14 +86,14 @@ impl Rows<'_> {
                 match row {
                     Row::Head(text) => {
                         let at = if wide { 8.0 } else { 4.0 };
-                        panel.text(at, top + 19.0, "start", "note group", text);
+                        panel.text(at, top + 19.0, "start", "group", text);
                         top += HEAD;
                     }
                     Row::Line { name, class, marks, note } => {
                         let middle = if wide { top + line / 2.0 } else { top + line - 12.0 };
                         let text = if wide { middle + 4.0 } else { top + 14.0 };
-                        panel.text(if wide { 8.0 } else { 4.0 }, text, "start", "note name", name);
-                        panel.text(width.units() - 4.0, text, "end", "note value", note);
+                        panel.text(if wide { 8.0 } else { 4.0 }, text, "start", "name", name);
+                        panel.text(width.units() - 4.0, text, "end", "value", note);
                         self.line(&mut panel, class, marks, middle, height + 6.0);
                         top += line;
                     }
