@@ -319,11 +319,11 @@ pub enum LabName {
     X1,
     /// Fill: tables are made and dropped with the pool filled so far (Percona, April 2011).
     X2,
-    /// Many tables, dropped by several threads (MySQL bug 56332).
+    /// Many tables, dropped by several threads (bug 56332).
     X3,
-    /// The loop: a table is made and dropped again and again (MySQL bug 69316).
+    /// The loop: a table is made and dropped again and again (bug 69316).
     X4,
-    /// Pools from 32 to 450 GB (the article on MySQL 8.0.23).
+    /// Pools from 32 to 450 GB (the article on 8.0.23).
     X5,
     /// Retention: the oldest partition goes every second.
     X6,

@@ -1,10 +1,10 @@
 //! The lab: the experiments of history on this machine.
 //!
-//! **Purpose.** Runs the jobs of the asked experiments, each in a process of its own, and tells what they have shown: a table
-//! in the terminal, `lab.html` and `lab.json`. What the experiments are is in the crate `windfall-lab`.
+//! **Purpose.** Runs the jobs of the asked experiments, each in a process of its own, and tells what they have shown: a
+//! table in the terminal, `lab.html` and `lab.json`. What the experiments are is in the crate `windfall-lab`.
 //!
-//! **Invariants.** One job at a time has the machine. Nothing is left of the servers' files, whatever ends the run. A job
-//! that fails ends it: half an experiment compares nothing.
+//! **Invariants.** One job at a time has the machine. Nothing is left of the servers' files, whatever ends the run. A
+//! job that fails ends it: half an experiment compares nothing.
 //!
 //! **May touch.** `windfall-lab`, `output`, `sweep`, `child`, the file system.
 

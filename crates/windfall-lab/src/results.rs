@@ -337,7 +337,7 @@ pub struct X6Run {
     pub load: Load,
     /// Rows inserted.
     pub rows: u64,
-    /// Bytes of all data files, once a second.
+    /// Bytes of all data files, at the begin and behind each new partition.
     pub file_bytes: Vec<u64>,
 }
 

@@ -16,7 +16,7 @@ use windfall::{
     FlushLog, Options,
     buffer::{BufferPool, Durability},
     catalog::{self, DropReport, IndexDefinition, KeyPart, KeySpec, TableDefinition, Terms},
-    disk::{Disk, RealDisk, RealDiskOptions},
+    disk::{Disk, FileName, RealDisk, RealDiskOptions},
     engine::Engine,
     env::RealEnv,
     error::Result,
@@ -41,6 +41,8 @@ pub struct Product {
     disk: Arc<dyn Disk>,
     /// Temporary tables by name: the catalog does not know them.
     temporary: Mutex<HashMap<String, Arc<catalog::Table>>>,
+    /// Tablespaces that were dropped, and whose files may still be there.
+    going: Mutex<Vec<SpaceId>>,
     filled: AtomicU64,
 }
 
@@ -65,11 +67,21 @@ fn dropped(start: Instant, report: &DropReport) -> Dropped {
 }
 
 impl Product {
+    /// Notes that the files of a table are on their way out.
+    fn note_going(&self, table: &Table<BufferPool>) {
+        let trees = [Some(&table.rows), table.index.as_ref()];
+        self.going.lock().extend(trees.into_iter().flatten().map(|tree| tree.space().id()));
+    }
+
     fn drop_all(&self, tables: &[Made]) -> Result<Dropped> {
         let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
         let start = Instant::now();
         let report = self.engine.catalog.drop_tables(&names, TERMS)?;
-        Ok(dropped(start, &report))
+        let dropped = dropped(start, &report);
+        for table in tables {
+            self.note_going(table);
+        }
+        Ok(dropped)
     }
 }
 
@@ -86,7 +98,13 @@ impl Server for Product {
             .hash_index_memory(1 << 30);
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(start.folder, RealDiskOptions::default())?);
         let engine = Engine::open(disk.clone(), Arc::new(RealEnv::default()), &options, &|_| {})?;
-        Ok(Self { engine, disk, temporary: Mutex::default(), filled: AtomicU64::new(0) })
+        Ok(Self {
+            engine,
+            disk,
+            temporary: Mutex::default(),
+            going: Mutex::default(),
+            filled: AtomicU64::new(0),
+        })
     }
 
     fn log(&self) -> &Arc<Log> {
@@ -114,7 +132,9 @@ impl Server for Product {
     fn drop_table(&self, table: &Table<BufferPool>) -> Result<Dropped> {
         let start = Instant::now();
         let report = self.engine.catalog.drop_tables(&[&table.name], TERMS)?;
-        Ok(dropped(start, &report))
+        let dropped = dropped(start, &report);
+        self.note_going(table);
+        Ok(dropped)
     }
 
     fn drop_partitions(&self, tables: &[Made]) -> Result<Dropped> {
@@ -169,7 +189,9 @@ impl Server for Product {
     }
 
     fn is_deleting(&self) -> bool {
-        self.engine.deleter.deletions().pending_files > 0
+        let mut left = self.going.lock();
+        left.retain(|space| !matches!(self.disk.len(FileName::Data(*space)), Ok(None)));
+        !left.is_empty()
     }
 
     fn hashed(&self, table: &Table<BufferPool>) -> u64 {
