@@ -83,6 +83,8 @@ run "format" cargo fmt --all --check
 run "lints" cargo clippy --workspace --all-targets --features windfall/model,windfall/canary -- -D warnings
 # Without what the tests ask for.
 run "lints of the product" cargo clippy -p windfall -p windfall-measure -p windfall-lab -p windfall-cli -- -D warnings
+# And without the lab, which a build may leave out.
+run "lints without the lab" cargo clippy -p windfall-cli --no-default-features -- -D warnings
 run "documentation" documentation
 run "build of the tests" cargo test --workspace --no-run
 run "build of the models" cargo test -p windfall --features model --lib --no-run

@@ -4,6 +4,8 @@
 mod bench;
 mod data;
 mod demo;
+#[cfg(feature = "lab")]
+mod lab;
 mod load;
 mod refusals;
 mod shell;

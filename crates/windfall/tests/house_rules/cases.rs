@@ -281,3 +281,17 @@ fn who_asks_for_the_bugs_on_purpose_is_found() {
     );
     assert_eq!(lines("scripts/test.sh", "cargo test --features canary"), NONE);
 }
+
+#[test]
+fn only_the_command_asks_for_the_lab() {
+    let found = |path: &str, text: &str| -> Vec<usize> {
+        rules::lab(path, text).into_iter().map(|(line, _)| line).collect()
+    };
+    let engine = "[features]\nlab = []\n# The lab asks.\n[dependencies]\nwindfall-lab = \"0.1\"\n";
+    assert_eq!(found("crates/windfall/Cargo.toml", engine), [5]);
+    let always = "[dependencies]\nwindfall-lab = { path = \"../windfall-lab\", version = \"0.1.0\" }\n";
+    assert_eq!(found("crates/windfall-cli/Cargo.toml", always), [2]);
+    let asked = "[dependencies]\nwindfall = { path = \"../windfall\", features = [\"lab\"] }\n";
+    assert_eq!(found("crates/windfall-capi/Cargo.toml", asked), [2]);
+    assert_eq!(found("crates/windfall/src/lib.rs", always), []);
+}

@@ -32,7 +32,17 @@ impl fmt::Display for Broken {
 
 /// What the rules for every text file of the project find.
 pub fn text(path: &str, text: &str) -> Vec<Broken> {
-    at(path, [length(path, text), width(path, text), left_over(text), traces(text), canary(path, text)])
+    at(
+        path,
+        [
+            length(path, text),
+            width(path, text),
+            left_over(text),
+            traces(text),
+            canary(path, text),
+            lab(path, text),
+        ],
+    )
 }
 
 /// What the rules for every Rust file find.
@@ -128,6 +138,34 @@ pub fn canary(path: &str, text: &str) -> Found {
     lines
         .filter(|(_, line)| asks(line))
         .map(|(n, _)| (n + 1, "asks for the feature `canary`, which is for tests alone".into()))
+        .collect()
+}
+
+/// The engine does not know the lab: only the command does, as something that a build may leave out.
+pub fn lab(path: &str, text: &str) -> Found {
+    const ALLOWED: [(&str, &[&str]); 3] = [
+        ("crates/windfall/Cargo.toml", &["lab = []"]),
+        ("crates/windfall-lab/Cargo.toml", &["name = \"windfall-lab\"", "features = [\"lab\"]"]),
+        (
+            "crates/windfall-cli/Cargo.toml",
+            &[
+                "default = [\"lab\"]",
+                "lab = [\"dep:windfall-lab\"]",
+                "version = \"0.1.0\", optional = true }",
+            ],
+        ),
+    ];
+    let is_manifest = Path::new(path).file_name().is_some_and(|name| name == "Cargo.toml");
+    let allowed = ALLOWED.iter().find(|(manifest, _)| *manifest == path).map_or(&[][..], |(_, lines)| lines);
+    let is_allowed = |line: &str| allowed.iter().any(|part| line.contains(part));
+    let asks = |line: &str| {
+        let named = has_word(line, "lab") || line.contains("windfall-lab");
+        !line.starts_with('#') && named && !is_allowed(line)
+    };
+    let lines = text.lines().enumerate().filter(|_| is_manifest);
+    lines
+        .filter(|(_, line)| asks(line))
+        .map(|(n, _)| (n + 1, "asks for the lab, which is for the command alone, and may be left out".into()))
         .collect()
 }
 

@@ -1,0 +1,47 @@
+//! The lab runs, and leaves a page and its figures; two results are held against each other.
+
+use std::fs;
+
+use crate::Place;
+
+#[test]
+fn a_run_of_the_lab_leaves_a_page_and_its_figures() {
+    let place = Place::new();
+    let told = place.call(&["lab", "x4", "--scale", "quick", "--out", "out"]).served();
+    for words in ["X4", "flush-list-ahi", "detach", "lab.html", "lab.json"] {
+        assert!(told.out.contains(words), "{words}: {}", told.out);
+    }
+    assert!(told.err.contains("x4: lru-scan"), "each run is told: {}", told.err);
+    let mut left: Vec<_> =
+        fs::read_dir(place.path().join("out")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["lab.html", "lab.json"], "the servers' files are gone");
+    let page = fs::read_to_string(place.path().join("out/lab.html")).unwrap();
+    assert!(page.starts_with("<!doctype html>") && !page.contains("<script"));
+    assert!(page.contains("windfall lab x4 --scale quick --seed 1"));
+    let figures: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(place.path().join("out/lab.json")).unwrap()).unwrap();
+    let runs = figures["x4"]["runs"].as_array().unwrap();
+    let walked = |policy: &str| {
+        let of = runs.iter().filter(|run| run["system"]["policy"] == policy);
+        of.map(|run| run["steps"]["lru_walked"].as_u64().unwrap()).sum::<u64>()
+    };
+    assert!(walked("lru-scan") > walked("flush-list-ahi") && walked("flush-list-ahi") > 0);
+    assert_eq!((walked("flush-list"), walked("detach")), (0, 0));
+    assert!(figures.get("x1").is_none());
+
+    let compared = place.call(&["lab", "compare", "out/lab.json", "out/lab.json"]).served();
+    assert!(compared.out.contains("out/lab.json") && compared.out.contains("detach"), "{}", compared.out);
+}
+
+#[test]
+fn what_the_lab_cannot_do_is_said() {
+    let place = Place::new();
+    place.file("other.json", "{}");
+    place.call(&["lab", "compare", "other.json"]).refused(&["compare takes two results"]);
+    place.call(&["lab", "compare", "other.json", "none.json"]).refused(&["other.json", "no result"]);
+    place.call(&["lab", "compare", "none.json", "other.json"]).refused(&["none.json", "cannot be read"]);
+    place.call(&["lab", "x2", "other.json"]).refused(&["other.json", "only `windfall lab compare`"]);
+    place.file("file", "");
+    place.call(&["lab", "x2", "--scale", "quick", "--out", "file"]).refused(&["file", "--out"]);
+}
