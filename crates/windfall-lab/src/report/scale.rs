@@ -59,7 +59,7 @@ pub fn section(x5: &X5) -> String {
     let pools = distinct(x5.runs.iter().map(|r| r.pool_gb));
     let lists = pools.iter().filter_map(|&gb| {
         let of = x5.runs.iter().filter(|r| (r.pool_gb - gb).abs() < 1e-9);
-        let run = of.max_by_key(|r| r.lru_entries)?;
+        let run = of.max_by_key(|r| (r.lru_entries, r.flush_entries))?;
         Some([gigabytes(gb), count(run.pages), count(run.lru_entries), count(run.flush_entries)].to_vec())
     });
     let lists: Vec<_> = lists.collect();

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
+mod any_order;
 mod background;
 mod crowds;
 mod ends;
