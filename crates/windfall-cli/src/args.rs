@@ -341,7 +341,7 @@ pub enum LabName {
 pub enum LabScale {
     /// Shows that they run, in seconds; proves nothing.
     Quick,
-    /// For 2 cores, 24 GiB and ten minutes.
+    /// For 2 cores, 24 GiB and a quarter of an hour.
     Default,
     /// As they were published: hours.
     Full,

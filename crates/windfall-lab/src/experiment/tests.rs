@@ -9,6 +9,7 @@
 use tempfile::TempDir;
 
 use super::*;
+use crate::results::Mark;
 
 fn setting() -> Setting {
     Setting { scale: Scale::Quick, seed: 1, tmpfs: Some(std::env::temp_dir()) }
@@ -69,7 +70,12 @@ fn x1_x6_x7_and_x8_show_a_load_and_its_statements() {
     {
         let (system, load, drops) = match outcome {
             Outcome::X1(run) => (run.system, run.load, run.drops),
-            Outcome::X6(run) => (run.system, run.load, run.drops),
+            Outcome::X6(run) => {
+                let touched = |mark: &Mark| mark.steps.freed + mark.steps.unflushed;
+                let forgets = !matches!(run.system.policy, PolicyName::StaleVersion | PolicyName::Detach);
+                assert!(run.load.marks.iter().all(|mark| (touched(mark) > 0) == forgets), "{}", run.system);
+                (run.system, run.load, run.drops)
+            }
             Outcome::X7(run) => {
                 assert!(run.pages > 100 && run.entries > 0, "{}", run.system);
                 (run.system, run.load, true)

@@ -40,6 +40,7 @@ pub struct Job {
     seconds: f64,
     every_s: f64,
     fill_gb: f64,
+    rows_before: u32,
     seed: u64,
 }
 
@@ -58,9 +59,10 @@ pub fn jobs(setting: &Setting) -> Vec<super::Job> {
     let seconds = setting.scale.pick(2.0, 6.0, 120.0);
     let every_s = if setting.scale == Scale::Quick { 0.3 } else { 1.0 };
     let fill_gb = setting.scale.pick(0.1, 16.0, 64.0);
+    let rows_before = setting.scale.pick(1_000, 30_000, 300_000);
     let job = |policy, drops| {
         let (system, seed) = (System::of(policy), setting.seed);
-        super::Job::X6(Job { system, drops, seconds, every_s, fill_gb, seed })
+        super::Job::X6(Job { system, drops, seconds, every_s, fill_gb, rows_before, seed })
     };
     systems.into_iter().flat_map(|policy| [job(policy, false), job(policy, true)]).collect()
 }
@@ -83,9 +85,18 @@ impl Scene for &Job {
         server.fill(pages, pages / LRU_TO_FLUSH, self.seed)?;
         let partition = |n: usize| server.create(&format!("p{n}"), false);
         let first = (0..KEPT as usize).map(partition).collect::<Result<VecDeque<_>>>()?;
+        let (time, inserted) = (AtomicU64::new(0), AtomicU64::new(0));
+        // What is dropped has rows, from the first one on.
+        for partition in &first {
+            let mut end = windfall::ids::Lsn::ZERO;
+            for _ in 0..self.rows_before {
+                let key = time.fetch_add(1, Relaxed).to_be_bytes();
+                end = rows::put(&partition.rows, &key, &[b't'; VALUE])?;
+            }
+            server.commit(end, FlushLog::Write)?;
+        }
         let newest = RwLock::new(Arc::clone(&first[first.len() - 1]));
         let mut all = first;
-        let (time, inserted) = (AtomicU64::new(0), AtomicU64::new(0));
         let client = |_: &mut _, recorder: &mut load::Recorder<'_>| {
             server.log().wait_for_room(0)?;
             // Held while a row is on its way: a partition is not dropped under it.

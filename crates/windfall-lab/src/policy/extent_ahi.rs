@@ -18,6 +18,8 @@
 //! Source: the changelog of 5.6.13 (bug 69316), and "A 250x improvement to tablespace truncation in `MySQL` Server
 //! 8.0.23".
 
+use windfall::ids::{PageId, SpaceId};
+
 use super::{DropPolicy, Steps};
 use crate::{
     pool::{ClassicPool, Era, Space, era::Part, instance::Instance},
@@ -41,11 +43,11 @@ impl DropPolicy for ExtentAhi {
         false
     }
 
-    fn forget(&self, pool: &ClassicPool, space: &Space) -> Steps {
+    fn forget(&self, pool: &ClassicPool, space: &Space, _: &[SpaceId]) -> Steps {
         let mut steps = Steps::default();
         if pool.hash_index().is_on() {
             for page in space.extents().into_iter().flatten() {
-                steps.unhash_page(pool, windfall::ids::PageId { space: space.id, page });
+                steps.unhash_page(pool, PageId { space: space.id, page });
             }
         }
         for instance in pool.instances() {

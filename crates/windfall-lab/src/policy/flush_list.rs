@@ -16,6 +16,8 @@
 //! Source: `buf_LRU_flush_or_remove_pages(id, BUF_REMOVE_FLUSH_NO_WRITE)`, as the article of June 2012 tells it; bugs
 //! 51325 and 64284.
 
+use windfall::ids::SpaceId;
+
 use super::{DropPolicy, Steps};
 use crate::pool::{ClassicPool, Era, Space};
 
@@ -32,7 +34,7 @@ impl DropPolicy for FlushList {
         Era::Mysql55
     }
 
-    fn forget(&self, pool: &ClassicPool, space: &Space) -> Steps {
+    fn forget(&self, pool: &ClassicPool, space: &Space, _: &[SpaceId]) -> Steps {
         let mut steps = Steps::default();
         pool.instances().iter().for_each(|instance| steps.unflush(pool, instance, space.id));
         steps

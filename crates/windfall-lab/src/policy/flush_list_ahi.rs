@@ -14,6 +14,8 @@
 //!
 //! Source: bug 69316, `buf_LRU_drop_page_hash_for_tablespace`; mended in 5.6.13.
 
+use windfall::ids::SpaceId;
+
 use super::{DropPolicy, Steps};
 use crate::pool::{ClassicPool, Era, Space};
 
@@ -30,7 +32,7 @@ impl DropPolicy for FlushListAhi {
         Era::Mysql56
     }
 
-    fn forget(&self, pool: &ClassicPool, space: &Space) -> Steps {
+    fn forget(&self, pool: &ClassicPool, space: &Space, _: &[SpaceId]) -> Steps {
         let mut steps = Steps::default();
         for instance in pool.instances() {
             steps.unhash_by_lru(pool, instance, space);

@@ -16,6 +16,8 @@
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use windfall::ids::SpaceId;
+
 use super::{DropPolicy, Steps, flush_list::FlushList};
 use crate::{
     pool::{ClassicPool, Era, Space, descriptor::DELETED, era::Part},
@@ -50,9 +52,9 @@ impl DropPolicy for LazyMark {
         Era::Xtradb
     }
 
-    fn forget(&self, pool: &ClassicPool, space: &Space) -> Steps {
+    fn forget(&self, pool: &ClassicPool, space: &Space, trees: &[SpaceId]) -> Steps {
         if !self.on.load(Relaxed) {
-            return FlushList.forget(pool, space);
+            return FlushList.forget(pool, space, trees);
         }
         let mut steps = Steps::default();
         for instance in pool.instances() {

@@ -18,6 +18,8 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use windfall::ids::SpaceId;
+
 use super::{DropPolicy, Steps};
 use crate::{
     pool::{ClassicPool, Era, Space, era::Part, instance::Instance},
@@ -42,7 +44,7 @@ impl DropPolicy for LruScan {
         self.era
     }
 
-    fn forget(&self, pool: &ClassicPool, space: &Space) -> Steps {
+    fn forget(&self, pool: &ClassicPool, space: &Space, _: &[SpaceId]) -> Steps {
         let mut steps = Steps::default();
         for instance in pool.instances() {
             while !self.sweep(pool, instance, space, &mut steps) {

@@ -34,6 +34,8 @@ use core::fmt::Debug;
 
 pub use steps::Steps;
 
+use windfall::ids::SpaceId;
+
 use crate::pool::{ClassicPool, Era, Space};
 
 /// What a server of its time did to its buffer pool at a drop.
@@ -44,9 +46,9 @@ pub trait DropPolicy: Send + Sync + Debug {
     /// The version whose locks the pool has.
     fn era(&self) -> Era;
 
-    /// Forgets a tablespace that is dropped, all its trees, and says what was done for it. Waits for pages of it that
-    /// are in use.
-    fn forget(&self, pool: &ClassicPool, space: &Space) -> Steps;
+    /// Forgets a tablespace that is dropped or was truncated in place, and the trees that it had, and says what was
+    /// done for it. Waits for pages of it that are in use.
+    fn forget(&self, pool: &ClassicPool, space: &Space, trees: &[SpaceId]) -> Steps;
 
     /// Whether it is done under the mutex of the dictionary, which every statement takes.
     fn holds_dictionary(&self) -> bool {

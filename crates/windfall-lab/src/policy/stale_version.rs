@@ -16,6 +16,8 @@
 //! left as it was; that a table without hashed pages is dropped without the scan is what measurements of 9.7 show, and
 //! what bugs 107308 and 113312 tell of the others.
 
+use windfall::ids::SpaceId;
+
 use super::{DropPolicy, Steps};
 use crate::pool::{ClassicPool, Era, Space};
 
@@ -36,10 +38,10 @@ impl DropPolicy for StaleVersion {
         false
     }
 
-    fn forget(&self, pool: &ClassicPool, space: &Space) -> Steps {
+    fn forget(&self, pool: &ClassicPool, space: &Space, trees: &[SpaceId]) -> Steps {
         let mut steps = Steps::default();
         let hash = pool.hash_index();
-        if hash.is_on() && space.trees().into_iter().any(|tree| hash.knows(tree)) {
+        if hash.is_on() && trees.iter().any(|&tree| hash.knows(tree)) {
             pool.instances().iter().for_each(|instance| steps.unhash_by_lru(pool, instance, space));
         }
         steps

@@ -112,13 +112,15 @@ impl Steps {
 
     /// Takes the dirty pages of the tablespace out of an instance's flush list, in batches, with a pause after each.
     pub fn unflush(&mut self, pool: &ClassicPool, instance: &Instance, space: SpaceId) {
+        let frames = pool.frames();
         loop {
             let mut held = hold_flush(instance);
-            let mut list = instance.flush.from_oldest(pool.frames()).peekable();
+            let mut at = instance.flush.oldest();
             let (mut removed, mut all) = (0, true);
-            while let Some(frame) = list.next() {
+            while let Some(frame) = at {
                 self.flush_walked += 1;
-                let descriptor = &pool.frames()[frame as usize];
+                let descriptor = &frames[frame as usize];
+                at = instance.flush.newer(frames, frame);
                 if descriptor.space() != space {
                     continue;
                 }
@@ -127,23 +129,25 @@ impl Steps {
                     continue;
                 }
                 descriptor.clear(DIRTY);
-                instance.flush.remove(pool.frames(), frame);
+                instance.flush.remove(frames, frame);
                 self.unflushed += 1;
                 removed += 1;
                 if removed == BATCH
-                    && let Some(&next) = list.peek()
+                    && let Some(next) = at
                 {
-                    // The next page stays where it is meanwhile, unless it is written.
-                    pool.frames()[next as usize].pin();
+                    // The next page is kept meanwhile; if it was written, and perhaps changed again, its place is
+                    // another.
+                    let since = frames[next as usize].oldest();
+                    frames[next as usize].pin();
                     drop(held);
                     self.released += 1;
                     thread::yield_now();
                     held = hold_flush(instance);
                     removed = 0;
-                    let is_there = pool.frames()[next as usize].is(DIRTY);
-                    pool.frames()[next as usize].unpin();
+                    let is_there = frames[next as usize].is(DIRTY) && frames[next as usize].oldest() == since;
+                    frames[next as usize].unpin();
                     if !is_there {
-                        list = instance.flush.from_oldest(pool.frames()).peekable();
+                        at = instance.flush.oldest();
                     }
                 }
             }

@@ -213,7 +213,10 @@ impl ClassicPool {
         let instance = self.instance_of(id);
         if instance.lru.is_to_be_made_young(&self.frames[frame as usize]) {
             let _held = instance.hold(&[Part::Lru], Purpose::Young);
-            instance.lru.make_young(&self.frames, frame);
+            // Unless it could not be read, and was taken out again.
+            if self.frames[frame as usize].tag() == id {
+                instance.lru.make_young(&self.frames, frame);
+            }
         }
     }
 

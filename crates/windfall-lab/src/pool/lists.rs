@@ -213,6 +213,16 @@ impl Flush {
         })
     }
 
+    /// The frame whose first change came next.
+    pub fn newer(&self, frames: &[Descriptor], frame: u32) -> Option<u32> {
+        frames[frame as usize].flush[YOUNGER].get()
+    }
+
+    /// The frame whose first change is the oldest.
+    pub fn oldest(&self) -> Option<u32> {
+        self.oldest.get()
+    }
+
     /// Enters a frame by its [`Descriptor::oldest`]. Groups of the log end in almost the order in which they began.
     pub fn insert(&self, frames: &[Descriptor], frame: u32) {
         let lsn = frames[frame as usize].oldest();

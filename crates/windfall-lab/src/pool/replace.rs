@@ -147,8 +147,13 @@ impl ClassicPool {
     pub(super) fn free_dead(&self, frame: u32, id: PageId) {
         let instance = self.instance_of(id);
         let mut held = instance.hold(&[Part::Lru], Purpose::Load);
-        let descriptor = &self.frames[frame as usize];
-        if descriptor.tag() == id && self.is_dead(frame) && self.evict(instance, &mut held, frame) {
+        // Somebody else may have evicted it: its tag goes later than it leaves the page hash. Who holds the LRU list
+        // keeps it there.
+        let is_there = {
+            let _latched = held.latch_page(id);
+            instance.pages.find(&self.frames, id) == Some(frame)
+        };
+        if is_there && self.is_dead(frame) && self.evict(instance, &mut held, frame) {
             drop(held);
             self.unhash(frame, Purpose::Hash);
             self.give_frame(instance, frame);

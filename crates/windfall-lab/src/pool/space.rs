@@ -15,10 +15,7 @@
 
 use core::{
     fmt,
-    sync::atomic::{
-        AtomicBool, AtomicU32,
-        Ordering::{Acquire, SeqCst},
-    },
+    sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
 };
 use std::sync::Arc;
 
@@ -113,7 +110,7 @@ impl Space {
     /// Its version.
     #[inline]
     pub fn version(&self) -> u32 {
-        self.version.load(Acquire)
+        self.version.load(SeqCst)
     }
 
     /// Whether it was dropped.
@@ -126,10 +123,11 @@ impl Space {
         self.dropped.store(true, SeqCst);
     }
 
-    /// Makes a new, empty version: the handles of the old one are refused.
-    pub fn renew(&self) {
-        *self.trees.lock() = Vec::new();
+    /// Makes a new, empty version: the handles of the old one are refused. Gives the ids of the trees that it had.
+    pub fn renew(&self) -> Vec<SpaceId> {
+        let mut trees = self.trees.lock();
         self.version.fetch_add(1, SeqCst);
+        core::mem::take(&mut *trees).into_iter().map(|(id, _)| id).collect()
     }
 
     /// A new tree in it, whose pages carry this id.
@@ -256,9 +254,11 @@ impl Handle {
         let _one_by_one = self.space.allocation.lock();
         let page = self.take_page(near)?;
         let entered = enter(page).inspect_err(|_| self.give_page(page))?;
-        if let Some((_, pages)) = self.space.trees.lock().get_mut(self.number as usize) {
+        let mut trees = self.space.trees.lock();
+        if let Some((_, pages)) = trees.get_mut(self.number as usize).filter(|_| self.is_live()) {
             pages.was_used = true;
         }
+        drop(trees);
         Ok((page, entered))
     }
 

@@ -66,7 +66,6 @@ pub struct Classic {
     /// `dict_sys->mutex`.
     statement: watch::Mutex<()>,
     next_id: AtomicU64,
-    /// Stopped first.
     _workers: Vec<Worker>,
 }
 
@@ -124,7 +123,7 @@ impl Classic {
         if !self.policy.holds_dictionary() {
             serial = None;
         }
-        let steps = self.policy.forget(&self.pool, space);
+        let steps = self.policy.forget(&self.pool, space, &space.trees());
         self.forget_file(space)?;
         self.commit(end, FlushLog::Sync)?;
         drop(serial);
@@ -247,8 +246,8 @@ impl Server for Classic {
         }
         let start = Instant::now();
         let space = Self::space_of(table);
-        space.renew();
-        let steps = self.policy.forget(&self.pool, space);
+        let trees = space.renew();
+        let steps = self.policy.forget(&self.pool, space, &trees);
         self.await_io(space);
         let file = FileName::Data(space.id);
         self.pool.ground().disk.truncate(file, FIRST_PAGES * PAGE_SIZE as u64)?;

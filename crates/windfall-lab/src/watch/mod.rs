@@ -94,7 +94,8 @@ impl Purpose {
 
 thread_local! {
     static ROLE: Cell<Role> = const { Cell::new(Role::Client) };
-    static TICK: Cell<u64> = const { Cell::new(0) };
+    /// For each purpose: one that takes turns with another would hide it.
+    static TICKS: [Cell<u64>; Purpose::ALL.len()] = const { [const { Cell::new(0) }; Purpose::ALL.len()] };
 }
 
 /// Says what the calling thread is, from now on.
@@ -113,8 +114,8 @@ fn weight(purpose: Purpose, waited: bool) -> Option<u64> {
     if waited || !purpose.is_brief() {
         return Some(1);
     }
-    let tick = TICK.get();
-    TICK.set(tick.wrapping_add(1));
+    let tick =
+        TICKS.with(|ticks| ticks[purpose as usize].replace(ticks[purpose as usize].get().wrapping_add(1)));
     tick.is_multiple_of(SAMPLED).then_some(SAMPLED)
 }
 
@@ -132,8 +133,14 @@ impl Hold {
         Some(Self { who: Who::this(purpose), since: now(), weight })
     }
 
-    fn end(self, record: &parking_lot::Mutex<Record>) {
-        let took = now().saturating_sub(self.since);
+    /// How long it was, which is asked before the lock is given back: who wakes another may have to wait for a
+    /// processor.
+    fn took(self) -> Duration {
+        now().saturating_sub(self.since)
+    }
+
+    /// Notes it, behind that.
+    fn note(self, took: Duration, record: &parking_lot::Mutex<Record>) {
         record.lock().held(self.who, self.weight, self.since, took);
     }
 }

@@ -89,9 +89,10 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
+        let held = self.hold.map(|hold| (hold, hold.took()));
         drop(self.inner.take());
-        if let Some(hold) = self.hold {
-            hold.end(&self.mutex.record);
+        if let Some((hold, took)) = held {
+            hold.note(took, &self.mutex.record);
         }
     }
 }
@@ -137,10 +138,12 @@ mod tests {
         let mutex = Mutex::new("pool", ());
         for _ in 0..64 * super::super::SAMPLED {
             drop(mutex.lock(Purpose::Lookup));
+            drop(mutex.lock(Purpose::Young));
         }
         drop(mutex.lock(Purpose::Flush));
         let report = mutex.report();
         assert_eq!(report.count(Purpose::Lookup), 64 * super::super::SAMPLED);
+        assert_eq!(report.count(Purpose::Young), 64 * super::super::SAMPLED);
         assert_eq!(report.count(Purpose::Flush), 1);
     }
 }

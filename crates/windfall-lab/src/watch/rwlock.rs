@@ -44,9 +44,10 @@ macro_rules! guard {
         impl<T> Drop for $name<'_, T> {
             #[inline]
             fn drop(&mut self) {
+                let held = self.hold.map(|hold| (hold, hold.took()));
                 drop(self.inner.take());
-                if let Some(hold) = self.hold {
-                    hold.end(&self.lock.record);
+                if let Some((hold, took)) = held {
+                    hold.note(took, &self.lock.record);
                 }
             }
         }

@@ -1,8 +1,9 @@
 //! Transactions in any order, and what each of them finds: by key, by index, by the index alone.
 //!
-//! An index keeps an entry for each key that a row has had and that somebody may still see. Which of them lead to what a
-//! transaction sees depends on what it has changed itself, what others have changed and not ended, and what purge has left:
-//! so the order is drawn, and all ways of reading are held against each other after each step, in each transaction.
+//! An index keeps an entry for each key that a row has had and that somebody may still see. Which of them lead to what
+//! a transaction sees depends on what it has changed itself, what others have changed and not ended, and what purge has
+//! left: so the order is drawn, and all ways of reading are held against each other after each step, in each
+//! transaction.
 
 use std::time::Duration;
 
