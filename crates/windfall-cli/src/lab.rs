@@ -137,36 +137,20 @@ fn measure(options: &LabArgs) -> Result<Results> {
     progress.finish();
     let made_at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let mut results = Results {
-        version: env!("CARGO_PKG_VERSION").into(),
-        command: command(options),
+        command: command(options, scale),
         made_at: made_at.as_secs(),
         seconds: start.elapsed().as_secs_f64(),
-        seed: options.seed,
-        scale: scale.text().into(),
-        machine,
-        x1: None,
-        x2: None,
-        x3: None,
-        x4: None,
-        x5: None,
-        x6: None,
-        x7: None,
-        x8: None,
+        ..Results::new(machine, scale.text(), options.seed)
     };
     experiment::gather(&mut results, &setting, outcomes);
     Ok(results)
 }
 
 /// The command that does the same again.
-fn command(options: &LabArgs) -> String {
+fn command(options: &LabArgs, scale: Scale) -> String {
     let what = experiments(options.what);
     let what = if what.len() > 1 { "all" } else { what.first().map_or("all", |x| x.text()) };
-    let scale = match options.scale {
-        LabScale::Quick => "quick",
-        LabScale::Default => "default",
-        LabScale::Full => "full",
-    };
-    format!("windfall lab {what} --scale {scale} --seed {}", options.seed)
+    format!("windfall lab {what} --scale {} --seed {}", scale.text(), options.seed)
 }
 
 /// Folders for the servers' files, which go away.

@@ -6,7 +6,7 @@
 //! **Invariants.** Times are nanoseconds unless a name says otherwise. Nothing in here is computed from published
 //! figures: those belong to the report.
 //!
-//! **May touch.** `system`, `policy` for its steps, `watch` for its reports.
+//! **May touch.** `system`, `policy` for its steps, `watch` for its reports, `windfall-measure`.
 
 use serde::{Deserialize, Serialize};
 use windfall_measure::{Gap, Latency, Machine};
@@ -58,6 +58,29 @@ pub struct Results {
     /// The file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub x8: Option<X8>,
+}
+
+impl Results {
+    /// Of no experiment yet.
+    pub fn new(machine: Machine, scale: &str, seed: u64) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION").into(),
+            command: String::new(),
+            made_at: 0,
+            seconds: 0.0,
+            seed,
+            scale: scale.into(),
+            machine,
+            x1: None,
+            x2: None,
+            x3: None,
+            x4: None,
+            x5: None,
+            x6: None,
+            x7: None,
+            x8: None,
+        }
+    }
 }
 
 /// Latencies by percentile, in microseconds.

@@ -7,7 +7,7 @@
 //! **Invariants.** A job says all that its run depends on: the same job on the same machine is the same run, but for
 //! time. A process plays one job and ends.
 //!
-//! **May touch.** `server`, `workload`, `results`, `system`.
+//! **May touch.** `server`, `workload`, `results`, `system`, `watch`, `windfall-measure`.
 
 #[cfg(test)]
 mod tests;
@@ -20,15 +20,20 @@ mod x6;
 mod x7;
 mod x8;
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    thread,
+};
 
 use serde::{Deserialize, Serialize};
-use windfall::error::Result;
+use windfall::error::{Result, UsageError};
+use windfall_measure::Latency;
 
 use crate::{
     results::{Results, X1Run, X2Run, X3Run, X4Run, X5Run, X6Run, X7Run, X8Run},
-    server::{Server, Start, classic::Classic, product::Product},
+    server::{Dropped, Server, Start, classic::Classic, product::Product},
     system::{PolicyName, System},
+    watch::{self, Role},
 };
 
 /// How large everything is.
@@ -242,6 +247,35 @@ fn on<T: Scene>(system: System, folder: &Path, pages: u64, log: u64, scene: T) -
     } else {
         scene.play(&Classic::start(&start)?)
     }
+}
+
+/// Drops by several threads at once, each until there is nothing `next`: how long each took, and what they did
+/// together.
+fn drop_by_threads(
+    threads: u32,
+    next: impl Fn() -> Result<Option<Dropped>> + Sync,
+) -> Result<(Latency, Dropped)> {
+    let work = || {
+        watch::play(Role::Dropper);
+        let (mut times, mut all) = (Latency::default(), Dropped::default());
+        while let Some(dropped) = next()? {
+            times.record(ns(dropped.took));
+            all += dropped;
+        }
+        Ok((times, all))
+    };
+    let done: Vec<Result<_>> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let panicked = |_| Err(UsageError::Other("a dropping thread has panicked".into()).into());
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
+    });
+    let (mut times, mut all) = (Latency::default(), Dropped::default());
+    for one in done {
+        let (more, dropped) = one?;
+        times.add(&more);
+        all += dropped;
+    }
+    Ok((times, all))
 }
 
 /// Pages of so many gigabytes: of 2^30 bytes each, as the articles count.

@@ -97,23 +97,8 @@ fn x1_x6_x7_and_x8_show_a_load_and_its_statements() {
 
 #[test]
 fn outcomes_are_gathered_by_experiment() {
-    let mut results = Results {
-        version: String::new(),
-        command: String::new(),
-        made_at: 0,
-        seconds: 0.0,
-        seed: 1,
-        scale: "quick".into(),
-        machine: windfall_measure::Machine::of(Path::new(".")),
-        x1: None,
-        x2: None,
-        x3: None,
-        x4: None,
-        x5: None,
-        x6: None,
-        x7: None,
-        x8: None,
-    };
+    let machine = windfall_measure::Machine::of(Path::new("."));
+    let mut results = Results::new(machine, Scale::Quick.text(), 1);
     let outcomes = play(Experiment::X4);
     let count = outcomes.len();
     gather(&mut results, &setting(), outcomes);

@@ -9,22 +9,18 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::Mutex,
-    thread,
     time::Instant,
 };
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use windfall::error::{Result, UsageError};
-use windfall_measure::Latency;
+use windfall::error::Result;
 
-use super::{Scale, Scene, Setting, ns, on};
+use super::{Scale, Scene, Setting, drop_by_threads, ns, on};
 use crate::{
-    policy::Steps,
     results::{X3, X3Run},
     server::Server,
     system::{PolicyName, System},
-    watch::{self, Role},
 };
 
 const POOL: u64 = 32_768;
@@ -90,31 +86,13 @@ impl Scene for &Job {
         let tables =
             (0..self.tables).map(|n| server.create(&format!("ts_{n}"), false)).collect::<Result<Vec<_>>>()?;
         let create_ns = ns(start.elapsed());
-        let left = &Mutex::new(tables);
+        let left = Mutex::new(tables);
         let start = Instant::now();
-        let done: Vec<Result<(Latency, Steps)>> = thread::scope(|scope| {
-            let drop_some = || {
-                watch::play(Role::Dropper);
-                let (mut times, mut steps) = (Latency::default(), Steps::default());
-                loop {
-                    let next = left.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop();
-                    let Some(table) = next else { return Ok((times, steps)) };
-                    let dropped = server.drop_table(&table)?;
-                    times.record(ns(dropped.took));
-                    steps += dropped.steps;
-                }
-            };
-            let threads: Vec<_> = (0..self.threads).map(|_| scope.spawn(drop_some)).collect();
-            let panicked = |_| Err(UsageError::Other("a dropping thread has panicked".into()).into());
-            threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
-        });
+        let (times, all) = drop_by_threads(self.threads, || {
+            let next = left.lock().pop();
+            next.map(|table| server.drop_table(&table)).transpose()
+        })?;
         let drop_ns = ns(start.elapsed());
-        let (mut times, mut steps) = (Latency::default(), Steps::default());
-        for one in done {
-            let (more, counted) = one?;
-            times.add(&more);
-            steps += counted;
-        }
         Ok(X3Run {
             system: self.system,
             on: self.on().into(),
@@ -123,7 +101,7 @@ impl Scene for &Job {
             create_ns,
             drop_ns,
             latency: (&times).into(),
-            steps,
+            steps: all.steps,
         })
     }
 }

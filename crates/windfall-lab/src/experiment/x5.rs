@@ -9,21 +9,17 @@
 //!
 //! **May touch.** What `experiment` may touch.
 
-use std::{path::Path, sync::Mutex, thread, time::Instant};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::{path::Path, time::Instant};
 
 use serde::{Deserialize, Serialize};
-use windfall::{
-    error::{Result, UsageError},
-    log::FlushLog,
-};
-use windfall_measure::Latency;
+use windfall::{error::Result, log::FlushLog};
 
-use super::{Scale, Scene, Setting, ns, on, pages_of_gb};
+use super::{Scale, Scene, Setting, drop_by_threads, ns, on, pages_of_gb};
 use crate::{
     results::{X5, X5Run},
-    server::{Dropped, Server, Table, rows},
+    server::{Server, Table, rows},
     system::{PolicyName, System},
-    watch::{self, Role},
 };
 
 /// Of the filled pages one in so many is dirty: the article's load is clean for the most part.
@@ -114,36 +110,20 @@ impl Scene for &Job {
         let pages = pages_of_gb(self.pool_gb);
         server.fill(pages, pages / LRU_TO_FLUSH, self.seed)?;
         let [lru_entries, flush_entries] = server.entries();
-        let numbers = &Mutex::new(0..self.tables);
+        let numbers = AtomicU32::new(0);
         let start = Instant::now();
-        let done: Vec<Result<(Latency, Dropped)>> = thread::scope(|scope| {
-            let make_and_drop = || {
-                watch::play(Role::Dropper);
-                let (mut times, mut all) = (Latency::default(), Dropped::default());
-                loop {
-                    let next = numbers.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
-                    let Some(n) = next else { return Ok((times, all)) };
-                    let table = server.create(&format!("t{n}"), false)?;
-                    if self.system.hash_index {
-                        use_table(server, &table)?;
-                    }
-                    let dropped = server.drop_table(&table)?;
-                    times.record(ns(dropped.took));
-                    all += dropped;
-                }
-            };
-            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(make_and_drop)).collect();
-            let panicked =
-                |_| Err(UsageError::Other("a thread of the experiment has panicked".into()).into());
-            threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
-        });
+        let (times, all) = drop_by_threads(THREADS, || {
+            let number = numbers.fetch_add(1, Relaxed);
+            if number >= self.tables {
+                return Ok(None);
+            }
+            let table = server.create(&format!("t{number}"), false)?;
+            if self.system.hash_index {
+                use_table(server, &table)?;
+            }
+            server.drop_table(&table).map(Some)
+        })?;
         let total_ns = ns(start.elapsed());
-        let (mut times, mut all) = (Latency::default(), Dropped::default());
-        for one in done {
-            let (more, dropped) = one?;
-            times.add(&more);
-            all += dropped;
-        }
         Ok(X5Run {
             system: self.system,
             pool_gb: self.pool_gb,

@@ -128,16 +128,15 @@ impl ClassicPool {
     /// Removes the hash entries of a pinned page under its latch.
     pub(crate) fn unhash_latched(&self, frame: u32) -> u64 {
         self.latch(frame).exclusive();
-        let removed = self.hash.drop_page(&self.frames, frame, self.page(frame), Purpose::Drop);
-        self.latch(frame).release_unchanged();
-        removed
+        self.unhash_and_unlatch(frame)
     }
 
     /// The same for who holds the pool mutex, and so waits for no latch: nothing is done if somebody has it.
     pub(crate) fn try_unhash(&self, frame: u32) -> u64 {
-        if !self.latch(frame).try_exclusive() {
-            return 0;
-        }
+        if self.latch(frame).try_exclusive() { self.unhash_and_unlatch(frame) } else { 0 }
+    }
+
+    fn unhash_and_unlatch(&self, frame: u32) -> u64 {
         let removed = self.hash.drop_page(&self.frames, frame, self.page(frame), Purpose::Drop);
         self.latch(frame).release_unchanged();
         removed

@@ -22,29 +22,19 @@ const MS: f64 = 1e6;
 
 /// Results without any experiment.
 pub fn empty() -> Results {
+    let machine = Machine {
+        processor: "A Processor @ 2.10GHz".into(),
+        cores: 2,
+        memory: 24 << 30,
+        kernel: "Linux 6.1.0".into(),
+        file_system: "ext4 (rw,relatime)".into(),
+        optimised: true,
+    };
     Results {
-        version: "0.1.0".into(),
         command: "windfall lab --scale quick --seed 7".into(),
         made_at: 1_795_424_160,
         seconds: 321.5,
-        seed: 7,
-        scale: "quick".into(),
-        machine: Machine {
-            processor: "A Processor @ 2.10GHz".into(),
-            cores: 2,
-            memory: 24 << 30,
-            kernel: "Linux 6.1.0".into(),
-            file_system: "ext4 (rw,relatime)".into(),
-            optimised: true,
-        },
-        x1: None,
-        x2: None,
-        x3: None,
-        x4: None,
-        x5: None,
-        x6: None,
-        x7: None,
-        x8: None,
+        ..Results::new(machine, "quick", 7)
     }
 }
 

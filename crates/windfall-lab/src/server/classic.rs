@@ -278,9 +278,8 @@ impl Server for Classic {
     }
 
     fn hashed(&self, table: &Table<ClassicPool>) -> u64 {
-        let trees = [Some(&table.rows), table.index.as_ref()];
         let hash = self.pool.hash_index();
-        trees.into_iter().flatten().map(|tree| hash.entries_of(tree.space().tree)).sum()
+        table.trees().map(|tree| hash.entries_of(tree.space().tree)).sum()
     }
 
     fn locks(&self) -> Vec<LockSeen> {

@@ -39,6 +39,13 @@ pub struct Table<S: PageStore> {
     pub index: Option<Arc<Tree<S>>>,
 }
 
+impl<S: PageStore> Table<S> {
+    /// All its trees.
+    pub fn trees(&self) -> impl Iterator<Item = &Arc<Tree<S>>> {
+        [Some(&self.rows), self.index.as_ref()].into_iter().flatten()
+    }
+}
+
 /// What a statement that drops did.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Dropped {

@@ -67,22 +67,20 @@ fn dropped(start: Instant, report: &DropReport) -> Dropped {
 }
 
 impl Product {
-    /// Notes that the files of a table are on their way out.
-    fn note_going(&self, table: &Table<BufferPool>) {
-        let trees = [Some(&table.rows), table.index.as_ref()];
-        self.going.lock().extend(trees.into_iter().flatten().map(|tree| tree.space().id()));
-    }
-
-    fn drop_all(&self, tables: &[Made]) -> Result<Dropped> {
+    fn drop_all(&self, tables: &[&Table<BufferPool>]) -> Result<Dropped> {
         let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
         let start = Instant::now();
         let report = self.engine.catalog.drop_tables(&names, TERMS)?;
         let dropped = dropped(start, &report);
-        for table in tables {
-            self.note_going(table);
-        }
+        let trees = tables.iter().flat_map(|table| table.trees());
+        self.going.lock().extend(trees.map(|tree| tree.space().id()));
         Ok(dropped)
     }
+}
+
+/// The tables that these handles are of.
+fn all_of(tables: &[Made]) -> Vec<&Table<BufferPool>> {
+    tables.iter().map(|table| &**table).collect()
 }
 
 impl Server for Product {
@@ -130,19 +128,15 @@ impl Server for Product {
     }
 
     fn drop_table(&self, table: &Table<BufferPool>) -> Result<Dropped> {
-        let start = Instant::now();
-        let report = self.engine.catalog.drop_tables(&[&table.name], TERMS)?;
-        let dropped = dropped(start, &report);
-        self.note_going(table);
-        Ok(dropped)
+        self.drop_all(&[table])
     }
 
     fn drop_partitions(&self, tables: &[Made]) -> Result<Dropped> {
-        self.drop_all(tables)
+        self.drop_all(&all_of(tables))
     }
 
     fn drop_together(&self, tables: &[Made]) -> Result<Dropped> {
-        self.drop_all(tables)
+        self.drop_all(&all_of(tables))
     }
 
     fn end_session(&self, tables: &[Made]) -> Result<Dropped> {
@@ -195,8 +189,7 @@ impl Server for Product {
     }
 
     fn hashed(&self, table: &Table<BufferPool>) -> u64 {
-        let trees = [Some(&table.rows), table.index.as_ref()];
-        trees.into_iter().flatten().map(|tree| tree.hash().bytes() / HASH_ENTRY).sum()
+        table.trees().map(|tree| tree.hash().bytes() / HASH_ENTRY).sum()
     }
 
     fn locks(&self) -> Vec<LockSeen> {

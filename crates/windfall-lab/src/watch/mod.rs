@@ -17,6 +17,7 @@ mod mutex;
 mod record;
 mod rwlock;
 
+use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::{
     cell::Cell,
     sync::OnceLock,
@@ -127,20 +128,107 @@ struct Hold {
     weight: u64,
 }
 
-impl Hold {
-    fn begin(purpose: Purpose, waited: bool) -> Option<Self> {
-        let weight = weight(purpose, waited)?;
-        Some(Self { who: Who::this(purpose), since: now(), weight })
+/// What a lock has beside itself.
+#[derive(Debug)]
+struct Notes {
+    name: &'static str,
+    holder: AtomicU8,
+    record: parking_lot::Mutex<Record>,
+}
+
+impl Notes {
+    fn new(name: &'static str) -> Self {
+        Self { name, holder: AtomicU8::new(0), record: parking_lot::Mutex::default() }
     }
 
-    /// How long it was, which is asked before the lock is given back: who wakes another may have to wait for a
-    /// processor.
-    fn took(self) -> Duration {
-        now().saturating_sub(self.since)
+    /// Leaves the name of who has got the lock.
+    #[inline]
+    fn sign(&self, purpose: Purpose) {
+        self.holder.store(Who::this(purpose).0, Relaxed);
     }
 
-    /// Notes it, behind that.
-    fn note(self, took: Duration, record: &parking_lot::Mutex<Record>) {
-        record.lock().held(self.who, self.weight, self.since, took);
+    /// Takes the lock, at once or after a wait, which is noted. Gives the hold if it is to be timed.
+    #[inline]
+    fn take<G>(
+        &self,
+        purpose: Purpose,
+        at_once: impl FnOnce() -> Option<G>,
+        wait: impl FnOnce() -> G,
+    ) -> (G, Option<Hold>) {
+        let (inner, waited) = match at_once() {
+            Some(inner) => (inner, false),
+            None => (self.wait(purpose, wait), true),
+        };
+        let hold =
+            weight(purpose, waited).map(|weight| Hold { who: Who::this(purpose), since: now(), weight });
+        (inner, hold)
+    }
+
+    #[cold]
+    fn wait<G>(&self, purpose: Purpose, wait: impl FnOnce() -> G) -> G {
+        let (holder, start) = (Who(self.holder.load(Relaxed)), now());
+        let inner = wait();
+        let took = now().saturating_sub(start);
+        // The record's own lock is held for a moment only, and by nobody who waits for this one.
+        self.record.lock().waited(Who::this(purpose), holder, took);
+        inner
+    }
+
+    /// Gives the lock back and notes the hold. How long it was is asked before: who wakes another may have to wait for
+    /// a processor.
+    #[inline]
+    fn give<G>(&self, inner: G, hold: Option<Hold>) {
+        let took = hold.map(|hold| now().saturating_sub(hold.since));
+        drop(inner);
+        if let (Some(hold), Some(took)) = (hold, took) {
+            self.record.lock().held(hold.who, hold.weight, hold.since, took);
+        }
+    }
+
+    fn report(&self) -> Report {
+        self.record.lock().report(self.name)
+    }
+
+    fn reset(&self) {
+        *self.record.lock() = Record::default();
     }
 }
+
+/// A guard that notes its hold when it goes.
+macro_rules! guard {
+    ($name:ident, $inner:ident, $doc:literal) => {
+        #[doc = $doc]
+        #[derive(Debug)]
+        pub struct $name<'a, T> {
+            notes: &'a Notes,
+            /// Gone only while the guard goes.
+            inner: Option<parking_lot::$inner<'a, T>>,
+            hold: Option<Hold>,
+        }
+
+        impl<T> core::ops::Deref for $name<'_, T> {
+            type Target = T;
+
+            fn deref(&self) -> &T {
+                self.inner.as_ref().expect("a guard that is there holds its lock")
+            }
+        }
+
+        impl<T> Drop for $name<'_, T> {
+            #[inline]
+            fn drop(&mut self) {
+                self.notes.give(self.inner.take(), self.hold);
+            }
+        }
+    };
+    ($name:ident, $inner:ident, mut, $doc:literal) => {
+        guard!($name, $inner, $doc);
+
+        impl<T> core::ops::DerefMut for $name<'_, T> {
+            fn deref_mut(&mut self) -> &mut T {
+                self.inner.as_mut().expect("a guard that is there holds its lock")
+            }
+        }
+    };
+}
+use guard;

@@ -7,93 +7,39 @@
 //!
 //! **May touch.** What `watch` may touch.
 
-use core::{
-    ops::{Deref, DerefMut},
-    sync::atomic::{AtomicU8, Ordering::Relaxed},
-};
-
-use super::{Hold, Purpose, Record, Report, Who, now};
+use super::{Hold, Notes, Purpose, Report, guard};
 
 /// A mutex that notes who held it and who waited.
 #[derive(Debug)]
 pub struct Mutex<T> {
-    name: &'static str,
-    holder: AtomicU8,
+    notes: Notes,
     inner: parking_lot::Mutex<T>,
-    record: parking_lot::Mutex<Record>,
 }
 
-/// What [`Mutex::lock`] gives.
-#[derive(Debug)]
-pub struct Guard<'a, T> {
-    mutex: &'a Mutex<T>,
-    /// Gone only while the guard goes.
-    inner: Option<parking_lot::MutexGuard<'a, T>>,
-    hold: Option<Hold>,
-}
+guard!(Guard, MutexGuard, mut, "What [`Mutex::lock`] gives.");
 
 impl<T> Mutex<T> {
     /// A mutex of this name.
     pub fn new(name: &'static str, value: T) -> Self {
-        let inner = parking_lot::Mutex::new(value);
-        Self { name, holder: AtomicU8::new(0), inner, record: parking_lot::Mutex::default() }
+        Self { notes: Notes::new(name), inner: parking_lot::Mutex::new(value) }
     }
 
     /// Waits for the mutex.
     #[inline]
     pub fn lock(&self, purpose: Purpose) -> Guard<'_, T> {
-        let me = Who::this(purpose);
-        let (inner, waited) = match self.inner.try_lock() {
-            Some(inner) => (inner, false),
-            None => (self.wait(me), true),
-        };
-        self.holder.store(me.0, Relaxed);
-        Guard { mutex: self, inner: Some(inner), hold: Hold::begin(purpose, waited) }
-    }
-
-    #[cold]
-    fn wait(&self, me: Who) -> parking_lot::MutexGuard<'_, T> {
-        let (holder, start) = (Who(self.holder.load(Relaxed)), now());
-        let inner = self.inner.lock();
-        let took = now().saturating_sub(start);
-        // The record's own lock is held for a moment only, and by nobody who waits for this one.
-        self.record.lock().waited(me, holder, took);
-        inner
+        let (inner, hold) = self.notes.take(purpose, || self.inner.try_lock(), || self.inner.lock());
+        self.notes.sign(purpose);
+        Guard { notes: &self.notes, inner: Some(inner), hold }
     }
 
     /// What it has seen.
     pub fn report(&self) -> Report {
-        self.record.lock().report(self.name)
+        self.notes.report()
     }
 
     /// Forgets what it has seen.
     pub fn reset(&self) {
-        *self.record.lock() = Record::default();
-    }
-}
-
-impl<T> Deref for Guard<'_, T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        self.inner.as_ref().expect("a guard that is there holds its lock")
-    }
-}
-
-impl<T> DerefMut for Guard<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
-        self.inner.as_mut().expect("a guard that is there holds its lock")
-    }
-}
-
-impl<T> Drop for Guard<'_, T> {
-    #[inline]
-    fn drop(&mut self) {
-        let held = self.hold.map(|hold| (hold, hold.took()));
-        drop(self.inner.take());
-        if let Some((hold, took)) = held {
-            hold.note(took, &self.mutex.record);
-        }
+        self.notes.reset();
     }
 }
 

@@ -81,7 +81,7 @@ impl<S: Server> Oltp<S> {
     /// # Errors
     /// Those of the server.
     pub fn warm(&self) -> Result<()> {
-        for tree in [Some(&self.table.rows), self.table.index.as_ref()].into_iter().flatten() {
+        for tree in self.table.trees() {
             let mut cursor = tree.cursor();
             while cursor.next()? {}
         }
