@@ -9,7 +9,7 @@
 //! **May touch.** `system`, `policy` for its steps, `watch` for its reports, `windfall-measure`.
 
 use serde::{Deserialize, Serialize};
-use windfall_measure::{Gap, Latency, Machine};
+use windfall_measure::{Gap, Latency, Machine, STRETCH, Timeline};
 
 use crate::{
     policy::Steps,
@@ -143,26 +143,44 @@ impl LockSeen {
     /// What the reports of several locks of one name say together.
     pub fn of(name: &str, reports: &[Report]) -> Self {
         let mut seen = Self { name: name.to_owned(), holds: Vec::new(), waits: Vec::new() };
-        for held in reports.iter().flat_map(|report| &report.holds) {
-            let same = |other: &&mut Held| (other.role, other.purpose) == (held.role, held.purpose);
-            match seen.holds.iter_mut().find(same) {
-                Some(other) => other.times.merge(&held.times),
-                None => seen.holds.push(*held),
-            }
-        }
-        for waited in reports.iter().flat_map(|report| &report.waits) {
-            let key = |w: &Waited| (w.role, w.purpose, w.holder, w.held_for);
-            match seen.waits.iter_mut().find(|other| key(other) == key(waited)) {
-                Some(other) => other.times.merge(&waited.times),
-                None => seen.waits.push(*waited),
-            }
-        }
+        reports.iter().for_each(|report| seen.add(&report.holds, &report.waits));
         seen
+    }
+
+    /// Adds what another lock of the name has seen, or this one at another time.
+    fn add(&mut self, holds: &[Held], waits: &[Waited]) {
+        for held in holds {
+            let same = |other: &&mut Held| (other.role, other.purpose) == (held.role, held.purpose);
+            match self.holds.iter_mut().find(same) {
+                Some(other) => other.times.merge(&held.times),
+                None => self.holds.push(*held),
+            }
+        }
+        for waited in waits {
+            let key = |w: &Waited| (w.role, w.purpose, w.holder, w.held_for);
+            match self.waits.iter_mut().find(|other| key(other) == key(waited)) {
+                Some(other) => other.times.merge(&waited.times),
+                None => self.waits.push(*waited),
+            }
+        }
     }
 }
 
+/// The 100 ms behind a statement's begin; without statements, behind the same times.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Window {
+    /// When it opened.
+    pub at_ns: u64,
+    /// Queries per second in it.
+    pub rate: f64,
+    /// The longest time without a finished query of which a part is in it.
+    pub gap_ns: u64,
+    /// Of 10,000 queries that were under way in it, 9,999 took no longer.
+    pub p9999_ns: u64,
+}
+
 /// Clients under a load, with statements amid it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Load {
     /// How long it ran.
     pub length_ns: u64,
@@ -178,16 +196,46 @@ pub struct Load {
     pub queries: u64,
     /// How long queries took.
     pub latency: Percentiles,
-    /// The same of those that were under way in the 100 ms behind each mark.
+    /// The same of those that were under way in a window.
     pub latency_near: Percentiles,
-    /// Queries per second in the 100 ms behind each mark; where there are no statements, behind the same times.
-    pub rate_near: f64,
-    /// The longest time without a finished query in the 100 ms behind each mark.
-    pub gaps_near_ns: Vec<u64>,
+    /// The windows.
+    pub windows: Vec<Window>,
     /// The statements. A baseline has none.
     pub marks: Vec<Mark>,
     /// The locks of the pool; none of Windfall's, which has no such locks.
     pub locks: Vec<LockSeen>,
+}
+
+impl Load {
+    /// Of no time yet; its queries took so long.
+    pub fn new(latency: &Latency) -> Self {
+        let stretch_ns = STRETCH.as_nanos() as u64;
+        Self { stretch_ns, latency: latency.into(), ..Self::default() }
+    }
+
+    /// What came next.
+    pub fn follow(&mut self, line: &Timeline, marks: &[Mark], locks: &[LockSeen]) {
+        let gap = line.longest_gap();
+        if gap.length_ns > self.longest_gap.length_ns {
+            self.longest_gap = Gap { from_ns: self.length_ns + gap.from_ns, ..gap };
+        }
+        self.rates.extend(line.rates(STRETCH));
+        self.gaps_ns.extend(line.gap_per(STRETCH));
+        self.queries += line.count();
+        self.marks.extend(marks.iter().map(|mark| Mark { at_ns: self.length_ns + mark.at_ns, ..*mark }));
+        for seen in locks {
+            match self.locks.iter_mut().find(|lock| lock.name == seen.name) {
+                Some(lock) => lock.add(&seen.holds, &seen.waits),
+                None => self.locks.push(seen.clone()),
+            }
+        }
+        self.length_ns += line.length_ns();
+    }
+
+    /// Queries per second in the windows.
+    pub fn rate_near(&self) -> f64 {
+        self.windows.iter().map(|window| window.rate).sum::<f64>() / self.windows.len() as f64
+    }
 }
 
 /// X1: tables are dropped under a load of reads and writes.
@@ -205,7 +253,7 @@ pub struct X1 {
     pub drop_every_s: f64,
     /// Rows of each dropped table.
     pub victim_rows: u64,
-    /// A pair for each system and setting: without drops, and with.
+    /// One for each system and setting.
     pub runs: Vec<X1Run>,
 }
 
@@ -216,10 +264,10 @@ pub struct X1Run {
     pub system: System,
     /// Entries of the LRU list for each of the flush list, at the beginning.
     pub lru_to_flush: u32,
-    /// Whether tables were dropped.
-    pub drops: bool,
-    /// What the clients noticed.
-    pub load: Load,
+    /// What the clients noticed while nothing was dropped: in phases that took turns with those of `with`.
+    pub without: Load,
+    /// What they noticed while tables were dropped.
+    pub with: Load,
 }
 
 /// X2: tables are made, then dropped, with the pool filled so far.
@@ -360,8 +408,9 @@ pub struct X6Run {
     pub load: Load,
     /// Rows inserted.
     pub rows: u64,
-    /// Bytes of all data files, at the begin and behind each new partition.
-    pub file_bytes: Vec<u64>,
+    /// Bytes of pages in use by all partitions, at the begin and behind each new partition: what their files take when
+    /// everything is written.
+    pub used_bytes: Vec<u64>,
 }
 
 /// X7: a table is dropped all of whose pages are in the hash index.

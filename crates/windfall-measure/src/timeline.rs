@@ -4,7 +4,8 @@
 //!
 //! **Invariants.** Time is cut into cells; a cell keeps how many operations finished in it, and when the first and the
 //! last of them did. Cells of several threads merge without loss, so a gap longer than a cell is known to the
-//! nanosecond.
+//! nanosecond. A line has an end that was fixed before, and what finishes later is not part of it; or it grows, until
+//! its end is known.
 //!
 //! **May touch.** Nothing.
 
@@ -48,21 +49,49 @@ impl Timeline {
         Self { cells: vec![EMPTY; length_ns.div_ceil(CELL_NS) as usize], length_ns }
     }
 
+    /// An empty time line without an end, which grows with what finishes: up to [`Timeline::part`].
+    pub fn growing() -> Self {
+        Self { cells: Vec::new(), length_ns: u64::MAX }
+    }
+
     /// An operation finished now. What finishes after the end is not part of the run.
     #[inline]
     pub fn finished(&mut self, now_ns: u64) {
-        if let Some(cell) =
-            self.cells.get_mut((now_ns / CELL_NS) as usize).filter(|_| now_ns < self.length_ns)
-        {
-            let within = (now_ns % CELL_NS) as u32;
-            cell.count += 1;
-            cell.first = cell.first.min(within);
-            cell.last = cell.last.max(within);
+        if now_ns >= self.length_ns {
+            return;
         }
+        let at = (now_ns / CELL_NS) as usize;
+        if at >= self.cells.len() {
+            self.cells.resize(at + 1, EMPTY);
+        }
+        let (cell, within) = (&mut self.cells[at], (now_ns % CELL_NS) as u32);
+        cell.count += 1;
+        cell.first = cell.first.min(within);
+        cell.last = cell.last.max(within);
+    }
+
+    /// What finished from one time to another, as a line of its own that begins at 0. The times are rounded down to
+    /// cells.
+    #[must_use]
+    pub fn part(&self, from_ns: u64, to_ns: u64) -> Self {
+        let [from, to] = [from_ns, to_ns].map(|ns| (ns / CELL_NS) as usize);
+        let length = to.saturating_sub(from);
+        let there = self.cells.get(from.min(self.cells.len())..to.min(self.cells.len())).unwrap_or_default();
+        let mut cells = there.to_vec();
+        cells.resize(length, EMPTY);
+        Self { cells, length_ns: length as u64 * CELL_NS }
+    }
+
+    /// How long it is, in nanoseconds.
+    pub fn length_ns(&self) -> u64 {
+        self.length_ns
     }
 
     /// Adds what others finished.
     pub fn add(&mut self, other: &Self) {
+        if other.cells.len() > self.cells.len() && self.length_ns == u64::MAX {
+            self.cells.resize(other.cells.len(), EMPTY);
+        }
         for (mine, theirs) in self.cells.iter_mut().zip(&other.cells) {
             mine.count += theirs.count;
             mine.first = mine.first.min(theirs.first);
@@ -156,6 +185,21 @@ mod tests {
         line.finished(11 * MS);
         assert_eq!(line.longest_gap(), Gap { from_ns: 4 * MS, length_ns: 6 * MS });
         assert_eq!(line.gap_per(Duration::from_millis(5)), [6e6, 0.0]);
+    }
+
+    #[test]
+    fn a_line_grows_until_its_end_is_known() {
+        let mut one = Timeline::growing();
+        let mut two = Timeline::growing();
+        (0..30).for_each(|ms| one.finished(ms * MS));
+        (40..90).for_each(|ms| two.finished(ms * MS));
+        one.add(&two);
+        assert_eq!(one.count(), 80);
+        let part = one.part(20 * MS, 50 * MS);
+        assert_eq!((part.length_ns(), part.count()), (30 * MS, 20));
+        assert_eq!(part.longest_gap(), Gap { from_ns: 9 * MS, length_ns: 11 * MS });
+        assert_eq!(one.part(80 * MS, 120 * MS).longest_gap(), Gap { from_ns: 9 * MS, length_ns: 31 * MS });
+        assert_eq!(one.part(200 * MS, 210 * MS).longest_gap().length_ns, 10 * MS);
     }
 
     #[test]

@@ -20,7 +20,7 @@ fn play(experiment: Experiment) -> Vec<Outcome> {
     assert!(!jobs.is_empty());
     // One of each kind of job: the others are the same with other numbers.
     if experiment == Experiment::X1 {
-        jobs.truncate(20);
+        jobs.truncate(9);
     }
     let play = |job: &Job| {
         let folder = TempDir::new().unwrap();
@@ -69,7 +69,12 @@ fn x1_x6_x7_and_x8_show_a_load_and_its_statements() {
     for outcome in [Experiment::X1, Experiment::X6, Experiment::X7, Experiment::X8].into_iter().flat_map(play)
     {
         let (system, load, drops) = match outcome {
-            Outcome::X1(run) => (run.system, run.load, run.drops),
+            Outcome::X1(run) => {
+                let (quiet, windows) = (run.without, run.with.windows.len());
+                assert!(quiet.queries > 0 && quiet.marks.is_empty() && windows > 0, "{}", run.system);
+                assert_eq!((quiet.windows.len(), run.with.marks.len()), (windows, windows), "{}", run.system);
+                (run.system, run.with, true)
+            }
             Outcome::X6(run) => {
                 let touched = |mark: &Mark| mark.steps.freed + mark.steps.unflushed;
                 let forgets = !matches!(run.system.policy, PolicyName::StaleVersion | PolicyName::Detach);

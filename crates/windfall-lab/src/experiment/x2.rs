@@ -35,7 +35,7 @@ pub struct Job {
 }
 
 fn tables(scale: Scale) -> u32 {
-    scale.pick(3, 6, 1_000)
+    scale.pick(3, 4, 1_000)
 }
 
 pub fn empty(setting: &Setting) -> X2 {

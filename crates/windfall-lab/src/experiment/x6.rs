@@ -4,7 +4,7 @@
 //! oldest one is dropped. A run without drops lets them lie.
 //!
 //! **Invariants.** Rows go to the newest partition, in the order of time. The pool is full of other tables' pages, as
-//! bookkeeping.
+//! bookkeeping. What is looked at behind a drop begins with the drop: the new partition is there before.
 //!
 //! **May touch.** What `experiment` may touch.
 
@@ -20,7 +20,7 @@ use crate::{
     results::{X6, X6Run},
     server::{Server, rows},
     system::{PolicyName, System},
-    workload::load::{self, Plan},
+    workload::load::{self, Plan, Shown},
 };
 
 const THREADS: u32 = 4;
@@ -56,7 +56,7 @@ pub fn jobs(setting: &Setting) -> Vec<super::Job> {
         PolicyName::StaleVersion,
         PolicyName::Detach,
     ];
-    let seconds = setting.scale.pick(2.0, 6.0, 120.0);
+    let seconds = setting.scale.pick(2.0, 5.0, 120.0);
     let every_s = if setting.scale == Scale::Quick { 0.3 } else { 1.0 };
     let fill_gb = setting.scale.pick(0.1, 16.0, 64.0);
     let rows_before = setting.scale.pick(1_000, 30_000, 300_000);
@@ -111,17 +111,23 @@ impl Scene for &Job {
         };
         let every = Duration::from_secs_f64(self.every_s);
         let plan = Plan::every(THREADS, Duration::from_secs_f64(self.seconds), every, self.seed);
-        let mut file_bytes = vec![server.file_bytes()];
-        let load = load::run(server, &plan, &client, &mut |n| {
+        let mut used_bytes = vec![server.used_bytes(all.make_contiguous())?];
+        let Shown { with: load, .. } = load::run(server, &plan, &client, &mut |n, begins| {
             let next = partition(KEPT as usize + n)?;
             *newest.write() = Arc::clone(&next);
             all.push_back(next);
-            let oldest = all.pop_front().filter(|_| self.drops);
-            let dropped = oldest.map(|oldest| server.drop_table(&oldest)).transpose()?;
-            file_bytes.push(server.file_bytes());
+            begins();
+            let dropped = match all.front().filter(|_| self.drops) {
+                Some(oldest) => Some(server.drop_table(oldest)?),
+                None => None,
+            };
+            if dropped.is_some() {
+                all.pop_front();
+            }
+            used_bytes.push(server.used_bytes(all.make_contiguous())?);
             Ok(dropped)
         })?;
         let rows = inserted.load(Relaxed);
-        Ok(X6Run { system: self.system, drops: self.drops, load, rows, file_bytes })
+        Ok(X6Run { system: self.system, drops: self.drops, load, rows, used_bytes })
     }
 }

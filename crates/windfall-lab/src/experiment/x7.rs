@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 use windfall::{error::Result, log::FlushLog};
 use windfall_measure::Random;
 
-use super::{Scale, Scene, Setting, on};
+use super::{Scene, Setting, on};
 use crate::{
     results::{X7, X7Run},
     server::{Server, Table, rows},
     system::{PolicyName, System},
-    workload::load::{self, Plan},
+    workload::load::{self, Plan, Shown},
 };
 
 const THREADS: u32 = 4;
@@ -53,7 +53,7 @@ pub fn jobs(setting: &Setting) -> Vec<super::Job> {
         PolicyName::Detach,
     ];
     let rows = setting.scale.pick(20_000, 1_000_000, 20_000_000);
-    let seconds = if setting.scale == Scale::Quick { 1.0 } else { 4.0 };
+    let seconds = setting.scale.pick(1.0, 2.5, 10.0);
     let job = |policy| {
         super::Job::X7(Job { system: System::of(policy).hashed(), rows, seconds, seed: setting.seed })
     };
@@ -110,8 +110,11 @@ impl Scene for &Job {
             recorder.query(|| stays.rows.get_into(&key, &mut value)).map(drop)
         };
         let length = Duration::from_secs_f64(self.seconds);
-        let plan = Plan { threads: THREADS, length, marks: vec![length / 2], seed: self.seed };
-        let load = load::run(server, &plan, &client, &mut |_| server.drop_table(&goes).map(Some))?;
+        let plan = Plan { marks: vec![length / 2], ..Plan::every(THREADS, length, length, self.seed) };
+        let Shown { with: load, .. } = load::run(server, &plan, &client, &mut |_, begins| {
+            begins();
+            server.drop_table(&goes).map(Some)
+        })?;
         Ok(X7Run { system: self.system, pages, entries, load })
     }
 }

@@ -22,10 +22,10 @@ use windfall::{
 
 use super::{Scene, Setting, ns, on};
 use crate::{
-    results::{Load, X8, X8Run},
+    results::{X8, X8Run},
     server::{PAGE_SIZE, Server, Table, rows},
     system::{PolicyName, System},
-    workload::load::{self, Plan},
+    workload::load::{self, Plan, Shown},
 };
 
 const THREADS: u32 = 8;
@@ -35,8 +35,8 @@ const LOG: u64 = 1 << 30;
 /// Bytes of a row's value in the table with the large file.
 const BIG_VALUE: usize = 3_900;
 const FILL: usize = 100;
-/// Of the load before the drop this much counts.
-const BEFORE: Duration = Duration::from_secs(2);
+/// What is shown behind the drop, if the file is gone before.
+const BEHIND: Duration = Duration::from_secs(1);
 /// Nobody waits longer for a file to go.
 const PATIENCE: Duration = Duration::from_mins(2);
 
@@ -45,6 +45,7 @@ const PATIENCE: Duration = Duration::from_mins(2);
 pub struct Job {
     system: System,
     file_bytes: u64,
+    /// Before the drop.
     seconds: f64,
     seed: u64,
 }
@@ -59,7 +60,7 @@ pub fn empty(setting: &Setting) -> X8 {
 
 pub fn jobs(setting: &Setting) -> Vec<super::Job> {
     let systems = [PolicyName::LruScan, PolicyName::StaleVersion, PolicyName::Detach];
-    let seconds = setting.scale.pick(2.0, 8.0, 30.0);
+    let seconds = setting.scale.pick(0.7, 2.5, 10.0);
     let job = |policy| {
         let (system, seed) = (System::of(policy), setting.seed);
         super::Job::X8(Job { system, file_bytes: file_bytes(setting), seconds, seed })
@@ -107,11 +108,11 @@ impl Scene for &Job {
                 server.commit(end, FlushLog::Sync)
             })
         };
-        let length = Duration::from_secs_f64(self.seconds);
-        let at = length.mul_f64(0.35);
-        let plan = Plan { threads: THREADS, length, marks: vec![at], seed: self.seed };
+        let before = Duration::from_secs_f64(self.seconds);
+        let plan = Plan { marks: vec![before], ..Plan::every(THREADS, before + BEHIND, before, self.seed) };
         let mut gone_after = Duration::ZERO;
-        let load = load::run(server, &plan, &client, &mut |_| {
+        let Shown { with: load, last, .. } = load::run(server, &plan, &client, &mut |_, begins| {
+            begins();
             let start = Instant::now();
             let dropped = server.drop_table(&big)?;
             while server.is_deleting() {
@@ -123,23 +124,14 @@ impl Scene for &Job {
             gone_after = start.elapsed();
             Ok(Some(dropped))
         })?;
-        let before = rate(&load, at.saturating_sub(BEFORE), at);
-        let during = rate(&load, at, at + gone_after);
+        let dropped_at = load.windows[0].at_ns;
+        let rate = |from, to| last.count_within(from, to) as f64 / (to - from) as f64 * 1e9;
         Ok(X8Run {
             system: self.system,
-            load,
             gone_after_ns: ns(gone_after),
-            rate_before: before,
-            rate_during: during,
+            rate_before: rate(0, dropped_at),
+            rate_during: rate(dropped_at, dropped_at + ns(gone_after)),
+            load,
         })
     }
-}
-
-/// Queries per second between two times, to the stretch.
-fn rate(load: &Load, from: Duration, to: Duration) -> f64 {
-    let stretch = |time: Duration| (ns(time) / load.stretch_ns) as usize;
-    let from = stretch(from).min(load.rates.len());
-    let to = (stretch(to) + 1).clamp(from, load.rates.len());
-    let part = &load.rates[from..to];
-    part.iter().sum::<f64>() / part.len().max(1) as f64
 }

@@ -9,6 +9,7 @@
 //! **May touch.** What `pool` may touch.
 
 use core::{cell::Cell, sync::atomic::Ordering::Relaxed};
+use std::thread;
 
 use windfall::{
     buffer::arena::FrameNo,
@@ -203,7 +204,9 @@ impl ClassicPool {
             }
             // A page of an older version of the tablespace: nobody wants it, and it is in the way.
             drop(pin);
-            self.free_dead(frame, id);
+            if !self.free_dead(frame, id) {
+                thread::yield_now();
+            }
         }
     }
 

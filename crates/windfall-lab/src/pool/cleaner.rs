@@ -21,7 +21,7 @@ use windfall::{
 use super::{
     ClassicPool,
     access::Pin,
-    descriptor::{DIRTY, IO},
+    descriptor::{DIRTY, IO, PRETENDED},
     era::Part,
     instance::Instance,
     replace::SEARCHED,
@@ -104,7 +104,7 @@ impl ClassicPool {
             let percent = u64::from(self.options.dirty_percent);
             let most = u64::from(instance.lru.len()) * percent / 100;
             let is_old = self.ground.log.pressure() >= OLD_PERCENT;
-            if u64::from(instance.flush.len()) > most || is_old && !instance.flush.is_empty() {
+            if u64::from(instance.flush.len()) > most || is_old {
                 more |= self.write_oldest(instance)? > 0;
             }
         }
@@ -112,13 +112,17 @@ impl ClassicPool {
         Ok(more)
     }
 
-    /// Writes everything.
+    /// Writes everything that was changed.
     ///
     /// # Errors
     /// A page cannot be written.
     pub fn flush_all(&self) -> Result<()> {
+        let is_left = |instance: &Instance| {
+            let _held = instance.hold(&[Part::Flush], Purpose::Flush);
+            instance.flush.changed(&self.frames).next().is_some()
+        };
         for instance in &self.instances {
-            while !instance.flush.is_empty() {
+            while is_left(instance) {
                 if self.write_oldest(instance)? == 0 {
                     // Somebody has latched what is left.
                     std::thread::yield_now();
@@ -186,7 +190,7 @@ impl ClassicPool {
     fn write_oldest(&self, instance: &Instance) -> Result<usize> {
         let pins = {
             let _held = instance.hold(&[Part::Flush], Purpose::Flush);
-            self.pins(instance.flush.from_oldest(&self.frames), BATCH)
+            self.pins(instance.flush.changed(&self.frames), BATCH)
         };
         self.write(instance, pins)
     }
@@ -195,7 +199,7 @@ impl ClassicPool {
     fn pins(&self, frames: impl Iterator<Item = u32>, most: usize) -> Vec<Pin<'_>> {
         let writable = |&frame: &u32| {
             let descriptor = &self.frames[frame as usize];
-            descriptor.is(DIRTY) && !descriptor.is(IO)
+            descriptor.is(DIRTY) && !descriptor.is(IO | PRETENDED)
         };
         let pin = |frame: u32| {
             self.frames[frame as usize].set(IO);

@@ -26,6 +26,8 @@ pub const UNPROVEN: u32 = 1 << 2;
 pub const DELETED: u32 = 1 << 3;
 /// The page is being read or written.
 pub const IO: u32 = 1 << 4;
+/// The page is bookkeeping alone: it has no bytes.
+pub const PRETENDED: u32 = 1 << 5;
 
 /// A frame's neighbour in a list, or none.
 #[derive(Debug, Default)]

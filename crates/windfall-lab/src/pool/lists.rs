@@ -184,11 +184,14 @@ impl Lru {
     }
 }
 
-/// Changed pages, the first change last.
+/// Changed pages, the first change last. Pages that are bookkeeping alone, whose first change is the end of all, are
+/// a block behind all others.
 #[derive(Debug, Default)]
 pub struct Flush {
     newest: Link,
     oldest: Link,
+    /// The frame of that block that is next to the others.
+    unchanged: Link,
     length: AtomicU32,
 }
 
@@ -227,6 +230,13 @@ impl Flush {
     pub fn insert(&self, frames: &[Descriptor], frame: u32) {
         let lsn = frames[frame as usize].oldest();
         let (mut newer, mut older) = (None, self.newest.get());
+        match self.unchanged.get() {
+            Some(unchanged) if lsn < Lsn::MAX => {
+                (newer, older) = (Some(unchanged), frames[unchanged as usize].flush[OLDER].get());
+            }
+            None if lsn == Lsn::MAX => self.unchanged.set(Some(frame)),
+            _ => {}
+        }
         while let Some(other) = older.filter(|&other| frames[other as usize].oldest() > lsn) {
             (newer, older) = (Some(other), frames[other as usize].flush[OLDER].get());
         }
@@ -247,6 +257,9 @@ impl Flush {
     pub fn remove(&self, frames: &[Descriptor], frame: u32) {
         let [newer, older] = &frames[frame as usize].flush;
         let (newer, older) = (newer.get(), older.get());
+        if self.unchanged.get() == Some(frame) {
+            self.unchanged.set(newer);
+        }
         match newer {
             Some(newer) => frames[newer as usize].flush[OLDER].set(older),
             None => self.newest.set(older),
@@ -258,7 +271,12 @@ impl Flush {
         self.length.fetch_sub(1, Relaxed);
     }
 
-    /// Where the log begins that is not in the files; the end of all if the list is empty.
+    /// From the first change to the last, those left out that are bookkeeping alone.
+    pub fn changed<'a>(&self, frames: &'a [Descriptor]) -> impl Iterator<Item = u32> + use<'a> {
+        self.from_oldest(frames).take_while(|&frame| frames[frame as usize].oldest() < Lsn::MAX)
+    }
+
+    /// Where the log begins that is not in the files; the end of all if everything is.
     pub fn oldest_change(&self, frames: &[Descriptor]) -> Lsn {
         self.oldest.get().map_or(Lsn::MAX, |frame| frames[frame as usize].oldest())
     }
@@ -400,6 +418,31 @@ mod tests {
         flush.remove(&frames, 2);
         flush.remove(&frames, 3);
         assert!(flush.is_empty() && flush.oldest_change(&frames) == Lsn::MAX);
+    }
+
+    #[test]
+    fn pages_without_a_change_are_behind_all_others() {
+        let frames = frames(20);
+        let flush = Flush::default();
+        let enter = |frame: u32, lsn| {
+            frames[frame as usize].set_oldest(lsn);
+            flush.insert(&frames, frame);
+        };
+        enter(1, Lsn(10));
+        (10..15).for_each(|frame| enter(frame, Lsn::MAX));
+        enter(2, Lsn(30));
+        enter(3, Lsn(20));
+        let order = || flush.from_oldest(&frames).collect::<Vec<u32>>();
+        assert_eq!(order(), [1, 3, 2, 10, 11, 12, 13, 14]);
+        assert_eq!(flush.changed(&frames).collect::<Vec<u32>>(), [1, 3, 2]);
+        [1, 2, 3, 10, 12].into_iter().for_each(|frame| flush.remove(&frames, frame));
+        assert_eq!((order(), flush.oldest_change(&frames)), (vec![11, 13, 14], Lsn::MAX));
+        enter(4, Lsn(40));
+        assert_eq!((order(), flush.oldest_change(&frames)), (vec![4, 11, 13, 14], Lsn(40)));
+        [11, 13, 14].into_iter().for_each(|frame| flush.remove(&frames, frame));
+        enter(5, Lsn(50));
+        enter(15, Lsn::MAX);
+        assert_eq!(order(), [4, 5, 15]);
     }
 
     #[test]

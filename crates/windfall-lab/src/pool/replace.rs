@@ -14,7 +14,7 @@ use windfall::{error::Result, ids::PageId};
 
 use super::{
     ClassicPool,
-    descriptor::{DELETED, DIRTY, IO},
+    descriptor::{DELETED, DIRTY, IO, PRETENDED},
     era::Part,
     instance::{Holding, Instance},
 };
@@ -65,12 +65,13 @@ impl ClassicPool {
         None
     }
 
-    /// Takes a page out of the pool if it can go: nobody uses it, and it is clean or dead. The LRU list is held. Its
-    /// entries in the hash index are still to go: [`ClassicPool::unhash`].
+    /// Takes a page out of the pool if it can go: nobody uses it, and it is clean, or dead, or bookkeeping alone. The LRU
+    /// list is held. Its entries in the hash index are still to go: [`ClassicPool::unhash`].
     pub(crate) fn evict(&self, instance: &Instance, held: &mut Holding<'_>, frame: u32) -> bool {
         let descriptor = &self.frames[frame as usize];
         let mut is_dirty = descriptor.is(DIRTY);
-        if descriptor.is_pinned() || descriptor.is(IO) || is_dirty && !self.is_dead(frame) {
+        let is_to_be_written = is_dirty && !descriptor.is(PRETENDED) && !self.is_dead(frame);
+        if descriptor.is_pinned() || descriptor.is(IO) || is_to_be_written {
             return false;
         }
         if is_dirty {
@@ -142,8 +143,8 @@ impl ClassicPool {
         removed
     }
 
-    /// Frees a dead page that somebody has met, if nobody uses it.
-    pub(super) fn free_dead(&self, frame: u32, id: PageId) {
+    /// Frees a dead page that somebody has met. Says whether it is gone; it is not while somebody uses it.
+    pub(super) fn free_dead(&self, frame: u32, id: PageId) -> bool {
         let instance = self.instance_of(id);
         let mut held = instance.hold(&[Part::Lru], Purpose::Load);
         // Somebody else may have evicted it: its tag goes later than it leaves the page hash. Who holds the LRU list
@@ -152,11 +153,16 @@ impl ClassicPool {
             let _latched = held.latch_page(id);
             instance.pages.find(&self.frames, id) == Some(frame)
         };
-        if is_there && self.is_dead(frame) && self.evict(instance, &mut held, frame) {
-            drop(held);
-            self.unhash(frame, Purpose::Hash);
-            self.give_frame(instance, frame);
-            self.count_dead();
+        if !is_there || !self.is_dead(frame) {
+            return true;
         }
+        if !self.evict(instance, &mut held, frame) {
+            return false;
+        }
+        drop(held);
+        self.unhash(frame, Purpose::Hash);
+        self.give_frame(instance, frame);
+        self.count_dead();
+        true
     }
 }

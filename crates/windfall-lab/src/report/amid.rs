@@ -30,7 +30,7 @@ fn longest(load: &Load) -> f64 {
 
 /// The longest gap near the statements; of all, if there is none.
 pub fn gap_near(load: &Load) -> f64 {
-    load.gaps_near_ns.iter().copied().max().map_or_else(|| longest(load), |ns| ns as f64)
+    load.windows.iter().map(|window| window.gap_ns).max().map_or_else(|| longest(load), |ns| ns as f64)
 }
 
 /// How often a partition goes, in seconds, as the runs show it: the median of the times between two drops.
@@ -75,7 +75,7 @@ pub fn x6_section(x6: &X6) -> String {
     };
     section.graph(over_time::graph(&both, What::Rates, words("Inserts per second")));
     section.graph(over_time::graph(&both, What::Gaps, words("The longest time in which no insert finished")));
-    section.graph(files(x6, names));
+    section.graph(in_use(x6, names));
     section.end()
 }
 
@@ -89,14 +89,14 @@ fn axis_bytes(n: f64) -> String {
     }
 }
 
-fn files(x6: &X6, names: Names) -> Option<Graph> {
-    let most = x6.runs.iter().flat_map(|r| &r.file_bytes).max().copied()? as f64;
+fn in_use(x6: &X6, names: Names) -> Option<Graph> {
+    let most = x6.runs.iter().flat_map(|r| &r.used_bytes).max().copied()? as f64;
     // A size was taken at each new partition: once a second, where everything has its full size.
     let step = every(x6).filter(|&s| s > 0.0).unwrap_or(1.0);
-    let seconds = x6.runs.iter().map(|r| r.file_bytes.len()).max()?.saturating_sub(1).max(1) as f64 * step;
+    let seconds = x6.runs.iter().map(|r| r.used_bytes.len()).max()?.saturating_sub(1).max(1) as f64 * step;
     let (x, y) = (Scale::linear(0.0, seconds), Scale::linear(0.0, round_up(most * 1.05)));
     let points = |run: &X6Run| -> Vec<(f64, f64)> {
-        (0..).map(|n| f64::from(n) * step).zip(run.file_bytes.iter().map(|&b| b as f64)).collect()
+        (0..).map(|n| f64::from(n) * step).zip(run.used_bytes.iter().map(|&b| b as f64)).collect()
     };
     let mut ended = Vec::new();
     let mut cells = Vec::new();
@@ -121,7 +121,7 @@ fn files(x6: &X6, names: Names) -> Option<Graph> {
         cells.push(Cell { heading: names.heading(system), x, y, draw: Box::new(draw) });
     }
     let drawings = Multiples {
-        about: "Bytes of all data files over time",
+        about: "Bytes in use by all partitions over time",
         columns: [if cells.len() > 1 { 2 } else { 1 }, 1],
         height: 96.0,
         right: 18.0,
@@ -131,14 +131,14 @@ fn files(x6: &X6, names: Names) -> Option<Graph> {
     }
     .draw(&cells);
     Some(Graph {
-        title: "Bytes of all data files".into(),
+        title: "Bytes in use by all partitions".into(),
         key: vec![
             ("dot with circle".into(), "with drops".into()),
             ("dot none square".into(), "without".into()),
         ],
         drawings,
         caption: format!(
-            "All panels have the same scale. A line that stays level is space that dropped partitions give back. {}",
+            "All panels have the same scale. What their files take when everything is written. A line that stays level is space that dropped partitions give back. {}",
             ends("At the end of the run with drops", &ended, axis_bytes)
         ),
     })

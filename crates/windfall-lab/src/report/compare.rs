@@ -83,8 +83,9 @@ fn runs(r: &Results) -> Vec<Run> {
     let time = |ns: u64| Value::Time(ns as f64);
     let drops = |drops: bool| if drops { "drops" } else { "no drops" };
     for run in r.x1.iter().flat_map(|x| &x.runs) {
-        let setting = format!("{}:1, {}", run.lru_to_flush, drops(run.drops));
-        add("X1", run.system, setting, of_load(&run.load));
+        for (with, load) in [(false, &run.without), (true, &run.with)] {
+            add("X1", run.system, format!("{}:1, {}", run.lru_to_flush, drops(with)), of_load(load));
+        }
     }
     for run in r.x2.iter().flat_map(|x| &x.runs) {
         add("X2", run.system, gigabytes(run.fill_gb), vec![("drop all", time(run.drop_ns))]);

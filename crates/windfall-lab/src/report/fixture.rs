@@ -11,8 +11,8 @@ use windfall_measure::{Gap, Machine, Random};
 use crate::{
     policy::Steps,
     results::{
-        Load, LockSeen, Mark, Percentiles, Results, X1, X1Run, X2, X2Run, X3, X3Run, X4, X4Run, X5, X5Run,
-        X6, X6Run, X7, X7Run, X8, X8Run,
+        Load, LockSeen, Mark, Percentiles, Results, Window, X1, X1Run, X2, X2Run, X3, X3Run, X4, X4Run, X5,
+        X5Run, X6, X6Run, X7, X7Run, X8, X8Run,
     },
     system::{PolicyName, System},
     watch::{Held, Purpose, Role, Times, Waited},
@@ -110,6 +110,12 @@ pub fn load(system: System, seconds: f64, marks_s: &[f64], rate: f64, factor: f6
     let worst = longest / MS;
     let steps = Steps { lru_walked: 315_000, flush_walked: 100_000, freed: 12, ..Steps::default() };
     let lost = (1.0 - stall_ns / 1e8).max(0.05);
+    let windows = (1..12).map(|n| f64::from(n) * seconds / 12.0).map(|at| {
+        let stall = if marks_s.is_empty() { 0.0 } else { stall_ns } + (0.8 + 0.1 * random.unit()) * MS;
+        let rate = rate * (0.99 + 0.02 * random.unit()) * if marks_s.is_empty() { 1.0 } else { lost };
+        Window { at_ns: (at * 1e9) as u64, rate, gap_ns: stall as u64, p9999_ns: (stall * 1.1) as u64 }
+    });
+    let windows: Vec<Window> = windows.collect();
     Load {
         length_ns: (seconds * 1e9) as u64,
         stretch_ns: (stretch * 1e9) as u64,
@@ -119,8 +125,7 @@ pub fn load(system: System, seconds: f64, marks_s: &[f64], rate: f64, factor: f6
         queries: (rate * seconds) as u64,
         latency: percentiles(&mut random, (rate * seconds) as u64, worst),
         latency_near: percentiles(&mut random, (rate * 0.1) as u64, worst),
-        rate_near: if marks_s.is_empty() { rate } else { rate * lost },
-        gaps_near_ns: marks_s.iter().map(|_| (stall_ns + 0.8 * MS) as u64).collect(),
+        windows,
         marks: marks_s
             .iter()
             .map(|s| Mark { at_ns: (s * 1e9) as u64, took_ns: (stall_ns * 1.3 + 0.6 * MS) as u64, steps })
@@ -177,11 +182,9 @@ fn x1() -> X1 {
     let mut runs = Vec::new();
     let mut add = |system: System, lru_to_flush: u32| {
         let factor = if system.policy == PolicyName::FlushList { 3.0 / f64::from(lru_to_flush) } else { 1.0 };
-        for drops in [false, true] {
-            let marks = if drops { &marks[..] } else { &[] };
-            let rate = 21_000.0 - 300.0 * f64::from(system.policy as u8);
-            runs.push(X1Run { system, lru_to_flush, drops, load: load(system, 60.0, marks, rate, factor) });
-        }
+        let rate = 21_000.0 - 300.0 * f64::from(system.policy as u8);
+        let [without, with] = [&[], &marks[..]].map(|marks| load(system, 60.0, marks, rate, factor));
+        runs.push(X1Run { system, lru_to_flush, without, with });
     };
     for policy in PolicyName::ALL {
         for ratio in [3, 5, 10] {
@@ -311,7 +314,7 @@ fn x6() -> X6 {
             let load = load(system, 30.0, if drops { &marks } else { &[] }, 60_000.0, 1.6);
             let bytes = |s: u64| (if drops { s.min(10) } else { s }) * 14_000_000 + 12_000_000;
             let rows = load.queries;
-            runs.push(X6Run { system, drops, load, rows, file_bytes: (0..=30).map(bytes).collect() });
+            runs.push(X6Run { system, drops, load, rows, used_bytes: (0..=30).map(bytes).collect() });
         }
     }
     X6 { threads: 4, kept: 10, runs }

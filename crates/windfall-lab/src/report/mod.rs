@@ -16,6 +16,7 @@ mod draw;
 mod fill;
 #[cfg(test)]
 mod fixture;
+mod likeness;
 mod locks;
 mod look;
 mod loops;

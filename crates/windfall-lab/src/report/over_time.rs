@@ -181,7 +181,7 @@ fn caption(runs: &[Both<'_>], names: Names, what: What, words: Words<'_>) -> Str
         What::Rates => {
             let kept = of(&|r| {
                 let (with, without) = (r.with?, r.without?);
-                Some(with.rate_near / without.rate_near).filter(|share| share.is_finite())
+                Some(with.rate_near() / without.rate_near()).filter(|share| share.is_finite())
             });
             let kept = ends(
                 &format!("Rate in the 100 ms behind a line, as a share of the same times {}", words.baseline),
@@ -190,7 +190,7 @@ fn caption(runs: &[Both<'_>], names: Names, what: What, words: Words<'_>) -> Str
             );
             let alone = of(&|r| {
                 let with = r.with.filter(|l| !l.marks.is_empty())?;
-                Some(with.rate_near / rate(with)).filter(|share| share.is_finite())
+                Some(with.rate_near() / rate(with)).filter(|share| share.is_finite())
             });
             let said = if kept.is_empty() {
                 ends("Rate in the 100 ms behind a line, as a share of the mean of the run", &alone, |share| {

@@ -5,7 +5,7 @@
 //! **Invariants.** The graphs of all systems are of one setting, which is named; the others stand in the comparison of
 //! settings.
 //!
-//! **May touch.** `draw`, `look`, `order`, `over_time`, `locks`, `published`, `section`, `results`.
+//! **May touch.** `draw`, `look`, `likeness`, `order`, `over_time`, `locks`, `published`, `section`, `results`.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use windfall_measure::{
 
 use super::{
     draw::{Bottom, Cell, Curve, Curves, Multiples, decades},
-    locks,
+    likeness, locks,
     look::{self, Names, axis_time, decimals},
     order::{self, Here, ends},
     over_time::{self, Both, What, Words},
@@ -46,19 +46,16 @@ pub struct Setting<'a> {
     pub ratio: u32,
 }
 
-/// All pairs, in the order of the systems.
-pub fn settings(runs: &[X1Run]) -> Vec<Setting<'_>> {
-    let mut all: Vec<Setting<'_>> = Vec::new();
-    for run in runs {
-        let same = |s: &Setting<'_>| s.both.system == run.system && s.ratio == run.lru_to_flush;
-        let at = all.iter().position(same).unwrap_or_else(|| {
-            let both = Both { system: run.system, with: None, without: None };
-            all.push(Setting { both, ratio: run.lru_to_flush });
-            all.len() - 1
-        });
-        let both = &mut all[at].both;
-        *(if run.drops { &mut both.with } else { &mut both.without }) = Some(&run.load);
+impl<'a> Setting<'a> {
+    fn of(run: &'a X1Run) -> Self {
+        let both = Both { system: run.system, with: Some(&run.with), without: Some(&run.without) };
+        Self { both, ratio: run.lru_to_flush }
     }
+}
+
+/// All settings, in the order of the systems.
+pub fn settings(runs: &[X1Run]) -> Vec<Setting<'_>> {
+    let mut all: Vec<Setting<'_>> = runs.iter().map(Setting::of).collect();
     all.sort_by_key(|s| (s.both.system, s.ratio));
     all
 }
@@ -124,6 +121,7 @@ pub fn section(x1: &X1) -> String {
         words("The longest time in which no client finished anything"),
     ));
     section.graph(latencies(&shown, names));
+    likeness::part(&mut section, x1);
     published_stalls(&mut section, &shown);
     section.graph(locks::graph(&shown, names));
     locks::tables(&mut section, &shown, names);

@@ -13,7 +13,7 @@ use super::{
     page, published, text,
 };
 use crate::{
-    results::{Percentiles, Results, X1, X1Run, X3},
+    results::{Load, Percentiles, Results, X1, X1Run, X3},
     system::{PolicyName, System},
 };
 
@@ -126,18 +126,18 @@ fn parts_may_be_missing() {
 fn little_data_is_shown_too() {
     let system = System::of(PolicyName::LazyMark).hashed();
     let mut some = load(system, 2.0, &[], 1_000.0, 1.0);
-    (some.marks, some.locks, some.gaps_near_ns) = (Vec::new(), Vec::new(), Vec::new());
+    (some.marks, some.locks, some.windows) = (Vec::new(), Vec::new(), Vec::new());
     (some.latency, some.latency_near) = (Percentiles::default(), Percentiles::default());
-    let run = |drops, load| X1Run { system, lru_to_flush: 10, drops, load };
-    let one = only_x1(vec![run(true, some.clone())]);
+    let run = |load: &Load| X1Run { system, lru_to_flush: 10, without: load.clone(), with: load.clone() };
+    let one = only_x1(vec![run(&some)]);
     let html = is_sound(&one);
     assert!(html.contains("10 entries of the LRU list") && html.contains("hash index is on in all"));
     fits(&text(&one));
 
     let mut zero = some;
-    (zero.rates, zero.gaps_ns, zero.queries, zero.rate_near) = (Vec::new(), Vec::new(), 0, 0.0);
+    (zero.rates, zero.gaps_ns, zero.queries) = (Vec::new(), Vec::new(), 0);
     zero.longest_gap.length_ns = 0;
-    is_sound(&only_x1(vec![run(true, zero.clone()), run(false, zero)]));
+    is_sound(&only_x1(vec![run(&zero)]));
 }
 
 #[test]

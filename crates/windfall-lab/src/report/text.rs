@@ -1,10 +1,10 @@
 //! The tables for the terminal.
 //!
-//! **Purpose.** For each experiment one table, for who has no browser at hand.
+//! **Purpose.** For each experiment a table or two, for who has no browser at hand.
 //!
 //! **Invariants.** No line is wider than 100 columns.
 //!
-//! **May touch.** `look`, `loops`, `over_time`, `results`.
+//! **May touch.** `likeness`, `look`, `loops`, `over_time`, `results`.
 
 use std::fmt::Write as _;
 
@@ -15,6 +15,7 @@ use windfall_measure::{
 
 use super::{
     amid::gap_near,
+    likeness,
     look::{full, gigabytes},
     loops::{x3_short, x4_setting},
     over_time::rate,
@@ -23,6 +24,8 @@ use super::{
 };
 use crate::results::{Load, Results, X1, X2, X3, X4, X5, X6, X7, X8};
 
+/// The title of the second table of X1.
+const LIKENESS: &str = "X1: chances that the 100 ms behind a drop would be this much worse by accident";
 /// The widest line.
 const WIDTH: usize = 100;
 
@@ -32,6 +35,7 @@ pub fn text(results: &Results) -> String {
     let r = results;
     let tables = [
         r.x1.as_ref().map(|x| (x1_title(x), x1(x))),
+        r.x1.as_ref().and_then(|x| Some((LIKENESS, likeness::grid(x)?))),
         r.x2.as_ref().map(|x| {
             ("X2: dropping all tables, by how full the pool is (pages are bookkeeping alone)", x2(x))
         }),
@@ -177,7 +181,7 @@ fn x5(x5: &X5) -> Grid {
 }
 
 fn x6(x6: &X6) -> Grid {
-    let mut grid = Grid::new(["system", "drops", ">inserts/s", ">p99.99", ">longest gap", ">files, last"]);
+    let mut grid = Grid::new(["system", "drops", ">inserts/s", ">p99.99", ">longest gap", ">in use, last"]);
     for run in &x6.runs {
         grid.line([
             full(run.system),
@@ -185,7 +189,7 @@ fn x6(x6: &X6) -> Grid {
             short(rate(&run.load)),
             time(run.load.latency.p9999_us * 1e3),
             ns(run.load.longest_gap.length_ns),
-            run.file_bytes.last().map_or_else(|| "-".into(), |&b| bytes(b as f64)),
+            run.used_bytes.last().map_or_else(|| "-".into(), |&b| bytes(b as f64)),
         ]);
     }
     grid

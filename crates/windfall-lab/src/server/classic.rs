@@ -273,6 +273,11 @@ impl Server for Classic {
         bytes_of_files(&*self.pool.ground().disk)
     }
 
+    fn used_bytes(&self, tables: &[Made]) -> Result<u64> {
+        let pages = |table: &Made| Self::space_of(table).extents().iter().map(Vec::len).sum::<usize>();
+        Ok(tables.iter().map(|table| (pages(table) * PAGE_SIZE) as u64).sum())
+    }
+
     fn is_deleting(&self) -> bool {
         false
     }

@@ -160,6 +160,12 @@ pub trait Server: Send + Sync + Sized + 'static {
     /// Bytes of the files of its tables.
     fn file_bytes(&self) -> u64;
 
+    /// Bytes of the pages in use by these tables.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    fn used_bytes(&self, tables: &[Arc<Table<Self::Store>>]) -> Result<u64>;
+
     /// Whether files of dropped tables are still being deleted.
     fn is_deleting(&self) -> bool;
 

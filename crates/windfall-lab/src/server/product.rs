@@ -22,6 +22,7 @@ use windfall::{
     error::Result,
     ids::{PageNo, SpaceId},
     log::Log,
+    tablespace::pages_in_use,
 };
 
 use super::{Dropped, PAGE_SIZE, Server, Start, Table, classic::bytes_of_files};
@@ -180,6 +181,14 @@ impl Server for Product {
 
     fn file_bytes(&self) -> u64 {
         bytes_of_files(&*self.disk)
+    }
+
+    fn used_bytes(&self, tables: &[Made]) -> Result<u64> {
+        let mut pages = 0;
+        for tree in tables.iter().flat_map(|table| table.trees()) {
+            pages += pages_in_use(&self.engine.pool, tree.space())?.len();
+        }
+        Ok((pages * PAGE_SIZE) as u64)
     }
 
     fn is_deleting(&self) -> bool {

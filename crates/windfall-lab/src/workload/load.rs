@@ -1,15 +1,22 @@
 //! A run of clients, with statements amid it.
 //!
 //! **Purpose.** Clients work for a time, one thread makes statements at times that were fixed before, and what the
-//! clients noticed becomes a [`Load`].
+//! clients noticed becomes a [`Load`]: one of the phases with statements, and one of those without, if there are any.
 //!
-//! **Invariants.** Each client records into instruments of its own. A window is the 100 ms behind a statement's begin;
-//! without statements it is there at the same times. A query is in a window if any part of it is.
+//! **Invariants.** Each client records into instruments of its own. Phases take turns while the clients work on, and
+//! between two of them is a pause that is part of neither. A window is the 100 ms behind a statement's begin; in phases
+//! without statements windows are there at the same times. A query is in a window if any part of it is. A phase lasts
+//! until the window of its last statement is over and that statement has returned, however long that takes: no stall is
+//! cut at the end of a run.
 //!
 //! **May touch.** What `workload` may touch.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    cell::Cell,
+    sync::atomic::{
+        AtomicBool, AtomicU64, AtomicUsize,
+        Ordering::{Acquire, Relaxed, Release},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -18,42 +25,69 @@ use windfall::error::{Result, UsageError};
 use windfall_measure::{Latency, Random, STRETCH, Timeline};
 
 use crate::{
-    results::{Load, Mark},
+    results::{Load, LockSeen, Mark, Window},
     server::{Dropped, Server},
     watch::{self, Role},
 };
 
 /// How long after a statement's begin its window ends.
 pub const WINDOW: Duration = Duration::from_millis(100);
+/// What is not counted before a phase.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// What is run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Client threads.
     pub threads: u32,
-    /// How long.
+    /// How long a phase is.
     pub length: Duration,
-    /// When statements are made, from the begin of the run.
+    /// When statements are made, from the begin of the phase.
     pub marks: Vec<Duration>,
+    /// The phases: whether statements are made in them.
+    pub phases: Vec<bool>,
     /// Where the random numbers begin.
     pub seed: u64,
 }
 
 impl Plan {
-    /// Statements every so often, the first one after that time, the last one with its window within the run.
+    /// One phase with statements every so often, the first one after that time, the last one with its window within
+    /// the phase.
     pub fn every(threads: u32, length: Duration, pause: Duration, seed: u64) -> Self {
         let last = length.saturating_sub(2 * WINDOW);
         let marks = (1..u32::MAX).map(|n| pause * n).take_while(|&at| at <= last).collect();
-        Self { threads, length, marks, seed }
+        Self { threads, length, marks, phases: vec![true], seed }
+    }
+
+    /// The same in so many turns: a phase without statements, and one with them.
+    #[must_use]
+    pub fn in_turns(self, turns: u32) -> Self {
+        Self { phases: (0..turns).flat_map(|_| [false, true]).collect(), ..self }
+    }
+
+    /// Statements of all phases.
+    pub fn statements(&self) -> usize {
+        self.marks.len() * self.phases.iter().filter(|&&made| made).count()
+    }
+
+    fn windows(&self) -> usize {
+        self.marks.len() * self.phases.len()
     }
 }
+
+/// A query outside of the phases.
+const BESIDE: u64 = 2;
 
 /// What the threads of a run share.
 #[derive(Debug)]
 struct Shared {
     start: Instant,
-    /// When the last window opened, in nanoseconds of the run.
-    window: AtomicU64,
+    /// The kind of the phase that is under way: 1 with statements, 0 without, or [`BESIDE`].
+    kind: AtomicU64,
+    /// The window that opened last.
+    window: AtomicUsize,
+    /// When each window of each phase opened, in nanoseconds of the run.
+    opened: Box<[AtomicU64]>,
     stop: AtomicBool,
 }
 
@@ -68,13 +102,16 @@ impl Shared {
 pub struct Recorder<'a> {
     shared: &'a Shared,
     timeline: Timeline,
-    all: Latency,
-    near: Latency,
+    /// Without statements, and with them.
+    kinds: [Latency; 2],
+    /// Of each window.
+    windows: Vec<Latency>,
 }
 
 impl<'a> Recorder<'a> {
-    fn new(shared: &'a Shared, length: Duration) -> Self {
-        Self { shared, timeline: Timeline::new(length), all: Latency::default(), near: Latency::default() }
+    fn new(shared: &'a Shared, plan: &Plan) -> Self {
+        let windows = vec![Latency::default(); plan.windows()];
+        Self { shared, timeline: Timeline::growing(), kinds: Default::default(), windows }
     }
 
     /// Makes a query.
@@ -86,21 +123,53 @@ impl<'a> Recorder<'a> {
         let start = self.shared.now();
         let done = query()?;
         let end = self.shared.now();
-        let window = self.shared.window.load(Relaxed);
-        self.all.record(end - start);
-        if end >= window && start < window.saturating_add(WINDOW.as_nanos() as u64) {
-            self.near.record(end - start);
-        }
         self.timeline.finished(end);
+        if let Some(kind) = self.kinds.get_mut(self.shared.kind.load(Relaxed) as usize) {
+            kind.record(end - start);
+        }
+        let window = self.shared.window.load(Acquire);
+        let opened = self.shared.opened.get(window).map_or(u64::MAX, |at| at.load(Relaxed));
+        if end >= opened && start < opened.saturating_add(ns(WINDOW)) {
+            self.windows[window].record(end - start);
+        }
         Ok(done)
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.timeline.add(&other.timeline);
+        self.kinds.iter_mut().zip(&other.kinds).for_each(|(mine, theirs)| mine.add(theirs));
+        self.windows.iter_mut().zip(&other.windows).for_each(|(mine, theirs)| mine.add(theirs));
     }
 }
 
 /// One client's work: called again and again.
 pub type Client<'a> = dyn Fn(&mut Random, &mut Recorder<'_>) -> Result<()> + Sync + 'a;
 
-/// One statement by its number; nothing in a run without statements.
-pub type Statement<'a> = dyn FnMut(usize) -> Result<Option<Dropped>> + Send + 'a;
+/// One statement by its number, in phases with statements. It says when what is looked at begins, which opens the
+/// window; what it does before is preparation. Gives nothing if it has dropped nothing.
+pub type Statement<'a> = dyn FnMut(usize, &dyn Fn()) -> Result<Option<Dropped>> + Send + 'a;
+
+/// What a phase was.
+struct Phase {
+    made: bool,
+    from_ns: u64,
+    to_ns: u64,
+    /// When its windows opened.
+    windows: Vec<u64>,
+    marks: Vec<Mark>,
+    locks: Vec<LockSeen>,
+}
+
+/// What a run has shown.
+#[derive(Debug)]
+pub struct Shown {
+    /// The phases with statements.
+    pub with: Load,
+    /// Those without.
+    pub without: Load,
+    /// When what finished in the last phase did, from its begin.
+    pub last: Timeline,
+}
 
 /// Runs it.
 ///
@@ -111,16 +180,20 @@ pub fn run<S: Server>(
     plan: &Plan,
     client: &Client<'_>,
     statement: &mut Statement<'_>,
-) -> Result<Load> {
-    server.reset_locks();
-    let shared =
-        &Shared { start: Instant::now(), window: AtomicU64::new(u64::MAX), stop: AtomicBool::new(false) };
-    let (recorded, statements) = thread::scope(|scope| {
+) -> Result<Shown> {
+    let shared = &Shared {
+        start: Instant::now(),
+        kind: AtomicU64::new(BESIDE),
+        window: AtomicUsize::new(0),
+        opened: (0..plan.windows()).map(|_| AtomicU64::new(u64::MAX)).collect(),
+        stop: AtomicBool::new(false),
+    };
+    let (recorded, phases) = thread::scope(|scope| {
         let clients: Vec<_> = (0..plan.threads)
             .map(|n| {
                 scope.spawn(move || {
                     let mut random = Random::new(plan.seed, 1_000 + u64::from(n));
-                    let mut recorder = Recorder::new(shared, plan.length);
+                    let mut recorder = Recorder::new(shared, plan);
                     let mut result = Ok(());
                     while result.is_ok() && !shared.stop.load(Relaxed) {
                         result = client(&mut random, &mut recorder);
@@ -132,81 +205,196 @@ pub fn run<S: Server>(
                 })
             })
             .collect();
-        let statements = scope.spawn(move || {
+        let phases = scope.spawn(move || {
             watch::play(Role::Dropper);
-            let made = make_statements(plan, shared, statement);
-            sleep_until(shared, plan.length);
+            let phases = play_phases(server, plan, shared, statement);
             shared.stop.store(true, Relaxed);
-            made
+            phases
         });
         let recorded: Vec<_> = clients.into_iter().map(thread::ScopedJoinHandle::join).collect();
-        (recorded, statements.join())
+        (recorded, phases.join())
     });
     let panicked = |_| UsageError::Other("a thread of the experiment has panicked".into()).into();
-    let mut sum = Recorder::new(shared, plan.length);
+    let mut sum = Recorder::new(shared, plan);
     for recorder in recorded {
-        let recorder = recorder.map_err(panicked).flatten()?;
-        sum.timeline.add(&recorder.timeline);
-        sum.all.add(&recorder.all);
-        sum.near.add(&recorder.near);
+        sum.add(&recorder.map_err(panicked).flatten()?);
     }
-    let (windows, marks) = statements.map_err(panicked).flatten()?;
-    Ok(told(server, plan, &sum, &windows, marks))
+    let phases = phases.map_err(panicked).flatten()?;
+    let last = phases.last().map(|phase| sum.timeline.part(phase.from_ns, phase.to_ns));
+    let last = last.ok_or_else(|| UsageError::Other("a run has a phase".into()))?;
+    Ok(Shown { with: told(plan, &sum, &phases, true), without: told(plan, &sum, &phases, false), last })
 }
 
-fn told<S: Server>(server: &S, plan: &Plan, sum: &Recorder<'_>, windows: &[u64], marks: Vec<Mark>) -> Load {
-    let timeline = &sum.timeline;
-    let window = WINDOW.as_nanos() as u64;
-    let near: u64 = windows.iter().map(|&at| timeline.count_within(at, at + window)).sum();
-    let near_seconds = windows.len() as f64 * WINDOW.as_secs_f64();
-    Load {
-        length_ns: plan.length.as_nanos() as u64,
-        stretch_ns: STRETCH.as_nanos() as u64,
-        rates: timeline.rates(STRETCH),
-        gaps_ns: timeline.gap_per(STRETCH),
-        longest_gap: timeline.longest_gap(),
-        queries: timeline.count(),
-        latency: (&sum.all).into(),
-        latency_near: (&sum.near).into(),
-        rate_near: if windows.is_empty() { 0.0 } else { near as f64 / near_seconds },
-        gaps_near_ns: windows
-            .iter()
-            .map(|&at| timeline.longest_gap_within(at, at + window).length_ns)
-            .collect(),
-        marks,
-        locks: server.locks(),
+/// Plays the phases, one after the other.
+fn play_phases<S: Server>(
+    server: &S,
+    plan: &Plan,
+    shared: &Shared,
+    statement: &mut Statement<'_>,
+) -> Result<Vec<Phase>> {
+    let (mut phases, mut made) = (Vec::new(), 0);
+    for (number, &has_statements) in plan.phases.iter().enumerate() {
+        sleep_until(shared, shared.now() + ns(PAUSE));
+        server.reset_locks();
+        let from_ns = shared.now();
+        shared.kind.store(has_statements.into(), Relaxed);
+        let mut phase = Phase {
+            made: has_statements,
+            from_ns,
+            to_ns: 0,
+            windows: Vec::new(),
+            marks: Vec::new(),
+            locks: Vec::new(),
+        };
+        for (n, &at) in plan.marks.iter().enumerate() {
+            sleep_until(shared, from_ns + ns(at));
+            let window = number * plan.marks.len() + n;
+            let opened = Cell::new(None);
+            let open = || {
+                let now = shared.now();
+                opened.set(Some(now));
+                shared.opened[window].store(now, Relaxed);
+                shared.window.store(window, Release);
+            };
+            if has_statements && !shared.stop.load(Relaxed) {
+                let dropped = statement(made, &open)?;
+                made += 1;
+                if let (Some(at_ns), Some(Dropped { steps, took })) = (opened.get(), dropped) {
+                    phase.marks.push(Mark { at_ns: at_ns - from_ns, took_ns: ns(took), steps });
+                }
+            }
+            if opened.get().is_none() {
+                open();
+            }
+            phase.windows.extend(opened.get());
+        }
+        let last = phase.windows.last().map_or(0, |opened| opened + ns(WINDOW));
+        let end = last.max(from_ns + ns(plan.length)).max(shared.now());
+        // With a whole stretch, so that the next phase begins with one.
+        phase.to_ns = from_ns + (end - from_ns).next_multiple_of(ns(STRETCH));
+        sleep_until(shared, phase.to_ns);
+        shared.kind.store(BESIDE, Relaxed);
+        phase.locks = server.locks();
+        phases.push(phase);
     }
+    Ok(phases)
 }
 
-/// Sleeps until a time of the run, or until somebody has stopped it. Says whether the run goes on.
-fn sleep_until(shared: &Shared, at: Duration) -> bool {
+/// What the phases of a kind have shown, as one run in which they follow each other.
+fn told(plan: &Plan, sum: &Recorder<'_>, phases: &[Phase], made: bool) -> Load {
+    let mut load = Load::new(&sum.kinds[usize::from(made)]);
+    let mut near = Latency::default();
+    for (number, phase) in phases.iter().enumerate().filter(|(_, phase)| phase.made == made) {
+        let line = sum.timeline.part(phase.from_ns, phase.to_ns);
+        let windows = phase.windows.iter().zip(&sum.windows[number * plan.marks.len()..]);
+        for (&opened, times) in windows {
+            let (from, to) = (opened - phase.from_ns, opened - phase.from_ns + ns(WINDOW));
+            near.add(times);
+            load.windows.push(Window {
+                at_ns: load.length_ns + from,
+                rate: line.count_within(from, to) as f64 / WINDOW.as_secs_f64(),
+                gap_ns: line.longest_gap_within(from, to).length_ns,
+                p9999_ns: times.percentile(99.99),
+            });
+        }
+        load.follow(&line, &phase.marks, &phase.locks);
+    }
+    load.latency_near = (&near).into();
+    load
+}
+
+/// Sleeps until a time of the run, or until somebody has stopped it.
+fn sleep_until(shared: &Shared, at_ns: u64) {
     loop {
-        let left = at.saturating_sub(shared.start.elapsed());
+        let left = Duration::from_nanos(at_ns.saturating_sub(shared.now()));
         if left.is_zero() || shared.stop.load(Relaxed) {
-            return !shared.stop.load(Relaxed);
+            return;
         }
         thread::sleep(left.min(Duration::from_millis(50)));
     }
 }
 
-/// Opens the windows, and makes a statement in each.
-fn make_statements(
-    plan: &Plan,
-    shared: &Shared,
-    statement: &mut Statement<'_>,
-) -> Result<(Vec<u64>, Vec<Mark>)> {
-    let (mut windows, mut marks) = (Vec::new(), Vec::new());
-    for (n, &at) in plan.marks.iter().enumerate() {
-        if !sleep_until(shared, at) {
-            break;
-        }
-        let at_ns = shared.now();
-        shared.window.store(at_ns, Relaxed);
-        windows.push(at_ns);
-        let made = statement(n).inspect_err(|_| shared.stop.store(true, Relaxed))?;
-        if let Some(Dropped { steps, took }) = made {
-            marks.push(Mark { at_ns, took_ns: took.as_nanos() as u64, steps });
-        }
+fn ns(time: Duration) -> u64 {
+    time.as_nanos() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::{
+        server::{Start, classic::Classic, rows},
+        system::{PolicyName, System},
+    };
+
+    const MS: u64 = 1_000_000;
+
+    fn server(folder: &TempDir) -> Classic {
+        let system = System::of(PolicyName::LruScan);
+        Classic::start(&Start { system, folder: folder.path(), pages: 256, log: 64 << 20 }).unwrap()
     }
-    Ok((windows, marks))
+
+    #[test]
+    fn phases_take_turns_and_a_stall_is_not_cut_at_the_end() {
+        const STALL: Duration = Duration::from_millis(700);
+        let folder = TempDir::new().unwrap();
+        let server = server(&folder);
+        let table = server.create("t", false).unwrap();
+        rows::put(&table.rows, b"key", b"value").unwrap();
+        let gate = Mutex::new(());
+        let client = |_: &mut Random, recorder: &mut Recorder<'_>| {
+            recorder.query(|| {
+                drop(gate.lock());
+                rows::get(&table.rows, b"key").map(drop)
+            })
+        };
+        let pause = Duration::from_millis(200);
+        let plan = Plan::every(2, 2 * pause + pause, pause, 1).in_turns(2);
+        assert_eq!((plan.marks.len(), plan.statements()), (2, 4));
+        let mut made = Vec::new();
+        let shown = run(&server, &plan, &client, &mut |n, begins| {
+            made.push(n);
+            begins();
+            let _closed = gate.lock();
+            // The last one of a phase lasts far beyond its end.
+            if n % 2 == 1 {
+                thread::sleep(STALL);
+            }
+            Ok(Some(Dropped { took: STALL, ..Dropped::default() }))
+        });
+        let Shown { with, without, last } = shown.unwrap();
+        assert_eq!(made, [0, 1, 2, 3]);
+        assert_eq!((with.marks.len(), with.windows.len()), (4, 4));
+        assert_eq!((without.marks.len(), without.windows.len()), (0, 4));
+        assert!(with.windows.iter().zip(&with.marks).all(|(window, mark)| window.at_ns == mark.at_ns));
+        assert!(with.longest_gap.length_ns >= 690 * MS, "{:?}", with.longest_gap);
+        assert!(with.windows[1].gap_ns >= 690 * MS && with.windows[3].gap_ns >= 690 * MS);
+        assert!(with.windows[3].p9999_ns >= 690 * MS, "{:?}", with.windows);
+        assert!(with.length_ns >= 2 * (400 + 700) * MS && with.length_ns % (100 * MS) == 0);
+        assert_eq!(with.rates.len() as u64, with.length_ns / (100 * MS));
+        assert!(without.length_ns >= 2 * 600 * MS && without.rate_near() > 0.0);
+        assert!(last.length_ns() < with.length_ns && last.count() < with.queries);
+        let lookups = |load: &Load| {
+            let holds = load.locks.iter().flat_map(|lock| &lock.holds);
+            holds
+                .filter(|held| held.purpose == watch::Purpose::Lookup)
+                .map(|held| held.times.count)
+                .sum::<u64>()
+        };
+        assert!(lookups(&with) > 0 && lookups(&without) > 0);
+    }
+
+    #[test]
+    fn what_fails_ends_the_run() {
+        let folder = TempDir::new().unwrap();
+        let server = server(&folder);
+        let plan = Plan::every(2, Duration::from_mins(10), Duration::from_mins(1), 1);
+        let failing = |_: &mut Random, _: &mut Recorder<'_>| {
+            Err(windfall::Error::from(UsageError::Other("a client fails".into())))
+        };
+        let error = run(&server, &plan, &failing, &mut |_, _| Ok(None)).unwrap_err();
+        assert!(error.to_string().contains("a client fails"), "{error}");
+    }
 }

@@ -315,11 +315,11 @@ pub fn group(pool: &BufferPool, space: &Arc<Space>, group: u32) -> Result<Group>
     Ok(Group { used, has_next })
 }
 
-/// The pages in use, map pages included, in order. For tests: reads every map page.
+/// The pages in use, map pages included, in order. For tests and comparisons: reads every map page.
 ///
 /// # Errors
 /// Damage, I/O.
-#[cfg(test)]
+#[cfg(any(test, feature = "lab"))]
 pub fn pages_in_use(pool: &BufferPool, space: &Arc<Space>) -> Result<Vec<PageNo>> {
     let mut pages = Vec::new();
     for number in 0.. {
