@@ -143,7 +143,9 @@ impl LockSeen {
     /// What the reports of several locks of one name say together.
     pub fn of(name: &str, reports: &[Report]) -> Self {
         let mut seen = Self { name: name.to_owned(), holds: Vec::new(), waits: Vec::new() };
-        reports.iter().for_each(|report| seen.add(&report.holds, &report.waits));
+        for report in reports {
+            seen.add(&report.holds, &report.waits);
+        }
         seen
     }
 

@@ -32,7 +32,7 @@ use windfall_measure::Latency;
 use crate::{
     results::{Results, X1Run, X2Run, X3Run, X4Run, X5Run, X6Run, X7Run, X8Run},
     server::{Dropped, Server, Start, classic::Classic, product::Product},
-    system::{PolicyName, System},
+    system::PolicyName,
     watch::{self, Role},
 };
 
@@ -157,7 +157,7 @@ pub enum Job {
 #[serde(tag = "experiment", rename_all = "kebab-case")]
 pub enum Outcome {
     /// Of X1.
-    X1(X1Run),
+    X1(Box<X1Run>),
     /// Of X2.
     X2(X2Run),
     /// Of X3.
@@ -204,7 +204,7 @@ impl Job {
     /// Those of the server.
     pub fn play(&self, folder: &Path) -> Result<Outcome> {
         Ok(match self {
-            Self::X1(job) => Outcome::X1(job.play(folder)?),
+            Self::X1(job) => Outcome::X1(Box::new(job.play(folder)?)),
             Self::X2(job) => Outcome::X2(job.play(folder)?),
             Self::X3(job) => Outcome::X3(job.play(folder)?),
             Self::X4(job) => Outcome::X4(job.play(folder)?),
@@ -220,7 +220,7 @@ impl Job {
 pub fn gather(results: &mut Results, setting: &Setting, outcomes: Vec<Outcome>) {
     for outcome in outcomes {
         match outcome {
-            Outcome::X1(run) => results.x1.get_or_insert_with(|| x1::empty(setting)).runs.push(run),
+            Outcome::X1(run) => results.x1.get_or_insert_with(|| x1::empty(setting)).runs.push(*run),
             Outcome::X2(run) => results.x2.get_or_insert_with(|| x2::empty(setting)).runs.push(run),
             Outcome::X3(run) => results.x3.get_or_insert_with(x3::empty).runs.push(run),
             Outcome::X4(run) => results.x4.get_or_insert_with(|| x4::empty(setting)).runs.push(run),
@@ -240,12 +240,11 @@ trait Scene {
 }
 
 /// Starts the server of a system and plays on it.
-fn on<T: Scene>(system: System, folder: &Path, pages: u64, log: u64, scene: T) -> Result<T::Shown> {
-    let start = Start { system, folder, pages, log };
-    if system.policy == PolicyName::Detach {
-        scene.play(&Product::start(&start)?)
+fn on<T: Scene>(start: &Start<'_>, scene: T) -> Result<T::Shown> {
+    if start.system.policy == PolicyName::Detach {
+        scene.play(&Product::start(start)?)
     } else {
-        scene.play(&Classic::start(&start)?)
+        scene.play(&Classic::start(start)?)
     }
 }
 

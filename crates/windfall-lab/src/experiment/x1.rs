@@ -22,7 +22,7 @@ use windfall::{error::Result, log::FlushLog};
 use super::{Scale, Scene, Setting, on};
 use crate::{
     results::{X1, X1Run},
-    server::{Server, rows},
+    server::{Server, Start, rows},
     system::{PolicyName, System},
     workload::{
         load::{self, Plan, Shown},
@@ -36,7 +36,7 @@ const VICTIM_ROWS: u32 = 1_000;
 const ROWS_A_PAGE: u64 = 70;
 /// Pages beside those that are meant: of the victims, and those that come free.
 const BESIDE: u64 = 20_000;
-/// Commits are written, and synced once a second: it is memory that is compared.
+/// Commits and drops are written, and synced once a second: it is memory that is compared.
 const FLUSH: FlushLog = FlushLog::Write;
 
 /// A run.
@@ -127,7 +127,10 @@ impl Job {
     }
 
     pub fn play(&self, folder: &Path) -> Result<X1Run> {
-        on(self.system, folder, self.pages + BESIDE, self.log, self)
+        on(
+            &Start { system: self.system, folder, pages: self.pages + BESIDE, log: self.log, flush: FLUSH },
+            self,
+        )
     }
 }
 
@@ -148,16 +151,15 @@ impl Scene for &Job {
             for row in 0..VICTIM_ROWS {
                 end = rows::put(&table.rows, &row.to_be_bytes(), &[b'v'; 60])?;
             }
-            server.commit(end, FlushLog::Write)?;
+            server.commit(end)?;
             victims.push(table);
         }
         let [resident, dirty] = server.entries();
         let wanted = self.pages / u64::from(self.lru_to_flush);
         server.fill(self.pages.saturating_sub(resident), wanted.saturating_sub(dirty), self.seed)?;
 
-        let client = |random: &mut _, recorder: &mut load::Recorder<'_>| {
-            oltp.transaction(server, random, recorder, FLUSH)
-        };
+        let client =
+            |random: &mut _, recorder: &mut load::Recorder<'_>| oltp.transaction(server, random, recorder);
         let Shown { without, with, .. } = load::run(server, &plan, &client, &mut |n, begins| {
             begins();
             server.drop_table(&victims[n]).map(Some)

@@ -10,12 +10,12 @@
 use std::{path::Path, time::Instant};
 
 use serde::{Deserialize, Serialize};
-use windfall::error::Result;
+use windfall::{error::Result, log::FlushLog};
 
 use super::{Scale, Scene, Setting, ns, on, pages_of_gb};
 use crate::{
     results::{X2, X2Run},
-    server::Server,
+    server::{Server, Start},
     system::{PolicyName, System},
 };
 
@@ -57,7 +57,16 @@ impl Job {
     }
 
     pub fn play(&self, folder: &Path) -> Result<X2Run> {
-        on(self.system, folder, pages_of_gb(self.fill_gb) + BESIDE, LOG, self)
+        on(
+            &Start {
+                system: self.system,
+                folder,
+                pages: pages_of_gb(self.fill_gb) + BESIDE,
+                log: LOG,
+                flush: FlushLog::Sync,
+            },
+            self,
+        )
     }
 }
 

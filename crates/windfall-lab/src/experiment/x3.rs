@@ -14,12 +14,12 @@ use std::{
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use windfall::error::Result;
+use windfall::{error::Result, log::FlushLog};
 
 use super::{Scale, Scene, Setting, drop_by_threads, ns, on};
 use crate::{
     results::{X3, X3Run},
-    server::Server,
+    server::{Server, Start},
     system::{PolicyName, System},
 };
 
@@ -74,7 +74,7 @@ impl Job {
     }
 
     pub fn play(&self, folder: &Path) -> Result<X3Run> {
-        on(self.system, folder, POOL, LOG, self)
+        on(&Start { system: self.system, folder, pages: POOL, log: LOG, flush: FlushLog::Sync }, self)
     }
 }
 

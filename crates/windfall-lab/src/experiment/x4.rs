@@ -13,12 +13,12 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use windfall::error::Result;
+use windfall::{error::Result, log::FlushLog};
 
 use super::{Scale, Scene, Setting, ns, on, pages_of_gb};
 use crate::{
     results::{X4, X4Run},
-    server::{Dropped, Server},
+    server::{Dropped, Server, Start},
     system::{PolicyName, System},
 };
 
@@ -85,7 +85,16 @@ impl Job {
     }
 
     pub fn play(&self, folder: &Path) -> Result<X4Run> {
-        on(self.system, folder, pages_of_gb(self.fill_gb) + EMPTY_POOL.max(BESIDE), LOG, self)
+        on(
+            &Start {
+                system: self.system,
+                folder,
+                pages: pages_of_gb(self.fill_gb) + EMPTY_POOL.max(BESIDE),
+                log: LOG,
+                flush: FlushLog::Sync,
+            },
+            self,
+        )
     }
 }
 

@@ -18,7 +18,7 @@ use windfall::{error::Result, log::FlushLog};
 use super::{Scale, Scene, Setting, drop_by_threads, ns, on, pages_of_gb};
 use crate::{
     results::{X5, X5Run},
-    server::{Server, Table, rows},
+    server::{Server, Start, Table, rows},
     system::{PolicyName, System},
 };
 
@@ -85,18 +85,25 @@ impl Job {
     }
 
     pub fn play(&self, folder: &Path) -> Result<X5Run> {
-        on(self.system, folder, pages_of_gb(self.pool_gb) + BESIDE, LOG, self)
+        on(
+            &Start {
+                system: self.system,
+                folder,
+                pages: pages_of_gb(self.pool_gb) + BESIDE,
+                log: LOG,
+                flush: FlushLog::Sync,
+            },
+            self,
+        )
     }
 }
 
 /// Gives a table rows, and looks them up until their page is hashed.
-fn use_table<S: Server>(server: &S, table: &Table<S::Store>) -> Result<()> {
+fn use_table<S: Server>(table: &Table<S::Store>) -> Result<()> {
     let key = |n: u32| n.to_be_bytes();
-    let mut end = windfall::ids::Lsn::ZERO;
     for n in 0..ROWS {
-        end = rows::put(&table.rows, &key(n), &[n as u8; 200])?;
+        rows::put(&table.rows, &key(n), &[n as u8; 200])?;
     }
-    server.commit(end, FlushLog::Write)?;
     for n in (0..ROWS * LOOKS).map(|n| n % ROWS) {
         rows::get(&table.rows, &key(n))?;
     }
@@ -119,7 +126,7 @@ impl Scene for &Job {
             }
             let table = server.create(&format!("t{number}"), false)?;
             if self.system.hash_index {
-                use_table(server, &table)?;
+                use_table::<S>(&table)?;
             }
             server.drop_table(&table).map(Some)
         })?;

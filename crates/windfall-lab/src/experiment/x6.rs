@@ -18,7 +18,7 @@ use windfall::{error::Result, log::FlushLog};
 use super::{Scale, Scene, Setting, on, pages_of_gb};
 use crate::{
     results::{X6, X6Run},
-    server::{Server, rows},
+    server::{Server, Start, rows},
     system::{PolicyName, System},
     workload::load::{self, Plan, Shown},
 };
@@ -27,8 +27,10 @@ const THREADS: u32 = 4;
 const KEPT: u32 = 8;
 /// Bytes of a row's value.
 const VALUE: usize = 150;
-/// Rows between two commits, which are written and not synced.
+/// Rows between two commits.
 const BATCH: u32 = 10;
+/// Commits and drops are written, and synced once a second.
+const FLUSH: FlushLog = FlushLog::Write;
 const LRU_TO_FLUSH: u64 = 5;
 const LOG: u64 = 4 << 30;
 
@@ -73,7 +75,16 @@ impl Job {
     }
 
     pub fn play(&self, folder: &Path) -> Result<X6Run> {
-        on(self.system, folder, pages_of_gb(self.fill_gb) + pages_of_gb(2.0), LOG, self)
+        on(
+            &Start {
+                system: self.system,
+                folder,
+                pages: pages_of_gb(self.fill_gb) + pages_of_gb(2.0),
+                log: LOG,
+                flush: FLUSH,
+            },
+            self,
+        )
     }
 }
 
@@ -93,7 +104,7 @@ impl Scene for &Job {
                 let key = time.fetch_add(1, Relaxed).to_be_bytes();
                 end = rows::put(&partition.rows, &key, &[b't'; VALUE])?;
             }
-            server.commit(end, FlushLog::Write)?;
+            server.commit(end)?;
         }
         let newest = RwLock::new(Arc::clone(&first[first.len() - 1]));
         let mut all = first;
@@ -107,7 +118,7 @@ impl Scene for &Job {
                 end = recorder.query(|| rows::put(&newest.rows, &key, &[b't'; VALUE]))?;
             }
             inserted.fetch_add(u64::from(BATCH), Relaxed);
-            server.commit(end, FlushLog::Write)
+            server.commit(end)
         };
         let every = Duration::from_secs_f64(self.every_s);
         let plan = Plan::every(THREADS, Duration::from_secs_f64(self.seconds), every, self.seed);

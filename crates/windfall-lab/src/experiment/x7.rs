@@ -16,7 +16,7 @@ use windfall_measure::Random;
 use super::{Scene, Setting, on};
 use crate::{
     results::{X7, X7Run},
-    server::{Server, Table, rows},
+    server::{Server, Start, Table, rows},
     system::{PolicyName, System},
     workload::load::{self, Plan, Shown},
 };
@@ -67,7 +67,7 @@ impl Job {
 
     pub fn play(&self, folder: &Path) -> Result<X7Run> {
         let pages = u64::from(self.rows + STAYS) / 60 + 10_000;
-        on(self.system, folder, pages, LOG, self)
+        on(&Start { system: self.system, folder, pages, log: LOG, flush: FlushLog::Sync }, self)
     }
 }
 
@@ -80,7 +80,7 @@ fn load_table<S: Server>(server: &S, table: &Table<S::Store>, count: u32) -> Res
         loader.push(&n.to_be_bytes(), rows::HEADER, &[b'h'; VALUE])?;
     }
     let end = loader.finish()?;
-    server.commit(end, FlushLog::Sync)
+    server.commit(end)
 }
 
 /// Looks up every row: each page has more of them than it takes to be hashed.

@@ -23,7 +23,7 @@ use windfall::{
 use super::{Scene, Setting, ns, on};
 use crate::{
     results::{X8, X8Run},
-    server::{PAGE_SIZE, Server, Table, rows},
+    server::{PAGE_SIZE, Server, Start, Table, rows},
     system::{PolicyName, System},
     workload::load::{self, Plan, Shown},
 };
@@ -74,7 +74,7 @@ impl Job {
     }
 
     pub fn play(&self, folder: &Path) -> Result<X8Run> {
-        on(self.system, folder, POOL, LOG, self)
+        on(&Start { system: self.system, folder, pages: POOL, log: LOG, flush: FlushLog::Sync }, self)
     }
 
     fn load_file<S: Server>(&self, server: &S, table: &Table<S::Store>) -> Result<()> {
@@ -88,7 +88,7 @@ impl Job {
             loader.push(&n.to_be_bytes(), rows::HEADER, &value)?;
         }
         let end = loader.finish()?;
-        server.commit(end, FlushLog::Sync)?;
+        server.commit(end)?;
         server.flush()
     }
 }
@@ -105,7 +105,7 @@ impl Scene for &Job {
             let key = number.fetch_add(1, Relaxed).to_be_bytes();
             recorder.query(|| {
                 let end = rows::put(&small.rows, &key, b"a row that is committed")?;
-                server.commit(end, FlushLog::Sync)
+                server.commit(end)
             })
         };
         let before = Duration::from_secs_f64(self.seconds);

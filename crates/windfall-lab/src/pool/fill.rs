@@ -52,7 +52,9 @@ impl ClassicPool {
         for first in (0..pages).step_by(BATCH as usize) {
             let mut held: Vec<_> =
                 self.instances.iter().map(|i| i.hold(&[Part::Lru], Purpose::Load)).collect();
-            held.iter_mut().for_each(|held| held.also(Part::Free));
+            for held in &mut held {
+                held.also(Part::Free);
+            }
             for n in first..pages.min(first + BATCH) {
                 let ((id, version), is_dirty) = (number(n), n < dirty);
                 let (at, instance) = self.numbered_instance_of(id);

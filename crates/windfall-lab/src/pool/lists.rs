@@ -435,11 +435,15 @@ mod tests {
         let order = || flush.from_oldest(&frames).collect::<Vec<u32>>();
         assert_eq!(order(), [1, 3, 2, 10, 11, 12, 13, 14]);
         assert_eq!(flush.changed(&frames).collect::<Vec<u32>>(), [1, 3, 2]);
-        [1, 2, 3, 10, 12].into_iter().for_each(|frame| flush.remove(&frames, frame));
+        for frame in [1, 2, 3, 10, 12] {
+            flush.remove(&frames, frame);
+        }
         assert_eq!((order(), flush.oldest_change(&frames)), (vec![11, 13, 14], Lsn::MAX));
         enter(4, Lsn(40));
         assert_eq!((order(), flush.oldest_change(&frames)), (vec![4, 11, 13, 14], Lsn(40)));
-        [11, 13, 14].into_iter().for_each(|frame| flush.remove(&frames, frame));
+        for frame in [11, 13, 14] {
+            flush.remove(&frames, frame);
+        }
         enter(5, Lsn(50));
         enter(15, Lsn::MAX);
         assert_eq!(order(), [4, 5, 15]);

@@ -68,11 +68,12 @@ fn lines(x1: &X1) -> Vec<Vec<String>> {
 
 /// The table for the terminal, if there is anything in it.
 pub fn grid(x1: &X1) -> Option<Grid> {
-    let mut grid = Grid::new(HEADINGS);
     let lines = lines(x1);
-    let is_there = !lines.is_empty();
-    lines.into_iter().for_each(|line| grid.line(line));
-    is_there.then_some(grid)
+    let mut grid = (!lines.is_empty()).then(|| Grid::new(HEADINGS))?;
+    for line in lines {
+        grid.line(line);
+    }
+    Some(grid)
 }
 
 /// The part of the page.
@@ -89,13 +90,9 @@ fn said(x1: &X1) -> String {
     let names = |told: bool| -> Vec<String> {
         all(x1).filter(|like| like.is_told_apart() == told).map(|like| full(like.run.system)).collect()
     };
-    let (told, not) = (names(true), names(false));
-    let mut said = String::new();
-    if !told.is_empty() {
-        said += &format!("A drop shows in the 100 ms behind it with {}. ", told.join(", "));
-    }
-    if !not.is_empty() {
-        said += &format!("These cannot be told from the same times without drops with {}.", not.join(", "));
-    }
-    said
+    let sentence = |text: &str, names: Vec<String>| {
+        if names.is_empty() { String::new() } else { format!("{text} {}. ", names.join(", ")) }
+    };
+    sentence("A drop shows in the 100 ms behind it with", names(true))
+        + &sentence("These cannot be told from the same times without drops with", names(false))
 }

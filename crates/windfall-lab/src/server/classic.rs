@@ -5,7 +5,7 @@
 //!
 //! **Invariants.** A drop goes as in `row_drop_table_for_mysql`: the tablespace refuses its handles, the dictionary
 //! forgets it, the pool forgets its pages as the policy says, the file is deleted by the dropping thread, the log is
-//! synced. Up to 5.7 all of that is done under the mutex of the dictionary, since 8.0 only the second step. A file is
+//! made as durable as for a commit. Up to 5.7 all of that is done under the mutex of the dictionary, since 8.0 only the second step. A file is
 //! deleted when no page of it is being read or written.
 //!
 //! **May touch.** What `server` may touch.
@@ -66,6 +66,7 @@ pub struct Classic {
     /// `dict_sys->mutex`.
     statement: watch::Mutex<()>,
     next_id: AtomicU64,
+    flush: FlushLog,
     _workers: Vec<Worker>,
 }
 
@@ -106,7 +107,7 @@ impl Classic {
         for table in tables {
             end = rows::put(&self.dictionary, table.name.as_bytes(), b"table")?;
         }
-        self.commit(end, FlushLog::Sync)
+        self.commit(end)
     }
 
     /// Drops a tablespace: the tables of these names.
@@ -125,7 +126,7 @@ impl Classic {
         }
         let steps = self.policy.forget(&self.pool, space, &space.trees());
         self.forget_file(space)?;
-        self.commit(end, FlushLog::Sync)?;
+        self.commit(end)?;
         drop(serial);
         Ok(Dropped { steps, took: start.elapsed() })
     }
@@ -190,12 +191,17 @@ impl Server for Classic {
             dictionary,
             statement: watch::Mutex::new("dictionary", ()),
             next_id: AtomicU64::new(SpaceId::FIRST.0),
+            flush: start.flush,
             _workers: workers,
         })
     }
 
     fn log(&self) -> &Arc<Log> {
         &self.pool.ground().log
+    }
+
+    fn flush_log(&self) -> FlushLog {
+        self.flush
     }
 
     fn create(&self, name: &str, indexed: bool) -> Result<Made> {

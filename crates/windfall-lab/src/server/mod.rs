@@ -1,7 +1,7 @@
 //! Servers: tables over a pool, with the statements that experiments make.
 //!
 //! **Purpose.** What stands around the pools is the same for all: a table is one tree of rows and perhaps one of an
-//! index; it is entered into a dictionary, and a statement is durable when it returns. [`Classic`](classic::Classic)
+//! index; it is entered into a dictionary, and a statement returns when it is as durable as the server's commits are. [`Classic`](classic::Classic)
 //! has a classic pool with a drop policy, [`Product`](product::Product) is Windfall. Rows are written to the trees
 //! directly, on both: transactions would only stand in the way of what is compared.
 //!
@@ -73,6 +73,8 @@ pub struct Start<'a> {
     pub pages: u64,
     /// Bytes of the redo log.
     pub log: u64,
+    /// What commits and statements wait for: `innodb_flush_log_at_trx_commit`.
+    pub flush: FlushLog,
 }
 
 /// The page size of all servers, in bytes.
@@ -178,11 +180,14 @@ pub trait Server: Send + Sync + Sized + 'static {
     /// Forgets that.
     fn reset_locks(&self);
 
-    /// Waits until what was logged up to here is as durable as this.
+    /// What commits and statements wait for.
+    fn flush_log(&self) -> FlushLog;
+
+    /// Waits until what was logged up to here is as durable as the server was told to make it.
     ///
     /// # Errors
     /// Those of the disk.
-    fn commit(&self, lsn: Lsn, mode: FlushLog) -> Result<()> {
-        if lsn > Lsn::ZERO { self.log().commit(lsn, mode) } else { Ok(()) }
+    fn commit(&self, lsn: Lsn) -> Result<()> {
+        if lsn > Lsn::ZERO { self.log().commit(lsn, self.flush_log()) } else { Ok(()) }
     }
 }

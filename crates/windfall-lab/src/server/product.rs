@@ -45,11 +45,10 @@ pub struct Product {
     /// Tablespaces that were dropped, and whose files may still be there.
     going: Mutex<Vec<SpaceId>>,
     filled: AtomicU64,
+    flush: FlushLog,
 }
 
 type Made = Arc<Table<BufferPool>>;
-
-const TERMS: Terms = Terms { flush: FlushLog::Sync, until: None };
 
 fn definition(indexed: bool) -> TableDefinition {
     let key = KeySpec { parts: vec![KeyPart::Value { offset: 0, length: 4 }] };
@@ -68,10 +67,14 @@ fn dropped(start: Instant, report: &DropReport) -> Dropped {
 }
 
 impl Product {
+    fn terms(&self) -> Terms {
+        Terms { flush: self.flush, until: None }
+    }
+
     fn drop_all(&self, tables: &[&Table<BufferPool>]) -> Result<Dropped> {
         let names: Vec<&str> = tables.iter().map(|table| table.name.as_str()).collect();
         let start = Instant::now();
-        let report = self.engine.catalog.drop_tables(&names, TERMS)?;
+        let report = self.engine.catalog.drop_tables(&names, self.terms())?;
         let dropped = dropped(start, &report);
         let trees = tables.iter().flat_map(|table| table.trees());
         self.going.lock().extend(trees.map(|tree| tree.space().id()));
@@ -103,6 +106,7 @@ impl Server for Product {
             temporary: Mutex::default(),
             going: Mutex::default(),
             filled: AtomicU64::new(0),
+            flush: start.flush,
         })
     }
 
@@ -110,8 +114,12 @@ impl Server for Product {
         &self.engine.log
     }
 
+    fn flush_log(&self) -> FlushLog {
+        self.flush
+    }
+
     fn create(&self, name: &str, indexed: bool) -> Result<Made> {
-        Ok(made(name, &*self.engine.catalog.create_table(name, &definition(indexed), TERMS)?))
+        Ok(made(name, &*self.engine.catalog.create_table(name, &definition(indexed), self.terms())?))
     }
 
     fn create_together(&self, names: &[String]) -> Result<Vec<Made>> {
@@ -152,7 +160,7 @@ impl Server for Product {
 
     fn truncate(&self, table: &Table<BufferPool>) -> Result<(Made, Dropped)> {
         let start = Instant::now();
-        let report = self.engine.catalog.truncate_table(&table.name, TERMS)?;
+        let report = self.engine.catalog.truncate_table(&table.name, self.terms())?;
         let dropped = dropped(start, &report);
         Ok((made(&table.name, &*self.engine.catalog.table(&table.name)?), dropped))
     }

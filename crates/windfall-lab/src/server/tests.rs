@@ -43,7 +43,7 @@ trait Scene {
 }
 
 fn start(system: System, folder: &Path) -> Start<'_> {
-    Start { system, folder, pages: PAGES, log: 64 << 20 }
+    Start { system, folder, pages: PAGES, log: 64 << 20, flush: FlushLog::Sync }
 }
 
 fn key(n: u32) -> [u8; 4] {
@@ -58,7 +58,7 @@ fn fill<S: Server>(server: &S, table: &Table<S::Store>, count: u32) {
             end = rows::put(index, &key(n ^ 0xff), b"").unwrap();
         }
     }
-    server.commit(end, FlushLog::Write).unwrap();
+    server.commit(end).unwrap();
 }
 
 fn has<S: Server>(table: &Table<S::Store>, count: u32) -> bool {

@@ -322,6 +322,7 @@ fn ns(time: Duration) -> u64 {
 mod tests {
     use parking_lot::Mutex;
     use tempfile::TempDir;
+    use windfall::log::FlushLog;
 
     use super::*;
     use crate::{
@@ -333,7 +334,14 @@ mod tests {
 
     fn server(folder: &TempDir) -> Classic {
         let system = System::of(PolicyName::LruScan);
-        Classic::start(&Start { system, folder: folder.path(), pages: 256, log: 64 << 20 }).unwrap()
+        Classic::start(&Start {
+            system,
+            folder: folder.path(),
+            pages: 256,
+            log: 64 << 20,
+            flush: FlushLog::Write,
+        })
+        .unwrap()
     }
 
     #[test]

@@ -14,7 +14,6 @@ use parking_lot::Mutex;
 use windfall::{
     error::Result,
     ids::Lsn,
-    log::FlushLog,
     tree::{Seek, Tree, store::PageStore},
 };
 use windfall_measure::{Random, sbtest};
@@ -72,7 +71,7 @@ impl<S: Server> Oltp<S> {
             }
             end = loader.finish()?;
         }
-        server.commit(end, FlushLog::Sync)?;
+        server.commit(end)?;
         Ok(Self { table, rows, locks: (0..LOCKS).map(|_| Mutex::new(())).collect() })
     }
 
@@ -92,13 +91,7 @@ impl<S: Server> Oltp<S> {
     ///
     /// # Errors
     /// Those of the server.
-    pub fn transaction(
-        &self,
-        server: &S,
-        random: &mut Random,
-        recorder: &mut Recorder<'_>,
-        flush: FlushLog,
-    ) -> Result<()> {
+    pub fn transaction(&self, server: &S, random: &mut Random, recorder: &mut Recorder<'_>) -> Result<()> {
         let tree = &*self.table.rows;
         let mut value = Vec::new();
         for _ in 0..10 {
@@ -127,7 +120,7 @@ impl<S: Server> Oltp<S> {
         recorder.query(|| self.delete(id))?;
         let end = recorder.query(|| self.insert(id, &row))?;
         drop(locked);
-        recorder.query(|| server.commit(end, flush))
+        recorder.query(|| server.commit(end))
     }
 
     fn id(&self, random: &mut Random) -> u32 {

@@ -55,6 +55,31 @@ fn what_is_acknowledged_is_written_and_nobody_waits_for_ever() {
     });
 }
 
+/// One commits durably, another one writes meanwhile and wants to have it durable then: it is, and not by the sync that
+/// was under way when it wrote.
+///
+/// Catches: a sync that calls durable what was written after it had begun; a segment that counts as synced though it
+/// was written to meanwhile.
+#[test]
+fn what_is_written_during_a_sync_is_durable_with_the_next_one() {
+    explore(1500, &[Bug::WrittenMeanwhileIsDurable], || {
+        let life = open();
+        let (log, disk) = (life.log.clone(), life.disk.clone());
+        let first = spawn(move || {
+            let (_, end, _) = append(&log, &[1; 40]);
+            log.commit(end, FlushLog::Sync).unwrap();
+        });
+        let group = append(&life.log, &[2; 40]);
+        life.log.commit(group.1, FlushLog::Write).unwrap();
+        life.log.commit(group.1, FlushLog::Sync).unwrap();
+        for crash in 1..4 {
+            let found = read(&disk.crash(crash), None).unwrap().1;
+            assert!(found.contains(&group), "acknowledged and lost: {:?} of {found:?}", group.0);
+        }
+        first.join().unwrap();
+    });
+}
+
 /// Three commits at once on a disk of which one sync fails and keeps nothing, though a later one would work. Who was
 /// acknowledged is not lost; once anyone was refused, everybody is; and nobody waits for ever.
 ///

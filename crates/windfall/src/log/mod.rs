@@ -197,6 +197,8 @@ pub struct Log {
     /// The end of the last marker.
     marked: AtomicU64,
     slots: Box<[CachePadded<group::Slot>]>,
+    /// Whose turn it is to sync, and to write.
+    syncer: Mutex<()>,
     writer: Mutex<Writer>,
     /// How many have ever needed a sync, how many of them had when the last one began, and how many took part in it or
     /// came while it ran.
@@ -210,9 +212,9 @@ pub struct Log {
     /// How often in a row a leader waited for company in vain, and how often one could have waited.
     vain: AtomicU64,
     turns: AtomicU64,
-    /// `written` has moved, or a leader has stepped down.
+    /// `written` has moved, or a writer has stepped down.
     progress: Event,
-    /// The same of `durable`: who waits for that is not woken by each write.
+    /// The same of `durable`, and of a leader of syncs: who waits for that is not woken by each write.
     synced: Event,
     /// A frame has become whole.
     published: Event,
@@ -313,6 +315,7 @@ impl Log {
             promised_ever: AtomicU64::new(0),
             marked: AtomicU64::new(end.0),
             slots: (0..group::SLOTS).map(|_| CachePadded::new(group::Slot::free())).collect(),
+            syncer: Mutex::new(Rank::LogSync, ()),
             writer: Mutex::new(Rank::LogWrite, Writer::default()),
             arrived: AtomicU64::new(0),
             expected: AtomicU64::new(u64::MAX),

@@ -418,6 +418,36 @@ fn a_sync_is_felt_before_it_ends() {
 }
 
 #[test]
+fn who_writes_only_does_not_wait_for_a_sync() {
+    let disk = new_database();
+    let life = open_in(disk.clone(), Arc::new(RealEnv::default()));
+    life.log.sync_to(life.append(&[1; 100]).1).unwrap();
+    let first = life.append(&[2; 100]).1;
+    disk.set_slow_sync(true);
+    thread::scope(|scope| {
+        let sync = scope.spawn(|| life.log.sync_to(first));
+        while life.log.written() < first {
+            thread::yield_now();
+        }
+        thread::sleep(Duration::from_millis(5));
+        let groups: Vec<Group> = (0..20).map(|n| life.append(&[n; 300])).collect();
+        for group in &groups {
+            life.log.commit(group.1, FlushLog::Write).unwrap();
+        }
+        assert!(!sync.is_finished() && life.log.durable() < first);
+        disk.set_slow_sync(false);
+        sync.join().unwrap().unwrap();
+        // What was written meanwhile is made durable by the next sync, and not forgotten for that of the first.
+        let (end, before) = (groups[19].1, disk.syncs());
+        assert!(life.log.durable() < end);
+        life.log.sync_to(end).unwrap();
+        assert_eq!((life.log.durable(), disk.syncs()), (end, before + 1));
+        let found = read(&disk.crash(5), None).unwrap().1;
+        assert!(groups.iter().all(|group| found.contains(group)));
+    });
+}
+
+#[test]
 fn the_floor_of_appending_waits_for_registration() {
     let life = open(new_database());
     life.append(b"before");

@@ -1,12 +1,14 @@
 //! Writing and syncing: group commit in the committing threads.
 //!
 //! **Purpose.** Whoever needs the log written or durable up to a position and finds nobody at it becomes the leader: it
-//! writes every finished frame, syncs once for all of them, and tells everybody. The others wait for the outcome.
+//! writes every finished frame, syncs once for all of them, and tells everybody. The others wait for the outcome. Who
+//! needs it written only does not wait for a sync: it writes behind the one that is under way.
 //!
-//! **Invariants.** One leader at a time: whoever gets the writer's mutex by trying. Followers wait on an event, never
-//! on the mutex. `written` moves only after the ring behind it is clear, and so hands out that space; `durable` moves
-//! only after a sync that worked. A failing write or sync poisons the database before leadership ends, so whoever
-//! waits is told.
+//! **Invariants.** One leader of syncs at a time, and one writer: whoever gets the mutex by trying. The leader of a sync
+//! becomes the writer, too, for as long as it writes, and waits for that mutex; followers wait on an event, never on a
+//! mutex. `written` moves only after the ring behind it is clear, and so hands out that space; `durable` moves only
+//! after a sync that worked, to where the log was written when that sync took over what was to be synced. A failing
+//! write or sync poisons the database before leadership ends, so whoever waits is told.
 //!
 //! **May touch.** `ids`, `error`, `disk`, `sync`, `ring`, `segments`.
 
@@ -18,7 +20,7 @@ use crate::{
     error::{DiskError, Error, Result},
     ids::Lsn,
     sync::{
-        Bug, Held, MutexGuard, Rank,
+        Bug, Event, Held, MutexGuard, Rank,
         atomic::{
             AtomicU64,
             Ordering::{Relaxed, SeqCst},
@@ -34,30 +36,44 @@ const MOMENT_MAX: Duration = Duration::from_millis(1);
 /// When waiting for company was in vain again and again, one sync in 64 still tries.
 const RARER_MAX: u64 = 6;
 
-/// What the leader works with.
+/// What the writer works with.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
     buffer: Vec<u8>,
-    /// Segments written to since they were synced.
+    /// Segments written to since a sync took over.
     unsynced: Vec<u64>,
 }
 
 /// Leadership. It ends with the value, and then those who wait are told: the fields are dropped in this order.
-struct Lead<'a> {
-    writer: MutexGuard<'a, Writer>,
-    _end: Progress<'a>,
+struct Lead<'a, T> {
+    turn: MutexGuard<'a, T>,
+    _end: Told<'a>,
 }
 
-/// Tells those who wait for the log's progress when it is dropped.
-struct Progress<'a>(&'a Log);
+impl<'a, T> Lead<'a, T> {
+    fn new(turn: MutexGuard<'a, T>, followers: &'a Event) -> Self {
+        Self { turn, _end: Told(followers) }
+    }
+}
 
-impl Drop for Progress<'_> {
+/// Tells those who follow when it is dropped.
+struct Told<'a>(&'a Event);
+
+impl Drop for Told<'_> {
     fn drop(&mut self) {
         if !planted(Bug::LeaderTellsNobody) {
-            self.0.progress.notify();
-            self.0.synced.notify();
+            self.0.notify();
         }
     }
+}
+
+/// What a sync takes over.
+struct Unsynced {
+    segments: Vec<u64>,
+    /// Up to where they are written.
+    written: u64,
+    /// How many have ever needed a sync who have appended by now: this sync serves them, and perhaps some more.
+    arrived: u64,
 }
 
 /// Whoever enters a block writes all of it, zeros behind the end: where a segment is used again and is in no cache any
@@ -103,31 +119,60 @@ impl Log {
             }
         }
         // Leader or not, it waits: for the system, or for the leader.
-        drop(Held::take(Rank::LogWrite));
+        drop(Held::take(if sync { Rank::LogSync } else { Rank::LogWrite }));
+        let (followers, is_led): (&Event, &dyn Fn() -> bool) = if sync {
+            (&self.synced, &|| self.syncer.is_locked())
+        } else {
+            (&self.progress, &|| self.writer.is_locked())
+        };
         while !reached() {
             self.health.check()?;
-            if let Some(writer) = self.writer.try_lock() {
-                let mut lead = Lead { writer, _end: Progress(self) };
-                if !reached() {
-                    self.lead(&mut lead.writer, goal, sync)?;
-                }
-            } else {
+            let has_led = if sync { self.lead_sync(goal)? } else { self.lead_write(goal)? };
+            if !has_led {
                 self.counts.follows.fetch_add(1, Relaxed);
-                let progress = if sync { &self.synced } else { &self.progress };
-                self.env.wait(progress, &mut || {
-                    reached() || !self.writer.is_locked() || self.health.is_poisoned()
-                });
+                self.env.wait(followers, &mut || reached() || !is_led() || self.health.is_poisoned());
             }
         }
         Ok(())
     }
 
-    fn lead(&self, writer: &mut Writer, goal: u64, sync: bool) -> Result<()> {
+    /// Writes up to a position, unless somebody is writing.
+    fn lead_write(&self, goal: u64) -> Result<bool> {
+        let Some(writer) = self.writer.try_lock() else { return Ok(false) };
+        let mut lead = Lead::new(writer, &self.progress);
+        self.write_up_to(&mut lead.turn, goal)?;
+        Ok(true)
+    }
+
+    /// Makes the log durable up to a position, unless somebody is about to.
+    fn lead_sync(&self, goal: u64) -> Result<bool> {
+        let Some(syncer) = self.syncer.try_lock() else { return Ok(false) };
+        let _lead = Lead::new(syncer, &self.synced);
         // It may have been closed since this was looked at.
         self.health.check()?;
-        if sync {
-            self.gather();
+        if self.durable.load(SeqCst) >= goal {
+            return Ok(true);
         }
+        self.gather();
+        let unsynced = {
+            let mut lead = Lead::new(self.writer.lock(), &self.progress);
+            self.write_up_to(&mut lead.turn, goal)?;
+            let segments = core::mem::take(&mut lead.turn.unsynced);
+            Unsynced { segments, written: self.written.load(SeqCst), arrived: self.arrived.load(SeqCst) }
+        };
+        self.sync_written(&unsynced).map_err(|error| {
+            if planted(Bug::FailureIsForgotten) {
+                return Error::Closed;
+            }
+            self.health.poison(&error.to_string())
+        })?;
+        Ok(true)
+    }
+
+    /// Writes whole frames up to a position, and those behind it that are whole already.
+    fn write_up_to(&self, writer: &mut Writer, goal: u64) -> Result<()> {
+        // It may have been closed since this was looked at.
+        self.health.check()?;
         loop {
             let from = Lsn(self.written.load(SeqCst));
             let upto = self.ring.published(from);
@@ -140,21 +185,12 @@ impl Log {
                     .wait(&self.published, &mut || self.ring.is_published(from) || self.health.is_poisoned());
                 self.health.check()?;
             } else {
-                break;
+                return Ok(());
             }
             if upto.0 >= goal {
-                break;
+                return Ok(());
             }
         }
-        if sync {
-            self.sync_written(writer).map_err(|error| {
-                if planted(Bug::FailureIsForgotten) {
-                    return Error::Closed;
-                }
-                self.health.poison(&error.to_string())
-            })?;
-        }
-        Ok(())
     }
 
     /// Gives those who are about to commit a moment to come along. Without it two halves of the committers take turns,
@@ -188,6 +224,7 @@ impl Log {
     /// Waits until nobody is writing, after the database was closed: nobody will again.
     pub fn quiesce(&self) {
         self.tell_stopped();
+        drop(self.syncer.lock());
         drop(self.writer.lock());
     }
 
@@ -212,7 +249,7 @@ impl Log {
             at.0 += bytes as u64;
             self.written.store(at.0, SeqCst);
             self.progress.notify_ordered();
-            // Only the leader counts here.
+            // Only the writer counts here.
             let more = |count: &AtomicU64, n| count.store(count.load(Relaxed) + n, Relaxed);
             more(&self.counts.writes, 1);
             more(&self.counts.bytes, bytes as u64);
@@ -224,17 +261,13 @@ impl Log {
         Ok(())
     }
 
-    fn sync_written(&self, writer: &mut Writer) -> Result<(), DiskError> {
-        let written = self.written.load(SeqCst);
-        if self.durable.load(SeqCst) >= written {
-            return Ok(());
-        }
-        // Whoever has arrived by now has appended before: this sync serves it, and perhaps some more.
-        let (served, arrived) = (self.served.load(Relaxed), self.arrived.load(SeqCst));
+    fn sync_written(&self, unsynced: &Unsynced) -> Result<(), DiskError> {
+        let Unsynced { segments, written, arrived } = unsynced;
+        let served = self.served.load(Relaxed);
         if planted(Bug::DurableBeforeTheSync) {
-            self.durable.store(written, SeqCst);
+            self.durable.store(*written, SeqCst);
         }
-        for number in &writer.unsynced {
+        for number in segments {
             let before = self.env.now();
             self.syncing_since.store((before.as_nanos() as u64).max(1), Relaxed);
             let done =
@@ -248,11 +281,12 @@ impl Log {
             self.longest_sync.fetch_max(took, Relaxed);
             self.last_sync_at.store(now.as_nanos() as u64, Relaxed);
         }
-        writer.unsynced.clear();
         // Those who were served are expected back, and those who came meanwhile wait already.
         self.crowd.store(self.arrived.load(SeqCst) - served, Relaxed);
-        self.served.store(arrived, Relaxed);
-        self.durable.store(written, SeqCst);
+        self.served.store(*arrived, Relaxed);
+        // What others have written meanwhile may be too late for this sync.
+        let meanwhile = planted(Bug::WrittenMeanwhileIsDurable).then(|| self.written.load(SeqCst));
+        self.durable.store(meanwhile.unwrap_or(*written), SeqCst);
         Ok(())
     }
 

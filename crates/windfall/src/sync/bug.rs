@@ -93,6 +93,8 @@ bugs! {
     LogNotSynced,
     /// The log is called durable before its sync.
     DurableBeforeTheSync,
+    /// What is written while a sync runs counts as durable when it ends.
+    WrittenMeanwhileIsDurable,
     /// A leader steps down and tells nobody.
     LeaderTellsNobody,
     /// The ring's space is handed out before it is clear.

@@ -52,6 +52,8 @@ pub enum Rank {
     Dirty,
     /// The tablespaces by id.
     Spaces,
+    /// The leader of the log's syncs.
+    LogSync,
     /// The log writer.
     LogWrite,
     /// The log's segment list.
