@@ -380,7 +380,9 @@ pub struct X5Run {
     pub flush_entries: u64,
     /// How many tables were made and dropped: 100, or fewer where one takes long.
     pub tables: u32,
-    /// How long all of it took.
+    /// How often so many were: more than once where that takes milliseconds.
+    pub rounds: u32,
+    /// How long a round took, their median.
     pub total_ns: u64,
     /// How long drops took.
     pub drop_latency: Percentiles,

@@ -43,7 +43,7 @@ fn x2_to_x5_count_what_the_policies_walk() {
             Outcome::X2(run) => (run.system, run.pages, run.ended_ns.len() as u64, run.steps),
             Outcome::X3(run) => (run.system, 0, u64::from(run.tables), run.steps),
             Outcome::X4(run) => (run.system, pages_of_gb(run.fill_gb), u64::from(run.loops), run.steps),
-            Outcome::X5(run) => (run.system, run.pages, u64::from(run.tables), run.steps),
+            Outcome::X5(run) => (run.system, run.pages, u64::from(run.tables * run.rounds), run.steps),
             _ => unreachable!(),
         };
         let at_least = |walks: u64| assert!(steps.lru_walked >= walks * pages * drops, "{system}: {steps:?}");

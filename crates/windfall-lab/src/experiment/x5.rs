@@ -14,11 +14,12 @@ use std::{path::Path, time::Instant};
 
 use serde::{Deserialize, Serialize};
 use windfall::{error::Result, log::FlushLog};
+use windfall_measure::{Latency, median};
 
 use super::{Scale, Scene, Setting, drop_by_threads, ns, on, pages_of_gb};
 use crate::{
     results::{X5, X5Run},
-    server::{Server, Start, Table, rows},
+    server::{Dropped, Server, Start, Table, rows},
     system::{PolicyName, System},
 };
 
@@ -27,6 +28,9 @@ const LRU_TO_FLUSH: u64 = 10;
 const BESIDE: u64 = 20_000;
 const LOG: u64 = 256 << 20;
 const THREADS: u32 = 4;
+/// Where 100 tables take milliseconds they are made and dropped so often, and the median counts: what one round takes
+/// the disk decides.
+const ROUNDS: u32 = 15;
 /// Rows of a table that is looked up: more than a page's, so that the tree has leaves below its root.
 const ROWS: u32 = 120;
 /// Look-ups of each row.
@@ -38,6 +42,7 @@ pub struct Job {
     system: System,
     pool_gb: f64,
     tables: u32,
+    rounds: u32,
     seed: u64,
 }
 
@@ -45,18 +50,18 @@ pub fn empty() -> X5 {
     X5 { threads: THREADS, runs: Vec::new() }
 }
 
-/// 100 tables, or fewer where each one walks the pool, and the fewer the larger that is.
-fn tables(scale: Scale, system: System, pool_gb: f64) -> u32 {
-    let walks = match system.policy {
+/// Whether a drop walks the pool.
+fn walks(system: System) -> bool {
+    match system.policy {
         PolicyName::Detach => false,
         PolicyName::StaleVersion => system.hash_index,
         _ => true,
-    };
-    match scale {
-        Scale::Full => 100,
-        _ if !walks => 100,
-        _ => (128.0 / pool_gb).clamp(1.0, 4.0) as u32,
     }
+}
+
+/// 100 tables, or fewer where each one walks the pool, and the fewer the larger that is.
+fn tables(scale: Scale, system: System, pool_gb: f64) -> u32 {
+    if scale == Scale::Full || !walks(system) { 100 } else { (128.0 / pool_gb).clamp(1.0, 4.0) as u32 }
 }
 
 pub fn jobs(setting: &Setting) -> Vec<super::Job> {
@@ -72,9 +77,11 @@ pub fn jobs(setting: &Setting) -> Vec<super::Job> {
         (System::of(PolicyName::Detach), &sizes[..]),
         (System::of(PolicyName::Detach).hashed(), &ends[..]),
     ];
+    let scale = setting.scale;
     let job = |system, pool_gb| {
-        let tables = tables(setting.scale, system, pool_gb);
-        super::Job::X5(Job { system, pool_gb, tables, seed: setting.seed })
+        let tables = tables(scale, system, pool_gb);
+        let rounds = if walks(system) { 1 } else { scale.pick(2, ROUNDS, ROUNDS) };
+        super::Job::X5(Job { system, pool_gb, tables, rounds, seed: setting.seed })
     };
     systems.into_iter().flat_map(|(system, sizes)| sizes.iter().map(move |&size| job(system, size))).collect()
 }
@@ -117,20 +124,25 @@ impl Scene for &Job {
         let pages = pages_of_gb(self.pool_gb);
         server.fill(pages, pages / LRU_TO_FLUSH, self.seed)?;
         let [lru_entries, flush_entries] = server.entries();
-        let numbers = AtomicU32::new(0);
-        let start = Instant::now();
-        let (times, all) = drop_by_threads(THREADS, || {
-            let number = numbers.fetch_add(1, Relaxed);
-            if number >= self.tables {
-                return Ok(None);
-            }
-            let table = server.create(&format!("t{number}"), false)?;
-            if self.system.hash_index {
-                use_table::<S>(&table)?;
-            }
-            server.drop_table(&table).map(Some)
-        })?;
-        let total_ns = ns(start.elapsed());
+        let (mut times, mut all, mut rounds) = (Latency::default(), Dropped::default(), Vec::new());
+        for round in 0..self.rounds {
+            let numbers = AtomicU32::new(0);
+            let start = Instant::now();
+            let (more, dropped) = drop_by_threads(THREADS, || {
+                let number = numbers.fetch_add(1, Relaxed);
+                if number >= self.tables {
+                    return Ok(None);
+                }
+                let table = server.create(&format!("t{round}_{number}"), false)?;
+                if self.system.hash_index {
+                    use_table::<S>(&table)?;
+                }
+                server.drop_table(&table).map(Some)
+            })?;
+            rounds.push(ns(start.elapsed()) as f64);
+            times.add(&more);
+            all += dropped;
+        }
         Ok(X5Run {
             system: self.system,
             pool_gb: self.pool_gb,
@@ -138,7 +150,8 @@ impl Scene for &Job {
             lru_entries,
             flush_entries,
             tables: self.tables,
-            total_ns,
+            rounds: self.rounds,
+            total_ns: median(&rounds) as u64,
             drop_latency: (&times).into(),
             steps: all.steps,
         })

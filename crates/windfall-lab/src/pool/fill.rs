@@ -34,8 +34,7 @@ const TABLES: u64 = 100;
 const STREAM: u64 = 0xf111;
 
 impl ClassicPool {
-    /// Enters so many pages of tables of their own, the first `dirty` of them as dirty ones. `new_id` numbers the
-    /// tables.
+    /// Enters so many pages of tables of their own, `dirty` of them, evenly, as dirty ones. `new_id` numbers the tables.
     ///
     /// # Errors
     /// When there are not so many free frames.
@@ -44,10 +43,12 @@ impl ClassicPool {
         for table in &tables {
             self.attach(table);
         }
+        let each = pages.div_ceil(TABLES).max(1);
         let number = |n: u64| {
-            let space = &tables[(n % TABLES) as usize];
-            (PageId { space: space.id, page: PageNo((n / TABLES) as u32) }, space.version())
+            let space = &tables[(n / each) as usize];
+            (PageId { space: space.id, page: PageNo((n % each) as u32) }, space.version())
         };
+        let is_dirty = |n: u64| n * dirty / pages < (n + 1) * dirty / pages;
         let mut orders: Vec<[Vec<u32>; 2]> = self.instances.iter().map(|_| Default::default()).collect();
         for first in (0..pages).step_by(BATCH as usize) {
             let mut held: Vec<_> =
@@ -56,7 +57,7 @@ impl ClassicPool {
                 held.also(Part::Free);
             }
             for n in first..pages.min(first + BATCH) {
-                let ((id, version), is_dirty) = (number(n), n < dirty);
+                let ((id, version), is_dirty) = (number(n), is_dirty(n));
                 let (at, instance) = self.numbered_instance_of(id);
                 let [all, changed] = &mut orders[at];
                 let Some(frame) = instance.free.pop(&self.frames) else {

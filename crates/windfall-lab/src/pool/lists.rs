@@ -86,9 +86,17 @@ impl Lru {
 
     /// Enters many frames in front of all, the last one to be the youngest.
     pub fn extend(&self, frames: &[Descriptor], order: &[u32]) {
+        let length = self.len() + order.len() as u32;
+        let old = if length < SHORTEST { 0 } else { Self::old_of(length) };
+        self.grow_old(frames, old.min(self.len()));
         for &frame in order {
+            // While it is at hand: later it would have to be fetched again.
+            let is_old = self.old_len() < old && self.midpoint.get() == self.youngest.get();
             self.link(frames, frame, None, self.youngest.get());
             frames[frame as usize].used_at.store(self.clock.load(Relaxed), Relaxed);
+            if is_old {
+                self.grow_old(frames, self.old_len() + 1);
+            }
         }
         self.balance(frames);
     }
@@ -153,6 +161,25 @@ impl Lru {
         self.length.fetch_add(1, Relaxed);
     }
 
+    /// Frames of the older part of a list of this length.
+    fn old_of(length: u32) -> u32 {
+        (u64::from(length) * u64::from(OLD_SHARE) / 1024) as u32
+    }
+
+    /// Moves the midpoint towards the youngest until the older part is so long.
+    fn grow_old(&self, frames: &[Descriptor], wanted: u32) {
+        while self.old_len() < wanted {
+            let younger = match self.midpoint.get() {
+                Some(midpoint) => frames[midpoint as usize].lru[YOUNGER].get(),
+                None => self.oldest.get(),
+            };
+            let Some(younger) = younger else { return };
+            frames[younger as usize].set(OLD);
+            self.midpoint.set(Some(younger));
+            self.old_length.fetch_add(1, Relaxed);
+        }
+    }
+
     /// Moves the midpoint to where it belongs.
     fn balance(&self, frames: &[Descriptor]) {
         let length = self.len();
@@ -164,16 +191,9 @@ impl Lru {
             }
             return;
         }
-        let wanted = (u64::from(length) * u64::from(OLD_SHARE) / 1024) as u32;
-        while self.old_len() + TOLERANCE < wanted {
-            let younger = match self.midpoint.get() {
-                Some(midpoint) => frames[midpoint as usize].lru[YOUNGER].get(),
-                None => self.oldest.get(),
-            };
-            let Some(younger) = younger else { return };
-            frames[younger as usize].set(OLD);
-            self.midpoint.set(Some(younger));
-            self.old_length.fetch_add(1, Relaxed);
+        let wanted = Self::old_of(length);
+        if self.old_len() + TOLERANCE < wanted {
+            self.grow_old(frames, wanted - TOLERANCE);
         }
         while self.old_len() > wanted + TOLERANCE {
             let Some(midpoint) = self.midpoint.get() else { return };

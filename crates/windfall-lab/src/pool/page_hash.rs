@@ -27,10 +27,9 @@ impl PageHash {
     /// The number of a page's bucket.
     #[inline]
     pub fn bucket(&self, id: PageId) -> usize {
-        // Pages that follow each other lie in different buckets, and tablespaces do not lie on each other.
-        let fold = id.space.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::from(id.page.0));
-        let mixed = (fold ^ fold >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
-        (mixed >> 24) as usize & (self.buckets.len() - 1)
+        // As `buf_page_address_fold`: pages that follow each other lie in buckets that follow each other.
+        let fold = (id.space.0 << 20).wrapping_add(id.space.0).wrapping_add(u64::from(id.page.0));
+        fold as usize & (self.buckets.len() - 1)
     }
 
     /// The frame that holds a page.

@@ -296,6 +296,7 @@ fn x5() -> X5 {
                 lru_entries: pages * 95 / 100,
                 flush_entries: pages / 4,
                 tables,
+                rounds: 1,
                 total_ns: (each * f64::from(tables)) as u64,
                 drop_latency: percentiles(&mut Random::new(5, 0), 100, each / MS),
                 steps: Steps::default(),

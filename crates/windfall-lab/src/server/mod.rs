@@ -143,8 +143,8 @@ pub trait Server: Send + Sync + Sized + 'static {
     fn truncate(&self, table: &Table<Self::Store>) -> Result<(Arc<Table<Self::Store>>, Dropped)>;
 
     /// Fills the pool with so many pages that are bookkeeping alone, of several tables: their descriptors, their places
-    /// in hash and lists are real, in an order that `seed` decides; their bytes are never touched. The first `dirty` of
-    /// them are dirty, where dirty pages are in a list.
+    /// in hash and lists are real, in an order that `seed` decides; their bytes are never touched. So many
+    /// `dirty` ones are evenly among them, where dirty pages are in a list.
     ///
     /// # Errors
     /// When the pool has no room for them.
