@@ -262,6 +262,9 @@ pub enum BenchName {
     Footprint,
     /// Transactions of many calls: what they cost, many at once, beside an old view.
     Transactions,
+    /// What the seam between tree and pool costs a point read.
+    #[cfg(feature = "lab")]
+    Seam,
 }
 
 impl BenchName {
@@ -278,6 +281,8 @@ impl BenchName {
             Self::Recovery => "recovery",
             Self::Footprint => "footprint",
             Self::Transactions => "transactions",
+            #[cfg(feature = "lab")]
+            Self::Seam => "seam",
         }
     }
 }

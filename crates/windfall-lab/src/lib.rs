@@ -17,6 +17,7 @@ pub mod policy;
 pub mod pool;
 pub mod report;
 pub mod results;
+pub mod seam;
 pub mod server;
 pub mod system;
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! reported as facts; a claim is a count or a ratio within one run. With `--quick` sizes and times are too small to
 //! prove anything, and the answer says so.
 //!
-//! **May touch.** `engine`, `windfall-measure`, `output`, the file system, child processes.
+//! **May touch.** `engine`, `windfall-measure`, `windfall-lab`, `output`, the file system, child processes.
 
 mod big_file;
 mod create_drop;
@@ -24,6 +24,8 @@ mod peers;
 mod read;
 mod recovery;
 mod rows;
+#[cfg(feature = "lab")]
+mod seam;
 #[cfg(feature = "peers")]
 mod sqlite;
 mod stepped;
@@ -44,6 +46,8 @@ pub fn run(options: &BenchArgs, json: bool) -> Result<ExitCode> {
     if let Some(part) = &options.child {
         match options.name {
             BenchName::Drop => drop::child(part, options)?,
+            #[cfg(feature = "lab")]
+            BenchName::Seam => seam::child(part, options)?,
             _ => recovery::child(part, options)?,
         }
         return Ok(ExitCode::SUCCESS);
@@ -60,6 +64,8 @@ pub fn run(options: &BenchArgs, json: bool) -> Result<ExitCode> {
         BenchName::Recovery => bench.part("recovery", recovery::run),
         BenchName::Footprint => bench.part("footprint", footprint::run),
         BenchName::Transactions => transactions::run(&mut bench),
+        #[cfg(feature = "lab")]
+        BenchName::Seam => seam::run(&mut bench),
     }
     bench.end(json)
 }

@@ -4,11 +4,12 @@
 //!
 //! **Invariants.** A page is pinned under the flush list's lock before it is written, and shared from the copy to the
 //! end of the write: nobody changes it meanwhile, as nobody could a page with `io_fix`. It leaves the flush list when
-//! its file is synced. A dead page is not written: it leaves the flush list when it is met, and its frame is freed.
+//! its file is synced. A dead page is not written: it leaves the flush list when it is met, and its frame is freed. One
+//! thread writes at a time; the mutex for that is none of the servers', and is not watched.
 //!
 //! **May touch.** What `pool` may touch.
 
-use core::{sync::atomic::Ordering::Relaxed, time::Duration};
+use core::time::Duration;
 use std::{collections::BTreeSet, sync::Arc};
 
 use windfall::{
@@ -267,7 +268,6 @@ impl ClassicPool {
             }
         }
         result?;
-        self.counters.writes.fetch_add(writing.len() as u64, Relaxed);
         let files: BTreeSet<SpaceId> = writing.iter().map(|w| w.announced.space().id).collect();
         for file in files {
             self.ground.disk.sync(FileName::Data(file))?;

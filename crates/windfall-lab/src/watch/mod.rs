@@ -6,7 +6,11 @@
 //!
 //! **Invariants.** Watching is not to make the holds longer that it measures: a look-up of a page is timed once in
 //! [`SAMPLED`] times and counted for all of them, unless somebody had to wait; everything else is timed always. What is
-//! noted is noted after the lock was given back.
+//! noted is noted after the lock was given back, waits as well.
+//!
+//! A wait names one holder: who had left his name when it began, or, if it lasts for longer than [`BRIEFLY`], then. The
+//! name is left behind taking the lock, so that of a short wait may be that of the holder before; a long one is never
+//! put down to him. Of several who share a lock it is one of those who may hold it for long, if there is one. If others get the lock before who waits, their holds are part of his wait.
 //!
 //! **May touch.** The clock.
 //!
@@ -25,13 +29,16 @@ use std::{
 };
 
 pub use mutex::{Guard, Mutex};
-pub use record::{Held, LongHold, Report, Times, Waited};
+pub use record::{Held, Report, Times, Waited};
 use record::{Record, Who};
 pub use rwlock::{ReadGuard, RwLock, WriteGuard};
 use serde::{Deserialize, Serialize};
 
 /// One brief hold in so many is timed.
 pub const SAMPLED: u64 = 64;
+
+/// A wait that lasts for longer names who holds the lock then.
+pub const BRIEFLY: Duration = Duration::from_micros(50);
 
 /// What a thread is in an experiment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -126,6 +133,16 @@ struct Hold {
     who: Who,
     since: Duration,
     weight: u64,
+    /// For whom it was waited before, and how long.
+    waited: Option<(Who, Duration)>,
+}
+
+/// The ways to take a lock.
+struct Ways<A, B, C> {
+    at_once: A,
+    /// Within [`BRIEFLY`].
+    soon: B,
+    at_last: C,
 }
 
 /// What a lock has beside itself.
@@ -138,7 +155,7 @@ struct Notes {
 
 impl Notes {
     fn new(name: &'static str) -> Self {
-        Self { name, holder: AtomicU8::new(0), record: parking_lot::Mutex::default() }
+        Self { name, holder: AtomicU8::new(Who::NOBODY.0), record: parking_lot::Mutex::default() }
     }
 
     /// Leaves the name of who has got the lock.
@@ -147,41 +164,67 @@ impl Notes {
         self.holder.store(Who::this(purpose).0, Relaxed);
     }
 
-    /// Takes the lock, at once or after a wait, which is noted. Gives the hold if it is to be timed.
+    /// The same of one of several who share it: who holds it briefly does not hide one who may hold it for long.
+    #[inline]
+    fn sign_shared(&self, purpose: Purpose) {
+        if !purpose.is_brief() || Who(self.holder.load(Relaxed)).is_brief() {
+            self.sign(purpose);
+        }
+    }
+
+    /// Takes that name back, if it is still there.
+    #[inline]
+    fn unsign(&self, who: Who) {
+        if !who.is_brief() {
+            let _ = self.holder.compare_exchange(who.0, Who::NOBODY.0, Relaxed, Relaxed);
+        }
+    }
+
+    /// Takes the lock, at once or after a wait. Gives the hold if it is to be timed.
     #[inline]
     fn take<G>(
         &self,
         purpose: Purpose,
-        at_once: impl FnOnce() -> Option<G>,
-        wait: impl FnOnce() -> G,
+        ways: Ways<impl FnOnce() -> Option<G>, impl FnOnce() -> Option<G>, impl FnOnce() -> G>,
     ) -> (G, Option<Hold>) {
-        let (inner, waited) = match at_once() {
-            Some(inner) => (inner, false),
-            None => (self.wait(purpose, wait), true),
+        let (inner, waited) = match (ways.at_once)() {
+            Some(inner) => (inner, None),
+            None => self.wait(ways.soon, ways.at_last),
         };
-        let hold =
-            weight(purpose, waited).map(|weight| Hold { who: Who::this(purpose), since: now(), weight });
-        (inner, hold)
+        let hold = |weight| Hold { who: Who::this(purpose), since: now(), weight, waited };
+        (inner, weight(purpose, waited.is_some()).map(hold))
     }
 
     #[cold]
-    fn wait<G>(&self, purpose: Purpose, wait: impl FnOnce() -> G) -> G {
-        let (holder, start) = (Who(self.holder.load(Relaxed)), now());
-        let inner = wait();
-        let took = now().saturating_sub(start);
-        // The record's own lock is held for a moment only, and by nobody who waits for this one.
-        self.record.lock().waited(Who::this(purpose), holder, took);
-        inner
+    fn wait<G>(
+        &self,
+        soon: impl FnOnce() -> Option<G>,
+        at_last: impl FnOnce() -> G,
+    ) -> (G, Option<(Who, Duration)>) {
+        let holder = || Who(self.holder.load(Relaxed));
+        let (mut named, start) = (holder(), now());
+        let inner = soon().unwrap_or_else(|| {
+            named = holder();
+            at_last()
+        });
+        (inner, Some((named, now().saturating_sub(start))))
     }
 
-    /// Gives the lock back and notes the hold. How long it was is asked before: who wakes another may have to wait for
-    /// a processor.
+    /// Gives the lock back and notes the hold, and the wait before it. How long it was is asked before: who wakes
+    /// another may have to wait for a processor.
     #[inline]
     fn give<G>(&self, inner: G, hold: Option<Hold>) {
-        let took = hold.map(|hold| now().saturating_sub(hold.since));
+        let took = hold.map(|hold| {
+            self.unsign(hold.who);
+            now().saturating_sub(hold.since)
+        });
         drop(inner);
         if let (Some(hold), Some(took)) = (hold, took) {
-            self.record.lock().held(hold.who, hold.weight, hold.since, took);
+            let mut record = self.record.lock();
+            record.held(hold.who, hold.weight, took);
+            if let Some((holder, waited)) = hold.waited {
+                record.waited(hold.who, holder, waited);
+            }
         }
     }
 

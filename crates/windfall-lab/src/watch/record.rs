@@ -1,10 +1,10 @@
 //! What a lock has seen.
 //!
-//! **Purpose.** Sums by who and for what, and the long holds one by one, for the graphs.
+//! **Purpose.** Sums by who and for what.
 //!
-//! **Invariants.** Bounded: of holds longer than [`LONG`] the first [`MOST`] are kept.
+//! **Invariants.** Bounded: a sum for each role and purpose.
 //!
-//! **May touch.** Nothing.
+//! **May touch.** The roles and purposes of `watch`.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,10 +12,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{Purpose, ROLE, Role};
 
-/// A hold of this length is kept by itself.
-const LONG: Duration = Duration::from_millis(1);
-/// So many of them.
-const MOST: usize = 10_000;
 const KINDS: usize = Role::ALL.len() * Purpose::ALL.len();
 
 /// Who does something, and what for, as a number.
@@ -23,12 +19,19 @@ const KINDS: usize = Role::ALL.len() * Purpose::ALL.len();
 pub struct Who(pub u8);
 
 impl Who {
+    /// When nobody has left a name: a client who looks something up.
+    pub const NOBODY: Self = Self(0);
+
     pub fn this(purpose: Purpose) -> Self {
         Self((ROLE.get() as usize * Purpose::ALL.len() + purpose as usize) as u8)
     }
 
     fn role(self) -> Role {
         Role::ALL[usize::from(self.0) / Purpose::ALL.len()]
+    }
+
+    pub fn is_brief(self) -> bool {
+        self.purpose().is_brief()
     }
 
     fn purpose(self) -> Purpose {
@@ -84,26 +87,13 @@ pub struct Waited {
     pub role: Role,
     /// What for.
     pub purpose: Purpose,
-    /// Who held the lock when the wait began.
+    /// Who held the lock when the wait began, or [`BRIEFLY`](super::BRIEFLY) later.
     pub holder: Role,
     /// What for.
     pub held_for: Purpose,
     /// How long.
     #[serde(flatten)]
     pub times: Times,
-}
-
-/// A hold that was long.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct LongHold {
-    /// When it began, in nanoseconds of [`now`](super::now).
-    pub at_ns: u64,
-    /// How long it was, in nanoseconds.
-    pub took_ns: u64,
-    /// Who held it.
-    pub role: Role,
-    /// What for.
-    pub purpose: Purpose,
 }
 
 /// What a lock has seen.
@@ -115,8 +105,6 @@ pub struct Report {
     pub holds: Vec<Held>,
     /// The waits.
     pub waits: Vec<Waited>,
-    /// The long holds, in the order of their ends.
-    pub long: Vec<LongHold>,
 }
 
 impl Report {
@@ -138,17 +126,12 @@ pub struct Record {
     holds: Option<Box<[Times; KINDS]>>,
     /// By who waited and for whom.
     waits: BTreeMap<(u8, u8), Times>,
-    long: Vec<LongHold>,
 }
 
 impl Record {
-    pub fn held(&mut self, who: Who, weight: u64, since: Duration, took: Duration) {
+    pub fn held(&mut self, who: Who, weight: u64, took: Duration) {
         let holds = self.holds.get_or_insert_with(|| Box::new([Times::default(); KINDS]));
         holds[usize::from(who.0)].add(weight, took);
-        if took >= LONG && self.long.len() < MOST {
-            let (at_ns, took_ns) = (since.as_nanos() as u64, took.as_nanos() as u64);
-            self.long.push(LongHold { at_ns, took_ns, role: who.role(), purpose: who.purpose() });
-        }
     }
 
     pub fn waited(&mut self, who: Who, holder: Who, took: Duration) {
@@ -170,7 +153,6 @@ impl Record {
             name,
             holds: holds.filter(|(_, times)| times.count > 0).map(held).collect(),
             waits: self.waits.iter().map(waited).collect(),
-            long: self.long.clone(),
         }
     }
 }

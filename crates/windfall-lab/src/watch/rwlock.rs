@@ -2,11 +2,11 @@
 //!
 //! **Purpose.** [`RwLock`], as the head of [`watch`](super) says.
 //!
-//! **Invariants.** Of several who share it, the last one whose hold is timed is the holder that a wait names.
+//! **Invariants.** Those of `watch`.
 //!
 //! **May touch.** What `watch` may touch.
 
-use super::{Hold, Notes, Purpose, Report, guard};
+use super::{BRIEFLY, Hold, Notes, Purpose, Report, Ways, guard};
 
 /// A read-write lock that notes who held it and who waited.
 #[derive(Debug)]
@@ -27,17 +27,27 @@ impl<T> RwLock<T> {
     /// Waits until it can be shared.
     #[inline]
     pub fn read(&self, purpose: Purpose) -> ReadGuard<'_, T> {
-        let (inner, hold) = self.notes.take(purpose, || self.inner.try_read(), || self.inner.read());
-        // Readers share the line: only those who stay for long, or are timed, leave their name.
+        let ways = Ways {
+            at_once: || self.inner.try_read(),
+            soon: || self.inner.try_read_for(BRIEFLY),
+            at_last: || self.inner.read(),
+        };
+        let (inner, hold) = self.notes.take(purpose, ways);
+        // Readers share the line: only those who may stay for long, or are timed, leave their name.
         if hold.is_some() {
-            self.notes.sign(purpose);
+            self.notes.sign_shared(purpose);
         }
         ReadGuard { notes: &self.notes, inner: Some(inner), hold }
     }
 
     /// Waits until nobody else has it.
     pub fn write(&self, purpose: Purpose) -> WriteGuard<'_, T> {
-        let (inner, hold) = self.notes.take(purpose, || self.inner.try_write(), || self.inner.write());
+        let ways = Ways {
+            at_once: || self.inner.try_write(),
+            soon: || self.inner.try_write_for(BRIEFLY),
+            at_last: || self.inner.write(),
+        };
+        let (inner, hold) = self.notes.take(purpose, ways);
         self.notes.sign(purpose);
         WriteGuard { notes: &self.notes, inner: Some(inner), hold }
     }
@@ -76,7 +86,8 @@ mod tests {
         });
         let report = lock.report();
         let [wait] = report.waits[..] else { panic!("{report:?}") };
-        assert_eq!((wait.purpose, report.long.len()), (Purpose::Hash, 1));
+        assert_eq!((wait.purpose, wait.held_for), (Purpose::Hash, Purpose::Drop));
+        assert!(report.longest(Purpose::Drop) >= Duration::from_millis(20), "{report:?}");
         assert_eq!(*lock.read(Purpose::Search), 2);
     }
 }
