@@ -7,7 +7,8 @@
 //!
 //! **Invariants.** It does what [`Tree::get_into`](windfall::tree::Tree::get_into) does, step by step: the hint, the
 //! descent with its checks, the note behind it. Whoever changes the one changes the other, or compares two different
-//! things.
+//! things. The product's read and descent are functions of their own, because they have several callers; this one's,
+//! which have one, are kept from becoming a part of it.
 //!
 //! **May touch.** `server`, and the page format, buffer pool and hash index of `windfall`.
 
@@ -130,6 +131,7 @@ struct Path<'a> {
 
 impl<'a> Direct<'a> {
     /// [`Tree::get_into`](windfall::tree::Tree::get_into).
+    #[inline(never)]
     fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<EntryHeader>> {
         let hash = self.hash.is_on().then(|| hash_of(key));
         if let Some(hash) = hash
@@ -195,7 +197,7 @@ impl<'a> Direct<'a> {
     }
 
     /// `Tree::descend`.
-    #[inline]
+    #[inline(never)]
     fn descend(&self, toward: Toward<'_>, level: u8, access: Access) -> Result<Option<Path<'a>>> {
         if !self.is_rooted()? {
             return Ok(None);

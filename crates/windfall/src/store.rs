@@ -30,7 +30,8 @@ impl store::Reading for Reading<'_> {
         Reading::page(self)
     }
 
-    #[inline]
+    #[expect(clippy::inline_always, reason = "as the call below")]
+    #[inline(always)]
     fn is_valid(&self) -> bool {
         Reading::is_valid(self)
     }

@@ -95,6 +95,12 @@ fn footprint() {
     holds(&quick("footprint", &[]), "hash-indexes-over-budget");
 }
 
+#[cfg(feature = "lab")]
+#[test]
+fn seam() {
+    quick("seam", &[]);
+}
+
 #[test]
 fn transactions() {
     let seen = quick("transactions", &[]);

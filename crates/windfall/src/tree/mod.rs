@@ -168,7 +168,7 @@ impl<S: PageStore> Tree<S> {
     fn get_by_hint(&self, hash: u64, key: &[u8], value: &mut Vec<u8>) -> Option<Option<EntryHeader>> {
         let (page, hint) = self.hash.hint(hash)?;
         // Whatever fails here, the descent finds a better error if there is one.
-        let reading = self.store.read(&self.space, page, Access::Point).ok()?;
+        let Ok(reading) = self.store.read(&self.space, page, Access::Point) else { return None };
         let node = Node::new(reading.page());
         // A page that nobody has come to from its parent yet may be older than what the tree knows of it.
         if !node.is_leaf() || !node.has_prefix_of(key) || reading.is_unproven() {
