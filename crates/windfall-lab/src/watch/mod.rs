@@ -6,32 +6,40 @@
 //!
 //! **Invariants.** Watching is not to make the holds longer that it measures: a look-up of a page is timed once in
 //! [`SAMPLED`] times and counted for all of them, unless somebody had to wait; everything else is timed always. What is
-//! noted is noted after the lock was given back.
+//! noted is noted after the lock was given back. A wait names one who had the lock meanwhile: whoever was seen to have
+//! it for the longest part.
 //!
-//! **May touch.** The clock.
+//! **May touch.** The clock, `parking_lot`.
 //!
 //! The locks themselves are those of `parking_lot`: who does not get one spins a little, then sleeps until it is given
-//! back. So did the mutexes of the servers.
+//! back. So did the mutexes of the servers. Who sleeps for long wakes now and then to look who has the lock, after
+//! twice the time of the last look, so that this costs nothing beside the wait.
 
 mod mutex;
 mod record;
 mod rwlock;
+mod sign;
 
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::{
     cell::Cell,
+    hint,
     sync::OnceLock,
     time::{Duration, Instant},
 };
 
 pub use mutex::{Guard, Mutex};
-pub use record::{Held, LongHold, Report, Times, Waited};
+pub use record::{Held, Report, Times, Waited};
 use record::{Record, Who};
 pub use rwlock::{ReadGuard, RwLock, WriteGuard};
 use serde::{Deserialize, Serialize};
+use sign::Sign;
 
 /// One brief hold in so many is timed.
 pub const SAMPLED: u64 = 64;
+/// Who finds a lock taken and nobody's name looks so often at once for either to change.
+const SPINS: u32 = 100;
+/// Who waits looks again after this time who has the lock, then after twice that, and so on.
+const LOOK: Duration = Duration::from_micros(100);
 
 /// What a thread is in an experiment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +55,7 @@ pub enum Role {
 }
 
 /// What a lock is held for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Purpose {
     /// Finds a page that is in memory.
@@ -126,62 +134,83 @@ struct Hold {
     who: Who,
     since: Duration,
     weight: u64,
+    /// What was waited for before it.
+    wait: Option<Wait>,
+}
+
+/// A wait that is over.
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    holder: Who,
+    took: Duration,
 }
 
 /// What a lock has beside itself.
 #[derive(Debug)]
 struct Notes {
     name: &'static str,
-    holder: AtomicU8,
+    sign: Sign,
     record: parking_lot::Mutex<Record>,
 }
 
 impl Notes {
     fn new(name: &'static str) -> Self {
-        Self { name, holder: AtomicU8::new(0), record: parking_lot::Mutex::default() }
+        Self { name, sign: Sign::default(), record: parking_lot::Mutex::default() }
     }
 
-    /// Leaves the name of who has got the lock.
-    #[inline]
-    fn sign(&self, purpose: Purpose) {
-        self.holder.store(Who::this(purpose).0, Relaxed);
-    }
-
-    /// Takes the lock, at once or after a wait, which is noted. Gives the hold if it is to be timed.
+    /// Takes the lock, at once or by attempts that wait for so long. Gives the hold if it is to be timed.
     #[inline]
     fn take<G>(
         &self,
-        purpose: Purpose,
-        at_once: impl FnOnce() -> Option<G>,
-        wait: impl FnOnce() -> G,
+        who: Who,
+        at_once: impl Fn() -> Option<G>,
+        within: impl Fn(Duration) -> Option<G>,
     ) -> (G, Option<Hold>) {
-        let (inner, waited) = match at_once() {
-            Some(inner) => (inner, false),
-            None => (self.wait(purpose, wait), true),
+        let (inner, wait) = match at_once() {
+            Some(inner) => (inner, None),
+            None => self.wait(at_once, within),
         };
-        let hold =
-            weight(purpose, waited).map(|weight| Hold { who: Who::this(purpose), since: now(), weight });
-        (inner, hold)
+        let weight = weight(who.purpose(), wait.is_some());
+        (inner, weight.map(|weight| Hold { who, since: now(), weight, wait }))
     }
 
     #[cold]
-    fn wait<G>(&self, purpose: Purpose, wait: impl FnOnce() -> G) -> G {
-        let (holder, start) = (Who(self.holder.load(Relaxed)), now());
-        let inner = wait();
-        let took = now().saturating_sub(start);
-        // The record's own lock is held for a moment only, and by nobody who waits for this one.
-        self.record.lock().waited(Who::this(purpose), holder, took);
-        inner
+    fn wait<G>(
+        &self,
+        at_once: impl Fn() -> Option<G>,
+        within: impl Fn(Duration) -> Option<G>,
+    ) -> (G, Option<Wait>) {
+        let start = now();
+        // Who has it may be about to sign, or to give it back.
+        let mut spins = 0..SPINS;
+        let mut got = None;
+        while got.is_none() && self.sign.holder().is_none() && spins.next().is_some() {
+            hint::spin_loop();
+            got = at_once();
+        }
+        let (mut longest, mut stretch) = (None, LOOK);
+        let inner = loop {
+            if let Some(inner) = got {
+                break inner;
+            }
+            let (holder, since) = (self.sign.holder(), now());
+            got = within(stretch);
+            longest = longest.max(holder.map(|holder| (now().saturating_sub(since), holder)));
+            stretch *= 2;
+        };
+        // If nobody was seen it was one of those who do not stay, and who took it last: we have not signed yet.
+        let holder = longest.map_or_else(|| self.sign.last(), |(_, holder)| holder);
+        (inner, Some(Wait { holder, took: now().saturating_sub(start) }))
     }
 
-    /// Gives the lock back and notes the hold. How long it was is asked before: who wakes another may have to wait for
-    /// a processor.
+    /// Notes a hold, and the wait before it, that is over: the lock was given back.
     #[inline]
-    fn give<G>(&self, inner: G, hold: Option<Hold>) {
-        let took = hold.map(|hold| now().saturating_sub(hold.since));
-        drop(inner);
-        if let (Some(hold), Some(took)) = (hold, took) {
-            self.record.lock().held(hold.who, hold.weight, hold.since, took);
+    fn note(&self, hold: Hold, took: Duration) {
+        // The record's own lock is held for a moment only, and by nobody who waits for this one.
+        let mut record = self.record.lock();
+        record.held(hold.who, hold.weight, took);
+        if let Some(wait) = hold.wait {
+            record.waited(hold.who, wait.holder, wait.took);
         }
     }
 
@@ -194,9 +223,10 @@ impl Notes {
     }
 }
 
-/// A guard that notes its hold when it goes.
+/// A guard that notes its hold when it goes. How long that was is asked before the lock is given back: who wakes
+/// another may have to wait for a processor.
 macro_rules! guard {
-    ($name:ident, $inner:ident, $doc:literal) => {
+    ($name:ident, $inner:ident, $doc:literal, $leave:expr) => {
         #[doc = $doc]
         #[derive(Debug)]
         pub struct $name<'a, T> {
@@ -217,12 +247,17 @@ macro_rules! guard {
         impl<T> Drop for $name<'_, T> {
             #[inline]
             fn drop(&mut self) {
-                self.notes.give(self.inner.take(), self.hold);
+                let took = self.hold.map(|hold| now().saturating_sub(hold.since));
+                ($leave)(&self.notes.sign, self.hold);
+                drop(self.inner.take());
+                if let (Some(hold), Some(took)) = (self.hold, took) {
+                    self.notes.note(hold, took);
+                }
             }
         }
     };
-    ($name:ident, $inner:ident, mut, $doc:literal) => {
-        guard!($name, $inner, $doc);
+    (mut $name:ident, $inner:ident, $doc:literal, $leave:expr) => {
+        guard!($name, $inner, $doc, $leave);
 
         impl<T> core::ops::DerefMut for $name<'_, T> {
             fn deref_mut(&mut self) -> &mut T {
@@ -232,3 +267,37 @@ macro_rules! guard {
     };
 }
 use guard;
+
+#[cfg(test)]
+mod tests {
+    use core::cell::{Cell, RefCell};
+    use std::thread;
+
+    use super::*;
+
+    /// One attempt after the other fails, while others have the lock for some attempts each.
+    #[test]
+    fn a_wait_for_one_after_the_other_names_who_was_there_for_the_longest_part() {
+        let notes = Notes::new("pool");
+        let others = [Purpose::Load, Purpose::Drop, Purpose::Drop, Purpose::Drop, Purpose::Flush];
+        let (attempts, seen) = (Cell::new(0), RefCell::new(Vec::new()));
+        let sign = |purpose| notes.sign.enter_alone(Who::this(purpose));
+        let within = |time: Duration| {
+            let (purpose, start) = (others[attempts.replace(attempts.get() + 1)], now());
+            let next = others.get(attempts.get());
+            // The last one gives it back at once.
+            thread::sleep(if next.is_some() { time } else { Duration::ZERO });
+            seen.borrow_mut().push((now().saturating_sub(start), time, purpose));
+            next.copied().map(sign).is_none().then_some(())
+        };
+        sign(others[0]);
+        let ((), hold) = notes.take(Who::this(Purpose::Young), || None, within);
+        let wait = hold.unwrap().wait.unwrap();
+        let seen = seen.into_inner();
+        // Where others use the machine, too, an attempt may last for longer than it was to.
+        let (_, _, longest) = seen.iter().max().unwrap();
+        assert_eq!(wait.holder.purpose(), *longest, "{seen:?}");
+        assert!(wait.took >= seen.iter().map(|(took, ..)| *took).sum());
+        assert!(seen.windows(2).all(|pair| pair[1].1 == 2 * pair[0].1), "{seen:?}");
+    }
+}

@@ -1,10 +1,10 @@
 //! What a lock has seen.
 //!
-//! **Purpose.** Sums by who and for what, and the long holds one by one, for the graphs.
+//! **Purpose.** Sums by who and for what, of holds and of waits.
 //!
-//! **Invariants.** Bounded: of holds longer than [`LONG`] the first [`MOST`] are kept.
+//! **Invariants.** Bounded: there are as many sums as roles and purposes.
 //!
-//! **May touch.** Nothing.
+//! **May touch.** The names of `watch`.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,14 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{Purpose, ROLE, Role};
 
-/// A hold of this length is kept by itself.
-const LONG: Duration = Duration::from_millis(1);
-/// So many of them.
-const MOST: usize = 10_000;
 const KINDS: usize = Role::ALL.len() * Purpose::ALL.len();
 
 /// Who does something, and what for, as a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Who(pub u8);
 
 impl Who {
@@ -31,7 +27,7 @@ impl Who {
         Role::ALL[usize::from(self.0) / Purpose::ALL.len()]
     }
 
-    fn purpose(self) -> Purpose {
+    pub fn purpose(self) -> Purpose {
         Purpose::ALL[usize::from(self.0) % Purpose::ALL.len()]
     }
 }
@@ -84,26 +80,13 @@ pub struct Waited {
     pub role: Role,
     /// What for.
     pub purpose: Purpose,
-    /// Who held the lock when the wait began.
+    /// Who had the lock meanwhile, as far as was seen for the longest part.
     pub holder: Role,
     /// What for.
     pub held_for: Purpose,
     /// How long.
     #[serde(flatten)]
     pub times: Times,
-}
-
-/// A hold that was long.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct LongHold {
-    /// When it began, in nanoseconds of [`now`](super::now).
-    pub at_ns: u64,
-    /// How long it was, in nanoseconds.
-    pub took_ns: u64,
-    /// Who held it.
-    pub role: Role,
-    /// What for.
-    pub purpose: Purpose,
 }
 
 /// What a lock has seen.
@@ -115,8 +98,6 @@ pub struct Report {
     pub holds: Vec<Held>,
     /// The waits.
     pub waits: Vec<Waited>,
-    /// The long holds, in the order of their ends.
-    pub long: Vec<LongHold>,
 }
 
 impl Report {
@@ -138,17 +119,12 @@ pub struct Record {
     holds: Option<Box<[Times; KINDS]>>,
     /// By who waited and for whom.
     waits: BTreeMap<(u8, u8), Times>,
-    long: Vec<LongHold>,
 }
 
 impl Record {
-    pub fn held(&mut self, who: Who, weight: u64, since: Duration, took: Duration) {
+    pub fn held(&mut self, who: Who, weight: u64, took: Duration) {
         let holds = self.holds.get_or_insert_with(|| Box::new([Times::default(); KINDS]));
         holds[usize::from(who.0)].add(weight, took);
-        if took >= LONG && self.long.len() < MOST {
-            let (at_ns, took_ns) = (since.as_nanos() as u64, took.as_nanos() as u64);
-            self.long.push(LongHold { at_ns, took_ns, role: who.role(), purpose: who.purpose() });
-        }
     }
 
     pub fn waited(&mut self, who: Who, holder: Who, took: Duration) {
@@ -170,7 +146,6 @@ impl Record {
             name,
             holds: holds.filter(|(_, times)| times.count > 0).map(held).collect(),
             waits: self.waits.iter().map(waited).collect(),
-            long: self.long.clone(),
         }
     }
 }
