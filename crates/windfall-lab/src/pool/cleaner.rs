@@ -8,7 +8,7 @@
 //!
 //! **May touch.** What `pool` may touch.
 
-use core::{sync::atomic::Ordering::Relaxed, time::Duration};
+use core::time::Duration;
 use std::{collections::BTreeSet, sync::Arc};
 
 use windfall::{
@@ -263,7 +263,6 @@ impl ClassicPool {
             }
         }
         result?;
-        self.counters.writes.fetch_add(writing.len() as u64, Relaxed);
         let files: BTreeSet<SpaceId> = writing.iter().map(|w| w.announced.space().id).collect();
         for file in files {
             self.ground.disk.sync(FileName::Data(file))?;

@@ -32,7 +32,7 @@ pub mod space;
 #[cfg(test)]
 mod tests;
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
 
 pub use access::{Reading, Shared};
@@ -114,14 +114,8 @@ pub struct PoolOptions {
 pub struct Counters {
     /// Pages read from their files.
     pub reads: AtomicU64,
-    /// Pages written to them.
-    pub writes: AtomicU64,
     /// Pages that were evicted.
     pub evictions: AtomicU64,
-    /// Frames of dead pages that were freed when somebody met them.
-    pub dead: AtomicU64,
-    /// How often a client had to write a page to get a frame.
-    pub foreground_writes: AtomicU64,
 }
 
 /// The pool.
@@ -267,11 +261,6 @@ impl ClassicPool {
     /// Tells those who wait for a frame to look again.
     fn tell_freed(&self) {
         self.frame_freed.notify();
-    }
-
-    /// Counts a dead page that somebody has met.
-    fn count_dead(&self) {
-        self.counters.dead.fetch_add(1, Relaxed);
     }
 }
 

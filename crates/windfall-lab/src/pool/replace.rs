@@ -42,9 +42,7 @@ impl ClassicPool {
                 return Ok(frame);
             }
             self.ground.health.check()?;
-            if self.write_for_a_frame(instance)? {
-                self.counters.foreground_writes.fetch_add(1, Relaxed);
-            } else {
+            if !self.write_for_a_frame(instance)? {
                 self.cleaner_wake.notify();
                 self.frame_freed.wait_for(PATIENCE, || !instance.free.is_empty());
             }
@@ -156,7 +154,6 @@ impl ClassicPool {
             drop(held);
             self.unhash(frame, Purpose::Hash);
             self.give_frame(instance, frame);
-            self.count_dead();
         }
     }
 }
