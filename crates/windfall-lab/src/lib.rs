@@ -5,8 +5,8 @@
 //! the global hash index of the servers of 2005 to 2021, and with the way each of them forgot a dropped table.
 //!
 //! **Invariants.** Nothing of this is in the engine: `windfall` does not know this crate. A room imports from rooms
-//! below it only: [`watch`], [`pool`], [`policy`], [`system`], [`results`],
-//! [`server`], [`workload`], [`experiment`], [`report`].
+//! below it only: [`watch`], [`pool`], [`system`], [`policy`], [`results`], [`server`], [`workload`],
+//! [`experiment`], [`report`].
 //!
 //! **May touch.** The library `windfall`.
 #![cfg_attr(test, allow(clippy::unwrap_used))]

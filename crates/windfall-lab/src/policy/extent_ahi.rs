@@ -31,10 +31,6 @@ use crate::{
 pub struct ExtentAhi;
 
 impl DropPolicy for ExtentAhi {
-    fn name(&self) -> &'static str {
-        "extent-ahi"
-    }
-
     fn era(&self) -> Era {
         Era::Mysql56
     }

@@ -23,28 +23,21 @@ use windfall::{
 
 use super::{
     DropPolicy, Steps, extent_ahi::ExtentAhi, flush_list::FlushList, flush_list_ahi::FlushListAhi,
-    lazy_mark::LazyMark, lru_scan::LruScan, stale_version::StaleVersion, steps::BATCH,
+    lazy_mark::LazyMark, lru_scan::LruScan, of, stale_version::StaleVersion, steps::BATCH,
 };
 use crate::{
     pool::{
         ClassicPool, Era, PoolOptions, Space,
         descriptor::{DELETED, DIRTY},
     },
+    system::PolicyName,
     testing::{check_pool, get, new_space, pool, put, tree},
     watch::Purpose,
 };
 
-fn all() -> Vec<Box<dyn DropPolicy>> {
-    vec![
-        Box::new(LruScan { scans: 1, era: Era::Mysql51 }),
-        Box::new(LruScan { scans: 2, era: Era::Mysql51 }),
-        Box::new(LruScan { scans: 2, era: Era::Mysql55 }),
-        Box::new(LazyMark::default()),
-        Box::new(FlushList),
-        Box::new(FlushListAhi),
-        Box::new(ExtentAhi),
-        Box::new(StaleVersion),
-    ]
+/// Every policy of a classic pool.
+fn all() -> impl Iterator<Item = (PolicyName, Box<dyn DropPolicy>)> {
+    PolicyName::ALL.into_iter().filter_map(|name| Some((name, of(name)?)))
 }
 
 /// A pool with a table that stays and one that goes.
@@ -334,13 +327,12 @@ fn stale_version_scans_for_hashed_pages_only() {
 /// gone, and a write to it would fail.
 #[test]
 fn no_dropped_page_is_served_or_written() {
-    for policy in all() {
+    for (name, policy) in all() {
         for hash_index in [false, true] {
             let stage = Stage::new(&*policy, hash_index, 2, 1_500);
             stage.dirty(300);
             stage.hash(200);
             stage.drop_by(&*policy);
-            let name = policy.name();
             let asked = stage.goes.get_into(&key(1), &mut Vec::new());
             assert!(matches!(asked, Err(Error::TableDropped(_))), "{name}: {asked:?}");
             let asked = stage.pool.read(stage.goes.space(), PageNo::ROOT, Access::Point);
@@ -408,7 +400,7 @@ fn a_page_in_use_is_waited_for() {
 
 #[test]
 fn one_drop_takes_all_trees_of_a_tablespace() {
-    for policy in all() {
+    for (name, policy) in all() {
         let stage = Stage::new(&*policy, true, 1, 20);
         let other = tree(&stage.pool, &stage.space, 200);
         (0..300).for_each(|n| put(&other, &key(n), &[7; 1000]));
@@ -419,8 +411,8 @@ fn one_drop_takes_all_trees_of_a_tablespace() {
         for tree in [&stage.goes, &other] {
             assert!(matches!(tree.get_into(&key(1), &mut Vec::new()), Err(Error::TableDropped(_))));
         }
-        let left_to_eviction = policy.name() == "flush-list";
+        let left_to_eviction = name == PolicyName::FlushList;
         assert_eq!(steps.hash_entries, if left_to_eviction { 0 } else { before.hash_entries });
-        assert!(!stage.pool.hash_index().knows(SpaceId(200)) || left_to_eviction, "{}", policy.name());
+        assert!(!stage.pool.hash_index().knows(SpaceId(200)) || left_to_eviction, "{name}");
     }
 }
