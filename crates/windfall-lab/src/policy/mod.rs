@@ -16,7 +16,7 @@
 //! | [`lazy_mark`] | Percona Server 5.1 and 5.5 | one scan that marks pages, then one for the hash index |
 //! | [`flush_list`] | `MySQL` 5.5.23 | scans of the flush list, with pauses |
 //! | [`flush_list_ahi`] | `MySQL` 5.6.2 to 5.6.12 | a scan of the LRU list for the hash index before that |
-//! | [`extent_ahi`] | `MySQL` 5.6.13 to 8.0.22 | each page of the table is looked up; then both lists are scanned |
+//! | [`extent_ahi`] | `MySQL` 8.0 to 8.0.22 | each page of the table is looked up; then both lists are scanned |
 //! | [`stale_version`] | `MySQL` 8.0.23 | a new version; a scan only for the hash index |
 //! | [`detach`] | Windfall | nothing |
 

@@ -22,8 +22,15 @@ use windfall::{
 };
 
 use super::{
-    DropPolicy, Steps, extent_ahi::ExtentAhi, flush_list::FlushList, flush_list_ahi::FlushListAhi,
-    lazy_mark::LazyMark, lru_scan::LruScan, of, stale_version::StaleVersion, steps::BATCH,
+    DropPolicy, Steps,
+    extent_ahi::{ExtentAhi, sweep},
+    flush_list::FlushList,
+    flush_list_ahi::FlushListAhi,
+    lazy_mark::LazyMark,
+    lru_scan::LruScan,
+    of,
+    stale_version::StaleVersion,
+    steps::BATCH,
 };
 use crate::{
     pool::{
@@ -284,7 +291,7 @@ fn extent_ahi_asks_for_each_page_and_walks_both_lists() {
         stage.hash(30);
         let (before, lists) = (stage.seen(), stage.lists());
         let in_use: usize = stage.space.extents().iter().map(Vec::len).sum();
-        let (steps, _) = stage.drop_by(&ExtentAhi);
+        let (steps, took) = stage.drop_by(&ExtentAhi);
         let expected = Steps {
             lru_walked: lists[0],
             flush_walked: lists[1],
@@ -297,8 +304,33 @@ fn extent_ahi_asks_for_each_page_and_walks_both_lists() {
         };
         assert_eq!(steps, expected);
         assert_eq!(stage.seen(), Seen::default());
+        let (count, longest, together) = stage.held("LRU list");
+        assert_eq!(count, 4, "for either walk of either instance");
+        assert!(longest <= together && together <= took, "{together:?} of {took:?}");
+        assert_eq!((stage.held("flush list").0, stage.held("buffer pool").0), (2, 0));
+        // Each page that is freed is taken out of the page hash; with the hash index each page in use is looked up.
+        assert_eq!(stage.held("page hash").0, expected.looked_up + before.resident);
+        assert_eq!(stage.held("free list").0, before.resident, "for a moment each");
+        assert!(stage.held("free list").1 < longest);
         check_pool(&stage.pool);
     }
+}
+
+/// A change that was under way when the tablespace was dropped makes a page dirty behind the walk of the flush list.
+#[test]
+fn extent_ahi_frees_pages_that_became_dirty_meanwhile() {
+    let stage = Stage::new(&ExtentAhi, false, 2, 200);
+    stage.dirty(70);
+    let (before, [pages, dirty]) = (stage.seen(), stage.lists());
+    stage.space.mark_dropped();
+    let mut steps = Steps::default();
+    for instance in stage.pool.instances() {
+        assert!(sweep(&stage.pool, instance, &stage.space, &mut steps));
+    }
+    assert!(before.dirty >= 70, "{before:?}");
+    assert_eq!(steps, Steps { lru_walked: pages, freed: before.resident, ..Steps::default() });
+    assert_eq!(stage.lists(), [pages - before.resident, dirty - before.dirty]);
+    check_pool(&stage.pool);
 }
 
 #[test]

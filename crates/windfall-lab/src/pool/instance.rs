@@ -60,6 +60,13 @@ impl<'a> Holding<'a> {
         }
     }
 
+    /// Gives the lock of a part back, unless it is the mutex of the instance, which guards others, too.
+    pub fn without(&mut self, part: Part) {
+        if let Some(lock) = mutex_of(self.instance.era, part).filter(|lock| *lock != Lock::Pool) {
+            self.guards[lock as usize] = None;
+        }
+    }
+
     /// Latches the page hash where a page belongs, if it is not guarded by a mutex, which is held then.
     pub fn latch_page(&self, id: PageId) -> Option<WriteGuard<'a, ()>> {
         match self.instance.era.lock_of(Part::Pages) {
