@@ -30,6 +30,8 @@ pub mod stale_version;
 mod steps;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod threads;
 
 use core::fmt::Debug;
 
