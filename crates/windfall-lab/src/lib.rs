@@ -8,7 +8,7 @@
 //! below it only: [`watch`], [`pool`], [`system`], [`policy`], [`results`], [`server`], [`workload`],
 //! [`experiment`], [`report`].
 //!
-//! **May touch.** The library `windfall`.
+//! **May touch.** The library `windfall` with its feature `lab`, and `windfall-measure`.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![allow(clippy::cast_sign_loss, reason = "what is cast here are sizes and times, and not negative")]
 

@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** Nothing is asserted of times.
 //!
-//! **May touch.** What `experiment` may touch.
+//! **May touch.** What `experiment` may touch, `policy` for its steps.
 
 use tempfile::TempDir;
 

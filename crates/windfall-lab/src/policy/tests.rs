@@ -5,7 +5,7 @@
 //! **Invariants.** What is expected is counted by looks at all descriptors, not by the lists and counters that the
 //! policies use.
 //!
-//! **May touch.** What `policy` may touch.
+//! **May touch.** What `policy` may touch, `testing`, and what a pool stands on.
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},

@@ -6,7 +6,7 @@
 //! **Invariants.** Each client has keys of its own, and knows what they hold: in the table that stays, and in the
 //! incarnation that it has worked on last. The pool is smaller than either table.
 //!
-//! **May touch.** What `policy` may touch.
+//! **May touch.** What `policy` may touch, `testing`, `server::rows`, and what a pool stands on.
 
 use std::{
     collections::BTreeMap,

@@ -6,7 +6,7 @@
 //! **Invariants.** Locks are taken in the order of [`Lock`], instance by instance. Under a latch of the page hash
 //! nothing else is taken.
 //!
-//! **May touch.** `era`, `lists`, `page_hash`, `descriptor`, `watch`.
+//! **May touch.** `era`, `lists`, `page_hash`, `descriptor`, `watch`, `windfall`'s ids.
 
 use core::ops::Range;
 

@@ -12,8 +12,8 @@
 //! dropped tablespace, of a version that was truncated, or with the mark of a lazy drop is *dead*: it is never given to
 //! a reader and never written, and its frame is as good as free.
 //!
-//! **May touch.** [`watch`](crate::watch), and of `windfall` what lies below its own buffer pool, with the arena of
-//! frames and their latches.
+//! **May touch.** [`watch`](crate::watch), of `windfall` what lies below its own buffer pool, with the arena of frames
+//! and their latches, and `windfall-measure` for random numbers.
 //!
 //! What it lacks: a doublewrite file and recovery. It survives no crash, and no experiment asks it to.
 

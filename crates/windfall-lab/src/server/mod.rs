@@ -8,7 +8,7 @@
 //! **Invariants.** A statement has a table for itself: experiments see to that. What a drop did is counted by those who
 //! did it.
 //!
-//! **May touch.** `pool`, `policy`, `system`, `results`, and all of `windfall`.
+//! **May touch.** `pool`, `policy`, `system`, `results`, `watch`, and all of `windfall`.
 
 pub mod classic;
 pub mod product;

@@ -9,7 +9,7 @@
 //! noted is noted after the lock was given back. A wait names one who had the lock meanwhile: whoever was seen to have
 //! it for the longest part.
 //!
-//! **May touch.** The clock, `parking_lot`.
+//! **May touch.** The clock.
 //!
 //! The locks themselves are those of `parking_lot`: who does not get one spins a little, then sleeps until it is given
 //! back. So did the mutexes of the servers. Who sleeps for long wakes now and then to look who has the lock, after
