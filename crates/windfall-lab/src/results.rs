@@ -182,7 +182,8 @@ pub struct Load {
     pub latency_near: Percentiles,
     /// Queries per second in the 100 ms behind each mark; where there are no statements, behind the same times.
     pub rate_near: f64,
-    /// The longest time without a finished query in the 100 ms behind each mark.
+    /// For each mark, or each of the same times where there are no statements: of the times without a finished query
+    /// that overlap the 100 ms behind it the longest, in its whole length.
     pub gaps_near_ns: Vec<u64>,
     /// The statements. A baseline has none.
     pub marks: Vec<Mark>,

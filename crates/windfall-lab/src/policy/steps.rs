@@ -38,7 +38,7 @@ pub struct Steps {
     pub flush_walked: u64,
     /// Descriptors that were looked at beside these.
     pub frames_scanned: u64,
-    /// Pages that were looked up in the page hash.
+    /// Pages that were looked up in the page hash. Windfall has none: those that were latched.
     pub looked_up: u64,
     /// Pages that were marked.
     pub flagged: u64,
@@ -79,8 +79,8 @@ impl Steps {
         self.hash_entries += entries;
     }
 
-    /// Walks the LRU list, which is held, and frees every page of the tablespace. Says whether none was in use. What the
-    /// mutex of the list does not guard is locked for each page by itself.
+    /// Walks the LRU list, which is held, and frees every page of the tablespace. Says whether none was in use. What
+    /// the mutex of the list does not guard is locked for each page by itself.
     pub fn free_pages(
         &mut self,
         pool: &ClassicPool,
