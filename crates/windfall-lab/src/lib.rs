@@ -5,10 +5,10 @@
 //! the global hash index of the servers of 2005 to 2021, and with the way each of them forgot a dropped table.
 //!
 //! **Invariants.** Nothing of this is in the engine: `windfall` does not know this crate. A room imports from rooms
-//! below it only: [`watch`], [`pool`], [`policy`], [`system`], [`results`],
-//! [`server`], [`workload`], [`experiment`], [`report`].
+//! below it only: [`watch`], [`pool`], [`system`], [`policy`], [`results`], [`server`], [`seam`], [`workload`],
+//! [`experiment`], [`report`].
 //!
-//! **May touch.** The library `windfall`.
+//! **May touch.** The library `windfall` with its feature `lab`, and `windfall-measure`.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![allow(clippy::cast_sign_loss, reason = "what is cast here are sizes and times, and not negative")]
 

@@ -68,7 +68,7 @@ impl PolicyName {
             Self::LazyMark => "Percona Server 5.1.56 to 5.5.24",
             Self::FlushList => "MySQL 5.5.23 to 5.5",
             Self::FlushListAhi => "MySQL 5.6.2 to 5.6.12",
-            Self::ExtentAhi => "MySQL 5.6.13 to 8.0.22",
+            Self::ExtentAhi => "MySQL 8.0 to 8.0.22",
             Self::StaleVersion => "MySQL 8.0.23",
             Self::Detach => "Windfall",
         }
@@ -80,7 +80,8 @@ impl PolicyName {
             Self::LruScanOnce | Self::LruScan => 2009,
             Self::LazyMark => 2011,
             Self::FlushList => 2012,
-            Self::FlushListAhi | Self::ExtentAhi => 2013,
+            Self::FlushListAhi => 2013,
+            Self::ExtentAhi => 2018,
             Self::StaleVersion => 2021,
             Self::Detach => 2026,
         }
@@ -94,7 +95,9 @@ impl PolicyName {
             Self::LazyMark => "marks pages along the LRU list, then scans all frames for the hash index",
             Self::FlushList => "walks the flush list, with pauses",
             Self::FlushListAhi => "walks the LRU list for the hash index, then the flush list",
-            Self::ExtentAhi => "looks each page of the table up, then walks both lists",
+            Self::ExtentAhi => {
+                "looks each page of the table up, then walks both lists under the LRU list mutex"
+            }
             Self::StaleVersion => "changes a number; with the hash index walks the LRU list",
             Self::Detach => "unlinks the tablespace",
         }

@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** Nothing runs in the background unless a test starts it.
 //!
-//! **May touch.** `pool`, `server::rows`.
+//! **May touch.** `pool`, `server::rows`, and what a pool stands on.
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 

@@ -7,7 +7,8 @@
 //! **Invariants.** A job says all that its run depends on: the same job on the same machine is the same run, but for
 //! time. A process plays one job and ends.
 //!
-//! **May touch.** `server`, `workload`, `results`, `system`, `watch`, `windfall-measure`.
+//! **May touch.** `server`, `workload`, `results`, `system`, `watch`, `windfall-measure`, and of `windfall` the ids,
+//! the log and the errors.
 
 #[cfg(test)]
 mod tests;

@@ -9,10 +9,11 @@
 //! frames, which are the next that anybody takes; its hash index goes with it, and its file is deleted in paced steps
 //! in the background.
 //!
-//! **May touch.** The engine's counted work.
+//! **May touch.** The engine's counted work, and what it tells of a drop.
 //!
 //! What the engine counted while it dropped is told in the same [`Steps`] as for the others: entries of lists, frames,
-//! latches. Those of the catalog, which is a tree like the others' dictionary, are left out as theirs are.
+//! and latches of pages, which stand for look-ups, because that is how the engine comes to a page. Those of the catalog,
+//! which is a tree like the others' dictionary, are left out as theirs are.
 
 use windfall::{DropReport, sync::work::Work};
 

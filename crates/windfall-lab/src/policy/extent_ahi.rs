@@ -1,17 +1,21 @@
 //! `extent-ahi`: hash entries by the pages of the table, pages by the lists of the pool.
 //!
-//! **Purpose.** `MySQL` 5.6.13 to 8.0.22: what the article on 8.0.23 compares with.
+//! **Purpose.** `MySQL` 8.0 to 8.0.22: what the article on 8.0.23 compares with.
 //!
 //! **Invariants.** The steps:
 //! 1. With the hash index on: for each extent of the table, each of its pages is looked up in the page hash; if it is
 //!    in the pool and hashed it is latched, and its entries are removed.
-//! 2. For each instance: what [`flush_list`](super::flush_list) does.
-//! 3. For each instance, since a whole tablespace goes: takes the buffer pool mutex, walks the LRU list, frees the
-//!    pages of the tablespace, gives the mutex back; if one was in use, waits 20 ms and walks anew.
+//! 2. For each instance: what [`flush_list`](super::flush_list) does, under the mutexes of the LRU list and of the
+//!    flush list.
+//! 3. For each instance, since a whole tablespace goes: takes the mutex of the LRU list, walks the list, frees the
+//!    pages of the tablespace, gives the mutex back; if one was in use, waits 20 ms and walks anew. The mutexes of the
+//!    flush list and of the free list are held for each page by itself.
 //!
-//! It is done behind the change of the dictionary, as in 8.0, and not under its mutex.
+//! It is done behind the change of the dictionary, and not under its mutex. The steps are those of 5.6.13 and 5.7, too,
+//! but there both walks hold the buffer pool mutex, and all of it that of the dictionary: those versions are not here.
 //!
-//! The cost is the number of pages in the pool, for tables of any size, as the article says.
+//! A look-up needs the latch of the page hash alone; who reads a page in, makes one young or needs a frame waits for
+//! the walks. The cost is the number of pages in the pool, for tables of any size, as the article says.
 //!
 //! **May touch.** What `policy` may touch.
 //!
@@ -31,12 +35,8 @@ use crate::{
 pub struct ExtentAhi;
 
 impl DropPolicy for ExtentAhi {
-    fn name(&self) -> &'static str {
-        "extent-ahi"
-    }
-
     fn era(&self) -> Era {
-        Era::Mysql56
+        Era::Mysql80
     }
 
     fn holds_dictionary(&self) -> bool {
@@ -60,7 +60,8 @@ impl DropPolicy for ExtentAhi {
     }
 }
 
-fn sweep(pool: &ClassicPool, instance: &Instance, space: &Space, steps: &mut Steps) -> bool {
+/// The walk of an instance's LRU list. Says whether no page was in use.
+pub(super) fn sweep(pool: &ClassicPool, instance: &Instance, space: &Space, steps: &mut Steps) -> bool {
     let mut held = instance.hold(&[Part::Lru], Purpose::Drop);
     steps.free_pages(pool, instance, &mut held, space.id)
 }

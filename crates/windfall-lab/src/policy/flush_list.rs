@@ -26,10 +26,6 @@ use crate::pool::{ClassicPool, Era, Space};
 pub struct FlushList;
 
 impl DropPolicy for FlushList {
-    fn name(&self) -> &'static str {
-        "flush-list"
-    }
-
     fn era(&self) -> Era {
         Era::Mysql55
     }

@@ -24,10 +24,6 @@ use crate::pool::{ClassicPool, Era, Space};
 pub struct FlushListAhi;
 
 impl DropPolicy for FlushListAhi {
-    fn name(&self) -> &'static str {
-        "flush-list-ahi"
-    }
-
     fn era(&self) -> Era {
         Era::Mysql56
     }

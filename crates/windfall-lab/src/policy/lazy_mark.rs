@@ -44,10 +44,6 @@ impl LazyMark {
 }
 
 impl DropPolicy for LazyMark {
-    fn name(&self) -> &'static str {
-        "lazy-mark"
-    }
-
     fn era(&self) -> Era {
         Era::Xtradb
     }

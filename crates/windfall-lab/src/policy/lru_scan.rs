@@ -36,10 +36,6 @@ pub struct LruScan {
 }
 
 impl DropPolicy for LruScan {
-    fn name(&self) -> &'static str {
-        if self.scans == 1 { "lru-scan-1" } else { "lru-scan" }
-    }
-
     fn era(&self) -> Era {
         self.era
     }

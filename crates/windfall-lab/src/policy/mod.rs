@@ -7,7 +7,8 @@
 //! **Invariants.** Before a policy is asked the tablespace refuses its handles; afterwards no page of it is ever given
 //! to a reader or written, whether it was freed or not. What the steps say is counted where it is done.
 //!
-//! **May touch.** [`pool`](crate::pool), [`watch`](crate::watch).
+//! **May touch.** [`pool`](crate::pool), [`system`](crate::system) for the names, [`watch`](crate::watch), and of
+//! `windfall` the ids and what it tells of a drop.
 //!
 //! | policy | version | the pool at a drop |
 //! | --- | --- | --- |
@@ -15,7 +16,7 @@
 //! | [`lazy_mark`] | Percona Server 5.1 and 5.5 | one scan that marks pages, then one for the hash index |
 //! | [`flush_list`] | `MySQL` 5.5.23 | scans of the flush list, with pauses |
 //! | [`flush_list_ahi`] | `MySQL` 5.6.2 to 5.6.12 | a scan of the LRU list for the hash index before that |
-//! | [`extent_ahi`] | `MySQL` 5.6.13 to 8.0.22 | each page of the table is looked up; then both lists are scanned |
+//! | [`extent_ahi`] | `MySQL` 8.0 to 8.0.22 | each page of the table is looked up; then both lists are scanned |
 //! | [`stale_version`] | `MySQL` 8.0.23 | a new version; a scan only for the hash index |
 //! | [`detach`] | Windfall | nothing |
 
@@ -29,6 +30,8 @@ pub mod stale_version;
 mod steps;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod threads;
 
 use core::fmt::Debug;
 
@@ -36,13 +39,32 @@ pub use steps::Steps;
 
 use windfall::ids::SpaceId;
 
-use crate::pool::{ClassicPool, Era, Space};
+use self::{
+    extent_ahi::ExtentAhi, flush_list::FlushList, flush_list_ahi::FlushListAhi, lazy_mark::LazyMark,
+    lru_scan::LruScan, stale_version::StaleVersion,
+};
+use crate::{
+    pool::{ClassicPool, Era, Space},
+    system::PolicyName,
+};
+
+/// The policy of this name; none for Windfall's.
+pub fn of(name: PolicyName) -> Option<Box<dyn DropPolicy>> {
+    let policy: Box<dyn DropPolicy> = match name {
+        PolicyName::LruScanOnce => Box::new(LruScan { scans: 1, era: Era::Mysql51 }),
+        PolicyName::LruScan => Box::new(LruScan { scans: 2, era: Era::Mysql55 }),
+        PolicyName::LazyMark => Box::new(LazyMark::default()),
+        PolicyName::FlushList => Box::new(FlushList),
+        PolicyName::FlushListAhi => Box::new(FlushListAhi),
+        PolicyName::ExtentAhi => Box::new(ExtentAhi),
+        PolicyName::StaleVersion => Box::new(StaleVersion),
+        PolicyName::Detach => return None,
+    };
+    Some(policy)
+}
 
 /// What a server of its time did to its buffer pool at a drop.
 pub trait DropPolicy: Send + Sync + Debug {
-    /// Its name in reports.
-    fn name(&self) -> &'static str;
-
     /// The version whose locks the pool has.
     fn era(&self) -> Era;
 

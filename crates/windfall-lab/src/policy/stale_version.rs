@@ -26,10 +26,6 @@ use crate::pool::{ClassicPool, Era, Space};
 pub struct StaleVersion;
 
 impl DropPolicy for StaleVersion {
-    fn name(&self) -> &'static str {
-        "stale-version"
-    }
-
     fn era(&self) -> Era {
         Era::Mysql80
     }

@@ -38,7 +38,7 @@ pub struct Steps {
     pub flush_walked: u64,
     /// Descriptors that were looked at beside these.
     pub frames_scanned: u64,
-    /// Pages that were looked up in the page hash.
+    /// Pages that were looked up in the page hash. Windfall has none: those that were latched.
     pub looked_up: u64,
     /// Pages that were marked.
     pub flagged: u64,
@@ -79,7 +79,8 @@ impl Steps {
         self.hash_entries += entries;
     }
 
-    /// Walks the LRU list, which is held, and frees every page of the tablespace. Says whether none was in use.
+    /// Walks the LRU list, which is held, and frees every page of the tablespace. Says whether none was in use. What
+    /// the mutex of the list does not guard is locked for each page by itself.
     pub fn free_pages(
         &mut self,
         pool: &ClassicPool,
@@ -93,9 +94,12 @@ impl Steps {
             if pool.frames()[frame as usize].space() != space {
                 continue;
             }
-            if pool.evict(instance, held, frame) {
+            let is_out = pool.evict(instance, held, frame);
+            held.without(Part::Flush);
+            if is_out {
                 self.count_unhashed(pool.unhash(frame, Purpose::Drop));
                 pool.give_frame_under(instance, held, frame);
+                held.without(Part::Free);
                 self.freed += 1;
             } else {
                 all = false;

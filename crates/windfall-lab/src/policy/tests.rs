@@ -5,7 +5,7 @@
 //! **Invariants.** What is expected is counted by looks at all descriptors, not by the lists and counters that the
 //! policies use.
 //!
-//! **May touch.** What `policy` may touch.
+//! **May touch.** What `policy` may touch, `testing`, and what a pool stands on.
 
 use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -22,29 +22,29 @@ use windfall::{
 };
 
 use super::{
-    DropPolicy, Steps, extent_ahi::ExtentAhi, flush_list::FlushList, flush_list_ahi::FlushListAhi,
-    lazy_mark::LazyMark, lru_scan::LruScan, stale_version::StaleVersion, steps::BATCH,
+    DropPolicy, Steps,
+    extent_ahi::{ExtentAhi, sweep},
+    flush_list::FlushList,
+    flush_list_ahi::FlushListAhi,
+    lazy_mark::LazyMark,
+    lru_scan::LruScan,
+    of,
+    stale_version::StaleVersion,
+    steps::BATCH,
 };
 use crate::{
     pool::{
         ClassicPool, Era, PoolOptions, Space,
         descriptor::{DELETED, DIRTY},
     },
+    system::PolicyName,
     testing::{check_pool, get, new_space, pool, put, tree},
     watch::Purpose,
 };
 
-fn all() -> Vec<Box<dyn DropPolicy>> {
-    vec![
-        Box::new(LruScan { scans: 1, era: Era::Mysql51 }),
-        Box::new(LruScan { scans: 2, era: Era::Mysql51 }),
-        Box::new(LruScan { scans: 2, era: Era::Mysql55 }),
-        Box::new(LazyMark::default()),
-        Box::new(FlushList),
-        Box::new(FlushListAhi),
-        Box::new(ExtentAhi),
-        Box::new(StaleVersion),
-    ]
+/// Every policy of a classic pool.
+fn all() -> impl Iterator<Item = (PolicyName, Box<dyn DropPolicy>)> {
+    PolicyName::ALL.into_iter().filter_map(|name| Some((name, of(name)?)))
 }
 
 /// A pool with a table that stays and one that goes.
@@ -291,7 +291,7 @@ fn extent_ahi_asks_for_each_page_and_walks_both_lists() {
         stage.hash(30);
         let (before, lists) = (stage.seen(), stage.lists());
         let in_use: usize = stage.space.extents().iter().map(Vec::len).sum();
-        let (steps, _) = stage.drop_by(&ExtentAhi);
+        let (steps, took) = stage.drop_by(&ExtentAhi);
         let expected = Steps {
             lru_walked: lists[0],
             flush_walked: lists[1],
@@ -304,8 +304,33 @@ fn extent_ahi_asks_for_each_page_and_walks_both_lists() {
         };
         assert_eq!(steps, expected);
         assert_eq!(stage.seen(), Seen::default());
+        let (count, longest, together) = stage.held("LRU list");
+        assert_eq!(count, 4, "for either walk of either instance");
+        assert!(longest <= together && together <= took, "{together:?} of {took:?}");
+        assert_eq!((stage.held("flush list").0, stage.held("buffer pool").0), (2, 0));
+        // Each page that is freed is taken out of the page hash; with the hash index each page in use is looked up.
+        assert_eq!(stage.held("page hash").0, expected.looked_up + before.resident);
+        assert_eq!(stage.held("free list").0, before.resident, "for a moment each");
+        assert!(stage.held("free list").1 < longest);
         check_pool(&stage.pool);
     }
+}
+
+/// A change that was under way when the tablespace was dropped makes a page dirty behind the walk of the flush list.
+#[test]
+fn extent_ahi_frees_pages_that_became_dirty_meanwhile() {
+    let stage = Stage::new(&ExtentAhi, false, 2, 200);
+    stage.dirty(70);
+    let (before, [pages, dirty]) = (stage.seen(), stage.lists());
+    stage.space.mark_dropped();
+    let mut steps = Steps::default();
+    for instance in stage.pool.instances() {
+        assert!(sweep(&stage.pool, instance, &stage.space, &mut steps));
+    }
+    assert!(before.dirty >= 70, "{before:?}");
+    assert_eq!(steps, Steps { lru_walked: pages, freed: before.resident, ..Steps::default() });
+    assert_eq!(stage.lists(), [pages - before.resident, dirty - before.dirty]);
+    check_pool(&stage.pool);
 }
 
 #[test]
@@ -334,13 +359,12 @@ fn stale_version_scans_for_hashed_pages_only() {
 /// gone, and a write to it would fail.
 #[test]
 fn no_dropped_page_is_served_or_written() {
-    for policy in all() {
+    for (name, policy) in all() {
         for hash_index in [false, true] {
             let stage = Stage::new(&*policy, hash_index, 2, 1_500);
             stage.dirty(300);
             stage.hash(200);
             stage.drop_by(&*policy);
-            let name = policy.name();
             let asked = stage.goes.get_into(&key(1), &mut Vec::new());
             assert!(matches!(asked, Err(Error::TableDropped(_))), "{name}: {asked:?}");
             let asked = stage.pool.read(stage.goes.space(), PageNo::ROOT, Access::Point);
@@ -408,7 +432,7 @@ fn a_page_in_use_is_waited_for() {
 
 #[test]
 fn one_drop_takes_all_trees_of_a_tablespace() {
-    for policy in all() {
+    for (name, policy) in all() {
         let stage = Stage::new(&*policy, true, 1, 20);
         let other = tree(&stage.pool, &stage.space, 200);
         (0..300).for_each(|n| put(&other, &key(n), &[7; 1000]));
@@ -419,8 +443,8 @@ fn one_drop_takes_all_trees_of_a_tablespace() {
         for tree in [&stage.goes, &other] {
             assert!(matches!(tree.get_into(&key(1), &mut Vec::new()), Err(Error::TableDropped(_))));
         }
-        let left_to_eviction = policy.name() == "flush-list";
+        let left_to_eviction = name == PolicyName::FlushList;
         assert_eq!(steps.hash_entries, if left_to_eviction { 0 } else { before.hash_entries });
-        assert!(!stage.pool.hash_index().knows(SpaceId(200)) || left_to_eviction, "{}", policy.name());
+        assert!(!stage.pool.hash_index().knows(SpaceId(200)) || left_to_eviction, "{name}");
     }
 }

@@ -8,7 +8,7 @@
 //! is changed under the latch, and zero when the frame is given away. A page's keys are read under a latch on the page,
 //! or when nobody else can reach it, and that comes before the index's latch.
 //!
-//! **May touch.** `descriptor`, `watch`, `windfall`'s pages.
+//! **May touch.** `descriptor`, `watch`, and of `windfall` the ids, the pages and the hash of a key.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 

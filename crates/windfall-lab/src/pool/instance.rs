@@ -6,7 +6,7 @@
 //! **Invariants.** Locks are taken in the order of [`Lock`], instance by instance. Under a latch of the page hash
 //! nothing else is taken.
 //!
-//! **May touch.** `era`, `lists`, `page_hash`, `descriptor`, `watch`.
+//! **May touch.** `era`, `lists`, `page_hash`, `descriptor`, `watch`, `windfall`'s ids.
 
 use core::ops::Range;
 
@@ -57,6 +57,13 @@ impl<'a> Holding<'a> {
         if self.guards[at].is_none() {
             debug_assert!(self.guards[at..].iter().all(Option::is_none), "{lock:?} is taken too late");
             self.guards[at] = Some(self.instance.mutexes[at].lock(self.purpose));
+        }
+    }
+
+    /// Gives the lock of a part back, unless it is the mutex of the instance, which guards others, too.
+    pub fn without(&mut self, part: Part) {
+        if let Some(lock) = mutex_of(self.instance.era, part).filter(|lock| *lock != Lock::Pool) {
+            self.guards[lock as usize] = None;
         }
     }
 

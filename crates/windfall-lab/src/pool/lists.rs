@@ -6,7 +6,7 @@
 //! [`OLD_SHARE`] of the frames, those from the midpoint on, have the mark [`OLD`]. The flush list falls from head to
 //! tail.
 //!
-//! **May touch.** `descriptor`.
+//! **May touch.** `descriptor`, `windfall`'s ids.
 //!
 //! *Midpoint insertion*: a page that was read enters the list three eighths from its end, so that a scan does not wash
 //! out what is in use; it goes to the front when it is used again, but not if it is among the youngest three quarters

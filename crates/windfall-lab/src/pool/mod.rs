@@ -7,13 +7,23 @@
 //!
 //! **Invariants.** A page that is pinned stays in its frame: every look at a page pins it, as `buf_page_get` did. A
 //! page is changed under its exclusive latch only. A dirty page is in the flush list of its instance, and is written
-//! only after the log up to its LSN is durable. Locks are taken in this order: latches of pages, latch of the hash
-//! index, or the mutexes of an instance (in the order of [`Lock`](era::Lock)), latch of the page hash. A page of a
-//! dropped tablespace, of a version that was truncated, or with the mark of a lazy drop is *dead*: it is never given to
-//! a reader and never written, and its frame is as good as free.
+//! only after the log up to its LSN is durable. A page of a dropped tablespace, of a version that was truncated, or with
+//! the mark of a lazy drop is *dead*: it is never given to a reader and never written, and its frame is as good as
+//! free.
 //!
-//! **May touch.** [`watch`](crate::watch), and of `windfall` what lies below its own buffer pool, with the arena of
-//! frames and their latches.
+//! Locks are taken in this order:
+//! 1. Latches of pages, as the tree has them in order; behind them the lock under which a tablespace gives a page out,
+//!    and behind that the latch of this page, which nobody has who waits for another one.
+//! 2. A commit: the place of its group in the log.
+//! 3. The lock of who writes pages.
+//! 4. The mutexes of one instance, in the order of [`Lock`](era::Lock).
+//! 5. One of these, under which nothing else is taken: a latch of the page hash, the latch of the hash index, the lock
+//!    of the tablespaces that there are, that of a tablespace's map of pages.
+//!
+//! Who has a lock of 2 to 5 waits for no latch of a page: it is tried, and the page left alone if somebody has it.
+//!
+//! **May touch.** [`watch`](crate::watch), of `windfall` what lies below its own buffer pool, with the arena of frames
+//! and their latches, and `windfall-measure` for random numbers.
 //!
 //! What it lacks: a doublewrite file and recovery. It survives no crash, and no experiment asks it to.
 

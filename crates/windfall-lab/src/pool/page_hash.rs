@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** A bucket is read and changed under its lock, which the caller holds.
 //!
-//! **May touch.** `descriptor`.
+//! **May touch.** `descriptor`, `windfall`'s ids.
 
 use windfall::ids::PageId;
 

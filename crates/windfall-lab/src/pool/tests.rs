@@ -5,7 +5,7 @@
 //!
 //! **Invariants.** What the tree says is what the model says.
 //!
-//! **May touch.** What `pool` may touch.
+//! **May touch.** What `pool` may touch, `testing`.
 
 use std::{
     collections::BTreeMap,

@@ -5,7 +5,7 @@
 //!
 //! **Invariants.** No published figures stand beside these: nobody has published any.
 //!
-//! **May touch.** `draw`, `look`, `order`, `over_time`, `section`, `results`.
+//! **May touch.** `draw`, `fill` for its lists, `look`, `order`, `over_time`, `section`, `results`, `windfall-measure`.
 
 use windfall_measure::{
     median,

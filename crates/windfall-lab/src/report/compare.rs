@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** What is in one of both alone is named, not left out. No line is wider than 100 columns.
 //!
-//! **May touch.** `look`, `loops`, `over_time`, `text`, `results`.
+//! **May touch.** `amid`, `look`, `loops`, `over_time`, `scale`, `text`, `results`, `windfall-measure`.
 
 use std::fmt::Write as _;
 

@@ -5,7 +5,7 @@
 //!
 //! **Invariants.** A growth is that of a system against itself.
 //!
-//! **May touch.** `draw`, `look`, `order`, `published`, `section`, `results`.
+//! **May touch.** `draw`, `look`, `order`, `published`, `section`, `results`, `system`, `windfall-measure`.
 
 use windfall_measure::{
     page::Graph,

@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** The same each time.
 //!
-//! **May touch.** `results` and what it is made of.
+//! **May touch.** `results` and what it is made of, `windfall-measure`.
 
 use windfall_measure::{Gap, Machine, Random};
 

@@ -4,7 +4,8 @@
 //!
 //! **Invariants.** All instances of a lock count as one.
 //!
-//! **May touch.** `draw`, `look`, `over_time`, `section`, `results`, `watch` for its names.
+//! **May touch.** `draw`, `look`, `order`, `over_time`, `section`, `results`, `watch` for its names,
+//! `windfall-measure`.
 
 use windfall_measure::{
     page::Graph,

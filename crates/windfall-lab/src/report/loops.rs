@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** Times stand beside each other only within one setting.
 //!
-//! **May touch.** `draw`, `fill` for its lists, `look`, `order`, `published`, `section`, `results`.
+//! **May touch.** `draw`, `look`, `order`, `published`, `section`, `results`, `system`, `windfall-measure`.
 
 use windfall_measure::{
     page::{Graph, table},

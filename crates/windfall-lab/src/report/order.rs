@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** An order that does not show here is said to; systems are compared with the same hash index.
 //!
-//! **May touch.** `published`, `look`, `draw`, `section`.
+//! **May touch.** `published`, `look`, `draw`, `section`, `system`, `windfall-measure`.
 
 use std::fmt::Write as _;
 

@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** A stretch of a thinned line has the mean of its rates, and the longest of its gaps.
 //!
-//! **May touch.** `draw`, `look`, `order`, `results`.
+//! **May touch.** `draw`, `look`, `order`, `results`, `system`, `windfall-measure`.
 
 use windfall_measure::{
     page::Graph,

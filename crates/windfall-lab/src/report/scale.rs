@@ -5,7 +5,8 @@
 //!
 //! **Invariants.** Where fewer tables were dropped than 100, the time shown is that for 100.
 //!
-//! **May touch.** `draw`, `fill` for its axes, `look`, `order`, `published`, `section`, `results`.
+//! **May touch.** `draw`, `fill` for its axes, `look`, `order`, `published`, `section`, `results`, `system`,
+//! `windfall-measure`.
 
 use windfall_measure::{
     page::Graph,

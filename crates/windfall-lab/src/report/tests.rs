@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** Nothing is measured here.
 //!
-//! **May touch.** `fixture`, `report`.
+//! **May touch.** What `report` may touch.
 
 use super::{
     compare,

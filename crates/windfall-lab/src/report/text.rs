@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** No line is wider than 100 columns.
 //!
-//! **May touch.** `likeness`, `look`, `loops`, `over_time`, `results`.
+//! **May touch.** `amid`, `likeness`, `look`, `loops`, `over_time`, `scale`, `stalls`, `results`, `windfall-measure`.
 
 use std::fmt::Write as _;
 

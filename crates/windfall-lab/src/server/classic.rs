@@ -27,13 +27,9 @@ use windfall::{
 
 use super::{Dropped, PAGE_SIZE, Server, Start, Table, rows};
 use crate::{
-    policy::{
-        DropPolicy, extent_ahi::ExtentAhi, flush_list::FlushList, flush_list_ahi::FlushListAhi,
-        lazy_mark::LazyMark, lru_scan::LruScan, stale_version::StaleVersion,
-    },
-    pool::{ClassicPool, Era, Ground, PoolOptions, Space, TreeHash},
+    policy::{self, DropPolicy},
+    pool::{ClassicPool, Ground, PoolOptions, Space, TreeHash},
     results::LockSeen,
-    system::PolicyName,
     watch::{self, Purpose, Report},
 };
 
@@ -41,21 +37,6 @@ use crate::{
 const FIRST_PAGES: u64 = 6;
 /// `innodb_max_dirty_pages_pct`, as in the published experiments.
 const DIRTY_PERCENT: u32 = 90;
-
-/// The policy of this name; none for Windfall's.
-fn policy_of(name: PolicyName) -> Option<Box<dyn DropPolicy>> {
-    let policy: Box<dyn DropPolicy> = match name {
-        PolicyName::LruScanOnce => Box::new(LruScan { scans: 1, era: Era::Mysql51 }),
-        PolicyName::LruScan => Box::new(LruScan { scans: 2, era: Era::Mysql55 }),
-        PolicyName::LazyMark => Box::new(LazyMark::default()),
-        PolicyName::FlushList => Box::new(FlushList),
-        PolicyName::FlushListAhi => Box::new(FlushListAhi),
-        PolicyName::ExtentAhi => Box::new(ExtentAhi),
-        PolicyName::StaleVersion => Box::new(StaleVersion),
-        PolicyName::Detach => return None,
-    };
-    Some(policy)
-}
 
 /// The server.
 #[derive(Debug)]
@@ -169,7 +150,7 @@ impl Server for Classic {
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(start.folder, direct)?);
         let env = Arc::new(RealEnv::default());
         let ground = Ground::new(disk, env.clone(), PAGE_SIZE, start.log)?;
-        let policy = policy_of(start.system.policy).ok_or_else(|| {
+        let policy = policy::of(start.system.policy).ok_or_else(|| {
             windfall::error::UsageError::Other(format!("{} has no classic pool", start.system).into())
         })?;
         let options = PoolOptions {

@@ -142,9 +142,10 @@ pub trait Server: Send + Sync + Sized + 'static {
     /// Those of the disk.
     fn truncate(&self, table: &Table<Self::Store>) -> Result<(Arc<Table<Self::Store>>, Dropped)>;
 
-    /// Fills the pool with so many pages that are bookkeeping alone, of several tables: their descriptors, their places
-    /// in hash and lists are real, in an order that `seed` decides; their bytes are never touched. So many
-    /// `dirty` ones are evenly among them, where dirty pages are in a list.
+    /// Fills the pool with so many pages that are bookkeeping alone, of several tables: their descriptors and their
+    /// places in hash and lists are real; their bytes are never touched. In a classic pool the lists are in an order
+    /// that `seed` decides, and `dirty` of the pages, evenly among them, are dirty. Windfall has no lists over all
+    /// tables: its pages are clean, and it needs neither number.
     ///
     /// # Errors
     /// When the pool has no room for them.

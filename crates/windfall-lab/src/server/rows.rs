@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** Entries carry no transaction: every reader sees them.
 //!
-//! **May touch.** The tree.
+//! **May touch.** Of `windfall` the tree, the ids and what an entry is.
 
 use windfall::{
     error::Result,

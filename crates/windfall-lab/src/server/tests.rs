@@ -250,7 +250,7 @@ impl Scene for Watched {
             holds.filter(|held| held.purpose == Purpose::Drop).map(|held| held.times.count).sum();
         let instances = u64::from(system.instances);
         let expected = match system.policy {
-            PolicyName::LazyMark | PolicyName::StaleVersion => 0,
+            PolicyName::LazyMark | PolicyName::ExtentAhi | PolicyName::StaleVersion => 0,
             PolicyName::LruScanOnce | PolicyName::LruScan | PolicyName::FlushList => instances,
             _ => 2 * instances,
         };

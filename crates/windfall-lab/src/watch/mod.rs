@@ -6,24 +6,23 @@
 //!
 //! **Invariants.** Watching is not to make the holds longer that it measures: a look-up of a page is timed once in
 //! [`SAMPLED`] times and counted for all of them, unless somebody had to wait; everything else is timed always. What is
-//! noted is noted after the lock was given back, waits as well.
-//!
-//! A wait names one holder: who had left his name when it began, or, if it lasts for longer than [`BRIEFLY`], then. The
-//! name is left behind taking the lock, so that of a short wait may be that of the holder before; a long one is never
-//! put down to him. Of several who share a lock it is one of those who may hold it for long, if there is one. If others get the lock before who waits, their holds are part of his wait.
+//! noted is noted after the lock was given back. A wait names one who had the lock meanwhile: whoever was seen to have
+//! it for the longest part.
 //!
 //! **May touch.** The clock.
 //!
 //! The locks themselves are those of `parking_lot`: who does not get one spins a little, then sleeps until it is given
-//! back. So did the mutexes of the servers.
+//! back. So did the mutexes of the servers. Who sleeps for long wakes now and then to look who has the lock, after
+//! twice the time of the last look, so that this costs nothing beside the wait.
 
 mod mutex;
 mod record;
 mod rwlock;
+mod sign;
 
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::{
     cell::Cell,
+    hint,
     sync::OnceLock,
     time::{Duration, Instant},
 };
@@ -33,12 +32,14 @@ pub use record::{Held, Report, Times, Waited};
 use record::{Record, Who};
 pub use rwlock::{ReadGuard, RwLock, WriteGuard};
 use serde::{Deserialize, Serialize};
+use sign::Sign;
 
 /// One brief hold in so many is timed.
 pub const SAMPLED: u64 = 64;
-
-/// A wait that lasts for longer names who holds the lock then.
-pub const BRIEFLY: Duration = Duration::from_micros(50);
+/// Who finds a lock taken and nobody's name looks so often at once for either to change.
+const SPINS: u32 = 100;
+/// Who waits looks again after this time who has the lock, then after twice that, and so on.
+const LOOK: Duration = Duration::from_micros(100);
 
 /// What a thread is in an experiment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,7 +55,7 @@ pub enum Role {
 }
 
 /// What a lock is held for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Purpose {
     /// Finds a page that is in memory.
@@ -133,98 +134,83 @@ struct Hold {
     who: Who,
     since: Duration,
     weight: u64,
-    /// For whom it was waited before, and how long.
-    waited: Option<(Who, Duration)>,
+    /// What was waited for before it.
+    wait: Option<Wait>,
 }
 
-/// The ways to take a lock.
-struct Ways<A, B, C> {
-    at_once: A,
-    /// Within [`BRIEFLY`].
-    soon: B,
-    at_last: C,
+/// A wait that is over.
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    holder: Who,
+    took: Duration,
 }
 
 /// What a lock has beside itself.
 #[derive(Debug)]
 struct Notes {
     name: &'static str,
-    holder: AtomicU8,
+    sign: Sign,
     record: parking_lot::Mutex<Record>,
 }
 
 impl Notes {
     fn new(name: &'static str) -> Self {
-        Self { name, holder: AtomicU8::new(Who::NOBODY.0), record: parking_lot::Mutex::default() }
+        Self { name, sign: Sign::default(), record: parking_lot::Mutex::default() }
     }
 
-    /// Leaves the name of who has got the lock.
-    #[inline]
-    fn sign(&self, purpose: Purpose) {
-        self.holder.store(Who::this(purpose).0, Relaxed);
-    }
-
-    /// The same of one of several who share it: who holds it briefly does not hide one who may hold it for long.
-    #[inline]
-    fn sign_shared(&self, purpose: Purpose) {
-        if !purpose.is_brief() || Who(self.holder.load(Relaxed)).is_brief() {
-            self.sign(purpose);
-        }
-    }
-
-    /// Takes that name back, if it is still there.
-    #[inline]
-    fn unsign(&self, who: Who) {
-        if !who.is_brief() {
-            let _ = self.holder.compare_exchange(who.0, Who::NOBODY.0, Relaxed, Relaxed);
-        }
-    }
-
-    /// Takes the lock, at once or after a wait. Gives the hold if it is to be timed.
+    /// Takes the lock, at once or by attempts that wait for so long. Gives the hold if it is to be timed.
     #[inline]
     fn take<G>(
         &self,
-        purpose: Purpose,
-        ways: Ways<impl FnOnce() -> Option<G>, impl FnOnce() -> Option<G>, impl FnOnce() -> G>,
+        who: Who,
+        at_once: impl Fn() -> Option<G>,
+        within: impl Fn(Duration) -> Option<G>,
     ) -> (G, Option<Hold>) {
-        let (inner, waited) = match (ways.at_once)() {
+        let (inner, wait) = match at_once() {
             Some(inner) => (inner, None),
-            None => self.wait(ways.soon, ways.at_last),
+            None => self.wait(at_once, within),
         };
-        let hold = |weight| Hold { who: Who::this(purpose), since: now(), weight, waited };
-        (inner, weight(purpose, waited.is_some()).map(hold))
+        let weight = weight(who.purpose(), wait.is_some());
+        (inner, weight.map(|weight| Hold { who, since: now(), weight, wait }))
     }
 
     #[cold]
     fn wait<G>(
         &self,
-        soon: impl FnOnce() -> Option<G>,
-        at_last: impl FnOnce() -> G,
-    ) -> (G, Option<(Who, Duration)>) {
-        let holder = || Who(self.holder.load(Relaxed));
-        let (mut named, start) = (holder(), now());
-        let inner = soon().unwrap_or_else(|| {
-            named = holder();
-            at_last()
-        });
-        (inner, Some((named, now().saturating_sub(start))))
+        at_once: impl Fn() -> Option<G>,
+        within: impl Fn(Duration) -> Option<G>,
+    ) -> (G, Option<Wait>) {
+        let start = now();
+        // Who has it may be about to sign, or to give it back.
+        let mut spins = 0..SPINS;
+        let mut got = None;
+        while got.is_none() && self.sign.holder().is_none() && spins.next().is_some() {
+            hint::spin_loop();
+            got = at_once();
+        }
+        let (mut longest, mut stretch) = (None, LOOK);
+        let inner = loop {
+            if let Some(inner) = got {
+                break inner;
+            }
+            let (holder, since) = (self.sign.holder(), now());
+            got = within(stretch);
+            longest = longest.max(holder.map(|holder| (now().saturating_sub(since), holder)));
+            stretch *= 2;
+        };
+        // If nobody was seen it was one of those who do not stay, and who took it last: we have not signed yet.
+        let holder = longest.map_or_else(|| self.sign.last(), |(_, holder)| holder);
+        (inner, Some(Wait { holder, took: now().saturating_sub(start) }))
     }
 
-    /// Gives the lock back and notes the hold, and the wait before it. How long it was is asked before: who wakes
-    /// another may have to wait for a processor.
+    /// Notes a hold, and the wait before it, that is over: the lock was given back.
     #[inline]
-    fn give<G>(&self, inner: G, hold: Option<Hold>) {
-        let took = hold.map(|hold| {
-            self.unsign(hold.who);
-            now().saturating_sub(hold.since)
-        });
-        drop(inner);
-        if let (Some(hold), Some(took)) = (hold, took) {
-            let mut record = self.record.lock();
-            record.held(hold.who, hold.weight, took);
-            if let Some((holder, waited)) = hold.waited {
-                record.waited(hold.who, holder, waited);
-            }
+    fn note(&self, hold: Hold, took: Duration) {
+        // The record's own lock is held for a moment only, and by nobody who waits for this one.
+        let mut record = self.record.lock();
+        record.held(hold.who, hold.weight, took);
+        if let Some(wait) = hold.wait {
+            record.waited(hold.who, wait.holder, wait.took);
         }
     }
 
@@ -237,9 +223,10 @@ impl Notes {
     }
 }
 
-/// A guard that notes its hold when it goes.
+/// A guard that notes its hold when it goes. How long that was is asked before the lock is given back: who wakes
+/// another may have to wait for a processor.
 macro_rules! guard {
-    ($name:ident, $inner:ident, $doc:literal) => {
+    ($name:ident, $inner:ident, $doc:literal, $leave:expr) => {
         #[doc = $doc]
         #[derive(Debug)]
         pub struct $name<'a, T> {
@@ -260,12 +247,17 @@ macro_rules! guard {
         impl<T> Drop for $name<'_, T> {
             #[inline]
             fn drop(&mut self) {
-                self.notes.give(self.inner.take(), self.hold);
+                let took = self.hold.map(|hold| now().saturating_sub(hold.since));
+                ($leave)(&self.notes.sign, self.hold);
+                drop(self.inner.take());
+                if let (Some(hold), Some(took)) = (self.hold, took) {
+                    self.notes.note(hold, took);
+                }
             }
         }
     };
-    ($name:ident, $inner:ident, mut, $doc:literal) => {
-        guard!($name, $inner, $doc);
+    (mut $name:ident, $inner:ident, $doc:literal, $leave:expr) => {
+        guard!($name, $inner, $doc, $leave);
 
         impl<T> core::ops::DerefMut for $name<'_, T> {
             fn deref_mut(&mut self) -> &mut T {
@@ -275,3 +267,37 @@ macro_rules! guard {
     };
 }
 use guard;
+
+#[cfg(test)]
+mod tests {
+    use core::cell::{Cell, RefCell};
+    use std::thread;
+
+    use super::*;
+
+    /// One attempt after the other fails, while others have the lock for some attempts each.
+    #[test]
+    fn a_wait_for_one_after_the_other_names_who_was_there_for_the_longest_part() {
+        let notes = Notes::new("pool");
+        let others = [Purpose::Load, Purpose::Drop, Purpose::Drop, Purpose::Drop, Purpose::Flush];
+        let (attempts, seen) = (Cell::new(0), RefCell::new(Vec::new()));
+        let sign = |purpose| notes.sign.enter_alone(Who::this(purpose));
+        let within = |time: Duration| {
+            let (purpose, start) = (others[attempts.replace(attempts.get() + 1)], now());
+            let next = others.get(attempts.get());
+            // The last one gives it back at once.
+            thread::sleep(if next.is_some() { time } else { Duration::ZERO });
+            seen.borrow_mut().push((now().saturating_sub(start), time, purpose));
+            next.copied().map(sign).is_none().then_some(())
+        };
+        sign(others[0]);
+        let ((), hold) = notes.take(Who::this(Purpose::Young), || None, within);
+        let wait = hold.unwrap().wait.unwrap();
+        let seen = seen.into_inner();
+        // Where others use the machine, too, an attempt may last for longer than it was to.
+        let (_, _, longest) = seen.iter().max().unwrap();
+        assert_eq!(wait.holder.purpose(), *longest, "{seen:?}");
+        assert!(wait.took >= seen.iter().map(|(took, ..)| *took).sum());
+        assert!(seen.windows(2).all(|pair| pair[1].1 == 2 * pair[0].1), "{seen:?}");
+    }
+}

@@ -1,10 +1,10 @@
 //! What a lock has seen.
 //!
-//! **Purpose.** Sums by who and for what.
+//! **Purpose.** Sums by who and for what, of holds and of waits.
 //!
-//! **Invariants.** Bounded: a sum for each role and purpose.
+//! **Invariants.** Bounded: there are as many sums as roles and purposes.
 //!
-//! **May touch.** The roles and purposes of `watch`.
+//! **May touch.** The names of `watch`.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,13 +15,10 @@ use super::{Purpose, ROLE, Role};
 const KINDS: usize = Role::ALL.len() * Purpose::ALL.len();
 
 /// Who does something, and what for, as a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Who(pub u8);
 
 impl Who {
-    /// When nobody has left a name: a client who looks something up.
-    pub const NOBODY: Self = Self(0);
-
     pub fn this(purpose: Purpose) -> Self {
         Self((ROLE.get() as usize * Purpose::ALL.len() + purpose as usize) as u8)
     }
@@ -30,11 +27,7 @@ impl Who {
         Role::ALL[usize::from(self.0) / Purpose::ALL.len()]
     }
 
-    pub fn is_brief(self) -> bool {
-        self.purpose().is_brief()
-    }
-
-    fn purpose(self) -> Purpose {
+    pub fn purpose(self) -> Purpose {
         Purpose::ALL[usize::from(self.0) % Purpose::ALL.len()]
     }
 }
@@ -87,7 +80,7 @@ pub struct Waited {
     pub role: Role,
     /// What for.
     pub purpose: Purpose,
-    /// Who held the lock when the wait began, or [`BRIEFLY`](super::BRIEFLY) later.
+    /// Who had the lock meanwhile, as far as was seen for the longest part.
     pub holder: Role,
     /// What for.
     pub held_for: Purpose,

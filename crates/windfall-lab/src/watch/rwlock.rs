@@ -2,11 +2,11 @@
 //!
 //! **Purpose.** [`RwLock`], as the head of [`watch`](super) says.
 //!
-//! **Invariants.** Those of `watch`.
+//! **Invariants.** Who has the lock alone signs it, and who shares it for something that is not brief.
 //!
 //! **May touch.** What `watch` may touch.
 
-use super::{BRIEFLY, Hold, Notes, Purpose, Report, Ways, guard};
+use super::{Hold, Notes, Purpose, Report, guard, now, record::Who, sign::Sign};
 
 /// A read-write lock that notes who held it and who waited.
 #[derive(Debug)]
@@ -15,8 +15,14 @@ pub struct RwLock<T> {
     inner: parking_lot::RwLock<T>,
 }
 
-guard!(ReadGuard, RwLockReadGuard, "What [`RwLock::read`] gives.");
-guard!(WriteGuard, RwLockWriteGuard, mut, "What [`RwLock::write`] gives.");
+guard!(ReadGuard, RwLockReadGuard, "What [`RwLock::read`] gives.", |sign: &Sign, hold: Option<Hold>| {
+    if hold.is_some_and(|hold| !hold.who.purpose().is_brief()) {
+        sign.leave();
+    }
+});
+guard!(mut WriteGuard, RwLockWriteGuard, "What [`RwLock::write`] gives.", |sign: &Sign, _: Option<Hold>| {
+    sign.leave_alone();
+});
 
 impl<T> RwLock<T> {
     /// A lock of this name.
@@ -27,28 +33,23 @@ impl<T> RwLock<T> {
     /// Waits until it can be shared.
     #[inline]
     pub fn read(&self, purpose: Purpose) -> ReadGuard<'_, T> {
-        let ways = Ways {
-            at_once: || self.inner.try_read(),
-            soon: || self.inner.try_read_for(BRIEFLY),
-            at_last: || self.inner.read(),
-        };
-        let (inner, hold) = self.notes.take(purpose, ways);
-        // Readers share the line: only those who may stay for long, or are timed, leave their name.
-        if hold.is_some() {
-            self.notes.sign_shared(purpose);
+        let who = Who::this(purpose);
+        let (inner, hold) =
+            self.notes.take(who, || self.inner.try_read(), |time| self.inner.try_read_for(time));
+        if purpose.is_brief() {
+            self.notes.sign.pass(who);
+        } else {
+            self.notes.sign.enter(who);
         }
         ReadGuard { notes: &self.notes, inner: Some(inner), hold }
     }
 
     /// Waits until nobody else has it.
     pub fn write(&self, purpose: Purpose) -> WriteGuard<'_, T> {
-        let ways = Ways {
-            at_once: || self.inner.try_write(),
-            soon: || self.inner.try_write_for(BRIEFLY),
-            at_last: || self.inner.write(),
-        };
-        let (inner, hold) = self.notes.take(purpose, ways);
-        self.notes.sign(purpose);
+        let who = Who::this(purpose);
+        let (inner, hold) =
+            self.notes.take(who, || self.inner.try_write(), |time| self.inner.try_write_for(time));
+        self.notes.sign.enter_alone(who);
         WriteGuard { notes: &self.notes, inner: Some(inner), hold }
     }
 
@@ -67,27 +68,65 @@ impl<T> RwLock<T> {
 mod tests {
     use std::{sync::mpsc, thread, time::Duration};
 
-    use super::*;
+    use super::{
+        super::{Role, Waited, play},
+        *,
+    };
 
-    #[test]
-    fn a_writer_waits_for_one_who_shares() {
-        let lock = RwLock::new("hash index", 1);
+    /// One shares the lock for a drop while others come and go; a writer waits.
+    fn wait_of_a_writer(lock: &RwLock<u64>) -> Option<Waited> {
+        lock.reset();
         let (held, is_held) = mpsc::channel();
         thread::scope(|scope| {
             scope.spawn(|| {
+                play(Role::Dropper);
                 let shared = lock.read(Purpose::Drop);
                 held.send(()).unwrap();
                 thread::sleep(Duration::from_millis(20));
                 drop(shared);
             });
             is_held.recv().unwrap();
-            assert_eq!(*lock.read(Purpose::Search), 1);
+            (0..200).for_each(|_| drop(lock.read(Purpose::Search)));
             *lock.write(Purpose::Hash) += 1;
         });
         let report = lock.report();
-        let [wait] = report.waits[..] else { panic!("{report:?}") };
-        assert_eq!((wait.purpose, wait.held_for), (Purpose::Hash, Purpose::Drop));
-        assert!(report.longest(Purpose::Drop) >= Duration::from_millis(20), "{report:?}");
-        assert_eq!(*lock.read(Purpose::Search), 2);
+        assert!(report.longest(Purpose::Drop) >= Duration::from_millis(20));
+        // Who was late has not waited.
+        report.waits.first().copied()
+    }
+
+    #[test]
+    fn a_writer_waits_for_one_who_shares() {
+        let lock = RwLock::new("hash index", 0);
+        let mut rounds = (1..=100).map(|round| (round, wait_of_a_writer(&lock)));
+        let (round, wait) = rounds.find_map(|(round, wait)| Some((round, wait?))).unwrap();
+        assert_eq!((wait.role, wait.purpose), (Role::Client, Purpose::Hash));
+        assert_eq!((wait.holder, wait.held_for), (Role::Dropper, Purpose::Drop));
+        assert_eq!(*lock.read(Purpose::Search), round);
+    }
+
+    #[test]
+    fn those_who_share_for_a_moment_are_named_if_nobody_stays() {
+        let lock = RwLock::new("page hash", ());
+        for _ in 0..100 {
+            drop(lock.write(Purpose::Load));
+            let (held, is_held) = mpsc::channel();
+            thread::scope(|scope| {
+                let shared = lock.read(Purpose::Lookup);
+                let lock = &lock;
+                scope.spawn(move || {
+                    held.send(()).unwrap();
+                    drop(lock.write(Purpose::Load));
+                });
+                is_held.recv().unwrap();
+                thread::sleep(Duration::from_millis(2));
+                drop(shared);
+            });
+            if let [wait] = lock.report().waits[..] {
+                assert_eq!((wait.purpose, wait.held_for), (Purpose::Load, Purpose::Lookup));
+                return;
+            }
+        }
+        panic!("nobody ever waits");
     }
 }

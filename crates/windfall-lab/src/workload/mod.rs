@@ -5,7 +5,7 @@
 //!
 //! **Invariants.** A query that fails ends the run.
 //!
-//! **May touch.** `server`, `results`, `windfall-measure`.
+//! **May touch.** `server`, `results`, `watch`, `windfall-measure`, and of `windfall` the tree, the log and the errors.
 
 pub mod load;
 pub mod oltp;

@@ -5,7 +5,7 @@
 //! **Invariants.** Each is drawn for a wide and for a narrow screen; a text has its room in both. A value that cannot
 //! be placed is left out.
 //!
-//! **May touch.** `look`, `windfall-measure`.
+//! **May touch.** `windfall-measure`.
 
 mod curves;
 mod multiples;

@@ -1,0 +1,238 @@
+//! Drops and truncations amid readers, writers, eviction and the cleaner.
+//!
+//! **Purpose.** That nobody is ever given a row of another incarnation of a table than the one that was asked for, and
+//! that the pool is in order afterwards, by whichever policy the incarnations are forgotten.
+//!
+//! **Invariants.** Each client has keys of its own, and knows what they hold: in the table that stays, and in the
+//! incarnation that it has worked on last. The pool is smaller than either table.
+//!
+//! **May touch.** What `policy` may touch, `testing`, `server::rows`, and what a pool stands on.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use windfall::{
+    disk::{Disk as _, FileName, SimulatedDisk},
+    env::RealEnv,
+    error::{Error, Result},
+    tree::Tree,
+};
+
+use super::{DropPolicy, of};
+use crate::{
+    pool::{ClassicPool, PoolOptions, Space},
+    server::rows,
+    system::PolicyName,
+    testing::{check_pool, new_space, pool, random, tree},
+    watch::{self, Role},
+};
+
+const CLIENTS: u64 = 3;
+/// Keys of a client in each table.
+const KEYS: u64 = 400;
+/// How often the table goes.
+const ROUNDS: u64 = 10;
+
+type Model = BTreeMap<[u8; 16], Vec<u8>>;
+
+/// A table from its making to its end.
+struct Incarnation {
+    number: u64,
+    space: Arc<Space>,
+    tree: Tree<ClassicPool>,
+}
+
+/// What all threads share.
+struct Stage<'a> {
+    policy: &'a dyn DropPolicy,
+    disk: SimulatedDisk,
+    pool: Arc<ClassicPool>,
+    stays: Incarnation,
+    goes: Mutex<Arc<Incarnation>>,
+    /// How often a client found an incarnation gone.
+    refused: AtomicU64,
+    over: AtomicBool,
+}
+
+fn key(client: u64, n: u64) -> [u8; 16] {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&client.to_be_bytes());
+    key[8..].copy_from_slice(&n.to_be_bytes());
+    key
+}
+
+/// A value that says which incarnation and which key it is of.
+fn value(number: u64, key: &[u8; 16], state: &mut u64) -> Vec<u8> {
+    let mut value = number.to_be_bytes().to_vec();
+    value.extend(key);
+    value.resize(24 + (random(state) % 900) as usize, random(state) as u8);
+    value
+}
+
+/// Does something with a row of an incarnation: `model` is what this client's keys hold.
+fn work(on: &Incarnation, client: u64, model: &mut Model, state: &mut u64) -> Result<()> {
+    let own = key(client, random(state) % KEYS);
+    match random(state) % 8 {
+        0..3 => {
+            let value = value(on.number, &own, state);
+            rows::put(&on.tree, &own, &value)?;
+            model.insert(own, value);
+        }
+        3 => {
+            rows::remove(&on.tree, &own)?;
+            model.remove(&own);
+        }
+        4..7 => assert_eq!(rows::get(&on.tree, &own)?.as_ref(), model.get(&own), "of {}", on.number),
+        _ => {
+            let other = key(random(state) % CLIENTS, random(state) % KEYS);
+            if let Some(value) = rows::get(&on.tree, &other)? {
+                assert_eq!(value[..8], on.number.to_be_bytes(), "a row of another incarnation");
+                assert_eq!(value[8..24], other);
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Stage<'_> {
+    /// Works until all is over: what it knows of the table that stays, and of this incarnation of the other.
+    fn client(&self, client: u64) -> (Model, u64, Model) {
+        let mut state = client;
+        let [mut staying, mut going] = [Model::new(), Model::new()];
+        let mut number = 0;
+        while !self.over.load(Relaxed) {
+            work(&self.stays, client, &mut staying, &mut state).unwrap();
+            let on = self.goes.lock().clone();
+            if on.number != number {
+                (number, going) = (on.number, Model::new());
+            }
+            // Some of it in a row: a table that is read is hashed.
+            for _ in 0..4 {
+                match work(&on, client, &mut going, &mut state) {
+                    Ok(()) => {}
+                    Err(Error::TableDropped(_)) => {
+                        assert!(!on.tree.space().is_live());
+                        self.refused.fetch_add(1, Relaxed);
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        (staying, number, going)
+    }
+
+    /// Drops the table and makes it anew, or truncates it in place.
+    fn renew(&self, in_place: bool) {
+        let (old, refused) = (self.goes.lock().clone(), self.refused.load(Relaxed));
+        let number = old.number + 1;
+        let space = if in_place {
+            let trees = old.space.renew();
+            self.policy.forget(&self.pool, &old.space, &trees);
+            self.await_io(&old.space);
+            self.disk.truncate(FileName::Data(old.space.id), 0).unwrap();
+            old.space.clone()
+        } else {
+            old.space.mark_dropped();
+            self.policy.forget(&self.pool, &old.space, &old.space.trees());
+            self.await_io(&old.space);
+            self.pool.detach(&old.space);
+            self.disk.remove(FileName::Data(old.space.id)).unwrap();
+            new_space(&self.pool, 1_000 + number)
+        };
+        // Not before somebody was there.
+        let since = Instant::now();
+        while self.refused.load(Relaxed) == refused {
+            assert!(since.elapsed() < Duration::from_mins(1), "no client works");
+            thread::yield_now();
+        }
+        let tree = tree(&self.pool, &space, 100_000 + number);
+        *self.goes.lock() = Arc::new(Incarnation { number, space, tree });
+    }
+
+    fn await_io(&self, space: &Space) {
+        while !space.is_quiet() {
+            self.pool.ground().health.check().unwrap();
+            thread::yield_now();
+        }
+    }
+}
+
+/// Every row that the clients know is there, and no other.
+fn check<'a>(on: &Incarnation, models: impl Iterator<Item = &'a Model>) {
+    let all: Model = models.flatten().map(|(key, value)| (*key, value.clone())).collect();
+    for n in 0..KEYS {
+        for key in (0..CLIENTS).map(|client| key(client, n)) {
+            assert_eq!(rows::get(&on.tree, &key).unwrap().as_ref(), all.get(&key));
+        }
+    }
+    assert_eq!(on.tree.check().unwrap().entries, all.len() as u64);
+}
+
+fn play(name: PolicyName, policy: &dyn DropPolicy, hash_index: bool) {
+    let options = PoolOptions {
+        era: policy.era(),
+        instances: 1 + usize::from(hash_index),
+        frames: 128,
+        page_size: 4096,
+        hash_index,
+        dirty_percent: 50,
+    };
+    let (disk, pool) = pool(options);
+    let table = |id, number| {
+        let space = new_space(&pool, id);
+        let tree = tree(&pool, &space, 100 * id);
+        Incarnation { number, space, tree }
+    };
+    let (stays, goes) = (table(20, 0), Mutex::new(Arc::new(table(21, 1))));
+    let (refused, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let stage = Stage { policy, disk, stays, goes, refused, over, pool: pool.clone() };
+    let workers = pool.spawn(&RealEnv::default()).unwrap();
+    let known: Vec<_> = thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|n| {
+                scope.spawn({
+                    let stage = &stage;
+                    move || stage.client(n)
+                })
+            })
+            .collect();
+        watch::play(Role::Dropper);
+        for round in 0..ROUNDS {
+            thread::sleep(Duration::from_millis(25));
+            stage.renew(policy.truncates_in_place() && round % 2 == 0);
+        }
+        thread::sleep(Duration::from_millis(25));
+        stage.over.store(true, Relaxed);
+        clients.into_iter().map(|client| client.join().unwrap()).collect()
+    });
+    drop(workers);
+    pool.ground().health.check().unwrap();
+    check(&stage.stays, known.iter().map(|(staying, ..)| staying));
+    let last = stage.goes.lock().clone();
+    assert_eq!(last.number, 1 + ROUNDS);
+    let of_last = known.iter().filter(|(_, number, _)| *number == last.number);
+    check(&last, of_last.map(|(.., going)| going));
+    assert!(pool.counters.evictions.load(Relaxed) > 1_000, "{name}: it all fits");
+    assert_eq!(pool.hash_index().built() > 0, hash_index, "{name}");
+    pool.flush_all().unwrap();
+    check_pool(&pool);
+}
+
+#[test]
+fn tables_go_amid_readers_writers_and_the_cleaner() {
+    for name in PolicyName::ALL {
+        for hash_index in [false, true] {
+            if let Some(policy) = of(name) {
+                play(name, &*policy, hash_index);
+            }
+        }
+    }
+}
