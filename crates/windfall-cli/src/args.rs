@@ -287,6 +287,10 @@ impl BenchName {
     }
 }
 
+/// Where the lab writes, if nothing else is said.
+#[cfg(feature = "lab")]
+pub const LAB_OUT: &str = "windfall-lab";
+
 /// Options of `lab`.
 #[cfg(feature = "lab")]
 #[derive(Clone, Debug, Group)]
@@ -294,18 +298,22 @@ pub struct LabArgs {
     /// What to run.
     #[arg(value_enum)]
     pub what: LabName,
-    /// `compare`: two results, each a lab.json.
+    /// `compare`: two results, each a lab.json; `draw`: one.
     #[arg(value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
+    /// `draw`: these alone, each an experiment such as x1, or a drawing such as x1-stalls.
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
+    pub only: Vec<String>,
     /// How large everything is.
     #[arg(long, value_enum, default_value = "default")]
     pub scale: LabScale,
-    /// Where the report goes, and the files of the servers while they run.
-    #[arg(long, value_name = "DIR", default_value = "windfall-lab")]
+    /// Where the report or the drawings go, and the files of the servers while they run.
+    #[arg(long, value_name = "DIR", default_value = LAB_OUT)]
     pub out: PathBuf,
-    /// A folder in memory, for the runs that the reports made on a ramdisk; they are left out if there is none.
-    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
-    pub tmpfs: PathBuf,
+    /// A folder in memory, for the runs that the reports made on a ramdisk [default: /dev/shm; where that is missing they
+    /// are left out].
+    #[arg(long, value_name = "DIR")]
+    pub tmpfs: Option<PathBuf>,
     /// Where the random numbers begin.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -338,6 +346,8 @@ pub enum LabName {
     X8,
     /// Hold two results against each other.
     Compare,
+    /// Write the graphs of a result as SVG files.
+    Draw,
 }
 
 /// How large the experiments of the lab are.

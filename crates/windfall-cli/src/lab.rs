@@ -1,7 +1,8 @@
 //! The lab: the experiments of history on this machine.
 //!
 //! **Purpose.** Runs the jobs of the asked experiments, each in a process of its own, and tells what they have shown: a
-//! table in the terminal, `lab.html` and `lab.json`. What the experiments are is in the crate `windfall-lab`.
+//! table in the terminal, `lab.html` and `lab.json`; draws the graphs of such a result. What the experiments are is in
+//! the crate `windfall-lab`.
 //!
 //! **Invariants.** One job at a time has the machine. Nothing is left of the servers' files, whatever ends the run. A
 //! job that fails ends it: half an experiment compares nothing.
@@ -25,7 +26,7 @@ use windfall_lab::{
 use windfall_measure::Machine;
 
 use crate::{
-    args::{LabArgs, LabName, LabScale},
+    args::{LAB_OUT, LabArgs, LabName, LabScale},
     child::Killed,
     failure::{Failure, Result},
     output,
@@ -37,23 +38,23 @@ pub fn run(options: &LabArgs, json: bool) -> Result<ExitCode> {
     if let Some(folder) = &options.child {
         return play(folder);
     }
-    if options.what == LabName::Compare {
-        return compare(options, json);
+    if let Some(name) = options.only.first().filter(|_| options.what != LabName::Draw) {
+        return Err(Failure::said(format!("--only {name}: only `windfall lab draw` takes it")));
+    }
+    match options.what {
+        LabName::Compare => return compare(options, json),
+        LabName::Draw => return draw(options, json),
+        _ => (),
     }
     if let Some(path) = options.results.first() {
-        return Err(Failure::said(format!("{}: only `windfall lab compare` takes results", path.display())));
+        return Err(Failure::said(format!(
+            "{}: only `windfall lab compare` and `windfall lab draw` take results",
+            path.display()
+        )));
     }
     let results = measure(options)?;
-    let written = |name: &str, text: String| {
-        let path = options.out.join(name);
-        fs::write(&path, text)
-            .map_err(|e| {
-                Failure::said(format!("{} cannot be written: {e}; give another --out", path.display()))
-            })
-            .map(|()| path)
-    };
-    let page = written("lab.html", report::page(&results))?;
-    let data = written("lab.json", serde_json::to_string_pretty(&results)? + "\n")?;
+    let page = written(&options.out, "lab.html", &report::page(&results))?;
+    let data = written(&options.out, "lab.json", &(serde_json::to_string_pretty(&results)? + "\n"))?;
     if json {
         output::print_json(&serde_json::to_value(&results)?)?;
     } else {
@@ -65,6 +66,28 @@ pub fn run(options: &LabArgs, json: bool) -> Result<ExitCode> {
         ))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a file of the report.
+fn written(folder: &Path, name: &str, text: &str) -> Result<PathBuf> {
+    let path = folder.join(name);
+    fs::write(&path, text).map_err(|e| {
+        Failure::said(format!("{} cannot be written: {e}; give another --out", path.display()))
+    })?;
+    Ok(path)
+}
+
+/// A result that was written before.
+fn read(path: &Path) -> Result<Results> {
+    let text = fs::read_to_string(path).map_err(|e| {
+        Failure::said(format!("{} cannot be read: {e}; give a lab.json of `windfall lab`", path.display()))
+    })?;
+    serde_json::from_str(&text).map_err(|e| {
+        Failure::said(format!(
+            "{} is no result of `windfall lab`, or one of another version: {e}; run it again",
+            path.display()
+        ))
+    })
 }
 
 /// A part that a process of its own plays: the job comes on standard input, the outcome goes to standard output.
@@ -87,14 +110,49 @@ fn compare(options: &LabArgs, json: bool) -> Result<ExitCode> {
     if json {
         return Err(Failure::said("compare is for people: the two files are the JSON"));
     }
-    let read = |path: &PathBuf| -> Result<Results> {
-        let text = fs::read_to_string(path)
-            .map_err(|e| Failure::said(format!("{} cannot be read: {e}", path.display())))?;
-        serde_json::from_str(&text)
-            .map_err(|e| Failure::said(format!("{} is no result of `windfall lab`: {e}", path.display())))
-    };
     let names = [one, two].map(|path| path.display().to_string());
     output::print(&report::compare(&read(one)?, &read(two)?, [&names[0], &names[1]]))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The graphs of a result, as files.
+fn draw(options: &LabArgs, json: bool) -> Result<ExitCode> {
+    let [path] = &options.results[..] else {
+        return Err(Failure::said("draw takes one result: windfall lab draw windfall-lab/lab.json"));
+    };
+    let mut drawings = report::drawings(&read(path)?);
+    let has = |(file, _): &(String, String), only: &str| {
+        let name = file.trim_end_matches(".svg");
+        name == only || name.split('-').next() == Some(only)
+    };
+    if let Some(only) = options.only.iter().find(|only| !drawings.iter().any(|d| has(d, only))) {
+        let names: Vec<String> = drawings.iter().map(|d| d.0.trim_end_matches(".svg").to_owned()).collect();
+        return Err(Failure::said(format!(
+            "{} has no drawing {}; it has {}, and `windfall lab all` measures what there is",
+            path.display(),
+            output::quoted(only.as_bytes()),
+            if names.is_empty() { "none".into() } else { output::listed(&names) }
+        )));
+    }
+    drawings.retain(|d| options.only.is_empty() || options.only.iter().any(|only| has(d, only)));
+    if drawings.is_empty() {
+        return Err(Failure::said(format!(
+            "{} has nothing to draw: no run is in it; `windfall lab all` makes one that has",
+            path.display()
+        )));
+    }
+    fs::create_dir_all(&options.out).map_err(|e| {
+        Failure::said(format!("{} cannot be made: {e}; give another --out", options.out.display()))
+    })?;
+    let mut paths = Vec::new();
+    for (name, svg) in &drawings {
+        paths.push(written(&options.out, name, svg)?.display().to_string());
+    }
+    if json {
+        output::print_json(&paths.into())?;
+    } else {
+        output::print(&(paths.join("\n") + "\n"))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -110,7 +168,7 @@ fn experiments(what: LabName) -> Vec<Experiment> {
         LabName::X6 => vec![Experiment::X6],
         LabName::X7 => vec![Experiment::X7],
         LabName::X8 => vec![Experiment::X8],
-        LabName::Compare => Vec::new(),
+        LabName::Compare | LabName::Draw => Vec::new(),
     }
 }
 
@@ -121,13 +179,22 @@ fn measure(options: &LabArgs) -> Result<Results> {
         LabScale::Default => Scale::Default,
         LabScale::Full => Scale::Full,
     };
-    let tmpfs = Some(options.tmpfs.clone()).filter(|path| path.is_dir());
-    let setting = Setting { scale, seed: options.seed, tmpfs };
+    let usual = Path::new(TMPFS);
+    let tmpfs = memory(options.tmpfs.as_deref(), usual)?;
+    let jobs_with = |tmpfs: Option<PathBuf>| -> (Setting, Vec<(Experiment, Job)>) {
+        let setting = Setting { scale, seed: options.seed, tmpfs };
+        let asked = experiments(options.what).into_iter();
+        let jobs = asked.flat_map(|x| x.jobs(&setting).into_iter().map(move |job| (x, job))).collect();
+        (setting, jobs)
+    };
+    let is_missed =
+        tmpfs.is_none() && jobs_with(Some(usual.into())).1.iter().any(|(_, job)| job.tmpfs().is_some());
+    if is_missed {
+        eprintln!("{}", without_memory(usual));
+    }
+    let (setting, jobs) = jobs_with(tmpfs);
     let scratch = Scratch::make(options, setting.tmpfs.as_deref())?;
     let (start, machine) = (Instant::now(), Machine::of(&scratch.disk));
-    let asked = experiments(options.what);
-    let jobs: Vec<(Experiment, Job)> =
-        asked.into_iter().flat_map(|x| x.jobs(&setting).into_iter().map(move |job| (x, job))).collect();
     let progress = Progress::new(jobs.len());
     let mut outcomes = Vec::new();
     for (n, (experiment, job)) in jobs.iter().enumerate() {
@@ -146,11 +213,52 @@ fn measure(options: &LabArgs) -> Result<Results> {
     Ok(results)
 }
 
-/// The command that does the same again.
+/// The folder in memory that is there on most machines.
+const TMPFS: &str = "/dev/shm";
+
+/// The folder in memory: one that was given has to be there, the usual one may be missing.
+fn memory(given: Option<&Path>, usual: &Path) -> Result<Option<PathBuf>> {
+    match given {
+        Some(path) if !path.is_dir() => Err(Failure::said(format!(
+            "{}: --tmpfs is no folder; give one in memory, or leave it out for {}",
+            path.display(),
+            usual.display()
+        ))),
+        Some(path) => Ok(Some(path.to_owned())),
+        None => Ok(Some(usual.to_owned()).filter(|path| path.is_dir())),
+    }
+}
+
+fn without_memory(usual: &Path) -> String {
+    format!(
+        "windfall: there is no {}: what the reports ran on a ramdisk is left out; give a folder in memory with --tmpfs",
+        usual.display()
+    )
+}
+
+/// The command that does the same again: the folders belong to it, for they decide about the file systems.
 fn command(options: &LabArgs, scale: Scale) -> String {
     let what = experiments(options.what);
     let what = if what.len() > 1 { "all" } else { what.first().map_or("all", |x| x.text()) };
-    format!("windfall lab {what} --scale {} --seed {}", scale.text(), options.seed)
+    let mut command = format!("windfall lab {what} --scale {} --seed {}", scale.text(), options.seed);
+    let out = Some(&options.out).filter(|out| out.as_path() != Path::new(LAB_OUT));
+    let tmpfs = options.tmpfs.as_ref().filter(|tmpfs| tmpfs.as_path() != Path::new(TMPFS));
+    for (option, folder) in [("--tmpfs", tmpfs), ("--out", out)] {
+        if let Some(folder) = folder {
+            command = format!("{command} {option} {}", shell_word(&folder.display().to_string()));
+        }
+    }
+    command
+}
+
+/// A word as a shell takes it.
+fn shell_word(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:=@%".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
 }
 
 /// Folders for the servers' files, which go away.
@@ -190,13 +298,7 @@ impl Scratch {
         let mut input = child.0.stdin.take().ok_or_else(|| failed("it has no input"))?;
         input.write_all(serde_json::to_string(job)?.as_bytes())?;
         drop(input);
-        let (mut answer, mut said) = (String::new(), String::new());
-        if let Some(output) = &mut child.0.stdout {
-            output.read_to_string(&mut answer)?;
-        }
-        if let Some(errors) = &mut child.0.stderr {
-            errors.read_to_string(&mut said)?;
-        }
+        let (answer, said) = child.hear()?;
         let status = child.0.wait()?;
         if !status.success() {
             return Err(failed(said.lines().last().unwrap_or("it said nothing")));
@@ -237,5 +339,50 @@ impl Progress {
 
     fn finish(&self) {
         self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> LabArgs {
+        LabArgs {
+            what: LabName::X3,
+            results: Vec::new(),
+            only: Vec::new(),
+            scale: LabScale::Quick,
+            out: LAB_OUT.into(),
+            tmpfs: None,
+            seed: 7,
+            child: None,
+        }
+    }
+
+    #[test]
+    fn the_command_says_what_it_takes_to_repeat_it() {
+        let text = |options: LabArgs| command(&options, Scale::Quick);
+        assert_eq!(text(options()), "windfall lab x3 --scale quick --seed 7");
+        let usual = LabArgs { tmpfs: Some(TMPFS.into()), ..options() };
+        assert_eq!(text(usual), "windfall lab x3 --scale quick --seed 7");
+        let others = LabArgs { tmpfs: Some("/mnt/ram".into()), out: "my lab's".into(), ..options() };
+        assert_eq!(
+            text(others),
+            "windfall lab x3 --scale quick --seed 7 --tmpfs /mnt/ram --out 'my lab'\\''s'"
+        );
+    }
+
+    #[test]
+    fn the_usual_folder_in_memory_may_be_missing_and_a_given_one_may_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let none = folder.path().join("none");
+        let there = folder.path();
+        assert_eq!(memory(None, there).unwrap().as_deref(), Some(there));
+        assert_eq!(memory(None, &none).unwrap(), None);
+        assert_eq!(memory(Some(there), &none).unwrap().as_deref(), Some(there));
+        let refused = memory(Some(&none), there).unwrap_err().to_string();
+        assert!(refused.contains(&none.display().to_string()) && refused.contains("--tmpfs"), "{refused}");
+        let said = without_memory(&none);
+        assert!(said.contains(&none.display().to_string()) && said.contains("--tmpfs"), "{said}");
     }
 }

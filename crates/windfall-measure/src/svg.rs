@@ -355,17 +355,44 @@ impl Shape {
 }
 
 /// A whole drawing.
-pub fn drawing(width: Width, height: f64, about: &str, panels: impl IntoIterator<Item = Panel>) -> String {
-    let units = width.units();
-    let class = match width {
-        Width::Wide => "wide",
-        Width::Narrow => "narrow",
-    };
-    let body: String = panels.into_iter().map(Panel::finish).collect();
-    format!(
-        "<svg class=\"{class}\" viewBox=\"0 0 {units:.0} {height:.0}\" role=\"img\" aria-label=\"{}\">\n{body}</svg>\n",
-        escape(about)
-    )
+#[derive(Clone, Debug)]
+pub struct Drawing {
+    width: Width,
+    height: f64,
+    about: String,
+    body: String,
+}
+
+impl Drawing {
+    /// A drawing of panels; `about` is for those who cannot see it.
+    pub fn new(width: Width, height: f64, about: &str, panels: impl IntoIterator<Item = Panel>) -> Self {
+        let body = panels.into_iter().map(Panel::finish).collect();
+        Self { width, height, about: about.to_owned(), body }
+    }
+
+    /// How high it is.
+    pub fn height(&self) -> f64 {
+        self.height
+    }
+
+    /// What is in it.
+    pub fn body(&self) -> &str {
+        &self.body
+    }
+
+    /// The drawing as a page has it.
+    pub fn in_page(&self) -> String {
+        let class = match self.width {
+            Width::Wide => "wide",
+            Width::Narrow => "narrow",
+        };
+        let (units, height, about) = (self.width.units(), self.height, escape(&self.about));
+        format!(
+            "<svg class=\"{class}\" viewBox=\"0 0 {units:.0} {height:.0}\" role=\"img\" \
+             aria-label=\"{about}\">\n{}</svg>\n",
+            self.body
+        )
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Numbers as people read them.
 //!
-//! **Purpose.** Counts, times and sizes, short and in the unit that suits them.
+//! **Purpose.** Counts, times and sizes, short and in the unit that suits them; sentences in lines.
 //!
 //! **Invariants.** A count is exact; a time or a size has about three significant digits.
 //!
@@ -80,6 +80,23 @@ pub fn date(seconds: u64) -> String {
     let (day, month) = (day - (153 * from_march + 2) / 5 + 1, (from_march + 2) % 12 + 1);
     let year = era * 400 + year + u64::from(month <= 2);
     format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", rest / 3_600, rest / 60 % 60)
+}
+
+/// Lines that are no wider than so many columns, cut between words.
+pub fn wrapped(text: &str, columns: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().expect("there is a first line");
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > columns {
+            lines.push(word.to_owned());
+        } else {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
 }
 
 #[cfg(test)]

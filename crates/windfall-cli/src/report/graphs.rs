@@ -12,7 +12,7 @@ use std::time::Duration;
 use windfall_measure::{
     Latency, PERCENTILES, STRETCH, median,
     page::Graph,
-    svg::{Panel, Scale, Shape, Width, drawing, round_up},
+    svg::{Drawing, Panel, Scale, Shape, Width, round_up},
     units::{bytes, count, short, time},
 };
 
@@ -43,7 +43,7 @@ fn above_each_other(
     summary: &Summary,
     y: Scale,
     draw: impl Fn(&mut Panel, &Phase, bool),
-) -> [String; 2] {
+) -> [Drawing; 2] {
     let x = Scale::linear(0.0, summary.sizes.run_seconds);
     [Width::Wide, Width::Narrow].map(|width| {
         let mut with = Panel::new(width, ABOVE, HEIGHT, x, y);
@@ -56,7 +56,7 @@ fn above_each_other(
         for panel in [&mut with, &mut without] {
             panel.bottom_axis("seconds of the run", short_seconds);
         }
-        drawing(width, height, about, [with, without])
+        Drawing::new(width, height, about, [with, without])
     })
 }
 
@@ -219,7 +219,7 @@ fn latency(summary: &Summary) -> Graph {
                 .map_or_else(String::new, |p| p.0.to_owned())
         });
         let height = panel.bottom() + BELOW;
-        drawing(width, height, "Latency percentiles inside and outside drop windows", [panel])
+        Drawing::new(width, height, "Latency percentiles inside and outside drop windows", [panel])
     });
     let worst =
         |l: &Latency| format!("{} and {}", time(l.percentile(99.0) as f64), time(l.percentile(99.9) as f64));
@@ -288,7 +288,7 @@ fn drop_times(summary: &Summary) -> Graph {
         }
         panel.bottom_axis("seconds of the run", short_seconds);
         let height = panel.bottom() + BELOW;
-        drawing(width, height, "How long each drop took", [panel])
+        Drawing::new(width, height, "How long each drop took", [panel])
     });
     let small: Vec<f64> = drops.iter().filter(|d| !d.big).map(|d| d.took_ns as f64).collect();
     let big = drops.iter().find(|d| d.big);

@@ -1,4 +1,4 @@
-//! The lab runs, and leaves a page and its figures; two results are held against each other.
+//! The lab runs, and leaves a page and its figures; two results are held against each other, and one is drawn.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ fn a_run_of_the_lab_leaves_a_page_and_its_figures() {
     assert_eq!(left, ["lab.html", "lab.json"], "the servers' files are gone");
     let page = fs::read_to_string(place.path().join("out/lab.html")).unwrap();
     assert!(page.starts_with("<!doctype html>") && !page.contains("<script"));
-    assert!(page.contains("windfall lab x4 --scale quick --seed 1"));
+    assert!(page.contains("windfall lab x4 --scale quick --seed 1 --out out"));
     let figures: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(place.path().join("out/lab.json")).unwrap()).unwrap();
     let runs = figures["x4"]["runs"].as_array().unwrap();
@@ -32,6 +32,35 @@ fn a_run_of_the_lab_leaves_a_page_and_its_figures() {
 
     let compared = place.call(&["lab", "compare", "out/lab.json", "out/lab.json"]).served();
     assert!(compared.out.contains("out/lab.json") && compared.out.contains("detach"), "{}", compared.out);
+
+    let drawn = place.call(&["lab", "draw", "out/lab.json", "--out", "drawn/here"]).served();
+    assert_eq!(drawn.out, "drawn/here/x4-published.svg\ndrawn/here/x4-times.svg\n");
+    let svg = fs::read_to_string(place.path().join("drawn/here/x4-times.svg")).unwrap();
+    assert!(svg.starts_with("<svg xmlns=") && svg.contains("prefers-color-scheme: dark"));
+    assert!(svg.contains("detach") && svg.contains("scale quick, seed 1"), "whose it is, and from where");
+    let one = place.call(&["lab", "draw", "out/lab.json", "--only", "x4-times", "--json"]).served();
+    assert_eq!(one.json(), serde_json::json!(["windfall-lab/x4-times.svg"]));
+    assert_eq!(fs::read_dir(place.path().join("windfall-lab")).unwrap().count(), 1);
+    let both = place.call(&["lab", "draw", "out/lab.json", "--only", "x4", "--out", "drawn"]).served();
+    assert_eq!(both.out.lines().count(), 2);
+
+    place.call(&["lab", "draw", "out/lab.json", "--only", "x4,x1"]).refused(&[
+        "out/lab.json",
+        "x1",
+        "x4-times",
+    ]);
+    place.file("file", "");
+    place.call(&["lab", "draw", "out/lab.json", "--out", "file"]).refused(&["file", "--out"]);
+    fs::create_dir_all(place.path().join("taken/x4-times.svg")).unwrap();
+    place.call(&["lab", "draw", "out/lab.json", "--out", "taken"]).refused(&["x4-times.svg", "--out"]);
+    let mut empty = figures;
+    empty["x4"]["runs"] = serde_json::json!([]);
+    place.file("empty.json", empty.to_string());
+    place.call(&["lab", "draw", "empty.json"]).refused(&[
+        "empty.json",
+        "nothing to draw",
+        "windfall lab all",
+    ]);
 }
 
 #[test]
@@ -41,6 +70,12 @@ fn what_the_lab_cannot_do_is_said() {
     place.call(&["lab", "compare", "other.json"]).refused(&["compare takes two results"]);
     place.call(&["lab", "compare", "other.json", "none.json"]).refused(&["other.json", "no result"]);
     place.call(&["lab", "compare", "none.json", "other.json"]).refused(&["none.json", "cannot be read"]);
+    place.call(&["lab", "draw"]).refused(&["draw takes one result"]);
+    place.call(&["lab", "draw", "other.json"]).refused(&["other.json", "no result", "run it again"]);
+    place.call(&["lab", "draw", "none.json"]).refused(&["none.json", "cannot be read", "lab.json"]);
+    place.call(&["lab", "x2", "--only", "x2"]).refused(&["--only x2", "windfall lab draw"]);
+    let missing = place.call(&["lab", "x3", "--scale", "quick", "--tmpfs", "missing"]);
+    missing.refused(&["missing", "--tmpfs", "/dev/shm"]);
     place.call(&["lab", "x2", "other.json"]).refused(&["other.json", "only `windfall lab compare`"]);
     place.file("file", "");
     place.call(&["lab", "x2", "--scale", "quick", "--out", "file"]).refused(&["file", "--out"]);

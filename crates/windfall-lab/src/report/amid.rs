@@ -41,7 +41,7 @@ fn every(x6: &X6) -> Option<f64> {
 }
 
 /// The part of the page of X6.
-pub fn x6_section(x6: &X6) -> String {
+pub fn x6_section(x6: &X6) -> Section {
     let mut section = Section::new(
         "x6",
         "retention",
@@ -54,7 +54,7 @@ pub fn x6_section(x6: &X6) -> String {
         ),
     );
     let names = Names::of(x6.runs.iter().map(|r| r.system));
-    section.says(names.hash_said());
+    section.setting(names.hash_said());
     // How many pages they are is in no result; that they are bookkeeping holds for every run of this experiment.
     section.bookkeeping("The pool is full of other tables' pages, as bookkeeping");
     let of = |drops: bool, system| x6.runs.iter().find(|r| r.system == system && r.drops == drops);
@@ -73,10 +73,13 @@ pub fn x6_section(x6: &X6) -> String {
         mark: "the oldest partition is dropped",
         baseline: "without drops",
     };
-    section.graph(over_time::graph(&both, What::Rates, words("Inserts per second")));
-    section.graph(over_time::graph(&both, What::Gaps, words("The longest time in which no insert finished")));
-    section.graph(in_use(x6, names));
-    section.end()
+    section.graph("rates", over_time::graph(&both, What::Rates, words("Inserts per second")));
+    section.graph(
+        "gaps",
+        over_time::graph(&both, What::Gaps, words("The longest time in which no insert finished")),
+    );
+    section.graph("in-use", in_use(x6, names));
+    section
 }
 
 /// Bytes on an axis, whose steps are round in decimal units.
@@ -145,7 +148,7 @@ fn in_use(x6: &X6, names: Names) -> Option<Graph> {
 }
 
 /// The part of the page of X7.
-pub fn x7_section(x7: &X7) -> String {
+pub fn x7_section(x7: &X7) -> Section {
     let mut section = Section::new(
         "x7",
         "the storm of the hash index",
@@ -155,7 +158,7 @@ pub fn x7_section(x7: &X7) -> String {
         ),
     );
     let names = Names::of(x7.runs.iter().map(|r| r.system));
-    section.says(names.hash_said());
+    section.setting(names.hash_said());
     let mut rows = Vec::new();
     let (mut values, mut drops, mut gaps) = (Vec::new(), Vec::new(), Vec::new());
     for run in &x7.runs {
@@ -191,25 +194,31 @@ pub fn x7_section(x7: &X7) -> String {
             between: true,
         }
         .draw(&rows);
-        section.graph(Some(Graph {
-            title: "How long the drop took, and how long the clients stood".into(),
-            key: vec![
-                ("dot with circle".into(), "time of the drop".into()),
-                ("dot hollow square".into(), "longest time in which no query finished, near the drop".into()),
-            ],
-            drawings,
-            caption: format!(
-                "At the end of a line: the drop / the gap. {} {}",
-                ends("The drop", &drops, time),
-                ends("The gap", &gaps, time)
-            ),
-        }));
+        section.graph(
+            "times",
+            Some(Graph {
+                title: "How long the drop took, and how long the clients stood".into(),
+                key: vec![
+                    ("dot with circle".into(), "time of the drop".into()),
+                    (
+                        "dot hollow square".into(),
+                        "longest time in which no query finished, near the drop".into(),
+                    ),
+                ],
+                drawings,
+                caption: format!(
+                    "At the end of a line: the drop / the gap. {} {}",
+                    ends("The drop", &drops, time),
+                    ends("The gap", &gaps, time)
+                ),
+            }),
+        );
     }
     let both: Vec<Both<'_>> =
         x7.runs.iter().map(|r| Both { system: r.system, with: Some(&r.load), without: None }).collect();
     let words =
         |title| Words { title, things: "query", mark: "the table is dropped", baseline: "without drops" };
-    section.graph(over_time::graph(&both, What::Rates, words("Queries per second around the drop")));
+    section.graph("rates", over_time::graph(&both, What::Rates, words("Queries per second around the drop")));
     let lines = x7.runs.iter().map(|r| {
         let of = r
             .load
@@ -223,11 +232,11 @@ pub fn x7_section(x7: &X7) -> String {
         "What was in the hash index, and what the drop removed from it",
         &[(&["", "pages of the table", "entries before", "pages unhashed", "entries removed"], lines)],
     );
-    section.end()
+    section
 }
 
 /// The part of the page of X8.
-pub fn x8_section(x8: &X8) -> String {
+pub fn x8_section(x8: &X8) -> Section {
     let mut section = Section::new(
         "x8",
         "the large file",
@@ -238,8 +247,8 @@ pub fn x8_section(x8: &X8) -> String {
         ),
     );
     let names = Names::of(x8.runs.iter().map(|r| r.system));
-    section.says(names.hash_said());
-    section.graph(around(x8, names));
+    section.setting(names.hash_said());
+    section.graph("commits", around(x8, names));
     let lines = x8.runs.iter().map(|r| {
         let took = r.load.marks.first().map_or_else(|| "-".into(), |m| time(m.took_ns as f64));
         vec![
@@ -259,7 +268,7 @@ pub fn x8_section(x8: &X8) -> String {
             lines,
         ));
     }
-    section.end()
+    section
 }
 
 /// From when to when commits are shown, in seconds: some time before the drop, and as long behind the file's end.

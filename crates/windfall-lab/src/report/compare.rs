@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use windfall_measure::{
     Grid,
-    units::{short, time, times},
+    units::{short, time, times, wrapped},
 };
 
 use super::{
@@ -19,7 +19,7 @@ use super::{
     loops::{x3_short, x4_setting},
     over_time::rate,
     scale::for_100,
-    text::wrapped,
+    text::WIDTH,
 };
 use crate::results::{Load, Results};
 
@@ -126,7 +126,7 @@ pub fn compare(one: &Results, two: &Results, names: [&str; 2]) -> String {
     let mut text = String::new();
     for (letter, name, of) in [("A", names[0], one), ("B", names[1], two)] {
         let said = format!("{letter}: {name}, scale {}, {}", of.scale, of.machine.line());
-        for line in wrapped(&said) {
+        for line in wrapped(&said, WIDTH) {
             let _ = writeln!(text, "{line}");
         }
     }

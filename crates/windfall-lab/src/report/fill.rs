@@ -9,7 +9,7 @@
 
 use windfall_measure::{
     page::Graph,
-    svg::{Panel, Scale, Shape, round_up},
+    svg::{Drawing, Panel, Scale, Shape, round_up},
     units::{count, time, times},
 };
 
@@ -45,7 +45,7 @@ pub fn systems(all: impl IntoIterator<Item = System>) -> Vec<System> {
 }
 
 /// The part of the page.
-pub fn section(x2: &X2) -> String {
+pub fn section(x2: &X2) -> Section {
     let mut section = Section::new(
         "x2",
         "drops by how full the pool is",
@@ -57,7 +57,7 @@ pub fn section(x2: &X2) -> String {
         ),
     );
     let names = Names::of(x2.runs.iter().map(|r| r.system));
-    section.says(names.hash_said());
+    section.setting(names.hash_said());
     if let Some(pages) = x2.runs.iter().map(|r| r.pages).max() {
         section.bookkeeping(&format!("The pool is filled with up to {} pages of bookkeeping", count(pages)));
     }
@@ -68,10 +68,10 @@ pub fn section(x2: &X2) -> String {
         .collect();
     let pairs = order::pairs(&published::X2, &here);
     order::part(&mut section, "Published ratios beside ours", published::X2_SOURCE, &pairs);
-    section.graph(growth(x2, names));
-    section.graph(absolute(x2, names));
-    section.graph(over_time(x2, names));
-    section.end()
+    section.graph("growth", growth(x2, names));
+    section.graph("times", absolute(x2, names));
+    section.graph("rates", over_time(x2, names));
+    section
 }
 
 /// How many times as long as with the least fill: published, and here, on a linear and on a logarithmic axis.
@@ -182,7 +182,7 @@ fn absolute(x2: &X2, names: Names) -> Option<Graph> {
 }
 
 /// Times on a linear and on a logarithmic axis.
-pub fn both_axes(about: &str, gigabytes_set: &[f64], unit: &str, curves: Vec<Curve>) -> [String; 2] {
+pub fn both_axes(about: &str, gigabytes_set: &[f64], unit: &str, curves: Vec<Curve>) -> [Drawing; 2] {
     let values = || curves.iter().flat_map(|c| &c.points).map(|p| p.1);
     let linear = Scale::linear(0.0, round_up(values().fold(1.0, f64::max) * 1.05));
     let log = decades(values());

@@ -93,7 +93,7 @@ fn by_setting(title: &str, unit: &str, caption: &str, lines: &[Line], names: Nam
 }
 
 /// The part of the page of X3.
-pub fn x3_section(x3: &X3) -> String {
+pub fn x3_section(x3: &X3) -> Section {
     let mut section = Section::new(
         "x3",
         "many small tables",
@@ -103,7 +103,7 @@ pub fn x3_section(x3: &X3) -> String {
         ),
     );
     let names = Names::of(x3.runs.iter().map(|r| r.system));
-    section.says(names.hash_said());
+    section.setting(names.hash_said());
     // One thread, and as many tables as in the report, or the nearest number; on each file system, as it names none.
     let by_one = || x3.runs.iter().filter(|r| r.threads == 1);
     let tables = by_one().map(|r| r.tables).min_by_key(|n| n.abs_diff(published::X3_TABLES)).unwrap_or(0);
@@ -129,14 +129,17 @@ pub fn x3_section(x3: &X3) -> String {
             (x3_setting(r), r.system, each, note)
         })
         .collect();
-    section.graph(by_setting(
-        "The time of dropping all tables, for each table",
-        "time for each table, by factors of ten",
-        "Left is less.",
-        &lines,
-        names,
-    ));
-    section.end()
+    section.graph(
+        "times",
+        by_setting(
+            "The time of dropping all tables, for each table",
+            "time for each table, by factors of ten",
+            "Left is less.",
+            &lines,
+            names,
+        ),
+    );
+    section
 }
 
 /// How many list entries both versions of the report look at, as a sentence.
@@ -164,7 +167,7 @@ fn walked(x3: &X3) -> String {
 }
 
 /// The part of the page of X4.
-pub fn x4_section(x4: &X4) -> String {
+pub fn x4_section(x4: &X4) -> Section {
     let mut section = Section::new(
         "x4",
         "make and drop in a loop",
@@ -175,7 +178,7 @@ pub fn x4_section(x4: &X4) -> String {
         ),
     );
     let names = Names::of(x4.runs.iter().map(|r| r.system));
-    section.says(names.hash_said());
+    section.setting(names.hash_said());
     let each = |r: &X4Run| r.total_ns as f64 / f64::from(r.loops.max(1));
     let here: Vec<Here> =
         x4.runs.iter().map(|r| Here { system: r.system, setting: x4_setting(r), time: each(r) }).collect();
@@ -211,12 +214,15 @@ pub fn x4_section(x4: &X4) -> String {
             (x4_setting(r), r.system, drop, format!("drop {}, loop {}", time(drop), time(each(r))))
         })
         .collect();
-    section.graph(by_setting(
-        "The time of a drop in the loop",
-        "mean time of a drop, by factors of ten",
-        "Left is less; the loop has the making of the table too.",
-        &lines,
-        names,
-    ));
-    section.end()
+    section.graph(
+        "times",
+        by_setting(
+            "The time of a drop in the loop",
+            "mean time of a drop, by factors of ten",
+            "Left is less; the loop has the making of the table too.",
+            &lines,
+            names,
+        ),
+    );
+    section
 }

@@ -1,7 +1,7 @@
-//! The report: one page, tables for the terminal, and two results held against each other.
+//! The report: one page, its graphs as files, tables for the terminal, and two results held against each other.
 //!
 //! **Purpose.** What was published in fifteen years, measured again on one machine, so that one can see who stalls
-//! whom. Each graph has a sentence that says what to see.
+//! whom. Each graph has a sentence that says what to see, on the page and in a file of its own.
 //!
 //! **Invariants.** Sentences are computed from the results and claim nothing beyond them: an order that was published
 //! and does not show is said to. The page loads nothing. Every experiment may be missing.
@@ -33,6 +33,7 @@ mod text;
 use std::fmt::Write as _;
 
 pub use compare::compare;
+use section::Section;
 pub use text::text;
 use windfall_measure::{
     page::{made_by, swatch},
@@ -45,20 +46,35 @@ use crate::{
     system::{PolicyName, System},
 };
 
-/// The experiments of the results: the anchor and the title of each, and its part of the page.
-fn sections(results: &Results) -> Vec<(&'static str, &'static str, String)> {
-    let r = results;
+/// The experiments of the results, each a part of the page.
+fn sections(r: &Results) -> Vec<Section> {
     let parts = [
-        ("x1", "stalls under load", r.x1.as_ref().map(stalls::section)),
-        ("x2", "drops by how full the pool is", r.x2.as_ref().map(fill::section)),
-        ("x3", "many small tables", r.x3.as_ref().map(loops::x3_section)),
-        ("x4", "make and drop in a loop", r.x4.as_ref().map(loops::x4_section)),
-        ("x5", "drops by how large the pool is", r.x5.as_ref().map(scale::section)),
-        ("x6", "retention", r.x6.as_ref().map(amid::x6_section)),
-        ("x7", "the storm of the hash index", r.x7.as_ref().map(amid::x7_section)),
-        ("x8", "the large file", r.x8.as_ref().map(amid::x8_section)),
+        r.x1.as_ref().map(stalls::section),
+        r.x2.as_ref().map(fill::section),
+        r.x3.as_ref().map(loops::x3_section),
+        r.x4.as_ref().map(loops::x4_section),
+        r.x5.as_ref().map(scale::section),
+        r.x6.as_ref().map(amid::x6_section),
+        r.x7.as_ref().map(amid::x7_section),
+        r.x8.as_ref().map(amid::x8_section),
     ];
-    parts.into_iter().filter_map(|(id, title, html)| Some((id, title, html?))).collect()
+    parts.into_iter().flatten().collect()
+}
+
+/// The graphs of the page as files of their own: SVG by names that begin with the experiment.
+pub fn drawings(results: &Results) -> Vec<(String, String)> {
+    let sections = sections(results).into_iter();
+    let from = |id: &str| {
+        let (scale, seed, date) = (&results.scale, results.seed, date(results.made_at));
+        let machine = results.machine.line();
+        format!("Made by windfall lab {id}, scale {scale}, seed {seed}, {date}; {machine}.")
+    };
+    sections
+        .flat_map(|section| {
+            let from = from(section.id);
+            section.files(&from)
+        })
+        .collect()
 }
 
 /// All systems of the results, in their order.
@@ -92,12 +108,12 @@ pub fn page(results: &Results) -> String {
         body.push_str(&legend(&policies));
     }
     body.push_str("<ul class=\"contents\">\n");
-    for (id, title, _) in &sections {
+    for Section { id, title, .. } in &sections {
         let _ = writeln!(body, "<li><a href=\"#{id}\">{}: {title}</a></li>", id.to_uppercase());
     }
     body.push_str("</ul>\n");
-    for (_, _, html) in &sections {
-        body.push_str(html);
+    for section in &sections {
+        body.push_str(&section.in_page());
     }
     let lines = [
         ("Machine", results.machine.line()),

@@ -111,7 +111,7 @@ pub fn pairs(published: &[Published], here: &[Here]) -> Vec<Pair> {
 
 /// The graph of the pairs, and what of them does not show here.
 pub fn part(section: &mut Section, title: &str, source: &str, pairs: &[Pair]) {
-    section.graph(graph(title, source, pairs));
+    section.graph("published", graph(title, source, pairs));
     section.html(&differences(pairs));
     if pairs.is_empty() {
         section.says(

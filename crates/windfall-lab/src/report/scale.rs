@@ -33,7 +33,7 @@ pub fn for_100(run: &X5Run) -> f64 {
 }
 
 /// The part of the page.
-pub fn section(x5: &X5) -> String {
+pub fn section(x5: &X5) -> Section {
     let mut section = Section::new(
         "x5",
         "drops by how large the pool is",
@@ -54,8 +54,9 @@ pub fn section(x5: &X5) -> String {
     }
     for hash_index in [false, true] {
         let runs: Vec<&X5Run> = x5.runs.iter().filter(|r| r.system.hash_index == hash_index).collect();
-        section.graph(times_by_pool(&runs, hash_index));
-        section.graph(ratio(&runs, hash_index));
+        let [times, ratios] = if hash_index { ["times-hash", "ratios-hash"] } else { ["times", "ratios"] };
+        section.graph(times, times_by_pool(&runs, hash_index));
+        section.graph(ratios, ratio(&runs, hash_index));
     }
     let pools = distinct(x5.runs.iter().map(|r| r.pool_gb));
     let lists = pools.iter().filter_map(|&gb| {
@@ -73,7 +74,7 @@ pub fn section(x5: &X5) -> String {
         section
             .says("What the query of the article shows: the entries that a drop had to walk before 8.0.23.");
     }
-    section.end()
+    section
 }
 
 fn hash_said(hash_index: bool) -> &'static str {

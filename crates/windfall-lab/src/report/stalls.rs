@@ -83,7 +83,7 @@ fn longest(load: &Load) -> f64 {
 }
 
 /// The part of the page.
-pub fn section(x1: &X1) -> String {
+pub fn section(x1: &X1) -> Section {
     let mut section = Section::new(
         "x1",
         "stalls under load",
@@ -101,11 +101,11 @@ pub fn section(x1: &X1) -> String {
     let all = settings(&x1.runs);
     let (ratio, shown) = reference(&all);
     let names = Names::of(shown.iter().map(|r| r.system));
-    section.says(&format!(
-        "The graphs of all systems are with {ratio} entries of the LRU list for each of the flush list. {} Longest stall: \
-         the longest time in which no client finished a query.",
+    section.setting(&format!(
+        "The graphs of all systems are with {ratio} entries of the LRU list for each of the flush list. {}",
         names.hash_said()
     ));
+    section.says("Longest stall: the longest time in which no client finished a query.");
     if x1.bookkeeping_pages > 0 {
         section.bookkeeping(&format!(
             "{} of the pool's {} pages are bookkeeping alone",
@@ -115,34 +115,39 @@ pub fn section(x1: &X1) -> String {
     }
     let mark = format!("a table of {} rows is dropped", count(x1.victim_rows));
     let words = |title| Words { title, things: "query", mark: &mark, baseline: "without drops" };
-    section.graph(over_time::graph(&shown, What::Rates, words("Queries per second")));
-    section.graph(over_time::graph(
-        &shown,
-        What::Gaps,
-        words("The longest time in which no client finished anything"),
-    ));
-    section.graph(latencies(&shown, names));
+    section.graph("rates", over_time::graph(&shown, What::Rates, words("Queries per second")));
+    section.graph(
+        "stalls",
+        over_time::graph(&shown, What::Gaps, words("The longest time in which no client finished anything")),
+    );
+    section.graph("latencies", latencies(&shown, names));
     likeness::part(&mut section, x1);
     published_stalls(&mut section, &shown);
-    section.graph(locks::graph(&shown, names));
+    section.graph("locks", locks::graph(&shown, names));
     locks::tables(&mut section, &shown, names);
-    section.graph(by_setting(
-        &all,
-        "By the ratio of LRU list to flush list",
-        "entries of the LRU list for one of the flush list",
-        |s| s.ratio,
-        |s| format!("{}:1", s.ratio),
-        |s, least| s.both.system.instances == least,
-    ));
-    section.graph(by_setting(
-        &all,
-        "By the number of pool instances",
-        "instances of the buffer pool",
-        |s| s.both.system.instances,
-        |s| s.both.system.instances.to_string(),
-        move |s, _| s.ratio == ratio,
-    ));
-    section.end()
+    section.graph(
+        "by-ratio",
+        by_setting(
+            &all,
+            "By the ratio of LRU list to flush list",
+            "entries of the LRU list for one of the flush list",
+            |s| s.ratio,
+            |s| format!("{}:1", s.ratio),
+            |s, least| s.both.system.instances == least,
+        ),
+    );
+    section.graph(
+        "by-instances",
+        by_setting(
+            &all,
+            "By the number of pool instances",
+            "instances of the buffer pool",
+            |s| s.both.system.instances,
+            |s| s.both.system.instances.to_string(),
+            move |s, _| s.ratio == ratio,
+        ),
+    );
+    section
 }
 
 fn published_stalls(section: &mut Section, shown: &[Both<'_>]) {

@@ -7,7 +7,7 @@
 //! **May touch.** What `report` may touch.
 
 use super::{
-    compare,
+    compare, drawings,
     fixture::{all, empty, load},
     order::{Here, Verdict, differences, pairs},
     page, published, text,
@@ -104,6 +104,62 @@ fn the_page_has_all_parts() {
     for policy in PolicyName::ALL {
         assert!(html.contains(policy.version()), "{policy}");
     }
+}
+
+#[test]
+fn every_graph_of_the_page_is_a_file() {
+    let files = drawings(&all());
+    let names: Vec<&str> = files.iter().map(|(name, _)| name.trim_end_matches(".svg")).collect();
+    assert_eq!(
+        names,
+        [
+            "x1-rates",
+            "x1-stalls",
+            "x1-latencies",
+            "x1-published",
+            "x1-locks",
+            "x1-by-ratio",
+            "x1-by-instances",
+            "x2-published",
+            "x2-growth",
+            "x2-times",
+            "x2-rates",
+            "x3-published",
+            "x3-times",
+            "x4-published",
+            "x4-times",
+            "x5-times",
+            "x5-ratios",
+            "x5-times-hash",
+            "x5-ratios-hash",
+            "x6-rates",
+            "x6-gaps",
+            "x6-files",
+            "x7-times",
+            "x7-rates",
+            "x8-commits",
+        ]
+    );
+    let html = page(&all());
+    assert_eq!(files.len(), html.matches("<figure>").count());
+    for (name, svg) in &files {
+        is_balanced(svg);
+        let sheet = svg.split_once("<rect class=\"sheet\"").unwrap().1;
+        for none in ["url(", "@import", "href", "<script", "NaN", "inf\""] {
+            assert!(!svg.contains(none), "{name} has {none:?}");
+        }
+        for said in ["scale quick, seed 7, 2026-11-23", "A Processor"] {
+            assert!(sheet.contains(said), "{name} says where it comes from: {said}");
+        }
+        let absent = ["x1", "x2", "x5", "x6"].iter().any(|x| name.starts_with(x)) || name == "x4-times.svg";
+        assert_eq!(sheet.contains("bookkeeping real."), absent, "{name}");
+        let caption =
+            html.matches(sheet.split_once("class=\"caption\"").unwrap().1.split(['>', '<']).nth(1).unwrap());
+        assert!(caption.count() > 0, "{name} says what the page says");
+    }
+    let text = |name: &str| &files.iter().find(|(n, _)| n == name).unwrap().1;
+    assert!(text("x1-stalls.svg").contains("3 entries of the LRU list"), "the setting is in the file");
+    assert!(drawings(&empty()).is_empty());
 }
 
 #[test]
@@ -220,4 +276,7 @@ fn an_example_page() {
     std::fs::create_dir_all(folder).unwrap();
     std::fs::write(format!("{folder}/lab.html"), page(&all())).unwrap();
     std::fs::write(format!("{folder}/lab.txt"), text(&all())).unwrap();
+    for (name, svg) in drawings(&all()) {
+        std::fs::write(format!("{folder}/{name}"), svg).unwrap();
+    }
 }

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use windfall_measure::{
     Grid,
-    units::{bytes, count, short, time, times},
+    units::{bytes, count, short, time, times, wrapped},
 };
 
 use super::{
@@ -27,7 +27,7 @@ use crate::results::{Load, Results, X1, X2, X3, X4, X5, X6, X7, X8};
 /// The title of the second table of X1.
 const LIKENESS: &str = "X1: chances that the 100 ms behind a drop would be this much worse by accident";
 /// The widest line.
-const WIDTH: usize = 100;
+pub const WIDTH: usize = 100;
 
 /// The tables of all experiments.
 pub fn text(results: &Results) -> String {
@@ -53,27 +53,10 @@ pub fn text(results: &Results) -> String {
     for (title, grid) in tables.into_iter().flatten() {
         let _ = writeln!(text, "{title}\n\n{}", grid.text());
     }
-    for line in wrapped(&results.machine.line()) {
+    for line in wrapped(&results.machine.line(), WIDTH) {
         let _ = writeln!(text, "{line}");
     }
     text
-}
-
-/// Lines that are no wider than [`WIDTH`], cut between words.
-pub fn wrapped(text: &str) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let line = lines.last_mut().expect("there is a first line");
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > WIDTH {
-            lines.push(word.to_owned());
-        } else {
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-    }
-    lines
 }
 
 /// The title of X1, with what has to be said of its pages.

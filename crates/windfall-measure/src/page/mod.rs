@@ -8,9 +8,14 @@
 //!
 //! **May touch.** `svg` for its shapes and texts.
 
+mod file;
+
 use std::fmt::Write as _;
 
-use crate::svg::{Shape, escape};
+use crate::svg::{Drawing, Shape, escape};
+
+/// How drawings look, on a page and in a file of their own.
+const DRAWING: &str = include_str!("drawing.css");
 
 /// A page with this title and this content.
 pub fn page(title: &str, body: &str) -> String {
@@ -18,6 +23,7 @@ pub fn page(title: &str, body: &str) -> String {
     html.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
     html.push_str("<meta name=\"color-scheme\" content=\"light dark\">\n");
     let _ = write!(html, "<title>{}</title>\n<style>\n", escape(title));
+    html.push_str(DRAWING);
     html.push_str(include_str!("style.css"));
     html.push_str("</style>\n</head>\n<body>\n<main>\n");
     html.push_str(body);
@@ -33,7 +39,7 @@ pub struct Graph {
     /// Classes and what they stand for.
     pub key: Vec<(String, String)>,
     /// The drawings, for a wide and for a narrow screen.
-    pub drawings: [String; 2],
+    pub drawings: [Drawing; 2],
     /// What to see.
     pub caption: String,
 }
@@ -44,8 +50,8 @@ impl Graph {
         let key = if self.key.is_empty() { String::new() } else { key(&self.key) };
         format!(
             "<figure>\n{key}{}{}<figcaption>{}</figcaption>\n</figure>\n",
-            self.drawings[0],
-            self.drawings[1],
+            self.drawings[0].in_page(),
+            self.drawings[1].in_page(),
             escape(&self.caption)
         )
     }
@@ -62,8 +68,19 @@ pub fn key(entries: &[(String, String)]) -> String {
 
 /// A sample of a class.
 pub fn swatch(class: &str) -> String {
+    format!(
+        "<svg class=\"swatch\" viewBox=\"0 0 {SAMPLE} {SAMPLE}\" aria-hidden=\"true\">{}</svg>",
+        sample(class)
+    )
+}
+
+/// The side of a sample.
+const SAMPLE: u32 = 16;
+
+/// What is in a sample of a class.
+fn sample(class: &str) -> String {
     let first = class.split(' ').next().unwrap_or("");
-    let drawing = match first {
+    match first {
         "drop" | "gone" | "stall-line" => {
             format!("<line class=\"{class}\" x1=\"8\" x2=\"8\" y1=\"1\" y2=\"15\"/>")
         }
@@ -75,8 +92,7 @@ pub fn swatch(class: &str) -> String {
             let y = if shape == Shape::Arrow { 13.0 } else { 8.0 };
             format!("<path class=\"{class}\" d=\"{}\"/>", shape.path(8.0, y))
         }
-    };
-    format!("<svg class=\"swatch\" viewBox=\"0 0 16 16\" aria-hidden=\"true\">{drawing}</svg>")
+    }
 }
 
 /// Figures that stand out: a name, a value, and what stands beside it.
@@ -133,18 +149,19 @@ pub fn made_by<'a>(lines: impl IntoIterator<Item = (&'a str, String)>, command: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::svg::Width;
 
     #[test]
     fn a_page_loads_nothing_and_no_text_becomes_markup() {
         let graph = Graph {
             title: "t".into(),
             key: vec![("dot with circle".into(), "<b>".into())],
-            drawings: [String::new(), String::new()],
+            drawings: [Width::Wide, Width::Narrow].map(|width| Drawing::new(width, 10.0, "<u>", [])),
             caption: "a < b".into(),
         };
         let html = page("<x>", &(graph.figure() + &table(&["a"], [vec!["<i>".to_owned()]])));
         assert!(html.starts_with("<!doctype html>") && html.ends_with("</html>\n"));
-        for none in ["<script", "http", "url(", "@import", "<b>", "<i>", "<x>", "a < b"] {
+        for none in ["<script", "http", "url(", "@import", "<b>", "<i>", "<u>", "<x>", "a < b"] {
             assert!(!html.contains(none), "{none}");
         }
     }

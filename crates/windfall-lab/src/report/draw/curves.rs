@@ -6,7 +6,7 @@
 //!
 //! **May touch.** What `draw` may touch.
 
-use windfall_measure::svg::{Panel, Scale, Shape};
+use windfall_measure::svg::{Drawing, Panel, Scale, Shape};
 
 use super::{Bottom, Cell, Multiples};
 
@@ -52,7 +52,7 @@ pub struct Curves<'a> {
 
 impl Curves<'_> {
     /// The drawings: panels with a heading, a scale and curves.
-    pub fn draw(&self, panels: Vec<(String, Scale, Vec<Curve>)>) -> [String; 2] {
+    pub fn draw(&self, panels: Vec<(String, Scale, Vec<Curve>)>) -> [Drawing; 2] {
         let last = self.settings.len().saturating_sub(1) as f64;
         let margin = if self.named { 0.15 } else { 0.35 };
         let x = Scale::linear(-margin, last + margin);

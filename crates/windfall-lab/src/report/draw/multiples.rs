@@ -6,7 +6,7 @@
 //!
 //! **May touch.** What `draw` may touch.
 
-use windfall_measure::svg::{Panel, Scale, Width, drawing};
+use windfall_measure::svg::{Drawing, Panel, Scale, Width};
 
 /// What a panel needs above for its heading, and below for its axis; the last also has a unit.
 const ABOVE: f64 = 34.0;
@@ -58,7 +58,7 @@ pub struct Multiples<'a> {
 
 impl Multiples<'_> {
     /// The drawings.
-    pub fn draw(&self, cells: &[Cell<'_>]) -> [String; 2] {
+    pub fn draw(&self, cells: &[Cell<'_>]) -> [Drawing; 2] {
         [(Width::Wide, self.columns[0]), (Width::Narrow, self.columns[1])].map(|(width, columns)| {
             let each = width.units() / columns as f64;
             let mut panels = Vec::new();
@@ -87,7 +87,7 @@ impl Multiples<'_> {
                 }
                 panels.push(panel);
             }
-            drawing(width, end + UNIT, self.about, panels)
+            Drawing::new(width, end + UNIT, self.about, panels)
         })
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! **May touch.** What `draw` may touch.
 
-use windfall_measure::svg::{Panel, Scale, Shape, Width, drawing};
+use windfall_measure::svg::{Drawing, Panel, Scale, Shape, Width};
 
 /// The room for names and for figures on a wide screen.
 const NAMES: f64 = 186.0;
@@ -67,7 +67,7 @@ pub struct Rows<'a> {
 
 impl Rows<'_> {
     /// The drawings.
-    pub fn draw(&self, rows: &[Row]) -> [String; 2] {
+    pub fn draw(&self, rows: &[Row]) -> [Drawing; 2] {
         [Width::Wide, Width::Narrow].map(|width| {
             let wide = width == Width::Wide;
             let line = if wide { LINE } else { LINE_BELOW };
@@ -101,7 +101,7 @@ impl Rows<'_> {
             }
             panel.bottom_axis(self.unit, self.label);
             let end = panel.bottom() + 40.0;
-            drawing(width, end, self.about, [panel])
+            Drawing::new(width, end, self.about, [panel])
         })
     }
 
