@@ -106,6 +106,7 @@ fn net(bug: Bug) -> Net {
         | Bug::GatesClosedOneByOne => Models("sync"),
         Bug::GroupSeenEarly
         | Bug::DurableBeforeTheSync
+        | Bug::WrittenMeanwhileIsDurable
         | Bug::LeaderTellsNobody
         | Bug::SpaceGivenBeforeItIsClear
         | Bug::FailureIsForgotten
