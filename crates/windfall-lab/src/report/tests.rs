@@ -4,7 +4,9 @@
 //!
 //! **Invariants.** Nothing is measured here.
 //!
-//! **May touch.** What `report` may touch.
+//! **May touch.** What `report` may touch, and the chapter in `docs`.
+
+use std::collections::BTreeSet;
 
 use super::{
     compare, drawings,
@@ -148,18 +150,40 @@ fn every_graph_of_the_page_is_a_file() {
         for none in ["url(", "@import", "href", "<script", "NaN", "inf\""] {
             assert!(!svg.contains(none), "{name} has {none:?}");
         }
-        for said in ["scale quick, seed 7, 2026-11-23", "A Processor"] {
-            assert!(sheet.contains(said), "{name} says where it comes from: {said}");
-        }
+        // What was cut into lines.
+        let whole = |class: &str| {
+            let begin = format!("<text class=\"{class}\"");
+            let lines = sheet.split(&begin).skip(1);
+            lines.map(|line| line.split(['>', '<']).nth(1).unwrap()).collect::<Vec<_>>().join(" ")
+        };
+        let (from, caption) = (whole("from"), whole("caption"));
+        assert!(
+            from.contains("scale quick, seed 7, 2026-11-23") && from.contains("A Processor"),
+            "{name}: {from}"
+        );
         let absent = ["x1", "x2", "x5", "x6"].iter().any(|x| name.starts_with(x)) || name == "x4-times.svg";
-        assert_eq!(sheet.contains("bookkeeping real."), absent, "{name}");
-        let caption =
-            html.matches(sheet.split_once("class=\"caption\"").unwrap().1.split(['>', '<']).nth(1).unwrap());
-        assert!(caption.count() > 0, "{name} says what the page says");
+        assert!(
+            html.contains(&format!("<figcaption>{caption}</figcaption>")),
+            "{name} says what the page says"
+        );
+        assert_eq!(caption.ends_with("bookkeeping real."), absent, "{name}");
     }
-    let text = |name: &str| &files.iter().find(|(n, _)| n == name).unwrap().1;
-    assert!(text("x1-stalls.svg").contains("3 entries of the LRU list"), "the setting is in the file");
+    let stalls = &files.iter().find(|(name, _)| name == "x1-stalls.svg").unwrap().1;
+    assert!(stalls.contains("3 entries"), "the setting is in the file");
     assert!(drawings(&empty()).is_empty());
+}
+
+#[test]
+fn the_chapter_has_the_drawings_that_it_shows() {
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
+    let chapter = std::fs::read_to_string(format!("{docs}/history.md")).unwrap();
+    let links = chapter.split("](history/").skip(1).filter_map(|part| part.split_once(')'));
+    let shown: BTreeSet<String> = links.map(|(name, _)| name.to_owned()).collect();
+    let files = std::fs::read_dir(format!("{docs}/history")).unwrap();
+    let there: BTreeSet<String> = files.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    assert_eq!(shown, there);
+    let drawn: BTreeSet<String> = drawings(&all()).into_iter().map(|(name, _)| name).collect();
+    assert!(shown.is_subset(&drawn), "whose names have changed: {:?}", shown.difference(&drawn));
 }
 
 #[test]
