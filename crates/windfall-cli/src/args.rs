@@ -310,8 +310,8 @@ pub struct LabArgs {
     /// Where the report or the drawings go, and the files of the servers while they run.
     #[arg(long, value_name = "DIR", default_value = LAB_OUT)]
     pub out: PathBuf,
-    /// A folder in memory, for the runs that the reports made on a ramdisk [default: /dev/shm; where that is missing they
-    /// are left out].
+    /// A folder in memory, for the runs that the reports made on a ramdisk [default: /dev/shm; where that is missing
+    /// they are left out].
     #[arg(long, value_name = "DIR")]
     pub tmpfs: Option<PathBuf>,
     /// Where the random numbers begin.
@@ -356,7 +356,7 @@ pub enum LabName {
 pub enum LabScale {
     /// Shows that they run, in seconds; proves nothing.
     Quick,
-    /// For 2 cores, 24 GiB and a quarter of an hour.
+    /// For 2 cores, 24 GiB and ten minutes.
     Default,
     /// As they were published: hours.
     Full,

@@ -1,14 +1,14 @@
 //! `bench seam`: what the seam between tree and pool costs a point read.
 //!
-//! **Purpose.** The tree is written against traits, so that the classic pools of the lab can stand below it. The product
-//! is to pay nothing for that: cached point reads by the tree as it is are held against the same read with the buffer
-//! pool written in ([`windfall_lab::seam`]), with the hash index and without.
+//! **Purpose.** The tree is written against traits, so that the classic pools of the lab can stand below it. The
+//! product is to pay nothing for that: cached point reads by the tree as it is are held against the same read with the
+//! buffer pool written in ([`windfall_lab::seam`]), with the hash index and without.
 //!
 //! **Invariants.** Both read random keys of the same tree, in one process for the times, where they take turns of some
 //! milliseconds; for the instructions the same keys in processes of their own, which are made and warmed in the same
-//! way. Both find the same. An instruction is counted by single steps, so its bound is narrow: one or two hundredths are
-//! what the compiler orders otherwise in two functions of the same content. Times of turns vary by some per cent on a
-//! busy machine, their medians by less: that bound is 5 %.
+//! way. Both find the same. An instruction is counted by single steps, so its bound is narrow: one or two hundredths
+//! are what the compiler orders otherwise in two functions of the same content. Times of turns vary by some per cent on
+//! a busy machine, their medians by less: that bound is 5 %.
 //!
 //! **May touch.** `windfall-lab`, `windfall-measure`, child processes.
 

@@ -43,7 +43,7 @@ use crate::{
 pub enum Scale {
     /// Shows that it runs, in seconds; proves nothing.
     Quick,
-    /// Fits two cores and 24 GiB, and a quarter of an hour for all.
+    /// Fits two cores and 24 GiB, and ten minutes for all.
     Default,
     /// As it was published.
     Full,

@@ -2,12 +2,12 @@
 //!
 //! **Purpose.** The experiment of June 2012: 30 tables of 1,000 rows are made beforehand; 8 threads of sysbench's
 //! read/write mix work on one table of 20 million rows, all in memory, 315,000 pages in the pool of which some 100,000
-//! are dirty; every 30 s a table is dropped, for 15 minutes. What the readers asked for is here, too: a baseline without
-//! drops for each system, other ratios of the LRU list to the flush list, and several instances.
+//! are dirty; every 30 s a table is dropped, for 15 minutes. What the readers asked for is here, too: a baseline
+//! without drops for each system, other ratios of the LRU list to the flush list, and several instances.
 //!
 //! **Invariants.** The baseline is measured in the same process: phases with drops and without take turns, so that both
-//! have the same tables, the same pages in the pool, and the same disk. The clients' pages are real; those that fill the
-//! pool up to the published number are bookkeeping. The log is so large that nothing is written for its sake.
+//! have the same tables, the same pages in the pool, and the same disk. The clients' pages are real; those that fill
+//! the pool up to the published number are bookkeeping. The log is so large that nothing is written for its sake.
 //!
 //! Windfall has more turns than the others: that its drops cannot be told from its baseline is a statement about
 //! windows, and few windows would not refute it.

@@ -12,8 +12,8 @@
 //! **May touch.** The engine's counted work, and what it tells of a drop.
 //!
 //! What the engine counted while it dropped is told in the same [`Steps`] as for the others: entries of lists, frames,
-//! and latches of pages, which stand for look-ups, because that is how the engine comes to a page. Those of the catalog,
-//! which is a tree like the others' dictionary, are left out as theirs are.
+//! and latches of pages, which stand for look-ups, because that is how the engine comes to a page. Those of the
+//! catalog, which is a tree like the others' dictionary, are left out as theirs are.
 
 use windfall::{DropReport, sync::work::Work};
 

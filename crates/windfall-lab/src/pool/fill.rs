@@ -34,7 +34,8 @@ const TABLES: u64 = 100;
 const STREAM: u64 = 0xf111;
 
 impl ClassicPool {
-    /// Enters so many pages of tables of their own, `dirty` of them, evenly, as dirty ones. `new_id` numbers the tables.
+    /// Enters so many pages of tables of their own, `dirty` of them, evenly, as dirty ones. `new_id` numbers the
+    /// tables.
     ///
     /// # Errors
     /// When there are not so many free frames.

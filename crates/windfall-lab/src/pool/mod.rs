@@ -7,8 +7,8 @@
 //!
 //! **Invariants.** A page that is pinned stays in its frame: every look at a page pins it, as `buf_page_get` did. A
 //! page is changed under its exclusive latch only. A dirty page is in the flush list of its instance, and is written
-//! only after the log up to its LSN is durable. A page of a dropped tablespace, of a version that was truncated, or with
-//! the mark of a lazy drop is *dead*: it is never given to a reader and never written, and its frame is as good as
+//! only after the log up to its LSN is durable. A page of a dropped tablespace, of a version that was truncated, or
+//! with the mark of a lazy drop is *dead*: it is never given to a reader and never written, and its frame is as good as
 //! free.
 //!
 //! Locks are taken in this order:

@@ -63,8 +63,8 @@ impl ClassicPool {
         None
     }
 
-    /// Takes a page out of the pool if it can go: nobody uses it, and it is clean, or dead, or bookkeeping alone. The LRU
-    /// list is held. Its entries in the hash index are still to go: [`ClassicPool::unhash`].
+    /// Takes a page out of the pool if it can go: nobody uses it, and it is clean, or dead, or bookkeeping alone. The
+    /// LRU list is held. Its entries in the hash index are still to go: [`ClassicPool::unhash`].
     pub(crate) fn evict(&self, instance: &Instance, held: &mut Holding<'_>, frame: u32) -> bool {
         let descriptor = &self.frames[frame as usize];
         let mut is_dirty = descriptor.is(DIRTY);

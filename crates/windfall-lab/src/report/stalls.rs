@@ -5,8 +5,8 @@
 //! **Invariants.** The graphs of all systems are of one setting, which is named; the others stand in the comparison of
 //! settings.
 //!
-//! **May touch.** `draw`, `look`, `likeness`, `order`, `over_time`, `locks`, `published`, `section`, `results`, `system`,
-//! `windfall-measure`.
+//! **May touch.** `draw`, `look`, `likeness`, `order`, `over_time`, `locks`, `published`, `section`, `results`,
+//! `system`, `windfall-measure`.
 
 use std::collections::BTreeSet;
 

@@ -5,8 +5,8 @@
 //!
 //! **Invariants.** A drop goes as in `row_drop_table_for_mysql`: the tablespace refuses its handles, the dictionary
 //! forgets it, the pool forgets its pages as the policy says, the file is deleted by the dropping thread, the log is
-//! made as durable as for a commit. Up to 5.7 all of that is done under the mutex of the dictionary, since 8.0 only the second step. A file is
-//! deleted when no page of it is being read or written.
+//! made as durable as for a commit. Up to 5.7 all of that is done under the mutex of the dictionary, since 8.0 only the
+//! second step. A file is deleted when no page of it is being read or written.
 //!
 //! **May touch.** What `server` may touch.
 

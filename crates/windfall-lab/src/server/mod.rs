@@ -1,9 +1,9 @@
 //! Servers: tables over a pool, with the statements that experiments make.
 //!
 //! **Purpose.** What stands around the pools is the same for all: a table is one tree of rows and perhaps one of an
-//! index; it is entered into a dictionary, and a statement returns when it is as durable as the server's commits are. [`Classic`](classic::Classic)
-//! has a classic pool with a drop policy, [`Product`](product::Product) is Windfall. Rows are written to the trees
-//! directly, on both: transactions would only stand in the way of what is compared.
+//! index; it is entered into a dictionary, and a statement returns when it is as durable as the server's commits are.
+//! [`Classic`](classic::Classic) has a classic pool with a drop policy, [`Product`](product::Product) is Windfall. Rows
+//! are written to the trees directly, on both: transactions would only stand in the way of what is compared.
 //!
 //! **Invariants.** A statement has a table for itself: experiments see to that. What a drop did is counted by those who
 //! did it.

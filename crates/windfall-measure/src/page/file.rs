@@ -77,7 +77,7 @@ impl Graph {
         }
         let (width, height) = (inner + 2.0 * MARGIN, y + MARGIN);
         format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" \
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"file\" viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" \
              height=\"{height:.0}\" role=\"img\" aria-labelledby=\"title\">\n<title id=\"title\">{}</title>\n<style>\n\
              {DRAWING}</style>\n<rect class=\"sheet\" x=\"0.5\" y=\"0.5\" width=\"{:.0}\" height=\"{:.0}\" \
              rx=\"8\"/>\n{body}</svg>\n",

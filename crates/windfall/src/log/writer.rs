@@ -4,11 +4,11 @@
 //! writes every finished frame, syncs once for all of them, and tells everybody. The others wait for the outcome. Who
 //! needs it written only does not wait for a sync: it writes behind the one that is under way.
 //!
-//! **Invariants.** One leader of syncs at a time, and one writer: whoever gets the mutex by trying. The leader of a sync
-//! becomes the writer, too, for as long as it writes, and waits for that mutex; followers wait on an event, never on a
-//! mutex. `written` moves only after the ring behind it is clear, and so hands out that space; `durable` moves only
-//! after a sync that worked, to where the log was written when that sync took over what was to be synced. A failing
-//! write or sync poisons the database before leadership ends, so whoever waits is told.
+//! **Invariants.** One leader of syncs at a time, and one writer: whoever gets the mutex by trying. The leader of a
+//! sync becomes the writer, too, for as long as it writes, and waits for that mutex; followers wait on an event, never
+//! on a mutex. `written` moves only after the ring behind it is clear, and so hands out that space; `durable` moves
+//! only after a sync that worked, to where the log was written when that sync took over what was to be synced. A
+//! failing write or sync poisons the database before leadership ends, so whoever waits is told.
 //!
 //! **May touch.** `ids`, `error`, `disk`, `sync`, `ring`, `segments`.
 
