@@ -136,7 +136,7 @@ fn every_graph_of_the_page_is_a_file() {
             "x5-ratios-hash",
             "x6-rates",
             "x6-gaps",
-            "x6-files",
+            "x6-in-use",
             "x7-times",
             "x7-rates",
             "x8-commits",
