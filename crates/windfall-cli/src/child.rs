@@ -6,9 +6,10 @@
 //!
 //! **May touch.** Processes, threads.
 
+use std::process::Child;
+#[cfg(feature = "lab")]
 use std::{
     io::{self, Read},
-    process::Child,
     thread,
 };
 
@@ -16,6 +17,7 @@ use std::{
 #[derive(Debug)]
 pub struct Killed(pub Child);
 
+#[cfg(feature = "lab")]
 impl Killed {
     /// What it says on its output and on its errors until it closes them, as far as they are pipes.
     pub fn hear(&mut self) -> io::Result<(String, String)> {
@@ -30,6 +32,7 @@ impl Killed {
     }
 }
 
+#[cfg(feature = "lab")]
 fn all_of(stream: Option<impl Read>) -> io::Result<String> {
     stream.map_or_else(|| Ok(String::new()), io::read_to_string)
 }
@@ -42,7 +45,7 @@ impl Drop for Killed {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "lab"))]
 mod tests {
     use std::process::{Command, Stdio};
 
