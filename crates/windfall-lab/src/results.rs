@@ -412,8 +412,8 @@ pub struct X6Run {
     pub load: Load,
     /// Rows inserted.
     pub rows: u64,
-    /// Bytes of pages in use by all partitions, at the begin and behind each new partition: what their files take when
-    /// everything is written.
+    /// Bytes of pages in use by all partitions, at the begin and when each new partition is there, before the oldest is
+    /// dropped: what their files take when everything is written.
     pub used_bytes: Vec<u64>,
 }
 

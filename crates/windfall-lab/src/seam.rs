@@ -165,7 +165,7 @@ impl<'a> Direct<'a> {
     #[expect(clippy::option_option, reason = "no answer is not the answer that there is no entry")]
     fn get_by_hint(&self, hash: u64, key: &[u8], value: &mut Vec<u8>) -> Option<Option<EntryHeader>> {
         let (page, hint) = self.hash.hint(hash)?;
-        let reading = self.pool.read(self.space, page, Access::Point).ok()?;
+        let Ok(reading) = self.pool.read(self.space, page, Access::Point) else { return None };
         let node = Node::new(reading.page());
         if !node.is_leaf() || !node.has_prefix_of(key) || reading.is_unproven() {
             return None;

@@ -127,6 +127,7 @@ impl Scene for &Job {
             let next = partition(KEPT as usize + n)?;
             *newest.write() = Arc::clone(&next);
             all.push_back(next);
+            used_bytes.push(server.used_bytes(all.make_contiguous())?);
             begins();
             let dropped = match all.front().filter(|_| self.drops) {
                 Some(oldest) => Some(server.drop_table(oldest)?),
@@ -135,7 +136,6 @@ impl Scene for &Job {
             if dropped.is_some() {
                 all.pop_front();
             }
-            used_bytes.push(server.used_bytes(all.make_contiguous())?);
             Ok(dropped)
         })?;
         let rows = inserted.load(Relaxed);

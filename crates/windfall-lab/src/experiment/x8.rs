@@ -37,6 +37,8 @@ const BIG_VALUE: usize = 3_900;
 const FILL: usize = 100;
 /// What is shown behind the drop, if the file is gone before.
 const BEHIND: Duration = Duration::from_secs(1);
+/// A rate is over this time at least: a line of time is known to a quarter of a millisecond.
+const SHORTEST: Duration = Duration::from_millis(10);
 /// Nobody waits longer for a file to go.
 const PATIENCE: Duration = Duration::from_mins(2);
 
@@ -130,7 +132,7 @@ impl Scene for &Job {
             system: self.system,
             gone_after_ns: ns(gone_after),
             rate_before: rate(0, dropped_at),
-            rate_during: rate(dropped_at, dropped_at + ns(gone_after)),
+            rate_during: rate(dropped_at, dropped_at + ns(gone_after.max(SHORTEST))),
             load,
         })
     }

@@ -220,7 +220,7 @@ fn play(name: PolicyName, policy: &dyn DropPolicy, hash_index: bool) {
     assert_eq!(last.number, 1 + ROUNDS);
     let of_last = known.iter().filter(|(_, number, _)| *number == last.number);
     check(&last, of_last.map(|(.., going)| going));
-    assert!(pool.counters.evictions.load(Relaxed) > 1_000, "{name}: it all fits");
+    assert!(pool.counters.evictions.load(Relaxed) > 100, "{name}: it all fits");
     assert_eq!(pool.hash_index().built() > 0, hash_index, "{name}");
     pool.flush_all().unwrap();
     check_pool(&pool);

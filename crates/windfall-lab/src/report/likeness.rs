@@ -41,6 +41,11 @@ impl<'a> Likeness<'a> {
         is_enough.then(|| Self { run, chances: chances() })
     }
 
+    /// The system, with entries of the LRU list for each of the flush list.
+    fn name(&self) -> String {
+        format!("{}, {}:1", full(self.run.system), self.run.lru_to_flush)
+    }
+
     /// Whether a drop shows in one of them.
     fn is_told_apart(&self) -> bool {
         self.chances.iter().any(|&chance| chance < CHANCE)
@@ -58,7 +63,7 @@ fn lines(x1: &X1) -> Vec<Vec<String>> {
     let line = |like: Likeness<'_>| {
         let windows = like.run.with.windows.len();
         let told = if like.is_told_apart() { "yes" } else { "no" };
-        let mut line = vec![full(like.run.system), windows.to_string()];
+        let mut line = vec![like.name(), windows.to_string()];
         line.extend(like.chances.map(chance));
         line.push(told.into());
         line
@@ -88,7 +93,7 @@ pub fn part(section: &mut Section, x1: &X1) {
 /// What to see, in a sentence.
 fn said(x1: &X1) -> String {
     let names = |told: bool| -> Vec<String> {
-        all(x1).filter(|like| like.is_told_apart() == told).map(|like| full(like.run.system)).collect()
+        all(x1).filter(|like| like.is_told_apart() == told).map(|like| like.name()).collect()
     };
     let sentence = |text: &str, names: Vec<String>| {
         if names.is_empty() { String::new() } else { format!("{text} {}. ", names.join(", ")) }

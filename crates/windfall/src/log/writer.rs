@@ -5,8 +5,8 @@
 //! needs it written only does not wait for a sync: it writes behind the one that is under way.
 //!
 //! **Invariants.** One leader of syncs at a time, and one writer: whoever gets the mutex by trying. The leader of a
-//! sync becomes the writer, too, for as long as it writes, and waits for that mutex; followers wait on an event, never
-//! on a mutex. `written` moves only after the ring behind it is clear, and so hands out that space; `durable` moves
+//! sync becomes the writer, too, for as long as it writes. Who has to wait for a turn waits on an event, never on the
+//! mutex. `written` moves only after the ring behind it is clear, and so hands out that space; `durable` moves
 //! only after a sync that worked, to where the log was written when that sync took over what was to be synced. A
 //! failing write or sync poisons the database before leadership ends, so whoever waits is told.
 //!
@@ -140,22 +140,35 @@ impl Log {
     fn lead_write(&self, goal: u64) -> Result<bool> {
         let Some(writer) = self.writer.try_lock() else { return Ok(false) };
         let mut lead = Lead::new(writer, &self.progress);
-        self.write_up_to(&mut lead.turn, goal)?;
+        if self.written.load(SeqCst) < goal {
+            self.write_up_to(&mut lead.turn, goal)?;
+        }
         Ok(true)
+    }
+
+    /// Becomes the writer, after whoever is.
+    fn become_writer(&self) -> Result<Lead<'_, Writer>> {
+        loop {
+            if let Some(writer) = self.writer.try_lock() {
+                return Ok(Lead::new(writer, &self.progress));
+            }
+            self.env.wait(&self.progress, &mut || !self.writer.is_locked() || self.health.is_poisoned());
+            self.health.check()?;
+        }
     }
 
     /// Makes the log durable up to a position, unless somebody is about to.
     fn lead_sync(&self, goal: u64) -> Result<bool> {
         let Some(syncer) = self.syncer.try_lock() else { return Ok(false) };
         let _lead = Lead::new(syncer, &self.synced);
-        // It may have been closed since this was looked at.
-        self.health.check()?;
         if self.durable.load(SeqCst) >= goal {
             return Ok(true);
         }
+        // It may have been closed since this was looked at.
+        self.health.check()?;
         self.gather();
         let unsynced = {
-            let mut lead = Lead::new(self.writer.lock(), &self.progress);
+            let mut lead = self.become_writer()?;
             self.write_up_to(&mut lead.turn, goal)?;
             let segments = core::mem::take(&mut lead.turn.unsynced);
             Unsynced { segments, written: self.written.load(SeqCst), arrived: self.arrived.load(SeqCst) }
@@ -267,6 +280,8 @@ impl Log {
         if planted(Bug::DurableBeforeTheSync) {
             self.durable.store(*written, SeqCst);
         }
+        // What is written from here on is for the next sync, however long this one takes.
+        self.last_sync_at.store(self.env.now().as_nanos() as u64, Relaxed);
         for number in segments {
             let before = self.env.now();
             self.syncing_since.store((before.as_nanos() as u64).max(1), Relaxed);
@@ -279,7 +294,6 @@ impl Log {
             let took = now.saturating_sub(before).as_nanos() as u64;
             self.last_sync_took.store(took, Relaxed);
             self.longest_sync.fetch_max(took, Relaxed);
-            self.last_sync_at.store(now.as_nanos() as u64, Relaxed);
         }
         // Those who were served are expected back, and those who came meanwhile wait already.
         self.crowd.store(self.arrived.load(SeqCst) - served, Relaxed);
