@@ -49,9 +49,11 @@ impl Timeline {
         Self { cells: vec![EMPTY; length_ns.div_ceil(CELL_NS) as usize], length_ns }
     }
 
-    /// An empty time line without an end, which grows with what finishes: up to [`Timeline::part`].
-    pub fn growing() -> Self {
-        Self { cells: Vec::new(), length_ns: u64::MAX }
+    /// An empty time line without an end, which grows with what finishes: up to [`Timeline::part`]. Up to this length,
+    /// a guess, no operation pays for the growth with a copy of what is there.
+    pub fn growing(about: Duration) -> Self {
+        let cells = about.as_nanos() as u64 / CELL_NS;
+        Self { cells: Vec::with_capacity(cells as usize), length_ns: u64::MAX }
     }
 
     /// An operation finished now. What finishes after the end is not part of the run.
@@ -189,8 +191,8 @@ mod tests {
 
     #[test]
     fn a_line_grows_until_its_end_is_known() {
-        let mut one = Timeline::growing();
-        let mut two = Timeline::growing();
+        let mut one = Timeline::growing(Duration::from_millis(50));
+        let mut two = Timeline::growing(Duration::ZERO);
         (0..30).for_each(|ms| one.finished(ms * MS));
         (40..90).for_each(|ms| two.finished(ms * MS));
         one.add(&two);

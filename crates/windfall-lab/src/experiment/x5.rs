@@ -30,7 +30,7 @@ const LOG: u64 = 256 << 20;
 const THREADS: u32 = 4;
 /// Where 100 tables take milliseconds they are made and dropped so often, and the median counts: what one round takes
 /// the disk decides.
-const ROUNDS: u32 = 15;
+const ROUNDS: u32 = 40;
 /// Rows of a table that is looked up: more than a page's, so that the tree has leaves below its root.
 const ROWS: u32 = 120;
 /// Look-ups of each row.

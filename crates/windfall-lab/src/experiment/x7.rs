@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use windfall::{error::Result, log::FlushLog};
 use windfall_measure::Random;
 
-use super::{Scene, Setting, on};
+use super::{Scale, Scene, Setting, on};
 use crate::{
     results::{X7, X7Run},
     server::{Server, Start, Table, rows},
@@ -26,6 +26,10 @@ const THREADS: u32 = 4;
 const VALUE: usize = 180;
 /// Rows of the table that stays.
 const STAYS: u32 = 50_000;
+/// Rows of a leaf, at most.
+const ROWS_A_LEAF: u32 = 90;
+/// How often the rows of the last leaf are looked up again.
+const LOOKS: u32 = 20;
 /// How full the nodes of a loaded tree are.
 const FILL: usize = 93;
 const LOG: u64 = 2 << 30;
@@ -37,6 +41,11 @@ pub struct Job {
     rows: u32,
     seconds: f64,
     seed: u64,
+}
+
+/// Rows of the table that goes.
+pub fn rows_of(scale: Scale) -> u32 {
+    scale.pick(20_000, 1_000_000, 20_000_000)
 }
 
 pub fn empty() -> X7 {
@@ -52,7 +61,7 @@ pub fn jobs(setting: &Setting) -> Vec<super::Job> {
         PolicyName::StaleVersion,
         PolicyName::Detach,
     ];
-    let rows = setting.scale.pick(20_000, 1_000_000, 20_000_000);
+    let rows = rows_of(setting.scale);
     let seconds = setting.scale.pick(1.0, 2.5, 10.0);
     let job = |policy| {
         super::Job::X7(Job { system: System::of(policy).hashed(), rows, seconds, seed: setting.seed })
@@ -83,10 +92,12 @@ fn load_table<S: Server>(server: &S, table: &Table<S::Store>, count: u32) -> Res
     server.commit(end)
 }
 
-/// Looks up every row: each page has more of them than it takes to be hashed.
+/// Looks up every row: each page has more of them than it takes to be hashed. The last one may be nearly empty, so its
+/// rows are looked up again.
 fn look_up_all<S: Server>(table: &Table<S::Store>, count: u32) -> Result<()> {
+    let last = count.saturating_sub(ROWS_A_LEAF)..count;
     let mut value = Vec::new();
-    for n in 0..count {
+    for n in (0..count).chain((0..LOOKS).flat_map(|_| last.clone())) {
         table.rows.get_into(&n.to_be_bytes(), &mut value)?;
     }
     Ok(())

@@ -94,9 +94,7 @@ impl Steps {
             if pool.frames()[frame as usize].space() != space {
                 continue;
             }
-            let is_out = pool.evict(instance, held, frame);
-            held.without(Part::Flush);
-            if is_out {
+            if pool.evict(instance, held, frame) {
                 self.count_unhashed(pool.unhash(frame, Purpose::Drop));
                 pool.give_frame_under(instance, held, frame);
                 held.without(Part::Free);

@@ -64,7 +64,8 @@ impl ClassicPool {
     }
 
     /// Takes a page out of the pool if it can go: nobody uses it, and it is clean, or dead, or bookkeeping alone. The
-    /// LRU list is held. Its entries in the hash index are still to go: [`ClassicPool::unhash`].
+    /// LRU list is held, and nothing that has a lock of its own beside it, before and after. Its entries in the hash
+    /// index are still to go: [`ClassicPool::unhash`].
     pub(crate) fn evict(&self, instance: &Instance, held: &mut Holding<'_>, frame: u32) -> bool {
         let descriptor = &self.frames[frame as usize];
         let mut is_dirty = descriptor.is(DIRTY);
@@ -78,6 +79,8 @@ impl ClassicPool {
         let latched = held.latch_page(descriptor.tag());
         // Nobody can pin it any more; somebody may have since the first look, and changed it.
         if descriptor.is_pinned() || !is_dirty && descriptor.is(DIRTY) {
+            drop(latched);
+            held.without(Part::Flush);
             return false;
         }
         is_dirty = descriptor.is(DIRTY);
@@ -87,6 +90,7 @@ impl ClassicPool {
         instance.lru.tick();
         if is_dirty {
             instance.flush.remove(&self.frames, frame);
+            held.without(Part::Flush);
         }
         descriptor.clear(DIRTY | DELETED);
         self.counters.evictions.fetch_add(1, Relaxed);

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Purpose, ROLE, Role};
 
-const KINDS: usize = Role::ALL.len() * Purpose::ALL.len();
+/// How many there are of [`Who`].
+pub const KINDS: usize = Role::ALL.len() * Purpose::ALL.len();
 
 /// Who does something, and what for, as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

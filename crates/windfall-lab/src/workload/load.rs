@@ -5,9 +5,9 @@
 //!
 //! **Invariants.** Each client records into instruments of its own. Phases take turns while the clients work on, and
 //! between two of them is a pause that is part of neither. A window is the 100 ms behind a statement's begin; in phases
-//! without statements windows are there at the same times. A query is in a window if any part of it is. A phase lasts
-//! until the window of its last statement is over and that statement has returned, however long that takes: no stall is
-//! cut at the end of a run.
+//! without statements windows are there at the same times. A query is in a phase, and in a window, if any part of it
+//! is; so it may be in several. A phase lasts until the window of its last statement is over and that statement has
+//! returned, however long that takes: no stall is cut at the end of a run.
 //!
 //! **May touch.** What `workload` may touch.
 
@@ -73,6 +73,11 @@ impl Plan {
     fn windows(&self) -> usize {
         self.marks.len() * self.phases.len()
     }
+
+    /// How long a run is if no statement takes longer than its phase.
+    fn about(&self) -> Duration {
+        (self.length + PAUSE + STRETCH) * self.phases.len() as u32
+    }
 }
 
 /// A query outside of the phases.
@@ -111,7 +116,7 @@ pub struct Recorder<'a> {
 impl<'a> Recorder<'a> {
     fn new(shared: &'a Shared, plan: &Plan) -> Self {
         let windows = vec![Latency::default(); plan.windows()];
-        Self { shared, timeline: Timeline::growing(), kinds: Default::default(), windows }
+        Self { shared, timeline: Timeline::growing(plan.about()), kinds: Default::default(), windows }
     }
 
     /// Makes a query.
@@ -120,19 +125,31 @@ impl<'a> Recorder<'a> {
     /// Those of the query.
     #[inline]
     pub fn query<T>(&mut self, query: impl FnOnce() -> Result<T>) -> Result<T> {
-        let start = self.shared.now();
+        let (began_in, start) = (self.shared.kind.load(Relaxed), self.shared.now());
         let done = query()?;
-        let end = self.shared.now();
+        let (end, ended_in) = (self.shared.now(), self.shared.kind.load(Relaxed));
         self.timeline.finished(end);
-        if let Some(kind) = self.kinds.get_mut(self.shared.kind.load(Relaxed) as usize) {
-            kind.record(end - start);
+        self.count_in(began_in, end - start);
+        if ended_in != began_in {
+            self.count_in(ended_in, end - start);
         }
-        let window = self.shared.window.load(Acquire);
-        let opened = self.shared.opened.get(window).map_or(u64::MAX, |at| at.load(Relaxed));
-        if end >= opened && start < opened.saturating_add(ns(WINDOW)) {
-            self.windows[window].record(end - start);
+        let windows = self.shared.opened.iter().zip(&mut self.windows);
+        for (opened, times) in windows.take(self.shared.window.load(Acquire) + 1).rev() {
+            let opened = opened.load(Relaxed);
+            if start >= opened.saturating_add(ns(WINDOW)) {
+                break;
+            }
+            if end >= opened {
+                times.record(end - start);
+            }
         }
         Ok(done)
+    }
+
+    fn count_in(&mut self, kind: u64, took: u64) {
+        if let Some(times) = self.kinds.get_mut(kind as usize) {
+            times.record(took);
+        }
     }
 
     fn add(&mut self, other: &Self) {

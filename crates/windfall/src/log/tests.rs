@@ -11,7 +11,7 @@ mod control;
 mod crash;
 mod segments;
 
-use std::thread;
+use std::{thread, time::Instant};
 
 use proptest::prelude::*;
 
@@ -431,11 +431,18 @@ fn who_writes_only_does_not_wait_for_a_sync() {
         }
         thread::sleep(Duration::from_millis(5));
         let groups: Vec<Group> = (0..20).map(|n| life.append(&[n; 300])).collect();
-        for group in &groups {
-            life.log.commit(group.1, FlushLog::Write).unwrap();
+        let (log, ends) = (&life.log, groups.iter().map(|group| group.1).collect::<Vec<_>>());
+        let commits =
+            scope.spawn(move || ends.iter().try_for_each(|&end| log.commit(end, FlushLog::Write).map(drop)));
+        let patience = Instant::now() + Duration::from_secs(30);
+        while !commits.is_finished() && Instant::now() < patience {
+            thread::sleep(Duration::from_millis(1));
         }
-        assert!(!sync.is_finished() && life.log.durable() < first);
+        let (committed, durable) = (commits.is_finished(), life.log.durable());
+        // Before anything is asserted: the scope waits for both.
         disk.set_slow_sync(false);
+        assert!(committed && durable < first, "{committed}, {durable:?}");
+        commits.join().unwrap().unwrap();
         sync.join().unwrap().unwrap();
         // What was written meanwhile is made durable by the next sync, and not forgotten for that of the first.
         let (end, before) = (groups[19].1, disk.syncs());
