@@ -23,7 +23,7 @@ use windfall_lab::{
     report,
     results::Results,
 };
-use windfall_measure::Machine;
+use windfall_measure::{Machine, units::bytes};
 
 use crate::{
     args::{LAB_OUT, LabArgs, LabName, LabScale},
@@ -53,8 +53,8 @@ pub fn run(options: &LabArgs, json: bool) -> Result<ExitCode> {
         )));
     }
     let results = measure(options)?;
-    let page = written(&options.out, "lab.html", &report::page(&results))?;
     let data = written(&options.out, "lab.json", &(serde_json::to_string_pretty(&results)? + "\n"))?;
+    let page = written(&options.out, "lab.html", &report::page(&results))?;
     if json {
         output::print_json(&serde_json::to_value(&results)?)?;
     } else {
@@ -180,7 +180,10 @@ fn measure(options: &LabArgs) -> Result<Results> {
         LabScale::Full => Scale::Full,
     };
     let usual = Path::new(TMPFS);
-    let tmpfs = memory(options.tmpfs.as_deref(), usual)?;
+    let (tmpfs, missing) = match memory(options.tmpfs.as_deref(), usual, &Ground::of)? {
+        Ok(tmpfs) => (Some(tmpfs), String::new()),
+        Err(why) => (None, why),
+    };
     let jobs_with = |tmpfs: Option<PathBuf>| -> (Setting, Vec<(Experiment, Job)>) {
         let setting = Setting { scale, seed: options.seed, tmpfs };
         let asked = experiments(options.what).into_iter();
@@ -190,7 +193,7 @@ fn measure(options: &LabArgs) -> Result<Results> {
     let is_missed =
         tmpfs.is_none() && jobs_with(Some(usual.into())).1.iter().any(|(_, job)| job.tmpfs().is_some());
     if is_missed {
-        eprintln!("{}", without_memory(usual));
+        eprintln!("{}", without_memory(usual, &missing));
     }
     let (setting, jobs) = jobs_with(tmpfs);
     let scratch = Scratch::make(options, setting.tmpfs.as_deref())?;
@@ -216,22 +219,57 @@ fn measure(options: &LabArgs) -> Result<Results> {
 /// The folder in memory that is there on most machines.
 const TMPFS: &str = "/dev/shm";
 
-/// The folder in memory: one that was given has to be there, the usual one may be missing.
-fn memory(given: Option<&Path>, usual: &Path) -> Result<Option<PathBuf>> {
-    match given {
-        Some(path) if !path.is_dir() => Err(Failure::said(format!(
-            "{}: --tmpfs is no folder; give one in memory, or leave it out for {}",
-            path.display(),
-            usual.display()
-        ))),
-        Some(path) => Ok(Some(path.to_owned())),
-        None => Ok(Some(usual.to_owned()).filter(|path| path.is_dir())),
+/// What is free there, at least: some servers' logs and files, one after the other.
+const IN_MEMORY: u64 = 512 << 20;
+
+/// What a folder is on.
+struct Ground {
+    /// The file system, with its options.
+    file_system: String,
+    /// Bytes that are free on it.
+    free: u64,
+}
+
+impl Ground {
+    /// None if it is no folder.
+    fn of(folder: &Path) -> Option<Self> {
+        let stat = rustix::fs::statvfs(folder).ok().filter(|_| folder.is_dir())?;
+        Some(Self { file_system: Machine::of(folder).file_system, free: stat.f_bavail * stat.f_frsize })
+    }
+
+    fn is_in_memory(&self) -> bool {
+        ["tmpfs", "ramfs"].iter().any(|kind| self.file_system.starts_with(kind))
     }
 }
 
-fn without_memory(usual: &Path) -> String {
+/// The folder in memory: one that was given has to be fit, the usual one may be missing. Else what is wrong with it.
+fn memory(
+    given: Option<&Path>,
+    usual: &Path,
+    look: &dyn Fn(&Path) -> Option<Ground>,
+) -> Result<Result<PathBuf, String>> {
+    let path = given.unwrap_or(usual);
+    let wrong = match look(path) {
+        None => "is no folder".to_owned(),
+        Some(ground) if !ground.is_in_memory() => format!("is on {}, not in memory", ground.file_system),
+        Some(ground) if ground.file_system.starts_with("tmpfs") && ground.free < IN_MEMORY => {
+            format!("has {} free, and it takes {}", bytes(ground.free as f64), bytes(IN_MEMORY as f64))
+        }
+        Some(_) => return Ok(Ok(path.to_owned())),
+    };
+    if given.is_none() {
+        return Ok(Err(wrong));
+    }
+    Err(Failure::said(format!(
+        "{}: --tmpfs {wrong}; give one in memory, or leave it out for {}",
+        path.display(),
+        usual.display()
+    )))
+}
+
+fn without_memory(usual: &Path, wrong: &str) -> String {
     format!(
-        "windfall: there is no {}: what the reports ran on a ramdisk is left out; give a folder in memory with --tmpfs",
+        "windfall: {} {wrong}: what the reports ran on a ramdisk is left out; give a folder in memory with --tmpfs",
         usual.display()
     )
 }
@@ -374,15 +412,28 @@ mod tests {
 
     #[test]
     fn the_usual_folder_in_memory_may_be_missing_and_a_given_one_may_not() {
+        let (there, other) = (Path::new("/there"), Path::new("/other"));
+        let on = |file_system: &'static str, free| {
+            move |path: &Path| (path == there).then(|| Ground { file_system: file_system.to_owned(), free })
+        };
+        let good = |given, usual| memory(given, usual, &on("tmpfs (rw)", IN_MEMORY)).unwrap();
+        assert_eq!(good(None, there), Ok(there.to_owned()));
+        assert_eq!(good(Some(there), other), Ok(there.to_owned()));
+        let bad = [
+            (other, "tmpfs", IN_MEMORY, "is no folder"),
+            (there, "tmpfs", IN_MEMORY / 2, "has 256 MiB free"),
+            (there, "ext4 (rw)", IN_MEMORY, "is on ext4 (rw), not in memory"),
+        ];
+        for (path, file_system, free, what) in bad {
+            let wrong = memory(None, path, &on(file_system, free)).unwrap().unwrap_err();
+            let refused = memory(Some(path), there, &on(file_system, free)).unwrap_err().to_string();
+            for said in [without_memory(path, &wrong), refused] {
+                let named = [what, &path.display().to_string(), "--tmpfs"];
+                assert!(named.iter().all(|part| said.contains(part)), "{said}");
+            }
+        }
         let folder = tempfile::tempdir().unwrap();
-        let none = folder.path().join("none");
-        let there = folder.path();
-        assert_eq!(memory(None, there).unwrap().as_deref(), Some(there));
-        assert_eq!(memory(None, &none).unwrap(), None);
-        assert_eq!(memory(Some(there), &none).unwrap().as_deref(), Some(there));
-        let refused = memory(Some(&none), there).unwrap_err().to_string();
-        assert!(refused.contains(&none.display().to_string()) && refused.contains("--tmpfs"), "{refused}");
-        let said = without_memory(&none);
-        assert!(said.contains(&none.display().to_string()) && said.contains("--tmpfs"), "{said}");
+        assert!(Ground::of(folder.path()).is_some_and(|ground| ground.free > 0));
+        assert!(Ground::of(&folder.path().join("none")).is_none());
     }
 }

@@ -74,6 +74,13 @@ impl ClassicPool {
     pub fn spawn(self: &Arc<Self>, env: &dyn Env) -> Result<Vec<Worker>> {
         let (log, health) = (self.ground.log.clone(), &self.ground.health);
         let wake = log.wake();
+        // The health is known to the log.
+        let told = Arc::downgrade(&log);
+        health.when_stopped(move || {
+            if let Some(log) = told.upgrade() {
+                log.tell_stopped();
+            }
+        });
         log.set_checkpointer(self.cleaner_wake.clone());
         let writer =
             env.spawn("log", Kind::Service, wake, health.watch("log", Box::new(move || log.step())))?;

@@ -77,7 +77,7 @@ impl ClassicPool {
             held.also(Part::Flush);
         }
         let latched = held.latch_page(descriptor.tag());
-        // Nobody can pin it any more; somebody may have since the first look, and changed it.
+        // Nobody can pin it any more; somebody may have since the first look, and changed it, or written it.
         if descriptor.is_pinned() || !is_dirty && descriptor.is(DIRTY) {
             drop(latched);
             held.without(Part::Flush);
@@ -90,8 +90,8 @@ impl ClassicPool {
         instance.lru.tick();
         if is_dirty {
             instance.flush.remove(&self.frames, frame);
-            held.without(Part::Flush);
         }
+        held.without(Part::Flush);
         descriptor.clear(DIRTY | DELETED);
         self.counters.evictions.fetch_add(1, Relaxed);
         true

@@ -87,8 +87,9 @@ fn runs(r: &Results) -> Vec<Run> {
             add("X1", run.system, format!("{}:1, {}", run.lru_to_flush, drops(with)), of_load(load));
         }
     }
-    for run in r.x2.iter().flat_map(|x| &x.runs) {
-        add("X2", run.system, gigabytes(run.fill_gb), vec![("drop all", time(run.drop_ns))]);
+    for (tables, run) in r.x2.iter().flat_map(|x| x.runs.iter().map(|run| (x.tables, run))) {
+        let drop = Value::Time(run.drop_ns as f64 / f64::from(tables.max(1)));
+        add("X2", run.system, gigabytes(run.fill_gb), vec![("a drop", drop)]);
     }
     for run in r.x3.iter().flat_map(|x| &x.runs) {
         let p99 = Value::Time(run.latency.p99_us * 1e3);
@@ -128,6 +129,15 @@ pub fn compare(one: &Results, two: &Results, names: [&str; 2]) -> String {
         let said = format!("{letter}: {name}, scale {}, {}", of.scale, of.machine.line());
         for line in wrapped(&said, WIDTH) {
             let _ = writeln!(text, "{line}");
+        }
+    }
+    for (what, a, b) in [("scales", &one.scale, &two.scale), ("versions", &one.version, &two.version)] {
+        if a != b {
+            let said =
+                format!("They are of different {what}, {a} and {b}: a difference may come from that alone.");
+            for line in wrapped(&said, WIDTH) {
+                let _ = writeln!(text, "{line}");
+            }
         }
     }
     let mut of = "";

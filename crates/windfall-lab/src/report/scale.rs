@@ -53,6 +53,12 @@ pub fn section(x5: &X5) -> Section {
             "Where drops take long fewer tables were dropped, {fewer} at least; the times are those for 100."
         ));
     }
+    let rounds = x5.runs.iter().map(|r| r.rounds).max().filter(|&rounds| rounds > 1);
+    if let Some(rounds) = rounds {
+        section.says(&format!(
+            "Where they take milliseconds the tables were made and dropped {rounds} times; the time is the median."
+        ));
+    }
     for hash_index in [false, true] {
         let runs: Vec<&X5Run> = x5.runs.iter().filter(|r| r.system.hash_index == hash_index).collect();
         let [times, ratios] = if hash_index { ["times-hash", "ratios-hash"] } else { ["times", "ratios"] };

@@ -102,7 +102,8 @@ pub fn section(x1: &X1) -> Section {
     let (ratio, shown) = reference(&all);
     let names = Names::of(shown.iter().map(|r| r.system));
     section.setting(&format!(
-        "The graphs of all systems are with {ratio} entries of the LRU list for each of the flush list. {}",
+        "The graphs of all systems are with {ratio} entries of the LRU list for each of the flush list; Windfall has no \
+         such lists, and the bookkeeping in its pool is clean. {}",
         names.hash_said()
     ));
     section.says("Longest stall: the longest time in which no client finished a query.");

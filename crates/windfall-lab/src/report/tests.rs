@@ -289,7 +289,17 @@ fn runs_that_are_in_both_are_held_against_each_other() {
     assert_eq!(x5.lines().skip(1).filter(|l| l.ends_with("2.00×")).count(), 55, "{x5}");
     let alone = text.split("Only in A:").nth(1).unwrap();
     assert!(alone.contains("X8: detach") && alone.contains("X2: lru-scan (104 GB)"));
-    assert!(!text.contains("Only in B"));
+    assert!(!text.contains("Only in B") && !text.contains("They are of different"));
+    // What is for all tables of a run is held against each other by the table.
+    let mut larger = all();
+    larger.scale = "full".into();
+    let x2 = larger.x2.as_mut().unwrap();
+    x2.tables *= 10;
+    x2.runs.iter_mut().for_each(|run| run.drop_ns *= 30);
+    let text = compare(&all(), &larger, ["a", "b"]);
+    assert!(text.contains("They are of different scales, quick and full"), "{text}");
+    let x2 = text.split("\nX2\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    assert!(x2.lines().skip(1).all(|line| line.ends_with("3.00×")), "{x2}");
     assert!(compare(&empty(), &all(), ["a", "b"]).contains("No run is in both."));
 }
 

@@ -5,9 +5,10 @@
 //!
 //! **Invariants.** Each client records into instruments of its own. Phases take turns while the clients work on, and
 //! between two of them is a pause that is part of neither. A window is the 100 ms behind a statement's begin; in phases
-//! without statements windows are there at the same times. A query is in a phase, and in a window, if any part of it
-//! is; so it may be in several. A phase lasts until the window of its last statement is over and that statement has
-//! returned, however long that takes: no stall is cut at the end of a run.
+//! without statements windows are there at the same times. A query is in a window if any part of it is, so it may be
+//! in several; it is in the phase in which it begins, and in that in which it ends. A phase lasts until the window of
+//! its last statement is over and that statement has returned, however long that takes: no stall is cut at the end of
+//! a run.
 //!
 //! **May touch.** What `workload` may touch.
 
@@ -97,6 +98,24 @@ struct Shared {
 }
 
 impl Shared {
+    fn new(plan: &Plan) -> Self {
+        Self {
+            start: Instant::now(),
+            kind: AtomicU64::new(BESIDE),
+            window: AtomicUsize::new(0),
+            opened: (0..plan.windows()).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            stop: AtomicBool::new(false),
+        }
+    }
+
+    /// Opens a window now, and says when that is.
+    fn open(&self, window: usize) -> u64 {
+        let now = self.now();
+        self.opened[window].store(now, Relaxed);
+        self.window.store(window, Release);
+        now
+    }
+
     fn now(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64
     }
@@ -198,13 +217,7 @@ pub fn run<S: Server>(
     client: &Client<'_>,
     statement: &mut Statement<'_>,
 ) -> Result<Shown> {
-    let shared = &Shared {
-        start: Instant::now(),
-        kind: AtomicU64::new(BESIDE),
-        window: AtomicUsize::new(0),
-        opened: (0..plan.windows()).map(|_| AtomicU64::new(u64::MAX)).collect(),
-        stop: AtomicBool::new(false),
-    };
+    let shared = &Shared::new(plan);
     let (recorded, phases) = thread::scope(|scope| {
         let clients: Vec<_> = (0..plan.threads)
             .map(|n| {
@@ -267,12 +280,7 @@ fn play_phases<S: Server>(
             sleep_until(shared, from_ns + ns(at));
             let window = number * plan.marks.len() + n;
             let opened = Cell::new(None);
-            let open = || {
-                let now = shared.now();
-                opened.set(Some(now));
-                shared.opened[window].store(now, Relaxed);
-                shared.window.store(window, Release);
-            };
+            let open = || opened.set(Some(shared.open(window)));
             if has_statements && !shared.stop.load(Relaxed) {
                 let dropped = statement(made, &open)?;
                 made += 1;
@@ -409,6 +417,36 @@ mod tests {
                 .sum::<u64>()
         };
         assert!(lookups(&with) > 0 && lookups(&without) > 0);
+    }
+
+    #[test]
+    fn a_query_is_in_all_its_windows_and_in_the_phases_of_its_ends() {
+        const PASSED: Duration = Duration::from_millis(150);
+        let pause = Duration::from_millis(200);
+        let plan = Plan::every(1, 4 * pause, pause, 1);
+        assert_eq!(plan.windows(), 3);
+        let shared = Shared::new(&plan);
+        let mut recorder = Recorder::new(&shared, &plan);
+        let counts = |recorder: &Recorder<'_>| -> Vec<u64> {
+            recorder.kinds.iter().chain(&recorder.windows).map(Latency::count).collect()
+        };
+        recorder.query(|| Ok(())).unwrap();
+        assert_eq!(counts(&recorder), [0, 0, 0, 0, 0], "no phase, no window");
+        shared.kind.store(1, Relaxed);
+        recorder.query(|| Ok(shared.open(0))).unwrap();
+        assert_eq!(counts(&recorder), [0, 1, 1, 0, 0]);
+        thread::sleep(PASSED);
+        recorder.query(|| Ok(())).unwrap();
+        assert_eq!(counts(&recorder), [0, 2, 1, 0, 0], "the window is over");
+        let over_two = || {
+            shared.open(1);
+            thread::sleep(PASSED);
+            shared.open(2);
+            shared.kind.store(0, Relaxed);
+            Ok(())
+        };
+        recorder.query(over_two).unwrap();
+        assert_eq!(counts(&recorder), [1, 3, 1, 1, 1]);
     }
 
     #[test]
