@@ -301,7 +301,7 @@ pub struct LabArgs {
     /// `compare`: two results, each a lab.json; `draw`: one.
     #[arg(value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
-    /// `draw`: these alone, each an experiment such as x1, or a drawing such as x1-stalls.
+    /// `draw`: these alone, each an experiment such as x1, or a drawing such as x1-stalls, or a table: x1-table.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     pub only: Vec<String>,
     /// How large everything is.
@@ -346,7 +346,7 @@ pub enum LabName {
     X8,
     /// Hold two results against each other.
     Compare,
-    /// Write the graphs of a result as SVG files.
+    /// Write the graphs of a result as SVG files, and its tables in Markdown.
     Draw,
 }
 

@@ -1,8 +1,8 @@
 //! The lab: the experiments of history on this machine.
 //!
 //! **Purpose.** Runs the jobs of the asked experiments, each in a process of its own, and tells what they have shown: a
-//! table in the terminal, `lab.html` and `lab.json`; draws the graphs of such a result. What the experiments are is in
-//! the crate `windfall-lab`.
+//! table in the terminal, `lab.html` and `lab.json`; writes the graphs and tables of such a result. What the
+//! experiments are is in the crate `windfall-lab`.
 //!
 //! **Invariants.** One job at a time has the machine. Nothing is left of the servers' files, whatever ends the run. A
 //! job that fails ends it: half an experiment compares nothing.
@@ -115,18 +115,21 @@ fn compare(options: &LabArgs, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The graphs of a result, as files.
+/// The graphs and tables of a result, as files.
 fn draw(options: &LabArgs, json: bool) -> Result<ExitCode> {
     let [path] = &options.results[..] else {
         return Err(Failure::said("draw takes one result: windfall lab draw windfall-lab/lab.json"));
     };
-    let mut drawings = report::drawings(&read(path)?);
-    let has = |(file, _): &(String, String), only: &str| {
-        let name = file.trim_end_matches(".svg");
+    let results = read(path)?;
+    let mut drawings = report::drawings(&results);
+    drawings.extend(report::tables(&results));
+    let name = |(file, _): &(String, String)| file.split('.').next().unwrap_or_default().to_owned();
+    let has = |drawing: &(String, String), only: &str| {
+        let name = name(drawing);
         name == only || name.split('-').next() == Some(only)
     };
     if let Some(only) = options.only.iter().find(|only| !drawings.iter().any(|d| has(d, only))) {
-        let names: Vec<String> = drawings.iter().map(|d| d.0.trim_end_matches(".svg").to_owned()).collect();
+        let names: Vec<String> = drawings.iter().map(name).collect();
         return Err(Failure::said(format!(
             "{} has no drawing {}; it has {}, and `windfall lab all` measures what there is",
             path.display(),

@@ -34,7 +34,9 @@ fn a_run_of_the_lab_leaves_a_page_and_its_figures() {
     assert!(compared.out.contains("out/lab.json") && compared.out.contains("detach"), "{}", compared.out);
 
     let drawn = place.call(&["lab", "draw", "out/lab.json", "--out", "drawn/here"]).served();
-    assert_eq!(drawn.out, "drawn/here/x4-published.svg\ndrawn/here/x4-times.svg\n");
+    assert_eq!(drawn.out, "drawn/here/x4-published.svg\ndrawn/here/x4-times.svg\ndrawn/here/x4-table.md\n");
+    let table = fs::read_to_string(place.path().join("drawn/here/x4-table.md")).unwrap();
+    assert!(table.starts_with("<!-- x4: scale quick -->\n| | ") && table.contains("| `detach` |"), "{table}");
     let svg = fs::read_to_string(place.path().join("drawn/here/x4-times.svg")).unwrap();
     assert!(svg.starts_with("<svg xmlns=") && svg.contains("prefers-color-scheme: dark"));
     assert!(svg.contains("detach") && svg.contains("scale quick, seed 1"), "whose it is, and from where");
@@ -42,7 +44,7 @@ fn a_run_of_the_lab_leaves_a_page_and_its_figures() {
     assert_eq!(one.json(), serde_json::json!(["windfall-lab/x4-times.svg"]));
     assert_eq!(fs::read_dir(place.path().join("windfall-lab")).unwrap().count(), 1);
     let both = place.call(&["lab", "draw", "out/lab.json", "--only", "x4", "--out", "drawn"]).served();
-    assert_eq!(both.out.lines().count(), 2);
+    assert_eq!(both.out.lines().count(), 3);
 
     place.call(&["lab", "draw", "out/lab.json", "--only", "x4,x1"]).refused(&[
         "out/lab.json",

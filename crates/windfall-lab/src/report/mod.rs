@@ -1,4 +1,4 @@
-//! The report: one page, its graphs as files, tables for the terminal, and two results held against each other.
+//! The report: one page, its graphs as files, tables for terminal and chapter, and two results held against each other.
 //!
 //! **Purpose.** What was published in fifteen years, measured again on one machine, so that one can see who stalls
 //! whom. Each graph has a sentence that says what to see, on the page and in a file of its own.
@@ -26,6 +26,7 @@ mod published;
 mod scale;
 mod section;
 mod stalls;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -34,6 +35,7 @@ use std::fmt::Write as _;
 
 pub use compare::compare;
 use section::Section;
+pub use tables::tables;
 pub use text::text;
 use windfall_measure::{
     page::{made_by, swatch},

@@ -12,7 +12,7 @@ use super::{
     compare, drawings,
     fixture::{all, empty, load},
     order::{Here, Verdict, differences, pairs},
-    page, published, text,
+    page, published, tables, text,
 };
 use crate::{
     results::{Load, Percentiles, Results, X1, X1Run, X3},
@@ -184,6 +184,27 @@ fn the_chapter_has_the_drawings_that_it_shows() {
     assert_eq!(shown, there);
     let drawn: BTreeSet<String> = drawings(&all()).into_iter().map(|(name, _)| name).collect();
     assert!(shown.is_subset(&drawn), "whose names have changed: {:?}", shown.difference(&drawn));
+}
+
+#[test]
+fn the_chapter_has_the_tables_that_are_written() {
+    let chapter = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/history.md");
+    let chapter = std::fs::read_to_string(chapter).unwrap();
+    let results = Results { scale: "default".into(), ..all() };
+    let written = tables(&results);
+    assert_eq!((written.len(), chapter.matches("<!-- x").count()), (8, 8));
+    for (name, text) in written {
+        // All but the figures.
+        let head: String = text.split_inclusive('\n').take(3).collect();
+        assert!(chapter.contains(&head), "{name}: {head}");
+        let columns = |line: &str| line.matches(" |").count();
+        assert!(
+            text.lines().skip(1).all(|line| columns(line) == columns(text.lines().nth(2).unwrap())),
+            "{text}"
+        );
+        assert!(text.lines().count() > 4 && text.contains("| `detach` |"), "{text}");
+    }
+    assert!(tables(&empty()).is_empty());
 }
 
 #[test]
