@@ -311,7 +311,7 @@ pub struct LabArgs {
     #[arg(long, value_name = "DIR", default_value = LAB_OUT)]
     pub out: PathBuf,
     /// A folder in memory, for the runs that the reports made on a ramdisk [default: /dev/shm; where that is missing
-    /// they are left out].
+    /// or has no room they are left out].
     #[arg(long, value_name = "DIR")]
     pub tmpfs: Option<PathBuf>,
     /// Where the random numbers begin.

@@ -183,20 +183,22 @@ fn measure(options: &LabArgs) -> Result<Results> {
         LabScale::Full => Scale::Full,
     };
     let usual = Path::new(TMPFS);
-    let (tmpfs, missing) = match memory(options.tmpfs.as_deref(), usual, &Ground::of)? {
-        Ok(tmpfs) => (Some(tmpfs), String::new()),
-        Err(why) => (None, why),
-    };
+    let folder = options.tmpfs.as_deref().unwrap_or(usual);
+    let wrong = unfit(Ground::of(folder));
+    if let (Some(given), Some(wrong)) = (&options.tmpfs, &wrong) {
+        return Err(Failure::said(refused(given, usual, wrong)));
+    }
+    let tmpfs = wrong.is_none().then(|| folder.to_owned());
     let jobs_with = |tmpfs: Option<PathBuf>| -> (Setting, Vec<(Experiment, Job)>) {
         let setting = Setting { scale, seed: options.seed, tmpfs };
         let asked = experiments(options.what).into_iter();
         let jobs = asked.flat_map(|x| x.jobs(&setting).into_iter().map(move |job| (x, job))).collect();
         (setting, jobs)
     };
-    let is_missed =
-        tmpfs.is_none() && jobs_with(Some(usual.into())).1.iter().any(|(_, job)| job.tmpfs().is_some());
-    if is_missed {
-        eprintln!("{}", without_memory(usual, &missing));
+    if let Some(wrong) = wrong
+        && jobs_with(Some(usual.into())).1.iter().any(|(_, job)| job.tmpfs().is_some())
+    {
+        eprintln!("{}", without_memory(usual, &wrong));
     }
     let (setting, jobs) = jobs_with(tmpfs);
     let scratch = Scratch::make(options, setting.tmpfs.as_deref())?;
@@ -239,35 +241,27 @@ impl Ground {
         let stat = rustix::fs::statvfs(folder).ok().filter(|_| folder.is_dir())?;
         Some(Self { file_system: Machine::of(folder).file_system, free: stat.f_bavail * stat.f_frsize })
     }
+}
 
-    fn is_in_memory(&self) -> bool {
-        ["tmpfs", "ramfs"].iter().any(|kind| self.file_system.starts_with(kind))
+/// What is wrong with a folder for the runs in memory, if anything. A ramfs has no end, and does not say what is free.
+fn unfit(folder: Option<Ground>) -> Option<String> {
+    let Some(Ground { file_system, free }) = folder else { return Some("is no folder".into()) };
+    let is = |kind| file_system.starts_with(kind);
+    if !is("tmpfs") && !is("ramfs") {
+        Some(format!("is on {file_system}, not in memory"))
+    } else if is("tmpfs") && free < IN_MEMORY {
+        Some(format!("has {} free, and it takes {}", bytes(free as f64), bytes(IN_MEMORY as f64)))
+    } else {
+        None
     }
 }
 
-/// The folder in memory: one that was given has to be fit, the usual one may be missing. Else what is wrong with it.
-fn memory(
-    given: Option<&Path>,
-    usual: &Path,
-    look: &dyn Fn(&Path) -> Option<Ground>,
-) -> Result<Result<PathBuf, String>> {
-    let path = given.unwrap_or(usual);
-    let wrong = match look(path) {
-        None => "is no folder".to_owned(),
-        Some(ground) if !ground.is_in_memory() => format!("is on {}, not in memory", ground.file_system),
-        Some(ground) if ground.file_system.starts_with("tmpfs") && ground.free < IN_MEMORY => {
-            format!("has {} free, and it takes {}", bytes(ground.free as f64), bytes(IN_MEMORY as f64))
-        }
-        Some(_) => return Ok(Ok(path.to_owned())),
-    };
-    if given.is_none() {
-        return Ok(Err(wrong));
-    }
-    Err(Failure::said(format!(
+fn refused(given: &Path, usual: &Path, wrong: &str) -> String {
+    format!(
         "{}: --tmpfs {wrong}; give one in memory, or leave it out for {}",
-        path.display(),
+        given.display(),
         usual.display()
-    )))
+    )
 }
 
 fn without_memory(usual: &Path, wrong: &str) -> String {
@@ -414,25 +408,20 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_folder_in_memory_may_be_missing_and_a_given_one_may_not() {
-        let (there, other) = (Path::new("/there"), Path::new("/other"));
-        let on = |file_system: &'static str, free| {
-            move |path: &Path| (path == there).then(|| Ground { file_system: file_system.to_owned(), free })
-        };
-        let good = |given, usual| memory(given, usual, &on("tmpfs (rw)", IN_MEMORY)).unwrap();
-        assert_eq!(good(None, there), Ok(there.to_owned()));
-        assert_eq!(good(Some(there), other), Ok(there.to_owned()));
+    fn a_folder_in_memory_has_to_be_in_memory_and_to_have_room() {
+        let on = |file_system: &str, free| unfit(Some(Ground { file_system: file_system.to_owned(), free }));
+        assert_eq!(on("tmpfs (rw)", IN_MEMORY), None);
+        assert_eq!(on("ramfs (rw)", 0), None);
         let bad = [
-            (other, "tmpfs", IN_MEMORY, "is no folder"),
-            (there, "tmpfs", IN_MEMORY / 2, "has 256 MiB free"),
-            (there, "ext4 (rw)", IN_MEMORY, "is on ext4 (rw), not in memory"),
+            (unfit(None), "is no folder"),
+            (on("tmpfs", IN_MEMORY / 2), "has 256 MiB free"),
+            (on("ext4 (rw)", IN_MEMORY), "is on ext4 (rw), not in memory"),
         ];
-        for (path, file_system, free, what) in bad {
-            let wrong = memory(None, path, &on(file_system, free)).unwrap().unwrap_err();
-            let refused = memory(Some(path), there, &on(file_system, free)).unwrap_err().to_string();
-            for said in [without_memory(path, &wrong), refused] {
-                let named = [what, &path.display().to_string(), "--tmpfs"];
-                assert!(named.iter().all(|part| said.contains(part)), "{said}");
+        let (folder, usual) = (Path::new("/other"), Path::new(TMPFS));
+        for (wrong, what) in bad {
+            let wrong = wrong.unwrap();
+            for said in [without_memory(folder, &wrong), refused(folder, usual, &wrong)] {
+                assert!([what, "/other", "--tmpfs"].iter().all(|part| said.contains(part)), "{said}");
             }
         }
         let folder = tempfile::tempdir().unwrap();

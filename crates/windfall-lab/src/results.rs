@@ -234,6 +234,16 @@ impl Load {
         self.length_ns += line.length_ns();
     }
 
+    /// The longest time without a finished query, in nanoseconds.
+    pub fn longest_ns(&self) -> f64 {
+        self.longest_gap.length_ns as f64
+    }
+
+    /// How long the longest of the drops took, in nanoseconds.
+    pub fn longest_drop_ns(&self) -> Option<f64> {
+        self.marks.iter().map(|mark| mark.took_ns).max().map(|ns| ns as f64)
+    }
+
     /// Queries per second in the windows.
     pub fn rate_near(&self) -> f64 {
         self.windows.iter().map(|window| window.rate).sum::<f64>() / self.windows.len() as f64
@@ -272,6 +282,11 @@ pub struct X1Run {
     pub with: Load,
 }
 
+/// What each of so many took.
+fn mean(ns: u64, count: u32) -> f64 {
+    ns as f64 / f64::from(count.max(1))
+}
+
 /// X2: tables are made, then dropped, with the pool filled so far.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct X2 {
@@ -279,6 +294,13 @@ pub struct X2 {
     pub tables: u32,
     /// The runs.
     pub runs: Vec<X2Run>,
+}
+
+impl X2 {
+    /// Nanoseconds for each drop of a run.
+    pub fn each_drop(&self, run: &X2Run) -> f64 {
+        mean(run.drop_ns, self.tables)
+    }
 }
 
 /// A run of X2.
@@ -328,6 +350,13 @@ pub struct X3Run {
     pub steps: Steps,
 }
 
+impl X3Run {
+    /// Nanoseconds for each drop.
+    pub fn each_drop(&self) -> f64 {
+        mean(self.drop_ns, self.tables)
+    }
+}
+
 /// X4: a table is made and dropped, again and again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct X4 {
@@ -354,6 +383,18 @@ pub struct X4Run {
     pub drop_ns: u64,
     /// What all drops did to the pool together.
     pub steps: Steps,
+}
+
+impl X4Run {
+    /// Nanoseconds for each drop.
+    pub fn each_drop(&self) -> f64 {
+        mean(self.drop_ns, self.loops)
+    }
+
+    /// Nanoseconds for each loop.
+    pub fn each_loop(&self) -> f64 {
+        mean(self.total_ns, self.loops)
+    }
 }
 
 /// X5: tables are made and dropped beside one that fills the pool, by the size of the pool.
@@ -388,6 +429,13 @@ pub struct X5Run {
     pub drop_latency: Percentiles,
     /// What all drops did to the pool together.
     pub steps: Steps,
+}
+
+impl X5Run {
+    /// Nanoseconds that 100 tables take.
+    pub fn for_100(&self) -> f64 {
+        100.0 * mean(self.total_ns, self.tables)
+    }
 }
 
 /// X6: the oldest partition of a time series is dropped every second, while the newest is being filled.

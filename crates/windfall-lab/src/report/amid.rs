@@ -24,13 +24,9 @@ use super::{
 };
 use crate::results::{self, Load, X6, X6Run, X7, X8, X8Run};
 
-fn longest(load: &Load) -> f64 {
-    load.longest_gap.length_ns as f64
-}
-
 /// The longest gap near the statements; of all, if there is none.
 pub fn gap_near(load: &Load) -> f64 {
-    load.windows.iter().map(|window| window.gap_ns).max().map_or_else(|| longest(load), |ns| ns as f64)
+    load.windows.iter().map(|window| window.gap_ns).max().map_or_else(|| load.longest_ns(), |ns| ns as f64)
 }
 
 /// How often a partition goes, in seconds, as the runs show it: the median of the times between two drops.
@@ -164,19 +160,19 @@ pub fn x7_section(x7: &X7) -> Section {
     for run in &x7.runs {
         let gap = gap_near(&run.load);
         let policy = run.system.policy;
-        let took = run.load.marks.iter().map(|m| m.took_ns).max();
         let gap_hint = format!("longest gap in the 100 ms behind the drop: {}", time(gap));
         let mut marks =
             vec![Mark { value: gap, shape: Shape::Square, class: "dot hollow".into(), hint: gap_hint }];
         gaps.push((names.label(run.system), gap));
+        let took = run.load.longest_drop_ns();
         if let Some(took) = took {
-            let hint = format!("the drop took {}", time(took as f64));
+            let hint = format!("the drop took {}", time(took));
             let class = look::dot(policy);
-            marks.push(Mark { value: took as f64, shape: Shape::Circle, class, hint });
-            drops.push((names.label(run.system), took as f64));
+            marks.push(Mark { value: took, shape: Shape::Circle, class, hint });
+            drops.push((names.label(run.system), took));
         }
         values.extend(marks.iter().map(|m| m.value));
-        let note = format!("{} / {}", took.map_or_else(|| "-".into(), |t| time(t as f64)), time(gap));
+        let note = format!("{} / {}", took.map_or_else(|| "-".into(), time), time(gap));
         rows.push(Row::Line {
             name: names.label(run.system),
             class: look::class(policy).into(),

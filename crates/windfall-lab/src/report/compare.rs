@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use windfall_measure::{
     Grid,
-    units::{short, time, times, wrapped},
+    units::{short, time, times},
 };
 
 use super::{
@@ -18,8 +18,7 @@ use super::{
     look::{full, gigabytes},
     loops::{x3_short, x4_setting},
     over_time::rate,
-    scale::for_100,
-    text::WIDTH,
+    text::say,
 };
 use crate::results::{Load, Results};
 
@@ -71,7 +70,7 @@ fn of_load(load: &Load) -> Vec<(&'static str, Value)> {
     vec![
         ("rate", Value::Rate(rate(load))),
         ("p99.99", Value::Time(load.latency.p9999_us * 1e3)),
-        ("longest stall", Value::Time(load.longest_gap.length_ns as f64)),
+        ("longest stall", Value::Time(load.longest_ns())),
     ]
 }
 
@@ -87,27 +86,25 @@ fn runs(r: &Results) -> Vec<Run> {
             add("X1", run.system, format!("{}:1, {}", run.lru_to_flush, drops(with)), of_load(load));
         }
     }
-    for (tables, run) in r.x2.iter().flat_map(|x| x.runs.iter().map(|run| (x.tables, run))) {
-        let drop = Value::Time(run.drop_ns as f64 / f64::from(tables.max(1)));
-        add("X2", run.system, gigabytes(run.fill_gb), vec![("a drop", drop)]);
+    for (x2, run) in r.x2.iter().flat_map(|x2| x2.runs.iter().map(move |run| (x2, run))) {
+        add("X2", run.system, gigabytes(run.fill_gb), vec![("a drop", Value::Time(x2.each_drop(run)))]);
     }
     for run in r.x3.iter().flat_map(|x| &x.runs) {
         let p99 = Value::Time(run.latency.p99_us * 1e3);
         add("X3", run.system, x3_short(run), vec![("drop all", time(run.drop_ns)), ("p99", p99)]);
     }
     for run in r.x4.iter().flat_map(|x| &x.runs) {
-        let drop = Value::Time(run.drop_ns as f64 / f64::from(run.loops.max(1)));
-        add("X4", run.system, x4_setting(run), vec![("a drop", drop)]);
+        add("X4", run.system, x4_setting(run), vec![("a drop", Value::Time(run.each_drop()))]);
     }
     for run in r.x5.iter().flat_map(|x| &x.runs) {
-        add("X5", run.system, gigabytes(run.pool_gb), vec![("100 tables", Value::Time(for_100(run)))]);
+        add("X5", run.system, gigabytes(run.pool_gb), vec![("100 tables", Value::Time(run.for_100()))]);
     }
     for run in r.x6.iter().flat_map(|x| &x.runs) {
         add("X6", run.system, drops(run.drops).into(), of_load(&run.load));
     }
     for run in r.x7.iter().flat_map(|x| &x.runs) {
         let mut numbers = vec![("gap", Value::Time(gap_near(&run.load)))];
-        numbers.extend(run.load.marks.iter().map(|m| m.took_ns).max().map(|ns| ("drop", time(ns))));
+        numbers.extend(run.load.longest_drop_ns().map(|ns| ("drop", Value::Time(ns))));
         add("X7", run.system, String::new(), numbers);
     }
     for run in r.x8.iter().flat_map(|x| &x.runs) {
@@ -127,17 +124,12 @@ pub fn compare(one: &Results, two: &Results, names: [&str; 2]) -> String {
     let mut text = String::new();
     for (letter, name, of) in [("A", names[0], one), ("B", names[1], two)] {
         let said = format!("{letter}: {name}, scale {}, {}", of.scale, of.machine.line());
-        for line in wrapped(&said, WIDTH) {
-            let _ = writeln!(text, "{line}");
-        }
+        say(&mut text, &said);
     }
     for (what, a, b) in [("scales", &one.scale, &two.scale), ("versions", &one.version, &two.version)] {
         if a != b {
-            let said =
-                format!("They are of different {what}, {a} and {b}: a difference may come from that alone.");
-            for line in wrapped(&said, WIDTH) {
-                let _ = writeln!(text, "{line}");
-            }
+            let said = "a difference may come from that alone";
+            say(&mut text, &format!("They are of different {what}, {a} and {b}: {said}."));
         }
     }
     let mut of = "";

@@ -124,7 +124,7 @@ pub fn x3_section(x3: &X3) -> Section {
         .runs
         .iter()
         .map(|r| {
-            let each = r.drop_ns as f64 / f64::from(r.tables.max(1));
+            let each = r.each_drop();
             let note = format!("{} each, {} in all", time(each), time(r.drop_ns as f64));
             (x3_setting(r), r.system, each, note)
         })
@@ -179,9 +179,11 @@ pub fn x4_section(x4: &X4) -> Section {
     );
     let names = Names::of(x4.runs.iter().map(|r| r.system));
     section.setting(names.hash_said());
-    let each = |r: &X4Run| r.total_ns as f64 / f64::from(r.loops.max(1));
-    let here: Vec<Here> =
-        x4.runs.iter().map(|r| Here { system: r.system, setting: x4_setting(r), time: each(r) }).collect();
+    let here: Vec<Here> = x4
+        .runs
+        .iter()
+        .map(|r| Here { system: r.system, setting: x4_setting(r), time: r.each_loop() })
+        .collect();
     let pairs = order::pairs(&published::X4, &here);
     let title = "Published ratios beside ours, with nothing filled";
     order::part(&mut section, title, published::X4_SOURCE, &pairs);
@@ -210,8 +212,8 @@ pub fn x4_section(x4: &X4) -> Section {
         .runs
         .iter()
         .map(|r| {
-            let drop = r.drop_ns as f64 / f64::from(r.loops.max(1));
-            (x4_setting(r), r.system, drop, format!("drop {}, loop {}", time(drop), time(each(r))))
+            let drop = r.each_drop();
+            (x4_setting(r), r.system, drop, format!("drop {}, loop {}", time(drop), time(r.each_loop())))
         })
         .collect();
     section.graph(

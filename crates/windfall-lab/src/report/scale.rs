@@ -24,12 +24,15 @@ use super::{
 };
 use crate::{
     results::{X5, X5Run},
-    system::PolicyName,
+    system::{PolicyName, System},
 };
 
-/// How long 100 tables take.
-pub fn for_100(run: &X5Run) -> f64 {
-    run.total_ns as f64 / f64::from(run.tables.max(1)) * 100.0
+/// How many times as long the policy before 8.0.23 takes with the same pool, if that was run.
+pub fn before_over<'a>(run: &X5Run, runs: impl IntoIterator<Item = &'a X5Run>) -> Option<f64> {
+    let before = System { policy: PolicyName::ExtentAhi, ..run.system };
+    let is_same = |r: &&X5Run| r.system == before && (r.pool_gb - run.pool_gb).abs() < 1e-9;
+    let ratio = runs.into_iter().find(is_same)?.for_100() / run.for_100();
+    Some(ratio).filter(|ratio| *ratio > 0.0 && ratio.is_finite())
 }
 
 /// The part of the page.
@@ -96,7 +99,7 @@ fn times_by_pool(runs: &[&X5Run], hash_index: bool) -> Option<Graph> {
     let curves = systems(runs.iter().map(|r| r.system)).into_iter().map(|system| {
         let of = |gb: f64| runs.iter().find(|r| r.system == system && (r.pool_gb - gb).abs() < 1e-9);
         let points: Vec<_> =
-            pools.iter().enumerate().filter_map(|(n, &gb)| Some((n, for_100(of(gb)?)))).collect();
+            pools.iter().enumerate().filter_map(|(n, &gb)| Some((n, of(gb)?.for_100()))).collect();
         if let (Some(first), Some(last)) = (points.first(), points.last())
             && (first.0, last.0) == (0, pools.len() - 1)
             && first.1 > 0.0
@@ -108,7 +111,7 @@ fn times_by_pool(runs: &[&X5Run], hash_index: bool) -> Option<Graph> {
     let drawings = both_axes("Time for 100 tables by pool", &pools, "GB of pool", curves.collect());
     let largest = pools.last().copied().unwrap_or(0.0);
     let at_most = runs.iter().filter(|r| (r.pool_gb - largest).abs() < 1e-9);
-    let at_most: Vec<_> = at_most.map(|r| (names.label(r.system), for_100(r))).collect();
+    let at_most: Vec<_> = at_most.map(|r| (names.label(r.system), r.for_100())).collect();
     let from = pools.first().copied().unwrap_or(0.0);
     Some(Graph {
         title: format!("The time to make and drop 100 tables, {}", hash_said(hash_index)),
@@ -130,14 +133,13 @@ fn times_by_pool(runs: &[&X5Run], hash_index: bool) -> Option<Graph> {
 /// How many times as long the policy before 8.0.23 takes as those after it, by pool.
 fn ratio(runs: &[&X5Run], hash_index: bool) -> Option<Graph> {
     let pools = distinct(runs.iter().map(|r| r.pool_gb));
-    let time_of = |policy: PolicyName, gb: f64| {
-        let of = runs.iter().find(|r| r.system.policy == policy && (r.pool_gb - gb).abs() < 1e-9);
-        of.map(|r| for_100(r)).filter(|&t| t > 0.0)
-    };
     let mut curves = Vec::new();
     let mut said = Vec::new();
     for policy in [PolicyName::StaleVersion, PolicyName::Detach] {
-        let ratio = |gb: f64| Some(time_of(PolicyName::ExtentAhi, gb)? / time_of(policy, gb)?);
+        let ratio = |gb: f64| {
+            let of = runs.iter().find(|r| r.system.policy == policy && (r.pool_gb - gb).abs() < 1e-9)?;
+            before_over(of, runs.iter().copied())
+        };
         let points: Vec<_> = pools.iter().enumerate().filter_map(|(n, &gb)| Some((n, ratio(gb)?))).collect();
         let Some(most) = points.iter().max_by(|a, b| a.1.total_cmp(&b.1)) else { continue };
         said.push(format!("up to {} as long as {policy} ({})", times(most.1), gigabytes(pools[most.0])));

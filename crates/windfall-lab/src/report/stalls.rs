@@ -78,10 +78,6 @@ fn reference<'a>(all: &[Setting<'a>]) -> (u32, Vec<Both<'a>>) {
     (ratio, all.iter().filter(is_shown).map(|s| s.both).collect())
 }
 
-fn longest(load: &Load) -> f64 {
-    load.longest_gap.length_ns as f64
-}
-
 /// The part of the page.
 pub fn section(x1: &X1) -> Section {
     let mut section = Section::new(
@@ -155,7 +151,7 @@ fn published_stalls(section: &mut Section, shown: &[Both<'_>]) {
     let here: Vec<Here> = shown
         .iter()
         .filter_map(|r| {
-            Some(Here { system: r.system, setting: "longest stall".into(), time: longest(r.with?) })
+            Some(Here { system: r.system, setting: "longest stall".into(), time: r.with?.longest_ns() })
         })
         .collect();
     let pairs = order::pairs(&published::X1, &here);
@@ -174,7 +170,7 @@ fn latencies(runs: &[Both<'_>], names: Names) -> Option<Graph> {
     let loads = || runs.iter().flat_map(Both::loads);
     let values = || {
         let of = |l: &Load| nanoseconds(&l.latency).into_iter().chain(nanoseconds(&l.latency_near));
-        loads().flat_map(move |l| of(l).chain([longest(l)]).collect::<Vec<_>>())
+        loads().flat_map(move |l| of(l).chain([l.longest_ns()]).collect::<Vec<_>>())
     };
     loads().next()?;
     let y = decades(values());
@@ -203,8 +199,8 @@ fn latencies(runs: &[Both<'_>], names: Names) -> Option<Graph> {
                 let hollow = format!("{dot} hollow");
                 line(panel, &load.latency, &beside, Shape::Triangle, &hollow, "with drops, all");
                 line(panel, &load.latency_near, &own, Shape::Circle, &dot, "in the 100 ms behind drops");
-                let at = (x_of_stall(), longest(load));
-                panel.mark(Shape::Arrow, "stall", at, &format!("longest stall {}", time(longest(load))));
+                let at = (x_of_stall(), load.longest_ns());
+                panel.mark(Shape::Arrow, "stall", at, &format!("longest stall {}", time(load.longest_ns())));
             }
         };
         Cell { heading: names.heading(run.system), x, y, draw: Box::new(draw) }
@@ -283,7 +279,7 @@ fn by_setting(
     let names = Names::of(systems.iter().copied());
     let far = |l: &Load| l.latency.p9999_us * 1e3;
     let loads = || used.iter().filter_map(|s| s.both.with);
-    let y = decades(loads().flat_map(|l| [longest(l), far(l)]));
+    let y = decades(loads().flat_map(|l| [l.longest_ns(), far(l)]));
     let mut change = Vec::new();
     let panels = systems.iter().map(|&system| {
         let of = || used.iter().filter(|s| without_instances(s) == system);
@@ -293,7 +289,7 @@ fn by_setting(
             points.sort_by_key(|p| p.0);
             points
         };
-        let stalls = points(&longest);
+        let stalls = points(&Load::longest_ns);
         if let (Some(first), Some(last)) = (stalls.first(), stalls.last())
             && first.0 != last.0
             && first.1 > 0.0

@@ -17,11 +17,11 @@ use super::{
     amid::gap_near,
     fill::{distinct, systems},
     published::{self, Published},
-    scale::for_100,
+    scale::before_over,
 };
 use crate::{
     policy::Steps,
-    results::{Load, Mark, Results, X1, X2, X3, X4, X5, X5Run, X6, X7, X8},
+    results::{Load, Mark, Results, X1, X1Run, X2, X3, X3Run, X4, X4Run, X5, X5Run, X6, X7, X8},
     system::{PolicyName, System},
 };
 
@@ -81,10 +81,6 @@ fn usual_gap(load: &Load) -> String {
     if gaps.is_empty() { NONE.into() } else { time(median(&gaps)) }
 }
 
-fn longest(load: &Load) -> String {
-    time(load.longest_gap.length_ns as f64)
-}
-
 /// What each of so many drops did.
 fn each(all: u64, drops: u64) -> String {
     let mean = all as f64 / drops.max(1) as f64;
@@ -95,8 +91,17 @@ fn steps(marks: &[Mark], of: fn(&Steps) -> u64) -> String {
     each(marks.iter().map(|mark| of(&mark.steps)).sum(), marks.len() as u64)
 }
 
-fn took(marks: &[Mark]) -> String {
-    marks.iter().map(|mark| mark.took_ns).max().map_or(NONE.into(), |ns| time(ns as f64))
+/// A time, if there is one.
+fn maybe(ns: Option<f64>) -> String {
+    ns.map_or(NONE.into(), time)
+}
+
+/// A line for each system that has one.
+fn lines(
+    all: impl IntoIterator<Item = System>,
+    line: impl FnMut(System) -> Option<Vec<String>>,
+) -> Vec<Vec<String>> {
+    systems(all).into_iter().filter_map(line).collect()
 }
 
 /// A published time as a multiple of another one.
@@ -106,20 +111,19 @@ fn published(all: &[Published], policy: PolicyName, setting: &str, base: (Policy
 }
 
 fn x1(x1: &X1) -> Table {
-    let mut runs: Vec<_> =
-        x1.runs.iter().filter(|r| r.lru_to_flush == RATIO && r.system.instances == 1).collect();
-    runs.sort_by_key(|r| r.system);
-    let lines = runs.into_iter().map(|r| {
-        vec![
-            name(r.system),
-            usual_gap(&r.with),
-            longest(&r.with),
-            longest(&r.without),
-            per_cent(r.with.rate_near() / r.without.rate_near()),
-            steps(&r.with.marks, |s| s.lru_walked),
-            steps(&r.with.marks, |s| s.flush_walked),
-        ]
-    });
+    let runs = || x1.runs.iter().filter(|r| r.lru_to_flush == RATIO && r.system.instances == 1);
+    let line = |system| {
+        let X1Run { with, without, .. } = runs().find(|r| r.system == system)?;
+        Some(vec![
+            name(system),
+            usual_gap(with),
+            time(with.longest_ns()),
+            time(without.longest_ns()),
+            per_cent(with.rate_near() / without.rate_near()),
+            steps(&with.marks, |s| s.lru_walked),
+            steps(&with.marks, |s| s.flush_walked),
+        ])
+    };
     Table {
         heads: &[
             "gap at a drop, median",
@@ -129,7 +133,7 @@ fn x1(x1: &X1) -> Table {
             "LRU walked",
             "flush list walked",
         ],
-        lines: lines.collect(),
+        lines: lines(runs().map(|r| r.system), line),
     }
 }
 
@@ -138,13 +142,13 @@ fn x2(x2: &X2) -> Table {
     let line = |system: System| {
         let of = |fill: &f64| x2.runs.iter().find(|r| r.system == system && (r.fill_gb - fill).abs() < 1e-9);
         let (least, most) = (of(fills.first()?)?, of(fills.last()?)?);
-        let drop = |ns: u64| time(ns as f64 / f64::from(x2.tables.max(1)));
+        let [from, to] = [least, most].map(|run| x2.each_drop(run));
         let grown = published(&published::X2, system.policy, "104 GB", (system.policy, "21 GB"));
         Some(vec![
             name(system),
-            drop(least.drop_ns),
-            drop(most.drop_ns),
-            times(most.drop_ns as f64 / least.drop_ns as f64),
+            time(from),
+            time(to),
+            times(to / from),
             grown.map_or(NONE.into(), times),
             each(most.steps.lru_walked, x2.tables.into()),
         ])
@@ -157,19 +161,18 @@ fn x2(x2: &X2) -> Table {
             "published growth",
             "LRU entries walked, most filled",
         ],
-        lines: systems(x2.runs.iter().map(|r| r.system)).into_iter().filter_map(line).collect(),
+        lines: lines(x2.runs.iter().map(|r| r.system), line),
     }
 }
 
 fn x3(x3: &X3) -> Table {
-    let line = |system: System| {
+    let line = |system| {
         let of = || x3.runs.iter().filter(move |r| r.system == system);
         let drop = |on: &str, threads: u32| {
-            let run = of().find(|r| r.on == on && r.threads == threads);
-            run.map_or(NONE.into(), |r| time(r.drop_ns as f64 / f64::from(r.tables.max(1))))
+            maybe(of().find(|r| r.on == on && r.threads == threads).map(X3Run::each_drop))
         };
-        let walked = of().next().map_or(NONE.into(), |r| each(r.steps.lru_walked, r.tables.into()));
-        vec![name(system), drop("disk", 1), drop("disk", 8), drop("tmpfs", 1), drop("tmpfs", 8), walked]
+        let walked = of().next().map(|r| each(r.steps.lru_walked, r.tables.into()))?;
+        Some(vec![name(system), drop("disk", 1), drop("disk", 8), drop("tmpfs", 1), drop("tmpfs", 8), walked])
     };
     Table {
         heads: &[
@@ -179,7 +182,7 @@ fn x3(x3: &X3) -> Table {
             "8 threads",
             "LRU entries walked",
         ],
-        lines: systems(x3.runs.iter().map(|r| r.system)).into_iter().map(line).collect(),
+        lines: lines(x3.runs.iter().map(|r| r.system), line),
     }
 }
 
@@ -188,9 +191,7 @@ fn x4(x4: &X4) -> Table {
         let find = |on: &str, filled: bool| {
             x4.runs.iter().find(|r| r.system == system && r.on == on && (r.fill_gb > 0.0) == filled)
         };
-        let drop = |on: &str, filled: bool| {
-            find(on, filled).map_or(NONE.into(), |r| time(r.drop_ns as f64 / f64::from(r.loops.max(1))))
-        };
+        let drop = |on, filled| maybe(find(on, filled).map(X4Run::each_drop));
         let loops = ["disk", "tmpfs"]
             .map(|on| published(&published::X4, system.policy, on, (PolicyName::FlushList, on)));
         let said = match loops {
@@ -199,7 +200,7 @@ fn x4(x4: &X4) -> Table {
             _ => NONE.into(),
         };
         let walked = find("disk", true).map_or(NONE.into(), |r| each(r.steps.lru_walked, r.loops.into()));
-        vec![name(system), said, drop("disk", false), drop("tmpfs", false), drop("disk", true), walked]
+        Some(vec![name(system), said, drop("disk", false), drop("tmpfs", false), drop("disk", true), walked])
     };
     Table {
         heads: &[
@@ -209,35 +210,32 @@ fn x4(x4: &X4) -> Table {
             "filled pool",
             "LRU entries walked, filled",
         ],
-        lines: systems(x4.runs.iter().map(|r| r.system)).into_iter().map(line).collect(),
+        lines: lines(x4.runs.iter().map(|r| r.system), line),
     }
 }
 
 fn x5(x5: &X5) -> Table {
-    let mut all = systems(x5.runs.iter().map(|r| r.system));
-    all.sort_by_key(|system| system.hash_index);
     let line = |system: System| {
-        let mut runs: Vec<&X5Run> = x5.runs.iter().filter(|r| r.system == system).collect();
-        runs.sort_by(|a, b| a.pool_gb.total_cmp(&b.pool_gb));
-        let (least, most) = (runs.first()?, runs.last()?);
-        let before = System { policy: PolicyName::ExtentAhi, ..system };
-        let ratio = |run: &&X5Run| {
-            let same = |r: &&X5Run| r.system == before && (r.pool_gb - run.pool_gb).abs() < 1e-9;
-            Some(for_100(x5.runs.iter().find(same)?) / for_100(run))
-        };
-        let came_after = system.policy > before.policy;
-        let ahead = runs.iter().filter(|_| came_after).filter_map(ratio).max_by(f64::total_cmp);
+        let runs = || x5.runs.iter().filter(move |r| r.system == system);
+        let by_pool = |a: &&X5Run, b: &&X5Run| a.pool_gb.total_cmp(&b.pool_gb);
+        let (least, most) = (runs().min_by(by_pool)?, runs().max_by(by_pool)?);
+        let came_after = system.policy > PolicyName::ExtentAhi;
+        let ahead = runs().filter(|_| came_after).filter_map(|run| before_over(run, &x5.runs));
         Some(vec![
             name(system),
-            time(for_100(least)),
-            time(for_100(most)),
-            times(for_100(most) / for_100(least)),
-            ahead.map_or(NONE.into(), times),
+            time(least.for_100()),
+            time(most.for_100()),
+            times(most.for_100() / least.for_100()),
+            ahead.max_by(f64::total_cmp).map_or(NONE.into(), times),
             each(
                 most.steps.lru_walked + most.steps.flush_walked,
                 u64::from(most.tables) * u64::from(most.rounds),
             ),
         ])
+    };
+    let with = |hash_index| {
+        let of = x5.runs.iter().map(|r| r.system).filter(move |system| system.hash_index == hash_index);
+        lines(of, line)
     };
     Table {
         heads: &[
@@ -247,54 +245,57 @@ fn x5(x5: &X5) -> Table {
             "`extent-ahi` takes, at most",
             "entries walked, largest pool",
         ],
-        lines: all.into_iter().filter_map(line).collect(),
+        lines: [with(false), with(true)].concat(),
     }
 }
 
 fn x6(x6: &X6) -> Table {
-    let line = |system: System| {
+    let line = |system| {
         let load = |drops| x6.runs.iter().find(|r| r.system == system && r.drops == drops).map(|r| &r.load);
         let (with, without) = (load(true)?, load(false)?);
         Some(vec![
             name(system),
             per_cent(with.rate_near() / without.rate_near()),
             usual_gap(with),
-            longest(with),
-            longest(without),
+            time(with.longest_ns()),
+            time(without.longest_ns()),
         ])
     };
     Table {
         heads: &["rate behind a drop", "gap at a drop, median", "longest gap", "without drops"],
-        lines: systems(x6.runs.iter().map(|r| r.system)).into_iter().filter_map(line).collect(),
+        lines: lines(x6.runs.iter().map(|r| r.system), line),
     }
 }
 
 fn x7(x7: &X7) -> Table {
-    let line = |r: &crate::results::X7Run| {
-        let marks = &r.load.marks;
-        let name = name(System { hash_index: false, ..r.system });
-        vec![name, took(marks), time(gap_near(&r.load)), steps(marks, |s| s.unhashed)]
+    let line = |system| {
+        let load = &x7.runs.iter().find(|r| r.system == system)?.load;
+        // All have it on.
+        let name = name(System { hash_index: false, ..system });
+        Some(vec![
+            name,
+            maybe(load.longest_drop_ns()),
+            time(gap_near(load)),
+            steps(&load.marks, |s| s.unhashed),
+        ])
     };
-    let mut runs: Vec<_> = x7.runs.iter().collect();
-    runs.sort_by_key(|r| r.system);
     Table {
         heads: &["the drop", "gap of the others", "pages unhashed by it"],
-        lines: runs.into_iter().map(line).collect(),
+        lines: lines(x7.runs.iter().map(|r| r.system), line),
     }
 }
 
 fn x8(x8: &X8) -> Table {
-    let mut runs: Vec<_> = x8.runs.iter().collect();
-    runs.sort_by_key(|r| r.system);
-    let lines = runs.into_iter().map(|r| {
-        vec![
-            name(r.system),
-            took(&r.load.marks),
-            time(r.gone_after_ns as f64),
-            per_cent(r.rate_during / r.rate_before),
-            time(gap_near(&r.load)),
-        ]
-    });
+    let line = |system| {
+        let run = x8.runs.iter().find(|r| r.system == system)?;
+        Some(vec![
+            name(system),
+            maybe(run.load.longest_drop_ns()),
+            time(run.gone_after_ns as f64),
+            per_cent(run.rate_during / run.rate_before),
+            time(gap_near(&run.load)),
+        ])
+    };
     Table {
         heads: &[
             "the DROP",
@@ -302,6 +303,6 @@ fn x8(x8: &X8) -> Table {
             "commits per second until then, of those before",
             "longest gap near it",
         ],
-        lines: lines.collect(),
+        lines: lines(x8.runs.iter().map(|r| r.system), line),
     }
 }

@@ -19,7 +19,6 @@ use super::{
     look::{full, gigabytes},
     loops::{x3_short, x4_setting},
     over_time::rate,
-    scale::for_100,
     stalls::settings,
 };
 use crate::results::{Load, Results, X1, X2, X3, X4, X5, X6, X7, X8};
@@ -53,10 +52,15 @@ pub fn text(results: &Results) -> String {
     for (title, grid) in tables.into_iter().flatten() {
         let _ = writeln!(text, "{title}\n\n{}", grid.text());
     }
-    for line in wrapped(&results.machine.line(), WIDTH) {
+    say(&mut text, &results.machine.line());
+    text
+}
+
+/// Adds a sentence, in lines that are not too wide.
+pub fn say(text: &mut String, sentence: &str) {
+    for line in wrapped(sentence, WIDTH) {
         let _ = writeln!(text, "{line}");
     }
-    text
 }
 
 /// The title of X1, with what has to be said of its pages.
@@ -80,7 +84,7 @@ fn x1(x1: &X1) -> Grid {
     let headings = ["system", ">LRU:flush", ">per s", ">quiet", ">p99.99", ">quiet", ">stall", ">quiet"];
     let mut grid = Grid::new(headings);
     let far = |l: &Load| time(l.latency.p9999_us * 1e3);
-    let stall = |l: &Load| ns(l.longest_gap.length_ns);
+    let stall = |l: &Load| time(l.longest_ns());
     let rate = |l: &Load| short(rate(l));
     for s in settings(&x1.runs) {
         let (with, without) = (s.both.with, s.both.without);
@@ -133,14 +137,13 @@ fn x3(x3: &X3) -> Grid {
 fn x4(x4: &X4) -> Grid {
     let mut grid = Grid::new(["system", "setting", ">loops", ">together", ">a loop", ">a drop"]);
     for run in &x4.runs {
-        let loops = f64::from(run.loops.max(1));
         grid.line([
             full(run.system),
             x4_setting(run),
             count(u64::from(run.loops)),
             ns(run.total_ns),
-            time(run.total_ns as f64 / loops),
-            time(run.drop_ns as f64 / loops),
+            time(run.each_loop()),
+            time(run.each_drop()),
         ]);
     }
     grid
@@ -155,7 +158,7 @@ fn x5(x5: &X5) -> Grid {
             gigabytes(run.pool_gb),
             count(run.lru_entries),
             count(u64::from(run.tables)),
-            time(for_100(run)),
+            time(run.for_100()),
             time(l.p50_us * 1e3),
             time(l.max_us * 1e3),
         ]);
@@ -171,7 +174,7 @@ fn x6(x6: &X6) -> Grid {
             if run.drops { "yes" } else { "no" }.into(),
             short(rate(&run.load)),
             time(run.load.latency.p9999_us * 1e3),
-            ns(run.load.longest_gap.length_ns),
+            time(run.load.longest_ns()),
             run.used_bytes.last().map_or_else(|| "-".into(), |&b| bytes(b as f64)),
         ]);
     }
@@ -181,12 +184,11 @@ fn x6(x6: &X6) -> Grid {
 fn x7(x7: &X7) -> Grid {
     let mut grid = Grid::new(["system", ">pages", ">entries", ">drop", ">gap near it", ">p99 near it"]);
     for run in &x7.runs {
-        let took = run.load.marks.iter().map(|m| m.took_ns).max();
         grid.line([
             full(run.system),
             count(run.pages),
             count(run.entries),
-            took.map_or_else(|| "-".into(), ns),
+            run.load.longest_drop_ns().map_or_else(|| "-".into(), time),
             time(gap_near(&run.load)),
             time(run.load.latency_near.p99_us * 1e3),
         ]);

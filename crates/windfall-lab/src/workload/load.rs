@@ -152,8 +152,8 @@ impl<'a> Recorder<'a> {
         if ended_in != began_in {
             self.count_in(ended_in, end - start);
         }
-        let windows = self.shared.opened.iter().zip(&mut self.windows);
-        for (opened, times) in windows.take(self.shared.window.load(Acquire) + 1).rev() {
+        let until = self.windows.len().min(self.shared.window.load(Acquire) + 1);
+        for (opened, times) in self.shared.opened[..until].iter().zip(&mut self.windows[..until]).rev() {
             let opened = opened.load(Relaxed);
             if start >= opened.saturating_add(ns(WINDOW)) {
                 break;
