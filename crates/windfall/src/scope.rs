@@ -8,9 +8,14 @@
 //! change or locking read of it, so a statement on the table finds all transactions that have to do with it. A deadlock
 //! takes the transaction back, all other errors of a lock the call.
 //!
+//! The end of a statement or of the transaction waits for a call of another thread, but only a thread that is in no
+//! call waits so, of whichever transaction or table: it holds nothing that the other call could be waiting for. From
+//! within a call (the source or the sink of a value) commit and rollback are refused while another call is under way; a
+//! statement keeps the calls of other threads out from its beginning, so that its end has no call to wait for.
+//!
 //! **May touch.** `engine`, `session`, `transaction`.
 
-use core::ops::Bound;
+use core::{cell::Cell, ops::Bound};
 
 use smallvec::SmallVec;
 
@@ -24,7 +29,7 @@ use crate::{
     sync::{
         Arc, Mutex, MutexGuard, Rank,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
-        is_inside,
+        is_inside, thread, thread_local,
     },
     transact::{IfLocked, Isolation, TransactionOptions},
     transaction::{
@@ -33,6 +38,32 @@ use crate::{
         prepared::Prepared,
     },
 };
+
+thread_local! {
+    /// How many calls of transactions this thread is in.
+    static CALLS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A call of a transaction that the thread is in.
+struct InCall;
+
+impl InCall {
+    fn enter() -> Self {
+        CALLS.set(CALLS.get() + 1);
+        Self
+    }
+}
+
+impl Drop for InCall {
+    fn drop(&mut self) {
+        CALLS.set(CALLS.get() - 1);
+    }
+}
+
+/// Whether this thread is in a call, of a transaction or of its own.
+fn is_in_call() -> bool {
+    CALLS.get() > 0 || is_inside()
+}
 
 /// A transaction between its calls.
 #[derive(Debug)]
@@ -96,6 +127,10 @@ pub(crate) struct Inner {
     savepoints: Vec<(Arc<str>, Savepoint)>,
     /// Whose temporary tables were changed.
     sessions: SmallVec<[Arc<SessionUndo>; 1]>,
+    /// Statements under way, one within the other.
+    statements: usize,
+    /// The thread that has begun one of them from within a call: nobody else goes on meanwhile.
+    bound_to: Option<usize>,
 }
 
 impl Scope {
@@ -108,6 +143,8 @@ impl Scope {
             tables: SmallVec::new(),
             savepoints: Vec::new(),
             sessions: SmallVec::new(),
+            statements: 0,
+            bound_to: None,
         };
         let inner = Mutex::new(Rank::Scope, inner);
         Self { engine, options, inner, id: AtomicU64::new(TrxId::NONE.0), abandoned: AtomicBool::new(false) }
@@ -116,6 +153,9 @@ impl Scope {
     /// Runs a call, or a part of one.
     pub fn call<T>(&self, run: impl FnOnce(&mut Inner) -> Result<T>) -> Result<T> {
         let inner = self.inner.try_lock().ok_or(TransactionError::Busy)?;
+        if inner.bound_to.is_some_and(|thread| thread != thread::number()) {
+            return Err(TransactionError::Busy.into());
+        }
         self.call_on(inner, run)
     }
 
@@ -129,7 +169,10 @@ impl Scope {
         }
         inner.check_under_way()?;
         self.engine.check_open()?;
-        let done = run(&mut inner);
+        let done = {
+            let _in_call = InCall::enter();
+            run(&mut inner)
+        };
         if let Err(error @ Error::Lock(LockError::Deadlock(_))) = &done {
             self.end_by(&mut inner, error.to_string().into())?;
         }
@@ -157,9 +200,13 @@ impl Scope {
         }
     }
 
-    /// Ends it, prepared or not.
+    /// Ends it, prepared or not, behind the call of another thread that is under way.
     fn end<T>(&self, run: impl FnOnce(&mut Inner) -> Result<T>) -> Result<T> {
-        let mut inner = self.inner.try_lock().ok_or(TransactionError::Busy)?;
+        let mut inner = if is_in_call() {
+            self.inner.try_lock().ok_or(TransactionError::Busy)?
+        } else {
+            self.inner.lock()
+        };
         inner.check_under_way()?;
         self.engine.check_open()?;
         run(&mut inner)
@@ -351,6 +398,9 @@ impl Scope {
         Prepared::check_name(xid)?;
         let xid = Arc::from(xid);
         let end = self.call(|inner| {
+            if inner.statements > 0 {
+                return Err(TransactionError::StatementUnderWay.into());
+            }
             let prepared = self.engine.transactions.prepared();
             let end = self.with_trx(inner, |trx| {
                 prepared.enter(&xid, trx.ensure_id()?)?;
@@ -430,9 +480,16 @@ impl Scope {
     }
 
     pub fn atomically<T>(&self, run: impl FnOnce() -> Result<T>) -> Result<T> {
-        let begin = |inner: &mut Inner| Ok((inner.trx.savepoint(), core::mem::take(&mut inner.savepoints)));
-        let (start, outside) = self.call(begin)?;
-        let mut statement = Statement { scope: self, start, outside, is_over: false };
+        let binds = is_in_call();
+        let mut statement = self.call(|inner| {
+            let binds = binds && inner.bound_to.is_none();
+            if binds {
+                inner.bound_to = Some(thread::number());
+            }
+            inner.statements += 1;
+            let (start, outside) = (inner.trx.savepoint(), core::mem::take(&mut inner.savepoints));
+            Ok(Statement { scope: self, start, outside, binds, is_over: false })
+        })?;
         let done = run();
         if done.is_ok() {
             statement.keep();
@@ -450,14 +507,28 @@ struct Statement<'s> {
     scope: &'s Scope,
     start: Savepoint,
     outside: Vec<(Arc<str>, Savepoint)>,
+    /// It has bound the transaction to its thread.
+    binds: bool,
     is_over: bool,
 }
 
-impl Statement<'_> {
+impl<'s> Statement<'s> {
+    /// Ends it, behind the call of another thread that is under way.
+    fn end(&mut self) -> MutexGuard<'s, Inner> {
+        self.is_over = true;
+        let scope = self.scope;
+        // From within a call: other threads only look whether they may go on.
+        let mut inner = if is_in_call() { scope.inner.lock_out_of_order() } else { scope.inner.lock() };
+        inner.statements -= 1;
+        if self.binds {
+            inner.bound_to = None;
+        }
+        inner
+    }
+
     /// What it has done stays, and its savepoints are those of the transaction.
     fn keep(&mut self) {
-        self.is_over = true;
-        let mut inner = self.scope.inner.lock();
+        let mut inner = self.end();
         if matches!(inner.phase, Phase::Open) {
             let set = core::mem::replace(&mut inner.savepoints, core::mem::take(&mut self.outside));
             inner.savepoints.retain(|(name, _)| set.iter().all(|(again, _)| again != name));
@@ -466,9 +537,7 @@ impl Statement<'_> {
     }
 
     fn take_back(&mut self) -> Result<()> {
-        self.is_over = true;
-        // If somebody else has a call under way that one comes first.
-        let inner = self.scope.inner.lock();
+        let inner = self.end();
         if !matches!(inner.phase, Phase::Open) {
             return Ok(());
         }

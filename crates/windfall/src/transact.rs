@@ -151,11 +151,20 @@ impl Transaction {
         self.scope.options.isolation
     }
 
-    /// Makes all of it stay. When this returns it is as durable as `flush_log_at_trx_commit` says.
+    /// Makes all of it stay. When this returns it is as durable as `flush_log_at_trx_commit` says. A call of another
+    /// thread that is under way belongs to it: that is waited for, and [`Database::interrupt`] ends its wait for a
+    /// lock.
     ///
     /// # Errors
     /// It was rolled back by an earlier error; the log takes no more, and then the database has stopped, and the next
     /// opening decides. A prepared transaction that cannot be committed, as the disk is full, stays prepared.
+    ///
+    /// [`TransactionError::Busy`]: a call of it is under way, and this one comes from within a call (a source, or an
+    /// output that a value is written to), where nothing is waited for. It is rolled back then, when that call has
+    /// ended; if it is prepared it stays so, and is ended by its name.
+    ///
+    /// [`Database::interrupt`]: crate::Database::interrupt
+    /// [`TransactionError::Busy`]: crate::error::TransactionError::Busy
     pub fn commit(self) -> Result<()> {
         let mode = self.scope.engine.flush_log();
         self.commit_with(mode)
@@ -171,7 +180,7 @@ impl Transaction {
         self.scope.commit(mode)
     }
 
-    /// Takes all of it back.
+    /// Takes all of it back. A call of another thread that is under way is waited for, as by [`Transaction::commit`].
     ///
     /// # Errors
     /// What keeps it from that: [`TransactionError::RollingBack`] if it goes on in the background; a full disk if it is
@@ -190,8 +199,8 @@ impl Transaction {
     /// returns it is as durable as `flush_log_at_trx_commit` says.
     ///
     /// # Errors
-    /// A name that is taken, empty, or longer than 255 bytes; a full disk. The transaction goes on as if it had not
-    /// been asked.
+    /// A name that is taken, empty, or longer than 255 bytes; a full disk; a statement that is under way
+    /// ([`Transaction::atomically`]), which may still fail. The transaction goes on as if it had not been asked.
     pub fn prepare(&self, xid: &[u8]) -> Result<()> {
         self.prepare_with(xid, self.scope.engine.flush_log())
     }
@@ -230,7 +239,10 @@ impl Transaction {
 
     /// Does several calls as one statement: if it fails or panics, what they have done is taken back, and the
     /// transaction goes on. Savepoints that were set before are out of reach until it ends; those that it has set stay
-    /// if it does.
+    /// if it does. A statement that is made from within a call of another transaction, or of none, belongs to its
+    /// thread: calls of other threads in this transaction are refused ([`TransactionError::Busy`]) until it ends.
+    ///
+    /// [`TransactionError::Busy`]: crate::error::TransactionError::Busy
     ///
     /// # Errors
     /// Those of `run`.

@@ -94,6 +94,9 @@ pub enum TransactionError {
     /// A call of it is under way.
     #[error("a call of this transaction is under way: it does one at a time, and none from within the other")]
     Busy,
+    /// A statement of it is under way, which may still fail: what is prepared is not taken back in part.
+    #[error("a statement of this transaction is under way: prepare it when that has ended")]
+    StatementUnderWay,
     /// There is no savepoint of this name.
     #[error(
         "there is no savepoint {0:?}: it was never set, or was released, or rolled back over, or the statement that is \

@@ -224,6 +224,17 @@ impl<T> Mutex<T> {
         MutexGuard { _marked: Marked::new(&self.mark), inner, _held: held }
     }
 
+    /// Waits for the mutex, whatever the thread holds. The caller says why those who hold the mutex now wait for
+    /// nothing that this thread holds.
+    pub fn lock_out_of_order(&self) -> MutexGuard<'_, T> {
+        let inner = self.inner.try_lock().unwrap_or_else(|| {
+            self.mark.waited();
+            self.inner.lock()
+        });
+        work::count(Work::Lock);
+        MutexGuard { _marked: Marked::new(&self.mark), inner, _held: Held::tried(self.rank) }
+    }
+
     /// Takes the mutex if nobody holds it.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let inner = self.inner.try_lock()?;

@@ -4,6 +4,7 @@
 
 mod any_order;
 mod background;
+mod calls;
 mod crowds;
 mod ends;
 #[path = "../guard/mod.rs"]

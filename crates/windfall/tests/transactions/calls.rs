@@ -1,0 +1,200 @@
+//! Calls that meet: statements and ends of transactions from within calls, and beside those of other threads.
+
+use std::{
+    io::{self, Read, Write},
+    panic::{AssertUnwindSafe, catch_unwind},
+    thread,
+    time::Duration,
+};
+
+use windfall::{
+    Database, Error, Isolation, Result, Table, TableOptions, Transaction,
+    error::{SchemaError, TransactionError},
+};
+
+use super::{begin, database, pairs, rows, table};
+
+/// A value, and an output, that run something the first time that they are asked.
+pub struct From<F>(pub Option<F>);
+
+impl<F: FnOnce()> Read for From<F> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if let Some(run) = self.0.take() {
+            run();
+        }
+        out.fill(1);
+        Ok(out.len())
+    }
+}
+
+impl<F: FnOnce()> Write for From<F> {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        if let Some(run) = self.0.take() {
+            run();
+        }
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// In bytes: it lies in pages of its own.
+pub const LONG: u64 = 20_000;
+
+/// Runs something from within a call: a source and a sink of a transaction, a source without one.
+fn within_calls(db: &Database, around: &Table, run: impl Fn(&str)) {
+    let trx = begin(db, Isolation::ReadCommitted);
+    let within = around.within(&trx);
+    within.put_stream(b"long", LONG, &mut From(Some(|| run("source")))).unwrap();
+    within.read_stream(b"long", &mut From(Some(|| run("sink")))).unwrap();
+    trx.commit().unwrap();
+    around.put_stream(b"long", LONG, &mut From(Some(|| run("source of a single call")))).unwrap();
+}
+
+fn is_busy<T: core::fmt::Debug>(done: &Result<T>) -> bool {
+    matches!(done, Err(Error::Transaction(TransactionError::Busy)))
+}
+
+pub fn is_duplicate<T: core::fmt::Debug>(done: &Result<T>) -> bool {
+    matches!(done, Err(Error::Schema(SchemaError::DuplicateKey(_))))
+}
+
+#[test]
+fn a_statement_may_be_made_from_within_a_call_of_another_transaction() {
+    let db = database();
+    let (around, table) = (db.create_table("around", TableOptions::default()).unwrap(), table(&db));
+    within_calls(&db, &around, |place| {
+        let trx = begin(&db, Isolation::RepeatableRead);
+        let within = table.within(&trx);
+        trx.atomically(|| within.put(b"kept", b"a1")).unwrap();
+        let failed = trx.atomically(|| {
+            within.put(b"gone", b"b2")?;
+            within.insert(b"kept", b"c3")
+        });
+        assert!(is_duplicate(&failed), "{place}: {failed:?}");
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            trx.atomically(|| -> Result<()> {
+                trx.atomically(|| within.put(b"gone", b"b2"))?;
+                panic!("on purpose")
+            })
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(rows(&within), pairs([("kept", "a1")]), "{place}");
+        trx.commit().unwrap();
+        assert!(table.delete(b"kept").unwrap());
+    });
+    assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+}
+
+#[test]
+fn a_statement_from_within_a_call_keeps_the_calls_of_other_threads_out() {
+    let db = database();
+    let around = db.create_table("around", TableOptions::default()).unwrap();
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    within_calls(&db, &around, |place| {
+        let trx = begin(&db, Isolation::ReadCommitted);
+        let (within, same_row) = (table.within(&trx), around.within(&trx));
+        let on_another_thread =
+            |run: &(dyn Fn() -> Result<()> + Sync)| thread::scope(|scope| scope.spawn(run).join().unwrap());
+        trx.atomically(|| {
+            within.put(b"1", b"")?;
+            // It would wait for the call that the statement is made from, and the statement's end for it.
+            assert!(is_busy(&on_another_thread(&|| same_row.put(b"long", b""))), "{place}");
+            trx.atomically(|| within.put(b"2", b""))?;
+            assert!(is_busy(&on_another_thread(&|| within.put(b"3", b""))), "{place}");
+            Ok(())
+        })
+        .unwrap();
+        on_another_thread(&|| within.put(b"4", b"")).unwrap();
+        trx.rollback().unwrap();
+    });
+    assert_eq!(table.rows().unwrap().count(), 0);
+}
+
+#[test]
+fn the_end_of_a_transaction_waits_for_the_call_of_another_thread() {
+    for commits in [true, false] {
+        let db = database();
+        let table = table(&db);
+        let (trx, blocker) = (begin(&db, Isolation::ReadCommitted), begin(&db, Isolation::ReadCommitted));
+        let within = table.within(&trx);
+        within.put(b"a", b"x1").unwrap();
+        table.within(&blocker).put(b"b", b"y2").unwrap();
+        thread::scope(|scope| {
+            let call = scope.spawn(|| within.put(b"b", b"z3"));
+            while db.lock_waits().is_empty() {
+                assert!(!call.is_finished(), "it did not wait");
+                thread::yield_now();
+            }
+            let end = scope.spawn(move || if commits { trx.commit() } else { trx.rollback() });
+            // A refusal would come at once. That it waits nothing tells, and if it has not come so far it is no matter.
+            thread::sleep(Duration::from_millis(30));
+            blocker.commit().unwrap();
+            call.join().unwrap().unwrap();
+            end.join().unwrap().unwrap();
+        });
+        let after = if commits { pairs([("a", "x1"), ("b", "z3")]) } else { pairs([("b", "y2")]) };
+        assert_eq!(rows(&table), after);
+    }
+}
+
+#[test]
+fn a_transaction_that_is_ended_from_within_its_own_call_is_rolled_back_and_that_is_told() {
+    let db = database();
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    table.put_stream(b"long", LONG, &mut From(Some(|| {}))).unwrap();
+    let ends: [fn(Transaction) -> Result<()>; 2] = [Transaction::commit, Transaction::rollback];
+    for (end, from_source) in ends.into_iter().flat_map(|end| [(end, true), (end, false)]) {
+        let trx = begin(&db, Isolation::ReadCommitted);
+        let within = table.within(&trx);
+        within.put(b"a", b"x1").unwrap();
+        let mut from = From(Some(move || assert!(is_busy(&end(trx)))));
+        if from_source {
+            within.put_stream(b"b", LONG, &mut from).unwrap();
+        } else {
+            within.read_stream(b"long", &mut from).unwrap();
+        }
+        let over = within.get(b"a");
+        assert!(matches!(over, Err(Error::Transaction(TransactionError::RolledBack(_)))), "{over:?}");
+        assert_eq!(table.rows().unwrap().count(), 1);
+    }
+    // Neither does it wait for the call of another thread there, which may be waiting for this one.
+    let (trx, blocker) = (begin(&db, Isolation::ReadCommitted), begin(&db, Isolation::ReadCommitted));
+    let within = table.within(&trx);
+    table.within(&blocker).put(b"a", b"x1").unwrap();
+    thread::scope(|scope| {
+        let call = scope.spawn(|| within.put(b"a", b"y2"));
+        while db.lock_waits().is_empty() {
+            assert!(!call.is_finished(), "it did not wait");
+            thread::yield_now();
+        }
+        let around = begin(&db, Isolation::ReadCommitted);
+        let mut sink = From(Some(move || assert!(is_busy(&trx.commit()))));
+        table.within(&around).read_stream(b"long", &mut sink).unwrap();
+        blocker.commit().unwrap();
+        call.join().unwrap().unwrap();
+    });
+    assert_eq!(table.get(b"a").unwrap(), Some(b"x1".to_vec()));
+}
+
+#[test]
+fn a_statement_prepares_nothing() {
+    let db = database();
+    let table = table(&db);
+    let trx = begin(&db, Isolation::RepeatableRead);
+    let within = table.within(&trx);
+    within.put(b"a", b"x1").unwrap();
+    let failed: Result<()> = trx.atomically(|| {
+        within.put(b"b", b"y2")?;
+        trx.atomically(|| trx.prepare(b"xid"))
+    });
+    assert!(failed.is_err_and(|error| error.to_string().contains("statement")));
+    assert!(db.prepared().is_empty());
+    assert_eq!(rows(&within), pairs([("a", "x1")]));
+    trx.prepare(b"xid").unwrap();
+    drop(trx);
+    db.commit_prepared(b"xid").unwrap();
+    assert_eq!(rows(&table), pairs([("a", "x1")]));
+}
