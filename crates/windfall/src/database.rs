@@ -287,9 +287,11 @@ impl Database {
 
     /// Ends the wait of a transaction or statement for a lock, by the number that [`Database::lock_waits`] and
     /// [`Transaction::id`] give: its call ends with [`LockError::Interrupted`], and the transaction has what it had.
-    /// One that does not wait is interrupted at its next wait, so that nothing is lost if it was just about to. `false`
-    /// when nobody has this number.
+    /// One that does not wait is interrupted at the next wait of the call that is under way, or of the statement
+    /// ([`Transaction::atomically`]), so that nothing is lost if it was just about to. What comes too late for that is
+    /// no concern of a later one. `false` when nobody has this number.
     ///
+    /// [`Transaction::atomically`]: crate::Transaction::atomically
     /// [`LockError::Interrupted`]: crate::error::LockError::Interrupted
     pub fn interrupt(&self, trx: u64) -> bool {
         self.engine.transactions.interrupt(TrxId(trx))

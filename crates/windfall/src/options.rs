@@ -102,7 +102,7 @@ impl Options {
         log_buffer_size: usize => log_buffer_size;
         /// When commits are durable. Default: at once.
         flush_log_at_trx_commit: FlushLog => flush_log_at_trx_commit;
-        /// How long a call waits for a lock that another transaction has, and a statement for the transactions that
+        /// How long a call waits for locks that other transactions have, and a statement for the transactions that
         /// have to do with its table; not at all for zero. Default: 50 seconds.
         lock_wait_timeout: Duration => lock_wait_timeout;
         /// What undo may take on the disk before changes wait for purge, and are refused where purge is held up, with

@@ -6,7 +6,8 @@
 //! **Invariants.** One call at a time: who comes meanwhile is refused, be it the same thread. Inside a table's gate
 //! nobody waits for a lock: a blocked call leaves it ([`Scope::locked`]). The lock on a table comes before the first
 //! change or locking read of it, so a statement on the table finds all transactions that have to do with it. A deadlock
-//! takes the transaction back, all other errors of a lock the call.
+//! takes the transaction back, all other errors of a lock the call. All waits of a call together last no longer than a
+//! single one may. An interrupt concerns the call or statement that is under way when it comes, and no later one.
 //!
 //! The end of a statement or of the transaction waits for a call of another thread, but only a thread that is in no
 //! call waits so, of whichever transaction or table: it holds nothing that the other call could be waiting for. From
@@ -15,7 +16,7 @@
 //!
 //! **May touch.** `engine`, `session`, `transaction`.
 
-use core::{cell::Cell, ops::Bound};
+use core::{cell::Cell, ops::Bound, time::Duration};
 
 use smallvec::SmallVec;
 
@@ -34,7 +35,7 @@ use crate::{
     transact::{IfLocked, Isolation, TransactionOptions},
     transaction::{
         ReadView, Rules, Savepoint, Sight, Stop, Suspended, Trx,
-        locks::{Patience, RowMode, TableMode, Wanted},
+        locks::{Patience, RowMode, TableMode, Waits, Wanted},
         prepared::Prepared,
     },
 };
@@ -131,6 +132,8 @@ pub(crate) struct Inner {
     statements: usize,
     /// The thread that has begun one of them from within a call: nobody else goes on meanwhile.
     bound_to: Option<usize>,
+    /// How long the call that is under way has waited.
+    waited: Duration,
 }
 
 impl Scope {
@@ -145,6 +148,7 @@ impl Scope {
             sessions: SmallVec::new(),
             statements: 0,
             bound_to: None,
+            waited: Duration::ZERO,
         };
         let inner = Mutex::new(Rank::Scope, inner);
         Self { engine, options, inner, id: AtomicU64::new(TrxId::NONE.0), abandoned: AtomicBool::new(false) }
@@ -169,6 +173,10 @@ impl Scope {
         }
         inner.check_under_way()?;
         self.engine.check_open()?;
+        inner.waited = Duration::ZERO;
+        if inner.statements == 0 {
+            inner.trx.forget_interrupts(&self.engine.transactions);
+        }
         let done = {
             let _in_call = InCall::enter();
             run(&mut inner)
@@ -304,38 +312,51 @@ impl Scope {
         let wanted = Wanted::Table(space, mode);
         // Nobody waits for a table inside the gate of another one.
         let patience = if is_inside() { Patience::NoWait } else { self.patience() };
-        self.engine.transactions.acquire(&locker, wanted, patience)?;
+        let mut waits = Waits::after(inner.waited, patience);
+        let taken = self.engine.transactions.acquire_in_call(&locker, wanted, &mut waits);
+        inner.waited = waits.so_far();
+        taken?;
         inner.tables.push((space, mode));
         Ok(())
     }
 
-    /// Runs one attempt after the other of a call that changes or locks, until one is not blocked. An attempt passes
-    /// the gate of its table and leaves it. A call that fails has done nothing.
+    /// Runs one attempt after the other of a call that changes or locks rows of a table, until one is not blocked. An
+    /// attempt passes the gate of its table and leaves it. A call that fails has done nothing, and one that has changed
+    /// nothing leaves no more locks than if it had not waited.
     pub fn locked<T>(
         &self,
         inner: &mut Inner,
         patience: Patience,
         mut attempt: impl FnMut(&mut Trx<'_>) -> Result<T, Stop>,
     ) -> Result<T> {
-        self.with_trx(inner, |trx| {
+        let mut waits = Waits::after(inner.waited, patience);
+        let done = self.with_trx(inner, |trx| {
             let start = trx.savepoint();
             loop {
                 let attempted = trx.check_strict().map_err(Stop::Failed).and_then(|()| attempt(trx));
                 // Behind it, too, whatever it has come to: what is not there may have been taken away.
                 let stopped = match (attempted, trx.check_strict()) {
                     (Err(Stop::Blocked(blocked)), _) => {
-                        self.engine.transactions.await_lock(trx, blocked, patience).err()
+                        self.engine.transactions.await_lock(trx, blocked, &mut waits).err()
                     }
                     (_, Err(ended)) => Some(ended),
                     (Err(Stop::Failed(error)), Ok(())) => Some(error),
-                    (Ok(done), Ok(())) => return Ok(done),
+                    (Ok(done), Ok(())) => {
+                        if !trx.has_changed_since(&start) {
+                            trx.ease_waits();
+                        }
+                        return Ok(done);
+                    }
                 };
                 if let Some(error) = stopped {
                     trx.roll_back_to(&start)?;
+                    trx.ease_waits();
                     return Err(error);
                 }
             }
-        })
+        });
+        inner.waited = waits.so_far();
+        done
     }
 }
 

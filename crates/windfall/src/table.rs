@@ -25,7 +25,7 @@ use crate::{
     transact::{IfLocked, Isolation, Transaction},
     transaction::{
         Edit, Mode, ReadView, RowTarget, Secondary, Sight, Stop, Trx, Value, Watch,
-        locks::{Patience, RowMode, TableMode},
+        locks::{Patience, RowMode, TableMode, Waits},
     },
 };
 
@@ -139,13 +139,13 @@ impl Table {
 
     fn change_alone(&self, key: &[u8], edit: &mut Edit<'_>) -> Result<Option<Lsn>> {
         let mut trx = Trx::new(&self.engine.transactions);
+        let mut waits = Waits::new(Patience::of(self.engine.lock_wait()));
         loop {
             match self.inside(|target| trx.change(target, key, edit, true))? {
                 Ok(end) => return Ok(end),
                 Err(Stop::Failed(error)) => return Err(error),
                 Err(Stop::Blocked(blocked)) => {
-                    let patience = Patience::of(self.engine.lock_wait());
-                    match self.engine.transactions.await_lock(&mut trx, blocked, patience) {
+                    match self.engine.transactions.await_lock(&mut trx, blocked, &mut waits) {
                         // It has done nothing yet, and begins anew as if it had not waited.
                         Err(Error::Lock(LockError::Deadlock(_))) => trx.give_way(),
                         done => done?,

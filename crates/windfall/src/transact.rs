@@ -94,7 +94,8 @@ impl TransactionOptions {
         self
     }
 
-    /// How long a call waits for a lock: not at all for zero. Without, as long as [`Options::lock_wait_timeout`] says.
+    /// How long a call waits for locks, however many it has to wait for: not at all for zero. Without, as long as
+    /// [`Options::lock_wait_timeout`] says.
     ///
     /// [`Options::lock_wait_timeout`]: crate::Options::lock_wait_timeout
     #[must_use]

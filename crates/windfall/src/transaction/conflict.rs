@@ -17,7 +17,7 @@
 
 use super::{
     Transactions,
-    locks::{Patience, RowMode, RowName, Wanted},
+    locks::{RowMode, RowName, Waits, Wanted},
     trx::Trx,
 };
 use crate::{
@@ -88,14 +88,15 @@ impl Transactions {
         }
     }
 
-    /// Waits until what was in the way is not any more. What is locked then belongs to the transaction.
+    /// Waits until what was in the way is not any more. What is locked then belongs to the transaction, which may
+    /// [ease](Trx::ease_waits) it if the call comes to nothing.
     ///
     /// # Errors
     /// [`LockError`](crate::error::LockError), [`TransactionError`](crate::error::TransactionError); from within
     /// another call there is no waiting at all.
-    pub fn await_lock(&self, trx: &mut Trx<'_>, blocked: Blocked, patience: Patience) -> Result<()> {
+    pub fn await_lock(&self, trx: &mut Trx<'_>, blocked: Blocked, waits: &mut Waits) -> Result<()> {
         let wanted = match blocked {
-            Blocked::Undo => return self.await_undo(trx, patience),
+            Blocked::Undo => return self.await_undo(trx, waits),
             // It has left its own gate, and is inside another one's.
             _ if is_inside() => {
                 let what = "another transaction has locked this row, and a call from within the source of a value does \
@@ -116,6 +117,10 @@ impl Transactions {
             Blocked::Row(row, mode) => Wanted::Row(row, mode),
             Blocked::Range(row) => Wanted::Insert(row),
         };
-        self.acquire(&trx.locker()?, wanted, patience)
+        let locker = trx.locker()?;
+        if let Wanted::Row(row, _) = &wanted {
+            trx.note_wait(row, self.row_locks.held_mode(&locker, row));
+        }
+        self.acquire_in_call(&locker, wanted, waits)
     }
 }

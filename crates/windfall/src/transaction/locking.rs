@@ -63,9 +63,10 @@ impl Trx<'_> {
 
     /// Locks a row, or says that others have.
     pub(super) fn lock_row(&mut self, tree: &Tree, key: &[u8], mode: RowMode) -> Result<(), Stop> {
-        let (locker, wanted) = (self.locker()?, Wanted::Row(name_of(tree, key), mode));
-        match self.floor().row_locks.acquire(&locker, wanted, Patience::NoWait) {
-            Err(LockError::Busy(_)) => Err(Stop::Blocked(Blocked::Row(name_of(tree, key), mode))),
+        let (locker, row) = (self.locker()?, name_of(tree, key));
+        self.note_lock(&row, mode);
+        match self.floor().row_locks.acquire(&locker, Wanted::Row(row.clone(), mode), Patience::NoWait) {
+            Err(LockError::Busy(_)) => Err(Stop::Blocked(Blocked::Row(row, mode))),
             taken => Ok(taken?),
         }
     }

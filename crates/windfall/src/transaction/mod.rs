@@ -74,7 +74,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use active::Noted;
-use locks::{Locker, Patience, TableMode, Wanted};
+use locks::{Locker, Patience, TableMode, Waits, Wanted};
 
 use crate::{
     buffer::{BufferPool, Space},
@@ -312,13 +312,29 @@ impl Transactions {
         }
     }
 
+    /// As [`Transactions::acquire`], for a call whose waits count together.
+    ///
+    /// # Errors
+    /// As [`Transactions::acquire`].
+    pub fn acquire_in_call(&self, me: &Arc<Locker>, wanted: Wanted, waits: &mut Waits) -> Result<()> {
+        let began = self.now();
+        let taken = self.acquire(me, wanted, waits.left());
+        waits.add(self.now().saturating_sub(began));
+        match taken {
+            Err(Error::Lock(LockError::TimedOut { in_the_way, .. })) => {
+                Err(LockError::TimedOut { in_the_way, waited: waits.so_far() }.into())
+            }
+            taken => taken,
+        }
+    }
+
     /// The database has stopped, or is being closed: nobody waits for a lock any more, and who does is told why.
     pub fn end_lock_waits(&self) {
         self.row_locks.stop();
     }
 
-    /// Ends the wait of a transaction for a lock, or its next one if it does not wait; of a statement only the wait
-    /// that is under way. Says whether there is one of this number.
+    /// Ends the wait of a transaction for a lock, or the next one of its call if it does not wait; of a statement only
+    /// the wait that is under way. Says whether there is one of this number.
     pub fn interrupt(&self, trx: TrxId) -> bool {
         while let Some(locker) = self.active.locker(trx, &self.row_locks) {
             if self.row_locks.interrupt(&locker) {

@@ -26,7 +26,7 @@ use smallvec::SmallVec;
 use super::{
     Transactions,
     active::{Active, Ending, ReadView},
-    locks::{Locker, RowName},
+    locks::{Locker, RowMode, RowName},
     notes_most,
     stream::{Place, Stream, Tail},
     undo_record::Body,
@@ -59,6 +59,8 @@ pub struct Suspended {
     ending: Option<Ending>,
     /// How many records it has written.
     records: u64,
+    /// Interrupts up to this number came before its call or statement.
+    interrupts: u64,
     /// The log that taking all of them back takes.
     way_back: u64,
     /// What was promised of that, and stands.
@@ -102,6 +104,11 @@ impl Suspended {
     /// Its id; [`TrxId::NONE`] while it has neither written nor locked.
     pub fn id(&self) -> TrxId {
         self.id
+    }
+
+    /// A call or statement begins: what was to interrupt an earlier one is no concern of it.
+    pub fn forget_interrupts(&mut self, floor: &Transactions) {
+        self.interrupts = floor.row_locks.interrupts();
     }
 
     /// How far it has come.
@@ -151,6 +158,8 @@ pub struct Trx<'e> {
     broken: Option<Error>,
     /// What its level asks of its changes.
     pub rules: Rules<'e>,
+    /// The rows that this call has waited for, and the locks on them that it would have without that.
+    waited_for: SmallVec<[(RowName, Option<RowMode>); 1]>,
     /// Log for what this call does, and for the way back.
     promise: Option<Promise<'e>>,
 }
@@ -164,6 +173,7 @@ impl<'e> Trx<'e> {
             state,
             ended: false,
             rules: Rules::default(),
+            waited_for: SmallVec::new(),
             way_back: WayBack::Promised,
             broken: None,
             promise: None,
@@ -175,7 +185,8 @@ impl<'e> Trx<'e> {
         let bytes = core::mem::take(&mut state.promised);
         let way_back = if state.way_back <= bytes { WayBack::Promised } else { WayBack::Asks };
         let promise = (bytes > 0).then(|| floor.ground.pool.ground().log.take_up(bytes));
-        Self { floor, state, ended: false, rules: Rules::default(), way_back, broken: None, promise }
+        let (rules, waited_for) = (Rules::default(), SmallVec::new());
+        Self { floor, state, ended: false, rules, waited_for, way_back, broken: None, promise }
     }
 
     /// Leaves it standing, to be resumed. What was promised for its way back stays promised, unless it is too much.
@@ -262,13 +273,43 @@ impl<'e> Trx<'e> {
     /// As [`Trx::ensure_id`].
     pub fn locker(&mut self) -> Result<Arc<Locker>> {
         if let Some(locker) = &self.state.locker {
+            locker.forget_interrupts(self.state.interrupts);
             return Ok(locker.clone());
         }
         let id = self.ensure_id()?;
         let locker = self.floor.active.locker(id, &self.floor.row_locks).expect("it is active until it ends");
         locker.add_weight(self.state.records);
+        locker.forget_interrupts(self.state.interrupts);
         self.state.locker = Some(locker.clone());
         Ok(locker)
+    }
+
+    /// It is about to wait for a row, which it has locked so.
+    pub(super) fn note_wait(&mut self, row: &RowName, held: Option<RowMode>) {
+        if self.waited_for.iter().all(|(known, _)| known != row) {
+            self.waited_for.push((row.clone(), held));
+        }
+    }
+
+    /// It asks for a lock that it would have taken without a wait, too.
+    pub(super) fn note_lock(&mut self, row: &RowName, mode: RowMode) {
+        if let Some((_, held)) = self.waited_for.iter_mut().find(|(known, _)| known == row) {
+            *held = (*held).max(Some(mode));
+        }
+    }
+
+    /// The call has come to nothing: of the locks that it has waited for it keeps what it would have without that. A
+    /// lock that was waited for is exclusive, so that those who wait for one key do not all upgrade a shared one.
+    pub fn ease_waits(&mut self) {
+        let Some(locker) = &self.state.locker else { return };
+        for (row, held) in self.waited_for.drain(..) {
+            self.floor.row_locks.ease_row(locker, &row, held);
+        }
+    }
+
+    /// Whether it has written undo records since.
+    pub fn has_changed_since(&self, savepoint: &Savepoint) -> bool {
+        self.state.records != savepoint.records
     }
 
     /// Its locks, if it has asked for any.
@@ -548,7 +589,7 @@ impl<'e> Trx<'e> {
     }
 
     fn take_back_to(&mut self, savepoint: &Savepoint, gate: Gate) -> Result<()> {
-        if savepoint.records == self.state.records {
+        if !self.has_changed_since(savepoint) {
             return Ok(());
         }
         let locker = self.locker()?;

@@ -15,7 +15,11 @@
 
 use core::time::Duration;
 
-use super::{Transactions, locks::Patience, trx::Trx};
+use super::{
+    Transactions,
+    locks::{Patience, Waits},
+    trx::Trx,
+};
 use crate::{
     error::{LockError, Result, TransactionError},
     sync::{
@@ -87,7 +91,14 @@ impl Transactions {
     ///
     /// # Errors
     /// [`TransactionError::UndoFull`], [`LockError::Interrupted`].
-    pub(super) fn await_undo(&self, trx: &mut Trx<'_>, patience: Patience) -> Result<()> {
+    pub(super) fn await_undo(&self, trx: &mut Trx<'_>, waits: &mut Waits) -> Result<()> {
+        let began = self.now();
+        let done = self.await_room(trx, waits.left());
+        waits.add(self.now().saturating_sub(began));
+        done
+    }
+
+    fn await_room(&self, trx: &mut Trx<'_>, patience: Patience) -> Result<()> {
         self.undo_waits.fetch_add(1, Relaxed);
         let (ground, me) = (self.ground.pool.ground(), trx.locker()?);
         let began = self.now();

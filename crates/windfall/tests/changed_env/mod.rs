@@ -30,6 +30,17 @@ pub trait Change: Debug + Send + Sync {
     ) -> Result<Worker> {
         env.spawn(name, kind, wake, self.step(name, step))
     }
+
+    /// A wait for a lock, or for something else that ends by its time.
+    fn wait_unhindered(
+        &self,
+        env: &dyn Env,
+        event: &Event,
+        at_most: Duration,
+        ready: &mut dyn FnMut() -> bool,
+    ) {
+        env.wait_unhindered(event, at_most, ready);
+    }
 }
 
 #[derive(Debug)]
@@ -64,7 +75,7 @@ impl<C: Change> Env for Changed<C> {
     }
 
     fn wait_unhindered(&self, event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
-        self.env.wait_unhindered(event, at_most, ready);
+        self.change.wait_unhindered(self.env.as_ref(), event, at_most, ready);
     }
 
     fn breathe(&self) {

@@ -177,11 +177,14 @@ fn a_wait_is_interrupted_from_another_thread() {
             interrupted(waits.join().unwrap());
         });
     }
-    // Before it waits, and once.
+    // Before it waits, but within the statement, and once.
     let number = waiter.id().unwrap();
-    assert!(db.interrupt(number));
+    interrupted(waiter.atomically(|| {
+        assert!(db.interrupt(number));
+        within.put(b"another", b"2")?;
+        within.put(b"row", b"2")
+    }));
     within.put(b"another", b"2").unwrap();
-    interrupted(within.put(b"row", b"2").map(drop));
     holder.commit().unwrap();
     within.put(b"row", b"2").unwrap();
     waiter.commit().unwrap();

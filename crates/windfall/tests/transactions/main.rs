@@ -5,6 +5,8 @@
 mod any_order;
 mod background;
 mod calls;
+#[path = "../changed_env/mod.rs"]
+mod changed_env;
 mod crowds;
 mod ends;
 #[path = "../guard/mod.rs"]
@@ -15,6 +17,7 @@ mod prepared;
 mod statements;
 mod undo_limit;
 mod views;
+mod waits;
 
 use std::{sync::Arc, time::Duration};
 

@@ -32,7 +32,10 @@ pub struct Locker {
     /// Rows changed.
     changed: AtomicU64,
     ended: AtomicBool,
-    interrupted: AtomicBool,
+    /// The number of the last interrupt that met no wait; 0 if there was none.
+    interrupted: AtomicU64,
+    /// Interrupts up to this number are of no account any more.
+    forgotten: AtomicU64,
     settled: AtomicBool,
     event: Event,
 }
@@ -43,7 +46,8 @@ impl Locker {
             id,
             changed: AtomicU64::new(0),
             ended: AtomicBool::new(false),
-            interrupted: AtomicBool::new(false),
+            interrupted: AtomicU64::new(0),
+            forgotten: AtomicU64::new(0),
             settled: AtomicBool::new(false),
             event: Event::new(),
         }
@@ -69,19 +73,32 @@ impl Locker {
         self.ended.store(true, SeqCst);
     }
 
-    /// The next wait is to end before it begins.
-    pub(super) fn interrupt_next(&self) {
-        self.interrupted.store(true, SeqCst);
+    /// The next wait is to end before it begins, by the interrupt of this number.
+    pub(super) fn interrupt_next(&self, number: u64) {
+        self.interrupted.store(number, SeqCst);
+    }
+
+    /// Interrupts up to this number came before the call that is under way ([`Locks::interrupts`]). For the transaction
+    /// itself.
+    ///
+    /// [`Locks::interrupts`]: super::Locks::interrupts
+    pub fn forget_interrupts(&self, up_to: u64) {
+        if self.forgotten.load(SeqCst) < up_to {
+            self.forgotten.store(up_to, SeqCst);
+        }
     }
 
     /// Whether the next wait is to end before it begins.
     pub fn is_interrupted(&self) -> bool {
-        self.interrupted.load(SeqCst)
+        self.interrupted.load(SeqCst) > self.forgotten.load(SeqCst)
     }
 
-    /// As [`Locker::is_interrupted`]; it is not any more.
+    /// As [`Locker::is_interrupted`]; it is not any more. For the transaction itself.
     pub fn take_interrupt(&self) -> bool {
-        self.interrupted.swap(false, SeqCst)
+        let number = self.interrupted.load(SeqCst);
+        let is_interrupted = number > self.forgotten.load(SeqCst);
+        self.forget_interrupts(number);
+        is_interrupted
     }
 
     /// Whether it is known how the wait ends.

@@ -48,7 +48,7 @@ pub use deadlock::{Blocked, Deadlock};
 pub use locker::Locker;
 pub use metrics::{LockMetrics, WAIT_CLASSES};
 pub use mode::{RowMode, TableMode};
-pub use request::{HeldLock, Lock, Patience, RowName, Waiting, Wanted};
+pub use request::{HeldLock, Lock, Patience, RowName, Waiting, Waits, Wanted};
 
 use crate::{
     env::Env,
@@ -100,6 +100,8 @@ pub struct Locks {
     ranges: Published,
     /// Tables that are locked.
     tables: Published,
+    /// How many interrupts there were: each has a number.
+    interrupts: AtomicU64,
     env: Arc<dyn Env>,
 }
 
@@ -107,8 +109,8 @@ impl Locks {
     /// A table without locks.
     pub fn new(env: Arc<dyn Env>) -> Self {
         let table = Mutex::new(Rank::Leaf, Table::default());
-        let (rows, ranges, tables) = Default::default();
-        Self { table, rows, ranges, tables, env }
+        let (rows, ranges, tables, interrupts) = Default::default();
+        Self { table, rows, ranges, tables, interrupts, env }
     }
 
     /// What a transaction locks by, which is made once. Whoever has made one calls [`Locks::end`].
@@ -209,9 +211,19 @@ impl Locks {
         !self.tables.is_none() && self.table.lock().is_table_locked(space)
     }
 
+    /// How a transaction holds a row, if it does.
+    pub fn held_mode(&self, me: &Locker, row: &RowName) -> Option<RowMode> {
+        self.table.lock().held_mode(me, row)
+    }
+
     /// Gives the lock on one row back, in whichever mode it is held, before the transaction ends.
     pub fn release_row(&self, me: &Arc<Locker>, row: &RowName) {
-        self.step(|table| table.release_row(me, row));
+        self.ease_row(me, row, None);
+    }
+
+    /// Keeps the lock on one row in this mode at most, before the transaction ends; none gives it back.
+    pub fn ease_row(&self, me: &Locker, row: &RowName, to: Option<RowMode>) {
+        self.step(|table| table.ease_row(me, row, to));
     }
 
     /// The transaction has ended: all that it holds is given back, a bounded number of rows at a time, and who is next
@@ -220,10 +232,16 @@ impl Locks {
         while !self.step(|table| table.give_back(me, ROWS_IN_A_STEP)) {}
     }
 
-    /// Ends the wait of a transaction with [`LockError::Interrupted`]; or its next one, if it does not wait. `false`
-    /// when it does not lock by this locker any more.
+    /// Ends the wait of a transaction with [`LockError::Interrupted`]; or its next one, if it does not wait and does
+    /// not [forget](Locker::forget_interrupts) that before. `false` when it does not lock by this locker any more.
     pub fn interrupt(&self, locker: &Locker) -> bool {
-        self.step(|table| table.interrupt(locker))
+        let number = self.interrupts.fetch_add(1, SeqCst) + 1;
+        self.step(|table| table.interrupt(locker, number))
+    }
+
+    /// How many interrupts there were: the number of the last one.
+    pub fn interrupts(&self) -> u64 {
+        self.interrupts.load(SeqCst)
     }
 
     /// Ends the wait of whoever waits under this number with [`LockError::Interrupted`]. `false` when nobody does.

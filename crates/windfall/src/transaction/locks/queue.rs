@@ -103,6 +103,16 @@ impl Queue {
         found.map(|at| self.holders.remove(at)).is_ok()
     }
 
+    /// Keeps the lock in this mode, if it is held in a stronger one. Says whether it was.
+    pub fn ease(&mut self, trx: TrxId, mode: TableMode) -> bool {
+        let held = self.held_by(trx);
+        let is_stronger = held.cover(mode) && held != mode.into();
+        if is_stronger && let Ok(at) = self.holders.binary_search_by_key(&trx, |(trx, _)| *trx) {
+            self.holders[at].1 = mode.into();
+        }
+        is_stronger
+    }
+
     /// Gives the lock to everybody in whose way nobody is any more.
     pub fn serve(&mut self, mut served: impl FnMut(TrxId)) {
         let mut passed = Modes::default();
@@ -224,6 +234,22 @@ mod tests {
         assert_eq!(served_after(&mut queue, 2), [1]);
         assert!(queue.held_by(trx(1)).cover(Exclusive));
         assert_eq!(served_after(&mut queue, 1), [3]);
+    }
+
+    #[test]
+    fn who_eases_a_lock_lets_those_go_on_who_share_it() {
+        let mut queue = Queue::default();
+        assert!(queue.take(trx(1), Exclusive));
+        for (n, mode) in [(2, Shared), (3, Exclusive), (4, Shared)] {
+            queue.join(trx(n), mode, n);
+        }
+        assert!(queue.ease(trx(1), Shared) && !queue.ease(trx(1), Shared) && !queue.ease(trx(1), Exclusive));
+        let mut served = Vec::new();
+        queue.serve(|trx| served.push(trx.0));
+        assert_eq!(served, [2], "the fourth waits behind the third");
+        assert!(queue.held_by(trx(1)).cover(Shared) && !queue.held_by(trx(1)).cover(Exclusive));
+        assert!(!queue.ease(trx(5), Shared), "it holds nothing");
+        assert_eq!((served_after(&mut queue, 2), served_after(&mut queue, 1)), (vec![], vec![3]));
     }
 
     #[test]

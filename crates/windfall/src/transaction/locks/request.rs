@@ -72,6 +72,43 @@ impl Patience {
     }
 }
 
+/// The waits of one call: together they last no longer than its patience.
+#[derive(Clone, Copy, Debug)]
+pub struct Waits {
+    patience: Patience,
+    so_far: Duration,
+}
+
+impl Waits {
+    /// Those of a call that has not waited yet.
+    pub fn new(patience: Patience) -> Self {
+        Self::after(Duration::ZERO, patience)
+    }
+
+    /// Those of a call that has waited so long.
+    pub fn after(so_far: Duration, patience: Patience) -> Self {
+        Self { patience, so_far }
+    }
+
+    /// How long the next wait may last.
+    pub fn left(&self) -> Patience {
+        match self.patience {
+            Patience::AtMost(most) => Patience::AtMost(most.saturating_sub(self.so_far)),
+            other => other,
+        }
+    }
+
+    /// One has lasted so long.
+    pub fn add(&mut self, waited: Duration) {
+        self.so_far += waited;
+    }
+
+    /// How long the call has waited.
+    pub fn so_far(&self) -> Duration {
+        self.so_far
+    }
+}
+
 /// A lock, as listings and reports tell it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lock {

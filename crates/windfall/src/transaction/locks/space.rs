@@ -194,10 +194,20 @@ impl Space {
         self.ranges.entry(me.id()).or_default().lock(range);
     }
 
-    /// Gives one row back.
-    pub fn release_row(&mut self, trx: TrxId, key: &[u8], parties: &mut Parties) {
+    /// How a transaction holds a row, if it does.
+    pub fn held_mode(&self, trx: TrxId, key: &[u8]) -> Option<RowMode> {
+        let held = self.rows.get(key)?.held_by(trx);
+        held.iter().last().map(row_mode)
+    }
+
+    /// Gives one row back, or what is stronger than this mode, and serves who waited for that.
+    pub fn ease_row(&mut self, trx: TrxId, key: &[u8], to: Option<RowMode>, parties: &mut Parties) {
         let Some((_, queue)) = row(&mut self.rows, key) else { return };
-        if queue.give_back(trx) {
+        if let Some(mode) = to {
+            if queue.ease(trx, mode.into()) {
+                self.serve_row(key, parties);
+            }
+        } else if queue.give_back(trx) {
             if let Some(held) = self.held.get_mut(&trx) {
                 held.remove(key);
                 if held.is_empty() {

@@ -16,6 +16,7 @@ use super::{
     deadlock::Deadlock,
     locker::{Locker, Parties, Party},
     metrics::LockMetrics,
+    mode::RowMode,
     request::{HeldLock, RowName, Waiting, Wanted},
     space::{Counts, Space},
 };
@@ -169,9 +170,14 @@ impl Table {
         self.spaces.get(&space).is_some_and(|space| space.is_held(me, key))
     }
 
-    /// Gives one row back.
-    pub fn release_row(&mut self, me: &Locker, row: &RowName) {
-        self.in_space(row.space, |space, parties| space.release_row(me.id(), &row.key, parties));
+    /// How a transaction holds a row, if it does.
+    pub fn held_mode(&self, me: &Locker, row: &RowName) -> Option<RowMode> {
+        self.spaces.get(&row.space)?.held_mode(me.id(), &row.key)
+    }
+
+    /// Gives one row back, or what is stronger than this mode.
+    pub fn ease_row(&mut self, me: &Locker, row: &RowName, to: Option<RowMode>) {
+        self.in_space(row.space, |space, parties| space.ease_row(me.id(), &row.key, to, parties));
     }
 
     /// Gives back so many rows of a transaction, and what goes along with them. Says whether it has nothing any more.
@@ -190,13 +196,13 @@ impl Table {
         true
     }
 
-    /// Ends the present wait of a transaction, or its next one. `false` when this locker has ended.
-    pub fn interrupt(&mut self, locker: &Locker) -> bool {
+    /// Ends the present wait of a transaction, or the next one of its call. `false` when this locker has ended.
+    pub fn interrupt(&mut self, locker: &Locker, number: u64) -> bool {
         if locker.has_ended() {
             return false;
         }
         if !self.interrupt_wait(locker.id()) {
-            locker.interrupt_next();
+            locker.interrupt_next(number);
         }
         true
     }

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::{
     Edit, Ids, Mode, RowTarget, Secondary, Stop, Transactions, Trx, Value,
-    locks::{Patience, RowMode},
+    locks::{Patience, RowMode, Waits},
     read, secondary,
 };
 use crate::{
@@ -364,7 +364,8 @@ fn unblocked<T>(trx: &mut Trx<'_>, mut attempt: impl FnMut(&mut Trx<'_>) -> Resu
             Err(Stop::Failed(error)) => return Err(error),
             Err(Stop::Blocked(blocked)) => {
                 let transactions = trx.floor();
-                transactions.await_lock(trx, blocked, Patience::AtMost(Duration::from_secs(20)))?;
+                let patience = Patience::AtMost(Duration::from_secs(20));
+                transactions.await_lock(trx, blocked, &mut Waits::new(patience))?;
             }
         }
     }

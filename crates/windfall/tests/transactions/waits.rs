@@ -1,0 +1,248 @@
+//! Waits for locks: how long they last, what ends them, and what they leave.
+//!
+//! There is one thread. A wait passes at once on a simulated clock, and a script says what others do meanwhile.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use windfall::{
+    Database, Error, IndexOptions, Isolation, Result, Table, TableOptions, Transaction, TransactionOptions,
+    disk::simulated::SimulatedDisk,
+    env::{Env, SimulatedEnv},
+    error::LockError,
+    sync::{Event, as_another_thread},
+    transaction::locks::{Lock, RowMode},
+};
+
+use super::{
+    begin,
+    calls::{From, LONG, is_duplicate},
+    changed_env::{Change, Changed},
+    options, pairs, rows, table,
+};
+
+/// How long a call waits in these tests: [`options`] say so.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+type Action = Box<dyn FnOnce() + Send>;
+
+/// Waits that pass at once on a simulated clock, and what others do meanwhile: so much later than the wait began, or
+/// than the last action.
+#[derive(Clone, Default)]
+struct Script(Arc<Mutex<VecDeque<(Duration, Action)>>>);
+
+impl core::fmt::Debug for Script {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Script of {}", self.0.lock().unwrap().len())
+    }
+}
+
+#[derive(Debug)]
+struct Scripted {
+    script: Script,
+    clock: SimulatedEnv,
+}
+
+impl Change for Scripted {
+    fn wait_unhindered(&self, _: &dyn Env, _: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
+        let end = self.clock.now() + at_most;
+        while !ready() && self.clock.now() < end {
+            let left = end.saturating_sub(self.clock.now());
+            let next = self.script.0.lock().unwrap().pop_front_if(|(after, _)| {
+                let comes = *after < left;
+                if !comes {
+                    *after -= left;
+                }
+                comes
+            });
+            self.clock.advance(next.as_ref().map_or(left, |(after, _)| *after));
+            if let Some((_, action)) = next {
+                as_another_thread(action);
+            }
+        }
+    }
+}
+
+impl Script {
+    fn then(&self, after: Duration, action: impl FnOnce() + Send + 'static) {
+        self.0.lock().unwrap().push_back((after, Box::new(action)));
+    }
+}
+
+fn scripted() -> (Database, Script, SimulatedEnv) {
+    let (disk, clock, script) = (SimulatedDisk::new(1), SimulatedEnv::new(1), Script::default());
+    let change = Scripted { script: script.clone(), clock: clock.clone() };
+    let env = Arc::new(Changed { env: Arc::new(clock.clone()), change });
+    let db = Database::open_on(Arc::new(disk), env, &options(), &|_| {}).unwrap();
+    (db, script, clock)
+}
+
+/// How a transaction has locked rows of any tree.
+fn row_locks(db: &Database, trx: &Transaction) -> Vec<RowMode> {
+    let held = db.locks().into_iter().filter(|held| Some(held.trx.0) == trx.id());
+    held.filter_map(|held| if let Lock::Row(_, mode) = held.lock { Some(mode) } else { None }).collect()
+}
+
+/// A call that has waited and come to nothing leaves the locks of one that has not waited.
+#[test]
+fn a_call_that_fails_after_a_wait_leaves_no_lock_that_it_would_not_have_without() {
+    type Call = fn(&Table) -> Result<()>;
+    let calls: [(&str, bool, Call); 6] = [
+        ("insert of a key that has come", true, |t| t.insert(b"a", b"y2")),
+        ("insert of an index key that has come", true, |t| t.insert(b"b", b"y1")),
+        ("insert of a key and an index key", true, |t| t.insert(b"a", b"y1")),
+        ("update of a row that has gone", false, |t| t.update(b"a", b"y2")),
+        ("delete of a row that has gone", false, |t| t.delete(b"a").map(drop)),
+        ("read of a row that has gone", false, |t| t.get_for_update(b"a").map(drop)),
+    ];
+    for (name, commits, call) in calls {
+        for level in [Isolation::ReadCommitted, Isolation::RepeatableRead] {
+            let (db, script, _) = scripted();
+            let table = table(&db);
+            let first = begin(&db, Isolation::ReadCommitted);
+            table.within(&first).insert(b"a", b"x1").unwrap();
+            let (waits, does_not) = (begin(&db, level), begin(&db, level));
+            script.then(Duration::from_secs(1), move || {
+                if commits { first.commit() } else { first.rollback() }.unwrap();
+            });
+            let after_a_wait = call(&table.within(&waits));
+            assert!(db.metrics().lock_waits > 0, "{name}");
+            let locked = row_locks(&db, &waits);
+            // Others are told at once, at a level that locks nothing.
+            let third = db.begin(
+                TransactionOptions::default().isolation(Isolation::ReadCommitted).lock_wait(Duration::ZERO),
+            );
+            if commits {
+                let index_key = table.within(&third).insert(b"c", b"z1");
+                assert!(is_duplicate(&index_key), "{name}, {level:?}: {index_key:?}");
+                table.within(&third).get_for_share(b"a").unwrap();
+            }
+            third.rollback().unwrap();
+            waits.rollback().unwrap();
+            let at_once = call(&table.within(&does_not));
+            assert_eq!(after_a_wait.is_err(), at_once.is_err(), "{name}, {level:?}");
+            assert_eq!(locked, row_locks(&db, &does_not), "{name}, {level:?}");
+            does_not.rollback().unwrap();
+        }
+    }
+}
+
+#[test]
+fn who_waits_behind_a_call_that_fails_goes_on() {
+    let (db, script, _) = scripted();
+    let table = table(&db);
+    let (first, second) = (begin(&db, Isolation::ReadCommitted), begin(&db, Isolation::ReadCommitted));
+    table.within(&first).insert(b"a", b"x1").unwrap();
+    script.then(Duration::from_secs(1), move || first.commit().unwrap());
+    assert!(is_duplicate(&table.within(&second).insert(b"a", b"y2")));
+    // A lock that it had before stays.
+    let third = begin(&db, Isolation::ReadCommitted);
+    let within = table.within(&third);
+    within.get_for_share(b"a").unwrap();
+    let (fourth, done) = (begin(&db, Isolation::ReadCommitted), table.within(&second));
+    table.within(&fourth).get_for_share(b"a").unwrap();
+    script.then(Duration::from_secs(1), move || drop(fourth));
+    assert!(matches!(within.put(b"a", b"y1"), Ok(())), "an upgrade, and the key is its own");
+    assert_eq!(row_locks(&db, &third), [RowMode::Exclusive]);
+    script.then(Duration::from_secs(1), move || third.rollback().unwrap());
+    done.update(b"a", b"z2").unwrap();
+    second.commit().unwrap();
+    assert_eq!(rows(&table), pairs([("a", "z2")]));
+}
+
+#[test]
+fn the_waits_of_one_call_last_no_longer_together_than_one() {
+    type Call = fn(&Table) -> Result<()>;
+    let calls: [(&str, Call); 3] = [
+        ("two index keys", |t| t.put(b"3", b"aY")),
+        ("a cursor over rows that go", |t| t.cursor_for_update()?.next().map(drop)),
+        ("a range of them", |t| t.range_for_share::<&[u8]>(..)?.next().transpose().map(drop)),
+    ];
+    for (name, call) in calls {
+        for alone in [false, true] {
+            let (db, script, clock) = scripted();
+            let unique = |at: u32| IndexOptions::on_value(at..at + 1).unique();
+            let options = TableOptions::default().index("first", unique(0)).index("second", unique(1));
+            let table = db.create_table("t", options).unwrap();
+            let holders = [(b"1", b"aX"), (b"2", b"bY")].map(|(key, value)| {
+                let trx = begin(&db, Isolation::ReadCommitted);
+                table.within(&trx).insert(key, value).unwrap();
+                trx
+            });
+            let [first, second] = holders;
+            script.then(PATIENCE * 3 / 4, move || first.rollback().unwrap());
+            script.then(PATIENCE / 2, move || second.rollback().unwrap());
+            let began = clock.now();
+            let trx = begin(&db, Isolation::RepeatableRead);
+            let table = if alone && name == "two index keys" { table } else { table.within(&trx) };
+            match call(&table) {
+                Err(Error::Lock(LockError::TimedOut { waited, .. })) => {
+                    assert_eq!(waited, PATIENCE, "{name}");
+                }
+                other => panic!("{name}: {other:?}"),
+            }
+            assert_eq!(clock.now(), began + PATIENCE, "{name}");
+            // The next one has all the time again.
+            call(&table).unwrap();
+        }
+    }
+}
+
+#[test]
+fn an_interrupt_ends_no_later_call_or_statement() {
+    let (db, script, _) = scripted();
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    let blocker = begin(&db, Isolation::ReadCommitted);
+    table.within(&blocker).put(b"a", b"").unwrap();
+    let trx = begin(&db, Isolation::ReadCommitted);
+    let within = table.within(&trx);
+    within.put(b"own", b"").unwrap();
+    let id = trx.id().unwrap();
+    let is_interrupted = |done: Result<()>| match done {
+        Err(Error::Lock(LockError::Interrupted)) => true,
+        Err(Error::Lock(LockError::TimedOut { .. })) => false,
+        other => panic!("{other:?}"),
+    };
+    let blocked = || is_interrupted(within.put(b"a", b""));
+    let interrupt = || assert!(db.interrupt(id));
+    // Between two calls, before it has locked anything and later.
+    interrupt();
+    assert!(!blocked(), "the call began later");
+    interrupt();
+    assert!(!blocked(), "the call began later");
+    // During one, before its wait and in it.
+    let streamed = |action: &dyn Fn()| within.put_stream(b"a", LONG, &mut From(Some(action)));
+    assert!(is_interrupted(streamed(&interrupt)), "it was about to wait");
+    assert!(!blocked(), "an interrupt ends one call");
+    let asked = db.clone();
+    script.then(Duration::from_secs(1), move || assert!(asked.interrupt(id)));
+    assert!(blocked());
+    assert!(!blocked(), "an interrupt ends one call");
+    // During one that does not wait.
+    within.put_stream(b"b", LONG, &mut From(Some(interrupt))).unwrap();
+    assert!(!blocked(), "it came too late");
+    // Between the calls of a statement.
+    let statement = trx.atomically(|| {
+        within.put(b"c", b"")?;
+        interrupt();
+        within.put(b"d", b"")?;
+        trx.atomically(|| within.put(b"a", b""))
+    });
+    assert!(is_interrupted(statement));
+    let statement = trx.atomically(|| {
+        within.put(b"e", b"")?;
+        interrupt();
+        Ok(())
+    });
+    statement.unwrap();
+    assert!(!blocked(), "it came too late");
+    assert!(!is_interrupted(trx.atomically(|| within.put(b"a", b""))));
+    trx.commit().unwrap();
+    assert!(!db.interrupt(id));
+    drop(blocker);
+    let keys: Vec<_> = table.rows().unwrap().map(|row| row.unwrap().0).collect();
+    assert_eq!(keys, [&b"b"[..], b"e", b"own"]);
+}
