@@ -89,6 +89,15 @@ enum Phase {
     RolledBack(Arc<str>),
 }
 
+/// Whose rows a call changes or locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TableKind {
+    /// Everybody's.
+    Shared,
+    /// Those of one session.
+    Temporary,
+}
+
 /// How a read locks its rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowLock {
@@ -326,11 +335,16 @@ impl Scope {
     pub fn locked<T>(
         &self,
         inner: &mut Inner,
+        kind: TableKind,
         patience: Patience,
         mut attempt: impl FnMut(&mut Trx<'_>) -> Result<T, Stop>,
     ) -> Result<T> {
         let mut waits = Waits::after(inner.waited, patience);
         let done = self.with_trx(inner, |trx| {
+            if kind == TableKind::Temporary {
+                // There are no versions of its rows to be seen by a view.
+                trx.rules.strict = None;
+            }
             let start = trx.savepoint();
             loop {
                 let attempted = trx.check_strict().map_err(Stop::Failed).and_then(|()| attempt(trx));

@@ -19,7 +19,7 @@ use crate::{
     ids::{Lsn, SpaceId, TrxId},
     index::Index,
     range::{Bounds, Range},
-    scope::{Inner, RowLock, Scope},
+    scope::{Inner, RowLock, Scope, TableKind},
     session::SessionUndo,
     sync::Arc,
     transact::{IfLocked, Isolation, Transaction},
@@ -157,7 +157,7 @@ impl Table {
 
     fn change_within(&self, scope: &Scope, key: &[u8], edit: &mut Edit<'_>) -> Result<bool> {
         scope.call(|inner| {
-            scope.check_may_change()?;
+            self.check_may_change(scope)?;
             if let Some(undo) = &self.undo {
                 inner.uses(undo);
             }
@@ -193,7 +193,7 @@ impl Table {
                 let born = || Ok(self.inner.enter()?.clustered.space().born());
                 scope.check_known(inner, born, || Owner::Table(self.name.clone()))?;
             }
-            if let Some(done) = scope.locked(inner, patience, |trx| run(trx, space))? {
+            if let Some(done) = scope.locked(inner, self.kind(), patience, |trx| run(trx, space))? {
                 return Ok(done);
             }
         }
@@ -287,10 +287,20 @@ impl Table {
         }
     }
 
+    fn kind(&self) -> TableKind {
+        if self.undo.is_some() { TableKind::Temporary } else { TableKind::Shared }
+    }
+
+    /// Refuses what a transaction that only reads must not do. Temporary tables are no concern of it: nobody else has
+    /// them.
+    fn check_may_change(&self, scope: &Scope) -> Result<()> {
+        if self.kind() == TableKind::Temporary { Ok(()) } else { scope.check_may_change() }
+    }
+
     /// The transaction that holds its locks.
     fn holder(&self) -> Result<&Arc<Scope>> {
         let scope = self.scope()?.ok_or(TransactionError::Outside)?;
-        scope.check_may_change()?;
+        self.check_may_change(scope)?;
         Ok(scope)
     }
 
@@ -543,7 +553,11 @@ impl Table {
     pub(crate) fn locking_reader(&self, mode: RowMode) -> Result<Reader> {
         let scope = self.holder()?;
         let lock = RowLock { mode, if_locked: self.if_locked };
-        Ok(if self.undo.is_some() { Reader::Session } else { Reader::Within(scope.clone(), Some(lock)) })
+        let scope = scope.clone();
+        Ok(match self.kind() {
+            TableKind::Temporary => Reader::Session,
+            TableKind::Shared => Reader::Within(scope, Some(lock)),
+        })
     }
 
     /// A secondary index.

@@ -30,7 +30,8 @@ pub enum Isolation {
     #[default]
     RepeatableRead,
     /// As [`Isolation::RepeatableRead`], and a row that has changed since is neither changed nor locked:
-    /// [`TransactionError::Changed`](crate::error::TransactionError::Changed). So no update is lost.
+    /// [`TransactionError::Changed`](crate::error::TransactionError::Changed). So no update is lost. Temporary tables
+    /// have no versions, and are read and changed as they are.
     Snapshot,
     /// Every plain read locks what it gives, and the gaps between, as a read for share.
     Serializable,
@@ -79,7 +80,8 @@ impl TransactionOptions {
         self
     }
 
-    /// It changes nothing, and locks nothing but what plain reads lock at [`Isolation::Serializable`].
+    /// It changes nothing but temporary tables, which nobody else has, and locks nothing but what plain reads lock at
+    /// [`Isolation::Serializable`].
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.read_only = true;

@@ -16,7 +16,7 @@ use super::{At, Cursor, Move, Reader, Seek, split};
 use crate::{
     error::Result,
     keys::KeyRange,
-    scope::{Inner, RowLock, Scope},
+    scope::{Inner, RowLock, Scope, TableKind},
     store::Tree,
     transaction::locks::{RowMode, TableMode},
 };
@@ -86,7 +86,7 @@ impl Cursor {
         let mut found = self.step_locked(scope, inner, to)?;
         while found && wanted(self.entries.key()) {
             let Self { table, tree, entries, long, owner, .. } = self;
-            let is_there = scope.locked(inner, lock.patience(scope), |trx| {
+            let is_there = scope.locked(inner, TableKind::Shared, lock.patience(scope), |trx| {
                 let call = table.enter()?;
                 tree.space().check_live()?;
                 let mut read = |tree: &Tree, key: &[u8]| {

@@ -15,6 +15,7 @@ mod if_locked;
 mod index_only;
 mod prepared;
 mod statements;
+mod temporary;
 mod undo_limit;
 mod views;
 mod waits;
