@@ -20,7 +20,7 @@ use crate::{
     engine::Engine,
     error::{CorruptError, Owner, Result},
     ids::{SpaceId, TrxId},
-    scope::{RowLock, Scope},
+    scope::{Inner, RowLock, Scope},
     store::Tree,
     sync::Arc,
     transaction::{ReadView, Sight, Transactions, read, secondary},
@@ -38,7 +38,7 @@ pub use crate::tree::Seek;
 ///
 /// The rows that it meets between two seeks are those of one moment, in a transaction of the moment that its level
 /// says. What the transaction itself changes meanwhile may be met as it was before, for some rows are read ahead;
-/// [`Cursor::seek`] looks anew.
+/// [`Cursor::seek`] looks anew. What it has taken back, by a savepoint or as a statement failed, is not met any more.
 ///
 /// ```
 /// # fn main() -> windfall::Result<()> {
@@ -80,6 +80,8 @@ pub struct Cursor {
     range_locked: bool,
     /// The step that has led a locking cursor beyond an end.
     beyond: Option<Move<'static>>,
+    /// How often the transaction had taken a part of it back when entries were read ahead.
+    taken_back: u64,
     at: At,
     /// The value of a row that has it in pages of its own.
     long: Vec<u8>,
@@ -88,8 +90,8 @@ pub struct Cursor {
 /// Who moves a cursor, and what is seen by that.
 #[derive(Clone, Debug)]
 pub(crate) enum Reader {
-    /// The session of a temporary table: what it has written.
-    Session,
+    /// The session of a temporary table, in a transaction or not: what it has written.
+    Session(Option<Arc<Scope>>),
     /// A call outside of transactions.
     Alone,
     /// A transaction, whose reads may lock.
@@ -156,6 +158,7 @@ impl Cursor {
             covers: false,
             range_locked: false,
             beyond: None,
+            taken_back: 0,
             at: At::Nothing,
             long: Vec::new(),
         }
@@ -227,11 +230,21 @@ impl Cursor {
             return Ok(found);
         }
         let looks_anew = self.view.is_none() || matches!(to, Move::To(_)) && !self.settled;
-        let Reader::Within(scope, lock) = self.reader.clone() else {
-            if looks_anew && matches!(self.reader, Reader::Alone) {
-                self.take_view(self.engine.transactions.view().into());
+        let (scope, lock) = match self.reader.clone() {
+            Reader::Session(None) => return self.find_seen(to, TrxId::NONE, wanted),
+            Reader::Session(Some(scope)) => {
+                return scope.call(|inner| {
+                    self.forget_taken_back(inner)?;
+                    self.find_seen(to, TrxId::NONE, wanted)
+                });
             }
-            return self.find_seen(to, TrxId::NONE, wanted);
+            Reader::Alone => {
+                if looks_anew {
+                    self.take_view(self.engine.transactions.view().into());
+                }
+                return self.find_seen(to, TrxId::NONE, wanted);
+            }
+            Reader::Within(scope, lock) => (scope, lock),
         };
         scope.call(|inner| {
             if let Some(lock) = lock.or_else(|| scope.lock_of_reads().map(RowLock::from)) {
@@ -242,6 +255,7 @@ impl Cursor {
             if looks_anew && let Some(view) = scope.view_of_plain_read(inner) {
                 self.take_view(view);
             }
+            self.forget_taken_back(inner)?;
             self.find_seen(to, inner.own(), wanted)
         })
     }
@@ -260,7 +274,9 @@ impl Cursor {
         };
         match &self.reader {
             Reader::Within(scope, lock) if lock.is_none() && scope.lock_of_reads().is_none() => {
-                scope.call(|_| Ok(()))?;
+                if scope.call(|inner| Ok(inner.taken_back()))? != self.taken_back {
+                    return Ok(None);
+                }
             }
             Reader::Alone => {}
             _ => return Ok(None),
@@ -280,6 +296,16 @@ impl Cursor {
             }
         }
         Ok(None)
+    }
+
+    /// What was read ahead is of no account if the transaction has taken a part of it back since: it may be of that.
+    /// Reads that lock look at each row anew anyway.
+    fn forget_taken_back(&mut self, inner: &Inner) -> Result<()> {
+        if inner.taken_back() != self.taken_back {
+            self.entries.forget_ahead()?;
+            self.taken_back = inner.taken_back();
+        }
+        Ok(())
     }
 
     fn take_view(&mut self, view: Arc<ReadView>) {

@@ -608,6 +608,11 @@ impl Inner {
         self.trx.id()
     }
 
+    /// How often a part of it was taken back.
+    pub fn taken_back(&self) -> u64 {
+        self.trx.taken_back()
+    }
+
     /// Notes that temporary tables of a session are changed.
     pub fn uses(&mut self, undo: &Arc<SessionUndo>) {
         if !self.sessions.iter().any(|known| Arc::ptr_eq(known, undo)) {

@@ -543,7 +543,7 @@ impl Table {
     pub(crate) fn reader(&self) -> Result<Reader> {
         Ok(match self.scope()? {
             // Of a temporary table its session sees what it has written, and there is nobody else.
-            _ if self.undo.is_some() => Reader::Session,
+            scope if self.undo.is_some() => Reader::Session(scope.cloned()),
             Some(scope) => Reader::Within(scope.clone(), None),
             None => Reader::Alone,
         })
@@ -555,7 +555,7 @@ impl Table {
         let lock = RowLock { mode, if_locked: self.if_locked };
         let scope = scope.clone();
         Ok(match self.kind() {
-            TableKind::Temporary => Reader::Session,
+            TableKind::Temporary => Reader::Session(Some(scope)),
             TableKind::Shared => Reader::Within(scope, Some(lock)),
         })
     }

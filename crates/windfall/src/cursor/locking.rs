@@ -39,7 +39,7 @@ impl Cursor {
 
     fn look_or_lock(&mut self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
         match self.reader.clone() {
-            Reader::Session => Ok(()),
+            Reader::Session(_) => Ok(()),
             Reader::Alone => {
                 self.take_view(self.engine.transactions.view().into());
                 Ok(())

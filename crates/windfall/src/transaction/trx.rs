@@ -59,6 +59,8 @@ pub struct Suspended {
     ending: Option<Ending>,
     /// How many records it has written.
     records: u64,
+    /// How often a part of it was taken back.
+    taken_back: u64,
     /// Interrupts up to this number came before its call or statement.
     interrupts: u64,
     /// The log that taking all of them back takes.
@@ -104,6 +106,11 @@ impl Suspended {
     /// Its id; [`TrxId::NONE`] while it has neither written nor locked.
     pub fn id(&self) -> TrxId {
         self.id
+    }
+
+    /// How often a part of it was taken back.
+    pub fn taken_back(&self) -> u64 {
+        self.taken_back
     }
 
     /// A call or statement begins: what was to interrupt an earlier one is no concern of it.
@@ -592,6 +599,7 @@ impl<'e> Trx<'e> {
         if !self.has_changed_since(savepoint) {
             return Ok(());
         }
+        self.state.taken_back += 1;
         let locker = self.locker()?;
         let keep = |space: SpaceId, key: &[u8]| {
             self.floor.row_locks.make_explicit(&locker, RowName { space, key: key.into() });

@@ -231,6 +231,9 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
         loop {
             // The range behind the last batch begins where that one ended.
             let Some(high) = self.batch.high.take_if(|high| !self.limits.ends_at(high)) else {
+                if let (Some(high), true) = (&self.batch.high, self.batch.entries.is_empty()) {
+                    self.batch.low.clone_from(high);
+                }
                 self.at = self.batch.entries.len() + 1;
                 return Ok(false);
             };
@@ -261,6 +264,9 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
         }
         self.at = 0;
         if self.limits.begins_at(Some(&self.batch.low)) {
+            if self.batch.entries.is_empty() {
+                self.batch.high = Some(self.batch.low.clone());
+            }
             return Ok(false);
         }
         let high = core::mem::take(&mut self.batch.low);
@@ -330,6 +336,41 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
                 return Ok(true);
             }
         }
+    }
+
+    /// Forgets what was read: the next step looks at the tree anew, from where the cursor is. Until then it is at no
+    /// entry: its batch is an empty one that reaches from its key to behind it.
+    ///
+    /// # Errors
+    /// Those of [`PageStore::read`].
+    pub fn forget_ahead(&mut self) -> Result<()> {
+        if !self.sought || self.at == 0 && self.batch.entries.is_empty() {
+            return Ok(());
+        }
+        let Batch { bytes, low, high, entries } = &mut self.batch;
+        if self.at > entries.len() {
+            if let Some(high) = high {
+                // Behind the last entry of its limits.
+                low.clone_from(high);
+                self.batch.clear();
+                self.at = 0;
+                return Ok(());
+            }
+            // No key is a bound behind all others.
+            self.down(None)?;
+            self.at = self.batch.entries.len() + 1;
+            return Ok(());
+        }
+        if let Some(entry) = self.at.checked_sub(1).and_then(|at| entries.get(at)) {
+            low.clear();
+            low.extend_from_slice(&bytes[entry.key.0 as usize..entry.key.1 as usize]);
+            *high = Some(successor(low).into());
+        } else {
+            *high = Some(low.clone());
+        }
+        self.batch.clear();
+        self.at = 0;
+        Ok(())
     }
 
     /// The header of the entry to which a step leads, if that entry was read already: then the step reads nothing.

@@ -8,7 +8,8 @@
 use std::time::Duration;
 
 use windfall::{
-    Index, IndexOptions, Isolation, Seek, Table, TableOptions, Transaction, TransactionOptions,
+    Index, IndexOptions, IndexRange, IndexRow, Isolation, Range, Seek, Table, TableOptions, Transaction,
+    TransactionOptions,
     disk::simulated::SimulatedDisk,
     env::SimulatedEnv,
     error::{Error, LockError, TransactionError},
@@ -61,6 +62,45 @@ fn check_ways(index: &Index, random: &mut Random) {
     }
 }
 
+/// Some rows of a table, by its key and by its index, and the ranges that have more of them.
+struct Begun {
+    rows: (Range, Vec<u8>),
+    by_index: (IndexRange, Vec<u8>),
+}
+
+impl Begun {
+    fn new(table: &Table, random: &mut Random) -> Self {
+        let (mut rows, mut at) = (table.rows().unwrap(), Vec::new());
+        let (mut by_index, mut index_at) = (index_rows(table), Vec::new());
+        for _ in 0..=random.below(4) {
+            at = rows.next().map_or_else(|| vec![0xff], |row| row.unwrap().0);
+            index_at = by_index.next().map_or_else(|| vec![0xff], |row| place(&row.unwrap()));
+        }
+        Self { rows: (rows, at), by_index: (by_index, index_at) }
+    }
+
+    /// What is behind them is what is there now.
+    fn check_rest(self, table: &Table) {
+        let (rest, at) = self.rows;
+        let rest: Vec<_> = rest.map(Result::unwrap).collect();
+        let now: Vec<_> = table.rows().unwrap().map(Result::unwrap).filter(|(key, _)| *key > at).collect();
+        assert_eq!(rest, now);
+        let (rest, at) = self.by_index;
+        let rest: Vec<_> = rest.map(Result::unwrap).collect();
+        let now: Vec<_> = index_rows(table).map(Result::unwrap).filter(|row| place(row) > at).collect();
+        assert_eq!(rest, now);
+    }
+}
+
+fn index_rows(table: &Table) -> IndexRange {
+    table.index("first").unwrap().range::<&[u8]>(..).unwrap()
+}
+
+/// Index keys and keys are of one byte.
+fn place(row: &IndexRow) -> Vec<u8> {
+    [&row.index_key[..], &row.key].concat()
+}
+
 #[test]
 fn every_way_of_reading_finds_what_the_transaction_sees() {
     for seed in 0..4 {
@@ -88,8 +128,15 @@ fn every_way_of_reading_finds_what_the_transaction_sees() {
                 (0..=5, _) => table.put(&key, &value),
                 (6 | 7, _) => table.delete(&key).map(drop),
                 (8, Some(trx)) => trx.savepoint("s"),
-                // There may be none.
-                (9, Some(trx)) => trx.rollback_to("s").or(Ok(())),
+                (9, Some(trx)) => {
+                    // What was read ahead is not given once it was taken back.
+                    let begun = Begun::new(&table, &mut random);
+                    // There may be none.
+                    if trx.rollback_to("s").is_ok() {
+                        begun.check_rest(&table);
+                    }
+                    Ok(())
+                }
                 (10, Some(trx)) => {
                     let old = core::mem::replace(trx, new(&mut random));
                     if random.below(3) == 0 { old.rollback() } else { old.commit() }

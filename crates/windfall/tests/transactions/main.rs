@@ -14,6 +14,7 @@ mod guard;
 mod if_locked;
 mod index_only;
 mod prepared;
+mod reads;
 mod statements;
 mod temporary;
 mod undo_limit;

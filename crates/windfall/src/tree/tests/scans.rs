@@ -117,6 +117,10 @@ fn a_cursor_stays_within_its_limits() {
             let below = keys.partition_point(|other| **other < key);
             let up_to = keys.partition_point(|other| **other <= key);
             let onward = chance.random_range(1..120);
+            // What it has read makes no difference to where it goes.
+            if chance.random_range(0..3) == 0 {
+                cursor.forget_ahead().unwrap();
+            }
             let (found, place) = match chance.random_range(0..12) {
                 0 => (cursor.seek(Seek::First), 1),
                 1 => (cursor.seek(Seek::Last), behind - 1),

@@ -1,0 +1,126 @@
+//! Cursors and ranges in transactions that end, or take a part of them back.
+
+use windfall::{Cursor, Error, Isolation, Range, Seek, Table, error::TransactionError};
+
+use super::{begin, calls::is_duplicate, database, temporary::indexed};
+
+#[test]
+fn nothing_is_read_within_a_transaction_that_has_ended() {
+    let db = database();
+    let shared = db.create_table("t", indexed()).unwrap();
+    let session = db.session();
+    let temporary = session.create_temporary_table("t", indexed()).unwrap();
+    for table in [shared, temporary] {
+        (0..20u8).for_each(|n| table.put(&[n], &[n]).unwrap());
+        let trx = begin(&db, Isolation::RepeatableRead);
+        let within = table.within(&trx);
+        let (mut cursor, mut range) =
+            (within.cursor().unwrap(), within.range_for_share::<&[u8]>(..).unwrap());
+        let (mut by_index, mut keys) = (
+            within.index("first").unwrap().cursor().unwrap(),
+            within.index("first").unwrap().keys::<&[u8]>(..).unwrap(),
+        );
+        assert!(cursor.next().unwrap() && range.next().is_some());
+        assert!(by_index.next().unwrap() && keys.next().is_some());
+        trx.commit().unwrap();
+        let later = (within.cursor().unwrap().next(), within.rows().unwrap().next_back().unwrap().map(drop));
+        let refused = [
+            within.get(&[1]).map(drop),
+            cursor.next().map(drop),
+            cursor.seek(Seek::First).map(drop),
+            range.next().unwrap().map(drop),
+            by_index.next().map(drop),
+            keys.next().unwrap().map(drop),
+            later.0.map(drop),
+            later.1,
+        ];
+        for done in refused {
+            assert!(matches!(done, Err(Error::Transaction(TransactionError::Committed))), "{done:?}");
+        }
+    }
+}
+
+/// A cursor that goes up and a range that goes down, and where each is after some steps; at no key before the first.
+struct Walks {
+    up: Cursor,
+    up_at: Vec<u8>,
+    down: Range,
+    down_at: Option<Vec<u8>>,
+}
+
+impl Walks {
+    fn new(table: &Table, steps: usize) -> Self {
+        let (mut up, mut down) = (table.cursor().unwrap(), table.rows().unwrap());
+        let (mut up_at, mut down_at) = (Vec::new(), None);
+        for _ in 0..steps {
+            up_at = if up.next().unwrap() { up.key().unwrap().to_vec() } else { vec![0xff] };
+            down_at = Some(down.next_back_ref().unwrap().map_or_else(Vec::new, |(key, _)| key.to_vec()));
+        }
+        Self { up, up_at, down, down_at }
+    }
+
+    /// From here on they meet these rows, as far as they have not passed them.
+    fn assert_rest(self, rows: &[(Vec<u8>, Vec<u8>)], told: &str) {
+        let Self { mut up, up_at, down, down_at } = self;
+        let is_first = up_at.is_empty();
+        let expected: Vec<_> = rows.iter().filter(|(key, _)| is_first || *key > up_at).cloned().collect();
+        let mut rest = Vec::new();
+        while up.next().unwrap() {
+            rest.push(up.row().map(|(key, value)| (key.to_vec(), value.to_vec())).unwrap());
+        }
+        assert_eq!(rest, expected, "{told}, upwards");
+        let mut back = Vec::new();
+        while up.prev().unwrap() {
+            back.push(up.row().map(|(key, value)| (key.to_vec(), value.to_vec())).unwrap());
+        }
+        back.reverse();
+        assert_eq!(back, rows, "{told}, back again");
+        let is_below = |key: &Vec<u8>| down_at.as_ref().is_none_or(|at| key < at);
+        let expected: Vec<_> = rows.iter().rev().filter(|(key, _)| is_below(key)).cloned().collect();
+        assert_eq!(down.rev().map(Result::unwrap).collect::<Vec<_>>(), expected, "{told}, downwards");
+    }
+}
+
+/// What a cursor has read ahead is not given once it was taken back.
+#[test]
+fn a_cursor_meets_nothing_that_was_taken_back() {
+    let db = database();
+    let shared = db.create_table("t", indexed()).unwrap();
+    let session = db.session();
+    let temporary = session.create_temporary_table("temporary", indexed()).unwrap();
+    let before: Vec<_> = (b'a'..=b'p').map(|key| (vec![key], vec![key, b'1'])).collect();
+    for table in [shared, temporary] {
+        for (key, value) in &before {
+            table.put(key, value).unwrap();
+        }
+        let cases = Isolation::ALL.iter().flat_map(|level| (0..20).map(|steps| (*level, steps)));
+        for ((level, steps), fails) in cases.flat_map(|case| [(case, false), (case, true)]) {
+            let trx = begin(&db, level);
+            let within = table.within(&trx);
+            let change = || {
+                within.put(b"c", b"c2")?;
+                within.insert(b"cc", b"c3")?;
+                within.insert(b"zz", b"z4")?;
+                within.delete(b"e")?;
+                within.delete(b"a").map(drop)
+            };
+            let mut walks = None;
+            if fails {
+                let failed = trx.atomically(|| {
+                    change()?;
+                    walks = Some(Walks::new(&within, steps));
+                    within.insert(b"b", b"")
+                });
+                assert!(is_duplicate(&failed));
+            } else {
+                trx.savepoint("here").unwrap();
+                change().unwrap();
+                walks = Some(Walks::new(&within, steps));
+                trx.rollback_to("here").unwrap();
+            }
+            let told = format!("{level:?}, table {}, from step {steps}", table.name());
+            walks.unwrap().assert_rest(&before, &told);
+            trx.rollback().unwrap();
+        }
+    }
+}
