@@ -348,7 +348,7 @@ impl<'e> Trx<'e> {
             return Err(UsageError::ValueTooLong { owner: target.owner(), length, limit: VALUE_LIMIT }.into());
         }
         edit.begin()?;
-        if !self.may_write(tree, key) {
+        if !self.may_write(tree, key) && !self.is_shared_duplicate(tree, key, edit.mode())? {
             return Err(Stop::Blocked(Blocked::Row(name_of(tree, key), RowMode::Exclusive)));
         }
         let long = length > tree.inline_limit() as u64;
@@ -552,6 +552,16 @@ impl<'e> Trx<'e> {
         }
     }
 
+    /// Whether an insert finds a row that others share: it is told of that, and need not wait for them.
+    fn is_shared_duplicate(&self, tree: &Tree, key: &[u8], mode: Option<Mode>) -> Result<bool> {
+        let (floor, space) = (self.floor(), tree.space().id());
+        if mode != Some(Mode::Insert) || !floor.row_locks.may_share(self.known_id(), space, key) {
+            return Ok(false);
+        }
+        let found = floor.read_settled(self.id(), || tree.get_into(key, &mut Vec::new()))?;
+        Ok(found.is_ok_and(is_live))
+    }
+
     /// Whether nobody else has locked the row, or the index key.
     fn may_write(&self, tree: &Tree, key: &[u8]) -> bool {
         self.floor().row_locks.may_write(self.known_id(), tree.space().id(), key)
@@ -659,12 +669,14 @@ impl<'e> Trx<'e> {
             plan.settled = header.trx;
             return self.change_clustered(target, key, new, mode, plan, last);
         }
-        // A lock that was taken since the look without a latch: whoever takes a version back locks it before.
-        if header.is_none_or(|header| header.trx != self.id()) && !self.may_write(tree, key) {
+        let live = is_live(header);
+        // A lock that was taken since the look without a latch: whoever takes a version back locks it before. An insert
+        // that finds a row writes nothing.
+        let writes = !live || mode != Some(Mode::Insert);
+        if writes && header.is_none_or(|header| header.trx != self.id()) && !self.may_write(tree, key) {
             drop((located, mtr, tail));
             return Err(Stop::Blocked(Blocked::Row(name_of(tree, key), RowMode::Exclusive)));
         }
-        let live = is_live(header);
         if !live && self.check_gap(tree, key).is_err() || !fits(mode, live) {
             drop((located, mtr, tail));
             return if self.is_wanted(target, key, mode, live)? {

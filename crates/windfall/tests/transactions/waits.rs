@@ -116,8 +116,10 @@ fn a_call_that_fails_after_a_wait_leaves_no_lock_that_it_would_not_have_without(
                 TransactionOptions::default().isolation(Isolation::ReadCommitted).lock_wait(Duration::ZERO),
             );
             if commits {
-                let index_key = table.within(&third).insert(b"c", b"z1");
-                assert!(is_duplicate(&index_key), "{name}, {level:?}: {index_key:?}");
+                for (key, value) in [(b"c", b"z1"), (b"a", b"z3")] {
+                    let told = table.within(&third).insert(key, value);
+                    assert!(is_duplicate(&told), "{name}, {level:?}: {told:?}");
+                }
                 table.within(&third).get_for_share(b"a").unwrap();
             }
             third.rollback().unwrap();
@@ -138,11 +140,17 @@ fn who_waits_behind_a_call_that_fails_goes_on() {
     table.within(&first).insert(b"a", b"x1").unwrap();
     script.then(Duration::from_secs(1), move || first.commit().unwrap());
     assert!(is_duplicate(&table.within(&second).insert(b"a", b"y2")));
-    // A lock that it had before stays.
+    // An upgrade.
     let third = begin(&db, Isolation::ReadCommitted);
     let within = table.within(&third);
     within.get_for_share(b"a").unwrap();
     let (fourth, done) = (begin(&db, Isolation::ReadCommitted), table.within(&second));
+    table.within(&fourth).get_for_share(b"a").unwrap();
+    script.then(Duration::from_secs(1), move || drop(fourth));
+    table.put(b"b", b"x3").unwrap();
+    assert!(is_duplicate(&within.update(b"a", b"y3")));
+    assert_eq!(row_locks(&db, &third), [RowMode::Shared], "it had that before");
+    let fourth = begin(&db, Isolation::ReadCommitted);
     table.within(&fourth).get_for_share(b"a").unwrap();
     script.then(Duration::from_secs(1), move || drop(fourth));
     assert!(matches!(within.put(b"a", b"y1"), Ok(())), "an upgrade, and the key is its own");
@@ -150,7 +158,30 @@ fn who_waits_behind_a_call_that_fails_goes_on() {
     script.then(Duration::from_secs(1), move || third.rollback().unwrap());
     done.update(b"a", b"z2").unwrap();
     second.commit().unwrap();
-    assert_eq!(rows(&table), pairs([("a", "z2")]));
+    assert_eq!(rows(&table), pairs([("a", "z2"), ("b", "x3")]));
+}
+
+/// Who would only learn of a duplicate does not wait for those who share the row.
+#[test]
+fn an_insert_is_told_of_a_row_that_others_share() {
+    for (indexed, level) in Isolation::ALL.iter().flat_map(|level| [(true, *level), (false, *level)]) {
+        let (db, _, _) = scripted();
+        let table = if indexed { table(&db) } else { db.create_table("t", TableOptions::default()).unwrap() };
+        table.put(b"a", b"x1").unwrap();
+        let (sharer, holder) = (begin(&db, Isolation::ReadCommitted), begin(&db, Isolation::ReadCommitted));
+        let options = TransactionOptions::default().isolation(level).lock_wait(Duration::ZERO);
+        let trx = db.begin(options);
+        let within = table.within(&trx);
+        table.within(&sharer).get_for_share(b"a").unwrap();
+        assert!(is_duplicate(&within.insert(b"a", b"y2")), "{level:?}");
+        let is_refused = |done: Result<()>| matches!(done, Err(Error::Lock(LockError::Busy(_))));
+        assert!(is_refused(within.put(b"a", b"y2")) && is_refused(within.delete(b"a").map(drop)));
+        trx.rollback().unwrap();
+        sharer.commit().unwrap();
+        table.within(&holder).get_for_update(b"a").unwrap();
+        let trx = db.begin(options);
+        assert!(is_refused(table.within(&trx).insert(b"a", b"y2")), "{level:?}: it may be about to go");
+    }
 }
 
 #[test]

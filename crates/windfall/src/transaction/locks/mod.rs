@@ -205,6 +205,11 @@ impl Locks {
         self.rows.is_none() || !self.table.lock().is_held(me, space, key)
     }
 
+    /// Whether nobody else holds an explicit lock on this row that keeps others from sharing it.
+    pub fn may_share(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
+        self.rows.is_none() || self.table.lock().may_share(me, space, key)
+    }
+
     /// Whether anybody has a lock on this table, in whichever mode, or waits for one. While nobody has one on any table
     /// it is a fence and a load.
     pub fn is_table_locked(&self, space: SpaceId) -> bool {

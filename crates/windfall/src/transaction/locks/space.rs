@@ -165,6 +165,13 @@ impl Space {
         self.rows.get(key).is_some_and(|queue| queue.holders().any(|(trx, _)| Some(trx) != me))
     }
 
+    /// Whether nobody else keeps others from sharing the row.
+    pub fn may_share(&self, me: Option<TrxId>, key: &[u8]) -> bool {
+        self.rows.get(key).is_none_or(|queue| {
+            queue.holders().all(|(trx, modes)| Some(trx) == me || !modes.conflict(TableMode::Shared))
+        })
+    }
+
     /// A transaction that has written a row holds it.
     pub fn make_explicit(&mut self, holder: &Arc<Locker>, key: &[u8], parties: &mut Parties) {
         let trx = holder.id();

@@ -170,6 +170,11 @@ impl Table {
         self.spaces.get(&space).is_some_and(|space| space.is_held(me, key))
     }
 
+    /// Whether nobody else keeps others from sharing this row.
+    pub fn may_share(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
+        self.spaces.get(&space).is_none_or(|space| space.may_share(me, key))
+    }
+
     /// How a transaction holds a row, if it does.
     pub fn held_mode(&self, me: &Locker, row: &RowName) -> Option<RowMode> {
         self.spaces.get(&row.space)?.held_mode(me.id(), &row.key)

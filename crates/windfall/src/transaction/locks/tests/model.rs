@@ -19,8 +19,10 @@ enum Op {
     Range(u64, u8, u8),
     Explicit(u64, u8),
     Release(u64, u8),
+    Ease(u64, u8),
     Expire(u64),
     Interrupt(u64),
+    Forget(u64),
     Weigh(u64, u64),
     End(u64),
 }
@@ -34,9 +36,11 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (trx.clone(), key.clone()).prop_map(|(trx, key)| Op::Insert(trx, key)),
         3 => (trx.clone(), key.clone(), key.clone()).prop_map(|(trx, from, to)| Op::Range(trx, from, to)),
         3 => (trx.clone(), key.clone()).prop_map(|(trx, key)| Op::Explicit(trx, key)),
-        2 => (trx.clone(), key).prop_map(|(trx, key)| Op::Release(trx, key)),
+        2 => (trx.clone(), key.clone()).prop_map(|(trx, key)| Op::Release(trx, key)),
+        2 => (trx.clone(), key).prop_map(|(trx, key)| Op::Ease(trx, key)),
         1 => trx.clone().prop_map(Op::Expire),
         1 => trx.clone().prop_map(Op::Interrupt),
+        1 => trx.clone().prop_map(Op::Forget),
         1 => (trx.clone(), 0..3u64).prop_map(|(trx, rows)| Op::Weigh(trx, rows)),
         2 => trx.prop_map(Op::End),
     ]
@@ -270,6 +274,13 @@ impl Pair {
                 self.model.held.retain(|(other, thing, _)| (*other, *thing) != (trx, Some(n)));
                 self.model.settle();
             }
+            Op::Ease(trx, n) if !self.waits(trx) => {
+                locks.ease_row(&self.lockers[trx as usize], &key(n), Some(RowMode::Shared));
+                if self.model.held.remove(&(trx, Some(n), TableMode::Exclusive)) {
+                    self.model.held.insert((trx, Some(n), TableMode::Shared));
+                }
+                self.model.settle();
+            }
             Op::Expire(trx) if self.waits(trx) => {
                 let me = &self.lockers[trx as usize];
                 let error = locks.step(|table| table.end_wait(me, MILLISECOND, MILLISECOND)).unwrap_err();
@@ -282,6 +293,10 @@ impl Pair {
                 if !self.model.stop(trx, "interrupted") {
                     self.model.interrupted.insert(trx);
                 }
+            }
+            Op::Forget(trx) => {
+                self.lockers[trx as usize].forget_interrupts(locks.interrupts());
+                self.model.interrupted.remove(&trx);
             }
             Op::Weigh(trx, rows) => {
                 self.lockers[trx as usize].add_weight(rows);
