@@ -6,7 +6,8 @@
 //! call from outside, or because it closes a circle, and says who waits for whom.
 //!
 //! **Invariants.**
-//! - A lock is held until its transaction ends, but for a row that is released before ([`Locks::release_row`]).
+//! - A lock is held until its transaction ends, but for a row that is released before ([`Locks::release_row`]), or kept
+//!   in a weaker mode ([`Locks::ease_row`]).
 //! - Who waits holds no latch and no lock of a rank, and waits for one thing. Nobody waits while holding the mutex of
 //!   the table; its rank is that of a leaf, so what does not wait may be called under a latch.
 //! - Nobody waits in a circle: the wait of the lightest transaction on it is ended as soon as it is closed.
