@@ -169,7 +169,7 @@ impl Notes {
     ) -> (G, Option<Hold>) {
         let (inner, wait) = match at_once() {
             Some(inner) => (inner, None),
-            None => self.wait(at_once, within),
+            None => self.wait(at_once, within, now),
         };
         let weight = weight(who.purpose(), wait.is_some());
         (inner, weight.map(|weight| Hold { who, since: now(), weight, wait }))
@@ -180,6 +180,7 @@ impl Notes {
         &self,
         at_once: impl Fn() -> Option<G>,
         within: impl Fn(Duration) -> Option<G>,
+        now: impl Fn() -> Duration,
     ) -> (G, Option<Wait>) {
         let start = now();
         // Who has it may be about to sign, or to give it back.
@@ -276,7 +277,6 @@ use guard;
 #[cfg(test)]
 mod tests {
     use core::cell::{Cell, RefCell};
-    use std::{collections::BTreeMap, thread};
 
     use super::*;
 
@@ -286,28 +286,21 @@ mod tests {
     fn a_wait_for_one_after_the_other_names_who_was_there_for_the_longest_part() {
         let notes = Notes::new("pool");
         let others = [Purpose::Drop, Purpose::Drop, Purpose::Flush, Purpose::Drop, Purpose::Load];
-        let (attempts, seen) = (Cell::new(0), RefCell::new(Vec::new()));
+        let (clock, tried) = (Cell::new(Duration::from_secs(7)), RefCell::new(Vec::new()));
         let sign = |purpose| notes.sign.enter_alone(Who::this(purpose));
         let within = |time: Duration| {
-            let (purpose, start) = (others[attempts.replace(attempts.get() + 1)], now());
-            let next = others.get(attempts.get());
-            thread::sleep(if next.is_some() { time } else { time * 9 / 16 });
-            seen.borrow_mut().push((now().saturating_sub(start), time, purpose));
+            let mut tried = tried.borrow_mut();
+            tried.push(time);
+            let next = others.get(tried.len());
+            clock.set(clock.get() + if next.is_some() { time } else { time * 9 / 16 });
             next.copied().map(sign).is_none().then_some(())
         };
         sign(others[0]);
-        let ((), hold) = notes.take(Who::this(Purpose::Young), || None, within);
-        let wait = hold.unwrap().wait.unwrap();
-        let seen = seen.into_inner();
-        // Where others use the machine, too, an attempt may last for longer than it was to.
-        let mut sums = BTreeMap::new();
-        for (took, _, purpose) in &seen {
-            *sums.entry(*purpose).or_insert(Duration::ZERO) += *took;
-        }
-        let longest = *sums.values().max().unwrap();
-        // Our clock and that of the wait are not read at the same moment.
-        assert!(sums[&wait.holder.purpose()] + LOOK / 2 > longest, "{wait:?} of {seen:?}");
-        assert!(wait.took >= sums.values().sum());
-        assert!(seen.windows(2).all(|pair| pair[1].1 == 2 * pair[0].1), "{seen:?}");
+        let ((), wait) = notes.wait(|| None, within, || clock.get());
+        let wait = wait.unwrap();
+        // One, two and eight parts are the drop's, four another one's, and nine of the last.
+        assert_eq!(wait.holder.purpose(), Purpose::Drop);
+        assert_eq!(wait.took, LOOK * (1 + 2 + 4 + 8 + 9));
+        assert_eq!(tried.into_inner(), [1, 2, 4, 8, 16].map(|times| LOOK * times));
     }
 }

@@ -110,10 +110,13 @@ impl Shared {
 
     /// Opens a window now, and says when that is.
     fn open(&self, window: usize) -> u64 {
-        let now = self.now();
-        self.opened[window].store(now, Relaxed);
+        self.open_at(window, self.now())
+    }
+
+    fn open_at(&self, window: usize, at_ns: u64) -> u64 {
+        self.opened[window].store(at_ns, Relaxed);
         self.window.store(window, Release);
-        now
+        at_ns
     }
 
     fn now(&self) -> u64 {
@@ -146,7 +149,13 @@ impl<'a> Recorder<'a> {
     pub fn query<T>(&mut self, query: impl FnOnce() -> Result<T>) -> Result<T> {
         let (began_in, start) = (self.shared.kind.load(Relaxed), self.shared.now());
         let done = query()?;
-        let (end, ended_in) = (self.shared.now(), self.shared.kind.load(Relaxed));
+        self.record(start, began_in, self.shared.now(), self.shared.kind.load(Relaxed));
+        Ok(done)
+    }
+
+    /// Records a query from its begin to its end, and the kinds of the phases in which these were.
+    #[inline]
+    fn record(&mut self, start: u64, began_in: u64, end: u64, ended_in: u64) {
         self.timeline.finished(end);
         self.count_in(began_in, end - start);
         if ended_in != began_in {
@@ -162,7 +171,6 @@ impl<'a> Recorder<'a> {
                 times.record(end - start);
             }
         }
-        Ok(done)
     }
 
     fn count_in(&mut self, kind: u64, took: u64) {
@@ -345,14 +353,18 @@ fn ns(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
     use parking_lot::Mutex;
     use tempfile::TempDir;
     use windfall::log::FlushLog;
 
     use super::*;
     use crate::{
+        policy::Steps,
         server::{Start, classic::Classic, rows},
         system::{PolicyName, System},
+        watch::SAMPLED,
     };
 
     const MS: u64 = 1_000_000;
@@ -369,32 +381,43 @@ mod tests {
         .unwrap()
     }
 
+    /// Whatever the machine does meanwhile: what is compared with a time is at least as long as it.
     #[test]
     fn phases_take_turns_and_a_stall_is_not_cut_at_the_end() {
         const STALL: Duration = Duration::from_millis(700);
+        const CLIENTS: u32 = 2;
         let folder = TempDir::new().unwrap();
         let server = server(&folder);
         let table = server.create("t", false).unwrap();
         rows::put(&table.rows, b"key", b"value").unwrap();
-        let gate = Mutex::new(());
+        let (gate, at_gate) = (Mutex::new(()), AtomicU32::new(0));
         let client = |_: &mut Random, recorder: &mut Recorder<'_>| {
             recorder.query(|| {
+                at_gate.fetch_add(1, SeqCst);
                 drop(gate.lock());
+                at_gate.fetch_sub(1, SeqCst);
                 rows::get(&table.rows, b"key").map(drop)
             })
         };
         let pause = Duration::from_millis(200);
-        let plan = Plan::every(2, 2 * pause + pause, pause, 1).in_turns(2);
+        let plan = Plan::every(CLIENTS, 2 * pause + pause, pause, 1).in_turns(2);
         assert_eq!((plan.marks.len(), plan.statements()), (2, 4));
         let mut made = Vec::new();
         let shown = run(&server, &plan, &client, &mut |n, begins| {
             made.push(n);
+            // So many that some are timed.
+            (0..2 * SAMPLED).try_for_each(|_| rows::get(&table.rows, b"key").map(drop))?;
+            // All clients are amid a query when the window opens.
+            let closed = gate.lock();
+            while at_gate.load(SeqCst) < CLIENTS {
+                thread::yield_now();
+            }
             begins();
-            let _closed = gate.lock();
             // The last one of a phase lasts far beyond its end.
             if n % 2 == 1 {
                 thread::sleep(STALL);
             }
+            drop(closed);
             Ok(Some(Dropped { took: STALL, ..Dropped::default() }))
         });
         let Shown { with, without, last } = shown.unwrap();
@@ -407,21 +430,63 @@ mod tests {
         assert!(with.windows[3].p9999_ns >= 690 * MS, "{:?}", with.windows);
         assert!(with.length_ns >= 2 * (400 + 700) * MS && with.length_ns % (100 * MS) == 0);
         assert_eq!(with.rates.len() as u64, with.length_ns / (100 * MS));
-        assert!(without.length_ns >= 2 * 600 * MS && without.rate_near() > 0.0);
+        assert!(without.length_ns >= 2 * 600 * MS);
         assert!(last.length_ns() < with.length_ns && last.count() < with.queries);
-        let lookups = |load: &Load| {
-            let holds = load.locks.iter().flat_map(|lock| &lock.holds);
-            holds
-                .filter(|held| held.purpose == watch::Purpose::Lookup)
-                .map(|held| held.times.count)
-                .sum::<u64>()
+        assert!(lookups(&with) >= 2 * SAMPLED);
+    }
+
+    /// How many lookups were seen at the locks of the phases.
+    fn lookups(load: &Load) -> u64 {
+        let holds = load.locks.iter().flat_map(|lock| &lock.holds);
+        holds.filter(|held| held.purpose == watch::Purpose::Lookup).map(|held| held.times.count).sum()
+    }
+
+    /// What the clients and the phases have recorded is put together by the kinds of the phases.
+    #[test]
+    fn each_kind_of_phases_has_its_own_queries_windows_and_locks() {
+        let pause = Duration::from_millis(200);
+        let plan = Plan::every(1, 3 * pause, pause, 1).in_turns(2);
+        let shared = Shared::new(&plan);
+        let mut recorder = Recorder::new(&shared, &plan);
+        let lookups_of = |count| {
+            let times = watch::Times { count, ..watch::Times::default() };
+            let held = watch::Held { role: Role::Client, purpose: watch::Purpose::Lookup, times };
+            vec![LockSeen { name: "pool".into(), holds: vec![held], waits: Vec::new() }]
         };
-        assert!(lookups(&with) > 0 && lookups(&without) > 0);
+        let mut phases = Vec::new();
+        for (number, &made) in plan.phases.iter().enumerate() {
+            let from_ns = number as u64 * 1000 * MS;
+            let windows: Vec<u64> = plan.marks.iter().map(|&at| from_ns + ns(at)).collect();
+            for (n, &at_ns) in windows.iter().enumerate() {
+                shared.open_at(number * plan.marks.len() + n, at_ns);
+                // Behind each window's begin: twenty queries in phases without statements, in others as many as the
+                // number of the phase says.
+                for query in 1..=if made { number as u64 } else { 20 } {
+                    let start = at_ns + query * 3 * MS;
+                    recorder.record(start, made.into(), start + MS, made.into());
+                }
+            }
+            let marks =
+                if made { vec![Mark { at_ns: 0, took_ns: 1, steps: Steps::default() }] } else { Vec::new() };
+            let locks = lookups_of(if made { 3 } else { 5 });
+            phases.push(Phase { made, from_ns, to_ns: from_ns + 600 * MS, windows, marks, locks });
+        }
+        let [without, with] = [false, true].map(|made| told(&plan, &recorder, &phases, made));
+        assert_eq!((without.queries, with.queries), (2 * 2 * 20, 2 + 2 * 3));
+        assert_eq!((without.marks.len(), with.marks.len()), (0, 2));
+        assert_eq!((lookups(&without), lookups(&with)), (2 * 5, 2 * 3));
+        assert_eq!((without.length_ns, with.length_ns), (1200 * MS, 1200 * MS));
+        let rates = |load: &Load| load.windows.iter().map(|window| window.rate).collect::<Vec<_>>();
+        assert_eq!((rates(&without), rates(&with)), (vec![200.0; 4], vec![10.0, 10.0, 30.0, 30.0]));
+        assert!((without.rate_near() - 200.0).abs() < 0.1 && (with.rate_near() - 20.0).abs() < 0.1);
+        assert_eq!(
+            with.windows.iter().map(|window| window.at_ns / MS).collect::<Vec<_>>(),
+            [200, 400, 800, 1000]
+        );
     }
 
     #[test]
     fn a_query_is_in_all_its_windows_and_in_the_phases_of_its_ends() {
-        const PASSED: Duration = Duration::from_millis(150);
         let pause = Duration::from_millis(200);
         let plan = Plan::every(1, 4 * pause, pause, 1);
         assert_eq!(plan.windows(), 3);
@@ -430,23 +495,23 @@ mod tests {
         let counts = |recorder: &Recorder<'_>| -> Vec<u64> {
             recorder.kinds.iter().chain(&recorder.windows).map(Latency::count).collect()
         };
-        recorder.query(|| Ok(())).unwrap();
+        recorder.record(10 * MS, BESIDE, 11 * MS, BESIDE);
         assert_eq!(counts(&recorder), [0, 0, 0, 0, 0], "no phase, no window");
-        shared.kind.store(1, Relaxed);
-        recorder.query(|| Ok(shared.open(0))).unwrap();
+        shared.open_at(0, 20 * MS);
+        recorder.record(15 * MS, 1, 25 * MS, 1);
         assert_eq!(counts(&recorder), [0, 1, 1, 0, 0]);
-        thread::sleep(PASSED);
+        recorder.record(119 * MS, 1, 125 * MS, 1);
+        assert_eq!(counts(&recorder), [0, 2, 2, 0, 0], "it begins just before the window is over");
+        recorder.record(120 * MS, 1, 125 * MS, 1);
+        assert_eq!(counts(&recorder), [0, 3, 2, 0, 0], "the window is over");
+        shared.open_at(1, 200 * MS);
+        shared.open_at(2, 400 * MS);
+        recorder.record(190 * MS, 1, 410 * MS, 0);
+        assert_eq!(counts(&recorder), [1, 4, 2, 1, 1]);
+        // By the clock of the run.
+        shared.kind.store(1, Relaxed);
         recorder.query(|| Ok(())).unwrap();
-        assert_eq!(counts(&recorder), [0, 2, 1, 0, 0], "the window is over");
-        let over_two = || {
-            shared.open(1);
-            thread::sleep(PASSED);
-            shared.open(2);
-            shared.kind.store(0, Relaxed);
-            Ok(())
-        };
-        recorder.query(over_two).unwrap();
-        assert_eq!(counts(&recorder), [1, 3, 1, 1, 1]);
+        assert_eq!(counts(&recorder)[..2], [1, 5]);
     }
 
     #[test]
