@@ -43,8 +43,10 @@ use crate::{
 };
 
 /// How long a statement that is neither answered nor seen to wait may hold up the others, if somebody waits for a lock:
-/// what it waits for may be that one, by way of something that is no lock.
+/// what it waits for may be that one, by way of something that is no lock. People want their prompt back; a script is to
+/// go the same way on a busy machine.
 const PATIENCE: Duration = Duration::from_millis(300);
+const PATIENCE_OF_SCRIPTS: Duration = Duration::from_secs(10);
 
 /// How often is looked who waits, at first and at most.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
@@ -257,14 +259,14 @@ impl Shell<'_> {
         while !self.is_over() {
             let waits = self.db.lock_waits();
             self.sessions.look(&waits);
-            let patient = start.elapsed() < PATIENCE;
+            let patient = start.elapsed() < self.patience();
             let runs = self.sessions.running().any(|seat| seat == given);
             if !runs || !patient {
                 for event in held.drain(..) {
                     self.take(event);
                 }
             }
-            // A script goes the same way each time, however busy the machine is; people get their prompt back.
+            // Where nobody waits for a lock a script waits for its statement, however long that takes.
             let lasts = waits.is_empty() && (runs || !self.input.is_terminal());
             if self.sessions.running().next().is_none() || !(patient || lasts) {
                 break;
@@ -379,6 +381,12 @@ impl Shell<'_> {
         }
     }
 
+    /// How long a statement that is neither answered nor seen to wait may hold up the others.
+    fn patience(&self) -> Duration {
+        let wants_an_answer = self.input.is_terminal() || self.signal.is_some();
+        if wants_an_answer { PATIENCE } else { PATIENCE_OF_SCRIPTS }
+    }
+
     /// Waits for statements that do not wait themselves, after a signal only for a moment. Says whether one was
     /// answered.
     fn await_running(&mut self) -> bool {
@@ -390,7 +398,7 @@ impl Shell<'_> {
             }
             let waits = self.db.lock_waits();
             self.sessions.look(&waits);
-            let patient = start.elapsed() < PATIENCE || (waits.is_empty() && self.signal.is_none());
+            let patient = start.elapsed() < self.patience() || (waits.is_empty() && self.signal.is_none());
             if !patient || self.sessions.running().next().is_none() {
                 return answered;
             }
