@@ -25,7 +25,7 @@ const MEMORY: usize = 96 << 20;
 /// What no allocation asks for that could be had, in bytes: who does would end the process without a word on why.
 const ABSURD: usize = 1 << 38;
 /// No input takes that long, on however busy a machine.
-const LONGEST: Duration = Duration::from_mins(1);
+const LONGEST: Duration = Duration::from_mins(10);
 
 /// Counts what a thread has allocated.
 struct Counting;
@@ -159,7 +159,7 @@ fn watch(ats: &[At], left: &AtomicUsize) {
             if let Some((since, target, name, bytes)) = &*at.lock().expect("no holder panics")
                 && since.elapsed() > LONGEST
             {
-                tell(target, name, bytes, &format!("it takes more than {} s", LONGEST.as_secs()));
+                tell(target, name, bytes, &format!("it takes more than {} minutes", LONGEST.as_secs() / 60));
                 process::abort();
             }
         }

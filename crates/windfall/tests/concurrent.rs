@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
 mod guard;
+mod patience;
 mod stress;
 
 use std::{
@@ -16,10 +17,12 @@ use std::{
             Ordering::{Relaxed, SeqCst},
         },
     },
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
 use guard::Guard;
+use patience::{HANG, wait_until};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use stress::seconds;
 use windfall::{Database, Error, FlushLog, IndexOptions, Options, Table, TableOptions, error::SchemaError};
@@ -438,25 +441,18 @@ fn run(world: &Arc<World>, time: Duration) {
         std::thread::sleep(Duration::from_millis(20));
     }
     world.stop.store(true, SeqCst);
-    let stopping = Instant::now();
-    while threads.iter().any(|thread| !thread.is_finished()) {
-        assert!(stopping.elapsed() < Duration::from_mins(1), "a thread hangs: {:?}", world.db.metrics());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_until("the end of all threads", || threads.iter().all(JoinHandle::is_finished));
     assert!(threads.into_iter().all(|thread| thread.join().is_ok_and(|fine| fine)), "a thread has panicked");
 }
 
 /// Waits until what was dropped is gone, then says how many frames hold a page.
 fn frames_in_use(db: &Database) -> u64 {
-    let start = Instant::now();
-    loop {
+    wait_until("the end of what was dropped", || {
         let metrics = db.metrics();
-        if metrics.drops_pending + metrics.files_pending + metrics.active_transactions == 0 {
-            return metrics.pool_frames - metrics.pool_free;
-        }
-        assert!(start.elapsed() < Duration::from_secs(30), "what was dropped does not go: {metrics:?}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+        metrics.drops_pending + metrics.files_pending + metrics.active_transactions == 0
+    });
+    let metrics = db.metrics();
+    metrics.pool_frames - metrics.pool_free
 }
 
 #[test]
@@ -479,10 +475,7 @@ fn everything_at_once() {
     db.drop_tables(&names.iter().map(String::as_str).collect::<Vec<_>>()).expect("a drop of all");
     frames_in_use(&db);
     // Undo goes when purge has seen it; what stays is the system tree and the last of each undo stream.
-    std::thread::sleep(Duration::from_millis(500));
-    let in_use = frames_in_use(&db);
-    println!("{in_use} frames in use without a table");
-    assert!(in_use < FRAMES / 3, "{in_use} frames are in use and there is no table: {:?}", db.metrics());
+    wait_until("the end of what undo and tables had", || frames_in_use(&db) < FRAMES / 3);
     let files = std::fs::read_dir(folder.path().join("data")).expect("the folder").count();
     assert!(files < 40, "{files} data files and no table");
     assert_eq!(db.check().expect("a check").findings, Vec::<String>::new());
@@ -523,14 +516,13 @@ fn rows_that_everybody_wants() {
     let db = Database::open(folder.path(), options()).expect("a database");
     let unique = TableOptions::default().index("holder", IndexOptions::on_value(0..1).unique());
     let table = db.create_table("t", unique).expect("a table");
-    let (seed, stop) = (seed(), AtomicBool::new(false));
+    let (seed, stop, done) = (seed(), AtomicBool::new(false), AtomicU64::new(0));
     let balance: [AtomicI64; WANTED as usize] = Default::default();
     let refused = |error: &Error| {
         matches!(error, Error::Schema(SchemaError::DuplicateKey(_) | SchemaError::NoRow { .. }))
     };
     let writer = |thread: u64| {
         let mut chance = StdRng::seed_from_u64(seed.wrapping_mul(1000) + thread);
-        let mut done = 0u64;
         while !stop.load(Relaxed) {
             let key = chance.random_range(0..WANTED);
             let mut value = vec![key; chance.random_range(2..400)];
@@ -553,29 +545,30 @@ fn rows_that_everybody_wants() {
             match change {
                 Ok(change) => {
                     balance[usize::from(key)].fetch_add(change, SeqCst);
-                    done += 1;
+                    done.fetch_add(1, SeqCst);
                 }
                 Err(error) => assert!(refused(&error), "row {key}: {error}"),
             }
         }
-        done
     };
     let time = seconds(4);
     let again =
         format!("CONCURRENT_SEED={seed} cargo test -p windfall --test concurrent rows_that_everybody_wants");
-    let done: u64 = Guard::with_limit(time + Duration::from_mins(2)).run(&again, || {
+    Guard::with_limit(time + HANG).run(&again, || {
         std::thread::scope(|scope| {
             let writers: Vec<_> = (0..4).map(|thread| scope.spawn(move || writer(thread))).collect();
             let start = Instant::now();
-            while start.elapsed() < time && writers.iter().all(|writer| !writer.is_finished()) {
+            let is_enough = || start.elapsed() > time && done.load(SeqCst) > 200;
+            while !is_enough() && writers.iter().all(|writer| !writer.is_finished()) {
                 std::thread::sleep(Duration::from_millis(20));
             }
             stop.store(true, SeqCst);
-            writers.into_iter().map(|writer| writer.join().expect("a writer")).sum()
-        })
+            for writer in writers {
+                writer.join().expect("a writer");
+            }
+        });
     });
-    println!("{done} calls");
-    assert!(done > 200, "{done} calls are too few to mean anything");
+    println!("{} calls", done.load(SeqCst));
     let rows: BTreeMap<Vec<u8>, Vec<u8>> =
         table.rows().expect("rows").map(|row| row.expect("a row")).collect();
     let sums: Vec<i64> = balance.iter().map(|sum| sum.load(SeqCst)).collect();
@@ -614,11 +607,9 @@ fn closing_amid_the_work() {
             .collect();
         std::thread::sleep(Duration::from_millis(50 + 40 * round));
         db.close().expect("a clean end");
-        let start = Instant::now();
-        while writers.iter().any(|writer| !writer.is_finished()) {
-            assert!(start.elapsed() < Duration::from_secs(20), "a call hangs after the database was closed");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        wait_until("the end of calls after the database was closed", || {
+            writers.iter().all(JoinHandle::is_finished)
+        });
         let written: Vec<u32> = writers.into_iter().map(|writer| writer.join().expect("a writer")).collect();
         assert!(matches!(table.get(b"key"), Err(Error::Closed)));
         let db = Database::open(folder.path(), options()).expect("the database again");

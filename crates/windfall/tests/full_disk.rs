@@ -3,6 +3,7 @@
 
 mod changed_env;
 mod guard;
+mod patience;
 
 use std::{
     collections::BTreeMap,
@@ -17,6 +18,7 @@ use std::{
 
 use changed_env::{Change, Changed};
 use guard::whole;
+use patience::wait_until;
 use windfall::{
     Database, Error, FlushLog, IndexOptions, Options, Result, Table, TableOptions,
     disk::simulated::{SimulatedDisk, Survive},
@@ -176,21 +178,16 @@ fn many_threads_and_a_disk_that_is_full_now_and_then() {
                 disk.full_from((turn % 2 == 0).then_some(1));
                 thread::sleep(Duration::from_millis(40 + 10 * round));
             }
+            disk.full_from(Some(1));
+            wait_until("a call that the full disk refuses", || refused.load(SeqCst) > 0);
             stop.store(true, SeqCst);
             writers.into_iter().flat_map(|writer| writer.join().expect("a writer")).collect()
         });
         disk.full_from(None);
-        assert!(refused.load(SeqCst) > 0, "round {round}: the disk was never full");
         let found: BTreeMap<_, _> = table.rows().expect("rows").collect::<Result<_>>().expect("rows");
         assert!(found == rows, "round {round}: {} rows, {} expected", found.len(), rows.len());
         // The log looks once a second whether there is room again.
-        let late = || {
-            (0..200).find_map(|_| {
-                thread::sleep(Duration::from_millis(50));
-                table.put(b"at last", b"there is room").ok()
-            })
-        };
-        assert!(late().is_some(), "round {round}: there is room, and nobody sees it");
+        wait_until("a log that sees that there is room", || table.put(b"at last", b"there is room").is_ok());
         assert_eq!(db.check().expect("a check").findings, Vec::<String>::new(), "round {round}");
         db.close().expect("a clean end");
     }
@@ -349,11 +346,7 @@ fn a_row_that_was_cut_keeps_no_database_shut_on_a_full_disk() {
         disk.full_from(Some(0));
         let (shared, env) = (Arc::new(disk.clone()), eager());
         let db = Database::open_on(shared, env, &options(), &|_| {}).expect(&what);
-        let taken_back = || {
-            thread::sleep(Duration::from_millis(1));
-            db.metrics().rollbacks_pending == 0
-        };
-        assert!((0..20_000).any(|_| taken_back()), "{what}: it is not taken back");
+        wait_until("a rollback on a full disk", || db.metrics().rollbacks_pending == 0);
         for (key, found) in db.table("t").expect(&what).rows().expect(&what).map(|row| row.expect(&what)) {
             assert!(found.windows(2).all(|pair| pair[0] == pair[1]), "{what}: {key:?}");
         }

@@ -1,13 +1,16 @@
 //! Opening again after the process was gone, on a real disk: what has to be redone, what must not come back, what goes
 //! on. A copy of the folder, taken while the database is open, is what a killed process leaves.
 
+mod patience;
+
 use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
+use patience::wait_until;
 use windfall::{Database, Error, FlushLog, IndexOptions, Options, Result, TableOptions, recovery::Phase};
 
 fn options() -> Options {
@@ -50,14 +53,6 @@ fn data_files(folder: &Path) -> BTreeSet<PathBuf> {
 fn names(folder: &Path) -> BTreeSet<String> {
     let names = data_files(folder).into_iter();
     names.map(|path| path.file_name().expect("a name").to_string_lossy().into_owned()).collect()
-}
-
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what} takes too long");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 fn is_sound(db: &Database) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Tables and their handles beside statements on the same tables, with threads on a real disk.
 
 mod common;
+mod patience;
 
 use std::{
     io::{self, Read, Write},
@@ -14,6 +15,7 @@ use std::{
 };
 
 use common::{key, new_database};
+use patience::{HANG, wait_until};
 use windfall::{
     Database, Error, FlushLog, IndexOptions, Options, Result, Table, TableOptions,
     error::{SchemaError, UsageError},
@@ -28,7 +30,7 @@ fn options() -> Options {
 fn in_time<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = mpsc::channel();
     thread::spawn(move || done.send(run()));
-    result.recv_timeout(Duration::from_mins(1)).unwrap_or_else(|_| panic!("{what}: it waits for ever"))
+    result.recv_timeout(HANG).unwrap_or_else(|_| panic!("{what}: it waits for ever"))
 }
 
 #[test]
@@ -42,6 +44,7 @@ fn calls_go_on_while_an_index_is_built() -> Result<()> {
     let (building, over) = (AtomicBool::new(false), AtomicBool::new(false));
     let (reads, writes, scans, lookups) =
         (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let mut built = 0;
     let count = |calls: &AtomicU64| {
         calls.fetch_add(u64::from(building.load(SeqCst)), SeqCst);
     };
@@ -70,29 +73,27 @@ fn calls_go_on_while_an_index_is_built() -> Result<()> {
                 }
             });
         }
-        for round in 0..4 {
+        let are_many = || [&reads, &writes, &scans, &lookups].iter().all(|calls| calls.load(SeqCst) > 20);
+        while built < 4 || !are_many() {
             let options = IndexOptions::on_value(0..4);
-            let options = if round % 2 == 0 { options.unique() } else { options };
+            let options = if built % 2 == 0 { options.unique() } else { options };
             building.store(true, SeqCst);
-            let built = db.create_index("t", &format!("new {round}"), options);
+            let done = db.create_index("t", &format!("new {built}"), options);
             building.store(false, SeqCst);
-            if built.is_err() {
+            if done.is_err() {
                 over.store(true, SeqCst);
             }
-            built.unwrap();
+            done.unwrap();
+            built += 1;
         }
         over.store(true, SeqCst);
     });
-    for (what, calls) in [("reads", reads), ("writes", writes), ("scans", scans), ("lookups", lookups)] {
-        let calls = calls.load(SeqCst);
-        assert!(calls > 20, "{calls} {what} while indexes were built");
-    }
     let mut rows: Vec<_> = table.rows()?.collect::<Result<_>>()?;
     rows.sort_by(|a, b| (&a.1[..4], &a.0).cmp(&(&b.1[..4], &b.0)));
-    for round in 0..4 {
-        let found = table.index(&format!("new {round}"))?.range::<&[u8]>(..)?;
+    for index in 0..built {
+        let found = table.index(&format!("new {index}"))?.range::<&[u8]>(..)?;
         let found: Vec<_> = found.map(|row| row.map(|row| (row.key, row.value))).collect::<Result<_>>()?;
-        assert!(found == rows, "index {round}: {} entries, {} rows", found.len(), rows.len());
+        assert!(found == rows, "index {index}: {} entries, {} rows", found.len(), rows.len());
     }
     assert_eq!(db.check()?.findings, Vec::<String>::new());
     Ok(())
@@ -558,13 +559,7 @@ fn a_scratch_tree_ends_with_its_guard_or_its_session() -> Result<()> {
     assert_eq!(second.rows()?.count(), 10);
     // Its memory comes back while others go on.
     let back = || db.metrics().pool_dirty + 30 < taken.pool_dirty;
-    for _ in 0..100 {
-        if back() {
-            break;
-        }
-        thread::sleep(Duration::from_millis(50));
-    }
-    assert!(back(), "{taken:?}");
+    wait_until("frames of a scratch tree that has ended", back);
     drop(session);
     assert!(matches!(second.put(&key(1), b"late"), Err(Error::TableDropped(_))));
     drop(second);

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
+mod patience;
+
 use std::{
     path::PathBuf,
     sync::{
@@ -10,9 +12,9 @@ use std::{
         mpsc,
     },
     thread,
-    time::Duration,
 };
 
+use patience::HANG;
 use windfall::{
     Database, Error, Options, Result, TableOptions,
     disk::{Disk, FileName, Folder, Queue, SimulatedDisk},
@@ -127,7 +129,7 @@ fn a_panic_of_any_worker_stops_the_database() {
         let (done, outcome) = mpsc::channel();
         thread::spawn(move || done.send(work(worker)));
         let error = outcome
-            .recv_timeout(Duration::from_mins(1))
+            .recv_timeout(HANG)
             .unwrap_or_else(|_| panic!("without its {worker} the database goes on, or waits for ever"));
         assert!(matches!(error, Error::Poisoned(_)), "{error:?}");
         let told = format!("the background worker {worker} has panicked: the trap was sprung");

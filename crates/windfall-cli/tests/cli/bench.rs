@@ -148,7 +148,7 @@ fn a_benchmark_that_is_killed_leaves_nothing_behind() {
     child.wait().unwrap();
     let start = Instant::now();
     while place.path().join("a").exists() {
-        assert!(start.elapsed() < Duration::from_mins(1), "the folder is still there");
+        assert!(start.elapsed() < Duration::from_mins(10), "the folder is still there");
         thread::sleep(Duration::from_millis(20));
     }
 }

@@ -96,7 +96,7 @@ fn an_interrupted_demo_leaves_nothing_behind() {
     child.wait().unwrap();
     let start = Instant::now();
     while place.path().join("windfall-demo").exists() {
-        assert!(start.elapsed() < Duration::from_mins(1), "the folder is still there");
+        assert!(start.elapsed() < Duration::from_mins(10), "the folder is still there");
         thread::sleep(Duration::from_millis(20));
     }
 }

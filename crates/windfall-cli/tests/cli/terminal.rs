@@ -59,7 +59,7 @@ impl Terminal {
     /// Waits until this has come, behind what was waited for before. Gives what came up to it.
     #[track_caller]
     fn sees(&mut self, what: &str) -> String {
-        let limit = Instant::now() + Duration::from_mins(1);
+        let limit = Instant::now() + Duration::from_mins(10);
         let mut bytes = std::mem::take(&mut self.screen).into_bytes();
         loop {
             let text = String::from_utf8_lossy(&bytes).into_owned();

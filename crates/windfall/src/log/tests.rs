@@ -403,16 +403,20 @@ fn a_sync_is_felt_before_it_ends() {
     disk.set_slow_sync(true);
     thread::scope(|scope| {
         let sync = scope.spawn(|| life.log.sync_to(end));
-        let felt: Vec<Duration> = (0..200)
-            .map(|_| {
+        let felt = [(); 3].map(|()| {
+            // It may not have begun yet.
+            loop {
                 thread::sleep(Duration::from_millis(1));
-                life.log.take_longest_sync()
-            })
-            .collect();
+                let felt = life.log.take_longest_sync();
+                if felt > Duration::ZERO {
+                    break felt;
+                }
+            }
+        });
         disk.set_slow_sync(false);
         sync.join().unwrap().unwrap();
-        assert!(felt.is_sorted() && felt[199] > felt[100], "{felt:?}");
-        assert!(life.log.take_longest_sync() >= felt[199]);
+        assert!(felt[0] < felt[1] && felt[1] < felt[2], "{felt:?}");
+        assert!(life.log.take_longest_sync() >= felt[2]);
     });
     assert_eq!(life.log.take_longest_sync(), Duration::ZERO);
 }
@@ -434,7 +438,7 @@ fn who_writes_only_does_not_wait_for_a_sync() {
         let (log, ends) = (&life.log, groups.iter().map(|group| group.1).collect::<Vec<_>>());
         let commits =
             scope.spawn(move || ends.iter().try_for_each(|&end| log.commit(end, FlushLog::Write).map(drop)));
-        let patience = Instant::now() + Duration::from_secs(30);
+        let patience = Instant::now() + Duration::from_mins(10);
         while !commits.is_finished() && Instant::now() < patience {
             thread::sleep(Duration::from_millis(1));
         }

@@ -2,9 +2,9 @@
 
 use core::ops::Bound;
 use std::{
+    collections::BTreeSet,
     sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        Arc, Mutex,
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
     thread,
@@ -17,11 +17,13 @@ use windfall::{
     disk::simulated::SimulatedDisk,
     env::{Next, RealEnv, Step},
     error::{LockError, SchemaError, TransactionError},
+    ids::TrxId,
 };
 
 use super::{
     changed_env,
     client::{Answer, Call, Change, Client, Level, Lock, Refusal, Row, Rows, Value},
+    patience::HANG,
 };
 
 /// Workers have no rest: what purge must leave alone it meets at once.
@@ -47,7 +49,7 @@ pub fn database() -> Database {
         .buffer_pool_size(256 * 4096)
         .log_size(4 << 20)
         .log_buffer_size(256 << 10)
-        .lock_wait_timeout(Duration::from_secs(30));
+        .lock_wait_timeout(HANG);
     let env = Arc::new(changed_env::Changed { env: Arc::new(RealEnv::default()), change: Restless });
     let db = Database::open_on(Arc::new(SimulatedDisk::new(1)), env, &options, &|_| {}).unwrap();
     // Every write moves the row's entries.
@@ -265,12 +267,14 @@ pub struct Watched {
     db: Database,
     calls: Sender<Call>,
     answers: Receiver<Answer>,
-    /// How many sessions wait, as far as was told.
-    waiting: Arc<AtomicUsize>,
+    /// The transaction of this session that waits.
+    waits: Option<TrxId>,
+    /// Those of all sessions that wait, as far as was told.
+    waiting: Arc<Mutex<BTreeSet<TrxId>>>,
 }
 
 impl Watched {
-    pub fn new(db: &Database, waiting: &Arc<AtomicUsize>) -> Self {
+    pub fn new(db: &Database, waiting: &Arc<Mutex<BTreeSet<TrxId>>>) -> Self {
         let (calls, to_do) = channel();
         let (done, answers) = channel();
         let mut session = Session::new(db);
@@ -279,7 +283,7 @@ impl Watched {
                 let _ = done.send(session.call(&call));
             }
         });
-        Self { db: db.clone(), calls, answers, waiting: waiting.clone() }
+        Self { db: db.clone(), calls, answers, waits: None, waiting: waiting.clone() }
     }
 }
 
@@ -293,25 +297,32 @@ impl Client for Watched {
                 Err(RecvTimeoutError::Disconnected) => panic!("{call:?}: the session has panicked"),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            let told = self.waiting.load(SeqCst);
-            if self.db.lock_waits().len() > told || start.elapsed() > Duration::from_secs(20) {
-                self.waiting.fetch_add(1, SeqCst);
+            // Nobody else has called since the others were told to wait.
+            let mut told = self.waiting.lock().unwrap();
+            let mut waits = self.db.lock_waits().into_iter().map(|wait| wait.trx);
+            self.waits = waits.find(|trx| !told.contains(trx));
+            if let Some(trx) = self.waits {
+                told.insert(trx);
                 return Answer::Waits;
             }
+            assert!(start.elapsed() < HANG, "{call:?}: no answer, and no wait");
         }
     }
 
     fn answer(&mut self) -> Answer {
-        // Who is served goes on at once, and answers; who is not stays in the list. Others may have been served, too.
+        // A transaction leaves the list when it is served; it answers then, or waits for another lock.
+        let trx = self.waits.expect("it waits");
         let start = Instant::now();
         loop {
-            if let Ok(answer) = self.answers.recv_timeout(Duration::from_millis(1)) {
-                self.waiting.fetch_sub(1, SeqCst);
-                return answer;
-            }
-            let all_wait = self.db.lock_waits().len() == self.waiting.load(SeqCst);
-            if all_wait || start.elapsed() > Duration::from_secs(1) {
-                return Answer::Waits;
+            let waits = self.db.lock_waits().iter().any(|wait| wait.trx == trx);
+            match self.answers.recv_timeout(Duration::from_millis(1)) {
+                Ok(answer) => {
+                    self.waits = None;
+                    self.waiting.lock().unwrap().remove(&trx);
+                    return answer;
+                }
+                Err(_) if waits => return Answer::Waits,
+                Err(_) => assert!(start.elapsed() < HANG, "{trx:?} was served, and does not answer"),
             }
         }
     }

@@ -23,7 +23,9 @@ use crate::{
     assert_sound,
     changed_env::{Change, Changed},
     guard::mix,
-    in_a_process_of_its_own, seed, sized, wait_until,
+    in_a_process_of_its_own,
+    patience::wait_until,
+    seed, sized,
 };
 
 pub const THREADS: &str = "clocks::nobody_waits_for_a_clock_that_jumps_and_nobody_runs_in_circles";
@@ -102,22 +104,23 @@ fn nobody_waits_for_a_clock_that_jumps_and_nobody_runs_in_circles() {
             let db = open(&disk, env.clone());
             case.part(&format!("{jumps:?}"), || work(&db, jumps));
             lazy_commits_become_durable(&db, &disk, jumps);
-            // With nothing to do they sleep, a little by little.
-            let steps = || env.change.steps.lock().unwrap().clone();
-            thread::sleep(Duration::from_millis(600));
-            let before = steps();
-            thread::sleep(Duration::from_secs(1));
-            for (worker, steps) in steps() {
-                let made = steps - before[worker];
-                assert!(
-                    made < 400,
-                    "{jumps:?}: the worker {worker} has made {made} steps in a second, for nothing"
-                );
-            }
+            workers_come_to_rest(&env.change, jumps);
             let text = db.metrics().to_prometheus();
             assert!(text.contains("windfall_log_longest_wait"), "{text}");
             db.close().unwrap();
         }
+    });
+}
+
+/// With nothing to do the workers sleep, a little by little: at some time none of them makes many steps any more.
+fn workers_come_to_rest(change: &Jumpy, jumps: Jumps) {
+    let steps = || change.steps.lock().unwrap().clone();
+    wait_until(&format!("{jumps:?}: workers that rest"), || {
+        let (start, before) = (Instant::now(), steps());
+        thread::sleep(Duration::from_secs(1));
+        let after = steps();
+        let most = 400.0 * start.elapsed().as_secs_f64();
+        after.iter().all(|(worker, steps)| ((steps - before[worker]) as f64) < most)
     });
 }
 
@@ -152,14 +155,16 @@ fn work(db: &Database, jumps: Jumps) {
                 checks.fetch_add(1, SeqCst);
             }
         });
-        thread::sleep(Duration::from_millis(1500));
-        let before = (calls.load(SeqCst), checks.load(SeqCst));
-        thread::sleep(Duration::from_millis(1500));
+        // However long that takes: calls and checks come to their ends, again and again.
+        thread::sleep(Duration::from_secs(2));
+        for _ in 0..2 {
+            let before = (calls.load(SeqCst), checks.load(SeqCst));
+            wait_until(&format!("{jumps:?}: calls and checks"), || {
+                calls.load(SeqCst) > before.0 + 20 && checks.load(SeqCst) > before.1
+            });
+        }
         stop.store(true, SeqCst);
-        let after = (calls.load(SeqCst), checks.load(SeqCst));
-        assert!(after.0 > before.0 + 20 && after.1 > 0, "calls and checks: {before:?}, then {after:?}");
     });
-    let dropped = Instant::now();
     db.drop_tables(&["t0", "t1"]).unwrap();
     let table = db.table("t2").unwrap();
     wait_until("the deletion of files", || {
@@ -169,27 +174,21 @@ fn work(db: &Database, jumps: Jumps) {
         }
         db.metrics().files_pending == 0
     });
-    assert!(dropped.elapsed() < Duration::from_secs(20), "the files took {:?}", dropped.elapsed());
     assert_sound(db, "after work");
 }
 
-/// What was committed lazily is durable within a second or so, if the clock moves at all.
+/// What was committed lazily becomes durable by itself, if the clock moves at all.
 fn lazy_commits_become_durable(db: &Database, disk: &SimulatedDisk, jumps: Jumps) {
     db.set_flush_log_at_trx_commit(FlushLog::Lazy);
     db.create_table("lazy", TableOptions::default()).unwrap().put(b"k", b"v").unwrap();
     if jumps == Jumps::Never {
         return;
     }
-    let start = Instant::now();
-    let is_durable = || {
+    wait_until(&format!("{jumps:?}: a lazy commit that is durable"), || {
         let left = disk.survivor(Survive::Nothing);
         let db = open(&left, Arc::new(SimulatedEnv::new(1)));
         db.table("lazy").is_ok_and(|table| table.get(b"k").unwrap().is_some())
-    };
-    while !is_durable() {
-        assert!(start.elapsed() < Duration::from_secs(8), "{jumps:?}: a lazy commit is still not durable");
-        thread::sleep(Duration::from_millis(100));
-    }
+    });
 }
 
 /// Histories of rows and statements on one thread, each step of which may come an hour after the one before; in the end

@@ -17,7 +17,10 @@ use windfall::{
     Database, Error, FlushLog, IndexOptions, Options, Result, Table, TableOptions, error::DiskError,
 };
 
-use crate::{Case, assert_sound, check, die, guard::mix, in_processes_of_its_own, seed, sized, tell_less};
+use crate::{
+    Case, assert_sound, check, die, guard::mix, in_processes_of_its_own, patience::HANG, seed, sized,
+    tell_less,
+};
 
 pub const FILE_SIZE: &str = "full::files_that_may_not_grow_and_then_may";
 pub const FILE_SYSTEM: &str = "full::a_file_system_that_is_full_amid_everything";
@@ -62,10 +65,7 @@ fn at_last<T>(what: &str, mut call: impl FnMut() -> Result<T>) -> T {
             Ok(done) => return done,
             Err(error) => {
                 assert!(is_refused(&error), "{what}: {error}");
-                assert!(
-                    start.elapsed() < Duration::from_secs(30),
-                    "{what}: there is room, and nobody sees it: {error}"
-                );
+                assert!(start.elapsed() < HANG, "{what}: there is room, and nobody sees it: {error}");
             }
         }
         std::thread::sleep(Duration::from_millis(50));

@@ -17,6 +17,8 @@ mod keys;
 mod long;
 mod maps;
 mod memory;
+#[path = "../patience/mod.rs"]
+mod patience;
 mod pool;
 #[path = "../soak/mod.rs"]
 mod soak;
@@ -201,15 +203,6 @@ fn assert_sound(db: &Database, what: &str) {
         Vec::<String>::new(),
         "{what}"
     );
-}
-
-/// Waits for what comes by itself.
-fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !ready() {
-        assert!(start.elapsed() < Duration::from_mins(1), "{what}: that does not come");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// The cases in full, ever drawn anew: all of them before any comes again, over all calls of a soak.

@@ -200,13 +200,11 @@ fn a_call_from_within_a_source_waits_for_no_lock() {
     struct Source<'a>(&'a Database, &'a Table);
     impl std::io::Read for Source<'_> {
         fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
-            let start = std::time::Instant::now();
             let alone = self.1.put(b"row", b"2").unwrap_err();
             assert!(alone.to_string().contains("source"), "{alone}");
             let trx = begin(self.0, Isolation::RepeatableRead);
             let within = self.1.within(&trx).get_for_update(b"row").unwrap_err();
             assert!(within.to_string().contains("source"), "{within}");
-            assert!(start.elapsed() < Duration::from_secs(5), "it has waited");
             out.fill(1);
             Ok(out.len())
         }

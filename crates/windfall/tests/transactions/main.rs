@@ -13,6 +13,8 @@ mod ends;
 mod guard;
 mod if_locked;
 mod index_only;
+#[path = "../patience/mod.rs"]
+mod patience;
 mod prepared;
 mod reads;
 mod statements;
@@ -41,7 +43,8 @@ fn options() -> Options {
 /// A database of threads.
 fn database() -> Database {
     let env = Arc::new(RealEnv::default());
-    Database::open_on(Arc::new(SimulatedDisk::new(1)), env, &options(), &|_| {}).unwrap()
+    let options = options().lock_wait_timeout(patience::HANG);
+    Database::open_on(Arc::new(SimulatedDisk::new(1)), env, &options, &|_| {}).unwrap()
 }
 
 /// A database of one thread, whose workers run when they are let.

@@ -8,7 +8,7 @@ use std::{
 
 use windfall::{Database, Error, IndexOptions, Isolation, Result, TableOptions, error::LockError};
 
-use super::{begin, database, pairs, rows, table};
+use super::{begin, database, pairs, patience::HANG, rows, table};
 
 type Statement = fn(&Database) -> Result<()>;
 
@@ -52,7 +52,7 @@ fn a_statement_waits_for_who_has_changed_its_table_and_for_nobody_else() {
             within.put(b"c", b"z3").unwrap();
             assert!(is_done.try_recv().is_err(), "{name} did not wait");
             busy.commit().unwrap();
-            is_done.recv_timeout(Duration::from_secs(10)).unwrap();
+            is_done.recv_timeout(HANG).unwrap();
         });
         idle.commit().unwrap();
         assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{name}");
@@ -82,30 +82,6 @@ fn a_statement_that_has_waited_long_enough_is_told_for_whom() {
         assert_eq!(rows(&table), pairs([("a", "x1"), ("b", "x2")]), "{name}");
         statement(&db).unwrap();
     }
-}
-
-#[test]
-fn the_time_of_a_statement_is_not_that_of_each_of_its_tables() {
-    let db = database();
-    let names = ["t1", "t2", "t3", "t4"];
-    let holders = names.map(|name| {
-        let trx = begin(&db, Isolation::RepeatableRead);
-        db.create_table(name, TableOptions::default()).unwrap().within(&trx).put(b"a", b"").unwrap();
-        trx
-    });
-    db.set_lock_wait_timeout(Duration::from_millis(600));
-    let began = Instant::now();
-    let dropped = thread::scope(|scope| {
-        let dropping = scope.spawn(|| (db.drop_tables(&names).map(drop), began.elapsed()));
-        // Each of them goes in time for its own table, and all together do not.
-        for holder in holders {
-            thread::sleep(Duration::from_millis(400));
-            holder.commit().unwrap();
-        }
-        dropping.join().unwrap()
-    });
-    assert!(matches!(dropped.0, Err(Error::Lock(LockError::TimedOut { .. }))), "{dropped:?}");
-    assert!(dropped.1 < Duration::from_millis(1_200), "{dropped:?}");
 }
 
 #[test]
@@ -182,7 +158,7 @@ fn refuses(db: &Database, statement: Statement) {
     let refused = statement(&db.statements_wait(Duration::from_millis(40)));
     assert!(matches!(refused, Err(Error::Lock(LockError::TimedOut { .. }))), "{refused:?}");
     let waited = began.elapsed();
-    assert!(waited >= Duration::from_millis(40) && waited < Duration::from_secs(10), "{waited:?}");
+    assert!(waited >= Duration::from_millis(40), "{waited:?}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -18,7 +18,7 @@ use windfall::{
     error::{LockError, TransactionError},
 };
 
-use super::{begin, options};
+use super::{begin, options, patience::wait_until};
 
 const LIMIT: u64 = 1 << 20;
 /// Of 64 pages.
@@ -320,13 +320,9 @@ fn who_reads_meanwhile_sees_one_moment_or_is_told() {
             scope.spawn(move || write(seed));
             scope.spawn(read);
         }
-        let patience = Instant::now() + Duration::from_mins(2);
-        while db.metrics().views_ended < 10 && Instant::now() < patience {
-            thread::sleep(Duration::from_millis(10));
-        }
+        wait_until("views that are ended", || db.metrics().views_ended >= 10 && looks.load(Relaxed) > 20);
         stop.store(true, Relaxed);
     });
-    assert!(db.metrics().views_ended >= 10 && looks.into_inner() > 20, "{:?}", db.metrics());
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
 }
 

@@ -277,3 +277,19 @@ fn an_interrupt_ends_no_later_call_or_statement() {
     let keys: Vec<_> = table.rows().unwrap().map(|row| row.unwrap().0).collect();
     assert_eq!(keys, [&b"b"[..], b"e", b"own"]);
 }
+
+#[test]
+fn the_time_of_a_statement_is_not_that_of_each_of_its_tables() {
+    let (db, script, clock) = scripted();
+    let names = ["t1", "t2", "t3", "t4"];
+    for name in names {
+        let trx = begin(&db, Isolation::RepeatableRead);
+        db.create_table(name, TableOptions::default()).unwrap().within(&trx).put(b"a", b"").unwrap();
+        // Each of them ends in time for its own table, and all together do not.
+        script.then(PATIENCE * 2 / 3, move || trx.commit().unwrap());
+    }
+    let began = clock.now();
+    let dropped = db.drop_tables(&names);
+    assert!(matches!(dropped, Err(Error::Lock(LockError::TimedOut { .. }))), "{dropped:?}");
+    assert_eq!(clock.now() - began, PATIENCE);
+}

@@ -364,7 +364,7 @@ fn unblocked<T>(trx: &mut Trx<'_>, mut attempt: impl FnMut(&mut Trx<'_>) -> Resu
             Err(Stop::Failed(error)) => return Err(error),
             Err(Stop::Blocked(blocked)) => {
                 let transactions = trx.floor();
-                let patience = Patience::AtMost(Duration::from_secs(20));
+                let patience = Patience::AtMost(Duration::from_mins(10));
                 transactions.await_lock(trx, blocked, &mut Waits::new(patience))?;
             }
         }
