@@ -43,8 +43,8 @@ use crate::{
 };
 
 /// How long a statement that is neither answered nor seen to wait may hold up the others, if somebody waits for a lock:
-/// what it waits for may be that one, by way of something that is no lock. People want their prompt back; a script is to
-/// go the same way on a busy machine.
+/// what it waits for may be that one, by way of something that is no lock. People want their prompt back; a script is
+/// to go the same way on a busy machine.
 const PATIENCE: Duration = Duration::from_millis(300);
 const PATIENCE_OF_SCRIPTS: Duration = Duration::from_secs(10);
 
