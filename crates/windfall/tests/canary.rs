@@ -86,6 +86,14 @@ fn net(bug: Bug) -> Net {
         Bug::PromiseUncovered => {
             Tests("full_disk", "a_long_value_and_a_disk_that_becomes_full_at_every_moment")
         }
+        Bug::ControlNotWrittenAgain => Units("log::tests::control::the_record_that_was_found"),
+        Bug::HeaderNotWrittenAgain => Units("log::tests::segments::a_segment_that_is_taken_over"),
+        Bug::KilledWritesNotSynced => {
+            Units("recovery::tests::what_a_killed_process_has_written_is_durable_before_anything_is_written")
+        }
+        Bug::FoundDoneNotDirty => {
+            Units("recovery::tests::a_page_that_is_found_done_is_written_again_before_the_floor_passes")
+        }
         Bug::HintBelieved => Units("tree::tests::values::"),
         Bug::GateLeftOpen => Units("catalog::tests::who_is_alone"),
         Bug::LoadLeftBehind => Units("catalog::load::tests::what_is_refused"),

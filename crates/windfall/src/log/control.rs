@@ -180,7 +180,9 @@ impl ControlFile {
         let (sequence, control) = Self::read(disk.as_ref())?;
         // The next write relies on this slot. What a killed process wrote may still be in the page cache only, and when
         // its sync has failed another sync of the same bytes means nothing.
-        disk.write(FileName::Control, offset(sequence), &control.encode(sequence))?;
+        if !planted(Bug::ControlNotWrittenAgain) {
+            disk.write(FileName::Control, offset(sequence), &control.encode(sequence))?;
+        }
         disk.sync(FileName::Control)?;
         Ok(Self { disk, health, sequence, control })
     }

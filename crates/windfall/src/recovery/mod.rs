@@ -215,7 +215,7 @@ fn settle_files(disk: &dyn Disk, scan: &Scan, files: &Files, progress: &dyn Fn(P
     let total = changed.len() as u64;
     for (done, space) in (0..).zip(changed) {
         progress(Progress { phase: Phase::Settle, done, total });
-        if files.contains(&space) {
+        if files.contains(&space) && !planted(Bug::KilledWritesNotSynced) {
             disk.sync(FileName::Data(space))?;
         }
     }
@@ -410,7 +410,9 @@ impl Replay<'_> {
             page.set_lsn(*end);
             latched.mark_dirty(space, since);
         }
-        latched.mark_dirty(space, since);
+        if !planted(Bug::FoundDoneNotDirty) {
+            latched.mark_dirty(space, since);
+        }
         Ok(())
     }
 }

@@ -512,6 +512,69 @@ fn a_torn_page_is_needed_until_the_drop_of_its_tablespace_is_durable() {
     assert!(!is_there || pages_are(&base, [7, 1]).is_ok());
 }
 
+/// What the file of the first of two pages holds for it, as readers see it and as a crash would leave it.
+fn in_the_file(disk: &SimulatedDisk) -> [u64; 2] {
+    [disk.clone(), disk.survivor(Survive::Nothing)].map(|disk| {
+        let mut value = [0; 8];
+        disk.read(FileName::Data(SpaceId(40)), (PAGE_SIZE + AT) as u64, &mut value).unwrap();
+        u64::from_le_bytes(value)
+    })
+}
+
+/// The next process, which sees in the page's file what is not durable there. The doublewrite file, which would cover
+/// for that, is lost.
+fn next_without_copies(disk: &SimulatedDisk) -> Option<SimulatedDisk> {
+    (in_the_file(disk) == [7, 0]).then(|| {
+        let next = disk.next_process();
+        next.remove(FileName::Doublewrite).unwrap();
+        next
+    })
+}
+
+#[test]
+fn what_a_killed_process_has_written_is_durable_before_anything_is_written() {
+    let mut cases = 0;
+    for n in 1..20 {
+        let disk = SimulatedDisk::new(3);
+        let (base, [one, _]) = two_pages(&disk).unwrap();
+        set(&base, &one, 7).unwrap();
+        disk.crash_at(disk.operations() + n);
+        let _ = base.pool.flush([(one.clone(), PageNo(1))]);
+        // Of what was under way when it was killed nobody can tell; what comes behind the write is the sync.
+        let disk = disk.next_process();
+        if let Some(next) = next_without_copies(&disk) {
+            cases += 1;
+            let _base = Base::open(&next, 1).unwrap();
+            assert_eq!(in_the_file(&next), [7, 7], "killed at operation {n} of a flush");
+        }
+    }
+    assert!(cases > 0, "no process was killed between write and sync");
+}
+
+#[test]
+fn a_page_that_is_found_done_is_written_again_before_the_floor_passes() {
+    let mut cases = 0;
+    for seed in 0..16 {
+        let disk = SimulatedDisk::new(seed);
+        let (base, [one, _]) = two_pages(&disk).unwrap();
+        set(&base, &one, 7).unwrap();
+        let written = base.pool.ground().log.durable();
+        disk.fail_on(FileName::Data(one.id()), Fault::SyncFails);
+        assert!(base.pool.flush([(one.clone(), PageNo(1))]).is_err());
+        if let Some(next) = next_without_copies(&disk) {
+            cases += 1;
+            // Its syncs succeed, and do not know of what that one has lost.
+            let base = Base::open(&next, seed).unwrap();
+            assert_eq!(in_the_file(&next), [7, 0], "seed {seed}: found done, and not durable");
+            base.pool.files_to_record(16).into_iter().for_each(|space| base.pool.file_recorded(space));
+            let floor = base.checkpointer.checkpoint_all(false).unwrap();
+            assert!(floor >= written, "it is replayed again");
+            assert_eq!(in_the_file(&next), [7, 7], "seed {seed}: the floor passes what is not durable");
+        }
+    }
+    assert!(cases > 0, "no sync has lost the page");
+}
+
 #[test]
 fn a_panic_amid_a_change_of_several_pages_stops_the_database() {
     let disk = SimulatedDisk::new(5);

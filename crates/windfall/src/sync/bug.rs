@@ -74,6 +74,8 @@ bugs! {
     ControlOverwritten,
     /// The log goes on as if the control file were durable, and it is not.
     ControlNotSynced,
+    /// The control record that was found is synced and not written again.
+    ControlNotWrittenAgain,
     // log/mod.rs
     /// A commit that is to be durable is only written.
     CommitNotAwaited,
@@ -104,6 +106,9 @@ bugs! {
     // log/group.rs
     /// The floor of appending looks at the slots first, and at the end of the log then.
     SlotsBeforeTheEnd,
+    // log/segments.rs
+    /// The header of a segment that is taken over is synced and not written again.
+    HeaderNotWrittenAgain,
     // log/space.rs
     /// A promise looks at the end of the log before it is counted.
     PromiseLooksFirst,
@@ -265,6 +270,10 @@ bugs! {
     // recovery/mod.rs
     /// What was prepared counts as unfinished after a crash.
     PreparedForgotten,
+    /// What a killed process has written is not synced.
+    KilledWritesNotSynced,
+    /// A page that replay finds done is not written once more.
+    FoundDoneNotDirty,
     /// Torn pages are not put right from their copies.
     TornPageKept,
     /// What a page has already is applied to it again.

@@ -7,7 +7,7 @@
 //! **May touch.** All of `log`.
 
 use super::*;
-use crate::disk::simulated::{Fault, SimulatedDisk};
+use crate::disk::simulated::{Fault, SimulatedDisk, Survive};
 
 fn what(disk: &Arc<TestDisk>) -> String {
     ControlFile::open(disk.clone(), Health::new()).unwrap_err().to_string()
@@ -199,4 +199,32 @@ fn a_database_that_could_not_be_made_is_none() {
         ControlFile::open(shared.clone(), Health::new()).unwrap();
     }
     panic!("it never succeeds");
+}
+
+/// A sync fails, so what the next process reads may not be on the disk; and its own first write is the one that tears.
+#[test]
+fn the_record_that_was_found_survives_a_torn_write_of_the_next() {
+    let mut torn = 0;
+    for seed in 0..64 {
+        let disk = SimulatedDisk::new(seed);
+        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+        let control = Control { uuid: UUID, segment_size: SEGMENT, page_size: 16384, ..Control::default() };
+        let mut file = ControlFile::create(shared, Health::new(), control).unwrap();
+        file.update(|control| control.trx_ceiling = 1000).unwrap();
+        disk.fail_on(FileName::Control, Fault::SyncFails);
+        assert!(file.update(|control| control.trx_ceiling = 2000).is_err());
+
+        let next = disk.next_process();
+        let mut file = ControlFile::open(Arc::new(next.clone()), Health::new()).unwrap();
+        assert_eq!(file.control().trx_ceiling, 2000, "readers see it");
+        next.crash_at(next.operations() + 1);
+        assert!(file.update(|control| control.trx_ceiling = 3000).is_err());
+
+        let last = next.restart(Survive::Random(seed));
+        let file = ControlFile::open(Arc::new(last), Health::new());
+        let file = file.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert!(file.control().trx_ceiling >= 2000, "seed {seed}: what was found is lost");
+        torn += u32::from(file.control().alone);
+    }
+    assert!(torn > 5, "{torn} of the writes were torn");
 }

@@ -17,7 +17,11 @@ struct Prepared {
 
 /// A log that is about to prepare a segment: out of an old file, or a new one.
 fn about_to_prepare(out_of_an_old_one: bool) -> Prepared {
-    let (disk, health) = (SimulatedDisk::new(1), Health::new());
+    about_to_prepare_on(SimulatedDisk::new(1), out_of_an_old_one)
+}
+
+fn about_to_prepare_on(disk: SimulatedDisk, out_of_an_old_one: bool) -> Prepared {
+    let health = Health::new();
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
     let control = Control { uuid: UUID, segment_size: SEGMENT, page_size: 16384, ..Control::default() };
     let mut control = ControlFile::create(shared.clone(), health.clone(), control).unwrap();
@@ -111,4 +115,43 @@ fn a_file_that_could_not_be_written_is_used_again_later() {
     assert_eq!(files(&disk).len(), before);
     assert_eq!(log.step(), Next::Again);
     assert_eq!(files(&disk).len(), before, "it was renamed");
+}
+
+/// It could not be removed when its sync had failed: the next process reads a header that may not be on the disk.
+#[test]
+fn a_segment_that_is_taken_over_is_durable_before_it_is_used() {
+    for seed in 0..16 {
+        let Prepared { disk, health, log } = about_to_prepare_on(SimulatedDisk::new(seed), false);
+        let before = files(&disk);
+        disk.fail_nth(1, Fault::SyncFails, false);
+        disk.fail_nth(4, Fault::WriteFails, false);
+        let _ = log.step();
+        assert!(health.is_poisoned());
+
+        let next = disk.next_process();
+        let stayed = *files(&next).last().unwrap();
+        assert!(!before.contains(&stayed), "there is nothing to take over");
+        let shared: Arc<dyn Disk> = Arc::new(next.clone());
+        let mut control = ControlFile::open(shared.clone(), Health::new()).unwrap();
+        let end = {
+            let mut reader = LogReader::new(shared.clone(), control.control(), Lsn::ZERO).unwrap();
+            while reader.next_group().unwrap().is_some() {}
+            reader.end()
+        };
+        let env = Arc::new(SimulatedEnv::new(seed));
+        let log = Log::open(shared, env, Health::new(), OPTIONS, &mut control, end).unwrap();
+        assert!(files(&next).contains(&stayed), "it was not taken over");
+        let FileName::Log(number) = stayed else { unreachable!() };
+        let mut last = end;
+        while Geometry::new(SEGMENT).number(last) <= number {
+            (_, last) = log.begin_group().append(&[2; 9000]).unwrap();
+            log.sync_to(last).unwrap();
+        }
+
+        let survivor: Arc<dyn Disk> = Arc::new(next.restart(Survive::Nothing));
+        let control = ControlFile::open(survivor.clone(), Health::new()).unwrap();
+        let mut reader = LogReader::new(survivor, control.control(), Lsn::ZERO).unwrap();
+        while reader.next_group().unwrap_or_else(|error| panic!("seed {seed}: {error}")).is_some() {}
+        assert_eq!(reader.end(), last, "seed {seed}: durable log is gone");
+    }
 }
