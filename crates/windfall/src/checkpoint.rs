@@ -133,6 +133,9 @@ impl Checkpointer {
             log.sync_to(end)?;
         }
         let (space_ceiling, trx_ceiling) = unfinished.ceilings();
+        if planted(Bug::LogCutBeforeTheControlFile) {
+            log.set_floor(floor);
+        }
         control.update(|control| {
             control.floor = floor.max(control.floor);
             control.checkpoint = start;

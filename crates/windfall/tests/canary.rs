@@ -135,6 +135,7 @@ fn net(bug: Bug) -> Net {
         | Bug::LatecomerForgotten
         | Bug::CopyWithoutTag
         | Bug::FailedWriteWithoutTag
+        | Bug::FailedSyncOfDropped
         | Bug::FileBehindTheDeleter => Models("buffer/interleavings/drops"),
         Bug::CleanWhenCopied | Bug::PagesBeforeTheLog | Bug::FloorForgetsTheUnregistered => {
             Models("buffer/interleavings/floor")
@@ -144,7 +145,8 @@ fn net(bug: Bug) -> Net {
         Bug::LocksPublishedLate | Bug::ServedAndNotWoken | Bug::EndedWriterLocks => {
             Models("transaction/locks")
         }
-        Bug::FloorBeforeTheLog | Bug::EndNotNoted => Models("checkpoint"),
+        Bug::FloorBeforeTheLog | Bug::EndNotNoted | Bug::LogCutBeforeTheControlFile => Models("checkpoint"),
+        Bug::RecordedBeforeItIsLogged => Models("engine/files"),
         Bug::CeilingNotLoggedYet | Bug::NumbersEndLate => Models("catalog/numbers"),
     }
 }

@@ -11,6 +11,7 @@ use crate::{
     disk::{Disk, FileName, simulated::Survive},
     health::Health,
     ids::{PageNo, TrxId},
+    log::{LogReader, segment_of},
     mtr::Mtr,
     recovery::scan,
     sync::{
@@ -22,6 +23,8 @@ use crate::{
     tree::hash::HashBudget,
 };
 
+/// The size of a segment of the prepared log.
+const SEGMENT: u64 = 64 << 10;
 /// Where a page's LSN stands.
 const LSN: u64 = 16;
 
@@ -151,5 +154,44 @@ fn what_has_ended_is_not_found_unfinished() {
         let floor = worker.join().unwrap();
         assert!(floor > Lsn::ZERO);
         look();
+    });
+}
+
+/// A checkpoint is made while the log's worker prepares segments, out of old ones if the floor lets it. Wherever the
+/// machine stops, the log is there from the floor in the control file on.
+///
+/// Catches: a log that is cut before the control file names the floor.
+#[test]
+fn no_segment_is_used_again_that_the_control_file_still_needs() {
+    let prepared = Prepared::new();
+    explore(4000, &[Bug::LogCutBeforeTheControlFile], move || {
+        let base = prepared.open(16);
+        let log = base.pool.ground().log.clone();
+        let control = ControlFile::open(Arc::new(base.disk.clone()), Health::new()).unwrap();
+        let checkpointer = Checkpointer::new(base.pool.clone(), control);
+        checkpointer.recovered(Arc::new(Nobody));
+        // Into the second segment: the first one is below the floor that comes.
+        while segment_of(SEGMENT, log.end()) == 0 {
+            log.begin_group().append(&[1; 9000]).unwrap();
+        }
+        log.sync_to(Lsn::MAX).unwrap();
+        let durable = log.durable();
+        let look = move || {
+            let disk: Arc<dyn Disk> = Arc::new(base.disk.survivor(Survive::Nothing));
+            let control = ControlFile::open(disk.clone(), Health::new()).unwrap();
+            // What the groups say does not matter.
+            let mut reader = LogReader::new(disk, control.control(), control.control().floor).unwrap();
+            while reader.next_group().unwrap().is_some() {}
+            assert!(reader.end() >= durable, "the log from the floor on is gone");
+        };
+        let worker = spawn(move || {
+            for _ in 0..2 {
+                let _ = log.step();
+                look();
+            }
+        });
+        let floor = checkpointer.checkpoint(false).unwrap();
+        worker.join().unwrap();
+        assert!(segment_of(SEGMENT, floor) > 0, "no segment is given up");
     });
 }

@@ -8,12 +8,15 @@
 //!
 //! **May touch.** `system`, `buffer`, `tablespace`, `mtr`.
 
+#[cfg(all(test, feature = "model"))]
+mod interleavings;
+
 use crate::{
     buffer::BufferPool,
     error::Result,
     ids::SpaceId,
     mtr::Mtr,
-    sync::Arc,
+    sync::{Arc, Bug, planted},
     system::{Change, FILE, SystemTree},
     tablespace::Deleter,
 };
@@ -73,6 +76,10 @@ impl FileRecords {
             .map(|space| Change::put(file_key(*space), vec![]))
             .collect();
         changes.extend(gone.iter().map(|space| Change::remove(file_key(*space))));
+        let recorded = || made.iter().for_each(|space| self.pool.file_recorded(*space));
+        if planted(Bug::RecordedBeforeItIsLogged) {
+            recorded();
+        }
         if !changes.is_empty() {
             // The floor waits for these records: whoever waits for the floor here would wait for itself.
             let _room = self.pool.ground().log.admit_now(LOG_A_BATCH)?;
@@ -80,9 +87,7 @@ impl FileRecords {
             self.system.change(&mut mtr, &mut changes)?;
             mtr.commit()?;
         }
-        for space in &made {
-            self.pool.file_recorded(*space);
-        }
+        recorded();
         self.gone.truncate(self.gone.len() - gone.len());
         let untidy = self.system.tidy_step()?;
         Ok(untidy || made.len() == most_made || gone.len() == BATCH)

@@ -166,6 +166,8 @@ bugs! {
     FileBehindTheDeleter,
     /// Data files are not synced before the floor passes their changes.
     DataNotSynced,
+    /// What could not be synced of a dropped tablespace is forgotten before its drop is durable.
+    FailedSyncOfDropped,
     /// A new file's name is not synced.
     FolderNotSynced,
     // buffer/doublewrite.rs
@@ -265,6 +267,8 @@ bugs! {
     EndNotNoted,
     /// The control file names a floor before the log behind it is durable.
     FloorBeforeTheLog,
+    /// The log is cut before the control file names the floor.
+    LogCutBeforeTheControlFile,
     /// The control file does not note that there is a system tree.
     SystemTreeForgotten,
     // recovery/mod.rs
@@ -278,6 +282,9 @@ bugs! {
     TornPageKept,
     /// What a page has already is applied to it again.
     ReplayedTwice,
+    // engine/files.rs
+    /// A file counts as recorded before its record is logged.
+    RecordedBeforeItIsLogged,
     // engine/open.rs
     /// What was to be deleted is forgotten at a restart.
     DeletionForgotten,

@@ -200,3 +200,38 @@ fn no_file_is_made_behind_the_deleter() {
         assert_eq!(is_there, to_delete == 1, "the deleter is told of {to_delete} files");
     });
 }
+
+/// The pages of a tablespace are written when it is dropped, and the sync of its file fails.
+///
+/// Catches: what could not be synced given up before the drop is durable: a crash takes the drop back, and the page is
+/// nowhere.
+#[test]
+fn what_could_not_be_synced_is_missed_until_the_drop_is_durable() {
+    let prepared = Prepared::new();
+    explore(3000, &[Bug::FailedSyncOfDropped], move || {
+        let base = prepared.open(16);
+        base.change(0, PAGES[0]).unwrap();
+        base.pool.ground().log.sync_to(Lsn::MAX).unwrap();
+        base.disk.fail_on(FileName::Data(SPACES[0]), Fault::SyncFails);
+        let cleaner = {
+            let base = base.clone();
+            spawn(move || {
+                let written = base.pool.clean_step(Lsn::MAX);
+                written.is_ok().then(|| (base.disk.failures(), base.pool.ground().log.durable()))
+            })
+        };
+        // It is stopped if the sync has failed before the drop.
+        let dropped = base.pool.ground().log.begin_group().append(&[1; 8]).ok().map(|(_, dropped)| dropped);
+        if let Some(dropped) = dropped {
+            base.pool.detach(&base.spaces[0], dropped);
+        }
+        if let Some((failures, durable)) = cleaner.join().unwrap()
+            && failures > 0
+        {
+            assert!(
+                dropped.is_some_and(|dropped| durable >= dropped),
+                "a page is neither written nor missed"
+            );
+        }
+    });
+}

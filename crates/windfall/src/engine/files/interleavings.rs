@@ -1,0 +1,77 @@
+//! The record of a file in many orders, while a checkpoint is made.
+
+use super::*;
+use crate::{
+    buffer::{
+        Durability,
+        interleavings::{EMPTY, Prepared, make_header},
+    },
+    checkpoint::{Checkpointer, Unfinished},
+    disk::{Disk, simulated::Survive},
+    health::Health,
+    ids::Lsn,
+    log::{ControlFile, GroupWriter},
+    recovery::scan,
+    sync::model::{explore, spawn},
+    tree::hash::HashBudget,
+};
+
+/// There are no transactions.
+struct Nobody;
+
+impl Unfinished for Nobody {
+    fn note(&self, _: &mut GroupWriter) -> Lsn {
+        Lsn::MAX
+    }
+
+    fn ceilings(&self) -> (u64, u64) {
+        (1000, 1000)
+    }
+}
+
+/// Wherever the machine stops, the log from the floor on says of a file that it was made, or has its record.
+///
+/// Catches: a file that counts as recorded before its record is logged.
+#[test]
+fn the_floor_passes_no_file_without_a_record() {
+    let prepared = Prepared::new();
+    explore(1500, &[Bug::RecordedBeforeItIsLogged], move || {
+        let base = prepared.open(crate::buffer::SMALLEST as u32);
+        let pool = base.pool.clone();
+        let control = ControlFile::open(Arc::new(base.disk.clone()), Health::new()).unwrap();
+        let checkpointer = Checkpointer::new(pool.clone(), control);
+        checkpointer.recovered(Arc::new(Nobody));
+        pool.attach(SpaceId::CATALOG, Durability::Logged);
+        let system = Arc::new(SystemTree::new(pool.clone(), Arc::new(HashBudget::new(0))));
+        let mut mtr = Mtr::begin(&pool).unwrap();
+        system.change(&mut mtr, &mut [Change::put(b"x".to_vec(), vec![])]).unwrap();
+        mtr.commit().unwrap();
+        make_header(&pool, &pool.attach(EMPTY, Durability::Logged)).unwrap();
+        // Nothing but the file that was made keeps the floor down.
+        pool.flush_all().unwrap();
+        let others = pool.files_to_record(16).into_iter().filter(|space| *space != EMPTY);
+        others.for_each(|space| pool.file_recorded(space));
+        pool.ground().log.sync_to(Lsn::MAX).unwrap();
+        let deleter = Arc::new(Deleter::new(pool.clone()));
+        let mut records = FileRecords::new(pool, system, deleter);
+        let worker = spawn(move || records.step().unwrap());
+        let checkpoints = spawn(move || {
+            for _ in 0..2 {
+                checkpointer.checkpoint(false).unwrap();
+            }
+        });
+        let look = || {
+            let disk: Arc<dyn Disk> = Arc::new(base.disk.survivor(Survive::Nothing));
+            let control = ControlFile::open(disk.clone(), Health::new()).unwrap();
+            let found = scan(&disk, control.control(), &|_| {}).unwrap();
+            // What changes the system tree above the floor is the record.
+            let is_known = found.made.contains_key(&EMPTY) || found.changed.contains(&SpaceId::CATALOG);
+            assert!(is_known, "the floor {:?} passes a file without a record", control.control().floor);
+        };
+        look();
+        look();
+        worker.join().unwrap();
+        checkpoints.join().unwrap();
+        look();
+    });
+}
