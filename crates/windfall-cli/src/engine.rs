@@ -143,6 +143,20 @@ pub struct DropWork {
     pub syncs: u64,
     /// Any other call to the file system.
     pub file_calls: u64,
+    /// Calls that map, unmap or advise memory.
+    pub map_calls: u64,
+    /// How often the thread went to sleep.
+    pub waits: u64,
+    /// How often it woke others.
+    pub wakes: u64,
+    /// Allocations.
+    pub allocations: u64,
+    /// Bytes that were allocated.
+    pub allocated_bytes: u64,
+    /// Frees.
+    pub frees: u64,
+    /// Bytes that were freed.
+    pub freed_bytes: u64,
 }
 
 impl DropWork {
@@ -161,6 +175,13 @@ impl DropWork {
             writes: counts.of(Work::Write),
             syncs: counts.of(Work::Sync),
             file_calls: counts.of(Work::FileCall),
+            map_calls: counts.of(Work::MapCall),
+            waits: counts.of(Work::Wait),
+            wakes: counts.of(Work::Wake),
+            allocations: counts.of(Work::Allocation),
+            allocated_bytes: counts.of(Work::AllocatedBytes),
+            frees: counts.of(Work::Free),
+            freed_bytes: counts.of(Work::FreedBytes),
         }
     }
 
@@ -181,12 +202,12 @@ impl DropWork {
     }
 
     /// Each kind of work with its count.
-    pub fn fields(&self) -> [(&'static str, u64); 12] {
+    pub fn fields(&self) -> [(&'static str, u64); 19] {
         let mut copy = *self;
         copy.fields_mut().map(|(name, count)| (name, *count))
     }
 
-    fn fields_mut(&mut self) -> [(&'static str, &mut u64); 12] {
+    fn fields_mut(&mut self) -> [(&'static str, &mut u64); 19] {
         [
             ("frames outside the catalog", &mut self.frames),
             ("latches outside the catalog", &mut self.latches),
@@ -200,6 +221,13 @@ impl DropWork {
             ("data file writes", &mut self.writes),
             ("other syncs", &mut self.syncs),
             ("other file-system calls", &mut self.file_calls),
+            ("calls for memory mappings", &mut self.map_calls),
+            ("waits", &mut self.waits),
+            ("wake-ups of others", &mut self.wakes),
+            ("allocations", &mut self.allocations),
+            ("bytes allocated", &mut self.allocated_bytes),
+            ("frees", &mut self.frees),
+            ("bytes freed", &mut self.freed_bytes),
         ]
     }
 
@@ -208,9 +236,9 @@ impl DropWork {
         self.frames + self.latches + self.list_entries
     }
 
-    /// Calls to the file system other than writing and syncing the log.
+    /// Calls for files and for memory mappings, other than writing and syncing the log.
     pub fn calls_but_log(&self) -> u64 {
-        self.reads + self.writes + self.syncs + self.file_calls
+        self.reads + self.writes + self.syncs + self.file_calls + self.map_calls
     }
 }
 

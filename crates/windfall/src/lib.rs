@@ -58,6 +58,7 @@ pub use metrics::Metrics;
 pub use options::Options;
 pub use range::Range;
 pub use session::{Scratch, Session};
+pub use sync::CountingAllocator;
 pub use table::Table;
 pub use transact::{IfLocked, Isolation, Transaction, TransactionOptions};
 pub use transaction::AtUndoLimit;

@@ -23,6 +23,7 @@ use super::{
         const_mutex,
     },
     planted,
+    work::{self, Work},
 };
 
 /// An event to wait for. The condition lives elsewhere, in atomics or behind a lock of its own.
@@ -76,6 +77,7 @@ impl Event {
         if !planted(Bug::NotifierPassesTheMutex) {
             *self.mutex.lock() += 1;
         }
+        work::count(Work::Wake);
         self.condvar.notify_all();
     }
 
@@ -121,6 +123,7 @@ impl Event {
             if expired {
                 break false;
             }
+            work::count(Work::Wait);
             match at_most.zip(began) {
                 None => self.condvar.wait(&mut generation),
                 Some((time, began)) => {

@@ -8,6 +8,7 @@
 //!
 //! **May touch.** Nothing of the engine.
 
+mod allocator;
 pub mod bug;
 mod event;
 mod gate;
@@ -27,6 +28,7 @@ mod interleavings;
 
 pub use std::sync::{Arc, OnceLock, Weak};
 
+pub use allocator::CountingAllocator;
 pub use bug::{Bug, planted};
 pub use event::Event;
 pub use gate::{Closed, Gate, Inside, is_inside, is_nested};

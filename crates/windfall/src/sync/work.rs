@@ -1,8 +1,8 @@
 //! Counted work: what a thread has done, by kind.
 //!
 //! **Purpose.** A drop's cost is counted, not timed: frames touched, latches and locks taken, list entries walked,
-//! system calls made. The counters sit where the work happens (frame access, latch, lock, `Disk`), never in the code
-//! that is measured.
+//! system calls made, memory allocated and freed. The counters sit where the work happens (frame access, latch, lock,
+//! `Disk`, allocator), never in the code that is measured.
 //!
 //! **Invariants.** Counters belong to a thread and only grow. A measurement is a difference of two [`Counts`].
 //! Work on the catalog's pages is counted apart from work on others, by the page's tablespace.
@@ -48,10 +48,25 @@ pub enum Work {
     Evicted,
     /// A frame was taken from a dropped tablespace.
     Reclaimed,
+    /// A call that maps, unmaps or advises memory.
+    MapCall,
+    /// The thread was about to sleep until another one wakes it, in calls.
+    Wait,
+    /// Sleeping threads were woken, in calls.
+    Wake,
+    /// Memory was allocated, in calls. This and the next three are counted by
+    /// [`CountingAllocator`](super::CountingAllocator), where the program has it.
+    Allocation,
+    /// How much, in bytes.
+    AllocatedBytes,
+    /// Memory was freed, in calls.
+    Free,
+    /// How much, in bytes.
+    FreedBytes,
 }
 
 /// How many kinds there are.
-const KINDS: usize = Work::Reclaimed as usize + 1;
+const KINDS: usize = Work::FreedBytes as usize + 1;
 
 /// Counts by kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -142,6 +157,7 @@ impl DropMark {
 
     /// This thread is about to wait.
     pub fn waited(&self) {
+        count(Work::Wait);
         if self.0.load(Relaxed) > 0 {
             waited_on_drop();
         }

@@ -1,0 +1,70 @@
+//! The system's allocator, with what each thread allocates and frees counted.
+//!
+//! **Purpose.** Freeing is work like any other: a drop that frees the memory of a table in the foreground is as slow as
+//! the table is large, and no other counter shows it. A program that wants to see it makes this its allocator, and
+//! [`DropReport`](crate::DropReport) has the counts.
+//!
+//! **Invariants.** Every call goes to the system's allocator unchanged. The counters are plain thread-local cells
+//! without a destructor, so counting allocates nothing and works at any time of a thread's life.
+//!
+//! **May touch.** `work`.
+#![expect(unsafe_code, reason = "an allocator is unsafe by its contract")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+
+use super::work::{self, Work};
+
+/// The system's allocator, which counts [`Work::Allocation`], [`Work::AllocatedBytes`], [`Work::Free`] and
+/// [`Work::FreedBytes`] of each thread.
+///
+/// ```
+/// #[global_allocator]
+/// static ALLOCATOR: windfall::CountingAllocator = windfall::CountingAllocator;
+///
+/// use windfall::sync::work::{self, Work};
+/// let before = work::so_far();
+/// drop(std::hint::black_box(vec![0u8; 1000]));
+/// let counts = work::so_far() - before;
+/// assert_eq!((counts.of(Work::AllocatedBytes), counts.of(Work::FreedBytes)), (1000, 1000));
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CountingAllocator;
+
+fn allocated(bytes: usize) {
+    work::count(Work::Allocation);
+    work::add(Work::AllocatedBytes, bytes as u64);
+}
+
+fn freed(bytes: usize) {
+    work::count(Work::Free);
+    work::add(Work::FreedBytes, bytes as u64);
+}
+
+// SAFETY: every method hands its arguments to the system's allocator, which fulfils the contract; counting touches
+// nothing but cells of the thread, and neither allocates nor panics.
+unsafe impl GlobalAlloc for CountingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        allocated(layout.size());
+        // SAFETY: the caller's promise is the one that is asked for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        allocated(layout.size());
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        allocated(size);
+        freed(layout.size());
+        // SAFETY: as above.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        freed(layout.size());
+        // SAFETY: as above.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
