@@ -28,6 +28,7 @@ pub mod index;
 pub mod keys;
 mod load;
 pub mod log;
+pub mod memory;
 pub mod metrics;
 pub mod mtr;
 mod numbers;

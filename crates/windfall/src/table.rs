@@ -579,4 +579,17 @@ impl Table {
     pub fn set_hash_index(&self, on: bool) {
         self.inner.set_hash_index(on);
     }
+
+    /// Gives each tree of the table a hash index of so many bytes, and touches all of it, as if as many keys had been
+    /// read: for experiments with what a table owns.
+    ///
+    /// # Panics
+    /// When `hash_index_memory` has no room for it, or the hash index is off.
+    #[cfg(feature = "lab")]
+    pub fn pretend_hash_index(&self, bytes: u64) {
+        let trees: Vec<_> = self.inner.look(|shape| shape.trees().cloned().collect());
+        for tree in trees {
+            tree.hash().pretend(bytes);
+        }
+    }
 }

@@ -94,6 +94,7 @@ fn net(bug: Bug) -> Net {
         Bug::FoundDoneNotDirty => {
             Units("recovery::tests::a_page_that_is_found_done_is_written_again_before_the_floor_passes")
         }
+        Bug::HashTableFreedAtOnce => Tests("drop_cost", "a_hash_index_of_megabytes_is_freed_by_no_statement"),
         Bug::HintBelieved => Units("tree::tests::values::"),
         Bug::GateLeftOpen => Units("catalog::tests::who_is_alone"),
         Bug::LoadLeftBehind => Units("catalog::load::tests::what_is_refused"),

@@ -1,4 +1,5 @@
-//! What a drop costs, counted: by the engine's own counters and, where there is `strace`, by the system's.
+//! What a drop costs, counted: by the engine's own counters, memory included, and, where there is `strace`, by the
+//! system's.
 
 use std::{
     io::Write,
@@ -9,8 +10,12 @@ use std::{
 };
 
 use windfall::{
-    Database, DropReport, FlushLog, IndexOptions, Options, Result, Table, TableOptions, sync::work::Work,
+    CountingAllocator, Database, DropReport, FlushLog, IndexOptions, Options, Result, Table, TableOptions,
+    sync::work::{self, Work},
 };
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const PAGE: u64 = 4096;
 const FRAMES: u64 = 2048;
@@ -43,9 +48,24 @@ fn indexed() -> TableOptions {
     TableOptions::default().index("i", IndexOptions::on_value(0..8))
 }
 
-/// The bar: nothing outside the catalog, a path and a bit inside, and one log write.
+/// The most memory that a statement allocates, and frees, for itself and for each tree: names, the record, its group of
+/// the log, a place in a queue now and then. What the trees own is not among it, whatever it is.
+const ALLOCATED: u64 = 4 << 10;
+const ALLOCATED_A_TREE: u64 = 512;
+const FREED: u64 = 1 << 10;
+const FREED_A_TREE: u64 = 256;
+
+/// The bar: nothing outside the catalog, a path and a bit inside, one log write, and little memory.
 fn assert_cheap(what: &str, report: &DropReport, height: u64) {
     let of = |kind| report.work.of(kind);
+    let trees = report.trees as u64;
+    println!(
+        "{what}: {} allocated, {} freed, of {trees} trees",
+        of(Work::AllocatedBytes),
+        of(Work::FreedBytes)
+    );
+    assert!(of(Work::AllocatedBytes) <= ALLOCATED + trees * ALLOCATED_A_TREE, "{what}: {:?}", report.work);
+    assert!(of(Work::FreedBytes) <= FREED + trees * FREED_A_TREE, "{what}: {:?}", report.work);
     for kind in [
         Work::Frame,
         Work::Latch,
@@ -56,6 +76,7 @@ fn assert_cheap(what: &str, report: &DropReport, height: u64) {
         Work::FileCall,
         Work::Evicted,
         Work::Reclaimed,
+        Work::MapCall,
     ] {
         assert_eq!(of(kind), 0, "{what}: {kind:?} in {:?}", report.work);
     }
@@ -125,6 +146,89 @@ fn the_work_of_a_drop_depends_on_nothing() -> Result<()> {
         }
     }
     assert!(seen.windows(2).all(|pair| pair[0] == pair[1]), "{seen:?} pages for the same drop");
+    Ok(())
+}
+
+/// A tree's hash index grows with the rows that are read. Nobody keeps a handle, and the drop frees none of it.
+#[test]
+fn a_hash_index_of_megabytes_is_freed_by_no_statement_and_zeroed_by_no_read() -> Result<()> {
+    const ROWS: u64 = 150_000;
+    /// What a read may zero at once, and what it needs for itself.
+    const A_READ: u64 = (128 << 10) + 4096;
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = options().buffer_pool_size(64 << 20).hash_index_memory(256 << 20);
+    let db = Database::open(folder.path(), options.hash_index(true))?;
+    for name in ["dropped", "truncated", "without an index"] {
+        db.create_table(name, indexed())?;
+    }
+    let height = db.metrics().catalog_height;
+    for name in ["dropped", "truncated", "without an index"] {
+        let table = db.table(name)?;
+        let mut most = (0, 0);
+        for n in 0..ROWS {
+            table.insert(&n.to_be_bytes(), &n.to_be_bytes())?;
+        }
+        for n in 0..ROWS {
+            let before = work::so_far();
+            assert!(table.get(&n.to_be_bytes())?.is_some());
+            let work = work::so_far() - before;
+            most = (most.0.max(work.of(Work::AllocatedBytes)), most.1.max(work.of(Work::MapCall)));
+        }
+        assert!(
+            most.0 <= A_READ && most.1 <= 1,
+            "{most:?}: bytes that a read allocates, and calls for memory"
+        );
+    }
+    let used = db.metrics().hash_index_bytes;
+    assert!(used >= 3 * (2 << 20), "{used} bytes of hash indexes");
+    settle(&db)?;
+    assert_cheap("drop", &db.drop_table("dropped")?, height);
+    assert_cheap("truncation", &db.truncate_table("truncated")?, height);
+    assert_cheap("drop of an index", &db.drop_index("without an index", "i")?, height);
+    db.drop_table("without an index")?;
+    assert_settles("hash indexes", || db.metrics().hash_index_bytes == 0);
+    Ok(())
+}
+
+/// What comes by itself has ten minutes: only a hang takes longer.
+fn assert_settles(what: &str, done: impl Fn() -> bool) {
+    for _ in 0..60_000 {
+        if done() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{what} are not freed");
+}
+
+/// The last handle of a dropped table goes in a thread that frees next to nothing for it.
+#[test]
+fn the_last_handle_of_a_dropped_table_frees_nothing() -> Result<()> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let db = Database::open(folder.path(), options().buffer_pool_size(64 << 20).hash_index(true))?;
+    let table = db.create_table("t", indexed())?;
+    fill(&table, 10_000)?;
+    for n in 0..10_000u64 {
+        assert!(table.get(&n.to_be_bytes())?.is_some());
+    }
+    let index = table.index("i")?;
+    let mut rows = table.range::<[u8; 8]>(..)?;
+    assert!(rows.next().is_some());
+    let free = db.metrics().pool_free;
+    db.drop_table("t")?;
+    // The frames are back although there are handles, and so is the memory of the hash index.
+    assert_settles("frames", || db.metrics().pool_free > free + 3000);
+    assert_settles("hash indexes", || db.metrics().hash_index_bytes == 0);
+    let freed = |name: &str, run: Box<dyn FnOnce()>| {
+        let before = work::so_far();
+        run();
+        let work = work::so_far() - before;
+        println!("{name}: {work:?}");
+        assert!(work.of(Work::FreedBytes) <= 64 << 10 && work.of(Work::MapCall) == 0, "{name}: {work:?}");
+    };
+    freed("rows", Box::new(move || drop(rows)));
+    freed("index", Box::new(move || drop(index)));
+    freed("table", Box::new(move || drop(table)));
     Ok(())
 }
 
@@ -207,37 +311,70 @@ fn eight_droppers_share_their_syncs() -> Result<()> {
     Ok(())
 }
 
-/// What the traced process does: drops between two marks.
+/// How large a hash index is that the traced process drops.
+const HASH_INDEX: u64 = 1 << 30;
+/// The statements that are traced, in this order.
+const TRACED: [&str; 3] = ["drop", "truncation", "drop of an index"];
+
+/// What the traced process does: statements between two marks each.
 #[test]
 #[ignore = "run by the test that traces it"]
 fn traced_child() -> Result<()> {
     let Ok(folder) = std::env::var(CHILD) else { return Ok(()) };
-    let db = Database::open(folder, options())?;
-    let table = db.create_table("t", indexed())?;
-    fill(&table, 3000)?;
-    assert!(db.metrics().pool_dirty > 500);
+    let options = options().buffer_pool_size(4 * FRAMES * PAGE).hash_index(true);
+    let db = Database::open(folder, options.hash_index_memory(4 * HASH_INDEX))?;
     let mut marks = std::fs::File::options().write(true).open("/dev/null").expect("/dev/null");
-    settle(&db)?;
-    marks.write_all(BEGIN.as_bytes()).expect("a mark");
-    let dropped = db.drop_table("t");
-    marks.write_all(END.as_bytes()).expect("a mark");
-    dropped.map(drop)
+    for (n, what) in TRACED.iter().enumerate() {
+        db.set_flush_log_at_trx_commit(FlushLog::Lazy);
+        // Nobody keeps a handle: the statement is the last to let go of the trees.
+        let table = db.create_table("t", indexed())?;
+        fill(&table, 3000)?;
+        assert!(db.metrics().pool_dirty > 500);
+        // Both trees have one, and an index alone is dropped last.
+        #[cfg(feature = "lab")]
+        table.pretend_hash_index(HASH_INDEX / 2);
+        drop(table);
+        settle(&db)?;
+        marks.write_all(BEGIN.as_bytes()).expect("a mark");
+        let done = match n {
+            0 => db.drop_table("t"),
+            1 => db.truncate_table("t"),
+            _ => db.drop_index("t", "i"),
+        };
+        marks.write_all(END.as_bytes()).expect("a mark");
+        assert!(done?.trees > 0, "{what}");
+        assert_settles("hash indexes", || db.metrics().hash_index_bytes <= HASH_INDEX / 2);
+        if n > 0 {
+            db.drop_table("t")?;
+        }
+        assert_settles("hash indexes", || db.metrics().hash_index_bytes == 0);
+    }
+    Ok(())
 }
 
-/// The system calls of the dropping thread between the marks.
-fn calls_of_a_drop(trace: &Path) -> Vec<String> {
+/// The system calls of the statements' thread between the marks.
+fn calls_between_marks(trace: &Path) -> Vec<Vec<String>> {
     let trace = std::fs::read_to_string(trace).expect("the trace");
-    let mark = |mark: &str| {
-        let mut lines = trace.lines().enumerate();
-        lines.find(|(_, line)| line.contains(mark)).unwrap_or_else(|| panic!("no {mark:?} in:\n{trace}"))
-    };
-    let ((from, line), (to, _)) = (mark(BEGIN), mark(END));
-    let thread = line.split_whitespace().next().expect("a thread id");
-    let of_thread = |line: &&str| line.split_whitespace().next() == Some(thread);
-    let call = |line: &str| line[thread.len()..].trim_start().to_owned();
-    let lines = trace.lines().take(to).skip(from + 1).filter(of_thread).map(call);
-    // A call that another thread's came into is told in two lines, and so is a mark.
-    lines.filter(|line| !line.starts_with("<...")).collect()
+    let thread_of = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
+    let mut found = Vec::new();
+    let mut inside: Option<(String, Vec<String>)> = None;
+    for line in trace.lines() {
+        if line.contains(BEGIN) {
+            inside = Some((thread_of(line), Vec::new()));
+        } else if line.contains(END) {
+            found.extend(inside.take().map(|(_, calls)| calls));
+        } else if let Some((thread, calls)) = &mut inside
+            && thread_of(line) == *thread
+        {
+            let call = line[thread.len()..].trim_start();
+            // A call that another thread's came into is told in two lines, and so is a mark.
+            if !call.starts_with("<...") {
+                calls.push(call.to_owned());
+            }
+        }
+    }
+    assert_eq!(found.len(), TRACED.len(), "{trace}");
+    found
 }
 
 /// Is seen also where what passes is not shown.
@@ -263,12 +400,13 @@ fn the_system_is_asked_for_the_log_and_nothing_else() {
         return;
     }
     assert!(output.status.success(), "{output:?}");
-    let calls = calls_of_a_drop(&trace);
-    println!("a drop's system calls: {calls:#?}");
-    let of_log = |call: &str, name: &str| call.starts_with(&format!("{name}(")) && call.contains("/log/");
-    let count = |name| calls.iter().filter(|call| of_log(call, name)).count();
-    assert_eq!(count("fdatasync"), 1, "{calls:#?}");
-    assert!((1..=2).contains(&count("pwrite64")), "{calls:#?}");
-    let others = calls.iter().filter(|call| !of_log(call, "pwrite64") && !of_log(call, "fdatasync"));
-    assert_eq!(others.collect::<Vec<_>>(), Vec::<&String>::new());
+    for (what, calls) in TRACED.iter().zip(calls_between_marks(&trace)) {
+        println!("the system calls of a {what}: {calls:#?}");
+        let of_log = |call: &str, name: &str| call.starts_with(&format!("{name}(")) && call.contains("/log/");
+        let count = |name| calls.iter().filter(|call| of_log(call, name)).count();
+        assert_eq!(count("fdatasync"), 1, "{what}: {calls:#?}");
+        assert!((1..=2).contains(&count("pwrite64")), "{what}: {calls:#?}");
+        let others = calls.iter().filter(|call| !of_log(call, "pwrite64") && !of_log(call, "fdatasync"));
+        assert_eq!(others.collect::<Vec<_>>(), Vec::<&String>::new(), "{what}");
+    }
 }

@@ -6,15 +6,14 @@
 //! **Invariants.** Both areas are mapped for the largest pool at creation and unmapped at the end. A page that was
 //! given back to the system reads as zero. The version in a descriptor's latch is never reset.
 //!
-//! **May touch.** `page`, `sync`; the system's memory mapping. One of the few places with `unsafe`.
+//! **May touch.** `memory`, `page`, `sync`. One of the few places with `unsafe`.
 
-use core::{ptr, slice};
-
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use core::slice;
 
 use super::frame::Frame;
 use crate::{
     error::{Result, UsageError},
+    memory::Mapping,
     page::Page,
     sync::atomic::AtomicU64,
 };
@@ -23,30 +22,22 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrameNo(pub u32);
 
-/// The two areas.
+/// The two areas. They hold atomics only, which any thread may reach through `&Arena`; their addresses are never handed
+/// out other than as references bound to the arena's life.
 #[derive(Debug)]
 pub struct Arena {
-    pages: *mut AtomicU64,
-    frames: *mut Frame,
+    pages: Mapping,
+    frames: Mapping,
     page_size: usize,
     count: usize,
 }
 
-// SAFETY: the areas hold atomics only, which any thread may reach through `&Arena`; the pointers are never handed out
-// other than as references bound to the arena's life.
-unsafe impl Send for Arena {}
-// SAFETY: as above.
-unsafe impl Sync for Arena {}
-
-fn reserve<T>(bytes: usize) -> Result<*mut T> {
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: a fresh anonymous mapping at an address of the system's choice disturbs nothing.
-    let mapped = unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags) };
-    let mapped = mapped.map_err(|e| UsageError::Option {
+fn reserve(bytes: usize) -> Result<Mapping> {
+    let mapped = Mapping::new(bytes).map_err(|e| UsageError::Option {
         name: "buffer_pool_max_size",
         what: format!("the system does not reserve {bytes} bytes of address space ({e}): choose less").into(),
     })?;
-    Ok(mapped.cast())
+    Ok(mapped)
 }
 
 impl Arena {
@@ -56,13 +47,9 @@ impl Arena {
     /// When the system does not give so much address space.
     pub fn new(count: usize, page_size: usize) -> Result<Self> {
         let pages = reserve(count * page_size)?;
-        // The arena frees what it has, should the second reservation fail.
-        let mut arena = Self { pages, frames: ptr::null_mut(), page_size, count };
-        arena.frames = reserve(count * size_of::<Frame>())?;
-        // Huge pages spare most of the address translation of random reads; without them all still works.
-        // SAFETY: advice on our own mapping; it changes no content.
-        let _ = unsafe { madvise(arena.pages.cast(), count * page_size, Advice::LinuxHugepage) };
-        Ok(arena)
+        let frames = reserve(count * size_of::<Frame>())?;
+        pages.prefer_huge_pages();
+        Ok(Self { pages, frames, page_size, count })
     }
 
     /// How many frames there is room for.
@@ -76,7 +63,7 @@ impl Arena {
         assert!((no.0 as usize) < self.count, "a frame number beyond the arena");
         // SAFETY: in range, aligned (the mapping is page-aligned, a `Frame` has 64 bytes), and a `Frame` consists of
         // atomics for which the zeroed memory of the mapping is a valid state.
-        unsafe { &*self.frames.add(no.0 as usize) }
+        unsafe { &*self.frames.start::<Frame>().add(no.0 as usize) }
     }
 
     /// A frame's page.
@@ -87,36 +74,17 @@ impl Arena {
         // an exclusively latched frame.
         let words = unsafe {
             let words = self.page_size / 8;
-            slice::from_raw_parts(self.pages.add(no.0 as usize * words), words)
+            slice::from_raw_parts(self.pages.start::<AtomicU64>().add(no.0 as usize * words), words)
         };
         Page::new(words)
     }
 
-    /// Gives the page bytes of these frames back to the system; they read as zero from now on.
+    /// Gives the page bytes of these frames back to the system; they read as zero from now on. Readers under way see
+    /// zeroes, which they do not validate: the pool has made the versions of these frames grow before.
     pub fn release(&self, from: FrameNo, to: FrameNo) {
         let (from, to) = (from.0 as usize, (to.0 as usize).min(self.count));
         if from < to {
-            // SAFETY: a range of our own mapping. Readers under way see zeroes, which they then do not validate: the
-            // pool has made the versions of these frames grow before.
-            let _ = unsafe {
-                madvise(
-                    self.pages.add(from * self.page_size / 8).cast(),
-                    (to - from) * self.page_size,
-                    Advice::LinuxDontNeed,
-                )
-            };
-        }
-    }
-}
-
-impl Drop for Arena {
-    fn drop(&mut self) {
-        // SAFETY: our own mappings, to which no reference is left, since references borrow the arena.
-        unsafe {
-            let _ = munmap(self.pages.cast(), self.count * self.page_size);
-            if !self.frames.is_null() {
-                let _ = munmap(self.frames.cast(), self.count * size_of::<Frame>());
-            }
+            self.pages.discard(from * self.page_size..to * self.page_size);
         }
     }
 }

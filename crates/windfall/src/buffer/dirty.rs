@@ -68,6 +68,19 @@ impl DirtySet {
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
+
+    /// Whether there is no page in it.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.writing.is_empty()
+    }
+
+    /// Forgets at most so many pages, and frees their memory. Says whether there are more.
+    pub fn free_some(&mut self, most: usize) -> bool {
+        for _ in 0..most {
+            let _ = self.waiting.pop_first().or_else(|| self.writing.pop_first());
+        }
+        !self.is_empty()
+    }
 }
 
 #[cfg(test)]

@@ -362,11 +362,13 @@ impl BufferPool {
 
     /// Drops a tablespace: one store, one push. `lsn` is the end of the group that logged the drop. Nothing in the pool
     /// is looked at; the frames are used again from now on, and the file goes once the log is durable up to `lsn`. What
-    /// never had a page has neither.
-    pub fn detach(&self, space: &Arc<Space>, lsn: Lsn) {
-        if space.mark_dropped(lsn) && space.is_known_for_good() {
+    /// never had a page has neither. Says whether this call dropped it.
+    pub fn detach(&self, space: &Arc<Space>, lsn: Lsn) -> bool {
+        let dropped = space.mark_dropped(lsn);
+        if dropped && space.is_known_for_good() {
             self.reclaimer.push(space.clone());
         }
+        dropped
     }
 
     /// Says whether recovery changes the pages: then the log's floor stays where it is.

@@ -324,23 +324,43 @@ impl PageTable {
     }
 }
 
+impl PageTable {
+    /// Frees some chunks of a table that nobody else knows any more, whatever is in them. Says whether there are more.
+    pub fn free_some(&mut self, most: usize) -> bool {
+        let mut left = most;
+        !free_below(&self.root, &mut left)
+    }
+}
+
+/// Frees nodes that only this thread knows, leaves first, until none is left to be freed. Says whether the whole
+/// subtree is gone.
+fn free_below(place: &Atomic<Node>, left: &mut usize) -> bool {
+    // SAFETY: the caller has the table exclusively: no reader is left.
+    let guard = unsafe { crossbeam_epoch::unprotected() };
+    let node = place.load(Relaxed, guard);
+    // SAFETY: a node that is linked was not freed.
+    if let Some(Node::Inner(inner)) = unsafe { node.as_ref() }
+        && !inner.children.iter().all(|child| free_below(child, left))
+    {
+        return false;
+    }
+    if node.is_null() {
+        return true;
+    }
+    if *left == 0 {
+        return false;
+    }
+    *left -= 1;
+    place.store(Shared::null(), Relaxed);
+    // SAFETY: every node is linked once, and this one is not any more.
+    drop(unsafe { node.into_owned() });
+    true
+}
+
 impl Drop for PageTable {
     fn drop(&mut self) {
-        fn free(node: &Atomic<Node>) {
-            // SAFETY: the table is borrowed exclusively: no reader is left, and every node is linked once.
-            unsafe {
-                let guard = crossbeam_epoch::unprotected();
-                let shared = node.load(Relaxed, guard);
-                if shared.is_null() {
-                    return;
-                }
-                let owned = shared.into_owned();
-                if let Node::Inner(inner) = &*owned {
-                    inner.children.iter().for_each(free);
-                }
-            }
-        }
-        free(&self.root);
+        let more = self.free_some(usize::MAX);
+        debug_assert!(!more, "all of it was to be freed");
     }
 }
 
@@ -393,6 +413,25 @@ mod tests {
             }
             prop_assert_eq!(drained, model.into_iter().collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn a_table_goes_in_steps() {
+        let mut table = PageTable::default();
+        let guard = &crossbeam_epoch::pin();
+        let pages = [3, 70, 600, 1_500, 300_000, 300_001, 90_000_000, u32::MAX];
+        for page in pages {
+            table.insert(PageNo(page), FrameNo(1), guard).unwrap();
+        }
+        let mut steps = 1;
+        while table.free_some(2) {
+            steps += 1;
+        }
+        // Pages 70, 600, 1500, 300,000, 90,000,000 and the last one lie in a leaf each, below six inner nodes: of page
+        // 300,000 and those before it in two, of the others in two each with the root of a level more above all.
+        assert_eq!(steps, 6 + 1, "two nodes a step");
+        assert!(pages[2..].iter().all(|page| table.get(PageNo(*page)).is_none()));
+        assert!(!table.free_some(usize::MAX));
     }
 
     #[test]

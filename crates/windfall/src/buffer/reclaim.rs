@@ -1,12 +1,14 @@
 //! The frames of dropped tablespaces: the first to be used again.
 //!
 //! **Purpose.** A dropped tablespace's page table is a chain of frames nobody needs. Whoever needs a frame and finds
-//! the free list empty takes some from here, before any live page is evicted; a background step takes the rest.
+//! the free list empty takes some from here, before any live page is evicted; a background step takes the rest, and
+//! frees the memory of what the tablespace leaves: its dirty set and its page table.
 //!
-//! **Invariants.** A call looks at a bounded number of entries, so that nobody pays for a whole table. A frame is taken
-//! by its latch and its tag: a frame that is latched by someone else waits in `latecomers` and is tried again. A
-//! dropped page is never written: its dirty mark goes with its tag. Freeing the dirty set and the table's memory is
-//! left to the background.
+//! **Invariants.** A call looks at a bounded number of entries and of tablespaces, so no call pays for a whole table
+//! or for all tables of a group. A frame is taken by its latch and its tag: a frame that is latched by someone else
+//! waits in `latecomers` and is tried again. A dropped page is never written: its dirty mark goes with its tag. Memory
+//! is freed by the background step alone, a bounded amount a step: the reclaimer keeps a tablespace until nothing else
+//! has it, so no other thread is ever the last to let go of one that the pool knew.
 //!
 //! **May touch.** The rest of `buffer`.
 
@@ -14,7 +16,7 @@ use std::collections::VecDeque;
 
 use crossbeam_queue::SegQueue;
 
-use super::{BufferPool, FileState, arena::FrameNo, space::Space};
+use super::{BufferPool, FileState, arena::FrameNo, dirty::DirtySet, space::Space};
 use crate::{
     ids::{PageId, PageNo},
     sync::{
@@ -34,20 +36,34 @@ const PLACES_A_CALL: usize = 512;
 const ROUNDS_A_CALL: usize = 1024;
 /// How many frames one call takes.
 const FRAMES_A_CALL: usize = 64;
-/// How many tablespaces without frames one step takes leave of.
+/// How many newly dropped tablespaces one call takes in.
+const ARRIVALS_A_CALL: usize = 64;
+/// How many tablespaces without frames one step takes leave of, and how many it looks at of those that others still
+/// have.
 const SPACES_A_STEP: usize = 32;
+/// How many entries of dirty sets one step frees.
+const DIRTY_A_STEP: usize = 4096;
+/// How many chunks of one page table one step frees.
+const CHUNKS_A_STEP: usize = 128;
 
 /// Dropped tablespaces whose frames are still to be used again.
 #[derive(Debug)]
 pub struct Reclaimer {
-    inbox: SegQueue<Arc<Space>>,
+    /// Those that no call has taken in yet, with how many frames they had.
+    inbox: SegQueue<(Arc<Space>, usize)>,
     queue: Mutex<VecDeque<Dropped>>,
     /// Dropped tablespaces under way, to be asked without a lock.
     pending: AtomicUsize,
     /// Dropped tablespaces that nobody has taken over yet for their files.
     unfinished: AtomicUsize,
-    /// Those whose frames are all back; their memory is freed in the background.
+    /// How many frames those under way still hold, as it was when each was last looked at.
+    frames: AtomicUsize,
+    /// How many of these were dirty, of those that were taken in.
+    dirty: AtomicUsize,
+    /// Those whose frames are all back.
     finished: SegQueue<Arc<Space>>,
+    /// What is left of them to be freed.
+    leaving: Mutex<Leaving>,
 }
 
 #[derive(Debug)]
@@ -56,6 +72,42 @@ struct Dropped {
     /// Where the drain goes on; `None` at its end.
     at: Option<PageNo>,
     latecomers: Vec<(PageNo, FrameNo)>,
+    /// What is counted of it in [`Reclaimer::frames`] and [`Reclaimer::dirty`].
+    frames: usize,
+    dirty: usize,
+}
+
+/// Memory of tablespaces whose frames are all back.
+#[derive(Debug, Default)]
+struct Leaving {
+    dirty: VecDeque<DirtySet>,
+    spaces: VecDeque<Arc<Space>>,
+}
+
+impl Leaving {
+    /// Frees some. Says whether it did: nothing is freed of a tablespace that others have.
+    fn free_some(&mut self) -> bool {
+        if let Some(dirty) = self.dirty.front_mut() {
+            if !dirty.free_some(DIRTY_A_STEP) {
+                self.dirty.pop_front();
+            }
+            return true;
+        }
+        let mut freed = false;
+        for _ in 0..self.spaces.len().min(SPACES_A_STEP) {
+            let Some(mut space) = self.spaces.pop_front() else { break };
+            let Some(owned) = Arc::get_mut(&mut space) else {
+                self.spaces.push_back(space);
+                continue;
+            };
+            freed = true;
+            if owned.pages.free_some(CHUNKS_A_STEP) {
+                self.spaces.push_front(space);
+                break;
+            }
+        }
+        freed
+    }
 }
 
 impl Default for Reclaimer {
@@ -65,7 +117,10 @@ impl Default for Reclaimer {
             queue: Mutex::new(Rank::Pool, VecDeque::new()),
             pending: AtomicUsize::new(0),
             unfinished: AtomicUsize::new(0),
+            frames: AtomicUsize::new(0),
+            dirty: AtomicUsize::new(0),
             finished: SegQueue::new(),
+            leaving: Mutex::new(Rank::Leaf, Leaving::default()),
         }
     }
 }
@@ -76,7 +131,9 @@ impl Reclaimer {
     pub fn push(&self, space: Arc<Space>) {
         self.unfinished.fetch_add(1, SeqCst);
         self.pending.fetch_add(1, Relaxed);
-        self.inbox.push(space);
+        let frames = space.resident() as usize;
+        self.frames.fetch_add(frames, Relaxed);
+        self.inbox.push((space, frames));
     }
 
     /// How many dropped tablespaces still have frames to give back.
@@ -84,23 +141,30 @@ impl Reclaimer {
         self.pending.load(Relaxed)
     }
 
-    /// How many are not handed over yet, how many frames they still hold, and how many of these were dirty, at most.
+    /// How many are not handed over yet, how many frames they still hold, and how many of these were dirty. As exact as
+    /// frames that come and go meanwhile allow; of more than a few new ones the dirty frames are counted later.
     pub fn pending_frames(&self) -> (usize, usize, usize) {
-        let mut queue = self.queue.lock();
-        self.empty_inbox(&mut queue);
-        let frames = |dropped: &Dropped| {
-            let resident = dropped.space.resident() as usize;
-            (resident, dropped.space.dirty_pages().min(resident))
-        };
-        let sum = |(all, dirty): (usize, usize), (a, d)| (all + a, dirty + d);
-        let (all, dirty) = queue.iter().map(frames).fold((0, 0), sum);
-        (self.unfinished.load(SeqCst), all, dirty)
+        self.take_in(&mut self.queue.lock());
+        (self.unfinished.load(SeqCst), self.frames.load(Relaxed), self.dirty.load(Relaxed))
     }
 
-    fn empty_inbox(&self, queue: &mut VecDeque<Dropped>) {
-        while let Some(space) = self.inbox.pop() {
-            queue.push_back(Dropped { space, at: Some(PageNo(0)), latecomers: Vec::new() });
+    fn take_in(&self, queue: &mut VecDeque<Dropped>) {
+        let arrivals = core::iter::from_fn(|| self.inbox.pop());
+        for (space, frames) in arrivals.take(ARRIVALS_A_CALL) {
+            let dirty = space.dirty_pages().min(frames);
+            self.dirty.fetch_add(dirty, Relaxed);
+            queue.push_back(Dropped { space, at: Some(PageNo(0)), latecomers: Vec::new(), frames, dirty });
         }
+    }
+
+    /// Counts anew how many frames a tablespace holds.
+    fn recount(&self, dropped: &mut Dropped) {
+        let frames = dropped.space.resident() as usize;
+        let dirty = dropped.dirty.min(frames);
+        // Others may have brought pages in behind the drop, which go at once.
+        self.frames.fetch_add(frames.wrapping_sub(dropped.frames), Relaxed);
+        self.dirty.fetch_sub(dropped.dirty - dirty, Relaxed);
+        (dropped.frames, dropped.dirty) = (frames, dirty);
     }
 }
 
@@ -112,7 +176,7 @@ impl BufferPool {
             return 0;
         }
         let mut queue = reclaimer.queue.lock();
-        reclaimer.empty_inbox(&mut queue);
+        reclaimer.take_in(&mut queue);
         // Every round either moves on in a table, ends one, or finds one whose last frames are all latched.
         let (mut busy, mut rounds) = (0, 0);
         while busy < queue.len()
@@ -127,9 +191,12 @@ impl BufferPool {
             } else {
                 self.drain(&mut dropped)
             };
+            reclaimer.recount(&mut dropped);
             if dropped.at.is_some() {
                 queue.push_front(dropped);
             } else if dropped.latecomers.is_empty() {
+                reclaimer.frames.fetch_sub(dropped.frames, Relaxed);
+                reclaimer.dirty.fetch_sub(dropped.dirty, Relaxed);
                 reclaimer.pending.fetch_sub(1, Relaxed);
                 reclaimer.finished.push(dropped.space);
             } else {
@@ -190,25 +257,31 @@ impl BufferPool {
         Taken::Freed
     }
 
-    /// One background step: gives frames back, and frees the memory of tablespaces that have none left. Those that have
-    /// a file go to `finished`. Says whether there may be more to do.
+    /// One background step: gives frames back, and frees some of the memory that tablespaces without frames have left.
+    /// Those that have a file go to `finished`. Says whether there may be more to do.
     pub fn reclaim_step(&self, finished: &mut dyn FnMut(Arc<Space>)) -> bool {
-        let freed = self.reclaim_some();
+        let reclaimed = self.reclaim_some() > 0;
         let popped = core::iter::from_fn(|| self.reclaimer.finished.pop());
         let spaces: Vec<Arc<Space>> = popped.take(SPACES_A_STEP).collect();
         if spaces.is_empty() {
-            return freed > 0;
+            let freed = self.reclaimer.leaving.lock().free_some();
+            return reclaimed || freed;
         }
         // Whoever makes a tablespace known waits for this: once for many.
         self.directory.remove(&spaces);
         for space in spaces {
-            // The set may be large; the space itself lives on while handles do.
+            // The set may be large, and nothing looks for these pages any more; the tablespace lives on with its
+            // handles.
             let dirty = core::mem::take(&mut *space.dirty.lock());
-            drop(dirty);
             if self.file_of_dropped(&space) != FileState::None {
-                finished(space);
+                finished(space.clone());
             }
             self.reclaimer.unfinished.fetch_sub(1, SeqCst);
+            let mut leaving = self.reclaimer.leaving.lock();
+            if !dirty.is_empty() {
+                leaving.dirty.push_back(dirty);
+            }
+            leaving.spaces.push_back(space);
         }
         true
     }
@@ -268,6 +341,46 @@ mod tests {
         while pool.reclaim_step(&mut |_| panic!("none of them has a file")) {}
         assert_eq!((counts(), pool.counters.dirty.load(Relaxed)), ((512, 0, 0, 0), 0));
         assert!(spaces.iter().all(|space| space.resident() == 0));
+    }
+
+    #[test]
+    fn a_call_takes_in_a_bounded_number_of_tablespaces() {
+        let (_, pool) = new_pool(1024);
+        let group = 2 * ARRIVALS_A_CALL + 5;
+        let spaces: Vec<_> = (0..group).map(|n| dropped(&pool, 100 + n as u64, 3, 1)).collect();
+        assert_eq!(pool.reclaim_some(), 3);
+        assert_eq!(pool.reclaimer.inbox.len(), group - ARRIVALS_A_CALL);
+        // All frames are counted although most tablespaces were not taken in yet.
+        assert_eq!(pool.occupancy().dropped, 3 * (group - 1));
+        while pool.reclaim_step(&mut |_| panic!("none of them has a file")) {}
+        assert_eq!((pool.reclaimer.pending_frames(), pool.free_frames()), ((0, 0, 0), 1024));
+        assert!(spaces.iter().all(|space| space.resident() == 0));
+    }
+
+    #[test]
+    fn what_a_dropped_tablespace_leaves_is_freed_in_steps_when_nothing_has_it() {
+        let (_, pool) = new_pool(64);
+        let space = pool.attach(SpaceId(100), Durability::Logged);
+        // Each page lies in a leaf of the page table's own.
+        let pages = CHUNKS_A_STEP as u32 + 50;
+        for page in 1..=pages {
+            let guard = &crossbeam_epoch::pin();
+            space.pages.insert(PageNo(512 * page), FrameNo(0), guard).unwrap();
+            space.dirty.lock().insert(PageNo(page), Lsn(u64::from(page)));
+        }
+        for page in pages..pages + 2 * DIRTY_A_STEP as u32 {
+            space.dirty.lock().insert(PageNo(page), Lsn(u64::from(page)));
+        }
+        space.pages.drain(PageNo(0), usize::MAX, &crossbeam_epoch::pin(), |_, _| true);
+        drop(pool.fresh(&space, PageNo(1)).unwrap());
+        pool.detach(&space, Lsn::ZERO);
+        let steps = || core::iter::from_fn(|| pool.reclaim_step(&mut |_| {}).then_some(())).count();
+        // The frame, the directory, three of the dirty set; the page table stays as long as there is a handle.
+        assert_eq!(steps(), 2 + 3);
+        assert_eq!(pool.reclaimer.leaving.lock().spaces.len(), 1);
+        drop(space);
+        assert_eq!(steps(), 2);
+        assert_eq!(pool.reclaimer.leaving.lock().spaces.len(), 0);
     }
 
     #[test]

@@ -132,7 +132,7 @@ impl Catalog {
         let building = Arc::new(Building::new(tree.clone(), record.key.clone(), env));
         let unfinished = self.unfinished();
         let mut closed = table.gate().close();
-        table.reshape(&mut closed, Shape { building: Some(building.clone()), ..old.clone() });
+        drop(table.reshape(&mut closed, Shape { building: Some(building.clone()), ..old.clone() }));
         drop(closed);
 
         let filler = Filler { catalog: self, table: name, index: &record, rows: &old.clustered, building };
@@ -155,7 +155,7 @@ impl Catalog {
             Ok(shape) => (Ok(()), shape),
             Err(error) => (Err(error), old.clone()),
         };
-        table.reshape(&mut closed, shape);
+        drop(table.reshape(&mut closed, shape));
         drop(filler);
         drop(closed);
         unfinished.finished();

@@ -3,7 +3,9 @@
 //! **Purpose.** Create, drop, truncate, rename, swap; add and drop of secondary trees; each atomic over a crash.
 //!
 //! **Invariants.** Those of the [catalog](super). New tablespaces are known to nobody before their record is committed,
-//! as `flush_log_at_trx_commit` says; old ones are detached after their drop is.
+//! as `flush_log_at_trx_commit` says; old ones are detached after their drop is. What a statement takes out of use is
+//! freed in the background ([`Catalog::free_step`]): the work of a drop does not depend on what the table owns, and its
+//! thread frees nothing that another one has made.
 //!
 //! **May touch.** The rest of `catalog`, and what it may touch.
 
@@ -15,6 +17,7 @@ use smallvec::SmallVec;
 use super::{
     names::{Claim, Names},
     record::{IndexRecord, KeySpec, TableRecord},
+    retired::Retired,
     table::{Shape, Table},
     terms::Terms,
 };
@@ -97,6 +100,8 @@ pub struct Catalog {
     pub(super) system: Arc<SystemTree>,
     pub(super) transactions: Arc<Transactions>,
     names: Names,
+    /// What is freed in the background.
+    pub(super) retired: Retired,
     budget: Arc<HashBudget>,
     /// Whether new trees get a hash index.
     hashed: AtomicBool,
@@ -152,6 +157,7 @@ impl Catalog {
             system,
             transactions,
             names,
+            retired: Retired::default(),
             budget,
             hashed: AtomicBool::new(hashed),
             loading: Mutex::new(Rank::Leaf, BTreeSet::new()),
@@ -210,6 +216,11 @@ impl Catalog {
         for (_, table) in self.tables() {
             table.set_hash_index(on);
         }
+    }
+
+    /// A step of the background: frees some of what statements have taken out of use. Says whether there may be more.
+    pub fn free_step(&self) -> bool {
+        self.retired.free_step()
     }
 
     /// How many tables there are.
@@ -485,12 +496,17 @@ impl Catalog {
         let mut changes: SmallVec<[Change; 1]> =
             claim.tables().map(|(name, _)| Change::remove(record_key(name))).collect();
         if planted(Bug::DropBeforeLog) {
-            spaces().for_each(|space| self.pool.detach(space, Lsn::ZERO));
+            for space in spaces() {
+                self.pool.detach(space, Lsn::ZERO);
+            }
         }
         // When this fails nothing was changed, or the database is poisoned.
         let (lsn, unfinished) = self.change(&mut changes, &ids, terms.flush)?;
-        spaces().for_each(|space| self.pool.detach(space, lsn));
+        for space in spaces() {
+            self.pool.detach(space, lsn);
+        }
         tables().for_each(|table| table.gate().close_for_good());
+        tables().for_each(|table| self.retired.table(table.clone()));
         drop((closed, all));
         claim.set_all_gone();
         drop(claim);
@@ -527,19 +543,21 @@ impl Catalog {
     ) -> Result<DropReport> {
         let claim = self.claim(&[name], terms)?;
         let table = claim.table(name).ok_or_else(|| no_table(name))?;
-        let old = table.shape();
-        let mut record = old.record.clone();
+        // The claim keeps other statements away: the definition stays what it is.
+        let mut record = table.look(|shape| shape.record.clone());
         change(&mut record)?;
         record.version += 1;
-        let dropped: SmallVec<[Arc<Space>; 2]> =
-            spaces_of(&old).into_iter().filter(|space| !record.spaces().any(|id| id == space.id())).collect();
-        let ids: SmallVec<[SpaceId; 2]> = dropped.iter().map(|space| space.id()).collect();
         let (mut closed, _lock) = self.close(&claim, &[&**table], terms)?;
         let closed = closed.first_mut().expect("one was closed");
+        let dropped: SmallVec<[SpaceId; 2]> = table
+            .closed_shape(closed)
+            .spaces()
+            .filter(|id| !record.spaces().any(|named| named == *id))
+            .collect();
         let born = self.transactions.stamp()?;
         let (lsn, unfinished) =
-            self.change(&mut [Change::put(record_key(name), record.encode())], &ids, terms.flush)?;
-        let kept = |id| old.trees().find(|tree| tree.space().id() == id).cloned();
+            self.change(&mut [Change::put(record_key(name), record.encode())], &dropped, terms.flush)?;
+        let kept = |id| table.closed_shape(closed).trees().find(|tree| tree.space().id() == id).cloned();
         let new = |id| {
             let tree = self.tree(new_space(id));
             tree.space().set_born(born);
@@ -549,10 +567,11 @@ impl Catalog {
         let clustered = tree(record.clustered);
         let secondaries = record.indexes.iter().map(|index| tree(index.space)).collect();
         self.pause();
-        table.reshape(closed, Shape { record, clustered, secondaries, building: None });
-        for space in &dropped {
-            self.pool.detach(space, lsn);
+        let old = table.reshape(closed, Shape { record, clustered, secondaries, building: None });
+        for tree in old.trees().filter(|tree| dropped.contains(&tree.space().id())) {
+            self.pool.detach(tree.space(), lsn);
         }
+        self.retired.shape(old);
         unfinished.finished();
         Ok(DropReport { trees: dropped.len(), lsn, ..DropReport::default() })
     }
@@ -640,20 +659,20 @@ impl Catalog {
         Ok(Arc::new(Table::new(shape, self.hashed.load(SeqCst))))
     }
 
-    /// Drops a temporary table: no record, no log.
-    pub fn drop_temporary(&self, table: &Table) -> DropReport {
+    /// Drops a temporary table: no record, no log. The first call has it freed; each waits for the calls on it that are
+    /// under way.
+    pub fn drop_temporary(&self, table: &Arc<Table>) -> DropReport {
         let (trees, work) = work::in_drop(|| {
             table.gate().close_for_good();
-            let spaces = spaces_of(&table.shape());
-            for space in &spaces {
-                self.pool.detach(space, Lsn::ZERO);
+            let (trees, dropped) = table.look(|shape| {
+                let detach = |tree: &Arc<Tree>| self.pool.detach(tree.space(), Lsn::ZERO);
+                (shape.trees().count(), shape.trees().map(detach).fold(false, core::ops::BitOr::bitor))
+            });
+            if dropped {
+                self.retired.table(table.clone());
             }
-            spaces.len()
+            trees
         });
         DropReport { trees, work, lsn: Lsn::ZERO }
     }
-}
-
-fn spaces_of(shape: &Shape) -> SmallVec<[Arc<Space>; 2]> {
-    shape.trees().map(|tree| tree.space().clone()).collect()
 }

@@ -11,8 +11,8 @@
 //!
 //! The way of a drop ([`Catalog::drop_tables`]): claim the names; close the gates, which waits for row calls under way
 //! in these very tables; remove the records and log the drop as one group; wait for the log as a commit does; mark each
-//! tablespace dropped and push it on the reclaimer's queue ([`BufferPool::detach`](crate::buffer::BufferPool::detach)).
-//! That is all.
+//! tablespace dropped and push it on the reclaimer's queue ([`BufferPool::detach`](crate::buffer::BufferPool::detach));
+//! push the table on the queue of what is freed in the background (`retired`). That is all.
 
 mod build;
 mod building;
@@ -24,6 +24,7 @@ mod load;
 mod names;
 mod numbers;
 mod record;
+mod retired;
 mod runs;
 mod table;
 mod terms;

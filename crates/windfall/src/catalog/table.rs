@@ -153,14 +153,14 @@ impl Table {
         self.shape.get(closed)
     }
 
-    /// Puts another shape in place.
-    pub(super) fn reshape(&self, closed: &mut Closed<'_>, shape: Shape) {
+    /// Puts another shape in place. Gives the one that was there, which may own trees that nothing names any more.
+    pub(super) fn reshape(&self, closed: &mut Closed<'_>, shape: Shape) -> Shape {
         let now = shape.record.clustered;
         let before = self.shape.replace(closed, shape);
         if before.record.clustered != now {
             self.numbers.restart();
         }
-        drop(before);
         self.apply_hash_index();
+        before
     }
 }

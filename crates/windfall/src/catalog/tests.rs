@@ -484,3 +484,49 @@ fn who_is_alone_with_a_table_holds_up_its_calls() {
     });
     assert_eq!(table.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
 }
+
+#[test]
+fn what_was_taken_out_of_use_is_freed_in_the_background_when_nothing_has_it() {
+    let (db, _) = open(&SimulatedDisk::new(1), 1).unwrap();
+    let catalog = &db.engine().catalog;
+    let settle = || {
+        while catalog.free_step() {}
+        catalog.retired.count()
+    };
+    let options = || TableOptions::default().index("i", IndexOptions::on_value(0..8));
+    let made = |name: &str| {
+        let table = db.create_table(name, options()).unwrap();
+        table.insert(b"k", b"a value").unwrap();
+        table
+    };
+    drop((made("dropped"), made("truncated"), made("less an index")));
+    db.drop_table("dropped").unwrap();
+    db.truncate_table("truncated").unwrap();
+    db.drop_index("less an index", "i").unwrap();
+    assert_eq!(settle(), 0, "nothing has them");
+
+    // Each kind of handle keeps them, and is not the last to let go.
+    let table = made("by a table");
+    let index = made("by an index").index("i").unwrap();
+    let cursor = made("by a cursor").cursor().unwrap();
+    let stale = made("by an index that is gone").index("i").unwrap();
+    db.drop_tables(&["by a table", "by an index", "by a cursor"]).unwrap();
+    db.truncate_table("by an index that is gone").unwrap();
+    assert_eq!(settle(), 4);
+    drop(table);
+    assert_eq!(settle(), 3);
+    drop(index);
+    drop(stale);
+    assert_eq!(settle(), 1);
+    drop(cursor);
+    assert_eq!(settle(), 0);
+
+    // A temporary table is taken out once, though its session ends behind its drop.
+    let session = db.session();
+    let temporary = session.create_temporary_table("t", options()).unwrap();
+    session.drop_temporary_table("t").unwrap();
+    db.engine().catalog.drop_temporary(&temporary.inner);
+    assert_eq!(settle(), 1);
+    drop((temporary, session));
+    assert_eq!(settle(), 0);
+}

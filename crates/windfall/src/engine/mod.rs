@@ -127,9 +127,12 @@ impl Engine {
             Ok::<_, Error>(())
         };
         let (pool, deleter) = (self.pool.clone(), self.deleter.clone());
+        let (catalog, budget) = (self.catalog.clone(), self.hash_budget.clone());
         let reclaim = move || {
-            let more = pool.reclaim_step(&mut |space| deleter.push(&space));
-            if more { Next::Again } else { Next::Idle(RECLAIM_PAUSE) }
+            let frames = pool.reclaim_step(&mut |space| deleter.push(&space));
+            let tables = catalog.free_step();
+            let hash_indexes = budget.free_step();
+            if frames || tables || hash_indexes { Next::Again } else { Next::Idle(RECLAIM_PAUSE) }
         };
         spawn("reclaimer", Kind::Service, Arc::new(Event::new()), Box::new(reclaim))?;
         let deleter = self.deleter.clone();

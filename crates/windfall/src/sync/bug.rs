@@ -186,6 +186,9 @@ bugs! {
     // tablespace/deletion.rs
     /// A file is deleted before the drop of its tablespace is durable.
     FileGoesBeforeTheDrop,
+    // tree/hash.rs
+    /// The table of a hash index is freed by the thread that lets go of it.
+    HashTableFreedAtOnce,
     // tree/mod.rs
     /// A hint of the hash index is believed.
     HintBelieved,

@@ -5,25 +5,33 @@
 //!
 //! **Invariants.** The table is *lossy*: entries are hints that overwrite each other, are never removed, and prove
 //! nothing. A hint counts only when the page is a valid leaf of this tablespace whose content answers for the key: the
-//! key is in it, or lies within its fences. So no split, merge, free or re-use of a page ever has to look
-//! for hints. The tables of all trees take memory within one [`HashBudget`]; a table that was replaced gives
-//! its share back once no reader can see it any more. A table is replaced by a larger one, empty, when
-//! it has been filled over often enough; a budget that is used up only stops the growth.
+//! key is in it, or lies within its fences. So no split, merge, free or re-use of a page ever has to look for
+//! hints. The tables of all trees take memory within one [`HashBudget`]. A table is replaced by a larger one,
+//! empty, when it has been filled over often enough, by one thread at a time; a budget that is used up only stops the
+//! growth.
+//!
+//! No thread that reads or drops pays for the size of a table. A new one costs a bounded time ([`Words::new`]). One
+//! that was replaced, switched off or dropped with its tree goes into a queue of the budget, whichever thread has let
+//! go of it last, and [`HashBudget::free_step`] frees it in the background in small steps; its share of the budget
+//! comes back with them.
 //!
 //! **May touch.** What `tree` may touch.
 #![expect(unsafe_code, reason = "tables are replaced under readers, by epochs")]
 
 use crossbeam_epoch::{Atomic, Guard, Owned, Shared, pin};
+use crossbeam_queue::SegQueue;
 
 use super::store::HashIndex;
 use crate::{
     ids::PageNo,
+    memory::Words,
     sync::{
-        Arc,
+        Arc, Bug, Mutex, Rank,
         atomic::{
             AtomicBool, AtomicU64,
-            Ordering::{AcqRel, Acquire, Relaxed},
+            Ordering::{AcqRel, Acquire, Relaxed, Release},
         },
+        planted,
     },
 };
 
@@ -33,18 +41,29 @@ const FIRST_TABLE: usize = 1024;
 const GROWTH: usize = 4;
 /// One fill in so many is counted, chosen by the hash, so that readers do not meet at the counter.
 const COUNTED: u64 = 16;
+/// How much one step frees, in bytes: some 50 us of the system's time.
+const FREED_A_STEP: usize = 1 << 20;
 
-/// The memory that all hash indexes of a database may take.
+/// The memory that all hash indexes of a database may take, and the tables on their way out.
 #[derive(Debug)]
 pub struct HashBudget {
     limit: u64,
     used: AtomicU64,
+    /// Tables that no tree has any more.
+    retired: SegQueue<Box<Table>>,
+    /// The one that is being freed. For the background step alone.
+    freeing: Mutex<Option<Box<Table>>>,
 }
 
 impl HashBudget {
     /// A budget of so many bytes.
     pub fn new(limit: u64) -> Self {
-        Self { limit, used: AtomicU64::new(0) }
+        Self {
+            limit,
+            used: AtomicU64::new(0),
+            retired: SegQueue::new(),
+            freeing: Mutex::new(Rank::Leaf, None),
+        }
     }
 
     /// The limit in bytes.
@@ -52,7 +71,7 @@ impl HashBudget {
         self.limit
     }
 
-    /// Bytes in use.
+    /// Bytes in use, those of tables that are still to be freed included.
     pub fn used(&self) -> u64 {
         self.used.load(Relaxed)
     }
@@ -61,33 +80,53 @@ impl HashBudget {
         let more = |used: u64| used.checked_add(bytes).filter(|used| *used <= self.limit());
         self.used.fetch_update(Relaxed, Relaxed, more).is_ok()
     }
+
+    fn give_back(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Relaxed);
+    }
+
+    /// A table; `None` when the budget is used up, or the system's address space.
+    fn table(&self, entries: usize) -> Option<Table> {
+        let bytes = bytes_of(entries);
+        if !self.reserve(bytes) {
+            return None;
+        }
+        let entries = Words::new(entries);
+        if entries.is_none() {
+            self.give_back(bytes);
+        }
+        entries.map(|entries| Table { entries, fills: AtomicU64::new(0) })
+    }
+
+    /// Frees some of the memory of tables that no tree has any more. Says whether there is more. For one thread at a
+    /// time, in the background.
+    pub fn free_step(&self) -> bool {
+        // Tables that readers could still see come into the queue when the epochs move on.
+        pin().flush();
+        let mut freeing = self.freeing.lock();
+        let Some(mut table) = freeing.take().or_else(|| self.retired.pop()) else { return false };
+        self.give_back(table.entries.free_some(FREED_A_STEP) as u64);
+        *freeing = (!table.entries.is_empty()).then_some(table);
+        freeing.is_some() || !self.retired.is_empty()
+    }
+
+    /// Takes over a table that nobody can see any more.
+    fn retire(&self, table: Box<Table>) {
+        if planted(Bug::HashTableFreedAtOnce) {
+            self.give_back(table.entries.bytes() as u64);
+            return;
+        }
+        self.retired.push(table);
+    }
 }
 
 #[derive(Debug)]
 struct Table {
     /// The upper 16 bits of a key's hash, below them the slot, below that the page; 0 is an empty entry, as page 0 is
     /// no leaf.
-    entries: Box<[AtomicU64]>,
+    entries: Words,
     /// Counted fills since the table was made.
     fills: AtomicU64,
-    budget: Arc<HashBudget>,
-}
-
-impl Table {
-    /// `None` when the budget is used up.
-    fn new(entries: usize, budget: &Arc<HashBudget>) -> Option<Self> {
-        budget.reserve(bytes_of(entries)).then(|| Self {
-            entries: (0..entries).map(|_| AtomicU64::new(0)).collect(),
-            fills: AtomicU64::new(0),
-            budget: budget.clone(),
-        })
-    }
-}
-
-impl Drop for Table {
-    fn drop(&mut self) {
-        self.budget.used.fetch_sub(bytes_of(self.entries.len()), Relaxed);
-    }
 }
 
 fn bytes_of(entries: usize) -> u64 {
@@ -98,6 +137,8 @@ fn bytes_of(entries: usize) -> u64 {
 #[derive(Debug)]
 pub struct TreeHash {
     on: AtomicBool,
+    /// Whether a thread is making a larger table.
+    growing: AtomicBool,
     table: Atomic<Table>,
     budget: Arc<HashBudget>,
 }
@@ -105,7 +146,7 @@ pub struct TreeHash {
 impl TreeHash {
     /// A hash index that is off.
     pub fn new(budget: Arc<HashBudget>) -> Self {
-        Self { on: AtomicBool::new(false), table: Atomic::null(), budget }
+        Self { on: AtomicBool::new(false), growing: AtomicBool::new(false), table: Atomic::null(), budget }
     }
 
     /// Switches it. Off gives its memory back; on takes some when the first reads have come.
@@ -113,7 +154,7 @@ impl TreeHash {
         self.on.store(on, Relaxed);
         if !on {
             let guard = pin();
-            retire(self.table.swap(Shared::null(), AcqRel, &guard), &guard);
+            self.retire(self.table.swap(Shared::null(), AcqRel, &guard), &guard);
         }
     }
 
@@ -123,23 +164,60 @@ impl TreeHash {
         self.load(&guard).map_or(0, |table| bytes_of(table.entries.len()))
     }
 
+    /// Makes a table of so many bytes and touches all of it, as if as many keys had been read: what becomes of it can
+    /// be seen without them.
+    #[cfg(feature = "lab")]
+    pub fn pretend(&self, bytes: u64) {
+        let guard = pin();
+        let entries = (bytes / 8).next_power_of_two() as usize;
+        self.grow(self.table.load(Acquire, &guard), entries, &guard);
+        let table = self.load(&guard).expect("there is room for a table");
+        assert_eq!(table.entries.len(), entries, "the budget is used up");
+        table.entries.iter().for_each(|entry| entry.store(0, Relaxed));
+    }
+
     #[inline]
     fn load<'g>(&self, guard: &'g Guard) -> Option<&'g Table> {
-        // SAFETY: a table is freed only by `retire`, after every guard that could have seen it here is gone, and its
+        // SAFETY: a table is freed only after `retire`, when every guard that could have seen it here is gone, and its
         // content is published by the release half of the exchange that put it here.
         unsafe { self.table.load(Acquire, guard).as_ref() }
     }
 
+    /// Puts an empty table of so many entries in the place of `old`, if there is room, unless another thread is doing
+    /// so.
     fn grow(&self, old: Shared<'_, Table>, entries: usize, guard: &Guard) {
-        if let Some(table) = Table::new(entries, &self.budget)
-            && self.table.compare_exchange(old, Owned::new(table), AcqRel, Relaxed, guard).is_ok()
+        if self.growing.swap(true, Acquire) {
+            return;
+        }
+        // `old` may have been replaced before this thread's turn: then no table is made for nothing.
+        if self.table.load(Relaxed, guard) == old
+            && let Some(table) = self.budget.table(entries)
         {
-            retire(old, guard);
+            let table = Owned::new(table);
+            match self.table.compare_exchange(old, table, AcqRel, Relaxed, guard) {
+                Ok(_) => self.retire(old, guard),
+                Err(lost) => self.budget.retire(lost.new.into_box()),
+            }
             if !self.is_on() {
                 // It was switched off meanwhile, perhaps before the exchange.
-                retire(self.table.swap(Shared::null(), AcqRel, guard), guard);
+                self.retire(self.table.swap(Shared::null(), AcqRel, guard), guard);
             }
         }
+        self.growing.store(false, Release);
+        // What this thread has put aside for the epochs could wait there as long as the thread has nothing more.
+        guard.flush();
+    }
+
+    /// Gives up a table that was taken out of its place.
+    fn retire(&self, table: Shared<'_, Table>, guard: &Guard) {
+        if table.is_null() {
+            return;
+        }
+        let budget = self.budget.clone();
+        // SAFETY: the caller took the table out of the only place that readers find it in, by an atomic exchange that
+        // only one thread wins, so it is retired once; readers that found it before hold guards, and this runs when
+        // they are gone. What it touches, the budget and the table, may be sent to the thread that runs it.
+        unsafe { guard.defer_unchecked(move || budget.retire(table.into_owned().into_box())) };
     }
 }
 
@@ -186,16 +264,9 @@ impl Drop for TreeHash {
     fn drop(&mut self) {
         // SAFETY: whoever looks for the table borrows the index, which nobody does any more; and what was taken out of
         // here before was replaced.
-        drop(unsafe { core::mem::take(&mut self.table).try_into_owned() });
-    }
-}
-
-/// Frees a table, once nobody can see it any more, after it was taken out of its place.
-fn retire(table: Shared<'_, Table>, guard: &Guard) {
-    if !table.is_null() {
-        // SAFETY: the caller took the table out of the only place that readers find it in, by an atomic exchange that
-        // only one thread wins, so it is retired once; readers that found it before hold guards.
-        unsafe { guard.defer_destroy(table) };
+        if let Some(table) = unsafe { core::mem::take(&mut self.table).try_into_owned() } {
+            self.budget.retire(table.into_box());
+        }
     }
 }
 
@@ -216,4 +287,85 @@ pub fn hash_of(key: &[u8]) -> u64 {
     }
     let rest = rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
     fold(hash ^ rest, B)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::work::{self, Work};
+
+    /// A hash index whose table has at least so many entries, and what the thread that noted them paid at most for one.
+    fn grown(budget: &Arc<HashBudget>, entries: usize) -> (TreeHash, u64) {
+        let hash = TreeHash::new(budget.clone());
+        hash.switch(true);
+        let mut most = 0;
+        for n in 0u64.. {
+            let before = work::so_far();
+            hash.note(hash_of(&n.to_le_bytes()), PageNo(7), 0);
+            most = most.max((work::so_far() - before).of(Work::MapCall));
+            if hash.bytes() >= bytes_of(entries) {
+                break;
+            }
+        }
+        (hash, most)
+    }
+
+    /// Steps until a table has gone that readers could still see until now.
+    fn freed_in_a_step(budget: &HashBudget) -> u64 {
+        let before = budget.used();
+        while budget.used() == before {
+            budget.free_step();
+        }
+        before - budget.used()
+    }
+
+    #[test]
+    fn a_table_is_freed_in_steps_and_by_no_thread_that_lets_go_of_it() {
+        let budget = Arc::new(HashBudget::new(1 << 30));
+        for switched_off_before in [false, true] {
+            let (hash, map_calls) = grown(&budget, 1 << 18);
+            assert_eq!(map_calls, 1, "one mapping is made, and none is given back");
+            // The smaller tables before it.
+            while budget.used() > hash.bytes() {
+                freed_in_a_step(&budget);
+            }
+            let before = work::so_far();
+            if switched_off_before {
+                hash.switch(false);
+            }
+            drop(hash);
+            assert_eq!((work::so_far() - before).of(Work::MapCall), 0);
+            assert_eq!(budget.used(), 8 << 18);
+            let steps: Vec<u64> =
+                core::iter::from_fn(|| (budget.used() > 0).then(|| freed_in_a_step(&budget))).collect();
+            assert_eq!(steps, [FREED_A_STEP as u64; 2]);
+        }
+    }
+
+    #[test]
+    fn one_thread_at_a_time_makes_a_larger_table() {
+        let budget = Arc::new(HashBudget::new(1 << 30));
+        let hash = TreeHash::new(budget.clone());
+        hash.switch(true);
+        let guard = pin();
+        hash.growing.store(true, Relaxed);
+        hash.grow(Shared::null(), FIRST_TABLE, &guard);
+        assert_eq!((hash.bytes(), budget.used()), (0, 0));
+        hash.growing.store(false, Relaxed);
+        hash.grow(Shared::null(), FIRST_TABLE, &guard);
+        assert_eq!((hash.bytes(), budget.used()), (8 * FIRST_TABLE as u64, 8 * FIRST_TABLE as u64));
+        // Its turn comes late: the table that it was to replace has gone.
+        hash.grow(Shared::null(), FIRST_TABLE * GROWTH, &guard);
+        assert_eq!(hash.bytes(), 8 * FIRST_TABLE as u64);
+    }
+
+    #[test]
+    fn what_the_last_handle_leaves_goes_with_the_budget() {
+        let budget = Arc::new(HashBudget::new(1 << 30));
+        let (hash, _) = grown(&budget, FIRST_TABLE);
+        let weak = Arc::downgrade(&budget);
+        drop(budget);
+        drop(hash);
+        assert_eq!(weak.strong_count(), 0, "a queue and its tables keep each other");
+    }
 }

@@ -10,6 +10,7 @@ use super::source::{Source, Token};
 const FLOORS: &[&[&str]] = &[
     &["fuzz::input"],
     &["sync", "row", "keys"],
+    &["memory"],
     &["ids"],
     &["error"],
     &["page"],
@@ -40,7 +41,7 @@ const FLOORS: &[&[&str]] = &[
 
 /// Rooms that know less than their floor would allow: the tree is an algorithm over pages, whoever keeps them.
 const NARROW: &[(&str, &[&str])] =
-    &[("tree", &["ids", "keys", "error", "page", "sync", "tree::store", "fuzz::input"])];
+    &[("tree", &["ids", "keys", "error", "memory", "page", "sync", "tree::store", "fuzz::input"])];
 
 /// A path as it stands in a file, and the line of its last part.
 #[derive(Debug)]

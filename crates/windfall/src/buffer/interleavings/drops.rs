@@ -38,7 +38,7 @@ fn drop_amid(base: Base) {
         spawn(move || role(&base, &finished))
     };
     let threads = [
-        run(|base, _| base.pool.detach(&base.spaces[0], Lsn(8))),
+        run(|base, _| assert!(base.pool.detach(&base.spaces[0], Lsn(8)))),
         run(|base, _| {
             let [space, other] = &base.spaces;
             let ahead = [(space.clone(), PAGES[2]), (other.clone(), PAGES[2])];

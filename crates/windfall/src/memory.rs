@@ -1,0 +1,236 @@
+//! Memory from the system: mappings, and zeroed words.
+//!
+//! **Purpose.** A large area costs nothing before it is touched, and a part of it can be given back. The buffer pool
+//! and the hash indexes are such areas.
+//!
+//! **Invariants.** A fresh mapping reads as zero, and so does a part that was given back. Words are reached as atomics
+//! only, so any thread may read and write them. Whoever frees words in steps owns them alone. Calls of the system are
+//! counted as [`Work::MapCall`].
+//!
+//! **May touch.** `sync`; the system's memory mapping. One of the few places with `unsafe`.
+#![expect(unsafe_code, reason = "mappings are memory that the language does not know")]
+
+use core::{
+    ops::{Deref, Range},
+    ptr::{self, NonNull},
+    slice,
+};
+
+use rustix::{
+    io::Result,
+    mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap},
+};
+
+use crate::sync::{
+    atomic::AtomicU64,
+    work::{self, Work},
+};
+
+/// A multiple of every page size of the system: where a mapping may be cut.
+const GRANULE: usize = 64 << 10;
+
+/// Words of at least so many bytes are mapped, smaller ones are on the heap: a mapping of its own is a structure of the
+/// kernel, of which a process may have some ten thousand.
+const MAPPED: usize = 512 << 10;
+
+/// A private anonymous mapping. It reads as zero where it was not written to.
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: it is the address of memory that belongs to this value alone; what is done with the memory is argued where it
+// is reached.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; through a shared reference only the address and the length are told, and advice is given.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Reserves so many bytes of address space. Memory comes with the first write to each page.
+    ///
+    /// # Errors
+    /// When the system does not give so much address space.
+    pub fn new(bytes: usize) -> Result<Self> {
+        work::count(Work::MapCall);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh anonymous mapping at an address of the system's choice disturbs nothing.
+        let start =
+            unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
+        let start = NonNull::new(start.cast()).expect("the system maps nothing at address zero");
+        Ok(Self { start, bytes })
+    }
+
+    /// Its first byte, aligned to the system's pages. It is there as long as the mapping.
+    /// [`Mapping::discard`] may write zeroes there at any time.
+    #[inline]
+    pub fn start<T>(&self) -> *mut T {
+        self.start.as_ptr().cast()
+    }
+
+    /// Asks for huge pages, which spare most of the address translation of random reads. Without them all still works.
+    pub fn prefer_huge_pages(&self) {
+        work::count(Work::MapCall);
+        // SAFETY: advice on our own mapping; it changes no content.
+        let _ = unsafe { madvise(self.start(), self.bytes, Advice::LinuxHugepage) };
+    }
+
+    /// Gives the memory of a part, in bytes, back to the system: it reads as zero from now on. The caller makes sure
+    /// that readers under way believe nothing of it.
+    pub fn discard(&self, part: Range<usize>) {
+        assert!(part.start <= part.end && part.end <= self.bytes, "a part beyond the mapping");
+        work::count(Work::MapCall);
+        // SAFETY: a part of our own mapping. What it held is lost, which the caller has asked for; it stays valid
+        // memory, that reads as zero.
+        let _ =
+            unsafe { madvise(self.start.as_ptr().add(part.start).cast(), part.len(), Advice::LinuxDontNeed) };
+    }
+
+    /// Cuts the end off and gives it back to the system.
+    fn shrink(&mut self, bytes: usize) {
+        assert!(bytes < self.bytes && bytes.is_multiple_of(GRANULE), "a mapping is cut between pages");
+        work::count(Work::MapCall);
+        // SAFETY: the end of our own mapping, which is borrowed exclusively: no reference leads there.
+        let _ = unsafe { munmap(self.start.as_ptr().add(bytes).cast(), self.bytes - bytes) };
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        work::count(Work::MapCall);
+        // SAFETY: our own mapping, to which no reference is left, since references borrow what owns it.
+        let _ = unsafe { munmap(self.start(), self.bytes) };
+    }
+}
+
+/// Words that are zero at first, in a number that is a power of two.
+#[derive(Debug)]
+pub struct Words {
+    memory: Memory,
+    words: NonNull<[AtomicU64]>,
+}
+
+#[derive(Debug)]
+enum Memory {
+    /// Allocated: `words` is a box.
+    Heap,
+    Mapped(Mapping),
+    /// Freed in steps; there are no words.
+    Freed,
+}
+
+// SAFETY: the words are atomics that belong to this value alone.
+unsafe impl Send for Words {}
+// SAFETY: as above; any thread may reach atomics.
+unsafe impl Sync for Words {}
+
+impl Words {
+    /// So many zeroes. Less than [half a MiB](MAPPED) of them are written here, others by the system as they are
+    /// touched: the cost has a bound. `None` when the system has no address space left.
+    pub fn new(count: usize) -> Option<Self> {
+        assert!(count.is_power_of_two(), "{count} words");
+        let bytes = count * size_of::<AtomicU64>();
+        if bytes < MAPPED {
+            let words: Box<[AtomicU64]> = (0..count).map(|_| AtomicU64::new(0)).collect();
+            let words = NonNull::from(Box::leak(words));
+            return Some(Self { memory: Memory::Heap, words });
+        }
+        let mapping = Mapping::new(bytes).ok()?;
+        let start = NonNull::new(mapping.start()).expect("a mapping has an address");
+        Some(Self { memory: Memory::Mapped(mapping), words: NonNull::slice_from_raw_parts(start, count) })
+    }
+
+    /// How many bytes they take.
+    pub fn bytes(&self) -> usize {
+        self.words.len() * size_of::<AtomicU64>()
+    }
+
+    /// Frees about so many bytes, from the end, or all that is on the heap. Gives how many were freed; zero when there
+    /// were none.
+    pub fn free_some(&mut self, bytes: usize) -> usize {
+        let before = self.bytes();
+        let left = before.saturating_sub(bytes.next_multiple_of(GRANULE));
+        match &mut self.memory {
+            Memory::Mapped(mapping) if left > 0 => {
+                mapping.shrink(left);
+                let words = left / size_of::<AtomicU64>();
+                self.words = NonNull::slice_from_raw_parts(self.words.cast(), words);
+            }
+            _ => self.free(),
+        }
+        before - self.bytes()
+    }
+
+    fn free(&mut self) {
+        let words = core::mem::replace(&mut self.words, NonNull::from(&mut []));
+        if matches!(core::mem::replace(&mut self.memory, Memory::Freed), Memory::Heap) {
+            // SAFETY: it was leaked from a box in `new`, and `Heap` says that it was not freed since.
+            drop(unsafe { Box::from_raw(words.as_ptr()) });
+        }
+    }
+}
+
+impl Deref for Words {
+    type Target = [AtomicU64];
+
+    #[inline]
+    fn deref(&self) -> &[AtomicU64] {
+        // SAFETY: a box that was leaked, the first words of a mapping that is there, or nothing at all; aligned as
+        // either is. They are freed only through an exclusive reference. Zeroed memory is a valid `AtomicU64`.
+        unsafe { slice::from_raw_parts(self.words.as_ptr().cast(), self.words.len()) }
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        self.free();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn words_are_zero_and_go_in_steps() {
+        for count in [1024, MAPPED / 8 / 2, MAPPED / 8, 4 * MAPPED / 8] {
+            let mut words = Words::new(count).unwrap();
+            assert_eq!((words.len(), words.bytes()), (count, 8 * count));
+            assert!(words.iter().all(|word| word.load(Relaxed) == 0));
+            words.iter().for_each(|word| word.store(7, Relaxed));
+            let step = MAPPED / 2;
+            let mut freed = Vec::new();
+            while !words.is_empty() {
+                freed.push(words.free_some(step));
+                assert!(words.iter().all(|word| word.load(Relaxed) == 7));
+            }
+            assert_eq!(freed.iter().sum::<usize>(), 8 * count);
+            assert!(freed.iter().all(|freed| *freed <= step), "{freed:?}");
+            assert_eq!(words.free_some(step), 0);
+        }
+    }
+
+    #[test]
+    fn large_areas_cost_a_call_each_to_make() {
+        let before = work::so_far();
+        let words = Words::new(1 << 30).unwrap();
+        assert_eq!((work::so_far() - before).of(Work::MapCall), 1);
+        words[1 << 29].store(1, Relaxed);
+        assert_eq!(words[1 << 28].load(Relaxed), 0);
+    }
+
+    #[test]
+    fn what_is_discarded_reads_as_zero() {
+        let mapping = Mapping::new(4 * GRANULE).unwrap();
+        let byte = |n: usize| {
+            // SAFETY: within the mapping, which nobody else knows.
+            unsafe { &mut *mapping.start::<u8>().add(n) }
+        };
+        *byte(GRANULE) = 1;
+        *byte(3 * GRANULE) = 2;
+        mapping.discard(GRANULE..2 * GRANULE);
+        assert_eq!((*byte(GRANULE), *byte(3 * GRANULE)), (0, 2));
+    }
+}
