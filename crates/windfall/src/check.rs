@@ -15,9 +15,16 @@
 //! purge is behind. A table that is made, or gets another name, after the check has begun is passed over, and so is a
 //! tree that its table gets after its first piece. What is found never ends the check.
 //!
+//! Statements go on while files are compared with the records. A tablespace is first one that a statement makes, then
+//! one of a table, then dropped; and it is entered with the next of these before it leaves the one before. So the files
+//! are listed first, and then one question after the other is asked in that order: a file for which all of them say no
+//! belongs to nothing, whatever happened meanwhile.
+//!
 //! **May touch.** `engine` and what is below.
 
 mod pieces;
+#[cfg(test)]
+mod tests;
 
 use core::iter::once;
 use std::collections::BTreeSet;
@@ -142,16 +149,20 @@ fn check_files(engine: &Engine, report: &mut CheckReport, named: &BTreeSet<Space
             path(id)
         ));
     }
-    for file in engine.disk.list(Folder::Data)? {
-        let FileName::Data(id) = file else { continue };
-        let live = engine.pool.space(id).filter(|space| !space.is_dropped());
+    let files = engine.disk.list(Folder::Data)?;
+    let mut files: Vec<SpaceId> = files
+        .into_iter()
+        .filter_map(|file| if let FileName::Data(id) = file { Some(id) } else { None })
+        .collect();
+    for id in &files {
+        let live = engine.pool.space(*id).filter(|space| !space.is_dropped());
         if let Some(space) = live.filter(|space| space.durability() == Durability::Logged) {
             check_pages(engine, report, &space);
         }
-        // Statements go on: what they do between two looks is seen by one more.
-        if !named.contains(&id) && !(0..3).any(|_| is_explained(engine, id)) {
-            report.finding(format!("{}: no table has this file", engine.disk.path(file).display()));
-        }
+    }
+    files.retain(|id| !named.contains(id));
+    for id in unowned(engine, files, || {}) {
+        report.finding(format!("{}: no table has this file", path(&id)));
     }
     for id in named {
         let file = FileName::Data(*id);
@@ -163,20 +174,33 @@ fn check_files(engine: &Engine, report: &mut CheckReport, named: &BTreeSet<Space
     Ok(())
 }
 
-/// Whether there is a reason for a file that no table had when the tables were looked at.
-fn is_explained(engine: &Engine, id: SpaceId) -> bool {
+/// Those of the tablespaces of these files, which were there before, that belong to nothing. Between two looks it does
+/// this.
+fn unowned(engine: &Engine, mut files: Vec<SpaceId>, mut between: impl FnMut()) -> Vec<SpaceId> {
+    between();
+    if files.is_empty() {
+        return files;
+    }
+    // In this order: each of them is entered with the next before it leaves the one before.
+    let making = engine.catalog.making();
+    files.retain(|id| !making.contains(id));
+    between();
+    let tables = engine.catalog.tables();
+    let named: BTreeSet<SpaceId> =
+        tables.iter().flat_map(|(_, table)| table.look(|shape| shape.spaces().collect::<Vec<_>>())).collect();
+    files.retain(|id| !named.contains(id));
+    between();
+    let undo = engine.transactions.streams().settled_spaces();
+    files.retain(|id| !undo.contains(id));
+    between();
+    files.retain(|id| !is_going(engine, *id));
+    files
+}
+
+/// Whether a tablespace was dropped, or is temporary.
+fn is_going(engine: &Engine, id: SpaceId) -> bool {
     match engine.pool.space(id) {
-        Some(space) if space.is_dropped() || space.durability() == Durability::Temporary => true,
-        // First this: one that is named by now is found with its table.
-        Some(_) if engine.catalog.is_loading(id) => true,
-        Some(_) => {
-            // A statement that makes a tree has claimed its table: this waits for the outcome, or finds the tree with
-            // the table.
-            let tables = engine.catalog.tables();
-            let current = tables.iter().filter_map(|(name, _)| engine.catalog.table(name).ok());
-            let mut spaces = current.flat_map(|table| table.look(|shape| shape.spaces().collect::<Vec<_>>()));
-            spaces.any(|space| space == id) || engine.transactions.streams().spaces().contains(&id)
-        }
+        Some(space) => space.is_dropped() || space.durability() == Durability::Temporary,
         // The pool hands a tablespace over before it counts it as gone, and the deleter deletes the file before it
         // does.
         None => {
@@ -212,100 +236,5 @@ fn check_pages(engine: &Engine, report: &mut CheckReport, space: &Arc<Space>) {
             }
             report.finding(error.to_string());
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        database::{Database, TableOptions},
-        disk::simulated::SimulatedDisk,
-        env::SimulatedEnv,
-        mtr::Mtr,
-        options::Options,
-        page::PageType,
-        sync::work::{self, Work},
-        tablespace,
-    };
-
-    #[test]
-    fn a_lost_page_is_told_beside_others_too() {
-        let options = Options::default()
-            .page_size(4096)
-            .buffer_pool_size(4096 * 4096)
-            .log_size(4 << 20)
-            .log_buffer_size(256 << 10);
-        let (disk, env) = (Arc::new(SimulatedDisk::new(1)), Arc::new(SimulatedEnv::new(1)));
-        let db = Database::open_on(disk, env, &options, &|_| {}).unwrap();
-        let table = db.create_table("t", TableOptions::default()).unwrap();
-        for n in 0..6000u32 {
-            table.put(&n.to_be_bytes(), &[n as u8; 300]).unwrap();
-        }
-        let pages = |report: &CheckReport| report.trees.iter().map(|tree| tree.pages).max().unwrap();
-        let [whole, pieces] = [db.check().unwrap(), db.check_live().unwrap()];
-        assert!(pages(&whole) > 3 * PIECE as u64 / 2, "it is one piece");
-        assert_eq!((&whole.findings, &whole.trees), (&Vec::new(), &pieces.trees));
-        assert_eq!(pieces.findings, whole.findings);
-
-        let engine = &db.engine;
-        let space = engine.catalog.table("t").unwrap().shape().clustered.space().clone();
-        let mut mtr = Mtr::begin(&engine.pool).unwrap();
-        tablespace::allocate(&mut mtr, &space, PageType::Leaf, 0, PageNo::ROOT).unwrap();
-        mtr.commit().unwrap();
-        for report in [db.check().unwrap(), db.check_live().unwrap()] {
-            assert!(
-                matches!(&report.findings[..], [one] if one.contains("is in use and nothing leads to it")),
-                "{:?}",
-                report.findings
-            );
-        }
-    }
-
-    /// Counted, not timed: what is looked at while a table's calls wait depends on no size.
-    #[test]
-    fn a_hold_of_a_large_tree_is_as_short_as_that_of_a_small_one() {
-        let options = Options::default().page_size(4096).buffer_pool_size(4096 * 4096).log_size(128 << 20);
-        let (disk, env) = (Arc::new(SimulatedDisk::new(1)), Arc::new(SimulatedEnv::new(1)));
-        let db = Database::open_on(disk, env.clone(), &options, &|_| {}).unwrap();
-        let table = db.create_table("t", TableOptions::default()).unwrap();
-        for n in 0..3000u32 {
-            table.put(&n.to_be_bytes(), &[n as u8; 1000]).unwrap();
-        }
-        for n in 0..5u8 {
-            table.put_stream(&[b'l', n], 40_000_000, &mut std::io::repeat(n)).unwrap();
-            db.checkpoint().unwrap();
-            env.settle(200);
-        }
-        let engine = &db.engine;
-        let space = engine.catalog.table("t").unwrap().shape().clustered.space().clone();
-        let lost = 1000;
-        for _ in 0..lost {
-            let mut mtr = Mtr::begin(&engine.pool).unwrap();
-            tablespace::allocate(&mut mtr, &space, PageType::Leaf, 0, PageNo::ROOT).unwrap();
-            mtr.commit().unwrap();
-        }
-        let (mut report, mut named) = (CheckReport::default(), BTreeSet::new());
-        let mut pieces = Pieces::new(engine, PIECE);
-        let (mut holds, mut longest, mut most_told) = (0u64, 0, 0);
-        loop {
-            let before = work::so_far();
-            let has_ended = check_some(engine, &"t".into(), &mut pieces, &mut report, &mut named);
-            longest = longest.max((work::so_far() - before).of(Work::Frame));
-            let told = report.findings.len();
-            pieces.judge(&mut report);
-            most_told = most_told.max(report.findings.len() - told);
-            holds += 1;
-            if has_ended {
-                break;
-            }
-        }
-        let tree = &report.trees[0];
-        assert!(tree.pages > 50_000, "{tree:?}");
-        assert_eq!(report.findings.len(), lost, "{:?}", report.findings.first());
-        let bound = PIECE as u64 + u64::from(tree.height);
-        assert!(longest <= bound, "{longest} pages in one hold");
-        assert!(most_told <= PIECE + 64, "{most_told} pages suspected in one hold");
-        assert!(holds >= tree.pages / bound, "{holds} holds");
     }
 }

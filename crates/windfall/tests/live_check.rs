@@ -31,6 +31,10 @@ const TABLES: u32 = 4;
 const KEYS: u32 = 3000;
 /// Rows that are there before anybody begins: so many that a check of their table takes a while.
 const ROWS: u32 = 40_000;
+/// Threads that rename tables.
+const RENAMERS: u32 = 3;
+/// Checks beside them alone.
+const CHECKS: u32 = 100;
 /// How many calls begin and end within a check, of all checks together, at least. How many pages a table is held for is
 /// counted where the pieces are; a call that waited for all of a check would end behind it.
 const WITHIN: u64 = 1000;
@@ -60,6 +64,17 @@ fn value(key: u32, version: u32) -> Vec<u8> {
 }
 
 impl World {
+    /// The tables that are renamed are there already, and have files.
+    fn new(db: Database) -> Self {
+        for name in (0..RENAMERS).flat_map(|number| (0..2).map(move |n| format!("home{number}_{n}"))) {
+            let table = db.create_table(&name, TableOptions::default()).unwrap();
+            table.put(b"row", &value(0, 7)).unwrap();
+        }
+        db.checkpoint().unwrap();
+        let (calls, within, checks) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        Self { db, stop: AtomicBool::new(false), calls, within, checks }
+    }
+
     fn goes_on(&self) -> bool {
         !self.stop.load(Relaxed)
     }
@@ -114,6 +129,20 @@ impl World {
         }
     }
 
+    /// Two small tables that are swapped, and get other names and their own ones back.
+    fn renames(&self, number: u32) {
+        let names = |kind: &str| [0, 1].map(|n| format!("{kind}{number}_{n}"));
+        let (home, away) = (names("home"), names("away"));
+        while self.goes_on() {
+            for n in 0..2 {
+                self.db.rename_table(&home[n], &away[n]).unwrap();
+                self.db.rename_table(&away[n], &home[n]).unwrap();
+            }
+            self.db.swap_tables(&home[0], &home[1]).unwrap();
+            self.calls.fetch_add(1, Relaxed);
+        }
+    }
+
     /// Indexes on tables that are being written.
     fn indexes(&self) {
         let mut n = 0;
@@ -147,13 +176,7 @@ fn a_check_finds_nothing_beside_everybody_and_holds_up_nobody() {
             table.put(&key.to_be_bytes(), &value(key, 5)).unwrap();
         }
     }
-    let world = Arc::new(World {
-        db: db.clone(),
-        stop: AtomicBool::new(false),
-        calls: AtomicU64::new(0),
-        within: AtomicU64::new(0),
-        checks: AtomicU64::new(0),
-    });
+    let world = Arc::new(World::new(db.clone()));
     let mut threads = Vec::new();
     let mut spawn = |run: Box<dyn FnOnce(&World) + Send>| {
         let world = world.clone();
@@ -162,6 +185,7 @@ fn a_check_finds_nothing_beside_everybody_and_holds_up_nobody() {
     (0..WRITERS).for_each(|n| spawn(Box::new(move |world| world.writer(n))));
     spawn(Box::new(World::comings_and_goings));
     spawn(Box::new(World::indexes));
+    (0..RENAMERS).for_each(|n| spawn(Box::new(move |world| world.renames(n))));
 
     let (start, time) = (Instant::now(), seconds(8));
     let (mut checks, mut pages, mut trees) = (0, 0, 0);
@@ -179,7 +203,7 @@ fn a_check_finds_nothing_beside_everybody_and_holds_up_nobody() {
         }
         world.stop.store(true, SeqCst);
         let fine = threads.into_iter().flat_map(thread::JoinHandle::join).count();
-        assert_eq!(fine, WRITERS as usize + 2, "a thread has panicked");
+        assert_eq!(fine, (WRITERS + RENAMERS) as usize + 2, "a thread has panicked");
     });
     println!(
         "{checks} checks of {trees} trees and {pages} pages beside {} calls, {} of which began and ended within a check",
@@ -189,4 +213,35 @@ fn a_check_finds_nothing_beside_everybody_and_holds_up_nobody() {
     assert!(checks > 0 && trees >= 2 * TABLES as usize && pages > 1000);
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "and nothing is in the end");
     db.close().unwrap();
+}
+
+/// The list of files and the names of tables are not of one moment, and these tables are so small that each has several
+/// names within a check.
+#[test]
+fn a_check_beside_renames_finds_the_table_of_every_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = Options::default()
+        .page_size(PAGE as usize)
+        .buffer_pool_size(1024 * PAGE)
+        .flush_log_at_trx_commit(FlushLog::Lazy);
+    let world = Arc::new(World::new(Database::open(folder.path(), options).unwrap()));
+    let renamers: Vec<_> = (0..RENAMERS)
+        .map(|number| {
+            let world = world.clone();
+            thread::spawn(move || world.renames(number))
+        })
+        .collect();
+    let again = "cargo test -p windfall --test live_check a_check_beside_renames";
+    Guard::with_limit(HANG).run(again, || {
+        for n in 0..CHECKS {
+            let report = world.db.check_live().unwrap();
+            assert_eq!(report.findings, Vec::<String>::new(), "check {n}");
+            assert!(renamers.iter().all(|thread| !thread.is_finished()), "a thread has panicked");
+        }
+        world.stop.store(true, SeqCst);
+        let fine = renamers.into_iter().flat_map(thread::JoinHandle::join).count();
+        assert_eq!(fine, RENAMERS as usize, "a thread has panicked");
+    });
+    println!("{CHECKS} checks beside {} rounds of names", world.calls.load(SeqCst));
+    assert_eq!(world.db.check().unwrap().findings, Vec::<String>::new());
 }

@@ -127,6 +127,7 @@ impl Catalog {
         let handed_over = || self.transactions.rollbacks().handed_over(table.space());
         let before = handed_over();
         self.transactions.await_rollbacks(table.space(), self.wait_left(terms))?;
+        let _making = self.make([record.space]);
         let tree = self.tree(new_space(record.space));
         let env = self.pool.ground().env.clone();
         let building = Arc::new(Building::new(tree.clone(), record.key.clone(), env));

@@ -93,6 +93,22 @@ impl Drop for Unfinished<'_> {
     }
 }
 
+/// Tablespaces that a statement is filling.
+#[derive(Debug)]
+pub(super) struct Making<'a> {
+    catalog: &'a Catalog,
+    spaces: SmallVec<[SpaceId; 1]>,
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        let mut making = self.catalog.making.lock();
+        for space in &self.spaces {
+            making.remove(space);
+        }
+    }
+}
+
 /// The catalog of an open database.
 #[derive(Debug)]
 pub struct Catalog {
@@ -105,8 +121,8 @@ pub struct Catalog {
     budget: Arc<HashBudget>,
     /// Whether new trees get a hash index.
     hashed: AtomicBool,
-    /// Tablespaces of tables that are being loaded.
-    pub(super) loading: Mutex<BTreeSet<SpaceId>>,
+    /// Tablespaces that statements are filling.
+    making: Mutex<BTreeSet<SpaceId>>,
     #[cfg(test)]
     pub(crate) pause: super::tests::Pause,
 }
@@ -160,7 +176,7 @@ impl Catalog {
             retired: Retired::default(),
             budget,
             hashed: AtomicBool::new(hashed),
-            loading: Mutex::new(Rank::Leaf, BTreeSet::new()),
+            making: Mutex::new(Rank::Leaf, BTreeSet::new()),
             #[cfg(test)]
             pause: super::tests::Pause::default(),
         };
@@ -324,6 +340,19 @@ impl Catalog {
 
     fn log_commit(&self, end: Lsn, mode: FlushLog) -> Result<()> {
         self.pool.ground().log.commit(end, mode)
+    }
+
+    /// Notes that a statement is going to fill these tablespaces, which nothing names, until what is returned goes:
+    /// they are named or dropped by then.
+    pub(super) fn make(&self, spaces: impl IntoIterator<Item = SpaceId>) -> Making<'_> {
+        let spaces: SmallVec<[SpaceId; 1]> = spaces.into_iter().collect();
+        self.making.lock().extend(spaces.iter().copied());
+        Making { catalog: self, spaces }
+    }
+
+    /// The tablespaces that statements are filling.
+    pub fn making(&self) -> BTreeSet<SpaceId> {
+        self.making.lock().clone()
     }
 
     pub(super) fn unfinished(&self) -> Unfinished<'_> {
@@ -567,10 +596,11 @@ impl Catalog {
         let clustered = tree(record.clustered);
         let secondaries = record.indexes.iter().map(|index| tree(index.space)).collect();
         self.pause();
-        let old = table.reshape(closed, Shape { record, clustered, secondaries, building: None });
-        for tree in old.trees().filter(|tree| dropped.contains(&tree.space().id())) {
+        // Before it leaves the shape: until it is dropped it is one of the table's.
+        for tree in table.closed_shape(closed).trees().filter(|tree| dropped.contains(&tree.space().id())) {
             self.pool.detach(tree.space(), lsn);
         }
+        let old = table.reshape(closed, Shape { record, clustered, secondaries, building: None });
         self.retired.shape(old);
         unfinished.finished();
         Ok(DropReport { trees: dropped.len(), lsn, ..DropReport::default() })
@@ -592,7 +622,7 @@ impl Catalog {
         let mut changes = [Change::remove(record_key(from)), Change::put(record_key(to), record)];
         let (_, unfinished) = self.change(&mut changes, &[], terms.flush)?;
         claim.set(from, None);
-        claim.set(to, Some(table));
+        claim.set_moved(to, table);
         unfinished.finished();
         Ok(())
     }
@@ -613,8 +643,8 @@ impl Catalog {
             Change::put(record_key(name), table.look(|shape| shape.record.encode()))
         };
         let (_, unfinished) = self.change(&mut [put(a, &table_b), put(b, &table_a)], &[], terms.flush)?;
-        claim.set(a, Some(table_b));
-        claim.set(b, Some(table_a));
+        claim.set_moved(a, table_b);
+        claim.set_moved(b, table_a);
         unfinished.finished();
         Ok(())
     }

@@ -18,7 +18,7 @@ mod tests;
 
 use super::{
     bulk::{Load, PIECE, comes_twice, shown, write_chain},
-    ddl::{Catalog, TableDefinition, new_space},
+    ddl::{Catalog, Making, TableDefinition, new_space},
     record::IndexRecord,
     runs::{Payload, Runs},
     table::{Shape, Table},
@@ -26,7 +26,6 @@ use super::{
 };
 use crate::{
     error::{Owner, Result, SchemaError, UsageError},
-    ids::SpaceId,
     page::EntryHeader,
     sync::{Arc, Bug, planted},
     transaction::{
@@ -74,12 +73,13 @@ struct Unnamed<'a> {
     catalog: &'a Catalog,
     shape: Shape,
     named: bool,
+    _making: Making<'a>,
 }
 
 impl<'a> Unnamed<'a> {
     fn new(catalog: &'a Catalog, shape: Shape) -> Self {
-        catalog.loading.lock().extend(shape.record.spaces());
-        Self { catalog, shape, named: false }
+        let making = catalog.make(shape.record.spaces());
+        Self { catalog, shape, named: false, _making: making }
     }
 }
 
@@ -90,10 +90,6 @@ impl Drop for Unnamed<'_> {
             && let Err(error) = self.catalog.discard(&self.shape.trees().collect::<Vec<_>>())
         {
             tracing::warn!(%error, "what was loaded of a table is dropped at the next opening");
-        }
-        let mut loading = self.catalog.loading.lock();
-        for space in self.shape.record.spaces() {
-            loading.remove(&space);
         }
     }
 }
@@ -121,12 +117,6 @@ impl Catalog {
         let table = self.publish(claim, name, shape, encoded, terms.flush)?;
         unnamed.named = true;
         Ok(table)
-    }
-
-    /// Whether a tablespace is one of a table that is being loaded. It stays so until its record names it, or it is
-    /// dropped.
-    pub fn is_loading(&self, space: SpaceId) -> bool {
-        self.loading.lock().contains(&space)
     }
 }
 

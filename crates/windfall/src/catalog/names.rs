@@ -7,6 +7,10 @@
 //! names be found while it works. No lock is held while the statement works: a claim is a mark. A shard's lock is held
 //! for the time of a look into a map.
 //!
+//! A listing goes from shard to shard, and a table that gets another name meanwhile might be in none when it comes
+//! by. So a claim that gives tables other names publishes them under the lock of [`Moves`], and where a listing is
+//! under way it is told of them: what has a name all the time is listed.
+//!
 //! **May touch.** `table`, `env`, `error`, `sync`.
 
 use core::{hash::BuildHasher, time::Duration};
@@ -18,7 +22,7 @@ use super::table::Table;
 use crate::{
     env::Env,
     error::{InTheWay, LockError},
-    sync::{Arc, Event, Mutex, Rank, is_inside},
+    sync::{Arc, Bug, Event, Mutex, Rank, is_inside, planted},
 };
 
 const SHARDS: usize = 64;
@@ -40,6 +44,15 @@ struct Entry {
     mark: Mark,
 }
 
+/// Listings, and what they might miss.
+#[derive(Debug, Default)]
+struct Moves {
+    /// Listings that are under way.
+    listings: usize,
+    /// Tables that were given other names since the first of these began.
+    moved: Vec<(Arc<str>, Arc<Table>)>,
+}
+
 type Shard = Mutex<FxHashMap<Arc<str>, Entry>>;
 
 /// The names.
@@ -47,7 +60,34 @@ type Shard = Mutex<FxHashMap<Arc<str>, Entry>>;
 pub struct Names {
     env: Arc<dyn Env>,
     shards: Box<[Shard]>,
+    moves: Mutex<Moves>,
     decided: Event,
+}
+
+/// A listing that is under way.
+struct Listing<'a>(&'a Names);
+
+impl<'a> Listing<'a> {
+    fn begin(names: &'a Names) -> Self {
+        names.moves.lock().listings += 1;
+        Self(names)
+    }
+
+    /// The tables that were given other names meanwhile, in this order.
+    fn moved(&self) -> Vec<(Arc<str>, Arc<Table>)> {
+        self.0.moves.lock().moved.clone()
+    }
+}
+
+impl Drop for Listing<'_> {
+    fn drop(&mut self) {
+        let mut moves = self.0.moves.lock();
+        moves.listings -= 1;
+        // What may be the last handle of a table goes without the lock.
+        let moved = if moves.listings == 0 { core::mem::take(&mut moves.moved) } else { Vec::new() };
+        drop(moves);
+        drop(moved);
+    }
 }
 
 /// Names that a statement decides over. When it is dropped, what [`Claim::set`] said last is published.
@@ -55,6 +95,8 @@ pub struct Names {
 pub struct Claim<'a> {
     names: &'a Names,
     held: SmallVec<[Held<'a>; 1]>,
+    /// Tables get other names.
+    moves: bool,
 }
 
 /// A claimed name, and what it is to mean.
@@ -64,7 +106,8 @@ impl Names {
     /// No names.
     pub fn new(env: Arc<dyn Env>) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::new(Rank::Names, FxHashMap::default())).collect();
-        Self { env, shards, decided: Event::new() }
+        let moves = Mutex::new(Rank::Moves, Moves::default());
+        Self { env, shards, moves, decided: Event::new() }
     }
 
     fn shard(&self, name: &str) -> &Shard {
@@ -98,7 +141,8 @@ impl Names {
         let mut sorted: SmallVec<[&str; 1]> = names.into();
         sorted.sort_unstable();
         sorted.dedup();
-        let mut claim = Claim { names: self, held: SmallVec::with_capacity(sorted.len()) };
+        let held = SmallVec::with_capacity(sorted.len());
+        let mut claim = Claim { names: self, held, moves: false };
         let mut waited = false;
         for name in sorted {
             if !claim.take(name) {
@@ -124,13 +168,30 @@ impl Names {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
-    /// All names and tables, in order of name. A name that a statement is deciding over is what it was before.
+    /// All tables, each once, in order of name. A name that a statement is deciding over is what it was before. Of a
+    /// table that gets another name meanwhile it is one of the two; one that is made or dropped meanwhile is listed or
+    /// not.
     pub fn all(&self) -> Vec<(Arc<str>, Arc<Table>)> {
+        self.all_seen(|| {})
+    }
+
+    /// The same; between two shards it does this.
+    fn all_seen(&self, mut between: impl FnMut()) -> Vec<(Arc<str>, Arc<Table>)> {
+        let listing = Listing::begin(self);
         let mut all = Vec::new();
         for shard in &self.shards {
             for (name, entry) in &*shard.lock() {
                 all.extend(entry.table.as_ref().map(|table| (name.clone(), table.clone())));
             }
+            between();
+        }
+        let moved = listing.moved();
+        if !moved.is_empty() {
+            // The last name is that of the last move.
+            all.extend(moved);
+            let names: FxHashMap<_, _> =
+                all.into_iter().map(|(name, table)| (Arc::as_ptr(&table), (name, table))).collect();
+            all = names.into_values().collect();
         }
         all.sort_by(|a, b| a.0.cmp(&b.0));
         all
@@ -212,6 +273,12 @@ impl<'a> Claim<'a> {
         self.held.iter_mut().for_each(|(_, table)| *table = None);
     }
 
+    /// Says that a table which another name means is meant by this name from now on.
+    pub fn set_moved(&mut self, name: &str, table: Arc<Table>) {
+        self.moves = true;
+        self.set(name, Some(table));
+    }
+
     /// Says what the name means from now on.
     pub fn set(&mut self, name: &str, table: Option<Arc<Table>>) {
         let place = self.place(name);
@@ -221,6 +288,13 @@ impl<'a> Claim<'a> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
+        // All of them together, for a listing.
+        let mut moves = self.moves.then(|| self.names.moves.lock());
+        if let Some(moves) = moves.as_mut().filter(|moves| moves.listings > 0 && !planted(Bug::MoveUnlisted))
+        {
+            let named = self.held.iter().filter_map(|(name, table)| Some(((*name).into(), table.clone()?)));
+            moves.moved.extend(named);
+        }
         for (name, table) in self.held.drain(..) {
             let mut shard = self.names.shard(name).lock();
             let before = if table.is_some() {
@@ -233,6 +307,73 @@ impl Drop for Claim<'_> {
             drop(shard);
             drop(before);
         }
+        drop(moves);
         self.names.decided.notify_ordered();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{record::TableRecord, table::Shape, tests::lone_tree},
+        *,
+    };
+    use crate::env::SimulatedEnv;
+
+    const TABLES: usize = 20;
+
+    fn rename(names: &Names, from: &str, to: &str) {
+        let mut claim = names.claim(&[from, to], None).unwrap();
+        let table = claim.table(from).unwrap().clone();
+        claim.set(from, None);
+        claim.set_moved(to, table);
+    }
+
+    fn swap(names: &Names, a: &str, b: &str) {
+        let mut claim = names.claim(&[a, b], None).unwrap();
+        let [table_a, table_b] = [a, b].map(|name| claim.table(name).unwrap().clone());
+        claim.set_moved(a, table_b);
+        claim.set_moved(b, table_a);
+    }
+
+    #[test]
+    fn what_has_a_name_all_the_time_is_listed() {
+        let (tree, _db) = lone_tree();
+        let names = Names::new(Arc::new(SimulatedEnv::new(1)));
+        let table = || {
+            let clustered = tree.space().id();
+            let record =
+                TableRecord { id: 1, version: 1, clustered, metadata: Vec::new(), indexes: Vec::new() };
+            let shape = Shape { record, clustered: tree.clone(), secondaries: Vec::new(), building: None };
+            Arc::new(Table::new(shape, false))
+        };
+        let kinds =
+            ["home", "away"].map(|kind| (0..TABLES).map(|n| format!("{kind}{n}")).collect::<Vec<_>>());
+        let tables: Vec<Arc<Table>> = (0..TABLES).map(|_| table()).collect();
+        for (name, table) in kinds[0].iter().zip(&tables) {
+            names.enter(name, table.clone());
+        }
+        // So that each shard is empty and full by turns when a listing comes by.
+        for period in 1..5 {
+            let mut round = 0;
+            let all = names.all_seen(|| {
+                round += 1;
+                if round % period == 0 {
+                    let [from, to] = if round / period % 2 == 1 { [0, 1] } else { [1, 0] };
+                    kinds[from].iter().zip(&kinds[to]).for_each(|(from, to)| rename(&names, from, to));
+                    (1..TABLES).for_each(|n| swap(&names, &kinds[to][n - 1], &kinds[to][n]));
+                }
+            });
+            assert_eq!(all.len(), TABLES, "period {period}");
+            for table in &tables {
+                let names: Vec<_> = all.iter().filter(|(_, listed)| Arc::ptr_eq(listed, table)).collect();
+                assert_eq!(names.len(), 1, "period {period}: {names:?}");
+            }
+            assert!(names.moves.lock().moved.is_empty(), "nothing is kept behind a listing");
+            let away = names.get(&kinds[1][0]).is_some();
+            if away {
+                kinds[1].iter().zip(&kinds[0]).for_each(|(from, to)| rename(&names, from, to));
+            }
+        }
     }
 }

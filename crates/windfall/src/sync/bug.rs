@@ -258,6 +258,9 @@ bugs! {
     CeilingNotLoggedYet,
     /// Which number is next at the end is looked up before the last one is handed out.
     NumbersEndLate,
+    // catalog/names.rs
+    /// A listing of tables misses those that get other names meanwhile.
+    MoveUnlisted,
     // catalog/ddl.rs
     /// Who is to be alone with a table leaves its gate open.
     GateLeftOpen,

@@ -23,6 +23,8 @@ pub enum Rank {
     Scope,
     /// A session's temporary tables.
     Session,
+    /// Tables that get other names, against listings of names.
+    Moves,
     /// The names of open tables.
     Names,
     /// A row's lock.

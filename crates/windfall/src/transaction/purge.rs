@@ -558,6 +558,13 @@ impl Stream {
             || !self.purge.ended.is_empty()
     }
 
+    /// The tablespaces of its slices, none of them being made or dropped.
+    pub(super) fn settled_slices(&self) -> impl Iterator<Item = SpaceId> {
+        let _dropping = self.purge.state.lock();
+        let _making = self.lock();
+        self.slices().into_iter().map(|(_, space)| space)
+    }
+
     /// Bytes that wait for purge.
     pub fn behind(&self) -> u64 {
         self.end().saturating_sub(self.purge.state.lock().at)

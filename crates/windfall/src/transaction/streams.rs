@@ -8,7 +8,7 @@
 //!
 //! **May touch.** `system`, `buffer` and what is below, the rest of this floor.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::stream::{Ground, PAGES, Stream, slice_of};
 use crate::{
@@ -118,6 +118,11 @@ impl Streams {
     /// The tablespaces of all slices.
     pub fn spaces(&self) -> Vec<SpaceId> {
         self.all().flat_map(Stream::slices).map(|(_, space)| space).collect()
+    }
+
+    /// The same, none of them being made or dropped.
+    pub fn settled_spaces(&self) -> BTreeSet<SpaceId> {
+        self.all().flat_map(Stream::settled_slices).collect()
     }
 
     /// All streams.

@@ -92,7 +92,7 @@ fn assert_rest(db: &Database, env: &SimulatedEnv, disk: &SimulatedDisk, what: &s
         let crate::disk::FileName::Data(space) = file else { continue };
         assert!(named.contains(&space), "{what}: {file} is left");
     }
-    assert!(db.engine().catalog.loading.lock().is_empty());
+    assert!(db.engine().catalog.making().is_empty());
 }
 
 fn row_sizes() -> impl Strategy<Value = usize> {
