@@ -444,6 +444,8 @@ impl Table {
         own: TrxId,
         out: &mut dyn io::Write,
     ) -> Result<Option<u64>> {
+        let undo = self.undo.as_ref();
+        let _kept = undo.map(|undo| self.engine.transactions.read_temporary(undo.stream()));
         let opened = {
             let call = self.enter()?;
             let sight = if self.undo.is_some() { Sight::Newest } else { Sight::View(&view, own) };
@@ -459,7 +461,9 @@ impl Table {
             let n = {
                 // The version is kept from purge; that its tablespace is gone shows as the table's being dropped.
                 let _call = self.enter()?;
-                view.held(reader.read(&mut piece)).map_err(|error| self.told(error))?
+                let read = reader.read(&mut piece);
+                let held = if undo.is_some() { read } else { view.held(read) };
+                held.map_err(|error| self.told(error))?
             };
             // Nobody waits for what `out` does.
             let failed = |error: io::Error| UsageError::Other(format!("the output: {error}").into());

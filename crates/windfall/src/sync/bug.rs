@@ -210,6 +210,9 @@ bugs! {
     EndedViewBelieved,
     /// Purge asks nobody who may still look.
     PurgeIgnoresViews,
+    // transaction/temporary.rs
+    /// Purge of temporary tables frees long values that are being read.
+    TemporaryReadersUnseen,
     // transaction/version.rs
     /// An older version has the bytes of another one, as if its page of undo had been used again.
     UndoUsedAgain,

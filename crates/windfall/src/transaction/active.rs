@@ -429,6 +429,11 @@ impl Active {
         }
     }
 
+    /// What has ended by now, whatever views see.
+    pub(super) fn ended(&self, ids: &Ids) -> Horizon {
+        Self::look(&self.table.lock(), ids)
+    }
+
     /// A view of what has ended by now.
     pub fn view(this: &Arc<Self>, ids: &Ids, now: Duration) -> ReadView {
         let mut table = this.table.lock();

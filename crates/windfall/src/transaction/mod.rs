@@ -49,6 +49,7 @@ pub mod row;
 pub mod secondary;
 pub mod stream;
 pub mod streams;
+mod temporary;
 pub mod trx;
 mod undo_limit;
 pub mod undo_record;

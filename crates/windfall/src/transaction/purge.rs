@@ -13,7 +13,7 @@
 //! meanwhile. A stream is walked in order; the records of an active transaction are left behind, and purged by walking
 //! that transaction's own records once it has ended. A slice of which it is known that nothing in it is to be purged is
 //! passed over without being read. So it keeps the slices it wrote to, and no others; slices go in any order. The
-//! stream of a session's temporary tables is purged by the calls on these, each as far as it goes.
+//! streams of temporary tables are purged by the calls on these (`temporary`).
 //!
 //! A page that cannot be read is the trouble of its table alone: the record that leads there is put aside, and tried
 //! again from time to time until it works or the table is gone. Of too many the oldest are given up: what they would
@@ -256,7 +256,7 @@ impl Transactions {
     }
 
     /// One step in one stream. Says whether there is more to do at once.
-    fn purge_stream(&self, stream: &Stream) -> Result<bool> {
+    pub(super) fn purge_stream(&self, stream: &Stream) -> Result<bool> {
         let is_logged = stream.durability() == Durability::Logged;
         let _room = is_logged.then(|| self.ground.pool.ground().log.admit(LOG_A_STEP)).transpose()?;
         let mut state = stream.purge.state.lock();
@@ -266,30 +266,13 @@ impl Transactions {
         self.purge_locked(stream, &mut state)
     }
 
-    /// Purges what a call on a session's temporary tables has left. The call is done, whatever becomes of this: what
-    /// is left even so, the next call takes up.
-    pub fn purge_temporary(&self, stream: &Stream) {
-        debug_assert!(stream.durability() == Durability::Temporary, "the worker purges what is logged");
-        loop {
-            #[cfg(test)]
-            let step = self.failpoint.pass().and_then(|()| self.purge_stream(stream));
-            #[cfg(not(test))]
-            let step = self.purge_stream(stream);
-            match step {
-                Ok(true) => {}
-                Ok(false) => return,
-                Err(error) => return tracing::warn!(%error, "temporary tables could not be purged"),
-            }
-        }
-    }
-
     fn purge_locked(&self, stream: &Stream, state: &mut State) -> Result<bool> {
         debug_assert!(
             stream.durability() == Durability::Temporary
                 || self.ground.pool.ground().log.promised() >= LOG_A_STEP,
             "a step appends nothing that was not promised"
         );
-        let horizon = self.horizon();
+        let horizon = self.horizon_of(stream);
         let mut left = Left { records: RECORDS_A_STEP, pages: PAGES_A_STEP };
         for _ in 0..stream.purge.ended.len() {
             state.walks.extend(stream.purge.ended.pop());

@@ -98,6 +98,8 @@ pub struct Stream {
     sealed: Mutex<BTreeMap<u64, Sealed>>,
     /// What purge has done here.
     pub(super) purge: super::purge::StreamPurge,
+    /// Of a temporary stream.
+    pub(super) readers: super::temporary::Readers,
 }
 
 /// Where a stream ends.
@@ -187,6 +189,7 @@ impl Stream {
             end: AtomicU64::new(next),
             sealed: Mutex::new(Rank::Leaf, BTreeMap::new()),
             purge: super::purge::StreamPurge::new(oldest),
+            readers: super::temporary::Readers::default(),
         }
     }
 

@@ -1,8 +1,13 @@
-//! Temporary tables in transactions.
+//! Temporary tables in transactions, and beside the views of others.
 
-use windfall::{Error, IndexOptions, Isolation, TableOptions, TransactionOptions, error::TransactionError};
+use std::io::Write;
 
-use super::{begin, database, pairs, rows, table};
+use windfall::{
+    Error, IndexOptions, Isolation, Table, TableOptions, TransactionOptions, disk::simulated::SimulatedDisk,
+    env::SimulatedEnv, error::TransactionError,
+};
+
+use super::{begin, database, pairs, rows, simulated, table};
 
 pub fn indexed() -> TableOptions {
     TableOptions::default().index("first", IndexOptions::on_value(0..1))
@@ -49,5 +54,111 @@ fn a_transaction_that_only_reads_may_change_temporary_tables() {
         assert!(table.within(&trx).put(b"a", b"x1").is_err());
         if commits { trx.commit() } else { trx.rollback() }.unwrap();
         assert_eq!(temporary.contains(b"a").unwrap(), commits);
+    }
+}
+
+/// A value in a page of its own.
+fn long(fill: u8) -> Vec<u8> {
+    vec![fill; 3000]
+}
+
+/// Without the frames that undo and replaced values would take there are pages to spare, and none is written.
+#[test]
+fn what_a_view_of_others_sees_keeps_nothing_of_a_temporary_table() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = simulated(&disk, &env);
+    let table = table(&db);
+    table.put(b"a", b"x1").unwrap();
+    let session = db.session();
+    let temporary = session.create_temporary_table("t", TableOptions::default()).unwrap();
+    (0..4).for_each(|n| temporary.put(&[n], &long(n)).unwrap());
+    let idle = begin(&db, Isolation::RepeatableRead);
+    table.within(&idle).get(b"a").unwrap();
+    let mut most = 0;
+    for round in 0..450u16 {
+        (0..4).for_each(|n| temporary.put(&[n], &long(round as u8)).unwrap());
+        if round % 2 == 0 {
+            let trx = begin(&db, Isolation::ReadCommitted);
+            (0..4).for_each(|n| temporary.within(&trx).put(&[n], &long(n)).unwrap());
+            if round % 4 == 0 { trx.commit() } else { trx.rollback() }.unwrap();
+        }
+        let metrics = db.metrics();
+        most = most.max(metrics.pool_frames - metrics.pool_free - metrics.pool_dropped);
+    }
+    // The rows, and what lies in a slice or two of undo; all of the undo would fill the pool three times over.
+    assert!(most <= 200, "{most} frames");
+    assert_eq!(db.metrics().pool_writes, 0);
+    // The view is there still.
+    assert_eq!(db.views().len(), 1);
+    table.put(b"a", b"y1").unwrap();
+    assert_eq!(table.within(&idle).get(b"a").unwrap(), Some(b"x1".to_vec()));
+}
+
+/// What the session itself still needs is kept: for its transaction to be taken back, in part and as a whole.
+#[test]
+fn a_transaction_takes_back_what_it_has_done_to_a_temporary_table() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = simulated(&disk, &env);
+    let session = db.session();
+    let temporary = session.create_temporary_table("t", indexed()).unwrap();
+    (0..4).for_each(|n| temporary.put(&[n], &long(n)).unwrap());
+    let read = |table: &Table| (0..4).map(|n| table.get(&[n]).unwrap()).collect::<Vec<_>>();
+    let before = read(&temporary);
+    let trx = begin(&db, Isolation::RepeatableRead);
+    let within = temporary.within(&trx);
+    within.put(&[0], &long(10)).unwrap();
+    assert!(within.delete(&[1]).unwrap());
+    let amid = read(&within);
+    trx.savepoint("here").unwrap();
+    within.put(&[0], &long(20)).unwrap();
+    within.put(&[1], &long(21)).unwrap();
+    let failed: windfall::Result<()> = trx.atomically(|| {
+        within.put(&[2], &long(22))?;
+        // Calls outside of the transaction purge meanwhile.
+        temporary.put(b"other", &long(1))?;
+        within.insert(&[3], b"twice")
+    });
+    failed.unwrap_err();
+    assert_eq!(read(&within)[2..], before[2..]);
+    trx.rollback_to("here").unwrap();
+    temporary.put(b"other", &long(2)).unwrap();
+    assert_eq!(read(&within), amid);
+    trx.rollback().unwrap();
+    assert_eq!(read(&temporary), before);
+}
+
+/// Replaces the value that it is given, amid it, and once more.
+struct Replaces<'a> {
+    table: &'a Table,
+    got: Vec<u8>,
+}
+
+impl Write for Replaces<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.table.put(b"row", &vec![2; 300_000]).unwrap();
+        assert!(self.table.delete(b"row").unwrap());
+        self.got.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_value_of_a_temporary_table_that_is_read_is_that_of_the_beginning() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = simulated(&disk, &env);
+    let session = db.session();
+    let temporary = session.create_temporary_table("t", TableOptions::default()).unwrap();
+    for isolation in Isolation::ALL.into_iter().map(Some).chain([None]) {
+        temporary.put(b"row", &vec![1; 300_000]).unwrap();
+        let trx = isolation.map(|isolation| begin(&db, *isolation));
+        let reader = trx.as_ref().map_or_else(|| temporary.clone(), |trx| temporary.within(trx));
+        let mut out = Replaces { table: &temporary, got: Vec::new() };
+        assert_eq!(Table::read_stream(&reader, b"row", &mut out).unwrap(), Some(300_000));
+        assert_eq!(out.got, vec![1; 300_000], "{isolation:?}");
+        assert!(!temporary.contains(b"row").unwrap());
     }
 }
