@@ -10,11 +10,11 @@
 use std::{cell::Cell, path::Path, time::Instant};
 
 use serde::Serialize;
-pub use windfall::{Database, IndexOptions, Table, TableOptions};
 use windfall::{
-    FlushLog, Options,
+    CheckReport, FlushLog, Options,
     sync::work::{self, Counts, Work},
 };
+pub use windfall::{Database, IndexOptions, Table, TableOptions};
 
 use crate::{args::Commit, failure::Result};
 
@@ -254,6 +254,8 @@ pub struct Checked {
     pub counted: Vec<(&'static str, u64)>,
     /// What is wrong, a line each.
     pub findings: Vec<String>,
+    /// Tables whose rows were not compared with the entries of their indexes.
+    pub uncompared: Vec<String>,
     /// Files that a crash has left and that are being deleted.
     pub pending: Vec<String>,
     /// Files that are not the database's.
@@ -265,5 +267,6 @@ pub fn check(db: &Database) -> Result<Checked> {
     let report = db.check()?;
     let entries = report.trees.iter().map(|tree| tree.entries).sum();
     let counted = vec![("pages", report.pages), ("trees", report.trees.len() as u64), ("entries", entries)];
-    Ok(Checked { counted, findings: report.findings, pending: report.pending, foreign: report.foreign })
+    let CheckReport { findings, uncompared, pending, foreign, .. } = report;
+    Ok(Checked { counted, findings, uncompared, pending, foreign })
 }

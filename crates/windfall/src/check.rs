@@ -6,14 +6,23 @@
 //! **Invariants.** The check changes nothing but that dirty pages are written. Opening has done more: it has recovered,
 //! and it deletes data files that no record names. Of those it has kept a list, and the check tells which of them a
 //! drop or a crash may have left, and which this database never made. Files that are not ours are told and left alone.
-//! While a table's trees are read its name is claimed, its gate is closed and purge stands still, so that no change
-//! under way looks like damage, and no version that waits for purge like a lost page; where a reader keeps such
-//! versions from purge, long values that nothing leads to may be theirs and are passed over. A check beside others does
-//! that a piece at a time ([`pieces`]), and leaves the table to them in between; what it says is of the moment of each
-//! piece, and what only a look at everything at once could tell of a table of several pieces it does not say: whether
-//! rows and entries are as many, and whether a page that has changed meanwhile is lost, or one of a long value while
-//! purge is behind. A table that is made, or gets another name, after the check has begun is passed over, and so is a
-//! tree that its table gets after its first piece. What is found never ends the check.
+//!
+//! While a table's trees are read its name is claimed, its gate is closed, and neither rollback nor purge changes it,
+//! so that no change under way looks like damage ([`transaction::rest`](crate::transaction::rest)). That holds up
+//! calls and statements on this table, and the rollbacks of what was changed in it; nothing of any other table waits.
+//! What is unfinished in the table is no damage either:
+//! - Long values that nothing leads to are passed over while a reader, or a transaction that has not ended, may need
+//!   versions of this table.
+//! - Where a crash, or a failed rollback, has cut off the change of a row, the rows are not compared with the entries
+//!   of the indexes. The check waits for such a rollback before it closes the table, as long as that gets on and a
+//!   call would wait for a lock; if it is pending even so, the report says that the table was not compared.
+//!
+//! A check beside others does that a piece at a time ([`pieces`]), and leaves the table to them in between; what it
+//! says is of the moment of each piece, and what only a look at everything at once could tell of a table of several
+//! pieces it does not say: whether rows and entries are as many, and whether a page that has changed meanwhile is
+//! lost, or one of a long value while purge is behind. A table that is made, or gets another name, after the check
+//! has begun is passed over, and so is a tree that its table gets after its first piece. What is found never ends the
+//! check.
 //!
 //! Statements go on while files are compared with the records. A tablespace is first one that a statement makes, then
 //! one of a table, then dropped; and it is entered with the next of these before it leaves the one before. So the files
@@ -38,6 +47,7 @@ use crate::{
     ids::{PageId, PageNo, SpaceId},
     page::{Page, blank},
     sync::Arc,
+    transaction::rest::AtRest,
 };
 use pieces::Pieces;
 
@@ -53,6 +63,9 @@ pub struct CheckReport {
     pub pages: u64,
     /// What is wrong. Empty when nothing is.
     pub findings: Vec<String>,
+    /// Tables whose rows were not compared with the entries of their indexes: a change that a crash has cut off could
+    /// not be taken back yet.
+    pub uncompared: Vec<String>,
     /// Data files of dropped and of temporary tables, and of what was never committed, that a crash has left and that
     /// are being deleted.
     pub pending: Vec<String>,
@@ -97,11 +110,16 @@ pub(crate) fn check(engine: &Engine, piece: usize) -> Result<CheckReport> {
     engine.checkpointer.checkpoint_all(false)?;
     let mut named = BTreeSet::from([SpaceId::CATALOG]);
     Pieces::new(engine, piece).run(&mut report, |pieces, report| {
+        let rest = AtRest { is_purged: true, has_whole_rows: true };
         engine
             .system
-            .at_rest(|tree| pieces.hold(|pieces| pieces.go_on(report, &[(Owner::Unknown, tree)], true)))
+            .at_rest(|tree| pieces.hold(|pieces| pieces.go_on(report, &[(Owner::Unknown, tree)], rest)))
     });
-    for (name, _) in engine.catalog.tables() {
+    // All of its waits for rollbacks together.
+    let until = engine.env.now() + engine.transactions.lock_wait();
+    for (name, table) in engine.catalog.tables() {
+        let left = until.saturating_sub(engine.env.now());
+        engine.transactions.await_rollbacks_that_get_on(table.space(), left);
         Pieces::new(engine, piece)
             .run(&mut report, |pieces, report| check_some(engine, &name, pieces, report, &mut named));
     }
@@ -125,10 +143,13 @@ fn check_some(
         let of_index = |index: &IndexRecord| Owner::Index { table: name.clone(), index: index.name.clone() };
         let owners = once(Owner::Table(name.clone())).chain(shape.record.indexes.iter().map(of_index));
         let trees: Vec<_> = owners.zip(shape.trees().map(|tree| &**tree)).collect();
+        // All of it at once waits for purge, too.
+        let catches_up = pieces.are_one();
+        let space = shape.clustered.space();
         pieces.hold(|pieces| {
-            // All of it at once waits for purge, too.
-            let catches_up = pieces.are_one();
-            engine.transactions.with_purge_at_rest(catches_up, |purged| pieces.go_on(report, &trees, purged))
+            engine
+                .transactions
+                .with_table_at_rest(space, catches_up, |rest| pieces.go_on(report, &trees, rest))
         })
     };
     // If the table is gone it is nobody's trouble.

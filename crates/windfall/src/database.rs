@@ -488,9 +488,12 @@ impl Database {
         self.engine.checkpointer.checkpoint_all(false).map(drop)
     }
 
-    /// Checks everything: every page of every file, every tree, the allocation maps, the files. Calls on a table, and
-    /// statements, wait while it is its turn, and the larger it is the longer; see [`Database::check_live`]. It takes
-    /// as much memory as that.
+    /// Checks everything: every page of every file, every tree, the allocation maps, the files. While it is a table's
+    /// turn, calls and statements on it wait, and rollbacks of what was changed in it, and the larger it is the longer;
+    /// see [`Database::check_live`]. Other tables have nothing to do with it. It takes as much memory as that.
+    ///
+    /// What a crash has cut off, and is still being taken back, is waited for as a call waits for a lock; a table whose
+    /// rows could not be compared with its indexes even so is in [`CheckReport::uncompared`].
     ///
     /// # Errors
     /// When the check itself cannot go on; damage that it finds is in the report.
@@ -502,7 +505,8 @@ impl Database {
     /// Checks everything beside the work of others: a table is held for a few hundred pages at a time, however large it
     /// and its values are, and left to them for as long in between, at most a second. Of a table larger than that it is
     /// not told whether its rows and the entries of its indexes are as many, nor whether a page is lost that was
-    /// changed during the check, or is one of a long value while purge is behind; all else is. A table that is made or
+    /// changed during the check; and of none whether a page of a long value is lost while purge is behind, or a
+    /// transaction that has changed the table has not ended. All else is. A table that is made or
     /// renamed after the check has begun is passed over, and so is an index that is made after its table's turn has.
     ///
     /// It takes less than half a byte of memory for each page of the largest tree.

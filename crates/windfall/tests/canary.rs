@@ -97,6 +97,8 @@ fn net(bug: Bug) -> Net {
         Bug::HashTableFreedAtOnce => Tests("drop_cost", "a_hash_index_of_megabytes_is_freed_by_no_statement"),
         Bug::HintBelieved => Units("tree::tests::values::"),
         Bug::MoveUnlisted => Units("catalog::names::tests::what_has_a_name_all_the_time_is_listed"),
+        Bug::LeftBehindUnseen => Tests("live_check", "an_open_transaction_keeps"),
+        Bug::CutOffUnseen => Tests("transactions", "background::a_check_waits_for_a_rollback"),
         Bug::TemporaryReadersUnseen => Tests("transactions", "temporary::a_value_of_a_temporary_table"),
         Bug::GateLeftOpen => Units("catalog::tests::who_is_alone"),
         Bug::LoadLeftBehind => Units("catalog::load::tests::what_is_refused"),

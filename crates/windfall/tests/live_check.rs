@@ -1,5 +1,6 @@
 //! A check of everything beside everybody: eight writers, tables that come and go, are truncated and renamed, indexes
-//! that are built and dropped. It finds nothing, for nothing is wrong, and nobody waits for it for long.
+//! that are built and dropped. It finds nothing, for nothing is wrong, and nobody waits for it for long. Beside
+//! transactions that have replaced or taken back long values it finds nothing either: their pages are in use.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -22,7 +23,10 @@ use std::{
 use guard::Guard;
 use patience::HANG;
 use stress::seconds;
-use windfall::{Database, Error, FlushLog, IndexOptions, Options, Table, TableOptions, error::SchemaError};
+use windfall::{
+    Database, Error, FlushLog, IndexOptions, Options, Table, TableOptions, TransactionOptions,
+    disk::simulated::SimulatedDisk, env::SimulatedEnv, error::SchemaError,
+};
 
 const PAGE: u64 = 4096;
 const WRITERS: u32 = 8;
@@ -244,4 +248,92 @@ fn a_check_beside_renames_finds_the_table_of_every_file() {
     });
     println!("{CHECKS} checks beside {} rounds of names", world.calls.load(SeqCst));
     assert_eq!(world.db.check().unwrap().findings, Vec::<String>::new());
+}
+
+/// A value in pages of its own.
+fn long(fill: u8) -> Vec<u8> {
+    vec![fill; 50_000]
+}
+
+/// A database of one thread, with a table of four long values.
+fn with_long_values() -> (Database, SimulatedEnv, Table) {
+    let options = Options::default()
+        .page_size(PAGE as usize)
+        .buffer_pool_size(1024 * PAGE)
+        .log_size(8 << 20)
+        .log_buffer_size(256 << 10);
+    let (disk, env) = (Arc::new(SimulatedDisk::new(1)), SimulatedEnv::new(1));
+    let db = Database::open_on(disk, Arc::new(env.clone()), &options, &|_| {}).unwrap();
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    (0..4).for_each(|n| table.put(&[n], &long(n)).unwrap());
+    (db, env, table)
+}
+
+/// Both checks, before and after purge has come by.
+fn assert_sound(db: &Database, env: &SimulatedEnv) {
+    for _ in 0..2 {
+        assert_eq!(db.check_live().unwrap().findings, Vec::<String>::new());
+        assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+        env.settle(300);
+    }
+}
+
+#[test]
+fn an_open_transaction_keeps_the_long_values_that_it_has_replaced() {
+    for commits in [false, true] {
+        let (db, env, table) = with_long_values();
+        let trx = db.begin(TransactionOptions::default());
+        let within = table.within(&trx);
+        within.put(&[0], &long(10)).unwrap();
+        assert!(within.delete(&[1]).unwrap());
+        within.put(&[2], b"short").unwrap();
+        within.put(b"new", &long(11)).unwrap();
+        assert_sound(&db, &env);
+        if commits { trx.commit() } else { trx.rollback() }.unwrap();
+        assert_sound(&db, &env);
+        assert_eq!(table.get(&[0]).unwrap(), Some(long(if commits { 10 } else { 0 })));
+    }
+}
+
+#[test]
+fn a_prepared_transaction_keeps_the_long_values_that_it_has_replaced() {
+    for commits in [false, true] {
+        let (db, env, table) = with_long_values();
+        let trx = db.begin(TransactionOptions::default());
+        table.within(&trx).put(&[0], &long(10)).unwrap();
+        assert!(table.within(&trx).delete(&[1]).unwrap());
+        trx.prepare(b"name").unwrap();
+        // Its handle goes, and it waits for its coordinator.
+        drop(trx);
+        assert_sound(&db, &env);
+        if commits { db.commit_prepared(b"name") } else { db.rollback_prepared(b"name") }.unwrap();
+        assert_sound(&db, &env);
+        assert_eq!(table.contains(&[1]).unwrap(), !commits);
+    }
+}
+
+#[test]
+fn what_is_taken_back_to_a_savepoint_keeps_its_long_values_until_the_transaction_has_ended() {
+    for commits in [false, true] {
+        let (db, env, table) = with_long_values();
+        let trx = db.begin(TransactionOptions::default());
+        let within = table.within(&trx);
+        within.put(&[0], &long(10)).unwrap();
+        trx.savepoint("here").unwrap();
+        within.put(&[0], &long(20)).unwrap();
+        within.put(&[1], &long(21)).unwrap();
+        within.put(b"new", &long(22)).unwrap();
+        // Purge has come by before, and so it has not.
+        if commits {
+            env.settle(300);
+        }
+        trx.rollback_to("here").unwrap();
+        assert_sound(&db, &env);
+        within.put(&[3], &long(23)).unwrap();
+        trx.rollback_to("here").unwrap();
+        assert_sound(&db, &env);
+        if commits { trx.commit() } else { trx.rollback() }.unwrap();
+        assert_sound(&db, &env);
+        assert_eq!(table.get(&[0]).unwrap(), Some(long(if commits { 10 } else { 0 })));
+    }
 }

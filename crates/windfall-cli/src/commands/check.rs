@@ -2,8 +2,9 @@
 //!
 //! **Purpose.** `check`: every page checksum, every tree, the allocation maps, missing and leaked files.
 //!
-//! **Invariants.** Exit code 0 means that nothing was found, 1 that something was; damage that keeps the database from
-//! being opened is damage too. What a crash has left to be deleted, and files of others, are told and are no findings.
+//! **Invariants.** Exit code 0 means that nothing was found, 1 that something was; damage that keeps the database
+//! from being opened is damage too. What a crash has left to be deleted, files of others, and tables that could not
+//! be compared with their indexes yet, are told and are no findings.
 //!
 //! **May touch.** `engine`, `output`, `windfall-measure`.
 
@@ -38,6 +39,7 @@ pub fn check(db: &Path, json: bool) -> Result<ExitCode> {
             "sound": sound,
             "checked": counted,
             "findings": report.findings,
+            "uncompared": report.uncompared,
             "pending": report.pending,
             "foreign": report.foreign,
         }))?;
@@ -50,6 +52,12 @@ pub fn check(db: &Path, json: bool) -> Result<ExitCode> {
             units::things(report.findings.len() as u64, "finding")
         };
         let mut lines = report.findings;
+        lines.extend(report.uncompared.iter().map(|table| {
+            format!(
+                "table {table}: rows and index entries were not compared, because a change that a crash has cut off \
+                 could not be taken back yet"
+            )
+        }));
         lines.extend(report.pending.iter().map(|file| format!("{file}: left by a crash, and being deleted")));
         lines.extend(
             report.foreign.iter().map(|file| format!("{file}: not a file of the database, left alone")),

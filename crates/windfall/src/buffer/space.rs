@@ -16,7 +16,7 @@ use crate::{
     error::{Error, Owner, Result},
     ids::{Lsn, SpaceId, TrxId},
     sync::{
-        Bug, Mutex, Rank,
+        Bug, Mutex, Rank, RwLock,
         atomic::{
             AtomicBool, AtomicU8, AtomicU32, AtomicU64,
             Ordering::{Acquire, Relaxed, Release, SeqCst},
@@ -77,6 +77,7 @@ pub struct Space {
     pub(super) dirty: Mutex<DirtySet>,
     /// Whether the floor's heap, or its inbox, knows the space. Changed under `dirty`.
     pub(super) listed: AtomicBool,
+    rest: RwLock<()>,
 }
 
 impl Space {
@@ -107,7 +108,14 @@ impl Space {
             pages: PageTable::default(),
             dirty: Mutex::new(Rank::Dirty, DirtySet::default()),
             listed: AtomicBool::new(false),
+            rest: RwLock::new(Rank::RollBack, ()),
         }
+    }
+
+    /// Of the tablespace of a table's rows: held shared by whatever changes the trees of the table outside of its gate,
+    /// for one undo record at a time, and exclusively by a check of the table.
+    pub fn rest(&self) -> &RwLock<()> {
+        &self.rest
     }
 
     /// Its incarnation.

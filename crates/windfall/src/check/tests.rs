@@ -1,16 +1,22 @@
 //! Checks beside what others do, at chosen places.
 
-use std::cell::Cell;
+use std::{cell::Cell, thread};
 
 use super::*;
 use crate::{
+    Isolation, Transaction, TransactionOptions,
     database::{Database, IndexOptions, TableOptions},
-    disk::simulated::SimulatedDisk,
+    disk::simulated::{SimulatedDisk, Survive},
     env::SimulatedEnv,
+    error::Error,
     mtr::Mtr,
     options::Options,
     page::PageType,
-    sync::work::{self, Work},
+    sync::{
+        as_another_thread,
+        work::{self, Work},
+    },
+    table::Table,
     tablespace,
 };
 
@@ -23,8 +29,38 @@ fn open(disk: &SimulatedDisk, env: &SimulatedEnv) -> Database {
     Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options, &|_| {}).unwrap()
 }
 
+fn begin(db: &Database) -> Transaction {
+    db.begin(TransactionOptions::default().isolation(Isolation::ReadCommitted))
+}
+
 fn indexed() -> TableOptions {
     TableOptions::default().index("first", IndexOptions::on_value(0..1))
+}
+
+/// A value in pages of its own.
+fn long(fill: u8) -> Vec<u8> {
+    vec![fill; 50_000]
+}
+
+fn space(db: &Database, table: &str) -> Arc<Space> {
+    db.engine.catalog.table(table).unwrap().shape().clustered.space().clone()
+}
+
+/// A page that is in use, and that nothing leads to.
+fn lose_a_page(db: &Database, table: &str, kind: PageType) {
+    let mut mtr = Mtr::begin(&db.engine.pool).unwrap();
+    tablespace::allocate(&mut mtr, &space(db, table), kind, 0, PageNo::ROOT).unwrap();
+    mtr.commit().unwrap();
+}
+
+/// A check of a table, amid which this is done. Gives what it finds.
+fn check_amid(db: &Database, table: &str, piece: usize, mut amid: impl FnMut()) -> CheckReport {
+    let (mut report, mut named) = (CheckReport::default(), BTreeSet::new());
+    let mut pieces = Pieces::new(&db.engine, piece);
+    pieces.amid = Some(Box::new(move || as_another_thread(&mut amid)));
+    pieces
+        .run(&mut report, |pieces, report| check_some(&db.engine, &table.into(), pieces, report, &mut named));
+    report
 }
 
 #[test]
@@ -105,6 +141,186 @@ fn a_hold_of_a_large_tree_is_as_short_as_that_of_a_small_one() {
     assert!(longest <= bound, "{longest} pages in one hold");
     assert!(most_told <= PIECE + 64, "{most_told} pages suspected in one hold");
     assert!(holds >= tree.pages / bound, "{holds} holds");
+}
+
+#[test]
+fn what_is_taken_back_in_other_tables_does_not_wait_for_a_check() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = open(&disk, &env);
+    let [checked, other] = ["checked", "other"].map(|name| db.create_table(name, indexed()).unwrap());
+    for table in [&checked, &other] {
+        (0..100u8).for_each(|n| table.put(&[n], &[n; 100]).unwrap());
+    }
+    let rows = |table: &Table| table.rows().unwrap().map(Result::unwrap).collect::<Vec<_>>();
+    let before = rows(&other);
+    let mut trx = Some(begin(&db));
+    let within = other.within(trx.as_ref().unwrap());
+    (0..50u8).for_each(|n| within.put(&[n], &long(n)).unwrap());
+    let mut came = 0;
+    let space = space(&db, "checked");
+    let report = check_amid(&db, "checked", usize::MAX, || {
+        // What is taken back in the table itself would wait.
+        assert!(space.rest().try_read().is_none());
+        let trx = trx.take().expect("it is one piece");
+        thread::scope(|scope| {
+            let work = scope.spawn(|| {
+                trx.savepoint("here").unwrap();
+                within.put(&[60], b"changed").unwrap();
+                trx.rollback_to("here").unwrap();
+                let failed = trx.atomically(|| {
+                    within.put(&[61], b"changed")?;
+                    within.insert(&[62], b"twice")
+                });
+                failed.unwrap_err();
+                trx.rollback().unwrap();
+                other.insert(&[1], b"twice").unwrap_err();
+            });
+            work.join().unwrap();
+        });
+        assert_eq!(rows(&other), before);
+        came += 1;
+    });
+    assert_eq!((came, report.findings), (1, Vec::new()));
+    assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+}
+
+/// The one worker that takes transactions back in the background passes over the table under check, and so does purge.
+#[test]
+fn workers_go_on_with_other_tables_beside_a_check() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = open(&disk, &env);
+    for name in ["checked", "other"] {
+        let table = db.create_table(name, indexed()).unwrap();
+        (0..100u8).for_each(|n| table.put(&[n], &[n; 100]).unwrap());
+        let trx = begin(&db);
+        (0..50u8).for_each(|n| table.within(&trx).put(&[n], &[200; 100]).unwrap());
+        core::mem::forget(trx);
+    }
+    db.flush_log().unwrap();
+    let db = open(&disk.restart(Survive::Everything), &env);
+    let rollbacks = || db.engine.transactions.rollbacks().count();
+    let [checked, other] = ["checked", "other"].map(|name| db.table(name).unwrap());
+    assert_eq!(rollbacks(), 2);
+    let marked = |name: &str| {
+        let tree = db.engine.catalog.table(name).unwrap().shape().secondaries[0].clone();
+        let mut walk = crate::tree::Walk::default();
+        tree.check_piece(&mut walk, &mut usize::MAX.clone()).unwrap();
+        walk.finish().deleted
+    };
+    let report = check_amid(&db, "checked", PIECE, || {
+        // Its own rows are as the crash has left them.
+        env.settle(500);
+        assert_eq!(rollbacks(), 1, "that of the other table has ended");
+        other.put(&[1], &[7; 100]).unwrap();
+        env.settle(500);
+        assert_eq!(marked("other"), 0, "purge goes on");
+    });
+    assert_eq!((report.findings, report.uncompared), (Vec::new(), vec!["checked".to_owned()]));
+    env.settle(500);
+    assert_eq!((rollbacks(), marked("checked")), (0, 0));
+    checked.put(&[1], &[7; 100]).unwrap();
+    let report = db.check().unwrap();
+    assert_eq!((report.findings, report.uncompared), (Vec::new(), Vec::new()));
+}
+
+/// What is left unfinished does not hide what is wrong.
+#[test]
+fn damage_is_found_beside_a_transaction_with_long_values() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = open(&disk, &env);
+    let [table, other] = ["t", "other"].map(|name| db.create_table(name, indexed()).unwrap());
+    // So small that a check of either is one piece.
+    (0..8u8).for_each(|n| table.put(&[n], &long(n)).unwrap());
+    (0..8u8).for_each(|n| other.put(&[n], &long(n)).unwrap());
+    let trx = begin(&db);
+    (0..5u8).for_each(|n| table.within(&trx).put(&[n], &long(100)).unwrap());
+    env.settle(500);
+    let checks = || [db.check().unwrap().findings, db.check_live().unwrap().findings];
+    assert_eq!(checks(), [Vec::<String>::new(), Vec::new()]);
+    // A page of the table that is none of a long value, and one of another table that is.
+    let mut wrong = Vec::new();
+    for (name, kind) in [("t", PageType::Leaf), ("other", PageType::Overflow)] {
+        lose_a_page(&db, name, kind);
+        wrong.push(format!("table {name}"));
+        for findings in checks() {
+            assert_eq!(findings.len(), wrong.len(), "{findings:?}");
+            let is_told = |name: &String| {
+                let told =
+                    |finding: &&String| finding.contains("nothing leads to it") && finding.starts_with(name);
+                findings.iter().filter(told).count() == 1
+            };
+            assert!(wrong.iter().all(is_told), "{findings:?}");
+        }
+    }
+    // A row without its entry, in the table that the transaction has changed.
+    let tree = db.engine.catalog.table("t").unwrap().shape().secondaries[0].clone();
+    let mut cursor = tree.cursor();
+    assert!(cursor.seek(crate::tree::Seek::AtLeast(&[7])).unwrap() && cursor.key().starts_with(&[7]));
+    let entry = cursor.key().to_vec();
+    let mut mtr = Mtr::begin(&db.engine.pool).unwrap();
+    let located = tree.seek_for_change(&mut mtr, &entry, None).unwrap();
+    located.remove(&mut mtr);
+    mtr.commit().unwrap();
+    for findings in checks() {
+        assert!(findings.iter().any(|finding| finding.contains("rows, but")), "{findings:?}");
+        assert_eq!(findings.len(), 3, "{findings:?}");
+    }
+    drop(trx);
+}
+
+/// Of the pages of one piece the tree was walked in an earlier one, and a rollback has come in between.
+#[test]
+fn a_value_that_a_rollback_puts_back_between_two_pieces_is_not_lost() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = open(&disk, &env);
+    let table = db.create_table("t", TableOptions::default()).unwrap();
+    for n in 0..4000u32 {
+        table.put(&n.to_be_bytes(), &[n as u8; 300]).unwrap();
+    }
+    let key = 0u32.to_be_bytes();
+    table.put(&key, &long(1)).unwrap();
+    db.checkpoint().unwrap();
+    let mut trx = Some(begin(&db));
+    table.within(trx.as_ref().unwrap()).put(&key, &long(2)).unwrap();
+    env.settle(500);
+    let (mut report, mut named) = (CheckReport::default(), BTreeSet::new());
+    let (mut pieces, mut holds) = (Pieces::new(&db.engine, PIECE), 0);
+    while !check_some(&db.engine, &"t".into(), &mut pieces, &mut report, &mut named) {
+        pieces.judge(&mut report);
+        // The row was met as the transaction has left it.
+        trx.take().into_iter().for_each(|trx| trx.rollback().unwrap());
+        env.settle(500);
+        holds += 1;
+    }
+    pieces.judge(&mut report);
+    assert!(holds >= 1, "it is one piece");
+    assert_eq!(report.findings, Vec::<String>::new());
+    assert_eq!(table.get(&key).unwrap(), Some(long(1)));
+}
+
+/// A call that fails, and whose change of a row cannot be taken back as a whole.
+#[test]
+fn what_a_failed_rollback_has_cut_off_is_no_damage() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = open(&disk, &env);
+    let table = db.create_table("t", indexed()).unwrap();
+    table.put(b"row", &[1; 100]).unwrap();
+    let (transactions, id) = (&db.engine.transactions, space(&db, "t").id());
+    let trx = begin(&db);
+    table.within(&trx).put(b"row", &[2; 100]).unwrap();
+    let trx_id = crate::ids::TrxId(trx.id().unwrap());
+    transactions.rollbacks().note_cut_off(trx_id, id);
+    for check in [Database::check, Database::check_live] {
+        assert_eq!(check(&db).unwrap().uncompared, ["t"]);
+    }
+    // With the transaction it is over.
+    trx.rollback().unwrap();
+    assert_eq!(db.check().unwrap().uncompared, Vec::<String>::new());
+    // A call that fails and is taken back leaves nothing.
+    transactions.fail_at(3);
+    assert!(matches!(table.put(b"row", &[3; 100]), Err(Error::Usage(_))));
+    let report = db.check().unwrap();
+    assert_eq!((report.findings, report.uncompared), (Vec::new(), Vec::new()));
 }
 
 /// Statements between any two of the looks at what a file is of.

@@ -210,6 +210,9 @@ bugs! {
     EndedViewBelieved,
     /// Purge asks nobody who may still look.
     PurgeIgnoresViews,
+    // transaction/purge.rs
+    /// A check is not told of the versions that open transactions need.
+    LeftBehindUnseen,
     // transaction/temporary.rs
     /// Purge of temporary tables frees long values that are being read.
     TemporaryReadersUnseen,
@@ -240,6 +243,8 @@ bugs! {
     HandedOverUnseen,
     /// What was unfinished at a crash is not rolled back.
     RollbackForgotten,
+    /// A check takes the change of a row that was cut off for a whole one.
+    CutOffUnseen,
     // transaction/stream.rs
     /// Undo space is reserved for where a record begins, and not for where it ends.
     UndoNotReserved,

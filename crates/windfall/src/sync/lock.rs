@@ -309,6 +309,13 @@ impl<T> RwLock<T> {
         RwLockReadGuard { _shared: Shared::new(&self.mark), inner, _held: held }
     }
 
+    /// Shared access, unless a thread has exclusive access or waits for it.
+    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        let inner = self.inner.try_read()?;
+        work::count(Work::Lock);
+        Some(RwLockReadGuard { _shared: Shared::new(&self.mark), inner, _held: Held::tried(self.rank) })
+    }
+
     /// Waits for exclusive access.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         let held = Held::take(self.rank);

@@ -44,6 +44,7 @@ pub mod locks;
 pub mod prepared;
 mod purge;
 pub mod read;
+pub mod rest;
 pub mod rollbacks;
 pub mod row;
 pub mod secondary;
@@ -83,7 +84,7 @@ use crate::{
     ids::{Lsn, SpaceId, TrxId, UndoPos},
     log::{GroupWriter, Record},
     sync::{
-        Arc, Bug, Event, Rank, RwLock,
+        Arc, Bug, Event,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
         planted,
     },
@@ -124,11 +125,8 @@ pub struct Transactions {
     prepared: prepared::Prepared,
     /// What is taken back in the background.
     rollbacks: rollbacks::Rollbacks,
-    /// Held shared by who takes a record back outside of its table's gate, and alone by who looks at a table that must
-    /// not change.
-    still: RwLock<()>,
-    /// How many want the purge worker to stand still.
-    purge_pauses: AtomicU64,
+    /// How many tables a check looks at.
+    tables_at_rest: AtomicU64,
     slices_dropped: AtomicU64,
     /// What purge has got rid of: records that it was done with, and parts of chains.
     purged: AtomicU64,
@@ -197,8 +195,7 @@ impl Transactions {
             no_hash: Arc::new(HashBudget::new(0)),
             prepared: prepared::Prepared::default(),
             rollbacks: rollbacks::Rollbacks::new(),
-            still: RwLock::new(Rank::RollBack, ()),
-            purge_pauses: AtomicU64::new(0),
+            tables_at_rest: AtomicU64::new(0),
             slices_dropped: AtomicU64::new(0),
             purged: AtomicU64::new(0),
             undo_limit: AtomicU64::new(u64::MAX),

@@ -8,12 +8,16 @@
 //! a record may be purged any number of times, and after a restart every record that is still there is. Of the records
 //! that were taken back those of chains matter, and those that had revived an entry: while it was alive whoever had
 //! marked it was purged, and passed by. Purge has the turn at the row while it works on it, so whoever changes the row
-//! finds what it has seen; when it is not to be had, the record is deferred. A step looks at so many records and frees
-//! so many pages: a record whose chain is longer is purged again by the next step, and the lock is given back
-//! meanwhile. A stream is walked in order; the records of an active transaction are left behind, and purged by walking
-//! that transaction's own records once it has ended. A slice of which it is known that nothing in it is to be purged is
-//! passed over without being read. So it keeps the slices it wrote to, and no others; slices go in any order. The
-//! streams of temporary tables are purged by the calls on these (`temporary`).
+//! finds what it has seen; when it is not to be had, the record is deferred, and so are the records of a table that a
+//! check looks at (`rest`). A step looks at so many records and frees so many pages: a record whose chain is longer is
+//! purged again by the next step, and the lock is given back meanwhile. A stream is walked in order; the records of an
+//! active transaction are left behind, and purged by walking that transaction's own records once it has ended. A slice
+//! of which it is known that nothing in it is to be purged is passed over without being read. So it keeps the slices it
+//! wrote to, and no others; slices go in any order. The streams of temporary tables are purged by the calls on these
+//! (`temporary`).
+//!
+//! Of each record that it has passed and not purged it is known which table it is of. So it can be told of a table
+//! whether any of its records up to some position is still to be purged ([`StreamPurge::is_done_with`]).
 //!
 //! A page that cannot be read is the trouble of its table alone: the record that leads there is put aside, and tried
 //! again from time to time until it works or the table is gone. Of too many the oldest are given up: what they would
@@ -42,11 +46,9 @@ use crate::{
     page::EntryHeader,
     store::Tree,
     sync::{
-        Arc, Event, Mutex, Rank,
-        atomic::{
-            AtomicU64,
-            Ordering::{Relaxed, SeqCst},
-        },
+        Arc, Bug, Event, Mutex, Rank,
+        atomic::{AtomicU64, Ordering::Relaxed},
+        planted,
     },
 };
 
@@ -88,25 +90,48 @@ pub struct StreamPurge {
 struct State {
     /// Everything before was purged or noted below.
     at: u64,
-    /// Transactions whose records were passed by, and the slices of these.
-    left: BTreeMap<TrxId, BTreeSet<u64>>,
+    /// Transactions whose records were passed by.
+    left: BTreeMap<TrxId, PassedBy>,
     /// Those of them that have ended, each with the next record to purge.
     walks: Vec<(TrxId, UndoPos)>,
-    /// Records whose row was locked.
-    deferred: Vec<u64>,
+    /// Records whose row was locked, or whose table was at rest.
+    deferred: Vec<Unpurged>,
     /// Records whose table could not be read.
-    aside: VecDeque<u64>,
+    aside: VecDeque<Unpurged>,
     /// When these are tried again.
     aside_due: Duration,
     /// The slice that was read ahead last.
     ahead: Option<u64>,
 }
 
+/// Where the records of a transaction lie that were passed by.
+#[derive(Debug, Default)]
+struct PassedBy {
+    slices: BTreeSet<u64>,
+    /// The tables that they are of.
+    tables: BTreeSet<SpaceId>,
+}
+
+/// A record that was passed, and is still to be purged.
+#[derive(Clone, Copy, Debug)]
+struct Unpurged {
+    at: u64,
+    table: SpaceId,
+}
+
+/// How far purge has come with a table in a stream: what has not changed is no progress.
+#[derive(PartialEq, Eq)]
+struct Progress {
+    at: u64,
+    walks: Vec<(TrxId, UndoPos)>,
+    unpurged: usize,
+}
+
 /// What became of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Purged,
-    /// Its row is locked.
+    /// Its row is locked, or its table at rest.
     Busy,
     /// Its chain is longer than what is left of the step.
     Cut,
@@ -133,6 +158,13 @@ impl StreamPurge {
         Some(TrxId(self.stands_before.load(Relaxed))).filter(|trx| *trx != TrxId::NONE)
     }
 
+    /// Whether no record of a table that lies before this position is still to be purged, and none may still be taken
+    /// back. It waits for the step that is under way.
+    pub(super) fn is_done_with(&self, table: SpaceId, before: u64) -> bool {
+        let state = self.state.lock();
+        state.is_done_with(table, before)
+    }
+
     /// A transaction that purge had left behind has ended.
     pub(super) fn come_back(&self, trx: TrxId, last: UndoPos) {
         self.ended.push((trx, last));
@@ -143,8 +175,30 @@ impl State {
     fn pins(&self, stream: &Stream) -> BTreeSet<u64> {
         let of = |at: &u64| at / stream.slice_bytes();
         // A deferred record may reach into the next slice.
-        let kept = self.deferred.iter().chain(&self.aside).flat_map(|at| [of(at), of(at) + 1]);
-        self.left.values().flatten().copied().chain(kept).collect()
+        let kept = self.unpurged().flat_map(|record| [of(&record.at), of(&record.at) + 1]);
+        self.left.values().flat_map(|passed| &passed.slices).copied().chain(kept).collect()
+    }
+
+    /// The records that were passed and put off.
+    fn unpurged(&self) -> impl Iterator<Item = &Unpurged> {
+        self.deferred.iter().chain(&self.aside)
+    }
+
+    fn has_left(&self, table: SpaceId) -> bool {
+        self.left.values().any(|passed| passed.tables.contains(&table)) && !planted(Bug::LeftBehindUnseen)
+    }
+
+    fn is_done_with(&self, table: SpaceId, before: u64) -> bool {
+        self.at >= before && !self.has_left(table) && self.unpurged().all(|record| record.table != table)
+    }
+
+    fn progress_with(&self, table: SpaceId, before: u64) -> Progress {
+        let is_of = |trx: &TrxId| self.left.get(trx).is_some_and(|passed| passed.tables.contains(&table));
+        Progress {
+            at: self.at.min(before),
+            walks: self.walks.iter().filter(|(trx, _)| is_of(trx)).copied().collect(),
+            unpurged: self.unpurged().filter(|record| record.table == table).count(),
+        }
     }
 
     /// Passes over the slice that it stands in, if nothing in it is to be purged. Says whether it did.
@@ -154,18 +208,29 @@ impl State {
         let Some(sealed) = stream.sealed(slice).filter(leaves_nothing) else { return false };
         // Whose walk is to come needs each record to find the one before; perhaps it has one here, which may reach into
         // the next slice.
-        for (_, slices) in self.left.range_mut(..=sealed.youngest) {
-            slices.extend([slice, slice + 1]);
+        for (_, passed) in self.left.range_mut(..=sealed.youngest) {
+            passed.slices.extend([slice, slice + 1]);
         }
         self.at = (slice + 1) * stream.slice_bytes();
         true
     }
 
-    fn put_aside(&mut self, at: u64) {
+    /// Notes what has become of a record, which is passed. `false` if it is to be purged again before any other.
+    fn note(&mut self, record: Unpurged, outcome: Outcome) -> bool {
+        match outcome {
+            Outcome::Purged => {}
+            Outcome::Busy => self.deferred.push(record),
+            Outcome::Cut => return false,
+            Outcome::Unreadable => self.put_aside(record),
+        }
+        true
+    }
+
+    fn put_aside(&mut self, record: Unpurged) {
         if self.aside.len() == ASIDE_MOST {
             self.aside.pop_front();
         }
-        self.aside.push_back(at);
+        self.aside.push_back(record);
     }
 }
 
@@ -186,57 +251,28 @@ impl Transactions {
         self.ground.purge_wake.clone()
     }
 
-    /// Runs something while the purge worker and all rollbacks stand still; if it `catches_up`, after what was done
-    /// with by now has been purged. What it looks at has no versions left behind, as far as nobody changes it, if it is
-    /// told so: a reader that keeps versions, or a row that is locked, may have been in the way. Damage that purge
-    /// meets it leaves in place.
-    pub fn with_purge_at_rest<T>(&self, catches_up: bool, run: impl FnOnce(bool) -> T) -> T {
-        struct Pause<'a>(&'a Transactions);
-        impl Drop for Pause<'_> {
-            fn drop(&mut self) {
-                self.0.purge_pauses.fetch_sub(1, SeqCst);
-                self.0.ground.purge_wake.notify();
-            }
-        }
-        let _still = self.still.write();
-        self.purge_pauses.fetch_add(1, SeqCst);
-        let _pause = Pause(self);
-        let mut all = true;
-        for stream in self.streams.all() {
-            if !catches_up {
-                // This waits for the step that is under way, and there is no other one.
-                all &= !stream.wants_purge();
-                continue;
-            }
-            all &= self.catch_up(stream).unwrap_or_else(|error| {
-                tracing::warn!(%error, "purge could not go on");
-                false
-            });
-        }
-        run(all)
-    }
-
-    /// Purges a stream up to its present end, as far as nobody is in the way. Says whether nobody was.
-    fn catch_up(&self, stream: &Stream) -> Result<bool> {
-        let goal = stream.end();
+    /// Purges a stream up to a position, as far as a table is concerned and nothing is in the way.
+    ///
+    /// # Errors
+    /// Damage, I/O, no room in the log.
+    pub(super) fn catch_up(&self, stream: &Stream, table: SpaceId, before: u64) -> Result<()> {
         stream.purge.state.lock().aside_due = Duration::ZERO;
         let mut idle = 0;
-        let mut before = None;
+        let mut last = None;
         while idle < FRUITLESS_MOST {
             let _room = self.ground.pool.ground().log.admit(LOG_A_STEP)?;
             let mut state = stream.purge.state.lock();
             let more = self.purge_locked(stream, &mut state)?;
-            if state.at >= goal && state.walks.is_empty() && state.deferred.is_empty() {
-                // What a transaction has changed and not ended it may still take back.
-                return Ok(state.aside.is_empty() && state.left.is_empty());
+            if state.is_done_with(table, before) {
+                return Ok(());
             }
-            let now = Some((state.at, state.walks.clone(), state.deferred.len()));
-            idle = if now == before && !more { idle + 1 } else { 0 };
-            before = now;
+            let now = Some(state.progress_with(table, before));
+            idle = if now == last && !more { idle + 1 } else { 0 };
+            last = now;
             drop(state);
             self.ground.pool.ground().env.breathe();
         }
-        Ok(false)
+        Ok(())
     }
 
     /// One step of the purge worker. Says whether there is more to do at once.
@@ -259,11 +295,7 @@ impl Transactions {
     pub(super) fn purge_stream(&self, stream: &Stream) -> Result<bool> {
         let is_logged = stream.durability() == Durability::Logged;
         let _room = is_logged.then(|| self.ground.pool.ground().log.admit(LOG_A_STEP)).transpose()?;
-        let mut state = stream.purge.state.lock();
-        if self.purge_pauses.load(SeqCst) > 0 {
-            return Ok(false);
-        }
-        self.purge_locked(stream, &mut state)
+        self.purge_locked(stream, &mut stream.purge.state.lock())
     }
 
     fn purge_locked(&self, stream: &Stream, state: &mut State) -> Result<bool> {
@@ -298,25 +330,22 @@ impl Transactions {
 
     fn retry_deferred(&self, stream: &Stream, state: &mut State, left: &mut Left) -> Result<()> {
         let mut failed = None;
-        let mut purged = |at| match stream.record(at)? {
-            Some(stored) => self.purge_record(stream, at, &stored, left),
-            None => Ok(Outcome::Purged),
-        };
         let mut unreadable = Vec::new();
         // After a failure those that are left stay.
-        state.deferred.retain(|at| {
-            let done = if failed.is_none() { purged(*at) } else { Ok(Outcome::Busy) };
+        state.deferred.retain(|record| {
+            let done =
+                if failed.is_none() { self.purge_again(stream, *record, left) } else { Ok(Outcome::Busy) };
             let outcome = done.unwrap_or_else(|error| {
                 failed = Some(error);
                 Outcome::Busy
             });
             if outcome == Outcome::Unreadable {
-                unreadable.push(*at);
+                unreadable.push(*record);
             }
             matches!(outcome, Outcome::Busy | Outcome::Cut)
         });
-        for at in unreadable {
-            state.put_aside(at);
+        for record in unreadable {
+            state.put_aside(record);
         }
         failed.map_or(Ok(()), Err)
     }
@@ -329,20 +358,17 @@ impl Transactions {
         }
         state.aside_due = now + ASIDE_PAUSE;
         for _ in 0..state.aside.len() {
-            let Some(at) = state.aside.front().copied().filter(|_| left.records > 0) else { break };
+            let Some(record) = state.aside.front().copied().filter(|_| left.records > 0) else { break };
             left.records -= 1;
-            let outcome = match stream.record(at)? {
-                Some(stored) => self.purge_record(stream, at, &stored, left)?,
-                None => Outcome::Purged,
-            };
+            let outcome = self.purge_again(stream, record, left)?;
             state.aside.pop_front();
             match outcome {
                 Outcome::Purged => {}
                 // It can be read again, and goes on like others.
                 Outcome::Busy | Outcome::Cut if state.deferred.len() < DEFERRED_MOST => {
-                    state.deferred.push(at);
+                    state.deferred.push(record);
                 }
-                _ => state.aside.push_back(at),
+                _ => state.aside.push_back(record),
             }
         }
         Ok(())
@@ -367,13 +393,12 @@ impl Transactions {
                 *next = UndoPos::NONE;
                 break;
             };
-            match self.purge_record(stream, at, &stored, left)? {
-                Outcome::Purged => {}
-                Outcome::Busy => state.deferred.push(at),
-                Outcome::Cut => break,
-                Outcome::Unreadable => state.put_aside(at),
+            let record = stream.decode(at, &stored)?;
+            let outcome = self.purge_record(stream, at, &stored, &record, left)?;
+            if !state.note(Unpurged { at, table: record.body.table() }, outcome) {
+                break;
             }
-            *next = stream.decode(at, &stored)?.previous;
+            *next = record.previous;
         }
         Ok(())
     }
@@ -397,24 +422,24 @@ impl Transactions {
                 state.at = (at / stream.slice_bytes() + 1) * stream.slice_bytes();
                 continue;
             };
-            let trx = stream.trx_of(at, &stored)?;
+            let record = stream.decode(at, &stored)?;
+            let (trx, table) = (record.trx, record.body.table());
             let slices = [at, stored.next - 1].map(|at| at / stream.slice_bytes());
-            if let Some(left) = state.left.get_mut(&trx) {
+            if let Some(passed) = state.left.get_mut(&trx) {
                 // Its walk comes by, and needs each record to find the one before.
-                left.extend(slices);
+                passed.slices.extend(slices);
+                passed.tables.insert(table);
             } else if horizon.covers(trx) {
                 // What stands behind it probably can be purged, too.
                 if state.ahead.replace(slices[0]) != Some(slices[0]) {
                     stream.read_ahead(at);
                 }
-                match self.purge_record(stream, at, &stored, left)? {
-                    Outcome::Purged => {}
-                    Outcome::Busy => state.deferred.push(at),
-                    Outcome::Cut => break,
-                    Outcome::Unreadable => state.put_aside(at),
+                let outcome = self.purge_record(stream, at, &stored, &record, left)?;
+                if !state.note(Unpurged { at, table }, outcome) {
+                    break;
                 }
             } else if self.active.leave_behind(trx) {
-                state.left.insert(trx, slices.into());
+                state.left.insert(trx, PassedBy { slices: slices.into(), tables: [table].into() });
             } else {
                 // It has ended, and someone may still look at what was before.
                 stream.purge.stands_before.store(trx.0, Relaxed);
@@ -444,9 +469,27 @@ impl Transactions {
         Ok(dropped)
     }
 
-    fn purge_record(&self, stream: &Stream, at: u64, stored: &Stored, left: &mut Left) -> Result<Outcome> {
-        let record = stream.decode(at, stored)?;
-        match self.purge_decoded(stream, at, stored, &record, left) {
+    /// Purges a record that was put off.
+    fn purge_again(&self, stream: &Stream, record: Unpurged, left: &mut Left) -> Result<Outcome> {
+        let at = record.at;
+        let Some(stored) = stream.record(at)? else { return Ok(Outcome::Purged) };
+        self.purge_record(stream, at, &stored, &stream.decode(at, &stored)?, left)
+    }
+
+    fn purge_record(
+        &self,
+        stream: &Stream,
+        at: u64,
+        stored: &Stored,
+        record: &UndoRecord,
+        left: &mut Left,
+    ) -> Result<Outcome> {
+        let table = self.ground.pool.space(record.body.table());
+        let at_work = table.as_ref().map(|space| space.rest().try_read());
+        if matches!(at_work, Some(None)) {
+            return Ok(Outcome::Busy);
+        }
+        match self.purge_decoded(stream, at, stored, record, left) {
             Err(error) if error.is_of_what_was_read() => {
                 tracing::warn!(%error, "what is left behind in this table could not be purged yet");
                 Ok(Outcome::Unreadable)

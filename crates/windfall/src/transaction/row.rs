@@ -314,6 +314,11 @@ impl<'e> Trx<'e> {
         if let (Ok(Some(_)), false, Some(locker)) = (&done, last, self.locker_if_any()) {
             locker.add_weight(1);
         }
+        // Should it fail to be taken back, the row is half of what it was.
+        let is_cut_off = done.is_err() && self.has_changed_since(&start);
+        if is_cut_off {
+            self.floor().rollbacks.note_cut_off(self.id(), target.clustered.space().id());
+        }
         match &done {
             // Before the turn is given back: the next one finds a row that nobody has changed and not ended.
             Ok(_) if last => self.end(),
@@ -325,6 +330,9 @@ impl<'e> Trx<'e> {
             },
             Err(Stop::Failed(_)) if last => drop(self.take_back(Gate::Inside)?),
             Err(Stop::Failed(_)) => self.take_back_call(&start)?,
+        }
+        if is_cut_off {
+            self.floor().rollbacks.forget_cut_off(self.id());
         }
         done
     }

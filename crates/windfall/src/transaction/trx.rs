@@ -145,13 +145,24 @@ pub struct Rules<'v> {
     pub strict: Option<&'v ReadView>,
 }
 
-/// Where somebody is who takes something back.
+/// From where something is taken back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gate {
-    /// Inside the gate of the table that it is of.
+    /// From inside the gate of the table that it is of.
     Inside,
-    /// Anywhere.
+    /// From anywhere, by a thread that waits while the table is at rest.
     Outside,
+    /// From anywhere, by the worker, which has other transactions to take back meanwhile.
+    Background,
+}
+
+/// How far a step on the way back has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gone {
+    /// As far as it was to.
+    Far,
+    /// To a record of a table that is at rest.
+    ToARest,
 }
 
 /// A transaction under way.
@@ -513,6 +524,7 @@ impl<'e> Trx<'e> {
         if self.state.id == TrxId::NONE {
             return;
         }
+        self.floor.rollbacks.forget_cut_off(self.state.id);
         let (left_behind, locker) = self.floor.active.end(self.state.id, &self.floor.ids);
         // Who waited for it looks whether it has ended.
         if let Some(locker) = locker {
@@ -615,21 +627,24 @@ impl<'e> Trx<'e> {
         mut self,
         from: &mut Option<UndoPos>,
         records: usize,
-    ) -> (Option<Suspended>, Result<()>) {
+    ) -> (Option<Suspended>, Result<Gone>) {
         match buffer::on_kept_frames(|| self.go_back_some(from, records)) {
-            Ok(true) => {
+            Ok(None) => {
                 self.end();
-                (None, Ok(()))
+                (None, Ok(Gone::Far))
             }
-            done => (Some(self.suspend()), done.map(drop)),
+            Ok(Some(gone)) => (Some(self.suspend()), Ok(gone)),
+            Err(error) => (Some(self.suspend()), Err(error)),
         }
     }
 
-    fn go_back_some(&mut self, from: &mut Option<UndoPos>, records: usize) -> Result<bool> {
+    /// Gives how far it has come, if not to the end.
+    fn go_back_some(&mut self, from: &mut Option<UndoPos>, records: usize) -> Result<Option<Gone>> {
         let mut pos = match (*from, self.logged()) {
             (Some(pos), _) => pos,
             (None, logged) => {
                 self.revoke()?;
+                // No check looks at temporary tables.
                 self.take_temporary_back(&Savepoint::default(), Gate::Outside, &|_, _| {})?;
                 logged.map_or(UndoPos::NONE, |(_, last)| last)
             }
@@ -639,15 +654,18 @@ impl<'e> Trx<'e> {
                 if pos == UndoPos::NONE {
                     break;
                 }
-                pos = self.take_back_one(stream, pos, Gate::Outside, &|_, _| {})?;
+                let Some(previous) = self.take_back_one(stream, pos, Gate::Background, &|_, _| {})? else {
+                    return Ok(Some(Gone::ToARest));
+                };
+                pos = previous;
                 *from = Some(pos);
             }
         }
         if pos != UndoPos::NONE {
-            return Ok(false);
+            return Ok(Some(Gone::Far));
         }
         self.log_end_of_way_back()?;
-        Ok(true)
+        Ok(None)
     }
 
     fn take_all_back(&mut self, gate: Gate) -> Result<Lsn> {
@@ -675,7 +693,7 @@ impl<'e> Trx<'e> {
         self.take_temporary_back(savepoint, gate, keep)?;
         let Some((stream, mut pos)) = self.logged() else { return Ok(()) };
         while pos != savepoint.logged && pos != UndoPos::NONE {
-            pos = self.take_back_one(stream, pos, gate, keep)?;
+            pos = self.take_back_one(stream, pos, gate, keep)?.expect("it waits while the table is at rest");
         }
         Ok(())
     }
@@ -693,36 +711,46 @@ impl<'e> Trx<'e> {
                 pos = match self.take_back_one(stream, pos, gate, keep) {
                     // The session of these tables has ended, and they with it.
                     Err(Error::TableDropped(_)) => break,
-                    previous => previous?,
+                    previous => previous?.expect("it waits while the table is at rest"),
                 };
             }
         }
         Ok(())
     }
 
-    /// Takes one record back, if it is there and was not taken back before. Gives the one before it.
+    /// Takes one record back, if it is there and was not taken back before. Gives the one before it; `None` where the
+    /// table is at rest and the worker must not wait for that.
     fn take_back_one(
         &self,
         stream: &Stream,
         pos: UndoPos,
         gate: Gate,
         keep: &dyn Fn(SpaceId, &[u8]),
-    ) -> Result<UndoPos> {
+    ) -> Result<Option<UndoPos>> {
         let at = Stream::byte_of(pos);
-        let Some(stored) = stream.record(at)? else { return Ok(UndoPos::NONE) };
+        let Some(stored) = stream.record(at)? else { return Ok(Some(UndoPos::NONE)) };
         let record = stream.decode(at, &stored)?;
         if stored.taken_back {
-            return Ok(record.previous);
+            return Ok(Some(record.previous));
         }
-        let _moving = (gate == Gate::Outside).then(|| self.floor.still.read());
+        let table = self.floor.ground.pool.space(record.body.table());
+        let _at_work = match (gate, &table) {
+            (Gate::Inside, _) | (_, None) => None,
+            (Gate::Outside, Some(table)) => Some(table.rest().read()),
+            (Gate::Background, Some(table)) => match table.rest().try_read() {
+                None => return Ok(None),
+                at_work => at_work,
+            },
+        };
         if let Body::Row { space, key, .. } = &record.body {
             keep(*space, key);
         }
         let asks = self.way_back != WayBack::Promised && stream.durability() == Durability::Logged;
         let bytes = if asks { way_back::log_for(self.floor, &record)? } else { 0 };
         let _room = if asks { self.way_back.room(self.floor, bytes)? } else { None };
-        way_back::take_back(self.floor, stream, at, &record)?;
-        Ok(record.previous)
+        way_back::take_back(self.floor, stream, at, &record)
+            .inspect_err(|_| self.floor.rollbacks.note_cut_off(self.state.id, record.body.table()))?;
+        Ok(Some(record.previous))
     }
 }
 

@@ -22,11 +22,7 @@ use super::{
 };
 use crate::{
     error::{LockError, Result, TransactionError},
-    sync::{
-        Arc, Held, Rank,
-        atomic::Ordering::{Relaxed, SeqCst},
-        is_inside,
-    },
+    sync::{Arc, Held, Rank, atomic::Ordering::Relaxed, is_inside},
 };
 
 /// What becomes of changes when undo takes more than it may, and purge is held up.
@@ -124,7 +120,7 @@ impl Transactions {
             if is_over() {
                 return ground.health.check();
             }
-            let gets_on = self.purged.load(Relaxed) != purged || self.purge_pauses.load(SeqCst) > 0;
+            let gets_on = self.purged.load(Relaxed) != purged || self.is_any_at_rest();
             fruitless = if gets_on || self.end_views() { 0 } else { fruitless + 1 };
         }
         let refused = TransactionError::UndoFull {

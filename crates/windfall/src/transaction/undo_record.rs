@@ -107,6 +107,14 @@ pub struct UndoRecord {
     pub body: Body,
 }
 
+impl Body {
+    /// The table that it is about, by its clustered tree.
+    pub fn table(&self) -> SpaceId {
+        let (Self::Row { space, .. } | Self::Overflow { space, .. }) = self;
+        *space
+    }
+}
+
 const INSERT: u8 = 1;
 const UPDATE: u8 = 2;
 const DELETE: u8 = 3;

@@ -20,10 +20,10 @@ use std::{collections::BTreeMap, env::var, panic::catch_unwind};
 
 use case::{Case, History, VARIABLE};
 use guard::{AGAIN, mix};
-use history::{Model, open, verify};
+use history::{Model, files, open, verify};
 use net::{Net, left};
 use windfall::{
-    FlushLog,
+    Database, FlushLog, IndexOptions, TableOptions,
     disk::{
         Disk, FileName, Folder,
         simulated::{SimulatedDisk, Survive},
@@ -112,6 +112,44 @@ fn lives_are_cut_between_the_groups_of_a_write() {
         net.cut_groups(History { seed, steps: 300, mode, before: seed as u32 % 2, high: seed >= 509 });
     }
     told(&net, 2000);
+}
+
+/// Of a row change that a crash cut off some entries are there, and some are not: until it is taken back, that is no
+/// damage.
+#[test]
+fn a_check_at_once_after_an_opening_finds_nothing() {
+    type Check = fn(&Database) -> windfall::Result<windfall::CheckReport>;
+    let disk = SimulatedDisk::new(1);
+    let live = open(&disk, 1).unwrap();
+    let indexes = (0..4).fold(TableOptions::default(), |options, n| {
+        options.index(&format!("i{n}"), IndexOptions::on_value(n..n + 1))
+    });
+    let table = live.db.create_table("t", indexes).unwrap();
+    (0..9u8).for_each(|n| table.put(&[n], &[n; 4]).unwrap());
+    live.db.checkpoint().unwrap();
+    let before = files::group_ends(&disk.survivor(Survive::Everything)).len();
+    table.put(&[1], &[100; 4]).unwrap();
+    table.put(b"new", &[101; 4]).unwrap();
+    assert!(table.delete(&[2]).unwrap());
+    let left = disk.survivor(Survive::Everything);
+    let ends = files::group_ends(&left);
+    let mut unfinished = 0;
+    for (seed, end) in (2..).zip(&ends[before..]) {
+        for check in [Database::check_live as Check, Database::check] {
+            let cut = left.survivor(Survive::Everything);
+            files::end_log(&cut, *end);
+            let live = open(&cut, seed).unwrap();
+            unfinished += live.db.metrics().rollbacks_pending;
+            let report = check(&live.db).unwrap();
+            assert_eq!(report.findings, Vec::<String>::new(), "cut at {end}");
+            // It has waited until the rows could be compared with the entries.
+            assert_eq!(report.uncompared, Vec::<String>::new(), "cut at {end}");
+            let entries: Vec<u64> =
+                report.trees.iter().filter(|tree| tree.table == "t").map(|tree| tree.entries).collect();
+            assert!(entries.len() == 5 && entries.iter().all(|n| *n == entries[0]), "{entries:?}");
+        }
+    }
+    assert!(unfinished > 10, "{unfinished} were cut off amid a change");
 }
 
 /// The case in the variable `WINDFALL_CRASH`, as a failure tells it.

@@ -613,6 +613,11 @@ pub fn verify(disk: &SimulatedDisk, seed: u64, may: &[Model], what: &str) {
         files::forget_below_the_floor(disk);
     }
     let live = open(disk, seed).unwrap_or_else(|error| panic!("{what}: {error}"));
+    // In others it is checked at once, beside what is still to be taken back.
+    if (disk.used() / 16384).is_multiple_of(2) {
+        let report = live.db.check_live().unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(report.findings, Vec::<String>::new(), "{what}: at once");
+    }
     let seen = observe(&live.db).unwrap_or_else(|error| panic!("{what}: {error}"));
     // From the newest on: mostly it is that.
     if !may.iter().rev().any(|model| seen == *model) {

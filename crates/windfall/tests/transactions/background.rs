@@ -8,7 +8,7 @@ use windfall::{
         Disk, FileName, Folder,
         simulated::{SimulatedDisk, Survive},
     },
-    env::SimulatedEnv,
+    env::{Env, SimulatedEnv},
     error::{LockError, TransactionError},
     ids::SpaceId,
     transaction::listing::TransactionState,
@@ -257,6 +257,72 @@ fn a_search_that_cannot_go_on_holds_up_no_other_rollback() {
     env.settle(10_000);
     settle(&db, &env);
     assert!(is_as_before(&db.table("t").unwrap()));
+}
+
+/// In a simulation all of it is one thread: nothing waits for what is further up its stack.
+#[test]
+fn a_check_beside_a_rollback_and_a_view_that_holds_purge_up_comes_to_an_end() {
+    for seed in 0..20 {
+        let (disk, env) = (cut_amid_a_long_transaction(), SimulatedEnv::new(seed));
+        let db = simulated(&disk, &env);
+        let (table, other) = (db.table("t").unwrap(), db.table("other").unwrap());
+        let reader = begin(&db, Isolation::RepeatableRead);
+        assert_eq!(other.within(&reader).get(&[0, 0]).unwrap(), Some(vec![1; 100]));
+        (0..50u16).for_each(|n| other.put(&n.to_be_bytes(), &[3; 100]).unwrap());
+        // What it has to take back lies in both.
+        let trx = begin(&db, Isolation::ReadCommitted);
+        for n in 100..110u16 {
+            other.within(&trx).put(&n.to_be_bytes(), &[4; 100]).unwrap();
+        }
+        for check in [Database::check, Database::check_live] {
+            assert_eq!(check(&db).unwrap().findings, Vec::<String>::new(), "seed {seed}");
+        }
+        trx.rollback().unwrap();
+        assert_eq!(other.within(&reader).get(&[0, 0]).unwrap(), Some(vec![1; 100]));
+        drop(reader);
+        settle(&db, &env);
+        assert!(is_as_before(&table));
+    }
+}
+
+/// Where rows cannot be compared with entries, because a change that was cut off is not taken back yet, that is told,
+/// and is no finding.
+#[test]
+fn a_check_waits_for_a_rollback_as_long_as_a_call_for_a_lock() {
+    let (disk, env) = (cut_amid_a_long_transaction(), SimulatedEnv::new(2));
+    let db = simulated(&disk, &env);
+    db.set_lock_wait_timeout(Duration::ZERO);
+    let report = db.check_live().unwrap();
+    assert_eq!(report.findings, Vec::<String>::new());
+    // What it has changed was not looked for yet.
+    assert_eq!((report.uncompared, db.metrics().rollbacks_pending), (vec!["other".into(), "t".into()], 1));
+    db.set_lock_wait_timeout(Duration::from_secs(100));
+    let report = db.check_live().unwrap();
+    assert_eq!((report.findings, report.uncompared), (Vec::new(), Vec::new()));
+    assert_eq!(db.metrics().rollbacks_pending, 0);
+    settle(&db, &env);
+}
+
+#[test]
+fn a_check_does_not_wait_for_a_rollback_that_cannot_go_on() {
+    let (disk, env) = (cut_amid_a_long_transaction(), SimulatedEnv::new(2));
+    let aside = simulated(&disk.survivor(Survive::Everything), &SimulatedEnv::new(0));
+    let report = aside.check().unwrap();
+    let file = FileName::Data(SpaceId(report.trees.iter().find(|tree| tree.table == "t").unwrap().space));
+    drop(aside);
+    disk.make_unreadable(file, 8 * 4096);
+    let db = simulated(&disk, &env);
+    db.set_lock_wait_timeout(Duration::from_secs(10_000));
+    for check in [Database::check, Database::check_live] {
+        let report = check(&db).unwrap();
+        // The page is damage, and all of it.
+        assert!(!report.findings.is_empty());
+        let is_of_the_page =
+            |finding: &String| finding.contains(&file.to_string()) || finding.contains("page 8");
+        assert!(report.findings.iter().all(is_of_the_page), "{:?}", report.findings);
+        assert_eq!(db.metrics().rollbacks_pending, 1);
+    }
+    assert!(env.now() < Duration::from_secs(1_000), "{:?}", env.now());
 }
 
 /// A transaction with more undo than log is kept for, on a disk that is full.

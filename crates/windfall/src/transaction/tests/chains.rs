@@ -97,7 +97,8 @@ fn a_value_far_longer_than_the_log_comes_and_goes() {
     base.put(b"long", &long(PAGES, 2), Mode::Put).unwrap();
     look();
     // Purge comes to rest however many steps it takes.
-    assert!(base.transactions.with_purge_at_rest(true, |all| all));
+    let table = base.clustered.space();
+    assert!(base.transactions.with_table_at_rest(table, true, |rest| rest.is_purged));
     look();
     assert!(pages(&base) < PAGES + 20);
     put_in_vain(&base, b"long", &long(PAGES, 3));
