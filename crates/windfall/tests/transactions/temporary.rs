@@ -152,7 +152,7 @@ fn a_value_of_a_temporary_table_that_is_read_is_that_of_the_beginning() {
     let db = simulated(&disk, &env);
     let session = db.session();
     let temporary = session.create_temporary_table("t", TableOptions::default()).unwrap();
-    for isolation in Isolation::ALL.into_iter().map(Some).chain([None]) {
+    for isolation in Isolation::ALL.iter().map(Some).chain([None]) {
         temporary.put(b"row", &vec![1; 300_000]).unwrap();
         let trx = isolation.map(|isolation| begin(&db, *isolation));
         let reader = trx.as_ref().map_or_else(|| temporary.clone(), |trx| temporary.within(trx));
