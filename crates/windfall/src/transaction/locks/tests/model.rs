@@ -227,10 +227,9 @@ impl Pair {
         assert!(circle.iter().any(|(trx, _)| *trx == root));
     }
 
-    /// As long as the model has a circle, somebody on one through the root was told to give way; the root itself last.
+    /// For each circle that the model has, a transaction on one through the root was told to give way.
     fn follow_deadlocks(&mut self, root: u64, before: u64) {
-        let mut victims: Vec<u64> = (0..LOCKERS).filter(|trx| self.gave_way(*trx)).collect();
-        victims.sort_by_key(|trx| *trx == root);
+        let victims: Vec<u64> = (0..LOCKERS).filter(|trx| self.gave_way(*trx)).collect();
         assert_eq!(victims.len() as u64, self.desk.locks.metrics().deadlocks - before);
         if victims.len() == 1 {
             self.check_circle(root);
@@ -238,9 +237,11 @@ impl Pair {
         let reach = |from: u64, to: u64| self.model.reach(from).contains(&to);
         // A wait that ends closes no circle, so all of them were there at first.
         assert!(victims.iter().all(|victim| reach(root, *victim) && reach(*victim, root)), "{victims:?}");
-        for victim in victims {
-            self.model.stop(victim, "deadlock");
-        }
+        // Each waited when it was chosen, and the end of one of these waits may serve another one: so none is served
+        // before all of them have ended.
+        self.model.waits.retain(|who| !victims.contains(&who.trx));
+        self.model.outcomes.extend(victims.iter().map(|victim| (*victim, "deadlock")));
+        self.model.settle();
         assert!(!self.model.is_circle(), "a circle is left");
     }
 
