@@ -99,6 +99,8 @@ impl Event {
         }
         self.wait_for(at_most, || self.rung.load(SeqCst));
         self.rung.store(false, SeqCst);
+        // A notifier that finds it rung still has made its change before this: what comes next here sees it.
+        fence(SeqCst);
     }
 
     /// Whether the next nap ends at once.
