@@ -5,7 +5,8 @@
 //! (Leis, Haubenschild, Neumann 2019).
 //!
 //! **Invariants.** The version grows with every exclusive release that changed something, and is never reset: not when
-//! the frame gets another page, not when the pool shrinks. A version says nothing about *which* page the frame holds:
+//! the frame gets another page, not when the pool shrinks. After 2^48 changes of one frame, a year of ten million a
+//! second, it begins anew. A version says nothing about *which* page the frame holds:
 //! the tag is to be read under the version that is validated. Latches belong to frames, and the order in which they are
 //! taken to pages: who waits says whether the frame still has his page, and is asked whenever the latch changes hands.
 //! So he never waits for the holder of another page that came into the frame, who may wait for a page of his.
@@ -134,6 +135,18 @@ impl Latch {
         let word = self.0.fetch_add(change.wrapping_sub(EXCLUSIVE), Release);
         debug_assert!(word & EXCLUSIVE != 0, "released a latch that was not held");
         if word & PARKED != 0 {
+            self.wake();
+        }
+        if word & VERSION == VERSION {
+            self.carry();
+        }
+    }
+
+    /// The version has begun anew, once in 2^48 changes of a frame, and has carried into the sharers: takes that away.
+    #[cold]
+    fn carry(&self) {
+        let word = self.0.fetch_sub(SHARE, Release);
+        if word & PARKED != 0 && word & SHARERS == SHARE {
             self.wake();
         }
     }
@@ -295,6 +308,17 @@ mod tests {
                 latch.unshare();
             });
         });
+    }
+
+    #[test]
+    fn a_version_that_overflows_leaves_no_sharer_behind() {
+        let latch = Latch(AtomicU64::new(VERSION), DropMark::default());
+        let last = latch.version().unwrap();
+        assert!(latch.try_exclusive());
+        latch.release_changed();
+        assert!(!latch.is(last));
+        assert!(latch.try_exclusive(), "it is shared for ever");
+        latch.release_unchanged();
     }
 
     #[test]
