@@ -303,7 +303,8 @@ impl Segments {
         }
     }
 
-    /// Removes one file that is needed neither now nor soon. Says whether there was one.
+    /// Removes one file that is needed neither now nor soon. Says whether there was one. What could not be removed comes
+    /// last: it is used again, or removed later.
     pub(super) fn remove_one(&self) -> Result<bool> {
         let mut files = self.files.lock();
         if files.retired.len() <= KEPT {
@@ -311,9 +312,11 @@ impl Segments {
         }
         let number = files.retired.remove(0);
         match self.disk.remove(FileName::Log(number)) {
-            Err(DiskError::Missing { .. }) => {}
-            other => other?,
+            Ok(()) | Err(DiskError::Missing { .. }) => Ok(true),
+            Err(error) => {
+                files.retired.push(number);
+                Err(error.into())
+            }
         }
-        Ok(true)
     }
 }

@@ -6,7 +6,10 @@
 //!
 //! **May touch.** All of `log`, the simulated disk.
 
-use super::*;
+use super::{
+    super::segments::{Geometry, Segments},
+    *,
+};
 use crate::disk::simulated::{Fault, SimulatedDisk, Survive};
 
 struct Prepared {
@@ -154,4 +157,22 @@ fn a_segment_that_is_taken_over_is_durable_before_it_is_used() {
         while reader.next_group().unwrap_or_else(|error| panic!("seed {seed}: {error}")).is_some() {}
         assert_eq!(reader.end(), last, "seed {seed}: durable log is gone");
     }
+}
+
+#[test]
+fn a_segment_that_could_not_be_removed_is_removed_later() {
+    let disk = SimulatedDisk::new(1);
+    let (geometry, shared) = (Geometry::new(SEGMENT), Arc::new(disk.clone()));
+    let zero = Lsn::ZERO;
+    let segments = Segments::open(shared, Health::new(), UUID, geometry, zero, zero, zero).unwrap();
+    while segments.prepare(9).unwrap() {}
+    segments.retire(geometry.start(8));
+    assert!(segments.remove_one().unwrap());
+    disk.fail_nth(1, Fault::WriteFails, false);
+    segments.remove_one().unwrap_err();
+    while segments.remove_one().unwrap() {}
+    assert_eq!(files(&disk), [1, 7, 8, 9].map(FileName::Log), "two are kept, and two are needed");
+    // What could not be removed serves as well as any other.
+    assert!(segments.prepare(10).unwrap());
+    assert_eq!(files(&disk), [7, 8, 9, 10].map(FileName::Log));
 }
