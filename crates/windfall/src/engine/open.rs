@@ -35,6 +35,9 @@ use crate::{
     tree::hash::HashBudget,
 };
 
+/// So many unnamed tablespaces are dropped by one group of the log: it fits into the smallest log buffer.
+const DROPS_A_GROUP: usize = 1024;
+
 /// Refuses to make a database where there is to be none, or has been one.
 fn check_is_new(disk: &Arc<dyn Disk>, options: &Options) -> Result<()> {
     let control = disk.path(FileName::Control);
@@ -288,12 +291,12 @@ fn drop_unnamed(
 ) -> Result<()> {
     let unnamed = |space: &SpaceId| !attacher.named.contains(space) && !planted(Bug::DeletionForgotten);
     let lost: Vec<_> = pool.spaces().into_iter().filter(|space| unnamed(&space.id())).collect();
-    if !lost.is_empty() {
-        let _room = pool.ground().log.admit_drop(OVERHEAD + (size_of::<SpaceId>() * lost.len()) as u64)?;
+    for some in lost.chunks(DROPS_A_GROUP) {
+        let _room = pool.ground().log.admit_drop(OVERHEAD + size_of_val(some) as u64)?;
         let mut mtr = Mtr::begin(pool)?;
-        mtr.record(&Record::Drop { spaces: lost.iter().map(|space| space.id()).collect() });
+        mtr.record(&Record::Drop { spaces: some.iter().map(|space| space.id()).collect() });
         let end = mtr.commit()?;
-        for space in &lost {
+        for space in some {
             pool.detach(space, end);
         }
     }
@@ -322,6 +325,28 @@ mod tests {
         disk::simulated::{SimulatedDisk, Survive},
         env::SimulatedEnv,
     };
+
+    #[test]
+    fn any_number_of_unnamed_tablespaces_is_dropped() {
+        let (disk, env) = (Arc::new(SimulatedDisk::new(1)), Arc::new(SimulatedEnv::new(1)));
+        let options =
+            Options::default().page_size(4096).buffer_pool_size(256 * 4096).log_buffer_size(64 << 10);
+        let db = Database::open_on(disk, env, &options, &|_| {}).unwrap();
+        let engine = db.engine();
+        let attacher = Attacher {
+            pool: &engine.pool,
+            files: Files::new(),
+            made: BTreeSet::new(),
+            named: engine.pool.spaces().iter().map(|space| space.id()).collect(),
+            lost: Lost::new(),
+        };
+        // More than the drops that one group of the log has room for.
+        let unnamed: Vec<_> =
+            (10_000..15_000).map(|id| engine.pool.attach(SpaceId(id), Durability::Logged)).collect();
+        drop_unnamed(&engine.pool, &engine.system, &engine.deleter, &attacher).unwrap();
+        assert!(unnamed.iter().all(|space| space.is_dropped()));
+        db.create_table("t", TableOptions::default()).unwrap();
+    }
 
     #[test]
     fn what_opening_tidies_waits_for_nothing_that_comes_later() {
