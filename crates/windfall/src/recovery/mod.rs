@@ -83,10 +83,57 @@ pub struct Scan {
     pub unfinished: BTreeMap<TrxId, UndoPos>,
     /// The names of those of them that are prepared.
     pub prepared: BTreeMap<TrxId, Arc<[u8]>>,
+    /// The most transactions that were unfinished at one place of the log: so many were kept at a time.
+    pub most_unfinished: usize,
     /// No tablespace id at or above this was handed out.
     pub space_ceiling: u64,
     /// No transaction id at or above this was handed out.
     pub trx_ceiling: u64,
+}
+
+impl Scan {
+    /// Takes in what the control file's checkpoint has noted.
+    fn note(&mut self, disk: &Arc<dyn Disk>, control: &Control) -> Result<()> {
+        // Nothing is looked at that the checkpoint did not make durable.
+        let mut reader = LogReader::new(disk.clone(), control, control.checkpoint)?.up_to(control.durable);
+        let Some((start, _, group)) = reader.next_group()? else { return Ok(()) };
+        // There is nothing to read where no transaction was under way, or no checkpoint was made yet.
+        if start != control.checkpoint {
+            return Ok(());
+        }
+        for record in GroupReader::new(group) {
+            match record.map_err(|what| damage(disk.as_ref(), control, start, what))? {
+                Record::TrxTable { active } => self.unfinished.extend(active),
+                Record::TrxPrepare { trx, xid } => self.prepare(trx, &xid),
+                _ => {}
+            }
+        }
+        self.count();
+        Ok(())
+    }
+
+    fn begin(&mut self, trx: TrxId, first: UndoPos) {
+        self.unfinished.insert(trx, first);
+        self.count();
+    }
+
+    /// A transaction is prepared by this name, or, without one, is not any more.
+    fn prepare(&mut self, trx: TrxId, xid: &[u8]) {
+        if xid.is_empty() {
+            self.prepared.remove(&trx);
+        } else if !planted(Bug::PreparedForgotten) {
+            self.prepared.insert(trx, Arc::from(xid));
+        }
+    }
+
+    fn end_trx(&mut self, trx: TrxId) {
+        self.unfinished.remove(&trx);
+        self.prepared.remove(&trx);
+    }
+
+    fn count(&mut self) {
+        self.most_unfinished = self.most_unfinished.max(self.unfinished.len());
+    }
 }
 
 fn damage(disk: &dyn Disk, control: &Control, lsn: Lsn, what: &str) -> CorruptError {
@@ -94,21 +141,21 @@ fn damage(disk: &dyn Disk, control: &Control, lsn: Lsn, what: &str) -> CorruptEr
     CorruptError::Log { file, lsn, what: what.into() }
 }
 
-/// Reads the log from the floor to its end.
+/// Reads the log from the floor to its end. It keeps no more transactions than are unfinished at a time, however many
+/// there are in the log: what the checkpoint has noted of them is read first, and from the floor on a transaction is
+/// forgotten with its end. It is noted only if that end was not logged below the floor.
 ///
 /// # Errors
 /// [`CorruptError::Log`], I/O.
 pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)) -> Result<Scan> {
     let mut scan =
         Scan { space_ceiling: control.space_ceiling, trx_ceiling: control.trx_ceiling, ..Scan::default() };
-    let mut ended = HashSet::new();
-    // A checkpoint that looked before the rollback began may say otherwise behind it.
-    let mut revoked = HashSet::new();
+    scan.note(disk, control)?;
     let mut reader = LogReader::new(disk.clone(), control, control.floor)?;
     let mut told = control.floor.0;
     let mut last = None;
     while let Some((start, end, group)) = reader.next_group()? {
-        let mut is_old_table = false;
+        let mut is_table = false;
         for record in GroupReader::new(group) {
             match record.map_err(|what| damage(disk.as_ref(), control, start, what))? {
                 Record::Drop { spaces } => scan.dropped.extend(spaces.iter()),
@@ -117,25 +164,19 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
                     scan.space_ceiling = scan.space_ceiling.max(space.0);
                     scan.trx_ceiling = scan.trx_ceiling.max(trx.0);
                 }
-                // An older table may name transactions whose end lies below the floor.
-                Record::TrxTable { active } if start == control.checkpoint => {
-                    scan.unfinished.extend(active);
-                }
                 Record::Page { id, .. } => {
                     if last != Some(id.space) {
                         last = Some(id.space);
                         scan.changed.insert(id.space);
                     }
                 }
-                Record::TrxTable { .. } => is_old_table = true,
-                Record::TrxPrepare { trx, xid } if xid.is_empty() => drop(revoked.insert(trx)),
-                Record::TrxPrepare { .. } if planted(Bug::PreparedForgotten) => {}
-                Record::TrxPrepare { trx, xid } if !is_old_table => {
-                    scan.prepared.insert(trx, Arc::from(&*xid));
-                }
+                // The checkpoint's is known, and may name transactions that have ended before it was logged. An older one
+                // may name such whose end lies below the floor.
+                Record::TrxTable { .. } => is_table = true,
+                Record::TrxPrepare { trx, xid } if !is_table => scan.prepare(trx, &xid),
                 Record::TrxPrepare { .. } => {}
-                Record::TrxBegin { trx, first } => drop(scan.unfinished.insert(trx, first)),
-                Record::TrxEnd { trx, .. } => drop(ended.insert(trx)),
+                Record::TrxBegin { trx, first } => scan.begin(trx, first),
+                Record::TrxEnd { trx, .. } => scan.end_trx(trx),
             }
         }
         if end.0 - told > BATCH as u64 {
@@ -144,12 +185,13 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
         }
     }
     scan.end = reader.end();
-    scan.unfinished.retain(|trx, _| !ended.contains(trx));
-    scan.prepared.retain(|trx, _| scan.unfinished.contains_key(trx) && !revoked.contains(trx));
+    let Scan { unfinished, prepared, .. } = &mut scan;
+    prepared.retain(|trx, _| unfinished.contains_key(trx));
     scan.made.retain(|space, _| !scan.dropped.contains(space));
     let (floor, end, dropped, unfinished) =
         (control.floor.0, scan.end.0, scan.dropped.len(), scan.unfinished.len());
-    tracing::info!(floor, end, dropped, unfinished, "the log was read");
+    let most_unfinished = scan.most_unfinished;
+    tracing::info!(floor, end, dropped, unfinished, most_unfinished, "the log was read");
     Ok(scan)
 }
 

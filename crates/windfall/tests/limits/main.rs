@@ -56,10 +56,11 @@ const LESS: &str = "SKIPPED: ";
 static LESS_RUN: AtomicU64 = AtomicU64::new(0);
 
 /// The cases that have more to show in full, or with another seed.
-const CASES: [&str; 13] = [
+const CASES: [&str; 14] = [
     files::MANY_FILES,
     files::MANY_TABLES,
     memory::BOUNDED,
+    memory::MANY_CALLS,
     pool::SMALL_POOL,
     keys::ORDERS,
     keys::LONG_KEYS,

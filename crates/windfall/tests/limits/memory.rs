@@ -11,6 +11,8 @@ use crate::{
 
 pub const BOUNDED: &str = "memory::memory_beside_the_pool_does_not_grow_with_the_data";
 
+pub const MANY_CALLS: &str = "memory::memory_of_recovery_does_not_grow_with_the_transactions_in_the_log";
+
 const POOL: u64 = 8 << 20;
 /// What the process may have beside the pool, whatever lies in the database. Half of it is what recovery collects
 /// before it goes to the pages, or what the building of an index sorts at a time.
@@ -116,6 +118,40 @@ fn memory_beside_the_pool_does_not_grow_with_the_data() {
         assert_bounded("all of it");
     };
     in_processes_of_its_own(BOUNDED, &[&work, &go_on]);
+}
+
+/// What recovery may take beside the pool for a log of many short transactions: about half of it is the batch of changes
+/// that it collects.
+const RECOVERY: u64 = 72 << 20;
+
+/// Many transactions behind the last checkpoint, all of which have ended: recovery keeps none of them.
+#[test]
+fn memory_of_recovery_does_not_grow_with_the_transactions_in_the_log() {
+    let calls = sized(1_000_000, 4_000_000);
+    // A part of so large a log is never worth a checkpoint.
+    let options = || options().log_size(64 << 30);
+    let work = |case: &Case| {
+        let db = Database::open(&case.folder, options()).unwrap();
+        let table = db.create_table("t", TableOptions::default()).unwrap();
+        db.checkpoint().unwrap();
+        db.set_flush_log_at_trx_commit(windfall::FlushLog::Lazy);
+        case.part("calls", || {
+            for n in 0..calls {
+                table.put(&(n % 500).to_be_bytes(), &n.to_be_bytes()).unwrap();
+            }
+        });
+        db.set_flush_log_at_trx_commit(windfall::FlushLog::Sync);
+        table.put(b"last", b"").unwrap();
+        die();
+    };
+    let go_on = |case: &Case| {
+        let db = case.part("recovery", || Database::open(&case.folder, options()).unwrap());
+        let beside = memory("VmHWM").saturating_sub(POOL);
+        println!("    recovery: at most {} MiB beside the pool", beside >> 20);
+        assert!(beside <= RECOVERY, "{beside} bytes beside the pool");
+        assert_eq!(db.table("t").unwrap().rows().unwrap().count(), 501);
+    };
+    in_processes_of_its_own(MANY_CALLS, &[&work, &go_on]);
 }
 
 /// An option that asks for more than there is is told by its name, with the cure, and has made nothing; with less it
