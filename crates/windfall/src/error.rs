@@ -18,7 +18,7 @@ pub use lock::{InTheWay, LockError};
 pub use transaction::TransactionError;
 
 use crate::{
-    ids::{Lsn, PageId, SpaceId},
+    ids::{Lsn, PageId, PageNo, SpaceId},
     sync::Arc,
 };
 
@@ -151,10 +151,11 @@ impl Error {
     /// Whether it says that something that was written could not be read again, or not be made sense of: that is the
     /// trouble of the table that it lies in, and of nobody else.
     pub(crate) fn is_of_what_was_read(&self) -> bool {
-        matches!(
-            self,
-            Self::Corrupt(_) | Self::Disk(DiskError::Missing { .. } | DiskError::Io { action: "read", .. })
-        )
+        match self {
+            Self::Corrupt(_) | Self::Disk(DiskError::Missing { .. }) => true,
+            Self::Disk(error) => error.is_of_read(),
+            _ => false,
+        }
     }
 }
 
@@ -212,6 +213,22 @@ impl DiskError {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CorruptError {
+
+    /// Whether something that is there could not be read.
+    pub(crate) fn is_of_read(&self) -> bool {
+        matches!(self, Self::Io { action: "read", .. })
+    }
+
+    /// Says which page could not be read.
+    pub(crate) fn of_page(self, page: PageNo) -> Self {
+        match self {
+            Self::Io { action: "read", path, source } => {
+                let source = io::Error::new(source.kind(), format!("page {page}: {source}"));
+                Self::Io { action: "read", path, source: Arc::new(source) }
+            }
+            other => other,
+        }
+    }
     /// A page whose checksum or identity is wrong.
     #[error("{file}: {page} (last changed at LSN {lsn}) is damaged: {what}; restore it from a backup")]
     Page {

@@ -7,7 +7,8 @@
 //! places, or are among its own, because their writes failed. The file has two halves for batches to take turns: what
 //! the last batch may have torn stays whole here until the next one is. The header block names the pages of the batch
 //! with their LSNs; a copy counts only if it is just the one that the header names, and of two the younger, so copies
-//! left over from earlier batches can never bring old content back.
+//! left over from earlier batches can never bring old content back. What cannot be read is no header, and no copy: a
+//! device may leave a sector so whose write a loss of power has cut off.
 //!
 //! **May touch.** `disk`, `page`.
 //!
@@ -131,7 +132,8 @@ impl Doublewrite {
     /// places.
     ///
     /// # Errors
-    /// I/O. A header or a copy that is not whole is none: then the batch never reached the pages' places.
+    /// I/O. A header or a copy that is not whole, or cannot be read, is none: then the batch never reached the pages'
+    /// places.
     pub fn copies(disk: &dyn Disk, page_size: usize) -> Result<BTreeMap<PageId, (Lsn, Vec<u8>)>> {
         let mut copies = BTreeMap::new();
         if disk.len(FileName::Doublewrite)?.is_some() {
@@ -144,6 +146,18 @@ impl Doublewrite {
 }
 
 /// Collects the copies of one half, unless there is a younger one already.
+/// Reads from the file. Says whether all of it is there and can be read.
+fn read(disk: &dyn Disk, offset: u64, out: &mut [u8]) -> Result<bool> {
+    match disk.read(FileName::Doublewrite, offset, out) {
+        Ok(got) => Ok(got == out.len()),
+        Err(error) if error.is_of_read() => {
+            tracing::warn!(%error, "a part of the doublewrite file cannot be read");
+            Ok(false)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
 fn collect(
     disk: &dyn Disk,
     page_size: usize,
@@ -151,7 +165,7 @@ fn collect(
     copies: &mut BTreeMap<PageId, (Lsn, Vec<u8>)>,
 ) -> Result<()> {
     let mut header = vec![0; HEADER];
-    if disk.read(FileName::Doublewrite, start, &mut header)? < HEADER
+    if !read(disk, start, &mut header)?
         || header[..8] != *MAGIC
         || u32::from_le_bytes(field(&header, 8)) != crc32c::crc32c(&header[12..])
         || u32::from_le_bytes(field(&header, 12)) as usize != page_size
@@ -170,8 +184,7 @@ fn collect(
             continue;
         }
         let mut bytes = vec![0; page_size];
-        if disk.read(FileName::Doublewrite, start + (HEADER + n * page_size) as u64, &mut bytes)? < page_size
-        {
+        if !read(disk, start + (HEADER + n * page_size) as u64, &mut bytes)? {
             continue;
         }
         let words = words(&bytes);

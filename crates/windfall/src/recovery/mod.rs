@@ -264,9 +264,9 @@ fn settle_files(disk: &dyn Disk, scan: &Scan, files: &Files, progress: &dyn Fn(P
     Ok(disk.sync_folder(Folder::Data)?)
 }
 
-/// Puts whole copies in the place of torn pages. A page that is as its copy is written again, too: if the sync of its
-/// place has failed it may be torn on the disk though it is read whole, and the doublewrite file is about to lose the
-/// copy.
+/// Puts whole copies in the place of pages that are torn, or cannot be read. A page that is as its copy is written again,
+/// too: if the sync of its place has failed it may be torn on the disk though it is read whole, and the doublewrite file is
+/// about to lose the copy.
 fn mend_torn_pages(disk: &dyn Disk, page_size: usize, files: &Files) -> Result<()> {
     let mut requests = Vec::new();
     let mut mended = BTreeSet::new();
@@ -279,11 +279,15 @@ fn mend_torn_pages(disk: &dyn Disk, page_size: usize, files: &Files) -> Result<(
         let offset = u64::from(id.page.0) * page_size as u64;
         let words = blank(page_size);
         let page = Page::new(&words);
-        disk.read_page(file, offset, page)?;
-        let is_torn = page.verify(id).is_err();
+        let is_torn = match disk.read_page(file, offset, page) {
+            Ok(()) => page.verify(id).is_err(),
+            // A device may leave a sector so whose write was cut off, until it is written again.
+            Err(error) if error.is_of_read() => true,
+            Err(error) => return Err(error.into()),
+        };
         if is_torn || page.lsn() == lsn {
             if is_torn {
-                tracing::warn!(page = %id, "a torn page is mended from its copy");
+                tracing::warn!(page = %id, "a page that is torn, or cannot be read, is restored from its copy");
             }
             let mut buffer = IoBuffer::new(page_size);
             buffer.bytes_mut()[..page_size].copy_from_slice(&copy);

@@ -471,6 +471,42 @@ fn a_torn_page_is_whole_again_or_the_database_does_not_open() {
     }
 }
 
+/// Two pages that were changed and written, each in a batch of its own.
+fn two_written(disk: &SimulatedDisk) -> [Arc<Space>; 2] {
+    let (base, spaces) = two_pages(disk).unwrap();
+    for (space, value) in spaces.iter().zip([7, 8]) {
+        set(&base, space, value).unwrap();
+        base.pool.flush([(space.clone(), PageNo(1))]).unwrap();
+    }
+    spaces
+}
+
+#[test]
+fn a_page_that_cannot_be_read_is_restored_from_its_copy() {
+    let disk = SimulatedDisk::new(3);
+    let spaces = two_written(&disk);
+    let disk = disk.restart(Survive::Nothing);
+    for space in &spaces {
+        disk.make_unreadable(FileName::Data(space.id()), PAGE_SIZE as u64);
+    }
+    pages_are(&Base::open(&disk, 1).unwrap(), [7, 8]).unwrap();
+}
+
+#[test]
+fn a_copy_that_cannot_be_read_is_none() {
+    let disk = SimulatedDisk::new(3);
+    two_written(&disk);
+    let disk = disk.restart(Survive::Nothing);
+    let length = disk.len(FileName::Doublewrite).unwrap().unwrap();
+    for at in [0, length / 2] {
+        for block in 0..3 {
+            let disk = disk.next_process();
+            disk.make_unreadable(FileName::Doublewrite, at + block * 4096);
+            pages_are(&Base::open(&disk, 1).unwrap(), [7, 8]).unwrap();
+        }
+    }
+}
+
 #[test]
 fn nothing_is_written_while_a_torn_page_cannot_be_copied() {
     let disk = SimulatedDisk::new(3);

@@ -9,7 +9,7 @@
 //!
 //! **May touch.** `env`, `sync`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{super::BLOCK, Survive};
 use crate::{
@@ -209,8 +209,14 @@ impl Inode {
         self.durable.corrupt(offset, mask);
     }
 
-    /// What is left after a crash.
-    pub fn survive(&self, how: Survive, chance: &SimulatedEnv) -> Content {
+    /// What is left after a crash. Blocks that cannot be read, because their write was cut off, go to `unreadable` if
+    /// there may be such.
+    pub fn survive(
+        &self,
+        how: Survive,
+        chance: &SimulatedEnv,
+        mut unreadable: Option<&mut BTreeSet<u64>>,
+    ) -> Content {
         match how {
             Survive::Nothing => self.durable.clone(),
             // Not what readers saw: they have seen what a failed sync has forgotten.
@@ -232,7 +238,7 @@ impl Inode {
                 }
                 for change in changes {
                     if chance.random() % 4 < luck {
-                        arrive(change, &mut left, chance);
+                        arrive(change, &mut left, chance, unreadable.as_deref_mut());
                     } else if let (Change::Write { offset, bytes }, 0) = (change, chance.random() % 8) {
                         // The length arrived, the bytes did not.
                         left.extend_to(offset + bytes.len() as u64);
@@ -251,7 +257,12 @@ fn shuffle<T>(items: &mut [T], chance: &SimulatedEnv) {
 }
 
 /// A change arrives, a write perhaps in part.
-fn arrive(change: &Change, left: &mut Content, chance: &SimulatedEnv) {
+fn arrive(
+    change: &Change,
+    left: &mut Content,
+    chance: &SimulatedEnv,
+    unreadable: Option<&mut BTreeSet<u64>>,
+) {
     let Change::Write { offset, bytes } = change else { return change.apply(left) };
     let grain = match chance.random() % 4 {
         0 => SECTOR,
@@ -276,5 +287,11 @@ fn arrive(change: &Change, left: &mut Content, chance: &SimulatedEnv) {
         }
         at = end;
         n += 1;
+    }
+    if let Some(unreadable) = unreadable
+        && chance.random().is_multiple_of(4)
+    {
+        let blocks = blocks_of(*offset, bytes.len() as u64);
+        unreadable.insert(blocks.start + chance.random() % (blocks.end - blocks.start));
     }
 }

@@ -23,6 +23,10 @@
 //! 6. Nothing is made up: no sector holds what nobody wrote there, no name leads to what it never led to.
 //! 7. A sync that is cut off or fails has promised nothing. After one that failed the disk forgets what it has not
 //!    kept: readers see it, later syncs succeed without it, and a crash shows what is missing.
+//! 8. A block of 4 KiB of a data file or of the doublewrite file may be unreadable if its write was cut off: reads of it
+//!    fail until it is written again. The log and the control file are spared. They write blocks again that count: commits
+//!    share the last block of the log, and an opening writes the control record that it has found. There a device has to
+//!    leave a block in part the old one, in part the new one.
 //!
 //! *Damage* ([`Fault::is_damage`], [`SimulatedDisk::flip`]) breaks these rules: a write that is acknowledged and lost,
 //! at once or at the crash although it was synced; one that lands elsewhere, in this file or in another one; bits that
@@ -289,13 +293,19 @@ impl SimulatedDisk {
         });
         let names = old.names.survive(survive, &chance);
         let linked: BTreeSet<InodeId> = names.values().copied().collect();
-        let inodes = old
-            .inodes
-            .iter()
-            .filter(|(id, _)| linked.contains(id))
-            .map(|(id, inode)| (*id, Inode::survivor(inode.survive(survive, &chance))))
-            .collect();
-        Self::with(old.followed_by(chance, Names::survivors(names), inodes))
+        let spared: BTreeSet<InodeId> =
+            names.iter().filter(|(file, _)| !file.is_direct()).map(|(_, id)| *id).collect();
+        let mut unreadable = BTreeSet::new();
+        let mut inodes = BTreeMap::new();
+        for (id, inode) in old.inodes.iter().filter(|(id, _)| linked.contains(id)) {
+            let mut blocks = BTreeSet::new();
+            let content = inode.survive(survive, &chance, (!spared.contains(id)).then_some(&mut blocks));
+            unreadable.extend(blocks.into_iter().map(|block| (*id, block)));
+            inodes.insert(*id, Inode::survivor(content));
+        }
+        let mut next = old.followed_by(chance, Names::survivors(names), inodes);
+        next.unreadable.extend(unreadable);
+        Self::with(next)
     }
 
     /// The disk as the next process finds it after this one was killed: the machine goes on, so readers see what was
