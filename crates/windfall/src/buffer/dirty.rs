@@ -64,6 +64,12 @@ impl DirtySet {
         oldest
     }
 
+    /// One of the pages that wait: of so many as there are, the `n`-th, counted on from the first behind the last.
+    pub fn nth_waiting(&self, n: usize) -> Option<PageNo> {
+        let place = n.checked_rem(self.waiting.len())?;
+        self.waiting.iter().nth(place).map(|(_, page)| *page)
+    }
+
     /// How many pages wait.
     pub fn waiting(&self) -> usize {
         self.waiting.len()

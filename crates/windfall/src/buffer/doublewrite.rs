@@ -88,9 +88,10 @@ impl Doublewrite {
         &mut self,
         disk: &dyn Disk,
         queue: &mut dyn Queue,
-        pages: &[(PageId, IoBuffer)],
+        pages: &[(PageId, &IoBuffer)],
         page_size: usize,
     ) -> Result<(), DiskError> {
+        debug_assert!(pages.len() <= PAGES, "a batch of {} pages", pages.len());
         let mut buffer = core::mem::take(&mut self.buffer);
         buffer.resize(HEADER + pages.len() * page_size);
         let bytes = buffer.bytes_mut();
@@ -145,7 +146,6 @@ impl Doublewrite {
     }
 }
 
-/// Collects the copies of one half, unless there is a younger one already.
 /// Reads from the file. Says whether all of it is there and can be read.
 fn read(disk: &dyn Disk, offset: u64, out: &mut [u8]) -> Result<bool> {
     match disk.read(FileName::Doublewrite, offset, out) {
@@ -158,6 +158,7 @@ fn read(disk: &dyn Disk, offset: u64, out: &mut [u8]) -> Result<bool> {
     }
 }
 
+/// Collects the copies of one half, unless there is a younger one already.
 fn collect(
     disk: &dyn Disk,
     page_size: usize,
@@ -229,7 +230,9 @@ mod tests {
             copies.into_iter().map(|(id, (lsn, _))| (id.page.0, lsn.0)).collect::<Vec<_>>()
         };
         for lsns in [[10, 11, 12, 13], [20, 21, 22, 9]] {
-            file.write(&disk, &mut *disk.queue(), &batch(lsns), SIZE).unwrap();
+            let batch = batch(lsns);
+            let pages: Vec<_> = batch.iter().map(|(id, page)| (*id, page)).collect();
+            file.write(&disk, &mut *disk.queue(), &pages, SIZE).unwrap();
         }
         assert_eq!(found(), [(1, 20), (2, 21), (3, 22), (4, 13)], "the youngest of each page");
         // Of the second batch one copy is torn, and one is whole and another page's, or of another time.

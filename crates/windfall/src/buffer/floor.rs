@@ -120,7 +120,8 @@ impl Floor {
         }
     }
 
-    /// Live tablespaces with old dirty pages, oldest first: at most `most` whose oldest change is at or before `up_to`.
+    /// Live tablespaces with old dirty pages, oldest first: at most `most` whose oldest change is at or before `up_to`,
+    /// and whose file is not failing.
     /// `durable` and `registered` are as for [`Floor::oldest`].
     pub fn oldest_spaces(&self, up_to: Lsn, most: usize, durable: Lsn, registered: Lsn) -> Vec<Arc<Space>> {
         let mut heap = self.heap.lock();
@@ -138,7 +139,7 @@ impl Floor {
                     break;
                 }
                 Some(_) => {
-                    if !space.is_dropped() {
+                    if !space.is_dropped() && !space.is_failing() {
                         found.push(space.clone());
                     }
                     kept.push((key, space));

@@ -8,15 +8,23 @@
 //! way is not copied a second time, so two writes of a page never race; and it keeps its frame until the whole batch is
 //! durable, so what could not be written is dirty again, since when it was. The next batch takes over the doublewrite
 //! file, which may have the only whole copies of pages: so it begins only when the last one's writes are synced, and
-//! with every page whose write has failed, until that has succeeded or the drop of its tablespace is durable. A
+//! has a copy of every page whose write has failed, until that has succeeded or the drop of its tablespace is durable. A
 //! tablespace's file is made at the first flush; it counts as made when its name, its content and the log's word for it
 //! are durable. Whether a tablespace gets a file, and whether a dropped one loses it, is decided under one lock, so a
 //! file is never made behind the deleter's back.
 //!
+//! *A file that takes no writes is the trouble of its tablespace alone.* While it fails, a batch takes one page of such a
+//! tablespace, to see whether it still does, and no others. Only pages that are torn in their places, or cannot be read
+//! there, have to be in every batch. They never fill one: it writes the pages that are new to it in two halves, and leaves
+//! the second one out when a page of the first one fails.
+//!
 //! **May touch.** `disk`, `log`, the rest of `buffer`.
 
+#[cfg(test)]
+mod tests;
+
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{
     BufferPool, Durability, FileState, Space,
@@ -26,16 +34,12 @@ use super::{
     replace::PATIENCE,
 };
 use crate::{
-    disk::{Action, Disk, FileName, Folder, IoBuffer, Queue, Request},
+    disk::{Action, Completion, Disk, FileName, Folder, IoBuffer, Queue, Request},
     error::{DiskError, Error, Result},
     ids::{Lsn, PageId, PageNo, SpaceId},
     log::{GroupWriter, Record},
-    page,
-    sync::{
-        Arc, Bug, Event,
-        atomic::Ordering::{Relaxed, Release},
-        planted, work,
-    },
+    page::{self, Page},
+    sync::{Arc, Bug, Event, atomic::Ordering::Relaxed, planted, work},
 };
 
 /// How many tablespaces a round by age looks at.
@@ -44,10 +48,13 @@ const SPACES_A_ROUND: usize = 32;
 const FREED_A_ROUND: usize = 512;
 /// How many frames the cleaner's clock passes in one round.
 const CLEANER_REACH: usize = 32_768;
-/// A failed write counts as so many fruitless rounds: a waiter gives up after a hundred of them.
+/// A round that fails counts as so many fruitless rounds: a waiter gives up after a hundred of them.
 const FRUITLESS_FAILURE: u64 = PATIENCE / 100;
-/// So many failing batches in a row, a tenth of a second apart or less, are no passing trouble.
-const FAILURES_IN_A_ROW: u64 = 20;
+/// A batch of which nothing is written counts as so many failures, for the next one may come so much later: one of which
+/// a part is written counts as one.
+const FAILURES_A_BATCH: u64 = 50;
+/// So many failures in a row, two seconds or less, are no passing trouble.
+const FAILURES_IN_A_ROW: u64 = 20 * FAILURES_A_BATCH;
 /// Files up to this many bytes grow as they are written; larger ones are preallocated in steps.
 const PREALLOCATE_FROM: u64 = 1 << 20;
 /// Rounds that write nothing after which the rest is left to the next checkpoint.
@@ -61,11 +68,37 @@ pub struct Flusher {
     doublewrite: Doublewrite,
     /// Copies whose write failed and whose pages are not dirty again yet.
     failed: Vec<Copy>,
-    /// Logged pages whose last write failed: they may be torn in their places.
-    torn: Vec<(Arc<Space>, PageNo)>,
+    /// Logged pages whose last write failed and has torn them in their places: fewer than a batch has room for.
+    torn: Vec<Torn>,
+    /// Tablespaces whose file could not be made, or not be written, the one that was tried last at the end. They know
+    /// that they are here.
+    failing: VecDeque<Arc<Space>>,
+    /// Which page of such a tablespace is tried next.
+    probe: usize,
     /// Buffers of the last batch, to be used again.
     spare: Vec<IoBuffer>,
 }
+
+/// A page that is torn in its place.
+#[derive(Debug)]
+struct Torn {
+    space: Arc<Space>,
+    page: PageNo,
+    /// What was to be written.
+    copy: IoBuffer,
+}
+
+impl Torn {
+    fn id(&self) -> PageId {
+        PageId { space: self.space.id(), page: self.page }
+    }
+}
+
+/// The pages of a batch that were not written, by their places in it, and why, unless they were not tried.
+type Unwritten = BTreeMap<usize, Option<DiskError>>;
+
+/// The tablespaces of a batch.
+type Spaces<'a> = BTreeMap<SpaceId, &'a Arc<Space>>;
 
 impl core::fmt::Debug for Flusher {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -80,17 +113,54 @@ impl Flusher {
             doublewrite: Doublewrite::default(),
             failed: Vec::new(),
             torn: Vec::new(),
+            failing: VecDeque::new(),
+            probe: 0,
             spare: Vec::new(),
         }
     }
 
-    fn wait(&mut self, mut done: impl FnMut(u64, Result<(), DiskError>)) {
+    /// Writes pages to their places, and waits until that is done. The token of each is its place in the batch; those
+    /// whose write has failed go to `failed` with their copies.
+    fn write(&mut self, requests: Vec<Request>, failed: &mut BTreeMap<usize, (DiskError, IoBuffer)>) {
+        self.queue.submit(requests);
         while self.queue.pending() > 0 {
-            for completion in self.queue.complete(true) {
-                done(completion.token, completion.result);
-                self.spare.push(completion.buffer);
+            for Completion { token, result, buffer } in self.queue.complete(true) {
+                match result {
+                    Err(error) if !planted(Bug::FailedWriteForgotten) => {
+                        failed.insert(token as usize, (error, buffer));
+                    }
+                    _ => self.spare.push(buffer),
+                }
             }
         }
+    }
+
+    /// Notes which files fail. `copies` are the pages that were tried and had not been torn before.
+    fn note_failing<'a>(&mut self, copies: impl Iterator<Item = (&'a Copy, bool)> + Clone) {
+        // If one of them can be written again, the others perhaps can be, too.
+        if copies.clone().any(|(copy, failed)| !failed && copy.space.is_failing()) {
+            self.failing.drain(..).for_each(|space| space.set_failing(false));
+        }
+        for (Copy { space, .. }, _) in copies.filter(|(_, failed)| *failed) {
+            if !space.is_failing() {
+                space.set_failing(true);
+                self.failing.push_back(space.clone());
+            }
+        }
+    }
+
+    /// A dirty page of a tablespace whose file fails, another one each time.
+    fn next_probe(&mut self) -> Option<(Arc<Space>, PageNo)> {
+        while let Some(space) = self.failing.pop_front() {
+            self.probe += 1;
+            let page = space.dirty.lock().nth_waiting(self.probe).filter(|_| !space.is_dropped());
+            if let Some(page) = page {
+                self.failing.push_back(space.clone());
+                return Some((space, page));
+            }
+            space.set_failing(false);
+        }
+        None
     }
 }
 
@@ -148,8 +218,10 @@ impl BufferPool {
     pub fn clean_step(&self, up_to: Lsn) -> Result<bool> {
         let mut cold = Vec::new();
         let mut note = |frame| {
-            if cold.len() < PAGES {
-                cold.push(frame);
+            if cold.len() < PAGES
+                && let Some((space, page)) = self.page_in(frame).filter(|(space, _)| !space.is_failing())
+            {
+                cold.push((space, page));
             }
         };
         let shrinking = self.shrink(&mut note);
@@ -167,18 +239,15 @@ impl BufferPool {
             };
         }
         let short = self.free_frames() < self.wanted_free();
-        let cold: Vec<_> = cold.into_iter().filter_map(|frame| self.page_in(frame)).collect();
-        let mut written = self.flush(cold)?;
-        if written < PAGES {
-            written += self.flush(self.old_pages(up_to))?;
-        }
-        if freed == 0 && written == 0 && self.free_frames() <= self.kept_frames() {
-            // A page that could not be written and is latched now keeps all others from being written.
-            let failing = self.flush_error.lock().is_some();
-            self.fruitless_rounds.fetch_add(if failing { FRUITLESS_FAILURE } else { 1 }, Release);
+        let old = if cold.len() < PAGES { self.old_pages(up_to) } else { Vec::new() };
+        let flushed = self.flush(cold.into_iter().chain(old));
+        let done = freed + flushed.as_ref().map_or(0, |written| *written);
+        let has_frames = self.free_frames() > self.kept_frames();
+        if self.rounds.end(done > 0 || has_frames, if flushed.is_err() { FRUITLESS_FAILURE } else { 1 }) {
             self.frame_freed.notify();
         }
-        Ok(shrinking || (short && freed + written > 0) || written == PAGES)
+        let written = flushed?;
+        Ok(shrinking || (short && done > 0) || written == PAGES)
     }
 
     /// The page in a frame, with its tablespace.
@@ -188,7 +257,7 @@ impl BufferPool {
         Some((self.directory.at(descriptor.slot(), id.space)?, id.page))
     }
 
-    /// Pages that changed at or before `up_to`, of the tablespaces with the oldest changes.
+    /// Pages that changed at or before `up_to`, of the tablespaces with the oldest changes whose files do not fail.
     fn old_pages(&self, up_to: Lsn) -> Vec<(Arc<Space>, PageNo)> {
         let (registered, durable) = (self.registered(), self.ground.log.durable());
         let mut pages: Vec<(Lsn, Arc<Space>, PageNo)> = Vec::new();
@@ -200,7 +269,8 @@ impl BufferPool {
         pages.into_iter().map(|(_, space, page)| (space, page)).collect()
     }
 
-    /// Writes at most [`PAGES`] pages: those whose last write failed, then of these. Gives how many were written.
+    /// Writes at most [`PAGES`] pages: those that are torn, one of a file that fails, then of these, as far as their files
+    /// do not. Gives how many were written.
     ///
     /// # Errors
     /// A full disk, or another failure to write, when no page was written at all: the pages stay dirty. A failing sync
@@ -211,19 +281,16 @@ impl BufferPool {
         let mut failed = core::mem::take(&mut flusher.failed);
         failed.retain(|copy| !self.dirty_again(copy));
         flusher.failed = failed;
-        let mut wanted = wanted.into_iter().peekable();
-        if wanted.peek().is_none() {
-            return Ok(0);
-        }
+        self.forget_dropped(&mut flusher)?;
         let mut batch = Vec::new();
-        if !self.copy_torn(&mut flusher, &mut batch)? {
-            flusher
-                .failed
-                .extend(batch.into_iter().map(|(copy, _)| copy).filter(|copy| !self.dirty_again(copy)));
-            return Ok(0);
-        }
-        for (space, page) in wanted {
-            if batch.len() >= PAGES {
+        let kept = self.copy_torn(&mut flusher, &mut batch);
+        let retried = batch.len();
+        let room = PAGES - flusher.torn.len();
+        let probe = flusher.next_probe();
+        for (space, page) in
+            probe.into_iter().chain(wanted.into_iter().filter(|(space, _)| !space.is_failing()))
+        {
+            if batch.len() - retried >= room {
                 break;
             }
             batch.extend(self.copy_out(space, page, &mut flusher.spare));
@@ -236,13 +303,18 @@ impl BufferPool {
             (copy, (id, buffer))
         };
         let (copies, buffers): (Vec<_>, Vec<_>) = batch.into_iter().map(with_id).unzip();
-        let (error, failed) = match self.write_out(&mut flusher, &copies, buffers) {
-            Ok(failures) => {
-                // The file of a dropped tablespace may be gone: nobody misses it.
-                let missed = |n: &usize| !copies[*n].space.is_dropped();
-                let failed: BTreeSet<_> = failures.keys().copied().filter(missed).collect();
-                let first = failed.first().and_then(|n| failures.get(n)).cloned();
-                (first.map(Error::from), failed)
+        let (error, failed) = match self.write_out(&mut flusher, &copies, buffers, retried, &kept) {
+            Ok(mut unwritten) => {
+                // The file of a dropped tablespace may be gone, and is not missed.
+                unwritten.retain(|n, _| !copies[*n].space.is_dropped());
+                let tried = copies.iter().enumerate().skip(retried).filter_map(|(n, copy)| {
+                    unwritten
+                        .get(&n)
+                        .map_or(Some((copy, false)), |error| error.is_some().then_some((copy, true)))
+                });
+                flusher.note_failing(tried);
+                let first = unwritten.values().flatten().next().cloned();
+                (first.map(Error::from), unwritten.into_keys().collect::<BTreeSet<_>>())
             }
             Err(error) => (Some(error), (0..copies.len()).collect()),
         };
@@ -264,41 +336,45 @@ impl BufferPool {
         match error {
             Some(error) if written == 0 => {
                 drop(flusher);
-                self.flush_failed(&error);
-                return Err(error);
+                return Err(self.flush_failed(error));
             }
             Some(error) => {
                 tracing::warn!(%error, "some pages could not be written: they stay in memory and in the log");
-                self.note_failure(error);
+                self.note_failures(1, error);
             }
+            None if !flusher.torn.is_empty() || !flusher.failing.is_empty() => {}
             None => {
-                *self.flush_error.lock() = None;
                 self.failures.store(0, Relaxed);
                 self.ground.log.set_unflushed(None);
             }
         }
+        *self.flush_error.lock() = None;
         Ok(written)
     }
 
-    /// Copies the pages whose last write failed. Says whether all could be had that are still needed: without one of
-    /// them there is no batch.
-    fn copy_torn(&self, flusher: &mut Flusher, batch: &mut Vec<(Copy, IoBuffer)>) -> Result<bool> {
-        let (mut all, mut dropped) = (true, Lsn::ZERO);
+    /// Forgets the torn pages of dropped tablespaces.
+    fn forget_dropped(&self, flusher: &mut Flusher) -> Result<()> {
+        let dropped = flusher.torn.iter().filter(|torn| torn.space.is_dropped());
+        if let Some(lsn) = dropped.map(|torn| torn.space.drop_lsn()).max() {
+            // A drop that a crash may take back needs its pages whole.
+            self.ground.log.sync_to(lsn)?;
+            flusher.torn.retain(|torn| torn.space.drop_lsn() > lsn);
+        }
+        Ok(())
+    }
+
+    /// Copies the torn pages. Gives the places of those that cannot be had now: of them the copies that are kept go into
+    /// the doublewrite file again.
+    fn copy_torn(&self, flusher: &mut Flusher, batch: &mut Vec<(Copy, IoBuffer)>) -> Vec<usize> {
         let Flusher { torn, spare, .. } = flusher;
-        torn.retain(|(space, page)| {
-            match self.copy_out(space.clone(), *page, spare) {
+        let mut kept = Vec::new();
+        for (n, torn) in torn.iter().enumerate() {
+            match self.copy_out(torn.space.clone(), torn.page, spare) {
                 Some(copy) => batch.push(copy),
-                None if space.is_dropped() => {
-                    dropped = dropped.max(space.drop_lsn());
-                    return false;
-                }
-                None => all = false,
+                None => kept.push(n),
             }
-            true
-        });
-        // A drop that a crash may take back needs its pages whole.
-        self.ground.log.sync_to(dropped)?;
-        Ok(all)
+        }
+        kept
     }
 
     /// Waits until nobody is writing pages, after the database was closed: nobody will again.
@@ -307,21 +383,19 @@ impl BufferPool {
         drop(self.flusher.lock());
     }
 
-    /// Lets those who wait for a frame know that none may come.
-    fn flush_failed(&self, error: &Error) {
+    /// Notes why nothing of a batch was written.
+    fn flush_failed(&self, error: Error) -> Error {
         if matches!(error, Error::Disk(DiskError::Crashed)) {
             self.ground.health.poison(&error.to_string());
         }
-        self.note_failure(error.clone());
-        self.fruitless_rounds.fetch_add(FRUITLESS_FAILURE, Release);
-        self.frame_freed.notify();
+        *self.flush_error.lock() = Some(error.clone());
+        self.note_failures(FAILURES_A_BATCH, error.clone());
+        error
     }
 
-    /// Notes why a batch was not written, or not all of it. After many in a row, nobody waits for the log's floor any
-    /// more.
-    fn note_failure(&self, error: Error) {
-        *self.flush_error.lock() = Some(error.clone());
-        if self.failures.fetch_add(1, Relaxed) + 1 >= FAILURES_IN_A_ROW {
+    /// Counts failures. After many in a row, operations do not wait for the log's floor any more.
+    fn note_failures(&self, failures: u64, error: Error) {
+        if self.failures.fetch_add(failures, Relaxed) + failures >= FAILURES_IN_A_ROW {
             self.ground.log.set_unflushed(Some(error));
         }
     }
@@ -390,13 +464,16 @@ impl BufferPool {
         true
     }
 
-    /// Writes a batch. Gives the places in it of pages that could not be written.
+    /// Writes a batch. The first `retried` of its pages were torn before it, as are those of which only the `kept` copies
+    /// are had: they go into the doublewrite file, and not to their places.
     fn write_out(
         &self,
         flusher: &mut Flusher,
         copies: &[Copy],
         mut pages: Vec<(PageId, IoBuffer)>,
-    ) -> Result<BTreeMap<usize, DiskError>> {
+        retried: usize,
+        kept: &[usize],
+    ) -> Result<Unwritten> {
         let disk = &*self.ground.disk;
         let logged = |copy: &&Copy| copy.space.durability() == Durability::Logged;
         let youngest = copies.iter().filter(logged).map(|copy| copy.lsn).max();
@@ -415,38 +492,67 @@ impl BufferPool {
             let crc = crc32c::crc32c(&buffer.bytes()[4..self.page_size]);
             buffer.bytes_mut()[..4].copy_from_slice(&crc.to_le_bytes());
         }
-        let spaces: BTreeMap<SpaceId, &Arc<Space>> =
-            copies.iter().map(|copy| (copy.space.id(), &copy.space)).collect();
-        self.make_files(&spaces)?;
-        if youngest.is_some() {
+        let mut spaces: Spaces<'_> = copies.iter().map(|copy| (copy.space.id(), &copy.space)).collect();
+        let mut unwritten = Unwritten::new();
+        for (id, error) in self.make_files(&spaces) {
+            spaces.remove(&id);
+            let of_it = copies.iter().enumerate().filter(|(_, copy)| copy.space.id() == id);
+            unwritten.extend(of_it.map(|(n, _)| (n, Some(error.clone()))));
+        }
+        if youngest.is_some() && unwritten.len() < pages.len() {
+            let kept = kept.iter().filter(|_| !planted(Bug::TornCopyForgotten)).map(|n| &flusher.torn[*n]);
+            let pages = pages.iter().enumerate().filter(|(n, _)| !unwritten.contains_key(n));
+            let pages = pages.map(|(_, (id, copy))| (*id, copy));
+            let pages: Vec<_> = kept.map(|torn| (torn.id(), &torn.copy)).chain(pages).collect();
             flusher
                 .doublewrite
                 .write(disk, &mut *flusher.queue, &pages, self.page_size)
                 .map_err(|error| self.unless_benign(error))?;
         }
         self.preallocate(&spaces, &pages);
-        let requests = pages.into_iter().enumerate().map(|(n, (id, buffer))| Request {
-            token: n as u64,
-            file: FileName::Data(id.space),
-            offset: self.offset(id.page),
-            action: Action::Write,
-            buffer,
-        });
-        flusher.queue.submit(requests.collect());
-        let mut failures = BTreeMap::new();
-        flusher.wait(|token, result| {
-            if let Err(error) = result
-                && !planted(Bug::FailedWriteForgotten)
-            {
-                failures.insert(token as usize, error);
+        let requests = pages.into_iter().enumerate().filter(|(n, _)| !unwritten.contains_key(n));
+        let mut requests: Vec<_> = requests
+            .map(|(n, (id, buffer))| Request {
+                token: n as u64,
+                file: FileName::Data(id.space),
+                offset: self.offset(id.page),
+                action: Action::Write,
+                buffer,
+            })
+            .collect();
+        let first = (retried + (PAGES - flusher.torn.len()) / 2).min(requests.len());
+        let second = requests.split_off(first);
+        let mut failed = BTreeMap::new();
+        flusher.write(requests, &mut failed);
+        if failed.range(retried..).next().is_none() {
+            flusher.write(second, &mut failed);
+        } else {
+            unwritten.extend(second.iter().map(|request| (request.token as usize, None)));
+            flusher.spare.extend(second.into_iter().map(|request| request.buffer));
+        }
+        let torn = core::mem::take(&mut flusher.torn).into_iter().enumerate();
+        flusher.torn = torn.filter(|(n, _)| kept.contains(n)).map(|(_, torn)| torn).collect();
+        for (n, (error, buffer)) in failed {
+            unwritten.insert(n, Some(error));
+            let copy = &copies[n];
+            if logged(&copy) && !self.is_whole_in_place(copy.id()) {
+                flusher.torn.push(Torn { space: copy.space.clone(), page: copy.page, copy: buffer });
+            } else {
+                flusher.spare.push(buffer);
             }
-        });
-        let torn = failures.keys().map(|n| &copies[*n]).filter(logged);
-        flusher.torn = torn.map(|copy| (copy.space.clone(), copy.page)).collect();
+        }
         // After a failure, too: what did reach its place may be torn there while only the doublewrite file has it
         // whole.
         self.sync_files(&spaces)?;
-        Ok(failures)
+        Ok(unwritten)
+    }
+
+    /// Whether a page that could not be written is whole in its place, or was never written there: then it needs no copy.
+    fn is_whole_in_place(&self, id: PageId) -> bool {
+        let words = page::blank(self.page_size);
+        let found = Page::new(&words);
+        let read = self.ground.disk.read_page(FileName::Data(id.space), self.offset(id.page), found);
+        read.is_ok() && (found.is_zero() || found.verify(id).is_ok())
     }
 
     /// Checks what is about to be written, as far as that costs next to nothing. What is wrong here has gone wrong in
@@ -471,26 +577,31 @@ impl BufferPool {
         if error.is_of_sync() { self.ground.health.poison(&error.to_string()) } else { error.into() }
     }
 
-    /// Makes the files of tablespaces that have none.
-    fn make_files(&self, spaces: &BTreeMap<SpaceId, &Arc<Space>>) -> Result<()> {
+    /// Makes the files of tablespaces that have none. Gives those that cannot be made, and why.
+    fn make_files(&self, spaces: &Spaces<'_>) -> BTreeMap<SpaceId, DiskError> {
+        let mut unmade = BTreeMap::new();
         if spaces.values().all(|space| space.file() != FileState::None) {
-            return Ok(());
+            return unmade;
         }
         let _deciding = self.files.lock();
         for (id, space) in spaces {
             let is_live = !space.is_dropped() || planted(Bug::FileBehindTheDeleter);
             if space.file() == FileState::None && is_live {
-                self.ground.disk.create(FileName::Data(*id))?;
-                self.counters.files_created.fetch_add(1, Relaxed);
-                space.set_file(FileState::Created);
+                match self.ground.disk.create(FileName::Data(*id)) {
+                    Ok(()) => {
+                        self.counters.files_created.fetch_add(1, Relaxed);
+                        space.set_file(FileState::Created);
+                    }
+                    Err(error) => drop(unmade.insert(*id, error)),
+                }
             }
         }
-        Ok(())
+        unmade
     }
 
     /// Grows large files in steps, so that their blocks lie together and their length seldom changes. A failure is
     /// left to the write itself to report.
-    fn preallocate(&self, spaces: &BTreeMap<SpaceId, &Arc<Space>>, pages: &[(PageId, IoBuffer)]) {
+    fn preallocate(&self, spaces: &Spaces<'_>, pages: &[(PageId, IoBuffer)]) {
         for (id, space) in spaces {
             let file = FileName::Data(*id);
             let last = pages.iter().filter(|(page, _)| page.space == *id).map(|(page, _)| page.page).max();
@@ -513,7 +624,7 @@ impl BufferPool {
     }
 
     /// Makes what was written durable, and lets the log say which files were made.
-    fn sync_files(&self, spaces: &BTreeMap<SpaceId, &Arc<Space>>) -> Result<()> {
+    fn sync_files(&self, spaces: &Spaces<'_>) -> Result<()> {
         let disk = &*self.ground.disk;
         let poison = |error: DiskError| self.ground.health.poison(&error.to_string());
         let mut new = Vec::new();
@@ -623,36 +734,5 @@ impl BufferPool {
             }
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{super::test_pool::new_pool, *};
-
-    #[test]
-    fn what_was_dropped_gets_no_file() {
-        let (disk, pool) = new_pool(64);
-        let [dropped, live] = [100, 101].map(|id| pool.attach(SpaceId(id), Durability::Logged));
-        pool.detach(&dropped, Lsn::ZERO);
-        pool.make_files(&[&dropped, &live].map(|space| (space.id(), space)).into()).unwrap();
-        let exists = |space: &Space| disk.len(FileName::Data(space.id())).unwrap().is_some();
-        assert_eq!((exists(&dropped), exists(&live)), (false, true));
-    }
-
-    #[test]
-    fn the_floor_of_files_is_the_oldest_that_is_not_recorded() {
-        let mut files = Files::default();
-        assert_eq!(files.floor(), Lsn::MAX);
-        for (space, lsn) in [(7, 300), (3, 200), (9, 100), (3, 250)] {
-            files.note(SpaceId(space), Lsn(lsn));
-        }
-        assert_eq!(files.floor(), Lsn(100));
-        files.forget(SpaceId(9));
-        files.forget(SpaceId(9));
-        assert_eq!(files.floor(), Lsn(250));
-        files.forget(SpaceId(3));
-        files.forget(SpaceId(7));
-        assert_eq!((files.floor(), files.by_lsn.len()), (Lsn::MAX, 0));
     }
 }

@@ -100,11 +100,10 @@ pub struct BufferPool {
     frame_freed: Event,
     frames_freed: AtomicU64,
     frame_waiters: AtomicU64,
-    /// Rounds of the cleaner in which it found nothing to free and nothing to write.
-    fruitless_rounds: AtomicU64,
-    /// Why the last batch could not be written, until one is.
+    rounds: replace::Rounds,
+    /// Why nothing of the last batch was written, until a page is.
     flush_error: Mutex<Option<Error>>,
-    /// Batches in a row that were not, or not wholly, written.
+    /// Failures in a row to write a batch as a whole.
     failures: AtomicU64,
     /// Wakes the page cleaner.
     pub cleaner_wake: Arc<Event>,
@@ -322,7 +321,7 @@ impl BufferPool {
             frame_freed: Event::new(),
             frames_freed: AtomicU64::new(0),
             frame_waiters: AtomicU64::new(0),
-            fruitless_rounds: AtomicU64::new(0),
+            rounds: replace::Rounds::default(),
             flush_error: Mutex::new(Rank::Leaf, None),
             failures: AtomicU64::new(0),
             cleaner_wake: Arc::new(Event::new()),

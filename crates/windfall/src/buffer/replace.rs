@@ -6,8 +6,8 @@
 //!
 //! **Invariants.** The last free frames are kept for those who take a change back or drop a tablespace
 //! ([`on_kept_frames`]): when dirty pages cannot be written, others give up while there are still some, and what they
-//! have begun can be taken back. Nobody waits for a frame without an end, not even for that: he may have latched the
-//! very page without which there is no batch ([`BufferPool::flush`]). The foreground looks at a bounded number of
+//! have begun can be taken back. Nobody waits for a frame without an end, not even for that: the frames that could come
+//! free may be latched by callers that wait themselves. The foreground looks at a bounded number of
 //! frames and writes none: when it finds few free ones it wakes the cleaner, and when it finds no clean victim either
 //! it waits for a frame. The last clean pages are no victims, so that a descent finds its way. A victim is claimed by
 //! its latch, then its tag and state are looked at.
@@ -26,7 +26,10 @@ use crate::{
     ids::{PageId, SpaceId},
     sync::{
         Bug,
-        atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
+        atomic::{
+            AtomicU64,
+            Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
+        },
         planted, thread_local,
         work::{self, Work},
     },
@@ -34,8 +37,8 @@ use crate::{
 
 /// How many frames the foreground passes before it waits for the cleaner.
 const FOREGROUND_REACH: usize = 4096;
-/// How many fruitless rounds of the cleaner a waiter sees before it gives up, some ten seconds: every frame is latched
-/// by waiters.
+/// How many fruitless rounds of the cleaner in a row a waiter sees before it gives up, some ten seconds: every frame is
+/// latched by waiters, or no page can be written.
 pub(super) const PATIENCE: u64 = 5_000;
 
 /// The most frames that are kept for those who make room.
@@ -57,21 +60,64 @@ pub fn on_kept_frames<T>(run: impl FnOnce() -> T) -> T {
     result
 }
 
+/// Whether the rounds of the cleaner come to anything. That decides how long a caller waits for a frame, and not how
+/// often it was woken: a change of the pool's size wakes it, and brings no frame.
+#[derive(Debug, Default)]
+pub struct Rounds {
+    /// Those that brought nothing. One may count as many.
+    fruitless: AtomicU64,
+    /// How many those were when one was fruitful last.
+    at_fruit: AtomicU64,
+    /// Frames that were handed out to whoever asked, also between the rounds.
+    handed_out: AtomicU64,
+    /// How many those were at the end of the last round.
+    handed_out_before: AtomicU64,
+}
+
+impl Rounds {
+    /// The end of a round of the one cleaner. Says whether it was fruitless.
+    pub(super) fn end(&self, is_fruitful: bool, counts_as: u64) -> bool {
+        let handed_out = self.handed_out.load(Relaxed);
+        let none_was = self.handed_out_before.swap(handed_out, Relaxed) == handed_out;
+        if is_fruitful || !none_was {
+            self.at_fruit.store(self.fruitless.load(Relaxed), Release);
+            return false;
+        }
+        self.fruitless.fetch_add(counts_as, Release);
+        true
+    }
+
+    /// Whether a caller that began to wait at so many fruitless rounds has seen enough of them.
+    fn are_hopeless_since(&self, began: u64) -> bool {
+        let since = began.max(self.at_fruit.load(Acquire));
+        self.fruitless.load(Acquire) > since + PATIENCE
+    }
+}
+
 impl BufferPool {
     /// Gives a frame that holds nothing and is in no list.
     pub(super) fn allocate(&self) -> Result<FrameNo> {
+        let began = self.rounds.fruitless.load(Acquire);
         loop {
             // Before the first look: a frame that comes free behind a look ends the wait.
             let freed = self.frames_freed.load(Acquire);
             if let Some(frame) = self.allocate_at_once() {
                 return Ok(frame);
             }
-            self.wait_for_frame(freed)?;
+            self.wait_for_frame(freed, began)?;
         }
     }
 
     /// The same, if there is one to be had without a wait.
     pub(super) fn allocate_at_once(&self) -> Option<FrameNo> {
+        let frame = self.find_frame();
+        if frame.is_some() && !FROM_KEPT.get() {
+            self.rounds.handed_out.fetch_add(1, Relaxed);
+        }
+        frame
+    }
+
+    fn find_frame(&self) -> Option<FrameNo> {
         loop {
             let free = self.has_to_spare().then(|| self.free.pop(&self.arena).or_else(|| self.unused()));
             if let Some(frame) = free.flatten() {
@@ -120,11 +166,10 @@ impl BufferPool {
         self.free.len() + self.unused_count()
     }
 
-    /// Waits until more frames have come free than `freed`.
-    fn wait_for_frame(&self, freed: u64) -> Result<()> {
+    /// Waits until more frames have come free than `freed`, for a caller that has waited since `began`.
+    fn wait_for_frame(&self, freed: u64, began: u64) -> Result<()> {
         self.counters.frame_waits.fetch_add(1, Relaxed);
-        let rounds = self.fruitless_rounds.load(Acquire);
-        let given_up = || self.fruitless_rounds.load(Acquire) > rounds + PATIENCE;
+        let given_up = || self.rounds.are_hopeless_since(began);
         self.frame_waiters.fetch_add(1, SeqCst);
         self.cleaner_wake.notify();
         self.ground.env.wait(&self.frame_freed, &mut || {
@@ -228,10 +273,13 @@ mod tests {
     use crate::{
         Database, Options, TableOptions,
         buffer::{Access, Durability},
-        disk::simulated::SimulatedDisk,
-        env::{Env, RealEnv, SimulatedEnv},
+        disk::{
+            Disk, FileName, Folder,
+            simulated::{Fault, SimulatedDisk},
+        },
+        env::{Env, Kind, Next, RealEnv, SimulatedEnv},
         ids::PageNo,
-        sync::Arc,
+        sync::{Arc, Event},
     };
 
     #[test]
@@ -269,6 +317,61 @@ mod tests {
             clock.now().saturating_sub(before) < patience,
             "everybody looks for frames by himself while the cleaner sleeps"
         );
+    }
+
+    const ROW: [u8; 1500] = [7; 1500];
+
+    fn small() -> Options {
+        Options::default().page_size(4096).log_size(256 << 20)
+    }
+
+    #[test]
+    fn a_caller_is_told_that_no_frame_comes_whoever_resizes_the_pool_meanwhile() {
+        let (disk, env) = (Arc::new(SimulatedDisk::new(1)), Arc::new(SimulatedEnv::new(1)));
+        let options = small().buffer_pool_size(128 * 4096).buffer_pool_max_size(192 * 4096);
+        let db = Database::open_on(disk.clone(), env.clone(), &options, &|_| {}).unwrap();
+        let table = db.create_table("t", TableOptions::default()).unwrap();
+        // No page can be written any more.
+        disk.fail_always_on(FileName::Doublewrite, Fault::WriteFails);
+        let (pool, mut times) = (db.engine().pool.clone(), 0);
+        let resize = move || {
+            times += 1;
+            assert!(times < 3000, "a caller waits for a frame, and is told nothing");
+            pool.resize(if times % 2 == 0 { 128 } else { 192 }).unwrap();
+            Next::Idle(Duration::ZERO)
+        };
+        let resizer = env.spawn("resizer", Kind::Service, Arc::new(Event::new()), Box::new(resize)).unwrap();
+        let told = (0..1000u32).find_map(|n| table.insert(&n.to_be_bytes(), &ROW).err()).unwrap().to_string();
+        assert!(told.contains("doublewrite"), "{told}");
+        drop(resizer);
+        disk.mend();
+        table.insert(b"again", &ROW).unwrap();
+    }
+
+    #[test]
+    fn a_caller_is_not_told_of_the_trouble_of_another_table() {
+        for pages in [40, 250] {
+            let (disk, env) = (Arc::new(SimulatedDisk::new(1)), Arc::new(SimulatedEnv::new(1)));
+            let db = Database::open_on(disk.clone(), env, &small().buffer_pool_size(1024 * 4096), &|_| {})
+                .unwrap();
+            let make = |name| {
+                let table = db.create_table(name, TableOptions::default()).unwrap();
+                table.insert(b"first", &ROW).unwrap();
+                db.checkpoint().unwrap();
+                (table, disk.list(Folder::Data).unwrap())
+            };
+            let ((good, before), (bad, behind)) = (make("good"), make("bad"));
+            for file in behind.iter().filter(|file| !before.contains(file)) {
+                disk.fail_always_on(*file, Fault::WriteFails);
+            }
+            for n in 0..2 * pages as u32 {
+                bad.insert(&n.to_be_bytes(), &ROW).unwrap();
+            }
+            for n in 0..3000u32 {
+                good.insert(&n.to_be_bytes(), &ROW)
+                    .unwrap_or_else(|error| panic!("row {n} beside {pages} pages of another table: {error}"));
+            }
+        }
     }
 
     #[test]

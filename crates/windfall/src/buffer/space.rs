@@ -73,6 +73,8 @@ pub struct Space {
     resident: AtomicU32,
     /// Up to where the file is known to have blocks, in bytes.
     allocated: AtomicU64,
+    /// Whether the file could not be made, or not be written, when that was last tried.
+    failing: AtomicBool,
     pub(super) pages: PageTable,
     pub(super) dirty: Mutex<DirtySet>,
     /// Whether the floor's heap, or its inbox, knows the space. Changed under `dirty`.
@@ -105,6 +107,7 @@ impl Space {
             map_groups: AtomicU32::new(0),
             resident: AtomicU32::new(0),
             allocated: AtomicU64::new(0),
+            failing: AtomicBool::new(false),
             pages: PageTable::default(),
             dirty: Mutex::new(Rank::Dirty, DirtySet::default()),
             listed: AtomicBool::new(false),
@@ -186,6 +189,16 @@ impl Space {
         if state != FileState::None {
             self.set_has_pages();
         }
+    }
+
+    /// Whether the file could not be made, or not be written, when that was last tried.
+    pub(super) fn is_failing(&self) -> bool {
+        self.failing.load(Relaxed)
+    }
+
+    /// Notes whether it could. For the flusher, which alone decides by it.
+    pub(super) fn set_failing(&self, failing: bool) {
+        self.failing.store(failing, Relaxed);
     }
 
     /// Whether it has any page.

@@ -508,21 +508,39 @@ fn a_copy_that_cannot_be_read_is_none() {
 }
 
 #[test]
-fn nothing_is_written_while_a_torn_page_cannot_be_copied() {
+fn a_page_that_cannot_be_read_and_has_no_copy_is_named() {
+    let disk = SimulatedDisk::new(3);
+    let [one, _] = two_written(&disk);
+    let disk = disk.restart(Survive::Nothing);
+    disk.make_unreadable(FileName::Data(one.id()), PAGE_SIZE as u64);
+    disk.remove(FileName::Doublewrite).unwrap();
+    let told = Base::open(&disk, 1).err().expect("it is opened without a page").to_string();
+    let file = disk.path(FileName::Data(one.id())).display().to_string();
+    assert!(told.contains(&file) && told.contains("page 1"), "{told}");
+}
+
+#[test]
+fn a_torn_page_that_is_latched_stays_whole_in_the_doublewrite_file() {
     let disk = SimulatedDisk::new(3);
     let (base, [one, other]) = two_pages(&disk).unwrap();
     set(&base, &one, 7).unwrap();
     set(&base, &other, 8).unwrap();
     disk.fail_at(0, Fault::TornPage);
     assert!(base.pool.flush([(one.clone(), PageNo(1))]).is_err());
-    let before = disk.operations();
     let latched = base.pool.exclusive(&one, PageNo(1)).unwrap();
-    let flushed = as_another_thread(|| base.pool.flush([(other.clone(), PageNo(1))]));
-    assert_eq!(flushed.unwrap(), 0);
-    assert_eq!(disk.operations(), before);
+    as_another_thread(|| {
+        // Each of these takes over a half of the doublewrite file.
+        for n in 0..2 {
+            assert_eq!(base.pool.flush([(other.clone(), PageNo(1))]).unwrap(), 1, "{n}");
+            let mut page = base.pool.exclusive(&other, PageNo(1)).unwrap();
+            page.mark_dirty(&other, base.pool.ground().log.durable());
+        }
+    });
+    let crashed = disk.survivor(Survive::Everything);
     drop(latched);
-    assert_eq!(base.pool.flush([(other, PageNo(1))]).unwrap(), 2);
+    base.pool.flush_all().unwrap();
     assert_eq!(base.pool.oldest_dirty(), Lsn::MAX);
+    pages_are(&Base::open(&crashed, 1).unwrap(), [7, 8]).unwrap();
 }
 
 #[test]

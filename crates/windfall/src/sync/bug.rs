@@ -162,6 +162,8 @@ bugs! {
     FailedWriteWithoutTag,
     /// A page that could not be written counts as written.
     FailedWriteForgotten,
+    /// A torn page that is latched is not among the copies of the next batch.
+    TornCopyForgotten,
     /// A file is made without a look whether its tablespace was dropped.
     FileBehindTheDeleter,
     /// Data files are not synced before the floor passes their changes.

@@ -216,7 +216,12 @@ impl SimulatedDisk {
 
     /// Plans a failure of the next operation on this file that the fault fits.
     pub fn fail_on(&self, file: FileName, fault: Fault) {
-        self.state.lock().faults.push(Plan { from: 0, on: Some(file), spared: 0, lasting: false, fault });
+        self.plan(Plan { from: 0, on: Some(file), spared: 0, lasting: false, fault });
+    }
+
+    /// Plans a failure of every operation on this file that the fault fits.
+    pub fn fail_always_on(&self, file: FileName, fault: Fault) {
+        self.plan(Plan { from: 0, on: Some(file), spared: 0, lasting: true, fault });
     }
 
     /// Limits the space for content: from then on a write that needs more finds the disk full. `None` is no limit.
