@@ -197,6 +197,12 @@ pub enum DiskError {
     /// The folder was released, and another process may have it open by now.
     #[error("the database is closed")]
     Released,
+    /// A thread that carries out requests has panicked: what became of the request is not known.
+    #[error("an I/O thread has panicked: {what}")]
+    Panicked {
+        /// What the panic said.
+        what: Arc<str>,
+    },
     /// The simulated disk has crashed: nothing works until the machine is "restarted".
     #[error("the simulated disk has crashed")]
     Crashed,
@@ -207,12 +213,6 @@ impl DiskError {
     pub(crate) fn is_of_sync(&self) -> bool {
         matches!(self, Self::Io { action: "sync", .. } | Self::Full { action: "sync", .. })
     }
-}
-
-/// Damage found in a file.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CorruptError {
 
     /// Whether something that is there could not be read.
     pub(crate) fn is_of_read(&self) -> bool {
@@ -229,6 +229,12 @@ pub enum CorruptError {
             other => other,
         }
     }
+}
+
+/// Damage found in a file.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CorruptError {
     /// A page whose checksum or identity is wrong.
     #[error("{file}: {page} (last changed at LSN {lsn}) is damaged: {what}; restore it from a backup")]
     Page {

@@ -1,4 +1,5 @@
-//! A background worker that panics: nobody waits for it in vain, and every later call is told which one it was.
+//! A background worker, or a thread of the disk, that panics: no call waits for it in vain, and every later call is told
+//! which one it was.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -17,7 +18,7 @@ use std::{
 use patience::HANG;
 use windfall::{
     Database, Error, Options, Result, TableOptions,
-    disk::{Disk, FileName, Folder, Queue, SimulatedDisk},
+    disk::{Completion, Disk, FileName, Folder, Queue, Request, SimulatedDisk},
     env::RealEnv,
     error::DiskError,
     page::Page,
@@ -29,6 +30,32 @@ struct Trap {
     disk: SimulatedDisk,
     worker: String,
     is_set: AtomicBool,
+    /// Whether every request of a batch springs it.
+    in_queues: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct TrappedQueue {
+    queue: Box<dyn Queue>,
+    is_set: Arc<AtomicBool>,
+}
+
+impl Queue for TrappedQueue {
+    fn submit(&mut self, batch: Vec<Request>) {
+        self.queue.submit(batch);
+    }
+    fn complete(&mut self, wait: bool) -> Vec<Completion> {
+        let mut done = self.queue.complete(wait);
+        if self.is_set.load(SeqCst) {
+            for completion in &mut done {
+                completion.result = Err(DiskError::Panicked { what: "the trap was sprung".into() });
+            }
+        }
+        done
+    }
+    fn pending(&self) -> usize {
+        self.queue.pending()
+    }
 }
 
 impl Trap {
@@ -67,7 +94,7 @@ impl Disk for Trap {
         self.disk().read_page(file, offset, into)
     }
     fn queue(&self) -> Box<dyn Queue> {
-        self.disk.queue()
+        Box::new(TrappedQueue { queue: self.disk.queue(), is_set: self.in_queues.clone() })
     }
     fn sync(&self, file: FileName) -> Result<(), DiskError> {
         self.disk().sync(file)
@@ -89,6 +116,9 @@ impl Disk for Trap {
     }
 }
 
+/// What an error says of a thread of the disk.
+const IO: &str = "I/O thread";
+
 /// Fills a table, drops another one, and goes on until it is told that it cannot.
 fn work(worker: &str) -> Error {
     let options = Options::default()
@@ -97,13 +127,19 @@ fn work(worker: &str) -> Error {
         .log_size(1 << 20)
         .log_buffer_size(256 << 10);
     let disk = SimulatedDisk::new(1);
-    let trap = Arc::new(Trap { disk, worker: format!("windfall-{worker}"), is_set: AtomicBool::new(false) });
+    let trap = Arc::new(Trap {
+        disk,
+        worker: format!("windfall-{worker}"),
+        is_set: AtomicBool::new(false),
+        in_queues: Arc::default(),
+    });
     let db = Database::open_on(trap.clone(), Arc::new(RealEnv::default()), &options, &|_| {}).unwrap();
     let dropped = db.create_table("dropped", TableOptions::default()).unwrap();
     dropped.put(b"key", b"value").unwrap();
     db.checkpoint().unwrap();
     let table = db.create_table("t", TableOptions::default()).unwrap();
     trap.is_set.store(true, SeqCst);
+    trap.in_queues.store(worker == IO, SeqCst);
     db.drop_table("dropped").unwrap();
     let mut n = 0u32;
     let error = loop {
@@ -122,16 +158,28 @@ fn work(worker: &str) -> Error {
     error
 }
 
+fn told_of(worker: &'static str) -> Error {
+    let (done, outcome) = mpsc::channel();
+    thread::spawn(move || done.send(work(worker)));
+    let error = outcome
+        .recv_timeout(HANG)
+        .unwrap_or_else(|_| panic!("without its {worker} the database goes on, or waits for ever"));
+    assert!(matches!(error, Error::Poisoned(_)), "{error:?}");
+    error
+}
+
+/// The threads of the real disk tell so of a panic: `disk/queue.rs`.
+#[test]
+fn a_panic_of_an_io_thread_stops_the_database() {
+    let told = told_of(IO).to_string();
+    assert!(told.contains("an I/O thread has panicked: the trap was sprung"), "{told}");
+}
+
 /// All workers are started by way of `Health::watch`; these are sure to come to the disk, where the trap is.
 #[test]
 fn a_panic_of_any_worker_stops_the_database() {
     for worker in ["cleaner", "checkpoint", "log", "deleter"] {
-        let (done, outcome) = mpsc::channel();
-        thread::spawn(move || done.send(work(worker)));
-        let error = outcome
-            .recv_timeout(HANG)
-            .unwrap_or_else(|_| panic!("without its {worker} the database goes on, or waits for ever"));
-        assert!(matches!(error, Error::Poisoned(_)), "{error:?}");
+        let error = told_of(worker);
         let told = format!("the background worker {worker} has panicked: the trap was sprung");
         assert!(error.to_string().contains(&told), "{error}");
     }

@@ -530,6 +530,11 @@ impl BufferPool {
             unwritten.extend(second.iter().map(|request| (request.token as usize, None)));
             flusher.spare.extend(second.into_iter().map(|request| request.buffer));
         }
+        if let Some((error, _)) =
+            failed.values().find(|(error, _)| matches!(error, DiskError::Panicked { .. }))
+        {
+            return Err(self.ground.health.poison(&error.to_string()));
+        }
         let torn = core::mem::take(&mut flusher.torn).into_iter().enumerate();
         flusher.torn = torn.filter(|(n, _)| kept.contains(n)).map(|(_, torn)| torn).collect();
         for (n, (error, buffer)) in failed {
@@ -572,9 +577,14 @@ impl BufferPool {
         Ok(())
     }
 
-    /// A failure of the doublewrite file's sync leaves its content unknown; other failures leave nothing behind.
+    /// A failure of the doublewrite file's sync leaves its content unknown, as does a panic; other failures leave
+    /// nothing behind.
     fn unless_benign(&self, error: DiskError) -> Error {
-        if error.is_of_sync() { self.ground.health.poison(&error.to_string()) } else { error.into() }
+        if error.is_of_sync() || matches!(error, DiskError::Panicked { .. }) {
+            self.ground.health.poison(&error.to_string())
+        } else {
+            error.into()
+        }
     }
 
     /// Makes the files of tablespaces that have none. Gives those that cannot be made, and why.

@@ -10,7 +10,7 @@
 use super::{BufferPool, ExclusivePage, FileState, Space, doublewrite::words, frame::UNPROVEN};
 use crate::{
     disk::{Action, FileName, IoBuffer, Queue, Request},
-    error::Result,
+    error::{DiskError, Result},
     ids::{PageId, PageNo},
     page::{Access, Page},
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -82,8 +82,11 @@ impl BufferPool {
                 } else {
                     self.abandon(space, id.page, latched.hand_over());
                 }
+                if let Err(error @ DiskError::Panicked { .. }) = done.result {
+                    self.ground.health.poison(&error.to_string());
+                }
             }
         }
-        Ok(())
+        self.ground.health.check()
     }
 }

@@ -3,11 +3,14 @@
 //! **Purpose.** A worker hands over many page reads or writes at once and goes on; the device sees them together.
 //!
 //! **Invariants.** Threads are started when there is work for them, at most as many as allowed, and have ended, every
-//! request done, before the disk is gone. A request's share of its file is dropped before its completion is seen.
+//! request done, before the disk is gone. A request's share of its file is dropped before its completion is seen. Every
+//! request has a completion: a panic amid one is told as its error ([`DiskError::Panicked`]), and the thread goes on. Who
+//! asked has to stop the database then.
 //!
-//! **May touch.** `error`, `sync`.
+//! **May touch.** `error`, `health`, `sync`.
 
-use std::collections::VecDeque;
+use core::panic::AssertUnwindSafe;
+use std::{collections::VecDeque, panic::catch_unwind};
 
 use super::{
     Action, Completion, Queue, Request,
@@ -15,7 +18,11 @@ use super::{
     real::{Inner, Tenure},
     system::File,
 };
-use crate::sync::{Arc, Event, Mutex, Rank, thread::Thread};
+use crate::{
+    error::DiskError,
+    health::said,
+    sync::{Arc, Event, Mutex, Rank, thread::Thread},
+};
 
 /// The threads that carry out requests.
 #[derive(Debug)]
@@ -63,10 +70,18 @@ impl Inbox {
 impl Job {
     fn run(self) {
         let Self { request: Request { token, offset, action, mut buffer, .. }, file, inbox, tenure } = self;
-        let result = match action {
-            Action::Read => file.transfer(action, offset, &mut buffer),
-            Action::Write => tenure.change().and_then(|_change| file.transfer(action, offset, &mut buffer)),
+        let transfer = || {
+            #[cfg(test)]
+            tests::spring_at(offset);
+            match action {
+                Action::Read => file.transfer(action, offset, &mut buffer),
+                Action::Write => {
+                    tenure.change().and_then(|_change| file.transfer(action, offset, &mut buffer))
+                }
+            }
         };
+        let result = catch_unwind(AssertUnwindSafe(transfer))
+            .unwrap_or_else(|panic| Err(DiskError::Panicked { what: said(&*panic).into() }));
         drop(file);
         inbox.put(Completion { token, buffer, result });
     }
@@ -186,5 +201,50 @@ impl Queue for RealQueue {
 
     fn pending(&self) -> usize {
         self.pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        disk::{Disk, FileName, IoBuffer, RealDisk, RealDiskOptions},
+        ids::SpaceId,
+    };
+
+    /// Where no file is so long.
+    const TRAP: u64 = 1 << 60;
+
+    /// Panics at this place of a file.
+    pub(super) fn spring_at(offset: u64) {
+        assert!(offset != TRAP, "the trap was sprung");
+    }
+
+    #[test]
+    fn a_panic_amid_a_request_is_its_error_and_the_thread_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = RealDiskOptions { io_threads: 1, ..RealDiskOptions::default() };
+        let disk = RealDisk::open(folder.path(), options).unwrap();
+        let file = FileName::Data(SpaceId(20));
+        disk.create(file).unwrap();
+        let mut queue = disk.queue();
+        let request = |token, offset| Request {
+            token,
+            file,
+            offset,
+            action: Action::Write,
+            buffer: IoBuffer::new(4096),
+        };
+        queue.submit(vec![request(1, 0), request(2, TRAP), request(3, 4096)]);
+        let mut done = Vec::new();
+        while queue.pending() > 0 {
+            done.extend(queue.complete(true));
+        }
+        done.sort_by_key(|completion| completion.token);
+        let [first, trapped, last] = &done[..] else { panic!("{} completions", done.len()) };
+        assert!(first.result.is_ok() && last.result.is_ok());
+        let told = trapped.result.as_ref().unwrap_err().to_string();
+        assert_eq!(told, "an I/O thread has panicked: the trap was sprung");
+        assert_eq!(disk.len(file).unwrap(), Some(8192));
     }
 }
