@@ -1,5 +1,5 @@
-//! A background worker, or a thread of the disk, that panics: no call waits for it in vain, and every later call is told
-//! which one it was.
+//! A background worker, or a thread of the disk, that panics: no call waits for it in vain, and every later call is
+//! told which one it was.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
@@ -34,7 +34,6 @@ struct Trap {
     in_queues: Arc<AtomicBool>,
 }
 
-#[derive(Debug)]
 struct TrappedQueue {
     queue: Box<dyn Queue>,
     is_set: Arc<AtomicBool>,

@@ -8,15 +8,15 @@
 //! way is not copied a second time, so two writes of a page never race; and it keeps its frame until the whole batch is
 //! durable, so what could not be written is dirty again, since when it was. The next batch takes over the doublewrite
 //! file, which may have the only whole copies of pages: so it begins only when the last one's writes are synced, and
-//! has a copy of every page whose write has failed, until that has succeeded or the drop of its tablespace is durable. A
-//! tablespace's file is made at the first flush; it counts as made when its name, its content and the log's word for it
-//! are durable. Whether a tablespace gets a file, and whether a dropped one loses it, is decided under one lock, so a
-//! file is never made behind the deleter's back.
+//! has a copy of every page that a failed write has torn, until one succeeds or the drop of its tablespace is durable.
+//! A tablespace's file is made at the first flush; it counts as made when its name, its content and the log's word for
+//! it are durable. Whether a tablespace gets a file, and whether a dropped one loses it, is decided under one lock, so
+//! a file is never made behind the deleter's back.
 //!
-//! *A file that takes no writes is the trouble of its tablespace alone.* While it fails, a batch takes one page of such a
-//! tablespace, to see whether it still does, and no others. Only pages that are torn in their places, or cannot be read
-//! there, have to be in every batch. They never fill one: it writes the pages that are new to it in two halves, and leaves
-//! the second one out when a page of the first one fails.
+//! *A file that takes no writes is the trouble of its tablespace alone.* While it fails, a batch takes one page of such
+//! a tablespace, to see whether it still does, and no others. Only pages that are torn in their places, or cannot be
+//! read there, have to be in every batch. They never fill one: it writes the pages that are new to it in two halves,
+//! and leaves the second one out when a page of the first one fails.
 //!
 //! **May touch.** `disk`, `log`, the rest of `buffer`.
 
@@ -50,8 +50,8 @@ const FREED_A_ROUND: usize = 512;
 const CLEANER_REACH: usize = 32_768;
 /// A round that fails counts as so many fruitless rounds: a waiter gives up after a hundred of them.
 const FRUITLESS_FAILURE: u64 = PATIENCE / 100;
-/// A batch of which nothing is written counts as so many failures, for the next one may come so much later: one of which
-/// a part is written counts as one.
+/// A batch of which nothing is written counts as so many failures, for the next one may come so much later: one of
+/// which a part is written counts as one.
 const FAILURES_A_BATCH: u64 = 50;
 /// So many failures in a row, two seconds or less, are no passing trouble.
 const FAILURES_IN_A_ROW: u64 = 20 * FAILURES_A_BATCH;
@@ -269,8 +269,8 @@ impl BufferPool {
         pages.into_iter().map(|(_, space, page)| (space, page)).collect()
     }
 
-    /// Writes at most [`PAGES`] pages: those that are torn, one of a file that fails, then of these, as far as their files
-    /// do not. Gives how many were written.
+    /// Writes at most [`PAGES`] pages: those that are torn, one of a file that fails, then of these, as far as their
+    /// files do not. Gives how many were written.
     ///
     /// # Errors
     /// A full disk, or another failure to write, when no page was written at all: the pages stay dirty. A failing sync
@@ -363,8 +363,8 @@ impl BufferPool {
         Ok(())
     }
 
-    /// Copies the torn pages. Gives the places of those that cannot be had now: of them the copies that are kept go into
-    /// the doublewrite file again.
+    /// Copies the torn pages. Gives the places of those that cannot be had now: of them the copies that are kept go
+    /// into the doublewrite file again.
     fn copy_torn(&self, flusher: &mut Flusher, batch: &mut Vec<(Copy, IoBuffer)>) -> Vec<usize> {
         let Flusher { torn, spare, .. } = flusher;
         let mut kept = Vec::new();
@@ -464,8 +464,8 @@ impl BufferPool {
         true
     }
 
-    /// Writes a batch. The first `retried` of its pages were torn before it, as are those of which only the `kept` copies
-    /// are had: they go into the doublewrite file, and not to their places.
+    /// Writes a batch. The first `retried` of its pages were torn before it, as are those of which only the `kept`
+    /// copies are had: they go into the doublewrite file, and not to their places.
     fn write_out(
         &self,
         flusher: &mut Flusher,
@@ -552,7 +552,8 @@ impl BufferPool {
         Ok(unwritten)
     }
 
-    /// Whether a page that could not be written is whole in its place, or was never written there: then it needs no copy.
+    /// Whether a page that could not be written is whole in its place, or was never written there: then it needs no
+    /// copy.
     fn is_whole_in_place(&self, id: PageId) -> bool {
         let words = page::blank(self.page_size);
         let found = Page::new(&words);

@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn a_caller_is_not_told_of_the_trouble_of_another_table() {
-        for pages in [40, 250] {
+        for pages in [40u32, 250] {
             let (disk, env) = (Arc::new(SimulatedDisk::new(1)), Arc::new(SimulatedEnv::new(1)));
             let db = Database::open_on(disk.clone(), env, &small().buffer_pool_size(1024 * 4096), &|_| {})
                 .unwrap();
@@ -364,7 +364,7 @@ mod tests {
             for file in behind.iter().filter(|file| !before.contains(file)) {
                 disk.fail_always_on(*file, Fault::WriteFails);
             }
-            for n in 0..2 * pages as u32 {
+            for n in 0..2 * pages {
                 bad.insert(&n.to_be_bytes(), &ROW).unwrap();
             }
             for n in 0..3000u32 {

@@ -303,8 +303,8 @@ impl Segments {
         }
     }
 
-    /// Removes one file that is needed neither now nor soon. Says whether there was one. What could not be removed comes
-    /// last: it is used again, or removed later.
+    /// Removes one file that is needed neither now nor soon. Says whether there was one. What could not be removed
+    /// comes last: it is used again, or removed later.
     pub(super) fn remove_one(&self) -> Result<bool> {
         let mut files = self.files.lock();
         if files.retired.len() <= KEPT {

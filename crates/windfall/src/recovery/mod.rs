@@ -170,8 +170,8 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
                         scan.changed.insert(id.space);
                     }
                 }
-                // The checkpoint's is known, and may name transactions that have ended before it was logged. An older one
-                // may name such whose end lies below the floor.
+                // The checkpoint's is known, and may name transactions that have ended before it was logged. An older
+                // one may name such whose end lies below the floor.
                 Record::TrxTable { .. } => is_table = true,
                 Record::TrxPrepare { trx, xid } if !is_table => scan.prepare(trx, &xid),
                 Record::TrxPrepare { .. } => {}
@@ -264,9 +264,9 @@ fn settle_files(disk: &dyn Disk, scan: &Scan, files: &Files, progress: &dyn Fn(P
     Ok(disk.sync_folder(Folder::Data)?)
 }
 
-/// Puts whole copies in the place of pages that are torn, or cannot be read. A page that is as its copy is written again,
-/// too: if the sync of its place has failed it may be torn on the disk though it is read whole, and the doublewrite file is
-/// about to lose the copy.
+/// Puts whole copies in the place of pages that are torn, or cannot be read. A page that is as its copy is written
+/// again, too: if the sync of its place has failed it may be torn on the disk though it is read whole, and the
+/// doublewrite file is about to lose the copy.
 fn mend_torn_pages(disk: &dyn Disk, page_size: usize, files: &Files) -> Result<()> {
     let mut requests = Vec::new();
     let mut mended = BTreeSet::new();

@@ -693,15 +693,17 @@ fn some_crash_points_of_longer_histories() {
     assert!(points > 100, "{points} crash points are too few to mean anything");
 }
 
-/// What recovery finds in a log that is written so: what lies before the checkpoint, what its record says, and what lies
-/// behind it. The floor stays at the beginning.
+/// What recovery finds in a log that is written so: what lies before the checkpoint, what its record says, and what
+/// lies behind it. The floor stays at the beginning.
 fn scanned(before: &[Record<'_>], noted: &[Record<'_>], behind: &[Record<'_>]) -> Scan {
     let disk = SimulatedDisk::new(1);
     let base = Base::open(&disk, 1).unwrap();
     let log = base.pool.ground().log.clone();
     let append = |records: &[Record<'_>]| {
         let mut group = GroupWriter::default();
-        records.iter().for_each(|record| group.push(record));
+        for record in records {
+            group.push(record);
+        }
         log.begin_group().append(group.bytes()).unwrap()
     };
     for record in before {

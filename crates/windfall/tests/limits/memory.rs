@@ -120,14 +120,14 @@ fn memory_beside_the_pool_does_not_grow_with_the_data() {
     in_processes_of_its_own(BOUNDED, &[&work, &go_on]);
 }
 
-/// What recovery may take beside the pool for a log of many short transactions: about half of it is the batch of changes
-/// that it collects.
+/// What recovery may take beside the pool for a log of many short transactions: about half of it is the batch of
+/// changes that it collects.
 const RECOVERY: u64 = 72 << 20;
 
 /// Many transactions behind the last checkpoint, all of which have ended: recovery keeps none of them.
 #[test]
 fn memory_of_recovery_does_not_grow_with_the_transactions_in_the_log() {
-    let calls = sized(1_000_000, 4_000_000);
+    let calls: u32 = sized(1_000_000, 4_000_000);
     // A part of so large a log is never worth a checkpoint.
     let options = || options().log_size(64 << 30);
     let work = |case: &Case| {

@@ -23,10 +23,10 @@
 //! 6. Nothing is made up: no sector holds what nobody wrote there, no name leads to what it never led to.
 //! 7. A sync that is cut off or fails has promised nothing. After one that failed the disk forgets what it has not
 //!    kept: readers see it, later syncs succeed without it, and a crash shows what is missing.
-//! 8. A block of 4 KiB of a data file or of the doublewrite file may be unreadable if its write was cut off: reads of it
-//!    fail until it is written again. The log and the control file are spared. They write blocks again that count: commits
-//!    share the last block of the log, and an opening writes the control record that it has found. There a device has to
-//!    leave a block in part the old one, in part the new one.
+//! 8. A block of 4 KiB of a data file or of the doublewrite file may be unreadable if its write was cut off: reads of
+//!    it fail until it is written again. The log and the control file are spared. They write blocks again that count:
+//!    commits share the last block of the log, and an opening writes the control record that it has found. There a
+//!    device has to leave a block in part the old one, in part the new one.
 //!
 //! *Damage* ([`Fault::is_damage`], [`SimulatedDisk::flip`]) breaks these rules: a write that is acknowledged and lost,
 //! at once or at the crash although it was synced; one that lands elsewhere, in this file or in another one; bits that
