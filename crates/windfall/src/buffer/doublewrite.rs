@@ -83,6 +83,11 @@ impl Doublewrite {
         Ok(())
     }
 
+    /// Takes over this half with the next batch.
+    pub(super) fn take_next(&mut self, half: u64) {
+        self.turn = half;
+    }
+
     /// Writes the copies of a batch and makes them durable. A failure leaves the batch before as it was.
     pub(super) fn write(
         &mut self,
@@ -129,44 +134,52 @@ impl Doublewrite {
         Ok(())
     }
 
-    /// The youngest copies that are whole, with their LSNs: among them are those of all pages that may be torn in their
-    /// places.
+    /// The copies that are whole.
     ///
     /// # Errors
     /// I/O. A header or a copy that is not whole, or cannot be read, is none: then the batch never reached the pages'
     /// places.
-    pub fn copies(disk: &dyn Disk, page_size: usize) -> Result<BTreeMap<PageId, (Lsn, Vec<u8>)>> {
-        let mut copies = BTreeMap::new();
+    pub fn copies(disk: &dyn Disk, page_size: usize) -> Result<Copies> {
+        let mut copies = Copies::default();
         if disk.len(FileName::Doublewrite)?.is_some() {
             for turn in 0..2 {
-                collect(disk, page_size, turn * half(page_size), &mut copies)?;
+                collect(disk, page_size, turn, &mut copies)?;
             }
         }
         Ok(copies)
     }
 }
 
-/// Reads from the file. Says whether all of it is there and can be read.
-fn read(disk: &dyn Disk, offset: u64, out: &mut [u8]) -> Result<bool> {
-    match disk.read(FileName::Doublewrite, offset, out) {
-        Ok(got) => Ok(got == out.len()),
-        Err(error) if error.is_of_read() => {
-            tracing::warn!(%error, "a part of the doublewrite file cannot be read");
-            Ok(false)
+/// What is found in the file.
+#[derive(Debug, Default)]
+pub struct Copies {
+    /// The youngest copy of each page, with its LSN: among them are those of all pages that may be torn in their
+    /// places.
+    pub pages: BTreeMap<PageId, (Lsn, Vec<u8>)>,
+    /// The half of which something cannot be read. It may have had a younger copy.
+    pub unread: Option<u64>,
+}
+
+impl Copies {
+    /// Reads from a half of the file. Says whether all of it is there and can be read.
+    fn read(&mut self, disk: &dyn Disk, turn: u64, offset: u64, out: &mut [u8]) -> Result<bool> {
+        match disk.read(FileName::Doublewrite, offset, out) {
+            Ok(got) => Ok(got == out.len()),
+            Err(error) if error.is_of_read() => {
+                tracing::warn!(%error, "a part of the doublewrite file cannot be read");
+                self.unread = Some(turn);
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
         }
-        Err(error) => Err(error.into()),
     }
 }
 
 /// Collects the copies of one half, unless there is a younger one already.
-fn collect(
-    disk: &dyn Disk,
-    page_size: usize,
-    start: u64,
-    copies: &mut BTreeMap<PageId, (Lsn, Vec<u8>)>,
-) -> Result<()> {
+fn collect(disk: &dyn Disk, page_size: usize, turn: u64, copies: &mut Copies) -> Result<()> {
+    let start = turn * half(page_size);
     let mut header = vec![0; HEADER];
-    if !read(disk, start, &mut header)?
+    if !copies.read(disk, turn, start, &mut header)?
         || header[..8] != *MAGIC
         || u32::from_le_bytes(field(&header, 8)) != crc32c::crc32c(&header[12..])
         || u32::from_le_bytes(field(&header, 12)) as usize != page_size
@@ -181,17 +194,17 @@ fn collect(
             page: PageNo(u32::from_le_bytes(field(&header, at + 16))),
         };
         let lsn = Lsn(u64::from_le_bytes(field(&header, at + 8)));
-        if copies.get(&id).is_some_and(|(younger, _)| *younger >= lsn) {
+        if copies.pages.get(&id).is_some_and(|(younger, _)| *younger >= lsn) {
             continue;
         }
         let mut bytes = vec![0; page_size];
-        if !read(disk, start + (HEADER + n * page_size) as u64, &mut bytes)? {
+        if !copies.read(disk, turn, start + (HEADER + n * page_size) as u64, &mut bytes)? {
             continue;
         }
         let words = words(&bytes);
         let page = Page::new(&words);
         if page.verify(id).is_ok() && page.lsn() == lsn {
-            copies.insert(id, (lsn, bytes));
+            copies.pages.insert(id, (lsn, bytes));
         }
     }
     Ok(())
@@ -227,7 +240,7 @@ mod tests {
         let batch = |lsns: [u64; 4]| (1..).zip(lsns).map(|(page, lsn)| sealed(page, lsn)).collect::<Vec<_>>();
         let found = || {
             let copies = Doublewrite::copies(&disk, SIZE).unwrap();
-            copies.into_iter().map(|(id, (lsn, _))| (id.page.0, lsn.0)).collect::<Vec<_>>()
+            copies.pages.into_iter().map(|(id, (lsn, _))| (id.page.0, lsn.0)).collect::<Vec<_>>()
         };
         for lsns in [[10, 11, 12, 13], [20, 21, 22, 9]] {
             let batch = batch(lsns);

@@ -377,6 +377,11 @@ impl BufferPool {
         kept
     }
 
+    /// The next batch takes over this half of the doublewrite file.
+    pub fn take_half_next(&self, half: u64) {
+        self.flusher.lock().doublewrite.take_next(half);
+    }
+
     /// Waits until nobody is writing pages, after the database was closed: nobody will again.
     pub fn quiesce(&self) {
         self.tell_freed();

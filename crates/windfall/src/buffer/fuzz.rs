@@ -69,7 +69,7 @@ pub fn doublewrite(data: &[u8]) {
         written &= disk.write(file, start, &header).is_ok();
     }
     assert!(written, "the disk takes everything");
-    let copies = Doublewrite::copies(&disk, SIZE).unwrap_or_default();
+    let copies = Doublewrite::copies(&disk, SIZE).unwrap_or_default().pages;
     let found: BTreeMap<PageId, Lsn> = copies.iter().map(|(id, (lsn, _))| (*id, *lsn)).collect();
     assert_eq!(found, expected);
     for (id, (lsn, copy)) in copies {

@@ -192,7 +192,6 @@ impl ControlFile {
             |what: String| CorruptError::File { file: disk.path(FileName::Control), what: what.into() };
         let mut newest: Option<(u64, Control)> = None;
         let (mut ours, mut damaged, mut version, mut misplaced) = (false, false, None, false);
-        let mut unread = None;
         for place in 0..2 {
             let mut slot = [0; BLOCK];
             match disk.read(FileName::Control, offset(place), &mut slot) {
@@ -203,12 +202,6 @@ impl ControlFile {
                             .into(),
                     )
                     .into());
-                }
-                // A device may leave it so if its write was cut off; then it was not the one that counts.
-                Err(error) if error.is_of_read() => {
-                    damaged = true;
-                    unread = Some(error);
-                    continue;
                 }
                 other => other?,
             };
@@ -224,9 +217,6 @@ impl ControlFile {
                 Err(Damage::Checksum) => (ours, damaged) = (true, true),
                 Err(Damage::Version(found)) => version = Some(found),
             }
-        }
-        if let (Some(error), None) = (unread, &newest) {
-            return Err(error.into());
         }
         // A slot of another version is no old truth to fall back from: whoever wrote it owns the database now.
         let what = match (version, newest) {

@@ -233,7 +233,9 @@ pub fn recover(
         .collect();
     settle_files(disk, scan, &files, progress)?;
     if !planted(Bug::TornPageKept) {
-        mend_torn_pages(disk, pool.page_size(), &files)?;
+        let unread = mend_torn_pages(disk, pool.page_size(), &files)?;
+        // What cannot be read there can be once it is written: behind the next crash all of the file counts again.
+        unread.into_iter().for_each(|half| pool.take_half_next(half));
     }
     if disk.len(FileName::Doublewrite)?.is_none() {
         // Without it no page could ever be written.
@@ -266,11 +268,12 @@ fn settle_files(disk: &dyn Disk, scan: &Scan, files: &Files, progress: &dyn Fn(P
 
 /// Puts whole copies in the place of pages that are torn, or cannot be read. A page that is as its copy is written
 /// again, too: if the sync of its place has failed it may be torn on the disk though it is read whole, and the
-/// doublewrite file is about to lose the copy.
-fn mend_torn_pages(disk: &dyn Disk, page_size: usize, files: &Files) -> Result<()> {
+/// doublewrite file is about to lose the copy. Gives the half of the doublewrite file that cannot be read.
+fn mend_torn_pages(disk: &dyn Disk, page_size: usize, files: &Files) -> Result<Option<u64>> {
     let mut requests = Vec::new();
     let mut mended = BTreeSet::new();
-    for (id, (lsn, copy)) in Doublewrite::copies(disk, page_size)? {
+    let copies = Doublewrite::copies(disk, page_size)?;
+    for (id, (lsn, copy)) in copies.pages {
         let file = FileName::Data(id.space);
         // A file that is not there was never synced: redo makes its pages anew.
         if !files.contains(&id.space) {
@@ -281,9 +284,10 @@ fn mend_torn_pages(disk: &dyn Disk, page_size: usize, files: &Files) -> Result<(
         let page = Page::new(&words);
         let is_torn = match disk.read_page(file, offset, page) {
             Ok(()) => page.verify(id).is_err(),
-            // A device may leave a sector so whose write was cut off, until it is written again.
-            Err(error) if error.is_of_read() => true,
-            Err(error) => return Err(error.into()),
+            // A device may leave a block so whose write was cut off, until it is written again. The copy is what was
+            // written to the page last, unless there may have been a younger one.
+            Err(error) if error.is_of_read() && copies.unread.is_none() => true,
+            Err(error) => return Err(error.of_page(id.page).into()),
         };
         if is_torn || page.lsn() == lsn {
             if is_torn {
@@ -305,7 +309,7 @@ fn mend_torn_pages(disk: &dyn Disk, page_size: usize, files: &Files) -> Result<(
     for file in mended {
         disk.sync(file)?;
     }
-    Ok(())
+    Ok(copies.unread)
 }
 
 /// The changes of one page in a batch: group start, group end, and where the change lies in the batch's bytes.

@@ -228,31 +228,3 @@ fn the_record_that_was_found_survives_a_torn_write_of_the_next() {
     }
     assert!(torn > 5, "{torn} of the writes were torn");
 }
-
-#[test]
-fn a_slot_that_cannot_be_read_is_a_damaged_one() {
-    let disk = SimulatedDisk::new(1);
-    let open = |disk: &SimulatedDisk| ControlFile::open(Arc::new(disk.clone()), Health::new());
-    let control = Control { uuid: UUID, segment_size: SEGMENT, page_size: 16384, ..Control::default() };
-    let mut file = ControlFile::create(Arc::new(disk.clone()), Health::new(), control).unwrap();
-    file.update(|control| control.trx_ceiling = 7).unwrap();
-    let mut found: Vec<u64> = Vec::new();
-    for slot in [0, 4096] {
-        let disk = disk.next_process();
-        disk.make_unreadable(FileName::Control, slot);
-        let mut file = open(&disk).unwrap();
-        assert!(file.control().alone);
-        found.push(file.control().trx_ceiling);
-        // The next record is written in its place, and heals it.
-        file.update(|_| ()).unwrap();
-        assert!(!open(&disk).unwrap().control().alone);
-    }
-    found.sort_unstable();
-    assert_eq!(found, [0, 7]);
-    let disk = disk.next_process();
-    for slot in [0, 4096] {
-        disk.make_unreadable(FileName::Control, slot);
-    }
-    let told = open(&disk).unwrap_err().to_string();
-    assert!(told.starts_with("read ") && told.contains("control"), "{told}");
-}
