@@ -61,6 +61,23 @@ impl TableOptions {
 }
 
 /// What a new secondary index is to be.
+///
+/// Its key is made of parts, one behind the other, with nothing between them. The keys of rows are to be equal only
+/// where all parts are, and in the order of the first part, then of the second one, and so on. So a part may stand
+/// before another one only if it has its full length in every row in which the other one is not empty:
+///
+/// - bytes of the value may be followed by bytes that lie behind them in the value, with a gap or without;
+/// - the first bytes of the value may be followed by a field: up to byte 7 by field 0, and by 4 bytes more for each
+///   further field;
+/// - a field has no fixed length, and has to be the last part.
+///
+/// Another index is refused when it is made, alone or with its table, with
+/// [`SchemaError::AmbiguousKey`](crate::error::SchemaError::AmbiguousKey). One that an earlier version has made works
+/// as it did: its table opens, its rows can be read and changed; but rows that differ may have one key in it. Drop
+/// it, and make another one in its place.
+///
+/// A value that ends before a part, or within it, has only what there is of it; a field that is missing is an empty
+/// one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IndexOptions {
     unique: bool,
@@ -78,7 +95,7 @@ impl IndexOptions {
         Self::default().and_field(number)
     }
 
-    /// With these bytes of the value behind what is there.
+    /// With these bytes of the value behind what is there, which have to lie before them in the value.
     #[must_use]
     pub fn and_value(mut self, bytes: core::ops::Range<u32>) -> Self {
         self.parts
@@ -86,7 +103,7 @@ impl IndexOptions {
         self
     }
 
-    /// With this field of the value behind what is there.
+    /// With this field of the value behind what is there. It is the last part.
     #[must_use]
     pub fn and_field(mut self, number: u32) -> Self {
         self.parts.push(KeyPart::Field { number });
@@ -409,7 +426,8 @@ impl Database {
     /// beginning and at the end, for calls under way and the log. Other statements on this table wait for the index.
     ///
     /// # Errors
-    /// There is no such table, the name is taken, or two rows have one key in a unique index.
+    /// There is no such table, the name is taken, rows that differ could have one key by the definition
+    /// ([`IndexOptions`]), or two rows have one key in a unique index.
     pub fn create_index(&self, table: &str, name: &str, options: IndexOptions) -> Result<()> {
         self.engine.check_open()?;
         self.engine.catalog.create_index(table, &options.definition(name), self.terms())?;

@@ -379,6 +379,24 @@ pub enum SchemaError {
         /// Why not.
         what: &'static str,
     },
+    /// The key of a new index has a part that another one may not follow.
+    #[error(
+        "index {index} cannot be made: part {part} ({what}) of its key has no fixed length in rows that have a part {next} \
+         ({next_what}), so rows that differ could have one key: only bytes of the value may stand before another part, and only \
+         such as lie before it in the value: put part {part} last, or index one field that has all of it"
+    )]
+    AmbiguousKey {
+        /// The index.
+        index: Arc<str>,
+        /// The part that has no fixed length, counted from 1.
+        part: usize,
+        /// What it is.
+        what: Arc<str>,
+        /// The first part behind it that makes it ambiguous.
+        next: usize,
+        /// What that is.
+        next_what: Arc<str>,
+    },
     /// A row with that key exists.
     #[error("the key exists already in {0}")]
     DuplicateKey(Owner),

@@ -38,7 +38,7 @@ pub fn count(value: &[u8]) -> usize {
     value.first_chunk().map_or(0, |count| usize::from(u16::from_le_bytes(*count)))
 }
 
-/// A field of a value, by its number from zero; `None` when there is none.
+/// A field of a value, by its number from zero; `None` when there is none. An index takes that for an empty one.
 pub fn field(value: &[u8], number: usize) -> Option<&[u8]> {
     let count = count(value);
     if number >= count {
@@ -47,6 +47,12 @@ pub fn field(value: &[u8], number: usize) -> Option<&[u8]> {
     let start = if number == 0 { 0 } else { end(value, number - 1)? };
     let fields = value.get(2 + count * 4..)?;
     fields.get(start..end(value, number)?)
+}
+
+/// A value of fewer bytes has nothing in the field of this number: the header tells of it and of all before it, and one
+/// byte lies behind the header.
+pub(crate) fn least_with_field(number: u64) -> u64 {
+    2 + 4 * (number + 1) + 1
 }
 
 /// Any value as a row.

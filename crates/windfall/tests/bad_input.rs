@@ -18,6 +18,7 @@ use windfall::{
     env::SimulatedEnv,
     error::{CorruptError, DiskError, Owner, SchemaError, UsageError},
     ids::SpaceId,
+    row,
 };
 
 const PAGE: u64 = 4096;
@@ -403,6 +404,40 @@ impl Write for Count<'_> {
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
     }
+}
+
+/// Of several parts of an index key all but the last have a fixed length: whichever way the index is to be made.
+#[test]
+fn an_index_in_which_rows_that_differ_have_one_key_is_refused() -> Result<()> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let db = Database::open(folder.path(), options())?;
+    let table = db.create_table("t", TableOptions::default())?;
+    // With nothing between the fields both would have the key "abc".
+    table.insert(b"1", &row::encode(&["a", "bc"]))?;
+    table.insert(b"2", &row::encode(&["ab", "c"]))?;
+    let two_fields = || IndexOptions::on_field(0).and_field(1).unique();
+    let said = ["index by_both", "part 1 (field 0)", "part 2 (field 1)", "put part 1 last"];
+    let error = told(db.create_index("t", "by_both", two_fields()), &said);
+    assert!(matches!(error, Error::Schema(SchemaError::AmbiguousKey { part: 1, next: 2, .. })));
+    let definition = || {
+        let fine = IndexOptions::on_value(0..2).and_value(6..8).and_value(8..900);
+        TableOptions::default().index("fine", fine).index("by_both", two_fields())
+    };
+    told(db.create_table("new", definition()), &said);
+    told(db.create_table_from("new", definition(), Vec::new()), &said);
+    told(db.create_table_from_unsorted("new", definition(), Vec::new()), &said);
+    told(db.session().create_temporary_table("new", definition()), &said);
+    for (options, part) in [
+        (IndexOptions::on_value(4..8).and_value(0..4), "part 1 (bytes 4..8 of the value)"),
+        (IndexOptions::on_value(0..8).and_value(4..12), "part 1 (bytes 0..8 of the value)"),
+        (IndexOptions::on_value(0..4).and_field(2).and_value(4..5), "part 2 (field 2)"),
+    ] {
+        told(db.create_index("t", "i", options), &["index i", part]);
+    }
+    assert_eq!(db.tables()?.len(), 1);
+    db.create_index("t", "i", IndexOptions::on_value(0..2).and_value(2..4).and_field(1).unique())?;
+    assert_eq!(table.index("i")?.range::<&[u8]>(..)?.count(), 2);
+    Ok(())
 }
 
 #[test]

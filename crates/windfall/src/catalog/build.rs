@@ -25,8 +25,8 @@
 use super::{
     building::{Building, MOST},
     bulk::{self, Load, PIECE},
-    ddl::{Catalog, IndexDefinition, check_name, new_space, no_table, record_key},
-    record::{IndexRecord, KeyPart, KeySpec},
+    ddl::{Catalog, IndexDefinition, check_index, new_space, no_table, record_key},
+    record::IndexRecord,
     runs::Runs,
     table::Shape,
     terms::Terms,
@@ -37,7 +37,6 @@ use crate::{
     log::{FlushLog, Promise},
     mtr::Mtr,
     page::EntryHeader,
-    row,
     store::Tree,
     sync::Arc,
     system::Change,
@@ -45,7 +44,6 @@ use crate::{
         lock::RowGuard,
         locks::TableMode,
         read,
-        row::INDEXED,
         secondary::{entry_key, index_key_of, split},
     },
     tree::Seek,
@@ -59,54 +57,14 @@ const FEW: usize = 256;
 /// Bytes of notes that may always come before who changes a row waits.
 const LEAST: usize = 16 << 10;
 
-impl KeySpec {
-    /// The key of a row whose value begins so: at most [`INDEXED`] bytes are given.
-    ///
-    /// # Errors
-    /// A part of the key lies behind them.
-    pub fn whole_key_of(&self, start: &[u8]) -> Result<Vec<u8>> {
-        let is_behind = |part: &KeyPart| match *part {
-            KeyPart::Value { offset, length } => offset as usize + length as usize > INDEXED,
-            KeyPart::Field { number } => {
-                (number as usize) < row::count(start) && row::field(start, number as usize).is_none()
-            }
-        };
-        if start.len() >= INDEXED && self.parts.iter().any(is_behind) {
-            let what = format!(
-                "an index takes its key from the first {INDEXED} bytes of a value, and here a part of it lies behind them: \
-                 put what is indexed first"
-            );
-            return Err(UsageError::Other(what.into()).into());
-        }
-        Ok(self.key_of(start))
-    }
-
-    /// The key of a row with this value, as far as it is given.
-    pub fn key_of(&self, value: &[u8]) -> Vec<u8> {
-        let mut key = Vec::new();
-        for part in &self.parts {
-            match *part {
-                KeyPart::Value { offset, length } => {
-                    let start = (offset as usize).min(value.len());
-                    let end = start.saturating_add(length as usize).min(value.len());
-                    key.extend_from_slice(&value[start..end]);
-                }
-                KeyPart::Field { number } => {
-                    key.extend_from_slice(row::field(value, number as usize).unwrap_or_default());
-                }
-            }
-        }
-        key
-    }
-}
-
 impl Catalog {
     /// Adds a secondary tree and fills it from the rows, while row calls go on.
     ///
     /// # Errors
-    /// [`SchemaError`] for the names, and when two rows have one key in a unique tree; what the log says.
+    /// [`SchemaError`] for the names and the definition, and when two rows have one key in a unique tree; what the log
+    /// says.
     pub fn create_index(&self, name: &str, index: &IndexDefinition, terms: Terms) -> Result<()> {
-        check_name(&index.name)?;
+        check_index(index)?;
         let claim = self.claim(&[name], terms)?;
         let table = claim.table(name).ok_or_else(|| no_table(name))?;
         let old = table.shape();

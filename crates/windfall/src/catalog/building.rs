@@ -9,11 +9,11 @@
 //! what the calls under way add: who comes later waits, outside the gate, for the one who fills the tree never waits
 //! for a change that has not passed the gate.
 //!
-//! **May touch.** `record`, `store`, `transaction`, `env`, `sync`.
+//! **May touch.** `key`, `store`, `transaction`, `env`, `sync`.
 
 use std::collections::BTreeSet;
 
-use super::record::KeySpec;
+use super::key::KeySpec;
 use crate::{
     env::Env,
     store::Tree,

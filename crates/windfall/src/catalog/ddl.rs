@@ -15,8 +15,9 @@ use std::collections::BTreeSet;
 use smallvec::SmallVec;
 
 use super::{
+    key::KeySpec,
     names::{Claim, Names},
-    record::{IndexRecord, KeySpec, TableRecord},
+    record::{IndexRecord, TableRecord},
     retired::Retired,
     table::{Shape, Table},
     terms::Terms,
@@ -135,6 +136,12 @@ pub(super) fn check_name(name: &str) -> Result<()> {
         _ if name.contains('\0') => bad("it contains a zero byte"),
         _ => Ok(()),
     }
+}
+
+/// Refuses an index that cannot be, whatever the table.
+pub(super) fn check_index(index: &IndexDefinition) -> Result<()> {
+    check_name(&index.name)?;
+    index.key.check(&index.name)
 }
 
 pub(super) fn no_table(name: &str) -> SchemaError {
@@ -405,7 +412,7 @@ impl Catalog {
     fn new_record(&self, definition: &TableDefinition) -> Result<TableRecord> {
         let mut indexes = Vec::with_capacity(definition.indexes.len());
         for (n, index) in definition.indexes.iter().enumerate() {
-            check_name(&index.name)?;
+            check_index(index)?;
             if definition.indexes[..n].iter().any(|other| other.name == index.name) {
                 let (table, index) = ("the new table".into(), index.name.as_str().into());
                 return Err(SchemaError::IndexExists { table, index }.into());

@@ -20,6 +20,7 @@ mod bulk;
 mod ddl;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
+mod key;
 mod load;
 mod names;
 mod numbers;
@@ -32,8 +33,9 @@ mod terms;
 mod tests;
 
 pub use ddl::{Catalog, DropReport, IndexDefinition, TableDefinition};
+pub use key::{KeyPart, KeySpec};
 pub use load::{Order, Rows};
 pub use numbers::Numbers;
-pub use record::{IndexRecord, KeyPart, KeySpec, TableRecord};
+pub use record::{IndexRecord, TableRecord};
 pub use table::{Call, Shape, Table};
 pub use terms::Terms;

@@ -6,7 +6,7 @@
 //! **Invariants.** Decoding takes anything and panics at nothing. What it accepts has just one stored form, and names
 //! each tree once. A record of a later format is refused, not guessed at.
 //!
-//! **May touch.** `ids`.
+//! **May touch.** `key`, `ids`.
 //!
 //! # Format
 //!
@@ -24,37 +24,13 @@
 
 use std::collections::BTreeSet;
 
+use super::key::{KeyPart, KeySpec};
 use crate::{
     ids::SpaceId,
     sync::{Arc, Bug, planted},
 };
 
 const FORMAT: u8 = 1;
-
-/// Where a part of a secondary key comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum KeyPart {
-    /// Bytes of the row's value. What lies past its end is left out.
-    Value {
-        /// The first byte.
-        offset: u32,
-        /// How many.
-        length: u32,
-    },
-    /// A field of a value that was made by [`row::encode`](crate::row::encode).
-    Field {
-        /// Its number, from zero.
-        number: u32,
-    },
-}
-
-/// How the key of a secondary tree is made from a row: its parts, one behind the other.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct KeySpec {
-    /// The parts. Each but the last should have a fixed length, or keys of different rows may look alike.
-    pub parts: Vec<KeyPart>,
-}
 
 /// A secondary tree.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,17 +3,21 @@
 use core::time::Duration;
 use std::{collections::BTreeMap, sync::mpsc, thread};
 
+use super::{KeyPart, KeySpec, ddl::record_key};
 use crate::{
     Database, IndexOptions, Options, Result, Table, TableOptions,
     buffer::Durability,
     disk::simulated::{SimulatedDisk, Survive},
     env::{Env, SimulatedEnv},
     error::{Error, SchemaError, UsageError},
+    log::FlushLog,
+    row,
     store::Tree,
     sync::{
         Arc, Mutex, Rank,
         work::{self, Work},
     },
+    system::Change,
     tree::store::HashIndex as _,
 };
 
@@ -364,6 +368,46 @@ fn a_large_index_is_written_once_from_its_first_page_to_its_last() -> Result<()>
     let spaces = db.engine().pool.spaces();
     assert!(spaces.iter().all(|space| space.durability() == Durability::Logged));
     Ok(())
+}
+
+/// What was made before ambiguous definitions were refused goes on as it was.
+#[test]
+fn a_table_with_an_ambiguous_index_from_before_can_be_used() -> Result<()> {
+    let disk = SimulatedDisk::new(1);
+    let (db, _) = open(&disk, 1)?;
+    let fields = |numbers: &[u32]| {
+        let part = |number: &u32| KeyPart::Field { number: *number };
+        KeySpec { parts: numbers.iter().map(part).collect() }
+    };
+    let table =
+        db.create_table("t", TableOptions::default().index("both", IndexOptions::on_field(0).unique()))?;
+    let mut record = table.inner.look(|shape| shape.record.clone());
+    record.indexes[0].key = fields(&[0, 1]);
+    let changes = &mut [Change::put(record_key("t"), record.encode())];
+    db.engine().catalog.change(changes, &[], FlushLog::Sync)?.1.finished();
+    drop((table, db));
+
+    let (db, _) = open(&disk, 1)?;
+    let table = db.table("t")?;
+    table.insert(b"1", &row::encode(&["a", "bc"]))?;
+    let twice = table.insert(b"2", &row::encode(&["ab", "c"])).unwrap_err();
+    assert!(matches!(twice, Error::Schema(SchemaError::DuplicateKey(_))), "{twice}");
+    table.put(b"2", &row::encode(&["ab", "d"]))?;
+    let found = |key: &[u8]| -> Result<usize> { Ok(table.index("both")?.get(key)?.count()) };
+    assert_eq!((found(b"abc")?, found(b"abd")?, found(b"ab")?), (1, 1, 0));
+    // Another index can be added, and the table emptied; the old index can be dropped, and not made again.
+    db.create_index("t", "first", IndexOptions::on_field(0))?;
+    assert_eq!(db.check()?.findings, Vec::<String>::new());
+    db.truncate_table("t")?;
+    assert_eq!(found(b"abc")?, 0);
+    table.insert(b"1", &row::encode(&["a", "bc"]))?;
+    drop((table, db));
+    let (db, _) = open(&disk, 1)?;
+    assert_eq!(db.table("t")?.index("both")?.get(b"abc")?.count(), 1);
+    db.drop_index("t", "both")?;
+    let again = db.create_index("t", "both", IndexOptions::on_field(0).and_field(1)).unwrap_err();
+    assert!(matches!(again, Error::Schema(SchemaError::AmbiguousKey { .. })), "{again}");
+    db.create_index("t", "both", IndexOptions::on_field(1))
 }
 
 fn hashed(table: &Table) -> Vec<bool> {

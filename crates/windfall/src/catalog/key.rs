@@ -1,0 +1,306 @@
+//! Index keys: how they are made from a row's value, and which definitions are accepted.
+//!
+//! **Purpose.** The key of a row in a secondary tree is made of parts, which lie one behind the other without a
+//! boundary between them. So two rows whose parts differ could have one key: fields "a" and "bc", and "ab" and "c". A
+//! definition by which that can happen is refused when the index is made ([`KeySpec::check`]).
+//!
+//! **Invariants.**
+//! - A part is what there is of it: bytes past the value's end are left out, and a field that is missing is an empty
+//!   one. A key is the parts of this value in order.
+//! - *The rule*: a part may stand before another one only if it has its full length in every value in which the other
+//!   one is not empty. A range of bytes has its full length in values that reach to its end, and is not empty in those
+//!   that reach beyond its first byte; a field never has a full length, and is not empty only in values with a header
+//!   for it and a byte behind that.
+//! - *Why that is enough*: take two rows and the first part in which they differ. All parts before it are equal. If the
+//!   two differ at some byte, so do the keys, at that byte. If not, one is a beginning of the other, and so is shorter
+//!   than its full length: all that follows in that row is empty, and its key is a beginning of the other one. So keys
+//!   are equal only where all parts are, and their order is that of the parts, one after the other.
+//! - An index that was made before this rule goes on as it was: its record is read, its rows can be changed, and it can
+//!   be truncated with its table and dropped. Only making one is refused.
+//!
+//! **May touch.** `error`, `row`, `transaction`.
+
+use core::fmt;
+
+use crate::{
+    error::{Result, SchemaError, UsageError},
+    row,
+    transaction::row::INDEXED,
+};
+
+/// Where a part of a secondary key comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyPart {
+    /// Bytes of the row's value. What lies past its end is left out.
+    Value {
+        /// The first byte.
+        offset: u32,
+        /// How many.
+        length: u32,
+    },
+    /// A field of a value that was made by [`row::encode`](crate::row::encode). One that is missing is empty.
+    Field {
+        /// Its number, from zero.
+        number: u32,
+    },
+}
+
+/// How the key of a secondary tree is made from a row: its parts, one behind the other.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct KeySpec {
+    /// The parts.
+    pub parts: Vec<KeyPart>,
+}
+
+impl KeyPart {
+    fn of<'v>(&self, value: &'v [u8]) -> &'v [u8] {
+        match *self {
+            Self::Value { offset, length } => {
+                let start = (offset as usize).min(value.len());
+                let end = start.saturating_add(length as usize).min(value.len());
+                &value[start..end]
+            }
+            Self::Field { number } => row::field(value, number as usize).unwrap_or_default(),
+        }
+    }
+
+    /// Values of at least so many bytes have all of it; `None` if its length depends on more than that.
+    fn is_full_from(&self) -> Option<u64> {
+        match *self {
+            Self::Value { length: 0, .. } => Some(0),
+            Self::Value { offset, length } => Some(u64::from(offset) + u64::from(length)),
+            Self::Field { .. } => None,
+        }
+    }
+
+    /// Values of fewer bytes have nothing of it; `None` if none has anything.
+    fn is_empty_below(&self) -> Option<u64> {
+        match *self {
+            Self::Value { length: 0, .. } => None,
+            Self::Value { offset, .. } => Some(u64::from(offset) + 1),
+            Self::Field { number } => Some(row::least_with_field(u64::from(number))),
+        }
+    }
+
+    /// Whether it has its full length wherever another part is not empty.
+    fn may_precede(&self, other: &Self) -> bool {
+        let Some(other) = other.is_empty_below() else { return true };
+        self.is_full_from().is_some_and(|full| full <= other)
+    }
+}
+
+impl fmt::Display for KeyPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Value { offset, length } => {
+                write!(f, "bytes {offset}..{} of the value", u64::from(offset) + u64::from(length))
+            }
+            Self::Field { number } => write!(f, "field {number}"),
+        }
+    }
+}
+
+impl KeySpec {
+    /// Refuses a definition by which rows that differ could have one key, or keys another order than their parts.
+    ///
+    /// # Errors
+    /// [`SchemaError::AmbiguousKey`].
+    pub fn check(&self, index: &str) -> Result<()> {
+        for (n, part) in self.parts.iter().enumerate() {
+            let follows = self.parts[n + 1..].iter().position(|other| !part.may_precede(other));
+            if let Some(follows) = follows {
+                let next = n + 1 + follows;
+                return Err(SchemaError::AmbiguousKey {
+                    index: index.into(),
+                    part: n + 1,
+                    what: part.to_string().into(),
+                    next: next + 1,
+                    next_what: self.parts[next].to_string().into(),
+                }
+                .into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The key of a row whose value begins so: at most [`INDEXED`] bytes are given.
+    ///
+    /// # Errors
+    /// A part of the key lies behind them.
+    pub fn whole_key_of(&self, start: &[u8]) -> Result<Vec<u8>> {
+        let is_behind = |part: &KeyPart| match *part {
+            KeyPart::Value { offset, length } => offset as usize + length as usize > INDEXED,
+            KeyPart::Field { number } => {
+                (number as usize) < row::count(start) && row::field(start, number as usize).is_none()
+            }
+        };
+        if start.len() >= INDEXED && self.parts.iter().any(is_behind) {
+            let what = format!(
+                "an index takes its key from the first {INDEXED} bytes of a value, and here a part of it lies behind them: \
+                 put what is indexed first"
+            );
+            return Err(UsageError::Other(what.into()).into());
+        }
+        Ok(self.key_of(start))
+    }
+
+    /// The key of a row with this value, as far as it is given.
+    pub fn key_of(&self, value: &[u8]) -> Vec<u8> {
+        self.parts.iter().flat_map(|part| part.of(value)).copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn bytes(offset: u32, length: u32) -> KeyPart {
+        KeyPart::Value { offset, length }
+    }
+
+    fn field(number: u32) -> KeyPart {
+        KeyPart::Field { number }
+    }
+
+    fn spec(parts: &[KeyPart]) -> KeySpec {
+        KeySpec { parts: parts.to_vec() }
+    }
+
+    /// The parts of a row, said in another way than the key is made.
+    fn parts_of(spec: &KeySpec, value: &[u8]) -> Vec<Vec<u8>> {
+        let part = |part: &KeyPart| match *part {
+            KeyPart::Value { offset, length } => {
+                value.iter().skip(offset as usize).take(length as usize).copied().collect()
+            }
+            KeyPart::Field { number } => match row::field(value, number as usize) {
+                Some(field) => field.to_vec(),
+                None => Vec::new(),
+            },
+        };
+        spec.parts.iter().map(part).collect()
+    }
+
+    fn part() -> impl Strategy<Value = KeyPart> {
+        prop_oneof![
+            3 => (0u32..14, 0u32..6).prop_map(|(offset, length)| bytes(offset, length)),
+            1 => (0u32..3).prop_map(field),
+        ]
+    }
+
+    /// Any accepted definition: parts that may not follow are left out.
+    fn accepted() -> impl Strategy<Value = KeySpec> {
+        (prop::collection::vec(part(), 0..8), any::<bool>()).prop_map(|(mut parts, sorts)| {
+            if sorts {
+                parts.sort_by_key(|part| part.is_full_from().unwrap_or(u64::MAX));
+            }
+            let mut spec = KeySpec::default();
+            for part in parts {
+                spec.parts.push(part);
+                if spec.check("i").is_err() {
+                    spec.parts.pop();
+                }
+            }
+            spec
+        })
+    }
+
+    fn small(length: usize) -> impl Strategy<Value = Vec<u8>> {
+        prop::collection::vec(0u8..3, 0..length)
+    }
+
+    /// Rows, and anything that is none.
+    fn value() -> impl Strategy<Value = Vec<u8>> {
+        let row = prop::collection::vec(small(4), 0..4).prop_map(|fields| row::encode(&fields));
+        let cut = (row, 0usize..24).prop_map(|(mut row, keep)| {
+            row.truncate(keep);
+            row
+        });
+        prop_oneof![
+            small(24),
+            cut.boxed(),
+            prop::collection::vec(small(4), 0..4).prop_map(|f| row::encode(&f))
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn keys_are_equal_only_where_all_parts_are_and_have_their_order(
+            spec in accepted(),
+            values in prop::collection::vec(value(), 2..12),
+        ) {
+            for one in &values {
+                for two in &values {
+                    let keys = (spec.key_of(one), spec.key_of(two));
+                    let parts = (parts_of(&spec, one), parts_of(&spec, two));
+                    prop_assert_eq!(keys.0.cmp(&keys.1), parts.0.cmp(&parts.1), "{:?}: {:?}, {:?}", spec, one, two);
+                }
+            }
+        }
+    }
+
+    /// All values of up to six bytes of two kinds, and rows of fields that are the beginnings of others, some with more
+    /// behind them.
+    fn all_values() -> Vec<Vec<u8>> {
+        let fields: [&[u8]; 6] = [b"", b"a", b"b", b"ab", b"ba", b"aa"];
+        let rows = fields.iter().flat_map(|one| {
+            let two = fields.iter().map(move |two| row::encode(&[one, two]));
+            let three =
+                fields.iter().flat_map(move |two| fields.map(|three| row::encode(&[one, *two, three])));
+            two.chain(three).chain([row::encode(&[one])])
+        });
+        let short = (0u32..7).flat_map(|length| {
+            (0u32..1 << length).map(move |bits| (0..length).map(|n| b'a' + (bits >> n & 1) as u8).collect())
+        });
+        let rows: Vec<Vec<u8>> = rows.collect();
+        let longer = rows.iter().map(|row| [row, &b"a"[..]].concat()).collect::<Vec<_>>();
+        rows.into_iter().chain(longer).chain(short).collect()
+    }
+
+    /// Of two parts, all that is refused has two rows to show for it.
+    #[test]
+    fn what_is_refused_is_ambiguous() {
+        let values = all_values();
+        let ranges = (0..4).flat_map(|offset| (0..4).map(move |length| bytes(offset, length)));
+        let parts: Vec<KeyPart> = ranges.chain((0..3).map(field)).chain([bytes(4, 8)]).collect();
+        let (mut refused, mut accepted) = (0, 0);
+        for one in &parts {
+            for two in &parts {
+                let spec = spec(&[*one, *two]);
+                if spec.check("i").is_ok() {
+                    accepted += 1;
+                    continue;
+                }
+                refused += 1;
+                let shown = values.iter().any(|one| {
+                    values.iter().any(|two| {
+                        let keys = spec.key_of(one).cmp(&spec.key_of(two));
+                        keys != parts_of(&spec, one).cmp(&parts_of(&spec, two))
+                    })
+                });
+                assert!(shown, "{spec:?} is refused, and orders all rows");
+            }
+        }
+        assert!(refused > 100 && accepted > 100, "{refused} refused, {accepted} accepted");
+    }
+
+    #[test]
+    fn the_error_names_index_and_parts_and_the_cure() {
+        let refused = |parts: &[KeyPart]| spec(parts).check("by_name").unwrap_err().to_string();
+        let two = refused(&[field(1), field(0)]);
+        for said in ["index by_name", "part 1 (field 1)", "part 2 (field 0)", "put part 1 last"] {
+            assert!(two.contains(said), "{two}");
+        }
+        let third = refused(&[bytes(0, 2), bytes(4, 0), bytes(6, 2), bytes(2, 2)]);
+        assert!(third.contains("part 3 (bytes 6..8 of the value)") && third.contains("part 4"), "{third}");
+        let far = refused(&[bytes(u32::MAX, u32::MAX), bytes(u32::MAX, 1)]);
+        assert!(far.contains("bytes 4294967295..8589934590"), "{far}");
+        // Whatever has a second field has a header of ten bytes and one behind it.
+        spec(&[bytes(0, 4), bytes(4, 7), field(1)]).check("i").unwrap();
+        assert!(refused(&[bytes(0, 12), field(1)]).contains("part 2 (field 1)"));
+    }
+}
