@@ -23,7 +23,7 @@ use crate::{
     scope::{Inner, RowLock, Scope},
     store::Tree,
     sync::Arc,
-    transaction::{ReadView, Sight, Transactions, read, secondary},
+    transaction::{Horizon, ReadView, Sight, Transactions, read, secondary},
     tree,
 };
 
@@ -78,6 +78,8 @@ pub struct Cursor {
     covers: bool,
     /// The range it is in was locked as a whole.
     range_locked: bool,
+    /// The transactions that had ended before it has read its entries: for reads of an index that lock.
+    ended: Option<Horizon>,
     /// The step that has led a locking cursor beyond an end.
     beyond: Option<Move<'static>>,
     /// How often the transaction had taken a part of it back when entries were read ahead.
@@ -157,6 +159,7 @@ impl Cursor {
             settled: false,
             covers: false,
             range_locked: false,
+            ended: None,
             beyond: None,
             taken_back: 0,
             at: At::Nothing,

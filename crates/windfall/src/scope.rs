@@ -306,7 +306,7 @@ impl Scope {
     }
 
     /// The view behind which rows must not have changed that it changes or locks.
-    fn strict_view<'i>(&self, inner: &'i Inner) -> Option<&'i Arc<ReadView>> {
+    pub fn strict_view<'i>(&self, inner: &'i Inner) -> Option<&'i Arc<ReadView>> {
         inner.view.as_ref().filter(|_| self.options.isolation == Isolation::Snapshot)
     }
 

@@ -8,17 +8,33 @@
 //! locks up to there, and looks once more whether that is the next one. A row of an index is locked in the tree of the
 //! rows; whether it has the index key by then is looked at after that.
 //!
+//! *What has left an index is passed over.* An entry that is marked as deleted leads to a row that has not its index
+//! key any more, or will not have it once the entry's writer has committed. If the writer has ended, the row is
+//! neither read nor locked nor waited for: how many such entries there are is a matter of purge, and of views that
+//! have nothing to do with this read. That the writer had ended is known before the entry was read, so it was not
+//! about to be taken back. It cannot come back behind that:
+//! - Where the level locks gaps the range was locked before the entry was read. Who revives an entry looks for such a
+//!   range under the latch of its leaf, and waits for this transaction. A change that has the row already, and has
+//!   yet to revive the entry, finds the range as well and takes itself back.
+//! - At the other levels a row may come into the range at any time, before this read or behind it.
+//! - This transaction itself may take its own mark back. An entry that it has marked is read anew at each step.
+//!
+//! A strict view that does not see the mark is an error, as it is where the row itself is read: the row has changed
+//! since.
+//!
 //! **May touch.** What `cursor` may touch.
 
 use core::ops::Bound;
 
 use super::{At, Cursor, Move, Reader, Seek, split};
 use crate::{
-    error::Result,
+    error::{Owner, Result},
     keys::KeyRange,
     scope::{Inner, RowLock, Scope, TableKind},
-    store::Tree,
-    transaction::locks::{RowMode, TableMode},
+    transaction::{
+        Stop, Trx,
+        locks::{RowMode, TableMode},
+    },
 };
 
 /// The lock on a table that goes before locks on its rows.
@@ -82,22 +98,36 @@ impl Cursor {
     ) -> Result<bool> {
         let mode = lock.mode;
         self.intend(scope, inner, mode)?;
+        let is_index = matches!(self.owner, Owner::Index { .. });
+        if is_index && (self.ended.is_none() || matches!(to, Move::To(_))) {
+            self.ended = Some(self.engine.transactions.ended());
+        }
         let on = to.on();
         let mut found = self.step_locked(scope, inner, to)?;
         while found && wanted(self.entries.key()) {
+            if is_index && self.has_left(scope, inner) {
+                found = self.step_locked(scope, inner, on)?;
+                continue;
+            }
             let Self { table, tree, entries, long, owner, .. } = self;
             let is_there = scope.locked(inner, TableKind::Shared, lock.patience(scope), |trx| {
                 let call = table.enter()?;
                 tree.space().check_live()?;
-                let mut read = |tree: &Tree, key: &[u8]| {
-                    lock.pass_over(trx.read_locked(tree, key, mode, true, long, || owner.clone()))
-                };
-                if call.clustered.space().id() == tree.space().id() {
-                    read(tree, entries.key())
-                } else {
-                    let space = tree.space().id();
-                    let (index_key, key) = split(entries.key(), space, || owner.clone())?;
-                    Ok(read(&call.clustered, key)? && call.is_indexed(space, &index_key, long))
+                if !is_index {
+                    let read = trx.read_locked(tree, entries.key(), mode, true, long, || owner.clone());
+                    return lock.pass_over(read);
+                }
+                let space = tree.space().id();
+                let (index_key, key) = split(entries.key(), space, || owner.clone())?;
+                let has_left = |trx: &Trx<'_>| trx.has_left(tree, entries.key(), || owner.clone());
+                if entries.header().is_some_and(|header| header.is_deleted()) && has_left(trx)? {
+                    return Ok(false);
+                }
+                let read = trx.read_locked(&call.clustered, key, mode, true, long, || owner.clone());
+                match lock.pass_over(read) {
+                    // It may have left since the entry was read, and others work on it.
+                    Err(Stop::Blocked(_)) if has_left(trx)? => Ok(false),
+                    read => Ok(read? && call.is_indexed(space, &index_key, long)),
                 }
             })?;
             if is_there {
@@ -107,6 +137,15 @@ impl Cursor {
             found = self.step_locked(scope, inner, on)?;
         }
         Ok(false)
+    }
+
+    /// Whether the entry that it is at, as it was read, tells that its row has left.
+    fn has_left(&self, scope: &Scope, inner: &Inner) -> bool {
+        let marked = self.entries.header().filter(|header| header.is_deleted());
+        marked.is_some_and(|header| {
+            self.ended.as_ref().is_some_and(|ended| ended.covers(header.trx))
+                && scope.strict_view(inner).is_none_or(|view| view.sees(header.trx))
+        })
     }
 
     /// Moves to the next entry, be it a row or not, between which and this one there is none and none will be.

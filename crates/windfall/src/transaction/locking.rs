@@ -61,6 +61,19 @@ impl Trx<'_> {
         Ok(!whole || read::resolve(tree, key, header, out)?)
     }
 
+    /// Whether the row of an index entry has left the index key of that for good: the entry is gone, or marked as
+    /// deleted by a transaction that had ended before it was read, or by this one.
+    ///
+    /// # Errors
+    /// A row that has left since a strict view was made; damage, I/O, a dropped table.
+    pub fn has_left(&self, index: &Tree, entry: &[u8], owner: impl FnOnce() -> Owner) -> Result<bool> {
+        match self.floor().read_settled(self.id(), || index.get_into(entry, &mut Vec::new()))? {
+            Ok(None) => Ok(true),
+            Ok(Some(header)) if header.is_deleted() => self.check_unchanged(header, owner).map(|()| true),
+            Ok(Some(_)) | Err(_) => Ok(false),
+        }
+    }
+
     /// Locks a row, or says that others have.
     pub(super) fn lock_row(&mut self, tree: &Tree, key: &[u8], mode: RowMode) -> Result<(), Stop> {
         let (locker, row) = (self.locker()?, name_of(tree, key));

@@ -265,6 +265,11 @@ impl Transactions {
         self.lock_wait.store(u64::try_from(at_most.as_micros()).unwrap_or(u64::MAX), Relaxed);
     }
 
+    /// The transactions that have ended by now: an entry of one of them that is read from now on is one that stays.
+    pub fn ended(&self) -> Horizon {
+        self.active.ended(&self.ids)
+    }
+
     /// The number of something that happens at this moment, which the views that are there do not see.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ mod index_only;
 #[path = "../patience/mod.rs"]
 mod patience;
 mod prepared;
+mod queue;
 mod reads;
 mod statements;
 mod temporary;

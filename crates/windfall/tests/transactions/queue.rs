@@ -1,0 +1,235 @@
+//! A queue in an index: what has left a range concerns no read of it that locks.
+
+use std::time::Duration;
+
+use windfall::{
+    Database, Error, IfLocked, Isolation, Result, Table, Transaction,
+    error::{LockError, TransactionError},
+    ids::TrxId,
+    sync::work::{Work, so_far},
+    transaction::locks::Lock,
+};
+
+use super::{begin, database, rows, table};
+
+/// The levels at which reads of others are not in the way of a queue.
+const LEVELS: [Isolation; 4] =
+    [Isolation::ReadCommitted, Isolation::RepeatableRead, Isolation::Serializable, Isolation::Snapshot];
+
+/// The value of a job: its state, and what makes it unique in the other index of the table.
+fn job(state: u8, n: u8) -> [u8; 2] {
+    [state, n]
+}
+
+const NEW: u8 = b'n';
+const DONE: u8 = b'o';
+
+/// The first job that is to be done, locked.
+fn first(table: &Table, trx: &Transaction) -> Result<Option<Vec<u8>>> {
+    let mut range = table.within(trx).index("first")?.range_for_update([NEW]..=[NEW])?;
+    range.next().transpose().map(|row| row.map(|row| row.key))
+}
+
+fn all(table: &Table, trx: &Transaction) -> Result<Vec<Vec<u8>>> {
+    let range = table.within(trx).index("first")?.range_for_update([NEW]..=[NEW])?;
+    range.map(|row| row.map(|row| row.key)).collect()
+}
+
+/// A queue of so many jobs, of which none waits.
+fn queue(db: &Database, jobs: u8) -> Table {
+    let table = table(db);
+    for n in 0..jobs {
+        table.put(&[n], &job(NEW, n)).unwrap();
+    }
+    db.set_lock_wait_timeout(Duration::ZERO);
+    table
+}
+
+/// The rows of a transaction that are in the lock table.
+fn locked(db: &Database, id: u64) -> usize {
+    let is_row = |lock: &Lock| matches!(lock, Lock::Row(..));
+    db.locks().iter().filter(|held| held.trx == TrxId(id) && is_row(&held.lock)).count()
+}
+
+#[test]
+fn a_take_reads_and_locks_one_row_however_many_jobs_are_done() {
+    for level in LEVELS {
+        let db = database();
+        let table = queue(&db, 250);
+        // Purge gets nowhere.
+        let dump = begin(&db, Isolation::RepeatableRead);
+        assert!(table.within(&dump).get(&[0]).unwrap().is_some());
+        let mut frames = Vec::new();
+        for n in 0..200 {
+            let trx = begin(&db, level);
+            let before = so_far().of(Work::Frame);
+            assert_eq!(first(&table, &trx).unwrap(), Some(vec![n]), "{level:?}");
+            frames.push(so_far().of(Work::Frame) - before);
+            assert_eq!(locked(&db, trx.id().unwrap()), 1, "{level:?}, behind {n} jobs");
+            table.within(&trx).update(&[n], &job(DONE, n)).unwrap();
+            trx.commit().unwrap();
+        }
+        // Of the index there are the pages that it has: a batch is read from one of them at a time.
+        assert!(
+            frames[199] < frames[0] + 20,
+            "{level:?}: {} frames, and {} at first",
+            frames[199],
+            frames[0]
+        );
+        dump.commit().unwrap();
+        rows(&table);
+    }
+}
+
+#[test]
+fn what_others_do_with_rows_that_have_left_is_not_waited_for() {
+    for level in LEVELS {
+        for by_old_transaction in [false, true] {
+            let db = database();
+            let table = queue(&db, 40);
+            let dump = begin(&db, Isolation::RepeatableRead);
+            assert!(table.within(&dump).get(&[0]).unwrap().is_some());
+            // One that has begun before all others: what has ended since is found out entry by entry, or at once.
+            let old = begin(&db, Isolation::RepeatableRead);
+            if by_old_transaction {
+                table.within(&old).put(b"old", &job(b'x', 200)).unwrap();
+            }
+            for n in 0..30 {
+                table.update(&[n], &job(DONE, n)).unwrap();
+            }
+            let other = begin(&db, Isolation::RepeatableRead);
+            for n in 0..30 {
+                table.within(&other).update(&[n], &job(b'p', n)).unwrap();
+            }
+            let trx = begin(&db, level);
+            assert_eq!(
+                all(&table, &trx).unwrap(),
+                (30..40).map(|n| vec![n]).collect::<Vec<_>>(),
+                "{level:?}"
+            );
+            assert_eq!(locked(&db, trx.id().unwrap()), 10, "{level:?}");
+            // Nor does it keep others from these rows.
+            table.within(&other).update(&[0], &job(b'q', 0)).unwrap();
+            other.commit().unwrap();
+            table.update(&[1], &job(b'q', 1)).unwrap();
+            trx.commit().unwrap();
+            drop(old);
+            rows(&table);
+        }
+    }
+}
+
+/// A mark that may be taken back is waited for, and the row is found when it was.
+#[test]
+fn a_row_that_is_about_to_leave_is_waited_for() {
+    for level in LEVELS {
+        let db = database();
+        let table = queue(&db, 3);
+        let other = begin(&db, Isolation::RepeatableRead);
+        table.within(&other).update(&[0], &job(DONE, 0)).unwrap();
+        table.within(&other).delete(&[1]).unwrap();
+        let trx = begin(&db, level);
+        let refused = first(&table, &trx).unwrap_err();
+        assert!(matches!(refused, Error::Lock(LockError::Busy(_))), "{level:?}: {refused}");
+        let skipping = table.within(&trx).if_locked(IfLocked::Skip);
+        let skipped = skipping.index("first").unwrap().range_for_update([NEW]..=[NEW]).unwrap();
+        assert_eq!(skipped.map(|row| row.unwrap().key).collect::<Vec<_>>(), [[2]], "{level:?}");
+        other.rollback().unwrap();
+        assert_eq!(all(&table, &trx).unwrap(), [[0], [1], [2]], "{level:?}");
+        trx.commit().unwrap();
+    }
+}
+
+/// A row that was passed over comes back behind the read, or not at all before the transaction has ended.
+#[test]
+fn what_was_passed_over_does_not_come_back_where_ranges_are_locked() {
+    for level in LEVELS {
+        let db = database();
+        let table = queue(&db, 3);
+        let dump = begin(&db, Isolation::RepeatableRead);
+        assert!(table.within(&dump).get(&[0]).unwrap().is_some());
+        table.update(&[0], &job(DONE, 0)).unwrap();
+        table.delete(&[1]).unwrap();
+        let trx = begin(&db, level);
+        assert_eq!(all(&table, &trx).unwrap(), [[2]]);
+        let comes = [table.update(&[0], &job(NEW, 0)), table.insert(&[1], &job(NEW, 1))];
+        for come in comes {
+            match come {
+                Ok(()) => assert_eq!(level, Isolation::ReadCommitted),
+                Err(Error::Lock(LockError::Busy(_))) => assert_ne!(level, Isolation::ReadCommitted),
+                Err(error) => panic!("{level:?}: {error}"),
+            }
+        }
+        let again = all(&table, &trx).unwrap();
+        assert_eq!(again.len(), if level == Isolation::ReadCommitted { 3 } else { 1 }, "{level:?}");
+        trx.commit().unwrap();
+        rows(&table);
+    }
+}
+
+/// Its own changes are seen, also where a savepoint has taken them back, or a row has come back into the range.
+#[test]
+fn what_the_transaction_itself_has_moved_out_and_in_is_seen() {
+    for level in LEVELS {
+        let db = database();
+        let table = queue(&db, 3);
+        let trx = begin(&db, level);
+        let within = table.within(&trx);
+        assert_eq!(all(&table, &trx).unwrap().len(), 3);
+        trx.savepoint("all").unwrap();
+        within.update(&[0], &job(DONE, 0)).unwrap();
+        within.delete(&[1]).unwrap();
+        assert_eq!(all(&table, &trx).unwrap(), [[2]], "{level:?}");
+        within.update(&[0], &job(NEW, 0)).unwrap();
+        assert_eq!(all(&table, &trx).unwrap(), [[0], [2]], "{level:?}");
+        within.update(&[0], &job(DONE, 0)).unwrap();
+        let mut range = within.index("first").unwrap().range_for_update([NEW]..=[NEW]).unwrap();
+        trx.rollback_to("all").unwrap();
+        assert_eq!(range.next().unwrap().unwrap().key, [0], "{level:?}");
+        assert_eq!(all(&table, &trx).unwrap().len(), 3, "{level:?}");
+        trx.commit().unwrap();
+    }
+}
+
+/// A row that was not in the range when its view was made, and has not been since, does not concern a strict snapshot.
+/// One that has come or left since does, as where it is read by its key.
+#[test]
+fn a_strict_snapshot_is_refused_only_by_rows_of_its_range() {
+    type Change = fn(&Table);
+    let before: Change = |table| table.update(&[0], &job(DONE, 0)).unwrap();
+    let nothing: Change = |_| {};
+    let cases: [(&str, Change, Change, bool); 6] = [
+        ("left before, and changed since", before, |table| table.update(&[0], &job(b'p', 0)).unwrap(), false),
+        ("left before, and deleted since", before, |table| assert!(table.delete(&[0]).unwrap()), false),
+        (
+            "came and left since",
+            nothing,
+            |table| {
+                table.insert(&[0, 0], &job(NEW, 100)).unwrap();
+                table.update(&[0, 0], &job(DONE, 100)).unwrap();
+            },
+            true,
+        ),
+        ("left since", nothing, |table| table.update(&[0], &job(DONE, 0)).unwrap(), true),
+        ("deleted since", nothing, |table| assert!(table.delete(&[0]).unwrap()), true),
+        ("came since", before, |table| table.update(&[0], &job(NEW, 0)).unwrap(), true),
+    ];
+    for (what, before, since, is_refused) in cases {
+        let db = database();
+        let table = queue(&db, 3);
+        let dump = begin(&db, Isolation::RepeatableRead);
+        assert!(table.within(&dump).get(&[0]).unwrap().is_some());
+        before(&table);
+        let strict = begin(&db, Isolation::Snapshot);
+        assert!(table.within(&strict).get(&[2]).unwrap().is_some());
+        since(&table);
+        match all(&table, &strict) {
+            Ok(found) => {
+                assert!(!is_refused, "{what}: {found:?}");
+                assert_eq!(found.last(), Some(&vec![2]), "{what}");
+            }
+            Err(Error::Transaction(TransactionError::Changed(_))) => assert!(is_refused, "{what}"),
+            Err(error) => panic!("{what}: {error}"),
+        }
+    }
+}
