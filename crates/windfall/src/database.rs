@@ -422,11 +422,18 @@ impl Database {
         Ok(())
     }
 
-    /// Adds a secondary index, filled from the rows. Calls on this table go on meanwhile; they wait for a moment at the
-    /// beginning and at the end, for calls under way and the log. Other statements on this table wait for the index.
+    /// Adds a secondary index, filled from the rows. Calls on this table go on meanwhile, in transactions and outside
+    /// of them; they wait for a moment at the beginning and at the end, for calls under way and the log. Other
+    /// statements on this table wait for the index.
+    ///
+    /// When all is filled, it waits for the transactions that have changed the table, prepared ones too, and for no
+    /// others: as long as [`Database::statements_wait`] says, or else [`Options::lock_wait_timeout`]. Who begins to
+    /// change the table meanwhile may have to wait behind it, each time for no more than a quarter of
+    /// `lock_wait_timeout`. Of two rows with one key of a unique index it is refused for those that are committed.
     ///
     /// # Errors
-    /// There is no such table, the name is taken, rows that differ could have one key by the definition
+    /// Transactions in whose way it was have not ended in time ([`LockError`](crate::error::LockError), which names
+    /// them). There is no such table, the name is taken, rows that differ could have one key by the definition
     /// ([`IndexOptions`]), or two rows have one key in a unique index.
     pub fn create_index(&self, table: &str, name: &str, options: IndexOptions) -> Result<()> {
         self.engine.check_open()?;

@@ -6,21 +6,44 @@
 //! become too many while rows are collected, all is put into the tree that there is, and the rest follows piece by
 //! piece; while entries are put into the tree, the notes are put aside like entries.
 //!
+//! *Transactions.* They lock, change and take back rows meanwhile as ever. A change notes in the gate, a rollback
+//! outside of it (`transaction::followers`), so the tree follows what the rows are, committed or not. The new entries
+//! carry no transaction, and no undo record names them: who reads them takes them for committed, and purge and
+//! rollback of what came before do not know them. So at the moment in which the tree becomes an index there must be
+//! no change of the table that may still be taken back. Who waits for what:
+//! - The first closing of the gate waits for the calls under way.
+//! - At the end the statement waits for the transactions that have changed or locked rows of the table, and for
+//!   rollbacks of it in the background, as long as its terms say ([`LockError`](crate::error::LockError) names them
+//!   then); it goes on to settle notes, for they may wait for room there. To wait for a prepared transaction, or one
+//!   that goes on for hours, costs others nothing: a new writer waits for a turn of the statement in the table's
+//!   queue at most (`transaction::locks::turns`).
+//! - New writers in a transaction wait from the moment in which the statement has the table's lock to its end: for
+//!   the settling of what was noted in the last turn, and for a commit.
+//! - A writer waits for room where it changes rows faster than notes are settled.
+//!
+//! To finish beside an open transaction the entries of its rows would need its versions, and its undo records the
+//! touches of entries that they were written without.
+//!
 //! **Invariants.**
 //! - The table's gate is closed twice, for a moment: to put the [`Building`] into its shape, so that every change from
-//!   then on is noted and every change before has ended; and for the last round and the record. No row call waits for
-//!   the work between.
+//!   then on is noted and every change before has ended or is its transaction's; and for the last round and the record.
+//!   No row call waits for the work between.
 //! - An entry is *settled* under its row's lock: it is in the tree afterwards just when the row has it. The rows are
 //!   collected after the first closing, so a row is in the tree as it was at some time since; if that was not its last
 //!   state, the change noted the entries of both sides. All notes taken after the collected entries were put are
 //!   settled, so at the end each row has its entry, and no other.
+//! - What its writer may take back decides nothing: a duplicate, or a key that is too long, is put off and looked at
+//!   again, at last with the table to itself. A row that comes back by a rollback is noted, and looked at then.
 //! - Two live rows with one key of a unique tree are an error only when both have it at one moment, under both locks.
 //!   It is looked for whenever an entry is put or settled beside another one of the same key. Of two rows that have the
 //!   key at the end, one was put or settled last, and found the other.
 //! - Until the table's record names the tree nobody reads it: on a failure, and after a crash, it is dropped like any
-//!   tree. Undo does not know it before: who rolls a change back has noted it.
+//!   tree. Undo does not know it before: a rollback notes what it takes back.
 //!
 //! **May touch.** The rest of `catalog`, and what it may touch.
+
+use core::{cell::RefCell, time::Duration};
+use std::collections::BTreeSet;
 
 use super::{
     building::{Building, MOST},
@@ -28,19 +51,20 @@ use super::{
     ddl::{Catalog, IndexDefinition, check_index, new_space, no_table, record_key},
     record::IndexRecord,
     runs::Runs,
-    table::Shape,
+    table::{Shape, Table},
     terms::Terms,
 };
 use crate::{
     error::{CorruptError, Error, Owner, Result, SchemaError, UsageError},
-    ids::SpaceId,
+    ids::{SpaceId, TrxId},
     log::{FlushLog, Promise},
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
-    sync::Arc,
+    sync::{Arc, Closed},
     system::Change,
     transaction::{
+        StatementLock,
         lock::RowGuard,
         locks::TableMode,
         read,
@@ -78,38 +102,45 @@ impl Catalog {
         named.indexes.push(record.clone());
         self.check_length(name, named.encode().len())?;
         claim.keep();
-        // What a transaction has changed and not ended would have to be noted until it has: so those that change this
-        // table wait, and calls that are transactions of their own go on.
-        let _lock =
-            self.transactions.lock_tables([table.space()], TableMode::Shared, self.wait_left(terms))?;
-        let handed_over = || self.transactions.rollbacks().handed_over(table.space());
-        let before = handed_over();
-        self.transactions.await_rollbacks(table.space(), self.wait_left(terms))?;
+        let patience = self.wait_left(terms);
+        if patience.is_zero() {
+            // What cannot be finished without a wait is not begun.
+            drop(self.transactions.lock_tables([table.space()], TableMode::Shared, patience)?);
+            self.transactions.await_rollbacks(table.space(), patience, &mut || Ok(()))?;
+        }
         let _making = self.make([record.space]);
         let tree = self.tree(new_space(record.space));
         let env = self.pool.ground().env.clone();
         let building = Arc::new(Building::new(tree.clone(), record.key.clone(), env));
+        let _following = self.transactions.follow(table.space(), building.clone());
         let unfinished = self.unfinished();
         let mut closed = table.gate().close();
         drop(table.reshape(&mut closed, Shape { building: Some(building.clone()), ..old.clone() }));
         drop(closed);
 
-        let filler = Filler { catalog: self, table: name, index: &record, rows: &old.clustered, building };
+        let filler = Filler {
+            catalog: self,
+            table: name,
+            index: &record,
+            rows: &old.clustered,
+            building,
+            undecided: RefCell::default(),
+        };
         let told = |error: Error| error.of(|space| filler.owner_of(space));
-        let filled = filler.fill().map_err(told);
-        let mut closed = table.gate().close();
-        let stamped = self.transactions.stamp().map(|born| tree.space().set_born(born));
-        let added = filled.and(stamped).and_then(|()| {
-            filler.settle_noted().map_err(told)?;
-            // What is taken back outside of the gate is noted by nobody.
-            if handed_over() != before {
-                let what = format!(
-                    "while the index was made, a change of {name} could not be taken back at once: make the index again"
-                );
-                return Err(UsageError::Other(what.into()).into());
+        let (alone, mut closed) = match filler.fill().and_then(|()| filler.close(table, patience)) {
+            Ok((lock, closed)) => (Ok(lock), closed),
+            Err(error) => (Err(told(error)), table.gate().close()),
+        };
+        // The lock is given back when the gate is open again.
+        let (added, _lock) = match alone {
+            Ok(lock) => {
+                let stamped = self.transactions.stamp().map(|born| tree.space().set_born(born));
+                let decided = stamped.and_then(|()| filler.decide().map_err(told));
+                let added = decided.and_then(|()| self.add_index(name, &old, &record, &tree, terms.flush));
+                (added, Some(lock))
             }
-            self.add_index(name, &old, &record, &tree, terms.flush)
-        });
+            Err(error) => (Err(error), None),
+        };
         let (added, shape) = match added {
             Ok(shape) => (Ok(()), shape),
             Err(error) => (Err(error), old.clone()),
@@ -150,6 +181,27 @@ struct Filler<'a> {
     index: &'a IndexRecord,
     rows: &'a Arc<Tree>,
     building: Arc<Building>,
+    undecided: RefCell<Undecided>,
+}
+
+/// Entries whose rows may still be taken back, and for which the index would have to be refused otherwise.
+#[derive(Default)]
+struct Undecided {
+    entries: BTreeSet<Vec<u8>>,
+    bytes: usize,
+}
+
+/// What the row of an entry says of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// The row has not this index key.
+    Absent,
+    /// It has.
+    Present,
+    /// It has, unless its writer takes it back.
+    Undecided,
+    /// The same, and there can be no such entry.
+    UndecidedAndUnfit,
 }
 
 impl Drop for Filler<'_> {
@@ -159,7 +211,7 @@ impl Drop for Filler<'_> {
     }
 }
 
-impl Filler<'_> {
+impl<'a> Filler<'a> {
     fn tree(&self) -> &Tree {
         self.building.tree()
     }
@@ -174,20 +226,71 @@ impl Filler<'_> {
         (PIECE, MOST / 2)
     }
 
-    /// Puts the entries of all rows, and settles what is noted meanwhile until it is little.
+    /// Puts the entries of all rows, and settles what is noted meanwhile.
     fn fill(&self) -> Result<()> {
         self.collect()?;
-        // Each round lets fewer notes come than the one before, so that the last ones are few however busy the row
-        // calls are.
-        let mut limit = MOST;
         for _ in 0..ROUNDS {
-            limit = (limit / 8).max(LEAST);
-            self.building.narrow(limit);
             self.catalog.pause();
             if self.settle_noted()? <= FEW {
                 break;
             }
         }
+        Ok(())
+    }
+
+    /// Waits until nobody has changed the table and not ended, and closes its gate then. The lock keeps transactions
+    /// from changing it, and the gate keeps all others.
+    fn close<'t>(&self, table: &'t Table, at_most: Duration) -> Result<(StatementLock<'a>, Closed<'t>)> {
+        let catalog = self.catalog;
+        let (transactions, env) = (&catalog.transactions, &catalog.pool.ground().env);
+        let (space, began) = (table.space(), env.now());
+        let left = || at_most.saturating_sub(env.now().saturating_sub(began));
+        loop {
+            // They have to get on to come to their ends.
+            self.building.limit(MOST);
+            self.settle_undecided()?;
+            transactions.await_rollbacks(space, left(), &mut || self.keep_up())?;
+            let lock =
+                transactions.lock_table_in_turns(space, TableMode::Shared, left(), &mut || self.keep_up())?;
+            self.settle_the_rest()?;
+            let closed = table.gate().close();
+            // A call that is no part of a transaction may have been handed over just now.
+            if transactions.rollbacks().are_clear_of(space) {
+                return Ok((lock, closed));
+            }
+        }
+    }
+
+    /// Looks after the notes while it waits.
+    fn keep_up(&self) -> Result<()> {
+        self.catalog.pool.ground().health.check()?;
+        self.catalog.pause();
+        self.settle_noted().map(drop)
+    }
+
+    /// Settles what is noted until it is little. Transactions wait meanwhile.
+    fn settle_the_rest(&self) -> Result<()> {
+        // Each round lets fewer notes come than the one before, so that the last ones are few however busy the row
+        // calls are.
+        let mut limit = MOST;
+        for _ in 0..ROUNDS {
+            limit = (limit / 8).max(LEAST);
+            self.building.limit(limit);
+            self.catalog.pause();
+            if self.settle_noted()? <= FEW {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The last round: nobody is at the table, and nothing in it may be taken back.
+    fn decide(&self) -> Result<()> {
+        self.building.check_track()?;
+        self.settle_noted()?;
+        self.settle_undecided()?;
+        let left = self.undecided.take().entries;
+        assert!(left.is_empty(), "{} entries are of rows that may still be taken back", left.len());
         Ok(())
     }
 
@@ -204,9 +307,11 @@ impl Filler<'_> {
                 value.clear();
                 value.extend_from_slice(cursor.value());
                 if read::resolve_indexed(self.rows, cursor.key(), header, &mut value)? {
-                    let entry = entry_key(&self.index.key.whole_key_of(&value)?, cursor.key());
-                    if !self.is_too_long(&entry)? {
+                    let entry = entry_key(&self.index.key.key_of(&value), cursor.key());
+                    if entry.len() <= self.tree().key_limit() && self.index.key.whole_key_of(&value).is_ok() {
                         entries.push(entry, ());
+                    } else {
+                        self.refuse_unfit(entry)?;
                     }
                 }
             }
@@ -279,8 +384,10 @@ impl Filler<'_> {
             return Ok(());
         }
         for entry in self.building.take() {
-            if !self.is_too_long(&entry)? {
+            if entry.len() <= self.tree().key_limit() {
                 noted.push(entry, ());
+            } else {
+                self.refuse_unfit(entry)?;
             }
         }
         noted.put_aside(self.catalog.transactions.ids().space()?)
@@ -295,21 +402,40 @@ impl Filler<'_> {
         Ok(noted.len())
     }
 
+    /// Settles anew what could not be decided.
+    fn settle_undecided(&self) -> Result<()> {
+        let entries = self.undecided.take().entries;
+        entries.iter().try_for_each(|entry| self.settle(entry))
+    }
+
     fn settle(&self, entry: &[u8]) -> Result<()> {
         let _room = self.admit(entry)?;
         let row_lock = self.lock(&[entry])?;
-        let is_there = self.has(entry)?;
-        if entry.len() > self.tree().key_limit() {
-            return if is_there { Err(self.too_long(entry)) } else { Ok(()) };
-        }
-        if is_there {
-            self.insert(entry)?;
-        } else {
-            self.remove(entry)?;
+        match self.standing(entry)? {
+            Standing::Present | Standing::Undecided => self.insert(entry)?,
+            standing => {
+                if entry.len() <= self.tree().key_limit() {
+                    self.remove(entry)?;
+                }
+                return if standing == Standing::Absent { Ok(()) } else { self.put_off(entry) };
+            }
         }
         // Of duplicates each row is looked at under its lock, in an order of their own.
         drop(row_lock);
-        if is_there { self.refuse_duplicates(entry) } else { Ok(()) }
+        self.refuse_duplicates(entry)
+    }
+
+    /// An entry is looked at again when those who have changed the table have ended.
+    fn put_off(&self, entry: &[u8]) -> Result<()> {
+        let mut undecided = self.undecided.borrow_mut();
+        undecided.bytes += entry.len();
+        undecided.entries.insert(entry.to_vec());
+        if undecided.bytes < MOST {
+            return Ok(());
+        }
+        let what = "rows that transactions have changed and not committed would be refused in it, and they are too many to \
+                    wait for: end these transactions, and make the index again";
+        Err(UsageError::Other(what.into()).into())
     }
 
     /// Waits for room in the log for a change of an entry.
@@ -359,22 +485,40 @@ impl Filler<'_> {
         Ok(locks.lock_all(names.collect::<Result<_>>()?))
     }
 
-    /// Whether the entry's row has it. The row is locked.
-    fn has(&self, entry: &[u8]) -> Result<bool> {
+    /// What the row of an entry says of it. The row is locked.
+    ///
+    /// # Errors
+    /// A row has the index key, and there can be no such entry.
+    fn standing(&self, entry: &[u8]) -> Result<Standing> {
         let (index_key, row) = self.parts(entry)?;
-        let mut value = Vec::new();
-        let header = read::get_indexed(self.rows, row, &mut value)?;
-        Ok(header.is_some_and(|header| !header.is_deleted())
-            && self.index.key.whole_key_of(&value)? == index_key)
+        let (mut value, mut header) = (Vec::new(), None);
+        let mut read = || {
+            header = read::get_indexed(self.rows, row, &mut value)?;
+            Ok(header)
+        };
+        let is_settled = self.catalog.transactions.read_settled(TrxId::NONE, &mut read)?.is_ok();
+        let is_live = header.is_some_and(|header| !header.is_deleted());
+        if !is_live || self.index.key.key_of(&value) != index_key {
+            return Ok(Standing::Absent);
+        }
+        let fits = if entry.len() > self.tree().key_limit() {
+            Err(self.too_long(entry))
+        } else {
+            self.index.key.whole_key_of(&value).map(drop)
+        };
+        match fits {
+            Ok(()) if is_settled => Ok(Standing::Present),
+            Ok(()) => Ok(Standing::Undecided),
+            Err(error) if is_settled => Err(error),
+            Err(_) => Ok(Standing::UndecidedAndUnfit),
+        }
     }
 
-    /// Whether an entry that a row seemed to have is too long to be had: then the row has it no more.
-    fn is_too_long(&self, entry: &[u8]) -> Result<bool> {
-        if entry.len() <= self.tree().key_limit() {
-            return Ok(false);
-        }
-        let _row = self.lock(&[entry])?;
-        if self.has(entry)? { Err(self.too_long(entry)) } else { Ok(true) }
+    /// Refuses a row with an index key of which there can be no entry, unless that may be taken back or was just
+    /// changed.
+    fn refuse_unfit(&self, entry: Vec<u8>) -> Result<()> {
+        let _row = self.lock(&[&entry])?;
+        if self.standing(&entry)? == Standing::Absent { Ok(()) } else { self.put_off(&entry) }
     }
 
     fn too_long(&self, entry: &[u8]) -> Error {
@@ -399,13 +543,16 @@ impl Filler<'_> {
         Ok(())
     }
 
-    /// Refuses two entries of one key, if both rows have them now. If not, one of the rows has changed, and that is
-    /// noted.
+    /// Refuses two entries of one key, if both rows have them now and neither may be taken back. If one may, they are
+    /// looked at again; if one row has changed, that is noted.
     fn refuse_both(&self, one: &[u8], other: &[u8]) -> Result<()> {
         let _rows = self.lock(&[one, other])?;
-        if self.has(one)? && self.has(other)? {
-            return Err(SchemaError::DuplicateKey(self.owner()).into());
+        match (self.standing(one)?, self.standing(other)?) {
+            (Standing::Present, Standing::Present) => Err(SchemaError::DuplicateKey(self.owner()).into()),
+            (Standing::Present | Standing::Undecided, Standing::Present | Standing::Undecided) => {
+                self.put_off(one)
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 }

@@ -1,21 +1,24 @@
 //! What changes in a table while a secondary tree of it is being filled.
 //!
 //! **Purpose.** Row calls go on while the tree is filled, and do not write to it. They note here which of its entries
-//! their change concerns; whoever fills the tree looks at these entries again.
+//! their change concerns, and so do rollbacks; whoever fills the tree looks at these entries again.
 //!
-//! **Invariants.** A change of a row notes the entries of the value before and of the value after, under the row's lock
-//! and before it changes anything; so who takes the note and then the row's lock finds what became of the change, be it
-//! committed or rolled back. A row whose entry stays the same is not noted. Notes are no more than [`MOST`] bytes and
-//! what the calls under way add: who comes later waits, outside the gate, for the one who fills the tree never waits
-//! for a change that has not passed the gate.
+//! **Invariants.** A change of a row notes the entries of the value before and of the value after, under the row's
+//! turn and before it changes anything; so the builder, which takes the note and then the turn, finds what became of
+//! the change. A rollback has no turn, and notes both sides behind its change of the row: what is taken of the notes
+//! from then on is looked at afterwards, and the notes that are taken when the rollback has ended miss nothing of it.
+//! A row whose entry stays the same is not noted. Notes are no more than [`MOST`] bytes and what the calls and
+//! rollbacks under way add: a later one waits, outside the gate, and the builder never waits for it without a look at
+//! the notes now and then.
 //!
-//! **May touch.** `key`, `store`, `transaction`, `env`, `sync`.
+//! **May touch.** `error`, `key`, `store`, `transaction`, `env`, `sync`.
 
 use std::collections::BTreeSet;
 
 use super::key::KeySpec;
 use crate::{
     env::Env,
+    error::{Error, Result},
     store::Tree,
     sync::{
         Arc, Event, Mutex, Rank,
@@ -24,7 +27,7 @@ use crate::{
             Ordering::{Relaxed, SeqCst},
         },
     },
-    transaction::entry_key,
+    transaction::{Follower, entry_key},
 };
 
 /// Bytes of notes that are kept at most, while the rows are collected and loaded.
@@ -39,6 +42,8 @@ pub struct Building {
     key: KeySpec,
     notes: Mutex<BTreeSet<Vec<u8>>>,
     bytes: AtomicUsize,
+    /// A rollback could not say what it has changed.
+    lost: Mutex<Option<Error>>,
     /// Nobody looks at the notes any more.
     ended: AtomicBool,
     /// From so many bytes on who changes a row waits.
@@ -54,6 +59,7 @@ impl Building {
             key,
             notes: Mutex::new(Rank::Leaf, BTreeSet::new()),
             bytes: AtomicUsize::new(0),
+            lost: Mutex::new(Rank::Leaf, None),
             ended: AtomicBool::new(false),
             limit: AtomicUsize::new(MOST),
             room: Event::new(),
@@ -98,8 +104,13 @@ impl Building {
         self.bytes.load(Relaxed)
     }
 
-    /// Lets fewer notes come before who changes a row waits.
-    pub(super) fn narrow(&self, bytes: usize) {
+    /// Whether all was noted that has changed.
+    pub(super) fn check_track(&self) -> Result<()> {
+        self.lost.lock().clone().map_or(Ok(()), Err)
+    }
+
+    /// Lets so many notes come before who changes a row waits.
+    pub(super) fn limit(&self, bytes: usize) {
         self.limit.store(bytes, Relaxed);
     }
 
@@ -117,6 +128,24 @@ impl Building {
     pub(super) fn end(&self) {
         self.ended.store(true, SeqCst);
         self.room.notify();
+    }
+}
+
+impl Follower for Building {
+    fn note(&self, row: &[u8], before: Option<&[u8]>, after: Option<&[u8]>) {
+        Self::note(self, row, before, after);
+    }
+
+    fn lose_track(&self, error: Error) {
+        self.lost.lock().get_or_insert(error);
+    }
+
+    fn is_full(&self) -> bool {
+        Self::is_full(self)
+    }
+
+    fn wait_for_room(&self) {
+        Self::wait_for_room(self);
     }
 }
 

@@ -1,5 +1,7 @@
 //! Tests of statements beside row calls, on a simulated disk, where a test may act at chosen places within a statement.
 
+mod beside;
+
 use core::time::Duration;
 use std::{collections::BTreeMap, sync::mpsc, thread};
 
@@ -47,7 +49,8 @@ impl Pause {
     }
 
     pub fn clear(&self) {
-        self.0.lock().0 = None;
+        let act = self.0.lock().0.take();
+        drop(act);
     }
 
     pub fn set_bounds(&self, entries: usize, notes: usize) {

@@ -120,7 +120,7 @@ impl Cursor {
                 let space = tree.space().id();
                 let (index_key, key) = split(entries.key(), space, || owner.clone())?;
                 let has_left = |trx: &Trx<'_>| trx.has_left(tree, entries.key(), || owner.clone());
-                if entries.header().is_some_and(|header| header.is_deleted()) && has_left(trx)? {
+                if matches!(entries.header(), Some(header) if header.is_deleted()) && has_left(trx)? {
                     return Ok(false);
                 }
                 let read = trx.read_locked(&call.clustered, key, mode, true, long, || owner.clone());

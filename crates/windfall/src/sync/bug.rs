@@ -243,6 +243,9 @@ bugs! {
     PreparedUnlocked,
     /// Who makes an index does not ask what is still to be taken back.
     HandedOverUnseen,
+    // transaction/followers.rs
+    /// Who adds an index is not told of the rows that are taken back.
+    RollbackNotNoted,
     /// What was unfinished at a crash is not rolled back.
     RollbackForgotten,
     /// A check takes the change of a row that was cut off for a whole one.

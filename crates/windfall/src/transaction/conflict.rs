@@ -68,7 +68,7 @@ impl Transactions {
     ///
     /// # Errors
     /// Those of `read`.
-    pub(super) fn read_settled(
+    pub fn read_settled(
         &self,
         me: TrxId,
         mut read: impl FnMut() -> Result<Option<EntryHeader>>,

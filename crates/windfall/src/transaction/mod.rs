@@ -34,6 +34,7 @@
 pub mod active;
 mod chains;
 pub mod conflict;
+pub mod followers;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 pub mod ids;
@@ -62,6 +63,7 @@ mod tests;
 
 pub use active::{Active, Horizon, ReadView};
 pub use conflict::{Blocked, Stop};
+pub use followers::{Follower, Following};
 pub use ids::Ids;
 pub use locks::Locks;
 pub use read::RowReader;
@@ -127,6 +129,8 @@ pub struct Transactions {
     rollbacks: rollbacks::Rollbacks,
     /// How many tables a check looks at.
     tables_at_rest: AtomicU64,
+    /// What has to know of the rows that are taken back.
+    followers: followers::Followers,
     slices_dropped: AtomicU64,
     /// What purge has got rid of: records that it was done with, and parts of chains.
     purged: AtomicU64,
@@ -196,6 +200,7 @@ impl Transactions {
             prepared: prepared::Prepared::default(),
             rollbacks: rollbacks::Rollbacks::new(),
             tables_at_rest: AtomicU64::new(0),
+            followers: followers::Followers::new(),
             slices_dropped: AtomicU64::new(0),
             purged: AtomicU64::new(0),
             undo_limit: AtomicU64::new(u64::MAX),
@@ -306,13 +311,38 @@ impl Transactions {
     /// # Errors
     /// What [`Locks::acquire`] says; why the database has stopped, if it has, or is being closed.
     pub fn acquire(&self, me: &Arc<Locker>, wanted: Wanted, patience: Patience) -> Result<()> {
-        match self.row_locks.acquire(me, wanted, patience) {
-            Err(LockError::Interrupted) if self.row_locks.is_stopped() => {
+        self.why_not(self.row_locks.acquire(me, wanted, patience).map_err(Error::from))
+    }
+
+    /// Says why the database has stopped, or is being closed, if that has ended a wait.
+    fn why_not(&self, taken: Result<()>) -> Result<()> {
+        match taken {
+            Err(Error::Lock(LockError::Interrupted)) if self.row_locks.is_stopped() => {
                 self.ground.pool.ground().health.check()?;
                 Err(Error::Closed)
             }
-            taken => Ok(taken?),
+            taken => taken,
         }
+    }
+
+    /// Locks a table for a statement that is in the way of others in turns only, each of which lasts no longer than a
+    /// quarter of what is set for the waits of all: as [`Locks::acquire_in_turns`].
+    ///
+    /// # Errors
+    /// As [`Transactions::lock_tables`]; that of `between`.
+    pub fn lock_table_in_turns(
+        &self,
+        space: SpaceId,
+        mode: TableMode,
+        at_most: Duration,
+        between: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<StatementLock<'_>> {
+        let locker = self.row_locks.locker(self.active.number(&self.ids)?);
+        let lock = StatementLock { locks: &self.row_locks, locker };
+        let longest = self.lock_wait() / 4;
+        let taken = self.row_locks.acquire_in_turns(&lock.locker, space, mode, at_most, longest, between);
+        self.why_not(taken)?;
+        Ok(lock)
     }
 
     /// As [`Transactions::acquire`], for a call whose waits count together.

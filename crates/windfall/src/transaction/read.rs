@@ -60,6 +60,14 @@ pub fn resolve_indexed(tree: &Tree, key: &[u8], header: EntryHeader, out: &mut V
     if header.is_overflow() { long_value(tree, key, header, out, Some(INDEXED)) } else { Ok(true) }
 }
 
+/// The first bytes of the value of an entry, in place of what was stored, whatever the entry is by now.
+///
+/// # Errors
+/// As [`get`]; a chain that is gone.
+pub fn indexed_of(tree: &Tree, header: EntryHeader, out: &mut Vec<u8>) -> Result<()> {
+    if header.is_overflow() { follow(tree, out, Some(INDEXED)) } else { Ok(()) }
+}
+
 /// As [`get`], but of a long value no more than the first bytes, for index keys; gives the entry's header, be it marked
 /// as deleted or not.
 ///

@@ -12,7 +12,8 @@
 //! - No other transaction here has locks, but on the rows that it has changed, by its id. A drop or a truncation does
 //!   not wait for it, because what is gone needs nothing taken back. Who has to find no unfinished change in a table
 //!   locks that, and waits for it then ([`Transactions::await_rollbacks`]). A call that is no part of a transaction is
-//!   not kept out by that lock: whether one was handed over meanwhile is counted ([`Rollbacks::handed_over`]).
+//!   not kept out by that lock: whether one was handed over meanwhile is looked up with the table's gate closed
+//!   ([`Rollbacks::are_clear_of`]).
 //! - A row change that was cut off has some of its entries and not others. It is one of a transaction that is here, or
 //!   of one that could not take back all of it; that is noted before the table's gate, or its [`Space::rest`], is left
 //!   ([`Rollbacks::may_have_cut_off`]).
@@ -46,6 +47,8 @@ use crate::{
 const PAUSE: Duration = Duration::from_secs(1);
 /// How soon a transaction goes on that has met a table at rest.
 const REST_PAUSE: Duration = Duration::from_millis(20);
+/// How often who waits for a rollback looks after something else.
+const STEP: Duration = Duration::from_millis(50);
 /// Records that a step takes back.
 const RECORDS_A_STEP: usize = 64;
 /// Records that a step of a search looks at.
@@ -67,8 +70,6 @@ pub struct Rollbacks {
 struct State {
     searches: VecDeque<Search>,
     waiting: VecDeque<Waiting>,
-    /// How often a transaction was handed over that has changed a table, by its clustered tree.
-    handed_over: BTreeMap<SpaceId, u64>,
     /// Transactions with a row change that is there in part, and its table.
     cut_off: BTreeMap<TrxId, SpaceId>,
 }
@@ -144,22 +145,20 @@ impl Rollbacks {
     /// Hands a transaction over that could not be taken back at once.
     pub(super) fn add(&self, trx: Suspended) {
         let waiting = Waiting::new(trx);
-        let mut state = self.state.lock();
-        for space in &waiting.touched {
-            *state.handed_over.entry(*space).or_default() += 1;
-        }
-        state.waiting.push_back(waiting);
-        drop(state);
+        self.state.lock().waiting.push_back(waiting);
         self.wake.notify();
     }
 
-    /// How often a transaction was handed over that has changed a table.
-    pub fn handed_over(&self, space: SpaceId) -> u64 {
-        self.state.lock().handed_over.get(&space).copied().unwrap_or_default()
+    /// Whether nothing is left in a table of what is taken back here.
+    pub fn are_clear_of(&self, space: SpaceId) -> bool {
+        self.in_the_way(space).is_empty()
     }
 
     /// The transactions here that may have changed a table.
     fn in_the_way(&self, space: SpaceId) -> Vec<TrxId> {
+        if planted(Bug::HandedOverUnseen) {
+            return Vec::new();
+        }
         let state = self.state.lock();
         let searched = state.searches.iter().flat_map(|search| search.found.keys());
         let waiting = state.waiting.iter().filter(|waiting| waiting.touched.contains(&space));
@@ -281,6 +280,10 @@ impl Transactions {
 
     /// One step of the worker. Says whether there is more to do at once.
     pub fn rollback_step(&self) -> bool {
+        // Whoever follows a table is not told more than it can look at.
+        if self.followers.is_any_full() {
+            return false;
+        }
         let now = self.now();
         match self.rollbacks.next(now) {
             None => return false,
@@ -369,18 +372,28 @@ impl Transactions {
         env.wait_unhindered(&self.rollbacks.moved, at_most, &mut || is_over());
     }
 
-    /// Waits until nothing is left in a table of what recovery has found unfinished.
+    /// Waits until nothing is left in a table of what is taken back in the background, and calls `between` now and
+    /// then.
     ///
     /// # Errors
-    /// [`LockError`].
-    pub fn await_rollbacks(&self, space: SpaceId, at_most: Duration) -> Result<()> {
-        if planted(Bug::HandedOverUnseen) {
-            return Ok(());
-        }
+    /// [`LockError`]; that of `between`.
+    pub fn await_rollbacks(
+        &self,
+        space: SpaceId,
+        at_most: Duration,
+        between: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
         let env = &self.ground.pool.ground().env;
         let began = self.now();
-        let is_clear = || self.rollbacks.in_the_way(space).is_empty();
-        env.wait_unhindered(&self.rollbacks.moved, at_most, &mut || is_clear());
+        let is_clear = || self.rollbacks.are_clear_of(space);
+        loop {
+            let left = at_most.saturating_sub(self.now().saturating_sub(began));
+            if is_clear() || left.is_zero() {
+                break;
+            }
+            env.wait_unhindered(&self.rollbacks.moved, left.min(STEP), &mut || is_clear());
+            between()?;
+        }
         let in_the_way = self.rollbacks.in_the_way(space);
         if in_the_way.is_empty() {
             return Ok(());

@@ -40,7 +40,7 @@ use crate::{
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
-    sync::{Arc, Bug, planted},
+    sync::{Arc, Bug, is_inside, planted},
     tree::hash::TreeHash,
 };
 
@@ -152,7 +152,7 @@ pub(super) enum Gate {
     Inside,
     /// From anywhere, by a thread that waits while the table is at rest.
     Outside,
-    /// From anywhere, by the worker, which has other transactions to take back meanwhile.
+    /// From anywhere, by the worker, which has other transactions to take back meanwhile, and waits for no room.
     Background,
 }
 
@@ -732,6 +732,12 @@ impl<'e> Trx<'e> {
         let record = stream.decode(at, &stored)?;
         if stored.taken_back {
             return Ok(Some(record.previous));
+        }
+        if let (Body::Row { space, .. }, Gate::Outside) = (&record.body, gate)
+            && !is_inside()
+            && let Some(follower) = self.floor.followers.of(*space)
+        {
+            follower.wait_for_room();
         }
         let table = self.floor.ground.pool.space(record.body.table());
         let _at_work = match (gate, &table) {

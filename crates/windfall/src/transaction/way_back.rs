@@ -94,7 +94,7 @@ pub fn take_back(floor: &Transactions, stream: &Stream, at: u64, record: &UndoRe
                 }
             }
             let done = match floor.tree(*space).map(Tree::promised) {
-                Some(tree) => unless_dropped(take_back_row(&tree, version, key, change, stream, at))?,
+                Some(tree) => unless_dropped(take_back_row(floor, &tree, version, key, change, stream, at))?,
                 None => false,
             };
             if !done {
@@ -155,8 +155,10 @@ fn take_back_touch(tree: &Tree, version: EntryHeader, touch: &Touch) -> Result<b
     Ok(true)
 }
 
-/// Takes the clustered entry back and marks the record, in one mini-transaction.
+/// Takes the clustered entry back and marks the record, in one mini-transaction; then says so to what follows the
+/// table.
 fn take_back_row(
+    floor: &Transactions,
     tree: &Tree,
     version: EntryHeader,
     key: &[u8],
@@ -172,7 +174,17 @@ fn take_back_row(
     let mut located = tree.seek_for_change(&mut mtr, key, room)?;
     let (slot, op) = stream.latch_mark(&mut mtr, at)?;
     let mut small = false;
-    if carries(located.header(), version) {
+    let mut sides = None;
+    if let Some(header) = located.header().filter(|header| carries(Some(*header), version)) {
+        let mut stored = Vec::new();
+        located.value_into(&mtr, &mut stored);
+        let restored = match change {
+            RowChange::Insert => None,
+            RowChange::Update { header, value } => Some((*header, value.clone())),
+            RowChange::Delete { header } => Some((*header, stored.clone())),
+        };
+        let is_live = |(header, _): &(EntryHeader, Vec<u8>)| !header.is_deleted();
+        sides = Some((Some((header, stored)).filter(is_live), restored.filter(is_live)));
         match change {
             RowChange::Insert => small = located.remove(&mut mtr),
             RowChange::Update { header, value } => located.replace(&mut mtr, *header, value),
@@ -181,6 +193,9 @@ fn take_back_row(
     }
     mtr.apply(slot, &op);
     mtr.commit()?;
+    if let Some((undone, restored)) = sides {
+        floor.tell_taken_back(tree, key, undone, restored);
+    }
     if small {
         merge(tree, key);
     }

@@ -188,3 +188,75 @@ fn a_statement_waits_for_another_one_as_long_as_it_is_asked_to() {
         patient.join().unwrap().unwrap();
     });
 }
+
+/// An index that waits for one transaction holds up no other one for longer than a turn.
+#[test]
+fn an_index_that_waits_for_a_transaction_holds_up_no_other() {
+    let db = database();
+    let table = table(&db);
+    (0..100).for_each(|n| table.put(&[n], &[b'a' + n % 20, n]).unwrap());
+    let old = begin(&db, Isolation::RepeatableRead);
+    table.within(&old).update(&[0], b"y\xf0").unwrap();
+    thread::scope(|scope| {
+        let building = scope.spawn(|| db.create_index("t", "late", IndexOptions::on_value(0..2).unique()));
+        while db.lock_waits().is_empty() {
+            assert!(!building.is_finished(), "it did not wait");
+            thread::yield_now();
+        }
+        // It stands there, and whoever comes goes on behind a turn of it at most: whole, back, and to a savepoint.
+        for n in 1..60 {
+            let trx = begin(&db, Isolation::ReadCommitted);
+            let within = table.within(&trx);
+            assert_eq!(within.get_for_update(&[n]).unwrap().unwrap()[1], n);
+            within.update(&[n], &[b'z', n]).unwrap();
+            trx.savepoint("here").unwrap();
+            assert!(within.delete(&[n]).unwrap());
+            match n % 3 {
+                0 => trx.commit().unwrap(),
+                1 => trx.rollback().unwrap(),
+                _ => {
+                    trx.rollback_to("here").unwrap();
+                    trx.commit().unwrap();
+                }
+            }
+            assert!(!building.is_finished(), "it did not wait");
+        }
+        let waiting = db.lock_waits();
+        assert_eq!(
+            waiting.iter().map(|wait| wait.behind.ids().to_vec()).collect::<Vec<_>>(),
+            [[windfall::ids::TrxId(old.id().unwrap())]]
+        );
+        old.rollback().unwrap();
+        building.join().unwrap().unwrap();
+    });
+    assert_eq!(db.lock_waits(), Vec::new());
+    let by_index = table.index("late").unwrap().range::<&[u8]>(..).unwrap().count();
+    assert_eq!((by_index, rows(&table).len()), (81, 81));
+    assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+}
+
+/// Its wait can be interrupted, and it can be refused for its time, and leaves nothing.
+#[test]
+fn an_index_that_waits_can_be_interrupted() {
+    let db = database();
+    let table = table(&db);
+    table.put(b"a", b"x1").unwrap();
+    let old = begin(&db, Isolation::RepeatableRead);
+    table.within(&old).put(b"b", b"x2").unwrap();
+    thread::scope(|scope| {
+        let building = scope.spawn(|| db.create_index("t", "late", IndexOptions::on_value(0..2)));
+        let id = loop {
+            if let Some(wait) = db.lock_waits().first() {
+                break wait.trx;
+            }
+            thread::yield_now();
+        };
+        assert!(db.interrupt(id.0));
+        let refused = building.join().unwrap();
+        assert!(matches!(refused, Err(Error::Lock(LockError::Interrupted))), "{refused:?}");
+    });
+    assert!(table.index("late").is_err());
+    table.within(&old).put(b"c", b"x3").unwrap();
+    old.commit().unwrap();
+    db.create_index("t", "late", IndexOptions::on_value(0..2)).unwrap();
+}

@@ -37,6 +37,7 @@ mod ranges;
 mod request;
 mod space;
 mod table;
+mod turns;
 
 #[cfg(all(test, feature = "model"))]
 mod interleavings;

@@ -4,7 +4,8 @@
 //!
 //! **Invariants.**
 //! - Who comes waits for holders that conflict, and for those before him in the queue that conflict: nobody is passed
-//!   by who wants what he wants.
+//!   by who wants what he wants. One who yields stands there as long as it does so for its own sake: it waits for
+//!   holders and those before it, and nobody waits for it.
 //! - An upgrade, of one who holds the lock already and wants more, waits for the other holders alone, and stands before
 //!   all who hold nothing: these wait for its holder anyway, or would.
 //! - Whoever is in nobody's way is served in the same step in which that becomes so; a queue without holders has no
@@ -45,6 +46,8 @@ struct Waiter {
     trx: TrxId,
     mode: TableMode,
     place: Place,
+    /// Who comes later passes it by.
+    yields: bool,
 }
 
 /// One lock.
@@ -60,7 +63,7 @@ impl Queue {
     /// Takes the lock, if nobody is in the way. Says whether it was taken.
     pub fn take(&mut self, trx: TrxId, mode: TableMode) -> bool {
         let mine = self.held_by(trx);
-        let is_passing = mine.is_empty() && self.waiters.iter().any(|w| w.mode.conflicts(mode));
+        let is_passing = mine.is_empty() && self.waiters.iter().any(|w| !w.yields && w.mode.conflicts(mode));
         if is_passing || self.holders_against(trx, mode).next().is_some() {
             return false;
         }
@@ -85,8 +88,16 @@ impl Queue {
     pub fn join(&mut self, trx: TrxId, mode: TableMode, ticket: u64) -> Place {
         let place = self.place(trx, ticket);
         let at = self.position(place);
-        self.waiters.insert(at, Waiter { trx, mode, place });
+        self.waiters.insert(at, Waiter { trx, mode, place, yields: false });
         place
+    }
+
+    /// Whether those who come later pass by who stands there. It is served when nobody is in its way, as ever.
+    pub fn set_yielding(&mut self, place: Place, yields: bool) {
+        let at = self.position(place);
+        if let Some(waiter) = self.waiters.get_mut(at).filter(|w| w.place == place) {
+            waiter.yields = yields;
+        }
     }
 
     /// Leaves the queue.
@@ -117,13 +128,15 @@ impl Queue {
     pub fn serve(&mut self, mut served: impl FnMut(TrxId)) {
         let mut passed = Modes::default();
         let mut at = 0;
-        while let Some(Waiter { trx, mode, place }) = self.waiters.get(at).copied() {
+        while let Some(Waiter { trx, mode, place, yields }) = self.waiters.get(at).copied() {
             if place.is_new && passed.cover(TableMode::Exclusive) {
                 break;
             }
             let is_passing = place.is_new && passed.conflict(mode);
             if is_passing || self.holders_against(trx, mode).next().is_some() {
-                passed = passed.with(mode);
+                if !yields {
+                    passed = passed.with(mode);
+                }
                 at += 1;
             } else {
                 self.waiters.remove(at);
@@ -154,7 +167,7 @@ impl Queue {
     pub fn waiters_against(&self, place: Place, mode: TableMode, from: usize) -> impl Iterator<Item = TrxId> {
         let to = if place.is_new { self.position(place) } else { 0 };
         let waiters = self.waiters.range(from.min(to)..to);
-        waiters.filter(move |w| w.mode.conflicts(mode)).map(|w| w.trx)
+        waiters.filter(move |w| !w.yields && w.mode.conflicts(mode)).map(|w| w.trx)
     }
 
     /// How many stand before a place.
@@ -219,6 +232,31 @@ mod tests {
         let mut served = Vec::new();
         queue.serve(|trx| served.push(trx.0));
         assert_eq!(served, [4]);
+    }
+
+    #[test]
+    fn who_yields_is_in_nobodys_way() {
+        let mut queue = Queue::default();
+        let serve = |queue: &mut Queue| {
+            let mut served = Vec::new();
+            queue.serve(|trx| served.push(trx.0));
+            served
+        };
+        assert!(queue.take(trx(1), IntentionExclusive));
+        let place = queue.join(trx(2), Shared, 1);
+        assert!(!queue.take(trx(3), IntentionExclusive));
+        let third = queue.join(trx(3), IntentionExclusive, 2);
+        queue.set_yielding(place, true);
+        assert_eq!(queue.waiters_against(third, IntentionExclusive, 0).count(), 0);
+        assert_eq!(serve(&mut queue), [3]);
+        assert!(queue.take(trx(4), IntentionExclusive));
+        queue.set_yielding(place, false);
+        assert!(!queue.take(trx(5), IntentionExclusive));
+        queue.set_yielding(place, true);
+        // It is served when it is free, however long that takes.
+        assert_eq!((served_after(&mut queue, 1), served_after(&mut queue, 3)), (vec![], vec![]));
+        assert_eq!(served_after(&mut queue, 4), [2]);
+        assert!(queue.held_by(trx(2)).cover(Shared) && !queue.take(trx(5), IntentionExclusive));
     }
 
     #[test]

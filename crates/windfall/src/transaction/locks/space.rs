@@ -126,6 +126,14 @@ impl Space {
         }
     }
 
+    /// Whether those who come later pass by who waits for the table.
+    pub fn set_yielding(&mut self, place: Place, yields: bool, parties: &mut Parties) {
+        self.table.set_yielding(place, yields);
+        if yields {
+            self.serve_table(parties);
+        }
+    }
+
     fn serve_table(&mut self, parties: &mut Parties) {
         self.table.serve(|trx| parties.serve(trx, self.id));
     }

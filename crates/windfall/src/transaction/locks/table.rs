@@ -107,13 +107,24 @@ impl Table {
         party.and_then(|party| party.outcome.take()).expect("a wait has an outcome")
     }
 
+    /// Whether those who come later pass by one that waits for a table. Gives those whom it waits for.
+    pub fn set_yielding(&mut self, me: TrxId, yields: bool) -> InTheWay {
+        if let Some((space, place)) = self.parties.wait_of(me).map(|wait| (wait.wanted.space(), wait.place)) {
+            self.in_space(space, |space, parties| space.set_yielding(place, yields, parties));
+            if !yields {
+                self.break_circles(me);
+            }
+        }
+        self.in_the_way(me)
+    }
+
     /// Whether anybody has a lock on a table, or waits for one.
     pub fn is_table_locked(&self, space: SpaceId) -> bool {
         self.spaces.get(&space).is_some_and(|space| space.counts().tables > 0)
     }
 
     /// Whom a transaction waits for.
-    fn in_the_way(&self, trx: TrxId) -> InTheWay {
+    pub fn in_the_way(&self, trx: TrxId) -> InTheWay {
         let wait = self.parties.wait_of(trx);
         let found = wait.and_then(|wait| {
             let space = self.spaces.get(&wait.wanted.space())?;

@@ -1,0 +1,410 @@
+//! Transactions beside the building of an index, on one thread: they act at the places within the statement where it
+//! can be watched.
+
+use core::time::Duration;
+
+use super::{Rows, open, row, rows_by_index, rows_of};
+use crate::{
+    Database, Isolation, Result, Table, Transaction, TransactionOptions,
+    disk::simulated::{SimulatedDisk, Survive},
+    env::{Env as _, SimulatedEnv},
+    error::{Error, LockError, SchemaError, TransactionError, UsageError},
+    sync::{Arc, Mutex, Rank},
+};
+
+/// So long does a statement wait: until those have ended whom it waits for.
+const PATIENT: Duration = Duration::from_secs(100_000);
+
+fn begin(db: &Database) -> Transaction {
+    db.begin(TransactionOptions::default().isolation(Isolation::ReadCommitted))
+}
+
+/// The index key is the value's beginning; some values lie in pages of their own.
+fn value(index_key: u64, long: bool) -> Vec<u8> {
+    let mut value = format!("{index_key:05}").into_bytes();
+    value.resize(if long { 6000 } else { 20 }, b'.');
+    value
+}
+
+/// Rows of which each `long`th is a long one.
+fn filled(db: &Database, rows: u64, long: u64) -> Result<Table> {
+    let table = db.create_table("t", crate::TableOptions::default())?;
+    for n in 0..rows {
+        table.insert(&row(n), &value(n, n % long == long - 1))?;
+    }
+    Ok(table)
+}
+
+fn check(db: &Database, env: &SimulatedEnv, table: &Table, what: &str) {
+    env.settle(500);
+    let rows = rows_of(table).unwrap();
+    assert_eq!(rows_by_index(table).unwrap(), rows, "{what}");
+    assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{what}");
+}
+
+/// Calls something at each place, with the number of the place from 1.
+fn at_places(db: &Database, mut act: impl FnMut(usize) + Send + 'static) {
+    let mut place = 0;
+    db.engine().catalog.pause.set(move || {
+        place += 1;
+        act(place);
+    });
+}
+
+/// Of each kind one that has changed the table before, and one that does amid it; they end amid it, or when the
+/// statement waits for nothing but them. The first to the last rows are changed: the statement has passed some.
+#[test]
+fn transactions_of_every_kind_go_on_while_an_index_is_built() {
+    type End = fn(&Database, Transaction);
+    let ends: [(&str, End); 8] = [
+        ("commit", |_, trx| trx.commit().unwrap()),
+        ("rollback", |_, trx| trx.rollback().unwrap()),
+        ("a handle that is dropped", |_, trx| drop(trx)),
+        ("to a savepoint", |_, trx| {
+            trx.rollback_to("half").unwrap();
+            trx.commit().unwrap();
+        }),
+        ("to a savepoint, and all of it", |_, trx| {
+            trx.rollback_to("half").unwrap();
+            trx.rollback().unwrap();
+        }),
+        ("a statement that fails", |db, trx| {
+            let within = db.table("t").unwrap().within(&trx);
+            let failed = trx.atomically(|| {
+                for n in 0..60 {
+                    within.put(&row(n), &value(600 + n, n % 5 == 0))?;
+                }
+                Err::<(), _>(Error::Usage(UsageError::Other("it fails".into())))
+            });
+            assert!(failed.is_err());
+            trx.commit().unwrap();
+        }),
+        ("prepared and committed", |db, trx| {
+            trx.prepare(b"x").unwrap();
+            drop(trx);
+            db.commit_prepared(b"x").unwrap();
+        }),
+        ("prepared and rolled back", |db, trx| {
+            trx.prepare(b"x").unwrap();
+            drop(trx);
+            db.rollback_prepared(b"x").unwrap();
+        }),
+    ];
+    for (kind, end) in ends {
+        for (begins, ends_at) in [(0, 30), (0, 70), (15, 30), (15, 75)] {
+            for bounds in [(usize::MAX, usize::MAX), (700, 900)] {
+                let what = format!("{kind}, from {begins} to {ends_at}, {bounds:?}");
+                let (db, env) = open(&SimulatedDisk::new(1), 1).unwrap();
+                let table = filled(&db, 60, 7).unwrap();
+                db.engine().catalog.pause.set_bounds(bounds.0, bounds.1);
+                let change = |db: &Database| {
+                    let trx = begin(db);
+                    let within = db.table("t").unwrap().within(&trx);
+                    for n in (0..60).step_by(3) {
+                        within.update(&row(n), &value(200 + n, n % 2 == 0)).unwrap();
+                    }
+                    trx.savepoint("half").unwrap();
+                    for n in (0..60).step_by(4) {
+                        within.put(&row(n), &value(400 + n, n % 8 == 0)).unwrap();
+                        within.delete(&row(n + 1)).unwrap();
+                        within.insert(&row(100 + n), &value(500 + n, n % 3 == 0)).unwrap();
+                    }
+                    trx
+                };
+                let mut open = (begins == 0).then(|| change(&db));
+                let handle = db.clone();
+                at_places(&db, move |place| {
+                    if place == begins {
+                        open = Some(change(&handle));
+                    }
+                    if place >= ends_at
+                        && let Some(trx) = open.take()
+                    {
+                        end(&handle, trx);
+                    }
+                });
+                db.statements_wait(PATIENT).create_index("t", "i", super::index(true)).unwrap_or_else(
+                    |error| {
+                        panic!("{what}: {error}");
+                    },
+                );
+                db.engine().catalog.pause.clear();
+                check(&db, &env, &table, &what);
+            }
+        }
+    }
+}
+
+/// Two rows of one key are refused when both are committed, and not before.
+#[test]
+fn a_duplicate_is_decided_by_what_commits() {
+    type Act = fn(&Database, &Transaction);
+    let takes: Act = |db, trx| db.table("t").unwrap().within(trx).update(&row(50), &value(3, false)).unwrap();
+    let leaves: Act = |db, trx| {
+        let table = db.table("t").unwrap();
+        table.within(trx).delete(&row(3)).unwrap();
+        table.update(&row(50), &value(3, false)).unwrap();
+    };
+    let unfit: Act =
+        |db, trx| db.table("t").unwrap().within(trx).update(&row(50), &[b'x'; 3000][..]).unwrap();
+    let cases = [
+        ("takes a key and commits", takes, true, true),
+        ("takes a key and goes back", takes, false, false),
+        ("leaves a key and commits", leaves, true, false),
+        ("leaves a key and goes back", leaves, false, true),
+        ("is too long and commits", unfit, true, true),
+        ("is too long and goes back", unfit, false, false),
+    ];
+    for (what, act, commits, is_refused) in cases {
+        for acts_at in [0, 20, 60] {
+            let (db, env) = open(&SimulatedDisk::new(1), 1).unwrap();
+            let table = filled(&db, 55, 1000).unwrap();
+            let trx = begin(&db);
+            if acts_at == 0 {
+                act(&db, &trx);
+            } else {
+                // It has the table before it is waited for.
+                table.within(&trx).put(b"other", &value(900, false)).unwrap();
+            }
+            let (handle, mut trx) = (db.clone(), Some(trx));
+            at_places(&db, move |place| {
+                if place == acts_at
+                    && let Some(trx) = &trx
+                {
+                    act(&handle, trx);
+                }
+                if place >= 80
+                    && let Some(trx) = trx.take()
+                {
+                    if commits { trx.commit() } else { trx.rollback() }.unwrap();
+                }
+            });
+            let options = if what.starts_with("is too long") {
+                crate::IndexOptions::on_value(0..3000)
+            } else {
+                super::index(true)
+            };
+            let built = db.statements_wait(PATIENT).create_index("t", "i", options);
+            db.engine().catalog.pause.clear();
+            match built {
+                Ok(()) => {
+                    assert!(!is_refused, "{what}, at {acts_at}");
+                    check(&db, &env, &table, what);
+                }
+                Err(
+                    Error::Schema(SchemaError::DuplicateKey(_)) | Error::Usage(UsageError::KeyTooLong { .. }),
+                ) => {
+                    assert!(is_refused, "{what}, at {acts_at}");
+                    assert!(table.index("i").is_err(), "{what}, at {acts_at}");
+                }
+                Err(error) => panic!("{what}, at {acts_at}: {error}"),
+            }
+        }
+    }
+}
+
+/// Transactions in any order. What is committed changes here alone, so it is known whether two rows ever had one key.
+struct Crowd {
+    db: Database,
+    chance: SimulatedEnv,
+    open: Vec<Transaction>,
+    prepared: Vec<Vec<u8>>,
+    steps: u64,
+    unique: bool,
+    /// Two committed rows had one index key at some time.
+    had_duplicates: bool,
+}
+
+/// So many steps begin transactions.
+const STEPS: u64 = 250;
+
+impl Crowd {
+    fn below(&self, end: u64) -> u64 {
+        self.chance.random() % end
+    }
+
+    fn step(&mut self) -> Result<()> {
+        self.steps += 1;
+        let table = self.db.table("t")?;
+        if self.open.len() + self.prepared.len() < 4 && self.steps < STEPS {
+            self.open.push(begin(&self.db));
+        }
+        if !self.prepared.is_empty() && self.below(4) == 0 {
+            let name = self.prepared.swap_remove(0);
+            let commits = self.below(2) == 0;
+            if commits { self.db.commit_prepared(&name)? } else { self.db.rollback_prepared(&name)? }
+        }
+        if self.open.is_empty() {
+            return self.look(&table);
+        }
+        let at = self.below(self.open.len() as u64) as usize;
+        let key = row(self.below(60));
+        let space = if self.unique { 2000 } else { 50 };
+        let value = value(self.below(space), self.below(9) == 0);
+        let trx = &self.open[at];
+        let within = table.within(trx);
+        let wide = if self.steps < STEPS { 16 } else { 30 };
+        let done = match self.below(wide) {
+            0..=5 => within.put(&key, &value),
+            6..=8 => within.delete(&key).map(drop),
+            9 => trx.savepoint("s"),
+            10 => trx.rollback_to("s"),
+            11 => trx.atomically(|| {
+                within.put(&key, &value)?;
+                within.delete(&row(7))?;
+                Err(UsageError::Other("it fails".into()).into())
+            }),
+            12 => table.put(&key, &value),
+            13 => {
+                let name = self.steps.to_be_bytes().to_vec();
+                let trx = self.open.swap_remove(at);
+                trx.prepare(&name)?;
+                self.prepared.push(name);
+                Ok(())
+            }
+            ends => {
+                let trx = self.open.swap_remove(at);
+                match ends % 4 {
+                    0 | 1 => trx.commit(),
+                    2 => trx.rollback(),
+                    _ => {
+                        drop(trx);
+                        Ok(())
+                    }
+                }
+            }
+        };
+        match done {
+            Ok(())
+            | Err(
+                Error::Lock(LockError::Busy(_))
+                | Error::Transaction(TransactionError::NoSavepoint(_))
+                | Error::Usage(UsageError::Other(_)),
+            ) => {}
+            Err(error) => return Err(error),
+        }
+        self.look(&table)
+    }
+
+    fn look(&mut self, table: &Table) -> Result<()> {
+        let rows = rows_of(table)?;
+        let mut keys: Vec<&[u8]> = rows.values().map(|value| &value[..5]).collect();
+        keys.sort_unstable();
+        self.had_duplicates |= keys.windows(2).any(|pair| pair[0] == pair[1]);
+        Ok(())
+    }
+}
+
+/// Builds an index beside a crowd. Says what became of the statement, if it was made.
+fn build_beside_a_crowd(disk: &SimulatedDisk, seed: u64, rows: u64, crashes: bool) -> Result<Result<()>> {
+    let (db, env) = open(disk, seed)?;
+    let table = filled(&db, rows, 7)?;
+    db.set_lock_wait_timeout(Duration::ZERO);
+    let unique = seed.is_multiple_of(2);
+    let (entries, notes) =
+        [(usize::MAX, usize::MAX), (700, usize::MAX), (usize::MAX, 900)][seed as usize % 3];
+    db.engine().catalog.pause.set_bounds(entries, notes);
+    let crowd = Crowd {
+        db: db.clone(),
+        chance: SimulatedEnv::new(seed ^ 0xc0de),
+        open: Vec::new(),
+        prepared: Vec::new(),
+        steps: 0,
+        unique,
+        had_duplicates: false,
+    };
+    let shared = Arc::new(Mutex::new(Rank::Session, Some(crowd)));
+    // Some have changed the table before.
+    let step = |shared: &Mutex<Option<Crowd>>| {
+        let crowd = shared.lock().take();
+        let Some(mut crowd) = crowd else { return Ok(()) };
+        let done = crowd.step();
+        *shared.lock() = Some(crowd);
+        done
+    };
+    for _ in 0..10 {
+        step(&shared)?;
+    }
+    let (acting, mut failed) = (shared.clone(), false);
+    // A crash ends it all, and the statement finds that out itself.
+    at_places(&db, move |_| failed = failed || step(&acting).is_err());
+    let built = db.statements_wait(PATIENT).create_index("t", "i", super::index(unique));
+    db.engine().catalog.pause.clear();
+    // Those that are left, if the index was refused before they have ended.
+    let crowd = shared.lock().take();
+    if let Some(mut crowd) = crowd {
+        let had_duplicates = crowd.had_duplicates;
+        crowd.open.clear();
+        for name in crowd.prepared.drain(..) {
+            db.rollback_prepared(&name)?;
+        }
+        match &built {
+            Ok(()) if crashes => {}
+            Ok(()) => {
+                check(&db, &env, &table, &format!("seed {seed}"));
+                let keys: Vec<_> = rows_of(&table)?.into_values().map(|value| value[..5].to_vec()).collect();
+                let different: std::collections::BTreeSet<_> = keys.iter().collect();
+                assert!(!unique || different.len() == keys.len(), "seed {seed}: two rows have one key");
+            }
+            Err(Error::Schema(SchemaError::DuplicateKey(_))) => {
+                assert!(
+                    unique && had_duplicates,
+                    "seed {seed}: refused, and no two committed rows had one key"
+                );
+            }
+            Err(_) => {}
+        }
+    }
+    Ok(built)
+}
+
+#[test]
+fn any_transactions_beside_an_index_that_is_built() {
+    let (mut made, mut refused) = (0, 0);
+    for seed in 1..50 {
+        match build_beside_a_crowd(&SimulatedDisk::new(seed), seed, 50, false).unwrap() {
+            Ok(()) => made += 1,
+            Err(Error::Schema(SchemaError::DuplicateKey(_))) => refused += 1,
+            Err(error) => panic!("seed {seed}: {error}"),
+        }
+    }
+    assert!(made > 25 && refused > 2, "{made} made, {refused} refused");
+}
+
+#[test]
+fn a_crash_beside_transactions_leaves_the_index_whole_or_gone() {
+    let (mut whole, mut gone) = (0, 0);
+    for seed in [1, 5] {
+        let disk = SimulatedDisk::new(seed);
+        build_beside_a_crowd(&disk, seed, 30, false).unwrap().unwrap();
+        let total = disk.operations();
+        for operation in (1..=total).step_by(7) {
+            let disk = SimulatedDisk::new(seed);
+            disk.crash_at(operation);
+            let built = build_beside_a_crowd(&disk, seed, 30, true);
+            let survive =
+                [Survive::Nothing, Survive::Everything, Survive::Random(operation)][operation as usize % 3];
+            let what = format!("seed {seed}, crash at operation {operation} of {total}, {survive:?}");
+            let Ok((db, env)) = open(&disk.restart(survive), seed) else {
+                assert!(built.is_err(), "{what}: it does not open");
+                continue;
+            };
+            env.settle(500);
+            for prepared in db.prepared() {
+                db.rollback_prepared(&prepared.xid).unwrap();
+            }
+            env.settle(500);
+            assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{what}");
+            let Ok(table) = db.table("t") else { continue };
+            if table.index("i").is_ok() {
+                let rows: Rows = rows_of(&table).unwrap();
+                assert_eq!(rows_by_index(&table).unwrap(), rows, "{what}");
+                whole += 1;
+            } else {
+                assert!(!matches!(built, Ok(Ok(()))), "{what}: the index is gone");
+                gone += 1;
+            }
+        }
+    }
+    assert!(whole > 0 && gone > 10, "{whole} times there, {gone} times gone");
+}

@@ -1,0 +1,104 @@
+//! A wait for a table that is in the way of others only in turns.
+//!
+//! **Purpose.** A statement that has worked for long beside others, and needs the table to itself at the end, waits
+//! for the transactions that have it. If it stood in the queue until then, all that come later would wait for the
+//! longest of these. So it stands there for a short turn, and yields then.
+//!
+//! **Invariants.** It is one wait, which is listed, interrupted and timed like any other. In a turn who comes later
+//! waits behind it; a turn is short at first, then longer, up to a bound. Between two turns others pass it, until
+//! those have ended whom it has waited for in the turn before; so it costs others nothing to wait for one transaction
+//! that goes on for hours. It is served whenever the table is free. If its turn closes a circle it gives way, as the
+//! lightest, and begins anew.
+//!
+//! **May touch.** `ids`, `error`, `env`, `sync`.
+
+use core::time::Duration;
+
+use super::{Locks, Wanted, locker::Locker, mode::TableMode};
+use crate::{
+    error::{Error, LockError, Result},
+    ids::SpaceId,
+    sync::{Arc, Held, Rank},
+};
+
+/// How long the first turn lasts.
+const FIRST: Duration = Duration::from_millis(100);
+/// How often it looks after something else.
+const STEP: Duration = Duration::from_millis(50);
+
+impl Locks {
+    /// Takes a lock on a table. It is in the way of others in turns only, none of which lasts longer than `longest`.
+    /// Meanwhile it calls `between`, time and again.
+    ///
+    /// # Errors
+    /// As [`Locks::acquire`], but for a deadlock; that of `between`.
+    pub fn acquire_in_turns(
+        &self,
+        me: &Arc<Locker>,
+        space: SpaceId,
+        mode: TableMode,
+        at_most: Duration,
+        longest: Duration,
+        between: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        let wanted = Wanted::Table(space, mode);
+        let taken = self.step(|table| table.take(me, &wanted));
+        if taken.is_ok() || at_most.is_zero() {
+            return Ok(taken?);
+        }
+        drop(Held::take(Rank::Row));
+        let began = self.env.now();
+        let mut turn = FIRST;
+        loop {
+            if self.step(|table| table.take_or_join(me, wanted.clone(), began))? {
+                return Ok(());
+            }
+            let waited = self.take_turns(me, began.saturating_add(at_most), &mut turn, longest, between);
+            if waited.is_err() {
+                self.step(|table| table.stop(me.id(), LockError::Interrupted));
+            }
+            let now = self.env.now();
+            match (waited, self.step(|table| table.end_wait(me, began, now))) {
+                (Err(error), _) => return Err(error),
+                (Ok(()), Err(LockError::Deadlock(_))) => between()?,
+                (Ok(()), done) => return done.map_err(Error::from),
+            }
+        }
+    }
+
+    /// Waits in turns until it is known how that ends, or the time is over.
+    fn take_turns(
+        &self,
+        me: &Locker,
+        until: Duration,
+        turn: &mut Duration,
+        longest: Duration,
+        between: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        let mut wait = |at_most: Duration| {
+            let left = until.saturating_sub(self.env.now());
+            self.env.wait_unhindered(me.event(), at_most.min(left).min(STEP), &mut || me.is_settled());
+            between().map(|()| me.is_settled() || self.env.now() >= until)
+        };
+        loop {
+            let end = self.env.now().saturating_add((*turn).min(longest));
+            while self.env.now() < end {
+                if wait(end.saturating_sub(self.env.now()))? {
+                    return Ok(());
+                }
+            }
+            *turn = turn.saturating_mul(2);
+            let before = self.step(|table| table.set_yielding(me.id(), true));
+            loop {
+                if wait(STEP)? {
+                    return Ok(());
+                }
+                let now = self.table.lock().in_the_way(me.id());
+                if !now.ids().iter().any(|trx| before.ids().contains(trx)) {
+                    break;
+                }
+            }
+            self.step(|table| table.set_yielding(me.id(), false));
+        }
+    }
+}
