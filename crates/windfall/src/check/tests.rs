@@ -335,8 +335,12 @@ fn no_statement_makes_a_file_look_unowned() {
             db.truncate_table("a").unwrap();
             db.table("a").unwrap().put(b"row", &[1; 100]).unwrap();
         },
-        |db| drop(db.drop_index("b", "first").unwrap()),
-        |db| drop(db.drop_table("b").unwrap()),
+        |db| {
+            db.drop_index("b", "first").unwrap();
+        },
+        |db| {
+            db.drop_table("b").unwrap();
+        },
         |db| {
             // As many files as before.
             let rows = (0..50u8).map(|n| Ok((vec![n], vec![n; 100])));

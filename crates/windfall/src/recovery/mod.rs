@@ -235,7 +235,9 @@ pub fn recover(
     if !planted(Bug::TornPageKept) {
         let unread = mend_torn_pages(disk, pool.page_size(), &files)?;
         // What cannot be read there can be once it is written: behind the next crash all of the file counts again.
-        unread.into_iter().for_each(|half| pool.take_half_next(half));
+        if let Some(half) = unread {
+            pool.take_half_next(half);
+        }
     }
     if disk.len(FileName::Doublewrite)?.is_none() {
         // Without it no page could ever be written.
