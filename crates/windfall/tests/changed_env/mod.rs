@@ -41,6 +41,10 @@ pub trait Change: Debug + Send + Sync {
     ) {
         env.wait_unhindered(event, at_most, ready);
     }
+
+    fn breathe(&self, env: &dyn Env) {
+        env.breathe();
+    }
 }
 
 #[derive(Debug)]
@@ -79,6 +83,6 @@ impl<C: Change> Env for Changed<C> {
     }
 
     fn breathe(&self) {
-        self.env.breathe();
+        self.change.breathe(self.env.as_ref());
     }
 }

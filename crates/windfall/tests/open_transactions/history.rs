@@ -1,0 +1,456 @@
+//! A history: each step is made by the engine, and what it comes to is held against the model.
+
+use windfall::Isolation;
+
+use crate::counts::Counts;
+use crate::draw::draw;
+use crate::model::{
+    Model, State, TableNo, TrxNo, Verdict,
+    calls::Turns,
+    steps_of_cursors::{choose, expect},
+};
+use crate::outcome::{Outcome, Refusal};
+use crate::steps::{Call, End, Over, Party, Read, Shape, Step, Which, WriteMode};
+use crate::value::{KEYS, Value};
+use crate::world::{self, HEAD, World};
+
+/// What is wrong, and at which step.
+#[derive(Debug)]
+pub struct Wrong {
+    pub at: usize,
+    pub what: String,
+}
+
+pub struct History {
+    world: World,
+    model: Model,
+    pub counts: Counts,
+}
+
+/// MASK, to be removed with the fixes: locking reads of indexes (F14), checks beside rollbacks in the background (F13, O2),
+/// live checks beside open transactions with long values (F1).
+const MASKED: bool = true;
+
+/// Who ends what is open at the end of a history.
+const AUDIT_STEPS: usize = 20_000;
+
+impl History {
+    pub fn new(seed: u64) -> Self {
+        Self { world: World::new(seed), model: Model::new(), counts: Counts::default() }
+    }
+
+    /// Makes these steps of the history that a seed draws, and ends whatever is open then.
+    pub fn run(seed: u64, steps: &[(usize, Step)]) -> Result<Counts, Wrong> {
+        let mut history = Self::new(seed);
+        let mut last = 0;
+        for (at, step) in steps {
+            history.step(step).map_err(|what| Wrong { at: *at, what })?;
+            last = *at;
+        }
+        history.audit().map_err(|what| Wrong { at: last + 1, what: format!("when all has ended: {what}") })?;
+        Ok(history.counts)
+    }
+
+    /// All steps of a seed's history, with their numbers.
+    pub fn steps(seed: u64, many: usize) -> Vec<(usize, Step)> {
+        draw(seed, many).into_iter().enumerate().collect()
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), String> {
+        if self.model.has_pending() && !self.world.rolls_back() {
+            self.model.settle_pending();
+        }
+        self.make(step).map(drop)
+    }
+
+    /// Makes a step. `None` where there is nothing to make it with.
+    fn make(&mut self, step: &Step) -> Result<Option<()>, String> {
+        let slot_of = |model: &Model, slot: u8| model.slots[slot as usize];
+        match *step {
+            Step::Begin { slot, level, read_only, snapshot } => {
+                if slot_of(&self.model, slot).is_none() {
+                    self.world.begin(slot, level, read_only, snapshot);
+                    self.model.begin(slot, level, read_only, snapshot);
+                }
+            }
+            Step::End { slot, how } => {
+                let Some(trx) = slot_of(&self.model, slot) else { return Ok(None) };
+                self.end(slot, trx, how)?;
+            }
+            Step::Savepoint { slot, name } => {
+                let Some(trx) = slot_of(&self.model, slot) else { return Ok(None) };
+                let outcome = self.world.savepoint(slot, name);
+                let allowed = self.model.savepoint(trx, name);
+                self.hold(Some(trx), "savepoint", &outcome, &[allowed])?;
+            }
+            Step::RollBackTo { slot, name } => {
+                let Some(trx) = slot_of(&self.model, slot) else { return Ok(None) };
+                let outcome = self.world.roll_back_to(slot, name);
+                let allowed = self.model.roll_back_to(trx, name);
+                self.hold(Some(trx), "rollback to", &outcome, &[allowed])?;
+            }
+            Step::Release { slot, name } => {
+                let Some(trx) = slot_of(&self.model, slot) else { return Ok(None) };
+                let outcome = self.world.release(slot, name);
+                let allowed = self.model.release(trx, name);
+                self.hold(Some(trx), "release", &outcome, &[allowed])?;
+            }
+            Step::Prepare { slot, name } => {
+                let Some(trx) = slot_of(&self.model, slot) else { return Ok(None) };
+                self.close_cursors(trx);
+                let outcome = self.world.prepare(slot, name);
+                let allowed = self.model.prepare(trx, name);
+                self.hold(Some(trx), "prepare", &outcome, &[allowed])?;
+            }
+            Step::EndPrepared { name, commits } => {
+                let outcome = self.world.end_prepared(name, commits);
+                let allowed = self.model.end_prepared(name, commits);
+                self.hold(None, "end prepared", &outcome, &[allowed])?;
+            }
+            Step::Call { by, call } => {
+                let Some((me, call)) = self.resolve(by, call) else { return Ok(None) };
+                let outcome = self.world.call(by, call);
+                self.judge_call(me, call, &Turns::default(), &outcome)?;
+            }
+            Step::Statement { slot, ref calls, fails } => return self.statement(slot, calls, fails),
+            Step::Nested { by, table, key, value, late, inner } => {
+                let outer = Call::Write { table, key, value, mode: WriteMode::Put };
+                return self.nested(by, outer, late, inner);
+            }
+            Step::Race { slot, call, ending, commits } => return self.race(slot, call, ending, commits),
+            Step::Open { place, by, table, over, shape, locking } => {
+                let (Some(me), Some(table)) = (self.model.party(by), self.model.pick(table)) else {
+                    return Ok(None);
+                };
+                if self.model.check_open(me).is_some() {
+                    return Ok(None);
+                }
+                let is_serializable =
+                    me.is_some_and(|trx| self.model.trx(trx).level == Isolation::Serializable);
+                if MASKED && !matches!(over, Over::Rows) && (locking.is_some() || is_serializable) {
+                    return Ok(None);
+                }
+                self.close(place);
+                let opened = self.model.open(me, table, over, shape, locking.filter(|_| me.is_some()));
+                let outcome =
+                    self.world.open(place, by, table, (over, shape), locking.filter(|_| me.is_some()));
+                let allowed = opened.as_ref().map_or_else(|refused| refused.clone().into(), |_| Outcome::Done);
+                self.hold(me, "open", &outcome, &[allowed])?;
+                self.model.cursors.extend(opened.map(|cursor| (place, cursor)));
+            }
+            Step::Move { place, to, times } => {
+                for _ in 0..times {
+                    let Some(cursor) = self.model.cursors.get(&place) else { return Ok(None) };
+                    let (me, over) = (cursor.me, cursor.over);
+                    let locks = cursor.lock.is_some();
+                    let outcome = self.world.step(place, over, to);
+                    self.count(me, if locks { "locking cursor" } else { "cursor" }, &outcome);
+                    self.model.judge_move(place, to, &outcome)?;
+                    if matches!(outcome, Outcome::End | Outcome::Refused(_)) {
+                        break;
+                    }
+                }
+            }
+            Step::Close { place } => self.close(place),
+            Step::Ddl(ref ddl) => {
+                let outcome = self.world.ddl(ddl);
+                self.counts.add("statement", ddl.name(), &outcome);
+                self.model.judge_statement(ddl, &outcome)?;
+            }
+            Step::Settle(steps) => self.world.settle(steps.into()),
+            Step::Checkpoint => {
+                let outcome = self.world.checkpoint();
+                expect(&outcome, &[Outcome::Done])?;
+            }
+            Step::Check { live } => {
+                if MASKED && (self.model.has_pending() || live && self.model.transactions.iter().any(|trx| trx.is_active())) {
+                    return Ok(None);
+                }
+                let findings = self.world.check(live);
+                if !findings.is_empty() {
+                    return Err(format!("a check finds {findings:?}"));
+                }
+                self.counts.add("check", if live { "live" } else { "whole" }, &Outcome::Done);
+            }
+            Step::Crash(chance) => {
+                self.world.restart(Some(chance), &self.model.names);
+                self.model.restart();
+                self.counts.add("restart", "crash", &Outcome::Done);
+                self.look()?;
+            }
+            Step::Reopen => {
+                // What is open is taken back before, but for what is prepared.
+                for slot in 0..self.model.slots.len() as u8 {
+                    if let Some(trx) = slot_of(&self.model, slot) {
+                        self.end(slot, trx, End::Drop)?;
+                    }
+                }
+                self.world.restart(None, &self.model.names);
+                self.model.restart();
+                self.counts.add("restart", "reopen", &Outcome::Done);
+                self.look()?;
+            }
+        }
+        Ok(Some(()))
+    }
+
+    /// Whose call it is, and on which table.
+    fn resolve(&self, by: Party, call: Call) -> Option<(Option<TrxNo>, world::Call)> {
+        let me = self.model.party(by)?;
+        let table = |pick| self.model.pick(pick);
+        let call = match call {
+            Call::Write { table: pick, key, value, mode } => {
+                world::Call::Write { table: table(pick)?, key, value, mode }
+            }
+            Call::Get { table: pick, key, read } => world::Call::Get { table: table(pick)?, key, read },
+            Call::Lock { table: pick, key, locking } => {
+                me?;
+                world::Call::Lock { table: table(pick)?, key, locking }
+            }
+        };
+        Some((me, call))
+    }
+
+    fn verdicts(&self, me: Option<TrxNo>, call: world::Call, turns: &Turns) -> Vec<Verdict> {
+        match call {
+            world::Call::Write { table, key, value, mode } => {
+                self.model.write(me, (table, key), (mode, value), turns)
+            }
+            world::Call::Get { table, key, read } => self.model.get(me, (table, key), read, turns),
+            world::Call::Lock { table, key, locking } => self.model.lock(me, (table, key), locking, turns),
+        }
+    }
+
+    fn judge_call(
+        &mut self,
+        me: Option<TrxNo>,
+        call: world::Call,
+        turns: &Turns,
+        outcome: &Outcome,
+    ) -> Result<(), String> {
+        let kind = match call {
+            world::Call::Write { mode: WriteMode::Delete, .. } => "delete",
+            world::Call::Write { .. } => "write",
+            world::Call::Get { .. } => "read",
+            world::Call::Lock { .. } => "locking read",
+        };
+        self.count(me, kind, outcome);
+        let chosen = choose(self.verdicts(me, call, turns), outcome)?;
+        self.model.apply(me, chosen.effects);
+        Ok(())
+    }
+
+    fn count(&mut self, me: Option<TrxNo>, kind: &'static str, outcome: &Outcome) {
+        let level = me.map(|trx| self.model.trx(trx).level);
+        self.counts.add(level_name(level), kind, outcome);
+    }
+
+    fn hold(
+        &mut self,
+        me: Option<TrxNo>,
+        kind: &'static str,
+        outcome: &Outcome,
+        allowed: &[Outcome],
+    ) -> Result<(), String> {
+        self.count(me, kind, outcome);
+        expect(outcome, allowed)
+    }
+
+    fn close(&mut self, place: u8) {
+        self.world.close(place);
+        self.model.cursors.remove(&place);
+    }
+
+    fn close_cursors(&mut self, trx: TrxNo) {
+        for place in self.model.close_cursors(trx) {
+            self.world.close(place);
+        }
+    }
+
+    fn end(&mut self, slot: u8, trx: TrxNo, how: End) -> Result<(), String> {
+        self.close_cursors(trx);
+        let outcome = self.world.end(slot, how);
+        self.hold(Some(trx), "end", &outcome, &[Outcome::Done])?;
+        match how {
+            End::Commit => self.model.commit(trx),
+            End::RollBack => self.model.roll_back(trx),
+            End::Drop => self.model.drop_handle(trx),
+        }
+        self.model.slots[slot as usize] = None;
+        Ok(())
+    }
+
+    fn statement(&mut self, slot: u8, calls: &[Call], fails: bool) -> Result<Option<()>, String> {
+        let Some(trx) = self.model.slots[slot as usize] else { return Ok(None) };
+        let calls: Vec<_> = calls.iter().filter_map(|call| self.resolve(Some(slot), *call)).collect();
+        let of_world: Vec<world::Call> = calls.iter().map(|(_, call)| *call).collect();
+        let mark = self.model.mark();
+        let (outcomes, done) = self.world.statement(slot, &of_world, fails);
+        if let Some(refused) = self.model.check_open(Some(trx)) {
+            self.hold(Some(trx), "statement", &done, &[refused.into()])?;
+            return Ok(Some(()));
+        }
+        for (outcome, (me, call)) in outcomes.iter().zip(&calls) {
+            self.judge_call(*me, *call, &Turns::default(), outcome)?;
+        }
+        let allowed = match outcomes.last().filter(|outcome| outcome.is_refused()) {
+            Some(refused) => refused.clone(),
+            None if outcomes.len() < calls.len() => return Err("calls of a statement were not made".into()),
+            None if fails => Refusal::OnPurpose.into(),
+            None => Outcome::Done,
+        };
+        self.hold(Some(trx), "statement", &done, &[allowed])?;
+        if done.is_refused() {
+            self.model.take_back(trx, mark, true);
+        }
+        Ok(Some(()))
+    }
+
+    fn nested(
+        &mut self,
+        by: Party,
+        outer: Call,
+        late: bool,
+        (inner_by, inner): (Party, Call),
+    ) -> Result<Option<()>, String> {
+        let (Some((me, outer)), Some((other, inner))) = (self.resolve(by, outer), self.resolve(inner_by, inner))
+        else {
+            return Ok(None);
+        };
+        let world::Call::Write { table, key, value, .. } = outer else { return Ok(None) };
+        if me.is_some() && me == other {
+            return Ok(None);
+        }
+        let late = late && value.length as usize > HEAD;
+        let (told, outcome) = self.world.nested(by, (table, key, value), late, (inner_by, inner));
+        if let Some(told) = told {
+            let turns = self.turns(table, key, value, late);
+            let kind = if late { "call within, late" } else { "call within" };
+            self.count(other, kind, &told);
+            let chosen = choose(self.verdicts(other, inner, &turns), &told)
+                .map_err(|what| format!("the call from within the source: {what}"))?;
+            self.model.apply(other, chosen.effects);
+        }
+        self.judge_call(me, outer, &Turns::default(), &outcome)?;
+        Ok(Some(()))
+    }
+
+    /// The turns that a write holds while its value is read.
+    fn turns(&self, table: TableNo, key: u8, value: Value, late: bool) -> Turns {
+        let known = &self.model.tables[table];
+        let mut turns = Turns { row: Some((known.rows, key)), uniques: Vec::new() };
+        if let Some(tree) = known.index(Which::Unique).filter(|_| late) {
+            let before = self.model.newest_value(table, key).map(|value| value.unique);
+            if before != Some(value.unique) {
+                turns.uniques = before.into_iter().chain([value.unique]).map(|unique| (tree, unique)).collect();
+            }
+        }
+        turns
+    }
+
+    fn race(&mut self, slot: u8, call: Call, ending: u8, commits: bool) -> Result<Option<()>, String> {
+        let Some((Some(me), call)) = self.resolve(Some(slot), call) else { return Ok(None) };
+        let Some(other) = self.model.slots[ending as usize].filter(|other| *other != me) else { return Ok(None) };
+        if self.model.trx(other).state != State::Open {
+            return Ok(None);
+        }
+        self.close_cursors(other);
+        let (outcome, ended) = self.world.race(slot, call, ending, commits);
+        if let Some(ended) = ended {
+            self.hold(Some(other), "end amid a call", &ended, &[Outcome::Done])?;
+            if commits { self.model.commit(other) } else { self.model.roll_back(other) }
+            self.model.slots[ending as usize] = None;
+        }
+        self.judge_call(Some(me), call, &Turns::default(), &outcome)?;
+        Ok(Some(()))
+    }
+
+    /// Looks at all rows from outside, in all ways.
+    fn look(&mut self) -> Result<(), String> {
+        let mut prepared = self.world.prepared();
+        prepared.sort_unstable();
+        if !prepared.iter().eq(&self.model.all_prepared()) {
+            return Err(format!("prepared are {prepared:?}, and not {:?}", self.model.all_prepared()));
+        }
+        let tables: Vec<TableNo> = self.model.names.values().copied().collect();
+        for table in tables {
+            for key in 0..KEYS {
+                let call = world::Call::Get { table, key, read: Read::Get };
+                let outcome = self.world.call(None, call);
+                let chosen = choose(self.verdicts(None, call, &Turns::default()), &outcome);
+                chosen.map_err(|what| format!("row {key} of table {table}: {what}"))?;
+            }
+            let indexes = self.model.tables[table].indexes.clone();
+            let overs = indexes.into_iter().flat_map(|(which, _)| [Over::Index(which), Over::Keys(which)]);
+            for over in overs.chain([Over::Rows]) {
+                self.walk(table, over).map_err(|what| format!("table {table}, {over:?}: {what}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Walks over a whole table from outside.
+    fn walk(&mut self, table: TableNo, over: Over) -> Result<(), String> {
+        let (place, shape) = (0, Shape::Range(None));
+        self.close(place);
+        let cursor = self.model.open(None, table, over, shape, None).map_err(|refused| format!("{refused:?}"))?;
+        expect(&self.world.open(place, None, table, (over, shape), None), &[Outcome::Done])?;
+        self.model.cursors.insert(place, cursor);
+        loop {
+            let outcome = self.world.step(place, over, crate::steps::Move::Next);
+            self.model.judge_move(place, crate::steps::Move::Next, &outcome)?;
+            if outcome == Outcome::End {
+                self.close(place);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Ends what is open. Nothing may be left then, and all must be sound.
+    fn audit(&mut self) -> Result<(), String> {
+        let places: Vec<u8> = self.model.cursors.keys().copied().collect();
+        places.into_iter().for_each(|place| self.close(place));
+        for slot in 0..self.model.slots.len() as u8 {
+            if let Some(trx) = self.model.slots[slot as usize] {
+                self.end(slot, trx, End::Drop)?;
+            }
+        }
+        for name in self.model.all_prepared() {
+            let outcome = self.world.end_prepared(name, name % 2 == 0);
+            let allowed = self.model.end_prepared(name, name % 2 == 0);
+            expect(&outcome, &[allowed])?;
+        }
+        for _ in 0..AUDIT_STEPS {
+            if !self.world.rolls_back() {
+                break;
+            }
+            self.world.settle(1);
+        }
+        if self.world.rolls_back() {
+            return Err("a rollback in the background does not come to its end".into());
+        }
+        self.model.settle_pending();
+        let (locks, transactions) = (self.world.db.locks(), self.world.db.transactions());
+        if !locks.is_empty() || !transactions.is_empty() {
+            return Err(format!("locks are left: {locks:?}, of transactions {transactions:?}"));
+        }
+        let views = self.world.db.views();
+        if !views.is_empty() {
+            return Err(format!("views are left: {views:?}"));
+        }
+        self.look()?;
+        let findings = self.world.check(false);
+        if findings.is_empty() { Ok(()) } else { Err(format!("a check finds {findings:?}")) }
+    }
+}
+
+pub fn level_name(level: Option<Isolation>) -> &'static str {
+    match level {
+        None => "alone",
+        Some(Isolation::ReadUncommitted) => "read uncommitted",
+        Some(Isolation::ReadCommitted) => "read committed",
+        Some(Isolation::RepeatableRead) => "repeatable read",
+        Some(Isolation::Snapshot) => "snapshot",
+        Some(_) => "serializable",
+    }
+}

@@ -1,0 +1,153 @@
+//! Begin and end of transactions, savepoints, prepared transactions, crashes.
+
+use std::collections::BTreeSet;
+
+use windfall::Isolation;
+
+use super::locks::{Lock, Locks};
+use super::{Model, State, TreeId, TrxNo};
+use crate::outcome::{Outcome, Refusal};
+
+impl Model {
+    pub fn begin(&mut self, slot: u8, level: Isolation, read_only: bool, snapshot: bool) {
+        let trx = self.new_trx(level, read_only);
+        if snapshot && level >= Isolation::RepeatableRead {
+            self.trx_mut(trx).view = Some(self.seq);
+        }
+        self.slots[slot as usize] = Some(trx);
+    }
+
+    pub fn commit(&mut self, trx: TrxNo) {
+        self.seq += 1;
+        self.trx_mut(trx).state = State::Committed(self.seq);
+        self.locks.release(trx);
+    }
+
+    pub fn roll_back(&mut self, trx: TrxNo) {
+        self.take_back(trx, 0, false);
+        self.trx_mut(trx).state = State::RolledBack;
+        self.locks.release(trx);
+    }
+
+    /// The handle goes.
+    pub fn drop_handle(&mut self, trx: TrxNo) {
+        match &mut self.trx_mut(trx).state {
+            State::Open => self.roll_back(trx),
+            State::Prepared { has_handle, .. } => *has_handle = false,
+            State::Pending | State::Committed(_) | State::RolledBack => {}
+        }
+    }
+
+    pub fn savepoint(&mut self, trx: TrxNo, name: u8) -> Outcome {
+        if let Some(refused) = self.check_open(Some(trx)) {
+            return refused.into();
+        }
+        let mark = self.mark();
+        let savepoints = &mut self.trx_mut(trx).savepoints;
+        savepoints.retain(|(known, _)| *known != name);
+        savepoints.push((name, mark));
+        Outcome::Done
+    }
+
+    fn place_of(&self, trx: TrxNo, name: u8) -> Result<usize, Refusal> {
+        if let Some(refused) = self.check_open(Some(trx)) {
+            return Err(refused);
+        }
+        let place = self.trx(trx).savepoints.iter().position(|(known, _)| *known == name);
+        place.ok_or(Refusal::NoSavepoint)
+    }
+
+    pub fn roll_back_to(&mut self, trx: TrxNo, name: u8) -> Outcome {
+        match self.place_of(trx, name) {
+            Err(refused) => refused.into(),
+            Ok(place) => {
+                let mark = self.trx(trx).savepoints[place].1;
+                self.trx_mut(trx).savepoints.truncate(place + 1);
+                self.take_back(trx, mark, true);
+                Outcome::Done
+            }
+        }
+    }
+
+    pub fn release(&mut self, trx: TrxNo, name: u8) -> Outcome {
+        match self.place_of(trx, name) {
+            Err(refused) => refused.into(),
+            Ok(place) => {
+                self.trx_mut(trx).savepoints.truncate(place);
+                Outcome::Done
+            }
+        }
+    }
+
+    /// The transaction that is prepared by a name.
+    pub fn prepared(&self, name: u8) -> Option<TrxNo> {
+        let is_it = |trx: &super::Trx| matches!(trx.state, State::Prepared { name: known, .. } if known == name);
+        self.transactions.iter().position(is_it).map(|trx| trx as TrxNo)
+    }
+
+    /// All names by which transactions are prepared.
+    pub fn all_prepared(&self) -> BTreeSet<u8> {
+        let name = |trx: &super::Trx| if let State::Prepared { name, .. } = trx.state { Some(name) } else { None };
+        self.transactions.iter().filter_map(name).collect()
+    }
+
+    pub fn prepare(&mut self, trx: TrxNo, name: u8) -> Outcome {
+        if let Some(refused) = self.check_open(Some(trx)) {
+            return refused.into();
+        }
+        if self.prepared(name).is_some() {
+            return Refusal::NameTaken.into();
+        }
+        let prepared = self.trx_mut(trx);
+        prepared.state = State::Prepared { name, has_handle: true };
+        prepared.view = None;
+        prepared.savepoints.clear();
+        Outcome::Done
+    }
+
+    pub fn end_prepared(&mut self, name: u8, commits: bool) -> Outcome {
+        let Some(trx) = self.prepared(name) else { return Refusal::NotPrepared.into() };
+        if matches!(self.trx(trx).state, State::Prepared { has_handle: true, .. }) {
+            return Refusal::InUse.into();
+        }
+        if commits { self.commit(trx) } else { self.roll_back(trx) }
+        Outcome::Done
+    }
+
+    /// Whether there is a version of it in a tree of rows, so that a row of that is locked by it.
+    fn has_version(&self, trx: TrxNo, rows: TreeId) -> bool {
+        let of = self.tables.iter().filter(|table| table.rows == rows);
+        of.flat_map(|table| table.versions.values().flatten()).any(|version| version.trx == trx)
+    }
+
+    /// Another process opens the database: what was prepared is there still, temporary tables are not, and what was
+    /// unfinished is taken back in the background.
+    pub fn restart(&mut self) {
+        self.cursors.clear();
+        self.slots = Default::default();
+        if let Some(temporary) = self.temporary.take() {
+            self.forget_table(temporary);
+        }
+        self.tables.iter_mut().for_each(|table| table.has_handle &= !table.is_dropped);
+        self.locks = Locks::default();
+        for trx in 0..self.transactions.len() as TrxNo {
+            let touched: Vec<TreeId> = self.trx(trx).touched.iter().copied().collect();
+            let is_logged = !touched.is_empty();
+            match self.trx(trx).state.clone() {
+                State::Open | State::Prepared { .. } if !is_logged => self.roll_back(trx),
+                State::Open => self.trx_mut(trx).state = State::Pending,
+                State::Prepared { name, .. } => {
+                    self.trx_mut(trx).state = State::Prepared { name, has_handle: false };
+                    for rows in touched {
+                        // What was taken back before may be found, or be purged.
+                        let sure = self.has_version(trx, rows);
+                        self.locks.lock_table(rows, trx, Lock { exclusive: true, sure });
+                    }
+                }
+                State::Pending | State::Committed(_) | State::RolledBack => {}
+            }
+        }
+        // Who opens a database makes its views anew.
+        self.born.values_mut().for_each(|born| *born = 0);
+    }
+}

@@ -1,0 +1,184 @@
+//! Cursors and ranges: where they are, what they may see, and which rows have changed since they looked.
+//!
+//! Rows are read ahead. So a cursor that does not lock may give a row that its own transaction has changed as it was
+//! when the cursor last looked anew, or as it has become since, and at READ UNCOMMITTED any row so: its *candidates*. A
+//! row that has only one of them has to be met. A cursor that locks reads each row as it is, but may have missed one
+//! that came where it had read ahead already: a row that has changed since is one that it is not *sure* to meet.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use windfall::Isolation;
+
+use super::locks::{END, Pos, entry_pos, first_of, index_key, row_pos};
+use super::{Model, Seq, Sight, TableNo, TreeId, TrxNo};
+use crate::outcome::{Outcome, Refusal};
+use crate::steps::{Locking, Over, Shape};
+use crate::value::{KEYS, Key, Value};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    New,
+    At(Pos),
+    Before,
+    Behind,
+}
+
+#[derive(Clone, Debug)]
+pub struct Cursor {
+    pub me: Option<TrxNo>,
+    pub table: TableNo,
+    pub tree: TreeId,
+    pub over: Over,
+    /// How it locks, if it does.
+    pub lock: Option<Locking>,
+    /// What it sees at every step is the newest there is.
+    pub sees_newest: bool,
+    /// The range that it stays in, half-open; none for a cursor that goes anywhere.
+    pub limits: Option<(Pos, Pos)>,
+    pub has_begun: bool,
+    pub is_done: bool,
+    pub place: Place,
+    /// Where the other end of a range has come to.
+    pub back: Option<Pos>,
+    pub view: Option<Seq>,
+    pub candidates: BTreeMap<Key, Vec<Option<Value>>>,
+    pub unsure: BTreeSet<Key>,
+}
+
+impl Cursor {
+    /// Where a row with this value is.
+    pub fn pos(&self, key: Key, value: Value) -> Pos {
+        match self.over {
+            Over::Rows => row_pos(key),
+            Over::Index(which) | Over::Keys(which) => entry_pos(index_key(value, which), key),
+        }
+    }
+
+    /// Where a key (of the index) begins, and where what is behind it does.
+    pub fn around(&self, key: u8) -> (Pos, Pos) {
+        match self.over {
+            Over::Rows => (row_pos(key), row_pos(key) + 1),
+            Over::Index(_) | Over::Keys(_) => (first_of(key), first_of(key + 1)),
+        }
+    }
+
+    /// What it gives when it comes to a row.
+    pub fn row(&self, key: Key, value: Value) -> Outcome {
+        match self.over {
+            Over::Rows => Outcome::Row { key, index_key: None, value: Some(value) },
+            Over::Index(which) => {
+                Outcome::Row { key, index_key: Some(index_key(value, which)), value: Some(value) }
+            }
+            Over::Keys(which) => Outcome::Row { key, index_key: Some(index_key(value, which)), value: None },
+        }
+    }
+
+    /// Where the row is that it has come to, by what it gave.
+    pub fn place_of(&self, outcome: &Outcome) -> Option<Pos> {
+        match outcome {
+            Outcome::Row { key, index_key: None, .. } => Some(row_pos(*key)),
+            Outcome::Row { key, index_key: Some(index_key), .. } => Some(entry_pos(*index_key, *key)),
+            _ => None,
+        }
+    }
+}
+
+impl Model {
+    /// Opens a cursor. Gives what that comes to, and the cursor if it does.
+    pub fn open(
+        &self,
+        me: Option<TrxNo>,
+        table: TableNo,
+        over: Over,
+        shape: Shape,
+        locking: Option<Locking>,
+    ) -> Result<Cursor, Refusal> {
+        let known = &self.tables[table];
+        let is_refused = locking.is_some() && !known.temporary && me.is_some_and(|trx| self.trx(trx).read_only);
+        let tree = match over {
+            Over::Rows if is_refused => return Err(Refusal::ReadOnly),
+            _ if known.is_dropped => return Err(Refusal::Dropped),
+            Over::Rows => known.rows,
+            Over::Index(which) | Over::Keys(which) => known.index(which).ok_or(Refusal::NoIndex)?,
+        };
+        if is_refused {
+            return Err(Refusal::ReadOnly);
+        }
+        let level = me.map(|trx| self.trx(trx).level);
+        let of_level = (level == Some(Isolation::Serializable)).then_some(Locking { exclusive: false, skips: false });
+        let lock = locking.or(of_level).filter(|_| !known.temporary);
+        let mut cursor = Cursor {
+            me,
+            table,
+            tree,
+            over,
+            lock,
+            sees_newest: known.temporary || level == Some(Isolation::ReadUncommitted),
+            limits: None,
+            has_begun: false,
+            is_done: false,
+            place: Place::New,
+            back: None,
+            view: None,
+            candidates: BTreeMap::new(),
+            unsure: BTreeSet::new(),
+        };
+        cursor.limits = match shape {
+            Shape::Cursor => None,
+            Shape::Range(None) => Some((0, END)),
+            Shape::Range(Some((from, to, true))) => Some((cursor.around(from).0, cursor.around(to).1)),
+            Shape::Range(Some((from, to, false))) => Some((cursor.around(from).1, cursor.around(to).0)),
+        };
+        Ok(cursor)
+    }
+
+    /// What a cursor may give of each row, as it looks anew.
+    pub fn candidates(&self, cursor: &Cursor) -> BTreeMap<Key, Vec<Option<Value>>> {
+        let of = |key| match cursor.sees_newest {
+            true => self.newest_of_all(cursor.table, key),
+            false => {
+                let seq = cursor.view.unwrap_or(self.seq);
+                vec![self.visible(cursor.table, key, Sight::View { seq, own: cursor.me })]
+            }
+        };
+        (0..KEYS).map(|key| (key, of(key))).collect()
+    }
+
+    /// A row has another newest version; `me` has written it, or it was taken back.
+    pub fn row_changed(&mut self, table: TableNo, key: Key, me: Option<TrxNo>) {
+        let newest = self.newest_of_all(table, key);
+        let top = self.chain(table, key).last().and_then(|version| version.value);
+        for cursor in self.cursors.values_mut().filter(|cursor| cursor.table == table) {
+            let candidates = cursor.candidates.entry(key).or_default();
+            if cursor.lock.is_some() {
+                cursor.unsure.insert(key);
+            } else if cursor.sees_newest {
+                candidates.extend(&newest);
+            } else if me.is_some() && cursor.me == me {
+                candidates.push(top);
+            }
+        }
+    }
+
+    /// What the cursors of a transaction have read ahead is of no account any more.
+    pub fn forget_ahead(&mut self, trx: TrxNo) {
+        let places: Vec<u8> = self.cursors.keys().copied().collect();
+        for place in places {
+            let cursor = &self.cursors[&place];
+            if cursor.me == Some(trx) && cursor.has_begun {
+                let candidates = self.candidates(cursor);
+                self.cursors.get_mut(&place).expect("it is there").candidates = candidates;
+            }
+        }
+    }
+
+    /// The cursors of a transaction go before it ends.
+    pub fn close_cursors(&mut self, trx: TrxNo) -> Vec<u8> {
+        let of = |(place, cursor): (&u8, &Cursor)| (cursor.me == Some(trx)).then_some(*place);
+        let places: Vec<u8> = self.cursors.iter().filter_map(of).collect();
+        for place in &places {
+            self.cursors.remove(place);
+        }
+        places
+    }
+}

@@ -1,0 +1,116 @@
+//! Who has locked what. Nobody waits here, so there are no queues.
+
+use std::collections::BTreeMap;
+
+use super::{TreeId, TrxNo};
+use crate::steps::Which;
+use crate::value::Key;
+
+/// A place in a tree, as a number: of a tree of rows the row's key, of an index the index key and then the row's key.
+/// Between two neighbours there is room for what is directly behind the first.
+pub type Pos = u32;
+
+pub const END: Pos = Pos::MAX;
+
+pub fn row_pos(key: Key) -> Pos {
+    Pos::from(key) << 1
+}
+
+pub fn entry_pos(index_key: u8, key: Key) -> Pos {
+    Pos::from(index_key) << 9 | row_pos(key)
+}
+
+/// Where the entries of an index key begin.
+pub fn first_of(index_key: u8) -> Pos {
+    Pos::from(index_key) << 9
+}
+
+/// Whether something is in the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Conflict {
+    No,
+    /// That depends on what the model does not know: how far the background has come, or what was read ahead.
+    May,
+    Must,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Lock {
+    pub exclusive: bool,
+    /// Whether it is held for certain.
+    pub sure: bool,
+}
+
+/// A key of a unique index is locked as one of the index's tree.
+#[derive(Clone, Debug, Default)]
+pub struct Locks {
+    pub tables: BTreeMap<TreeId, BTreeMap<TrxNo, Lock>>,
+    pub rows: BTreeMap<(TreeId, Pos), BTreeMap<TrxNo, Lock>>,
+    /// Half-open.
+    pub ranges: BTreeMap<TreeId, Vec<(TrxNo, Pos, Pos)>>,
+}
+
+fn add(locks: &mut BTreeMap<TrxNo, Lock>, trx: TrxNo, new: Lock) {
+    let lock = locks.entry(trx).or_insert(new);
+    // A stronger lock that is not certain leaves the weaker one that is: the certain one counts, and the other may.
+    if new.exclusive && !lock.exclusive && !new.sure && lock.sure {
+        return;
+    }
+    lock.sure = if new.exclusive == lock.exclusive { lock.sure || new.sure } else { lock.sure && new.sure };
+    lock.exclusive |= new.exclusive;
+}
+
+impl Locks {
+    pub fn lock_table(&mut self, tree: TreeId, trx: TrxNo, lock: Lock) {
+        add(self.tables.entry(tree).or_default(), trx, lock);
+    }
+
+    pub fn lock_row(&mut self, tree: TreeId, pos: Pos, trx: TrxNo, lock: Lock) {
+        add(self.rows.entry((tree, pos)).or_default(), trx, lock);
+    }
+
+    pub fn lock_range(&mut self, tree: TreeId, from: Pos, to: Pos, trx: TrxNo) {
+        if from < to {
+            self.ranges.entry(tree).or_default().push((trx, from, to));
+        }
+    }
+
+    /// Whether anybody else keeps this one from locking the row in a mode.
+    pub fn row(&self, tree: TreeId, pos: Pos, me: Option<TrxNo>, exclusive: bool) -> Conflict {
+        let holders = self.rows.get(&(tree, pos)).into_iter().flatten();
+        let others = holders.filter(|(trx, lock)| Some(**trx) != me && (exclusive || lock.exclusive));
+        strongest(others.map(|(_, lock)| lock.sure))
+    }
+
+    /// Whether a range of somebody else keeps a new entry out.
+    pub fn gap(&self, tree: TreeId, pos: Pos, me: Option<TrxNo>) -> bool {
+        let ranges = self.ranges.get(&tree).into_iter().flatten();
+        ranges.clone().any(|(trx, from, to)| Some(*trx) != me && (*from..*to).contains(&pos))
+    }
+
+    /// Whether transactions have locks on a table; `changing`: such as are going to change it.
+    pub fn table(&self, tree: TreeId, changing: bool) -> Conflict {
+        let holders = self.tables.get(&tree).into_iter().flatten();
+        strongest(holders.filter(|(_, lock)| !changing || lock.exclusive).map(|(_, lock)| lock.sure))
+    }
+
+    /// A transaction has ended.
+    pub fn release(&mut self, trx: TrxNo) {
+        let by_name = self.tables.values_mut().chain(self.rows.values_mut());
+        by_name.for_each(|locks| drop(locks.remove(&trx)));
+        self.ranges.values_mut().for_each(|ranges| ranges.retain(|(holder, ..)| *holder != trx));
+        self.rows.retain(|_, locks| !locks.is_empty());
+    }
+}
+
+fn strongest(sure: impl Iterator<Item = bool>) -> Conflict {
+    sure.map(|sure| if sure { Conflict::Must } else { Conflict::May }).max().unwrap_or(Conflict::No)
+}
+
+/// The index key that a value has in an index.
+pub fn index_key(value: crate::value::Value, which: Which) -> u8 {
+    match which {
+        Which::First => value.first,
+        Which::Unique => value.unique,
+    }
+}

@@ -1,0 +1,429 @@
+//! What the histories are held against: tables with all versions of their rows, transactions with their views, and
+//! who has locked what.
+//!
+//! The model says of each call what it may come to ([`Verdict`]), by the rules of the levels and of the locks, and not
+//! by asking the engine; what it has come to then changes the model. Mostly there is one verdict. There are several
+//! where the outcome depends on what is not decided by the calls: how far the rollbacks in the background have come,
+//! and which rows a cursor has read ahead.
+
+pub mod calls;
+pub mod control;
+pub mod cursors;
+pub mod locks;
+pub mod statements;
+pub mod steps_of_cursors;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use windfall::Isolation;
+
+use crate::outcome::{Outcome, Refusal};
+use crate::steps::{Party, Pick, SLOTS, Which};
+use crate::value::{Key, Value};
+use cursors::Cursor;
+use locks::{Conflict, Lock, Locks, Pos, index_key, row_pos};
+
+/// A tree is the rows, or an index, of a table from one truncation to the next.
+pub type TreeId = u32;
+pub type TrxNo = u32;
+/// A place in the table of all tables that there ever were.
+pub type TableNo = usize;
+/// Commits and statements are counted; a view sees those up to one.
+pub type Seq = u64;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    Open,
+    /// By this name; its handle is there or has gone.
+    Prepared { name: u8, has_handle: bool },
+    /// A crash has found it unfinished, and it is taken back in the background.
+    Pending,
+    Committed(Seq),
+    RolledBack,
+}
+
+#[derive(Clone, Debug)]
+pub struct Trx {
+    pub level: Isolation,
+    pub read_only: bool,
+    pub state: State,
+    pub view: Option<Seq>,
+    /// By name, each with the number of the last version then.
+    pub savepoints: Vec<(u8, u64)>,
+    /// The trees of rows that it has changed, also where that was taken back.
+    pub touched: BTreeSet<TreeId>,
+}
+
+impl Trx {
+    pub fn locks_gaps(&self) -> bool {
+        self.level >= Isolation::RepeatableRead
+    }
+
+    /// Whether it has ended in no way yet.
+    pub fn is_active(&self) -> bool {
+        matches!(self.state, State::Open | State::Prepared { .. } | State::Pending)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Version {
+    pub trx: TrxNo,
+    pub value: Option<Value>,
+    /// All versions are counted.
+    pub number: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Table {
+    pub temporary: bool,
+    pub is_dropped: bool,
+    /// There is a handle of it, dropped or not.
+    pub has_handle: bool,
+    pub rows: TreeId,
+    /// In the order in which they were made.
+    pub indexes: Vec<(Which, TreeId)>,
+    pub versions: BTreeMap<Key, Vec<Version>>,
+}
+
+impl Table {
+    pub fn index(&self, which: Which) -> Option<TreeId> {
+        self.indexes.iter().find(|(known, _)| *known == which).map(|(_, tree)| *tree)
+    }
+}
+
+/// What somebody sees.
+#[derive(Clone, Copy, Debug)]
+pub enum Sight {
+    Newest,
+    View { seq: Seq, own: Option<TrxNo> },
+}
+
+#[derive(Clone, Debug)]
+pub enum Effect {
+    LockTable(TreeId, Lock),
+    LockRow(TreeId, Pos, Lock),
+    LockRange(TreeId, Pos, Pos),
+    /// A lock of somebody else is entered because this call has met it.
+    Explicit(TreeId, Pos, TrxNo),
+    TakeView,
+    /// What a rollback in the background had left of a row is taken back.
+    Finished(TableNo, Key),
+    Write(TableNo, Key, Option<Value>),
+}
+
+/// What a call may come to, and what becomes of everything then.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    pub outcome: Outcome,
+    pub effects: Vec<Effect>,
+}
+
+/// The way of a call past all that may stop it.
+#[derive(Debug, Default)]
+pub struct Path {
+    effects: Vec<Effect>,
+    verdicts: Vec<Verdict>,
+}
+
+impl Path {
+    pub fn effect(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+
+    /// It may end here.
+    pub fn may_end(&mut self, outcome: impl Into<Outcome>) {
+        self.verdicts.push(Verdict { outcome: outcome.into(), effects: self.effects.clone() });
+    }
+
+    pub fn end(mut self, outcome: impl Into<Outcome>) -> Vec<Verdict> {
+        self.may_end(outcome);
+        self.verdicts
+    }
+
+    /// Where there is a conflict it ends so; says whether that is certain.
+    pub fn stop(&mut self, conflict: Conflict, outcome: impl Into<Outcome>) -> bool {
+        if conflict > Conflict::No {
+            self.may_end(outcome);
+        }
+        conflict == Conflict::Must
+    }
+
+    pub fn finish(self) -> Vec<Verdict> {
+        self.verdicts
+    }
+}
+
+pub struct Model {
+    pub tables: Vec<Table>,
+    /// What the names stand for.
+    pub names: BTreeMap<u8, TableNo>,
+    pub temporary: Option<TableNo>,
+    pub transactions: Vec<Trx>,
+    pub slots: [Option<TrxNo>; SLOTS as usize],
+    pub cursors: BTreeMap<u8, Cursor>,
+    pub locks: Locks,
+    pub seq: Seq,
+    versions: u64,
+    trees: TreeId,
+    /// When tables were made or emptied, and indexes made, by their trees.
+    pub born: BTreeMap<TreeId, Seq>,
+    /// Trees that are gone.
+    pub gone: BTreeSet<TreeId>,
+}
+
+impl Model {
+    pub fn new() -> Self {
+        Self {
+            tables: Vec::new(),
+            names: BTreeMap::new(),
+            temporary: None,
+            transactions: Vec::new(),
+            slots: [None; SLOTS as usize],
+            cursors: BTreeMap::new(),
+            locks: Locks::default(),
+            seq: 0,
+            versions: 0,
+            trees: 0,
+            born: BTreeMap::new(),
+            gone: BTreeSet::new(),
+        }
+    }
+
+    /// Which table a step means: mostly one that is there, now and then any of which there is a handle.
+    pub fn pick(&self, pick: Pick) -> Option<TableNo> {
+        let live = self.names.values().copied().chain(self.temporary);
+        let has_handle = |table: &TableNo| self.tables[*table].has_handle;
+        let all: Vec<TableNo> =
+            if pick < 245 { live.collect() } else { (0..self.tables.len()).filter(has_handle).collect() };
+        all.get((pick as usize).checked_rem(all.len())?).copied()
+    }
+
+    /// Whose call it is; `None` when there is nobody at that place.
+    pub fn party(&self, by: Party) -> Option<Option<TrxNo>> {
+        match by {
+            None => Some(None),
+            Some(slot) => self.slots[slot as usize].map(Some),
+        }
+    }
+
+    pub fn trx(&self, trx: TrxNo) -> &Trx {
+        &self.transactions[trx as usize]
+    }
+
+    pub fn trx_mut(&mut self, trx: TrxNo) -> &mut Trx {
+        &mut self.transactions[trx as usize]
+    }
+
+    pub fn new_trx(&mut self, level: Isolation, read_only: bool) -> TrxNo {
+        let trx = Trx {
+            level,
+            read_only,
+            state: State::Open,
+            view: None,
+            savepoints: Vec::new(),
+            touched: BTreeSet::new(),
+        };
+        self.transactions.push(trx);
+        self.transactions.len() as TrxNo - 1
+    }
+
+    fn new_tree(&mut self) -> TreeId {
+        self.trees += 1;
+        self.born.insert(self.trees, self.seq);
+        self.trees
+    }
+
+    pub fn chain(&self, table: TableNo, key: Key) -> &[Version] {
+        self.tables[table].versions.get(&key).map_or(&[], |versions| versions)
+    }
+
+    /// The version that is in the way: of an active transaction that is somebody else's, and how surely it is there.
+    pub fn writer(&self, table: TableNo, key: Key, me: Option<TrxNo>) -> Option<(TrxNo, Conflict)> {
+        let top = self.chain(table, key).last().filter(|top| Some(top.trx) != me)?;
+        match self.trx(top.trx).state {
+            State::Pending => Some((top.trx, Conflict::May)),
+            State::Open | State::Prepared { .. } => Some((top.trx, Conflict::Must)),
+            State::Committed(_) | State::RolledBack => None,
+        }
+    }
+
+    /// As [`Model::writer`], how surely alone.
+    pub fn written(&self, table: TableNo, key: Key, me: Option<TrxNo>) -> Conflict {
+        self.writer(table, key, me).map_or(Conflict::No, |(_, conflict)| conflict)
+    }
+
+    /// The newest version, past what is taken back in the background.
+    pub fn newest(&self, table: TableNo, key: Key) -> Option<&Version> {
+        let is_left = |version: &&Version| self.trx(version.trx).state != State::Pending;
+        self.chain(table, key).iter().rev().find(is_left)
+    }
+
+    pub fn newest_value(&self, table: TableNo, key: Key) -> Option<Value> {
+        self.newest(table, key).and_then(|version| version.value)
+    }
+
+    pub fn visible(&self, table: TableNo, key: Key, sight: Sight) -> Option<Value> {
+        let Sight::View { seq, own } = sight else { return self.newest_value(table, key) };
+        let sees = |version: &&Version| {
+            let is_old = matches!(self.trx(version.trx).state, State::Committed(at) if at <= seq);
+            Some(version.trx) == own || is_old
+        };
+        self.chain(table, key).iter().rev().find(sees).and_then(|version| version.value)
+    }
+
+    /// All that may be the newest value while something is taken back in the background.
+    pub fn newest_of_all(&self, table: TableNo, key: Key) -> Vec<Option<Value>> {
+        let pending = self.chain(table, key).iter().rev();
+        let pending = pending.take_while(|version| self.trx(version.trx).state == State::Pending);
+        let values = pending.map(|version| version.value);
+        values.chain([self.newest_value(table, key)]).collect()
+    }
+
+    /// Whether a strict view is behind the row: it has changed since.
+    pub fn has_changed(&self, table: TableNo, key: Key, me: Option<TrxNo>) -> bool {
+        let Some(view) = self.strict_view(me).filter(|_| !self.tables[table].temporary) else { return false };
+        self.newest(table, key).is_some_and(|version| {
+            let is_unseen = !matches!(self.trx(version.trx).state, State::Committed(at) if at <= view);
+            Some(version.trx) != me && is_unseen
+        })
+    }
+
+    pub fn strict_view(&self, me: Option<TrxNo>) -> Option<Seq> {
+        let trx = self.trx(me?);
+        trx.view.filter(|_| trx.level == Isolation::Snapshot)
+    }
+
+    pub fn locks_gaps(&self, me: Option<TrxNo>) -> bool {
+        me.is_some_and(|trx| self.trx(trx).locks_gaps())
+    }
+
+    /// The entries that a row has in an index, each with the active transaction of somebody else, or one's own, that
+    /// has made or marked it.
+    pub fn entries(&self, table: TableNo, key: Key, which: Which) -> Vec<Entry> {
+        let mut entries: BTreeMap<u8, Entry> = BTreeMap::new();
+        let mut before: Option<Value> = None;
+        for version in self.chain(table, key) {
+            let writer = Some(version.trx).filter(|trx| self.trx(*trx).is_active());
+            let of = |value: Option<Value>| value.map(|value| index_key(value, which));
+            let (old, new) = (of(before), of(version.value));
+            if old != new {
+                if let Some(index_key) = old {
+                    entries.insert(index_key, Entry { index_key, writer, is_live: false });
+                }
+                if let Some(index_key) = new {
+                    entries.insert(index_key, Entry { index_key, writer, is_live: true });
+                }
+            }
+            before = version.value;
+        }
+        entries.into_values().filter(|entry| entry.is_live || entry.writer.is_some()).collect()
+    }
+
+    /// Refuses what a transaction that is prepared cannot do.
+    pub fn check_open(&self, me: Option<TrxNo>) -> Option<Refusal> {
+        let is_prepared = me.is_some_and(|trx| matches!(self.trx(trx).state, State::Prepared { .. }));
+        is_prepared.then_some(Refusal::Prepared)
+    }
+
+    /// Refuses a tree that a view does not know.
+    pub fn check_born(&self, tree: TreeId, view: Option<Seq>) -> Option<Refusal> {
+        (view? < self.born[&tree]).then_some(Refusal::TableChanged)
+    }
+
+    pub fn apply(&mut self, me: Option<TrxNo>, effects: Vec<Effect>) {
+        // A call of its own holds nothing when it is over.
+        for effect in effects {
+            match (effect, me) {
+                (Effect::LockTable(tree, lock), Some(trx)) => self.locks.lock_table(tree, trx, lock),
+                (Effect::LockRow(tree, pos, lock), Some(trx)) => self.locks.lock_row(tree, pos, trx, lock),
+                (Effect::LockRange(tree, from, to), Some(trx)) => self.locks.lock_range(tree, from, to, trx),
+                (Effect::LockTable(..) | Effect::LockRow(..) | Effect::LockRange(..), None) => {}
+                (Effect::Explicit(tree, pos, trx), _) => {
+                    self.locks.lock_row(tree, pos, trx, Lock { exclusive: true, sure: true });
+                }
+                (Effect::TakeView, Some(trx)) => {
+                    let seq = self.seq;
+                    self.trx_mut(trx).view.get_or_insert(seq);
+                }
+                (Effect::TakeView, None) => {}
+                (Effect::Finished(table, key), _) => self.finish_pending(table, key),
+                (Effect::Write(table, key, value), me) => self.write_version(me, table, key, value),
+            }
+        }
+    }
+
+    fn finish_pending(&mut self, table: TableNo, key: Key) {
+        let transactions = &self.transactions;
+        if let Some(versions) = self.tables[table].versions.get_mut(&key) {
+            versions.retain(|version| transactions[version.trx as usize].state != State::Pending);
+        }
+    }
+
+    fn write_version(&mut self, me: Option<TrxNo>, table: TableNo, key: Key, value: Option<Value>) {
+        let trx = me.unwrap_or_else(|| {
+            self.seq += 1;
+            let trx = self.new_trx(Isolation::ReadCommitted, false);
+            self.trx_mut(trx).state = State::Committed(self.seq);
+            trx
+        });
+        self.versions += 1;
+        let number = self.versions;
+        self.tables[table].versions.entry(key).or_default().push(Version { trx, value, number });
+        if !self.tables[table].temporary {
+            let rows = self.tables[table].rows;
+            self.trx_mut(trx).touched.insert(rows);
+        }
+        self.row_changed(table, key, me);
+    }
+
+    /// How far a transaction has come.
+    pub fn mark(&self) -> u64 {
+        self.versions
+    }
+
+    /// Takes back what a transaction has written since; its rows stay locked if it goes on.
+    pub fn take_back(&mut self, trx: TrxNo, mark: u64, goes_on: bool) {
+        let mut changed = Vec::new();
+        for (no, table) in self.tables.iter_mut().enumerate() {
+            for (key, versions) in &mut table.versions {
+                let before = versions.len();
+                versions.retain(|version| version.trx != trx || version.number <= mark);
+                if versions.len() < before {
+                    changed.push((no, *key, table.rows));
+                }
+            }
+        }
+        for (table, key, rows) in &changed {
+            if goes_on {
+                self.locks.lock_row(*rows, row_pos(*key), trx, Lock { exclusive: true, sure: true });
+            }
+            self.row_changed(*table, *key, None);
+        }
+        if !changed.is_empty() {
+            self.forget_ahead(trx);
+        }
+    }
+
+    /// The background has taken everything back.
+    pub fn settle_pending(&mut self) {
+        for trx in 0..self.transactions.len() as TrxNo {
+            if self.trx(trx).state == State::Pending {
+                self.take_back(trx, 0, false);
+                self.trx_mut(trx).state = State::RolledBack;
+            }
+        }
+    }
+
+    pub fn has_pending(&self) -> bool {
+        self.transactions.iter().any(|trx| trx.state == State::Pending)
+    }
+}
+
+/// An entry of an index.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    pub index_key: u8,
+    /// The active transaction that has made or marked it.
+    pub writer: Option<TrxNo>,
+    pub is_live: bool,
+}

@@ -1,0 +1,105 @@
+//! What a call comes to.
+
+use windfall::{
+    Error,
+    error::{LockError, Owner, SchemaError, TransactionError, UsageError},
+};
+
+use super::value::{Key, Value};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Done,
+    /// Whether a row was deleted, or is there.
+    Is(bool),
+    Value(Option<Value>),
+    /// The row that a cursor has come to; a value only where it is read.
+    Row { key: Key, index_key: Option<u8>, value: Option<Value> },
+    /// Behind the last row, or before the first.
+    End,
+    Refused(Refusal),
+}
+
+/// Why a call was refused.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Refusal {
+    /// Another transaction holds a lock.
+    Busy,
+    /// The same, within the source of a value.
+    BusyWithin,
+    /// Another call has the turn at the row, or at a unique key.
+    Turn,
+    Changed,
+    TableChanged,
+    Dropped,
+    DuplicateRow,
+    DuplicateIndexKey,
+    NoRow,
+    ReadOnly,
+    Prepared,
+    NoSavepoint,
+    NameTaken,
+    NotPrepared,
+    InUse,
+    NoTable,
+    TableExists,
+    NoIndex,
+    IndexExists,
+    /// It was taken back on purpose.
+    OnPurpose,
+    /// None of these: always wrong.
+    Other(String),
+}
+
+/// What a statement that fails on purpose says.
+pub const ON_PURPOSE: &str = "on purpose";
+
+impl From<&Error> for Refusal {
+    fn from(error: &Error) -> Self {
+        match error {
+            Error::Lock(LockError::Busy(_)) => Self::Busy,
+            Error::Transaction(TransactionError::Changed(_)) => Self::Changed,
+            Error::Transaction(TransactionError::TableChanged(_)) => Self::TableChanged,
+            Error::Transaction(TransactionError::ReadOnly) => Self::ReadOnly,
+            Error::Transaction(TransactionError::Prepared) => Self::Prepared,
+            Error::Transaction(TransactionError::NoSavepoint(_)) => Self::NoSavepoint,
+            Error::Transaction(TransactionError::NameTaken { .. }) => Self::NameTaken,
+            Error::Transaction(TransactionError::NotPrepared { .. }) => Self::NotPrepared,
+            Error::Transaction(TransactionError::InUse { .. }) => Self::InUse,
+            Error::TableDropped(_) => Self::Dropped,
+            Error::Schema(SchemaError::DuplicateKey(Owner::Table(_))) => Self::DuplicateRow,
+            Error::Schema(SchemaError::DuplicateKey(Owner::Index { .. })) => Self::DuplicateIndexKey,
+            Error::Schema(SchemaError::NoRow(_)) => Self::NoRow,
+            Error::Schema(SchemaError::NoTable(_)) => Self::NoTable,
+            Error::Schema(SchemaError::TableExists(_)) => Self::TableExists,
+            Error::Schema(SchemaError::NoIndex { .. }) => Self::NoIndex,
+            Error::Schema(SchemaError::IndexExists { .. }) => Self::IndexExists,
+            Error::Usage(UsageError::Other(what)) if **what == *ON_PURPOSE => Self::OnPurpose,
+            Error::Usage(UsageError::Other(what)) if what.contains("another call changes this row") => Self::Turn,
+            Error::Usage(UsageError::Other(what)) if what.contains("another transaction has locked") => {
+                Self::BusyWithin
+            }
+            other => Self::Other(other.to_string()),
+        }
+    }
+}
+
+impl Outcome {
+    /// What a result comes to.
+    pub fn of<T>(result: Result<T, Error>, done: impl FnOnce(T) -> Self) -> Self {
+        match result {
+            Ok(value) => done(value),
+            Err(error) => Self::Refused(Refusal::from(&error)),
+        }
+    }
+
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Self::Refused(_))
+    }
+}
+
+impl From<Refusal> for Outcome {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}

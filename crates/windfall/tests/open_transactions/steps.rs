@@ -1,0 +1,133 @@
+//! What a history does, step by step. A step names tables, transactions and cursors by small numbers, which are
+//! resolved when it is its turn: so a history that has lost some of its steps still makes sense.
+
+use windfall::Isolation;
+
+use super::value::{Key, Value};
+
+/// One of the places for transactions; `None` is a call outside of transactions.
+pub type Party = Option<u8>;
+/// Which table: taken modulo those that there are.
+pub type Pick = u8;
+
+/// So many transactions are open at a time at most.
+pub const SLOTS: u8 = 5;
+/// So many cursors and ranges.
+pub const CURSORS: u8 = 6;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Which {
+    First,
+    Unique,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteMode {
+    Insert,
+    Put,
+    Update,
+    Delete,
+}
+
+/// What a read that locks does about a locked row: it is refused, for calls do not wait here, or passes it over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Locking {
+    pub exclusive: bool,
+    pub skips: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Read {
+    Get,
+    Contains,
+    Stream,
+}
+
+/// A call on one row.
+#[derive(Clone, Copy, Debug)]
+pub enum Call {
+    Write { table: Pick, key: Key, value: Value, mode: WriteMode },
+    Get { table: Pick, key: Key, read: Read },
+    Lock { table: Pick, key: Key, locking: Locking },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Commit,
+    RollBack,
+    Drop,
+}
+
+/// What a cursor goes over.
+#[derive(Clone, Copy, Debug)]
+pub enum Over {
+    Rows,
+    Index(Which),
+    /// Keys alone.
+    Keys(Which),
+}
+
+/// An iterator over a range, or a cursor that goes anywhere.
+#[derive(Clone, Copy, Debug)]
+pub enum Shape {
+    /// From a key (or index key) to another one, both included or both left out; `None` is all.
+    Range(Option<(u8, u8, bool)>),
+    Cursor,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Move {
+    Next,
+    Prev,
+    First,
+    Last,
+    AtLeast(u8),
+    Above(u8),
+    AtMost(u8),
+    Below(u8),
+}
+
+#[derive(Clone, Debug)]
+pub enum Ddl {
+    Create { name: u8, first: bool, unique: bool },
+    CreateTemporary { first: bool, unique: bool },
+    DropTemporary,
+    Drop { name: u8 },
+    DropTwo { one: u8, other: u8 },
+    Truncate { name: u8 },
+    Rename { from: u8, to: u8 },
+    Swap { one: u8, other: u8 },
+    CreateIndex { name: u8, which: Which },
+    DropIndex { name: u8, which: Which },
+}
+
+#[derive(Clone, Debug)]
+pub enum Step {
+    Begin { slot: u8, level: Isolation, read_only: bool, snapshot: bool },
+    End { slot: u8, how: End },
+    Savepoint { slot: u8, name: u8 },
+    RollBackTo { slot: u8, name: u8 },
+    Release { slot: u8, name: u8 },
+    Prepare { slot: u8, name: u8 },
+    EndPrepared { name: u8, commits: bool },
+    Call { by: Party, call: Call },
+    /// Several calls as one statement, which is taken back if one of them is refused, or at its end.
+    Statement { slot: u8, calls: Vec<Call>, fails: bool },
+    /// A value that is read from a source, which makes a call of its own: at its first bytes, or late, when the change
+    /// is under way.
+    Nested { by: Party, table: Pick, key: Key, value: Value, late: bool, inner: (Party, Call) },
+    /// A call, while the transaction at `ending` ends just when the call has found a row of it.
+    Race { slot: u8, call: Call, ending: u8, commits: bool },
+    Open { place: u8, by: Party, table: Pick, over: Over, shape: Shape, locking: Option<Locking> },
+    Move { place: u8, to: Move, times: u8 },
+    Close { place: u8 },
+    Ddl(Ddl),
+    /// Steps of the workers in the background.
+    Settle(u8),
+    Checkpoint,
+    Check { live: bool },
+    /// The machine loses power; chance, by this seed, keeps what was not synced.
+    Crash(u8),
+    /// Closed in good order and opened again.
+    Reopen,
+}

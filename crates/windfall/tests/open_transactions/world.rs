@@ -1,0 +1,581 @@
+//! The engine on a simulated disk, in a world of one thread: makes the steps that it is told, and says what they come
+//! to. Nothing waits for a lock.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Read as _},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use windfall::{
+    Database, Error, Index, IndexKey, IndexOptions, IndexRow, Isolation, Options, Result, Seek, Session, Table,
+    TableOptions, Transaction, TransactionOptions,
+    IfLocked,
+    disk::simulated::{SimulatedDisk, Survive},
+    env::{Env, SimulatedEnv},
+    error::UsageError,
+    sync::as_another_thread,
+};
+
+use crate::changed_env::{Change, Changed};
+use crate::outcome::{ON_PURPOSE, Outcome, Refusal};
+use crate::steps::{CURSORS, Ddl, End, Locking, Move, Over, Read, SLOTS, Shape, Which, WriteMode};
+use crate::value::{Key, Value, key_bytes, key_of};
+
+/// A call, as the world is told it: of a table by its place.
+#[derive(Clone, Copy, Debug)]
+pub enum Call {
+    Write { table: usize, key: Key, value: Value, mode: WriteMode },
+    Get { table: usize, key: Key, read: Read },
+    Lock { table: usize, key: Key, locking: Locking },
+}
+
+type Action = Box<dyn FnOnce() + Send>;
+
+/// What is to happen at the next breath that a call takes.
+#[derive(Clone, Default)]
+struct Meanwhile(Arc<Mutex<Option<Action>>>);
+
+impl core::fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Meanwhile")
+    }
+}
+
+impl Change for Meanwhile {
+    fn breathe(&self, env: &dyn Env) {
+        let action = self.0.lock().unwrap().take();
+        if let Some(action) = action {
+            as_another_thread(action);
+        }
+        env.breathe();
+    }
+}
+
+/// What goes over rows.
+enum Held {
+    Rows(windfall::Range),
+    Index(windfall::IndexRange),
+    Keys(windfall::IndexRange<IndexKey>),
+    RowCursor(windfall::Cursor),
+    IndexCursor(windfall::IndexCursor),
+    KeyCursor(windfall::IndexCursor<IndexKey>),
+}
+
+pub struct World {
+    seed: u64,
+    disk: SimulatedDisk,
+    env: SimulatedEnv,
+    meanwhile: Meanwhile,
+    pub db: Database,
+    session: Session,
+    slots: [Option<Transaction>; SLOTS as usize],
+    cursors: BTreeMap<u8, Held>,
+    /// In the order in which they were made; none where there is no handle any more.
+    tables: Vec<Option<Table>>,
+    /// The names of those that are there, as the caller knows them.
+    lives: u64,
+}
+
+fn options() -> Options {
+    Options::default()
+        .page_size(4096)
+        .buffer_pool_size(256 * 4096)
+        .log_size(4 << 20)
+        .log_buffer_size(256 << 10)
+        .lock_wait_timeout(Duration::ZERO)
+}
+
+fn open(disk: &SimulatedDisk, env: &SimulatedEnv, meanwhile: &Meanwhile) -> Result<Database> {
+    let env = Arc::new(Changed { env: Arc::new(env.clone()), change: meanwhile.clone() });
+    let db = Database::open_on(Arc::new(disk.clone()), env, &options(), &|_| {})?;
+    // Statements do not wait, either.
+    Ok(db.statements_wait(Duration::ZERO))
+}
+
+fn index_name(which: Which) -> &'static str {
+    match which {
+        Which::First => "first",
+        Which::Unique => "unique",
+    }
+}
+
+fn index_options(which: Which) -> IndexOptions {
+    match which {
+        Which::First => IndexOptions::on_value(0..1),
+        Which::Unique => IndexOptions::on_value(1..2).unique(),
+    }
+}
+
+fn table_options(first: bool, unique: bool) -> TableOptions {
+    let wanted = [(first, Which::First), (unique, Which::Unique)];
+    let wanted = wanted.into_iter().filter(|(wanted, _)| *wanted);
+    wanted.fold(TableOptions::default(), |options, (_, which)| {
+        options.index(index_name(which), index_options(which))
+    })
+}
+
+pub fn table_name(name: u8) -> String {
+    format!("t{name}")
+}
+
+fn of_bytes(bytes: Option<Vec<u8>>) -> Outcome {
+    match bytes.map(|bytes| Value::of(&bytes).ok_or(bytes)) {
+        None => Outcome::Value(None),
+        Some(Ok(value)) => Outcome::Value(Some(value)),
+        Some(Err(bytes)) => Refusal::Other(format!("a value that was never written: {bytes:?}")).into(),
+    }
+}
+
+fn row(key: &[u8], index_key: Option<u8>, value: Option<&[u8]>) -> Outcome {
+    let damaged = || Outcome::from(Refusal::Other(format!("a row that was never written: {key:?}, {value:?}")));
+    let Some(key) = key_of(key) else { return damaged() };
+    let value = match value.map(Value::of) {
+        Some(None) => return damaged(),
+        Some(value) => value,
+        None => None,
+    };
+    Outcome::Row { key, index_key, value }
+}
+
+fn index_row(which: Which, index_key: &[u8], key: &[u8], value: Option<&[u8]>) -> Outcome {
+    let base = if which == Which::First { b'0' } else { b'A' };
+    match index_key {
+        [byte] if *byte >= base => row(key, Some(byte - base), value),
+        _ => Refusal::Other(format!("an index key that was never written: {index_key:?}")).into(),
+    }
+}
+
+fn base(over: Over) -> u8 {
+    match over {
+        Over::Rows => b'a',
+        Over::Index(Which::First) | Over::Keys(Which::First) => b'0',
+        Over::Index(Which::Unique) | Over::Keys(Which::Unique) => b'A',
+    }
+}
+
+fn which(over: Over) -> Which {
+    match over {
+        Over::Index(which) | Over::Keys(which) => which,
+        Over::Rows => Which::First,
+    }
+}
+
+type Bounds = (core::ops::Bound<[u8; 1]>, core::ops::Bound<[u8; 1]>);
+
+fn bounds(over: Over, range: Option<(u8, u8, bool)>) -> Bounds {
+    use core::ops::Bound::{Excluded, Included, Unbounded};
+    match range {
+        None => (Unbounded, Unbounded),
+        Some((from, to, true)) => (Included([base(over) + from]), Included([base(over) + to])),
+        Some((from, to, false)) => (Excluded([base(over) + from]), Excluded([base(over) + to])),
+    }
+}
+
+impl World {
+    pub fn new(seed: u64) -> Self {
+        let (disk, env, meanwhile) = (SimulatedDisk::new(seed), SimulatedEnv::new(seed), Meanwhile::default());
+        let db = open(&disk, &env, &meanwhile).unwrap();
+        let session = db.session();
+        Self {
+            seed,
+            disk,
+            env,
+            meanwhile,
+            db,
+            session,
+            slots: Default::default(),
+            cursors: BTreeMap::new(),
+            tables: Vec::new(),
+            lives: 0,
+        }
+    }
+
+    fn table(&self, by: Option<u8>, table: usize) -> Table {
+        let table = self.tables[table].as_ref().expect("there is a handle");
+        match by {
+            Some(slot) => table.within(self.trx(slot)),
+            None => table.clone(),
+        }
+    }
+
+    fn trx(&self, slot: u8) -> &Transaction {
+        self.slots[slot as usize].as_ref().expect("there is a transaction")
+    }
+
+    pub fn begin(&mut self, slot: u8, level: Isolation, read_only: bool, snapshot: bool) {
+        let mut options = TransactionOptions::default().isolation(level).lock_wait(Duration::ZERO);
+        if read_only {
+            options = options.read_only();
+        }
+        if snapshot {
+            options = options.consistent_snapshot();
+        }
+        self.slots[slot as usize] = Some(self.db.begin(options));
+    }
+
+    pub fn end(&mut self, slot: u8, how: End) -> Outcome {
+        let trx = self.slots[slot as usize].take().expect("there is a transaction");
+        let done = match how {
+            End::Commit => trx.commit(),
+            End::RollBack => trx.rollback(),
+            End::Drop => {
+                drop(trx);
+                Ok(())
+            }
+        };
+        Outcome::of(done, |()| Outcome::Done)
+    }
+
+    pub fn savepoint(&self, slot: u8, name: u8) -> Outcome {
+        Outcome::of(self.trx(slot).savepoint(&name.to_string()), |()| Outcome::Done)
+    }
+
+    pub fn roll_back_to(&self, slot: u8, name: u8) -> Outcome {
+        Outcome::of(self.trx(slot).rollback_to(&name.to_string()), |()| Outcome::Done)
+    }
+
+    pub fn release(&self, slot: u8, name: u8) -> Outcome {
+        Outcome::of(self.trx(slot).release(&name.to_string()), |()| Outcome::Done)
+    }
+
+    pub fn prepare(&self, slot: u8, name: u8) -> Outcome {
+        Outcome::of(self.trx(slot).prepare(&[name]), |()| Outcome::Done)
+    }
+
+    pub fn end_prepared(&self, name: u8, commits: bool) -> Outcome {
+        let done = if commits { self.db.commit_prepared(&[name]) } else { self.db.rollback_prepared(&[name]) };
+        Outcome::of(done, |()| Outcome::Done)
+    }
+
+    pub fn prepared(&self) -> Vec<u8> {
+        self.db.prepared().into_iter().map(|prepared| prepared.xid[0]).collect()
+    }
+
+    pub fn call(&self, by: Option<u8>, call: Call) -> Outcome {
+        make(by, call, |table| self.table(by, table)).0
+    }
+
+    /// Several calls as a statement: what each has come to, up to the first that is refused.
+    pub fn statement(&self, slot: u8, calls: &[Call], fails: bool) -> (Vec<Outcome>, Outcome) {
+        let mut outcomes = Vec::new();
+        let done = self.trx(slot).atomically(|| {
+            for call in calls {
+                let (outcome, error) = make(Some(slot), *call, |table| self.table(Some(slot), table));
+                outcomes.push(outcome);
+                if let Some(error) = error {
+                    return Err(error);
+                }
+            }
+            if fails { Err(UsageError::Other(ON_PURPOSE.into()).into()) } else { Ok(()) }
+        });
+        (outcomes, Outcome::of(done, |()| Outcome::Done))
+    }
+
+    /// A value that is read from a source, which makes a call. Gives what that came to, if it was made, and the outer
+    /// one.
+    pub fn nested(
+        &self,
+        by: Option<u8>,
+        (table, key, value): (usize, Key, Value),
+        late: bool,
+        inner: (Option<u8>, Call),
+    ) -> (Option<Outcome>, Outcome) {
+        let mut told = None;
+        let bytes = value.bytes();
+        let done = {
+            let call = || told = Some(self.call(inner.0, inner.1));
+            let mut source = Source { bytes: &bytes, at: 0, late, call: Some(call) };
+            self.table(by, table).put_stream(&key_bytes(key), bytes.len() as u64, &mut source)
+        };
+        (told, Outcome::of(done, |()| Outcome::Done))
+    }
+
+    /// A call, while the transaction at another place ends when the call takes a breath. Says whether it has.
+    pub fn race(&mut self, slot: u8, call: Call, ending: u8, commits: bool) -> (Outcome, Option<Outcome>) {
+        let trx = Arc::new(Mutex::new(self.slots[ending as usize].take()));
+        let ended = Arc::new(Mutex::new(None));
+        let action = {
+            let (trx, ended) = (trx.clone(), ended.clone());
+            move || {
+                let trx = trx.lock().unwrap().take().expect("it ends once");
+                let done = if commits { trx.commit() } else { trx.rollback() };
+                *ended.lock().unwrap() = Some(Outcome::of(done, |()| Outcome::Done));
+            }
+        };
+        *self.meanwhile.0.lock().unwrap() = Some(Box::new(action));
+        let outcome = self.call(Some(slot), call);
+        *self.meanwhile.0.lock().unwrap() = None;
+        self.slots[ending as usize] = trx.lock().unwrap().take();
+        let ended = ended.lock().unwrap().take();
+        (outcome, ended)
+    }
+
+    pub fn open(
+        &mut self,
+        place: u8,
+        by: Option<u8>,
+        table: usize,
+        (over, shape): (Over, Shape),
+        locking: Option<Locking>,
+    ) -> Outcome {
+        assert!(place < CURSORS);
+        let mut table = self.table(by, table);
+        if locking.is_some_and(|locking| locking.skips) {
+            table = table.if_locked(IfLocked::Skip);
+        }
+        let opened = open_over(&table, over, shape, locking);
+        Outcome::of(opened, |held| {
+            self.cursors.insert(place, held);
+            Outcome::Done
+        })
+    }
+
+    pub fn close(&mut self, place: u8) {
+        self.cursors.remove(&place);
+    }
+
+    /// What a cursor comes to.
+    pub fn step(&mut self, place: u8, over: Over, to: Move) -> Outcome {
+        let which = which(over);
+        let of_row = |(key, value): (Vec<u8>, Vec<u8>)| row(&key, None, Some(&value));
+        let of_index = |row: IndexRow| index_row(which, &row.index_key, &row.key, Some(&row.value));
+        let of_key = |row: IndexKey| index_row(which, &row.index_key, &row.key, None);
+        let forward = matches!(to, Move::Next | Move::First | Move::AtLeast(_) | Move::Above(_));
+        match self.cursors.get_mut(&place).expect("there is a cursor") {
+            Held::Rows(range) => next(range, forward, of_row),
+            Held::Index(range) => next(range, forward, of_index),
+            Held::Keys(range) => next(range, forward, of_key),
+            Held::RowCursor(cursor) => {
+                let moved = go(to, over, |to| match to {
+                    Go::Next => cursor.next(),
+                    Go::Prev => cursor.prev(),
+                    Go::To(seek) => cursor.seek(seek),
+                });
+                let found = || cursor.row().map(|(key, value)| row(key, None, Some(value)));
+                Outcome::of(moved, |there| at(there, found()))
+            }
+            Held::IndexCursor(cursor) => {
+                let moved = go(to, over, |to| match to {
+                    Go::Next => cursor.next(),
+                    Go::Prev => cursor.prev(),
+                    Go::To(seek) => cursor.seek(seek),
+                });
+                Outcome::of(moved, |there| at(there, cursor.row().cloned().map(of_index)))
+            }
+            Held::KeyCursor(cursor) => {
+                let moved = go(to, over, |to| match to {
+                    Go::Next => cursor.next(),
+                    Go::Prev => cursor.prev(),
+                    Go::To(seek) => cursor.seek(seek),
+                });
+                Outcome::of(moved, |there| at(there, cursor.row().cloned().map(of_key)))
+            }
+        }
+    }
+
+    pub fn ddl(&mut self, ddl: &Ddl) -> Outcome {
+        let (db, name) = (self.db.clone(), table_name);
+        let done: Result<Option<Table>> = match *ddl {
+            Ddl::Create { name: n, first, unique } => {
+                db.create_table(&name(n), table_options(first, unique)).map(Some)
+            }
+            Ddl::CreateTemporary { first, unique } => {
+                self.session.create_temporary_table("temporary", table_options(first, unique)).map(Some)
+            }
+            Ddl::DropTemporary => self.session.drop_temporary_table("temporary").map(|_| None),
+            Ddl::Drop { name: n } => db.drop_table(&name(n)).map(|_| None),
+            Ddl::DropTwo { one, other } => db.drop_tables(&[&name(one), &name(other)]).map(|_| None),
+            Ddl::Truncate { name: n } => db.truncate_table(&name(n)).map(|_| None),
+            Ddl::Rename { from, to } => db.rename_table(&name(from), &name(to)).map(|()| None),
+            Ddl::Swap { one, other } => db.swap_tables(&name(one), &name(other)).map(|()| None),
+            Ddl::CreateIndex { name: n, which } => {
+                db.create_index(&name(n), index_name(which), index_options(which)).map(|()| None)
+            }
+            Ddl::DropIndex { name: n, which } => db.drop_index(&name(n), index_name(which)).map(|_| None),
+        };
+        Outcome::of(done, |made| {
+            self.tables.extend(made.map(Some));
+            Outcome::Done
+        })
+    }
+
+    pub fn settle(&self, steps: usize) {
+        self.env.settle(steps);
+    }
+
+    pub fn checkpoint(&self) -> Outcome {
+        Outcome::of(self.db.checkpoint(), |()| Outcome::Done)
+    }
+
+    /// What is wrong by a check.
+    pub fn check(&self, live: bool) -> Vec<String> {
+        let report = if live { self.db.check_live() } else { self.db.check() };
+        report.map_or_else(|error| vec![error.to_string()], |report| report.findings)
+    }
+
+    pub fn rolls_back(&self) -> bool {
+        self.db.metrics().rollbacks_pending > 0
+    }
+
+    /// The next process, behind a crash or a good end. `names` says which tables there are, by their places.
+    pub fn restart(&mut self, crash: Option<u8>, names: &BTreeMap<u8, usize>) {
+        self.lives += 1;
+        self.cursors.clear();
+        if let Some(chance) = crash {
+            let disk = self.disk.restart(match chance {
+                0 => Survive::Nothing,
+                1 => Survive::Everything,
+                seed => Survive::Random(seed.into()),
+            });
+            self.let_go();
+            self.disk = disk;
+        } else {
+            self.let_go();
+            self.db.clone().close().unwrap();
+        }
+        self.env = SimulatedEnv::new(self.seed + self.lives);
+        self.db = open(&self.disk, &self.env, &self.meanwhile).unwrap();
+        self.session = self.db.session();
+        for (name, table) in names {
+            self.tables[*table] = Some(self.db.table(&table_name(*name)).unwrap());
+        }
+    }
+
+    /// All handles go but that of the database.
+    fn let_go(&mut self) {
+        self.slots = Default::default();
+        self.tables.iter_mut().for_each(|table| *table = None);
+    }
+}
+
+/// Makes a call by a handle, and gives what it has come to, with the error if it is one.
+fn make(by: Option<u8>, call: Call, table: impl Fn(usize) -> Table) -> (Outcome, Option<Error>) {
+    let _ = by;
+    match call {
+        Call::Write { table: no, key, value, mode } => {
+            let (table, key, bytes) = (table(no), key_bytes(key), value.bytes());
+            told(match mode {
+                WriteMode::Insert => table.insert(&key, &bytes).map(|()| Outcome::Done),
+                WriteMode::Put => table.put(&key, &bytes).map(|()| Outcome::Done),
+                WriteMode::Update => table.update(&key, &bytes).map(|()| Outcome::Done),
+                WriteMode::Delete => table.delete(&key).map(Outcome::Is),
+            })
+        }
+        Call::Get { table: no, key, read } => {
+            let (table, key) = (table(no), key_bytes(key));
+            told(match read {
+                Read::Get => table.get(&key).map(of_bytes),
+                Read::Contains => table.contains(&key).map(Outcome::Is),
+                Read::Stream => {
+                    let mut bytes = Vec::new();
+                    let length = table.read_stream(&key, &mut bytes);
+                    length.map(|length| of_bytes(length.map(|_| bytes)))
+                }
+            })
+        }
+        Call::Lock { table: no, key, locking } => {
+            let (mut table, key) = (table(no), key_bytes(key));
+            if locking.skips {
+                table = table.if_locked(IfLocked::Skip);
+            }
+            let value = if locking.exclusive { table.get_for_update(&key) } else { table.get_for_share(&key) };
+            told(value.map(of_bytes))
+        }
+    }
+}
+
+fn told(result: Result<Outcome>) -> (Outcome, Option<Error>) {
+    match result {
+        Ok(outcome) => (outcome, None),
+        Err(error) => (Refusal::from(&error).into(), Some(error)),
+    }
+}
+
+fn open_over(table: &Table, over: Over, shape: Shape, locking: Option<Locking>) -> Result<Held> {
+    let index = |which| -> Result<Index> { table.index(index_name(which)) };
+    let excl = locking.map(|locking| locking.exclusive);
+    Ok(match (over, shape, excl) {
+        (Over::Rows, Shape::Range(range), excl) => Held::Rows(match excl {
+            None => table.range(bounds(over, range))?,
+            Some(false) => table.range_for_share(bounds(over, range))?,
+            Some(true) => table.range_for_update(bounds(over, range))?,
+        }),
+        (Over::Rows, Shape::Cursor, excl) => Held::RowCursor(match excl {
+            None => table.cursor()?,
+            Some(false) => table.cursor_for_share()?,
+            Some(true) => table.cursor_for_update()?,
+        }),
+        (Over::Index(which), Shape::Range(range), excl) => Held::Index(match excl {
+            None => index(which)?.range(bounds(over, range))?,
+            Some(false) => index(which)?.range_for_share(bounds(over, range))?,
+            Some(true) => index(which)?.range_for_update(bounds(over, range))?,
+        }),
+        (Over::Index(which), Shape::Cursor, _) => Held::IndexCursor(index(which)?.cursor()?),
+        (Over::Keys(which), Shape::Range(range), _) => Held::Keys(index(which)?.keys(bounds(over, range))?),
+        (Over::Keys(which), Shape::Cursor, _) => Held::KeyCursor(index(which)?.key_cursor()?),
+    })
+}
+
+enum Go<'a> {
+    Next,
+    Prev,
+    To(Seek<'a>),
+}
+
+fn go(to: Move, over: Over, mut run: impl FnMut(Go<'_>) -> Result<bool>) -> Result<bool> {
+    let place = |key: u8| [base(over) + key];
+    match to {
+        Move::Next => run(Go::Next),
+        Move::Prev => run(Go::Prev),
+        Move::First => run(Go::To(Seek::First)),
+        Move::Last => run(Go::To(Seek::Last)),
+        Move::AtLeast(key) => run(Go::To(Seek::AtLeast(&place(key)))),
+        Move::Above(key) => run(Go::To(Seek::Above(&place(key)))),
+        Move::AtMost(key) => run(Go::To(Seek::AtMost(&place(key)))),
+        Move::Below(key) => run(Go::To(Seek::Below(&place(key)))),
+    }
+}
+
+fn at(there: bool, row: Option<Outcome>) -> Outcome {
+    match row {
+        Some(row) if there => row,
+        None if !there => Outcome::End,
+        row => Refusal::Other(format!("it says {there}, and is at {row:?}")).into(),
+    }
+}
+
+fn next<T>(
+    range: &mut impl DoubleEndedIterator<Item = Result<T>>,
+    forward: bool,
+    row: impl Fn(T) -> Outcome,
+) -> Outcome {
+    let found = if forward { range.next() } else { range.next_back() };
+    found.map_or(Outcome::End, |found| Outcome::of(found, row))
+}
+
+/// The source of a value, which makes a call at its first bytes, or behind the first 64 KiB: these are read before the
+/// engine has planned the change, and the rest amid it.
+struct Source<'a, F> {
+    bytes: &'a [u8],
+    at: usize,
+    late: bool,
+    call: Option<F>,
+}
+
+/// So much of a value is read before anything else.
+pub const HEAD: usize = 64 << 10;
+
+impl<F: FnOnce()> io::Read for Source<'_, F> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if (!self.late || self.at >= HEAD)
+            && let Some(call) = self.call.take()
+        {
+            call();
+        }
+        let read = (&self.bytes[self.at..]).read(out)?;
+        self.at += read;
+        Ok(read)
+    }
+}
