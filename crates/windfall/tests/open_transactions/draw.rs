@@ -26,6 +26,11 @@ pub fn draw(seed: u64, steps: usize) -> Vec<Step> {
     let create = |name, first, unique| Step::Ddl(Ddl::Create { name, first, unique });
     let mut all = vec![create(0, true, true), create(1, false, true), create(2, false, false)];
     all.push(Step::Ddl(Ddl::CreateTemporary { first: true, unique: true }));
+    for _ in 0..24 {
+        let (table, key) = (draw.number(4), draw.key());
+        let call = Call::Write { table, key, value: draw.value(), mode: WriteMode::Put };
+        all.push(Step::Call { by: None, call });
+    }
     while all.len() < steps {
         all.push(draw.step());
     }
@@ -91,8 +96,8 @@ impl Draw {
             0..=9 => {
                 let mode = match self.below(8) {
                     0 | 1 => WriteMode::Insert,
-                    2..=4 => WriteMode::Put,
-                    5 => WriteMode::Update,
+                    2..=5 => WriteMode::Put,
+                    6 => WriteMode::Update,
                     _ => WriteMode::Delete,
                 };
                 Call::Write { table, key, value: self.value(), mode }
@@ -154,7 +159,8 @@ impl Draw {
     fn ddl(&mut self) -> Ddl {
         let (name, other, which) = (self.number(NAMES), self.number(NAMES), self.which());
         let (first, unique) = (!self.is(3), !self.is(3));
-        match self.below(20) {
+        match self.below(24) {
+            20.. => Ddl::Create { name, first: true, unique: true },
             0..=5 => Ddl::Create { name, first, unique },
             6 => Ddl::CreateTemporary { first, unique },
             7 if self.is(2) => Ddl::DropTemporary,
@@ -201,7 +207,7 @@ impl Draw {
         let slot = self.slot();
         match self.below(200) {
             0..=23 => Step::Begin { slot, level: self.level(), read_only: self.is(12), snapshot: self.is(3) },
-            24..=37 => {
+            24..=33 => {
                 let how = match self.below(5) {
                     0..=2 => End::Commit,
                     3 => End::RollBack,
@@ -209,8 +215,8 @@ impl Draw {
                 };
                 Step::End { slot, how }
             }
-            38..=43 => Step::Savepoint { slot, name: self.number(SAVEPOINTS) },
-            44..=48 => Step::RollBackTo { slot, name: self.number(SAVEPOINTS) },
+            34..=41 => Step::Savepoint { slot, name: self.number(SAVEPOINTS) },
+            42..=48 => Step::RollBackTo { slot, name: self.number(SAVEPOINTS) },
             49 => Step::Release { slot, name: self.number(SAVEPOINTS) },
             50 | 51 => Step::Prepare { slot, name: self.number(NAMES) },
             52..=54 => Step::EndPrepared { name: self.number(NAMES), commits: self.is(2) },
@@ -228,8 +234,8 @@ impl Draw {
             130..=135 => Step::Settle(1 + self.number(40)),
             136 => Step::Checkpoint,
             137..=139 => Step::Check { live: self.is(2) },
-            140 => Step::Crash(self.number(6)),
-            141 if self.is(3) => Step::Reopen,
+            140 if self.is(2) => Step::Crash(self.number(6)),
+            141 if self.is(6) => Step::Reopen,
             _ => Step::Call { by: self.party(), call: self.call() },
         }
     }

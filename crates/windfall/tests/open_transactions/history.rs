@@ -174,7 +174,7 @@ impl History {
             }
             Step::Crash(chance) => {
                 self.world.restart(Some(chance), &self.model.names);
-                self.model.restart();
+                self.model.restart(true);
                 self.counts.add("restart", "crash", &Outcome::Done);
                 self.look()?;
             }
@@ -186,7 +186,7 @@ impl History {
                     }
                 }
                 self.world.restart(None, &self.model.names);
-                self.model.restart();
+                self.model.restart(false);
                 self.counts.add("restart", "reopen", &Outcome::Done);
                 self.look()?;
             }

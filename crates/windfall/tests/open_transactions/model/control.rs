@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use windfall::Isolation;
 
 use super::locks::{Lock, Locks};
-use super::{Model, State, TreeId, TrxNo};
+use super::{Model, State, TreeId, TrxNo, Undone};
 use crate::outcome::{Outcome, Refusal};
 
 impl Model {
@@ -21,6 +21,9 @@ impl Model {
         self.seq += 1;
         self.trx_mut(trx).state = State::Committed(self.seq);
         self.locks.release(trx);
+        if !self.trx(trx).touched.is_empty() {
+            self.undone.clear();
+        }
     }
 
     pub fn roll_back(&mut self, trx: TrxNo) {
@@ -102,6 +105,9 @@ impl Model {
         prepared.state = State::Prepared { name, has_handle: true };
         prepared.view = None;
         prepared.savepoints.clear();
+        if !prepared.touched.is_empty() {
+            self.undone.clear();
+        }
         Outcome::Done
     }
 
@@ -122,7 +128,10 @@ impl Model {
 
     /// Another process opens the database: what was prepared is there still, temporary tables are not, and what was
     /// unfinished is taken back in the background.
-    pub fn restart(&mut self) {
+    pub fn restart(&mut self, is_crash: bool) {
+        if !is_crash {
+            self.undone.clear();
+        }
         self.cursors.clear();
         self.slots = Default::default();
         if let Some(temporary) = self.temporary.take() {
@@ -145,6 +154,15 @@ impl Model {
                     }
                 }
                 State::Pending | State::Committed(_) | State::RolledBack => {}
+            }
+        }
+        for Undone { table, rows, key, version } in core::mem::take(&mut self.undone) {
+            let known = &mut self.tables[table];
+            if known.rows == rows && !known.is_dropped && self.transactions[version.trx as usize].may_be_found() {
+                self.transactions[version.trx as usize].state = State::Pending;
+                let versions = known.versions.entry(key).or_default();
+                versions.push(version);
+                versions.sort_by_key(|version| version.number);
             }
         }
         // Who opens a database makes its views anew.

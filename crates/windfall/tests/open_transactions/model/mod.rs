@@ -59,6 +59,11 @@ impl Trx {
         self.level >= Isolation::RepeatableRead
     }
 
+    /// Whether a crash may find it unfinished, if its end is not durable.
+    pub fn may_be_found(&self) -> bool {
+        matches!(self.state, State::Pending | State::RolledBack)
+    }
+
     /// Whether it has ended in no way yet.
     pub fn is_active(&self) -> bool {
         matches!(self.state, State::Open | State::Prepared { .. } | State::Pending)
@@ -169,6 +174,16 @@ pub struct Model {
     pub born: BTreeMap<TreeId, Seq>,
     /// Trees that are gone.
     pub gone: BTreeSet<TreeId>,
+    /// What was taken back since the log was made durable: a crash may find it, and has it taken back once more.
+    pub undone: Vec<Undone>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Undone {
+    pub table: TableNo,
+    pub rows: TreeId,
+    pub key: Key,
+    pub version: Version,
 }
 
 impl Model {
@@ -186,6 +201,7 @@ impl Model {
             trees: 0,
             born: BTreeMap::new(),
             gone: BTreeSet::new(),
+            undone: Vec::new(),
         }
     }
 
@@ -372,6 +388,9 @@ impl Model {
         if !self.tables[table].temporary {
             let rows = self.tables[table].rows;
             self.trx_mut(trx).touched.insert(rows);
+            if me.is_none() {
+                self.undone.clear();
+            }
         }
         self.row_changed(table, key, me);
     }
@@ -386,10 +405,13 @@ impl Model {
         let mut changed = Vec::new();
         for (no, table) in self.tables.iter_mut().enumerate() {
             for (key, versions) in &mut table.versions {
-                let before = versions.len();
-                versions.retain(|version| version.trx != trx || version.number <= mark);
-                if versions.len() < before {
-                    changed.push((no, *key, table.rows));
+                let rows = table.rows;
+                let mut taken = versions.extract_if(.., |version| version.trx == trx && version.number > mark);
+                let undone = |version| Undone { table: no, rows, key: *key, version };
+                let before = self.undone.len();
+                self.undone.extend(taken.by_ref().map(undone));
+                if self.undone.len() > before {
+                    changed.push((no, *key, rows));
                 }
             }
         }

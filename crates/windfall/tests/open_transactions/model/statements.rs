@@ -97,6 +97,9 @@ impl Model {
 
     fn make(&mut self, ddl: &Ddl) {
         self.seq += 1;
+        if !matches!(ddl, Ddl::CreateTemporary { .. } | Ddl::DropTemporary) {
+            self.undone.clear();
+        }
         match *ddl {
             Ddl::Create { name, first, unique } => {
                 let table = self.new_table(false, first, unique);
