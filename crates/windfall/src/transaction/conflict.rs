@@ -104,12 +104,13 @@ impl Transactions {
                 return Err(UsageError::Other(what.into()).into());
             }
             Blocked::Writer(holder, row, mode) => {
-                let explicit = match self.active.locker(holder, &self.row_locks) {
-                    Some(holder) => self.row_locks.make_explicit(&holder, row.clone()),
-                    None => false,
-                };
-                // If it has ended meanwhile there is nothing to wait for.
-                if !explicit {
+                let holder = self.active.locker(holder, &self.row_locks);
+                // Here the holder may end: a simulation lets it.
+                self.ground.pool.ground().env.breathe();
+                let is_explicit =
+                    holder.is_some_and(|holder| self.row_locks.make_explicit(&holder, row.clone()));
+                // Then there is nothing to wait for.
+                if !is_explicit {
                     return Ok(());
                 }
                 Wanted::Row(row, mode)

@@ -13,7 +13,7 @@ use crate::value::{FIRSTS, KEYS, UNIQUES, Value};
 /// Names of tables, and of prepared transactions.
 const NAMES: u64 = 3;
 /// Names of savepoints.
-const SAVEPOINTS: u64 = 3;
+const SAVEPOINTS: u64 = 2;
 
 struct Draw {
     chance: SimulatedEnv,
@@ -32,7 +32,14 @@ pub fn draw(seed: u64, steps: usize) -> Vec<Step> {
         all.push(Step::Call { by: None, call });
     }
     while all.len() < steps {
-        all.push(draw.step());
+        let step = draw.step();
+        // A cursor begins soon, before the table has changed.
+        let place = if let Step::Open { place, .. } = step { Some(place) } else { None };
+        all.push(step);
+        if let Some(place) = place {
+            let (to, times) = draw.moving();
+            all.push(Step::Move { place, to, times });
+        }
     }
     all
 }
@@ -140,7 +147,7 @@ impl Draw {
         Step::Open { place, by, table, over, shape, locking }
     }
 
-    fn moving(&mut self) -> Step {
+    fn moving(&mut self) -> (Move, u8) {
         let key = self.key();
         let to = match self.below(14) {
             0..=4 => Move::Next,
@@ -153,7 +160,7 @@ impl Draw {
             _ => Move::Below(key),
         };
         let times = if matches!(to, Move::Next | Move::Prev) { 1 + self.number(4) } else { 1 };
-        Step::Move { place: self.number(CURSORS.into()), to, times }
+        (to, times)
     }
 
     fn ddl(&mut self) -> Ddl {
@@ -207,7 +214,7 @@ impl Draw {
         let slot = self.slot();
         match self.below(200) {
             0..=23 => Step::Begin { slot, level: self.level(), read_only: self.is(12), snapshot: self.is(3) },
-            24..=33 => {
+            24..=32 => {
                 let how = match self.below(5) {
                     0..=2 => End::Commit,
                     3 => End::RollBack,
@@ -215,27 +222,30 @@ impl Draw {
                 };
                 Step::End { slot, how }
             }
-            34..=41 => Step::Savepoint { slot, name: self.number(SAVEPOINTS) },
-            42..=48 => Step::RollBackTo { slot, name: self.number(SAVEPOINTS) },
-            49 => Step::Release { slot, name: self.number(SAVEPOINTS) },
-            50 | 51 => Step::Prepare { slot, name: self.number(NAMES) },
-            52..=54 => Step::EndPrepared { name: self.number(NAMES), commits: self.is(2) },
-            55..=60 => {
+            33..=39 => Step::Savepoint { slot, name: self.number(SAVEPOINTS) },
+            40..=45 => Step::RollBackTo { slot, name: self.number(SAVEPOINTS) },
+            46 => Step::Release { slot, name: self.number(SAVEPOINTS) },
+            47 => Step::Prepare { slot, name: self.number(NAMES) },
+            48 | 49 => Step::EndPrepared { name: self.number(NAMES), commits: self.is(2) },
+            50..=55 => {
                 let many = 1 + self.below(3);
                 let calls = (0..many).map(|_| self.call()).collect();
                 Step::Statement { slot, calls, fails: self.is(4) }
             }
-            61..=66 => self.nested(),
-            67..=76 => Step::Race { slot, call: self.call(), ending: self.slot(), commits: self.is(2) },
-            77..=88 => self.cursor(),
-            89..=118 => self.moving(),
-            119 => Step::Close { place: self.number(CURSORS.into()) },
-            120..=129 => Step::Ddl(self.ddl()),
-            130..=135 => Step::Settle(1 + self.number(40)),
-            136 => Step::Checkpoint,
-            137..=139 => Step::Check { live: self.is(2) },
-            140 if self.is(2) => Step::Crash(self.number(6)),
-            141 if self.is(6) => Step::Reopen,
+            56..=62 => self.nested(),
+            63..=72 => Step::Race { slot, call: self.call(), ending: self.slot(), commits: self.is(2) },
+            73..=86 => self.cursor(),
+            87..=118 => {
+                let (to, times) = self.moving();
+                Step::Move { place: self.number(CURSORS.into()), to, times }
+            }
+            119..=127 => Step::Ddl(self.ddl()),
+            128..=133 => Step::Settle(1 + self.number(40)),
+            134 => Step::Checkpoint,
+            135..=137 => Step::Check { live: self.is(2) },
+            138 if self.is(2) => Step::Crash(self.number(6)),
+            139 if self.is(6) => Step::Reopen,
+            140 => Step::Close { place: self.number(CURSORS.into()) },
             _ => Step::Call { by: self.party(), call: self.call() },
         }
     }

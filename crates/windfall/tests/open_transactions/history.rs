@@ -5,9 +5,7 @@ use windfall::Isolation;
 use crate::counts::Counts;
 use crate::draw::draw;
 use crate::model::{
-    Model, State, TableNo, TrxNo, Verdict,
-    calls::Turns,
-    steps_of_cursors::{choose, expect},
+    Model, State, TableNo, TrxNo, Verdict, calls::Turns, choose, expect,
 };
 use crate::outcome::{Outcome, Refusal};
 use crate::steps::{Call, End, Over, Party, Read, Shape, Step, Which, WriteMode};
@@ -57,7 +55,7 @@ impl History {
     }
 
     fn step(&mut self, step: &Step) -> Result<(), String> {
-        if self.model.has_pending() && !self.world.rolls_back() {
+        if self.model.rolls_back && !self.world.rolls_back() {
             self.model.settle_pending();
         }
         self.make(step).map(drop)
@@ -163,7 +161,7 @@ impl History {
                 expect(&outcome, &[Outcome::Done])?;
             }
             Step::Check { live } => {
-                if MASKED && (self.model.has_pending() || live && self.model.transactions.iter().any(|trx| trx.is_active())) {
+                if MASKED && (self.model.rolls_back || live && self.model.transactions.iter().any(|trx| trx.is_active())) {
                     return Ok(None);
                 }
                 let findings = self.world.check(live);
@@ -235,8 +233,8 @@ impl History {
             world::Call::Lock { .. } => "locking read",
         };
         self.count(me, kind, outcome);
-        let chosen = choose(self.verdicts(me, call, turns), outcome)?;
-        self.model.apply(me, chosen.effects);
+        let effects = choose(self.verdicts(me, call, turns), outcome)?;
+        self.model.apply(me, effects);
         Ok(())
     }
 
@@ -327,9 +325,9 @@ impl History {
             let turns = self.turns(table, key, value, late);
             let kind = if late { "call within, late" } else { "call within" };
             self.count(other, kind, &told);
-            let chosen = choose(self.verdicts(other, inner, &turns), &told)
+            let effects = choose(self.verdicts(other, inner, &turns), &told)
                 .map_err(|what| format!("the call from within the source: {what}"))?;
-            self.model.apply(other, chosen.effects);
+            self.model.apply(other, effects);
         }
         self.judge_call(me, outer, &Turns::default(), &outcome)?;
         Ok(Some(()))
@@ -377,8 +375,8 @@ impl History {
             for key in 0..KEYS {
                 let call = world::Call::Get { table, key, read: Read::Get };
                 let outcome = self.world.call(None, call);
-                let chosen = choose(self.verdicts(None, call, &Turns::default()), &outcome);
-                chosen.map_err(|what| format!("row {key} of table {table}: {what}"))?;
+                let effects = choose(self.verdicts(None, call, &Turns::default()), &outcome);
+                effects.map_err(|what| format!("row {key} of table {table}: {what}"))?;
             }
             let indexes = self.model.tables[table].indexes.clone();
             let overs = indexes.into_iter().flat_map(|(which, _)| [Over::Index(which), Over::Keys(which)]);

@@ -13,7 +13,7 @@ pub type Pick = u8;
 /// So many transactions are open at a time at most.
 pub const SLOTS: u8 = 5;
 /// So many cursors and ranges.
-pub const CURSORS: u8 = 6;
+pub const CURSORS: u8 = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Which {

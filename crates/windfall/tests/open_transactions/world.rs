@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    io::{self, Read as _},
+    io,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -574,7 +574,7 @@ impl<F: FnOnce()> io::Read for Source<'_, F> {
         {
             call();
         }
-        let read = (&self.bytes[self.at..]).read(out)?;
+        let read = io::Read::read(&mut &self.bytes[self.at..], out)?;
         self.at += read;
         Ok(read)
     }

@@ -77,8 +77,13 @@ impl Model {
         let held = self.locks.row(known.rows, pos, me, true);
         // Who inserts is told of a row that others share.
         let is_shared = self.locks.row(known.rows, pos, me, false) == Conflict::No;
-        let is_told = mode == WriteMode::Insert && is_shared && writer == Conflict::No && before.is_some();
-        if !is_told && path.stop(held, busy.clone()) || path.stop(writer, busy.clone()) {
+        let is_told = mode == WriteMode::Insert && is_shared && before.is_some();
+        let held = match writer {
+            Conflict::No if is_told => Conflict::No,
+            Conflict::May if is_told => held.min(Conflict::May),
+            _ => held,
+        };
+        if path.stop(held, busy.clone()) || path.stop(writer, busy.clone()) {
             return path.finish();
         }
         if writer == Conflict::May {
@@ -96,7 +101,7 @@ impl Model {
             if self.locks_gaps(me) {
                 path.effect(match before {
                     Some(_) => Effect::LockRow(known.rows, pos, shared()),
-                    None => Effect::LockRange(known.rows, pos, pos + 1),
+                    None => Effect::LockRange(known.rows, (pos, pos + 1), SURE),
                 });
             }
             return path.end(match mode {
@@ -105,8 +110,8 @@ impl Model {
                 WriteMode::Update | WriteMode::Put => Refusal::NoRow.into(),
             });
         }
-        if before.is_none() && self.locks.gap(known.rows, pos, me) {
-            return path.end(busy);
+        if before.is_none() && path.stop(self.locks.gap(known.rows, pos, me), busy.clone()) {
+            return path.finish();
         }
         let after = (mode != WriteMode::Delete).then_some(value);
         let keys = |which| {
@@ -132,9 +137,9 @@ impl Model {
         for (which, tree) in &known.indexes {
             if let (old, Some(new)) = keys(*which)
                 && old != Some(new)
-                && self.locks.gap(*tree, entry_pos(new, key), me)
+                && path.stop(self.locks.gap(*tree, entry_pos(new, key), me), busy.clone())
             {
-                return path.end(busy);
+                return path.finish();
             }
         }
         path.effect(Effect::Write(table, key, after));
@@ -166,8 +171,7 @@ impl Model {
                 if path.stop(conflict, busy.clone()) {
                     return true;
                 }
-                // It is taken back by now.
-                path.effect(Effect::Finished(table, other));
+                // It is taken back by now, at least as far as this entry goes.
                 let now = self.newest_value(table, other);
                 if now.is_none_or(|value| value.unique != unique) {
                     continue;
@@ -235,7 +239,7 @@ impl Model {
         let pos = row_pos(key);
         let Some(newest) = self.newest(table, key).filter(|newest| newest.value.is_some()) else {
             if self.locks_gaps(me) {
-                path.effect(Effect::LockRange(rows, pos, pos + 1));
+                path.effect(Effect::LockRange(rows, (pos, pos + 1), SURE));
             }
             return path.end(outcome(None));
         };

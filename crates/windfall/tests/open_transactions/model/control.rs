@@ -129,6 +129,7 @@ impl Model {
     /// Another process opens the database: what was prepared is there still, temporary tables are not, and what was
     /// unfinished is taken back in the background.
     pub fn restart(&mut self, is_crash: bool) {
+        self.rolls_back |= is_crash;
         if !is_crash {
             self.undone.clear();
         }

@@ -34,7 +34,7 @@ pub enum Conflict {
     Must,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock {
     pub exclusive: bool,
     /// Whether it is held for certain.
@@ -46,8 +46,16 @@ pub struct Lock {
 pub struct Locks {
     pub tables: BTreeMap<TreeId, BTreeMap<TrxNo, Lock>>,
     pub rows: BTreeMap<(TreeId, Pos), BTreeMap<TrxNo, Lock>>,
-    /// Half-open.
-    pub ranges: BTreeMap<TreeId, Vec<(TrxNo, Pos, Pos)>>,
+    pub ranges: BTreeMap<TreeId, Vec<Range>>,
+}
+
+/// Keys that nobody else inserts: half-open.
+#[derive(Clone, Copy, Debug)]
+pub struct Range {
+    trx: TrxNo,
+    from: Pos,
+    to: Pos,
+    sure: bool,
 }
 
 fn add(locks: &mut BTreeMap<TrxNo, Lock>, trx: TrxNo, new: Lock) {
@@ -69,9 +77,9 @@ impl Locks {
         add(self.rows.entry((tree, pos)).or_default(), trx, lock);
     }
 
-    pub fn lock_range(&mut self, tree: TreeId, from: Pos, to: Pos, trx: TrxNo) {
+    pub fn lock_range(&mut self, tree: TreeId, (from, to): (Pos, Pos), trx: TrxNo, sure: bool) {
         if from < to {
-            self.ranges.entry(tree).or_default().push((trx, from, to));
+            self.ranges.entry(tree).or_default().push(Range { trx, from, to, sure });
         }
     }
 
@@ -83,9 +91,10 @@ impl Locks {
     }
 
     /// Whether a range of somebody else keeps a new entry out.
-    pub fn gap(&self, tree: TreeId, pos: Pos, me: Option<TrxNo>) -> bool {
+    pub fn gap(&self, tree: TreeId, pos: Pos, me: Option<TrxNo>) -> Conflict {
         let ranges = self.ranges.get(&tree).into_iter().flatten();
-        ranges.clone().any(|(trx, from, to)| Some(*trx) != me && (*from..*to).contains(&pos))
+        let around = ranges.filter(|range| Some(range.trx) != me && (range.from..range.to).contains(&pos));
+        strongest(around.map(|range| range.sure))
     }
 
     /// Whether transactions have locks on a table; `changing`: such as are going to change it.
@@ -96,9 +105,10 @@ impl Locks {
 
     /// A transaction has ended.
     pub fn release(&mut self, trx: TrxNo) {
-        let by_name = self.tables.values_mut().chain(self.rows.values_mut());
-        by_name.for_each(|locks| drop(locks.remove(&trx)));
-        self.ranges.values_mut().for_each(|ranges| ranges.retain(|(holder, ..)| *holder != trx));
+        for locks in self.tables.values_mut().chain(self.rows.values_mut()) {
+            locks.remove(&trx);
+        }
+        self.ranges.values_mut().for_each(|ranges| ranges.retain(|range| range.trx != trx));
         self.rows.retain(|_, locks| !locks.is_empty());
     }
 }

@@ -103,11 +103,11 @@ pub enum Sight {
     View { seq: Seq, own: Option<TrxNo> },
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Effect {
     LockTable(TreeId, Lock),
     LockRow(TreeId, Pos, Lock),
-    LockRange(TreeId, Pos, Pos),
+    LockRange(TreeId, (Pos, Pos), bool),
     /// A lock of somebody else is entered because this call has met it.
     Explicit(TreeId, Pos, TrxNo),
     TakeView,
@@ -121,6 +121,48 @@ pub enum Effect {
 pub struct Verdict {
     pub outcome: Outcome,
     pub effects: Vec<Effect>,
+}
+
+impl Effect {
+    /// What of it is certain no more, as the same outcome may have come without it.
+    fn unsure(self) -> Option<Self> {
+        let unsure = |lock: Lock| Lock { sure: false, ..lock };
+        Some(match self {
+            Self::LockTable(tree, lock) => Self::LockTable(tree, unsure(lock)),
+            Self::LockRow(tree, pos, lock) => Self::LockRow(tree, pos, unsure(lock)),
+            Self::LockRange(tree, range, _) => Self::LockRange(tree, range, false),
+            Self::Explicit(..) | Self::TakeView | Self::Finished(..) | Self::Write(..) => return None,
+        })
+    }
+}
+
+/// The verdict that an outcome is. Where several are, what is in all of them is certain, and what else they lock may be
+/// locked.
+pub fn choose(verdicts: Vec<Verdict>, outcome: &Outcome) -> Result<Vec<Effect>, String> {
+    let allowed: Vec<Outcome> = verdicts.iter().map(|verdict| verdict.outcome.clone()).collect();
+    let chosen: Vec<Verdict> = verdicts.into_iter().filter(|verdict| verdict.outcome == *outcome).collect();
+    if chosen.is_empty() {
+        return Err(wrong(outcome, &allowed));
+    }
+    let mut effects: Vec<Effect> = Vec::new();
+    for effect in chosen.iter().flat_map(|verdict| &verdict.effects) {
+        if chosen.iter().all(|verdict| verdict.effects.contains(effect)) {
+            if !effects.contains(effect) {
+                effects.push(*effect);
+            }
+        } else {
+            effects.extend(effect.unsure());
+        }
+    }
+    Ok(effects)
+}
+
+pub fn expect(outcome: &Outcome, allowed: &[Outcome]) -> Result<(), String> {
+    if allowed.contains(outcome) { Ok(()) } else { Err(wrong(outcome, allowed)) }
+}
+
+fn wrong(outcome: &Outcome, allowed: &[Outcome]) -> String {
+    format!("it comes to {outcome:?}, and may come to {allowed:?} only")
 }
 
 /// The way of a call past all that may stop it.
@@ -176,6 +218,8 @@ pub struct Model {
     pub gone: BTreeSet<TreeId>,
     /// What was taken back since the log was made durable: a crash may find it, and has it taken back once more.
     pub undone: Vec<Undone>,
+    /// Since a crash something is taken back in the background, be it of transactions that have changed nothing.
+    pub rolls_back: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -202,6 +246,7 @@ impl Model {
             born: BTreeMap::new(),
             gone: BTreeSet::new(),
             undone: Vec::new(),
+            rolls_back: false,
         }
     }
 
@@ -352,7 +397,9 @@ impl Model {
             match (effect, me) {
                 (Effect::LockTable(tree, lock), Some(trx)) => self.locks.lock_table(tree, trx, lock),
                 (Effect::LockRow(tree, pos, lock), Some(trx)) => self.locks.lock_row(tree, pos, trx, lock),
-                (Effect::LockRange(tree, from, to), Some(trx)) => self.locks.lock_range(tree, from, to, trx),
+                (Effect::LockRange(tree, range, sure), Some(trx)) => {
+                    self.locks.lock_range(tree, range, trx, sure);
+                }
                 (Effect::LockTable(..) | Effect::LockRow(..) | Effect::LockRange(..), None) => {}
                 (Effect::Explicit(tree, pos, trx), _) => {
                     self.locks.lock_row(tree, pos, trx, Lock { exclusive: true, sure: true });
@@ -434,10 +481,7 @@ impl Model {
                 self.trx_mut(trx).state = State::RolledBack;
             }
         }
-    }
-
-    pub fn has_pending(&self) -> bool {
-        self.transactions.iter().any(|trx| trx.state == State::Pending)
+        self.rolls_back = false;
     }
 }
 

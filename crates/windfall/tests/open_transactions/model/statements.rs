@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::locks::{Conflict, index_key};
-use super::{Model, State, Table, TableNo};
+use super::{Model, Table, TableNo};
 use crate::outcome::{Outcome, Refusal};
 use crate::steps::{Ddl, Which};
 use crate::value::KEYS;
@@ -12,7 +12,7 @@ impl Model {
     /// Holds a statement against what it may come to, and makes it.
     pub fn judge_statement(&mut self, ddl: &Ddl, outcome: &Outcome) -> Result<(), String> {
         let allowed = self.statement(ddl);
-        super::steps_of_cursors::expect(outcome, &allowed)?;
+        super::expect(outcome, &allowed)?;
         if *outcome == Outcome::Done {
             self.make(ddl);
         }
@@ -73,8 +73,7 @@ impl Model {
         let rows = self.tables[table].rows;
         let mut locked = self.locks.table(rows, true);
         // What is taken back in the background is waited for, too.
-        let is_pending = |trx: &super::Trx| trx.state == State::Pending;
-        if self.transactions.iter().any(is_pending) {
+        if self.rolls_back {
             locked = locked.max(Conflict::May);
         }
         let done = if which == Which::Unique && self.has_twins(table) {
@@ -97,7 +96,12 @@ impl Model {
 
     fn make(&mut self, ddl: &Ddl) {
         self.seq += 1;
-        if !matches!(ddl, Ddl::CreateTemporary { .. } | Ddl::DropTemporary) {
+        let is_logged = match *ddl {
+            Ddl::CreateTemporary { .. } | Ddl::DropTemporary => false,
+            Ddl::Swap { one, other } => one != other,
+            _ => true,
+        };
+        if is_logged {
             self.undone.clear();
         }
         match *ddl {

@@ -4,7 +4,7 @@ use windfall::Isolation;
 
 use super::cursors::{Cursor, Place};
 use super::locks::{Conflict, END, Lock, Pos, entry_pos, row_pos};
-use super::{Effect, Model, Path, State, Verdict};
+use super::{Effect, Model, Path, State, Verdict, choose, expect};
 use crate::outcome::{Outcome, Refusal};
 use crate::steps::{Move, Over};
 use crate::value::{KEYS, Key};
@@ -43,8 +43,8 @@ impl Model {
         if let Some(lock) = cursor.lock {
             let exclusive = lock.exclusive;
             let verdicts = self.locked_step(&cursor, way, looks_anew, exclusive);
-            let chosen = choose(verdicts, outcome)?;
-            self.apply(me, chosen.effects);
+            let effects = choose(verdicts, outcome)?;
+            self.apply(me, effects);
             let gaps = self.locks_gaps(me);
             let cursor = self.cursors.get_mut(&place).expect("it is there");
             if looks_anew || gaps && cursor.limits.is_none() {
@@ -165,6 +165,8 @@ impl Model {
         let (me, mut path) = (cursor.me, Path::default());
         let rows = self.tables[cursor.table].rows;
         if self.gone.contains(&cursor.tree) {
+            // Of a table that was emptied it may have a lock now.
+            path.effect(Effect::LockTable(rows, Lock { exclusive, sure: false }));
             return path.end(Refusal::Dropped);
         }
         path.effect(Effect::LockTable(rows, Lock { exclusive, sure: true }));
@@ -172,7 +174,7 @@ impl Model {
             return path.end(refused);
         }
         if let Some((from, to)) = cursor.limits.filter(|_| !cursor.has_begun && self.locks_gaps(me)) {
-            path.effect(Effect::LockRange(cursor.tree, from, to));
+            path.effect(Effect::LockRange(cursor.tree, (from, to), true));
         }
         let Some(way) = way else { return path.end(Outcome::End) };
         // It locks up to each entry that it comes to, and looks anew then.
@@ -183,7 +185,7 @@ impl Model {
                 (Some(pos), true) => (way.from, pos + 1),
                 (Some(pos), false) => (pos, way.to),
             };
-            steps.then_some(Effect::LockRange(cursor.tree, from, to))
+            steps.then_some(Effect::LockRange(cursor.tree, (from, to), true))
         };
         let ends = |path: &mut Path, outcome: Outcome, met: Option<Pos>| {
             let before = path.effects.len();
@@ -285,19 +287,4 @@ impl Model {
         }
         met
     }
-}
-
-/// The verdict that an outcome is.
-pub fn choose(verdicts: Vec<Verdict>, outcome: &Outcome) -> Result<Verdict, String> {
-    let allowed: Vec<Outcome> = verdicts.iter().map(|verdict| verdict.outcome.clone()).collect();
-    let chosen = verdicts.into_iter().find(|verdict| verdict.outcome == *outcome);
-    chosen.ok_or_else(|| wrong(outcome, &allowed))
-}
-
-pub fn expect(outcome: &Outcome, allowed: &[Outcome]) -> Result<(), String> {
-    if allowed.contains(outcome) { Ok(()) } else { Err(wrong(outcome, allowed)) }
-}
-
-fn wrong(outcome: &Outcome, allowed: &[Outcome]) -> String {
-    format!("it comes to {outcome:?}, and may come to {allowed:?} only")
 }
