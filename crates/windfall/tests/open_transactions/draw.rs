@@ -35,7 +35,12 @@ pub fn draw(seed: u64, steps: usize) -> Vec<Step> {
         let step = draw.step();
         // A cursor begins soon, before the table has changed.
         let place = if let Step::Open { place, .. } = step { Some(place) } else { None };
+        // What has ended without a word to the log is found again by a crash.
+        let crashes = matches!(step, Step::EndPrepared { .. } | Step::End { how: End::RollBack, .. }) && draw.is(12);
         all.push(step);
+        if crashes {
+            all.push(Step::Crash(draw.number(6)));
+        }
         if let Some(place) = place {
             let (to, times) = draw.moving();
             all.push(Step::Move { place, to, times });
@@ -234,7 +239,8 @@ impl Draw {
             }
             56..=62 => self.nested(),
             63..=72 => Step::Race { slot, call: self.call(), ending: self.slot(), commits: self.is(2) },
-            73..=86 => self.cursor(),
+            73..=84 => self.cursor(),
+            85 | 86 => Step::Look { by: self.party(), table: self.table() },
             87..=118 => {
                 let (to, times) = self.moving();
                 Step::Move { place: self.number(CURSORS.into()), to, times }

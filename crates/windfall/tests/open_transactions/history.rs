@@ -8,7 +8,7 @@ use crate::model::{
     Model, State, TableNo, TrxNo, Verdict, calls::Turns, choose, expect,
 };
 use crate::outcome::{Outcome, Refusal};
-use crate::steps::{Call, End, Over, Party, Read, Shape, Step, Which, WriteMode};
+use crate::steps::{Call, End, Move, Over, Party, Read, Shape, Step, Which, WriteMode};
 use crate::value::{KEYS, Value};
 use crate::world::{self, HEAD, World};
 
@@ -123,9 +123,8 @@ impl History {
                 if self.model.check_open(me).is_some() {
                     return Ok(None);
                 }
-                let is_serializable =
-                    me.is_some_and(|trx| self.model.trx(trx).level == Isolation::Serializable);
-                if MASKED && !matches!(over, Over::Rows) && (locking.is_some() || is_serializable) {
+                let locks = locking.is_some() || self.is_serializable(me);
+                if MASKED && !matches!(over, Over::Rows) && locks {
                     return Ok(None);
                 }
                 self.close(place);
@@ -150,6 +149,15 @@ impl History {
                 }
             }
             Step::Close { place } => self.close(place),
+            Step::Look { by, table } => {
+                let (Some(me), Some(table)) = (self.model.party(by), self.model.pick(table)) else {
+                    return Ok(None);
+                };
+                if self.model.check_open(me).is_some() || self.model.tables[table].is_dropped {
+                    return Ok(None);
+                }
+                self.look_at(by, table)?;
+            }
             Step::Ddl(ref ddl) => {
                 let outcome = self.world.ddl(ddl);
                 self.counts.add("statement", ddl.name(), &outcome);
@@ -378,30 +386,44 @@ impl History {
                 let effects = choose(self.verdicts(None, call, &Turns::default()), &outcome);
                 effects.map_err(|what| format!("row {key} of table {table}: {what}"))?;
             }
-            let indexes = self.model.tables[table].indexes.clone();
-            let overs = indexes.into_iter().flat_map(|(which, _)| [Over::Index(which), Over::Keys(which)]);
-            for over in overs.chain([Over::Rows]) {
-                self.walk(table, over).map_err(|what| format!("table {table}, {over:?}: {what}"))?;
-            }
+            self.look_at(None, table)?;
         }
         Ok(())
     }
 
-    /// Walks over a whole table from outside.
-    fn walk(&mut self, table: TableNo, over: Over) -> Result<(), String> {
+    /// All rows of a table by its keys, by each index, and by each index alone.
+    fn look_at(&mut self, by: Party, table: TableNo) -> Result<(), String> {
+        let indexes = self.model.tables[table].indexes.clone();
+        let overs = indexes.into_iter().flat_map(|(which, _)| [Over::Index(which), Over::Keys(which)]);
+        for over in overs.chain([Over::Rows]) {
+            self.walk(by, table, over).map_err(|what| format!("table {table}, {over:?}: {what}"))?;
+        }
+        Ok(())
+    }
+
+    fn walk(&mut self, by: Party, table: TableNo, over: Over) -> Result<(), String> {
         let (place, shape) = (0, Shape::Range(None));
+        let Some(me) = self.model.party(by) else { return Ok(()) };
+        if MASKED && !matches!(over, Over::Rows) && self.is_serializable(me) {
+            return Ok(());
+        }
         self.close(place);
-        let cursor = self.model.open(None, table, over, shape, None).map_err(|refused| format!("{refused:?}"))?;
-        expect(&self.world.open(place, None, table, (over, shape), None), &[Outcome::Done])?;
+        let cursor = self.model.open(me, table, over, shape, None).map_err(|refused| format!("{refused:?}"))?;
+        expect(&self.world.open(place, by, table, (over, shape), None), &[Outcome::Done])?;
         self.model.cursors.insert(place, cursor);
         loop {
-            let outcome = self.world.step(place, over, crate::steps::Move::Next);
-            self.model.judge_move(place, crate::steps::Move::Next, &outcome)?;
-            if outcome == Outcome::End {
+            let outcome = self.world.step(place, over, Move::Next);
+            self.model.judge_move(place, Move::Next, &outcome)?;
+            self.count(me, "look", &outcome);
+            if matches!(outcome, Outcome::End | Outcome::Refused(_)) {
                 self.close(place);
                 return Ok(());
             }
         }
+    }
+
+    fn is_serializable(&self, me: Option<TrxNo>) -> bool {
+        me.is_some_and(|trx| self.model.trx(trx).level == Isolation::Serializable)
     }
 
     /// Ends what is open. Nothing may be left then, and all must be sound.

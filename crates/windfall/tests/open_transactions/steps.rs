@@ -121,6 +121,8 @@ pub enum Step {
     Open { place: u8, by: Party, table: Pick, over: Over, shape: Shape, locking: Option<Locking> },
     Move { place: u8, to: Move, times: u8 },
     Close { place: u8 },
+    /// All rows of a table, in every way of reading.
+    Look { by: Party, table: Pick },
     Ddl(Ddl),
     /// Steps of the workers in the background.
     Settle(u8),

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use windfall::Isolation;
 
 use super::locks::{END, Pos, entry_pos, first_of, index_key, row_pos};
-use super::{Model, Seq, Sight, TableNo, TreeId, TrxNo};
+use super::{Model, Seq, Sight, TableNo, TreeId, TrxNo, Undone};
 use crate::outcome::{Outcome, Refusal};
 use crate::steps::{Locking, Over, Shape};
 use crate::value::{KEYS, Key, Value};
@@ -160,14 +160,22 @@ impl Model {
         }
     }
 
-    /// What the cursors of a transaction have read ahead is of no account any more.
-    pub fn forget_ahead(&mut self, trx: TrxNo) {
-        let places: Vec<u8> = self.cursors.keys().copied().collect();
-        for place in places {
-            let cursor = &self.cursors[&place];
-            if cursor.me == Some(trx) && cursor.has_begun {
-                let candidates = self.candidates(cursor);
-                self.cursors.get_mut(&place).expect("it is there").candidates = candidates;
+    /// What a transaction has taken back its cursors do not give any more, whatever they have read ahead.
+    pub fn forget_ahead(&mut self, trx: TrxNo, taken: &[Undone]) {
+        for Undone { table, key, .. } in taken {
+            let is_it = |(_, cursor): &(&u8, &Cursor)| cursor.me == Some(trx) && cursor.table == *table;
+            let places: Vec<u8> = self.cursors.iter().filter(is_it).map(|(place, _)| *place).collect();
+            for place in places {
+                let now = self.candidates(&self.cursors[&place]).remove(key).unwrap_or_default();
+                let cursor = self.cursors.get_mut(&place).expect("it is there");
+                let candidates = cursor.candidates.entry(*key).or_default();
+                let is_taken = |candidate: &Option<Value>| {
+                    let stamp = candidate.map(|value| value.stamp);
+                    let of = taken.iter().filter_map(|undone| undone.version.value);
+                    stamp.is_some() && of.map(|value| value.stamp).any(|taken| Some(taken) == stamp)
+                };
+                candidates.retain(|candidate| !is_taken(candidate));
+                candidates.extend(now);
             }
         }
     }

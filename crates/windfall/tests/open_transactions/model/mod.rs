@@ -416,9 +416,12 @@ impl Model {
     }
 
     fn finish_pending(&mut self, table: TableNo, key: Key) {
-        let transactions = &self.transactions;
-        if let Some(versions) = self.tables[table].versions.get_mut(&key) {
-            versions.retain(|version| transactions[version.trx as usize].state != State::Pending);
+        let Self { transactions, tables, undone, .. } = self;
+        let rows = tables[table].rows;
+        if let Some(versions) = tables[table].versions.get_mut(&key) {
+            let is_pending = |version: &mut Version| transactions[version.trx as usize].state == State::Pending;
+            let taken = versions.extract_if(.., is_pending);
+            undone.extend(taken.map(|version| Undone { table, rows, key, version }));
         }
     }
 
@@ -449,28 +452,22 @@ impl Model {
 
     /// Takes back what a transaction has written since; its rows stay locked if it goes on.
     pub fn take_back(&mut self, trx: TrxNo, mark: u64, goes_on: bool) {
-        let mut changed = Vec::new();
+        let mut taken = Vec::new();
         for (no, table) in self.tables.iter_mut().enumerate() {
+            let rows = table.rows;
             for (key, versions) in &mut table.versions {
-                let rows = table.rows;
-                let mut taken = versions.extract_if(.., |version| version.trx == trx && version.number > mark);
-                let undone = |version| Undone { table: no, rows, key: *key, version };
-                let before = self.undone.len();
-                self.undone.extend(taken.by_ref().map(undone));
-                if self.undone.len() > before {
-                    changed.push((no, *key, rows));
-                }
+                let of_it = versions.extract_if(.., |version| version.trx == trx && version.number > mark);
+                taken.extend(of_it.map(|version| Undone { table: no, rows, key: *key, version }));
             }
         }
-        for (table, key, rows) in &changed {
+        for Undone { table, rows, key, .. } in &taken {
             if goes_on {
                 self.locks.lock_row(*rows, row_pos(*key), trx, Lock { exclusive: true, sure: true });
             }
             self.row_changed(*table, *key, None);
         }
-        if !changed.is_empty() {
-            self.forget_ahead(trx);
-        }
+        self.forget_ahead(trx, &taken);
+        self.undone.extend(taken);
     }
 
     /// The background has taken everything back.
