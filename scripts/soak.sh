@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
-nets=(crash faults damage kill bank isolation limits models threads)
+nets=(crash faults damage kill bank isolation open_transactions limits models threads)
 # Worth their builds in a long soak only, or by name.
 long_nets=(fuzz mutants)
 
@@ -43,6 +43,10 @@ net_bank() {
 
 net_isolation() {
     soak_test isolation "$@"
+}
+
+net_open_transactions() {
+    soak_test open_transactions "$@"
 }
 
 # A case in full may take some minutes, and is not cut off. All come before any comes again.

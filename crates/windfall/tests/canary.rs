@@ -44,6 +44,8 @@ use Net::{Fuzz, Models, Tests, Units};
 
 const CUTS: Net = Tests("cuts", "first_lives_are_cut_at_every_operation");
 const GROUPS: Net = Tests("cuts", "lives_are_cut_between_the_groups_of_a_write");
+/// One thread in a drawn order, the same at each run.
+const HISTORIES: Net = Tests("open_transactions", "first_histories_are_judged");
 
 fn net(bug: Bug) -> Net {
     match bug {
@@ -79,7 +81,7 @@ fn net(bug: Bug) -> Net {
         Bug::CommitNotWritten => Tests("kill", "what_was_acknowledged_survives_kills"),
         Bug::FailedWriteForgotten => Tests("faults", "every_page_is_torn_by_a_write_that_fails"),
         Bug::PreviousMapKept => Tests("limits", "maps::threads_in_a_tree_of_several_maps"),
-        Bug::RowNotLocked => Tests("concurrent", "rows_that_everybody_wants"),
+        Bug::RowNotLocked => HISTORIES,
         Bug::ChecksumIgnored => Tests("damage", "bits_flip_at_rest"),
         Bug::SystemTreeForgotten => Tests("damage", "files_are_gone"),
         Bug::DropBeforeLog => Tests("crash", "a_drop_that_fails_has_touched_nothing"),
@@ -189,9 +191,28 @@ fn beside(bug: Bug) -> Option<Net> {
     })
 }
 
+/// Whether the histories of open transactions have to catch a bug, too, that another test is for.
+fn is_met_by_histories(bug: Bug) -> bool {
+    matches!(
+        bug,
+        Bug::EndedWriterLocks
+            | Bug::GapNotLocked
+            | Bug::ViewTooNew
+            | Bug::PurgeIgnoresViews
+            | Bug::UndoUsedAgain
+            | Bug::EntriesNotTakenBack
+            | Bug::PreparedNotNoted
+            | Bug::PreparedForgotten
+            | Bug::PreparedUnlocked
+            | Bug::PreparedWhileTakenBack
+            | Bug::RollbackForgotten
+    )
+}
+
 /// All nets that have to catch a bug.
 fn nets(bug: Bug) -> impl Iterator<Item = Net> {
-    core::iter::once(net(bug)).chain(beside(bug))
+    let histories = is_met_by_histories(bug).then_some(HISTORIES);
+    core::iter::once(net(bug)).chain(beside(bug)).chain(histories)
 }
 
 impl Net {
@@ -408,6 +429,25 @@ fn every_planted_bug_is_caught_and_without_them_the_nets_pass() {
         "a net passes with a bug in the engine, or fails without one:\n{}",
         wrong.join("\n")
     );
+}
+
+/// What two bugs of locks do depends on the order of calls. The histories have that order from their seeds, so how many
+/// of them find the bug is no chance.
+#[test]
+fn bugs_of_locks_are_found_by_many_histories() {
+    let bugs = [(Bug::RowNotLocked, 100), (Bug::EndedWriterLocks, 15)];
+    let bugs = bugs.into_iter().filter(|(bug, _)| chosen().is_none_or(|chosen| chosen == *bug));
+    let program = &programs()["open_transactions"];
+    for (bug, at_least) in bugs {
+        let mut command = Command::new(program);
+        command.args(["--exact", "--ignored", "--nocapture", "how_many_histories_find_it"]);
+        let run = command.current_dir(package()).env(VARIABLE, format!("{bug:?}")).output().unwrap();
+        let told = String::from_utf8_lossy(&run.stdout).into_owned();
+        let found = told.split_once("found in ").and_then(|(_, rest)| rest.split_once(' '));
+        let found = found.and_then(|(count, _)| count.parse::<u64>().ok()).expect("it says how many");
+        println!("{bug:?} is found in {found} of 300 histories");
+        assert!(found >= at_least, "{bug:?} is found in {found} histories, and has to be in {at_least}");
+    }
 }
 
 /// A scenario that names a bug is run with it, and has to fail then (`sync::model::explore`).

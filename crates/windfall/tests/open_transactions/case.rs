@@ -46,7 +46,8 @@ impl Case {
     /// A part of its steps that goes wrong, too: steps are left out, many at a time and then one by one, as long as it
     /// does.
     pub fn shrunk(&self, at: usize) -> Self {
-        let mut left: Vec<usize> = self.list().into_iter().map(|(step, _)| step).filter(|step| *step <= at).collect();
+        let mut left: Vec<usize> =
+            self.list().into_iter().map(|(step, _)| step).filter(|step| *step <= at).collect();
         let with = |steps: &[usize]| Self { only: Some(steps.iter().copied().collect()), ..self.clone() };
         let mut many = left.len().div_ceil(2);
         while many > 0 {
@@ -67,15 +68,15 @@ impl Case {
         with(&left)
     }
 
-    /// What is wrong with it, in few steps, and the command that runs it again.
-    pub fn report(&self, wrong: &Wrong) -> String {
+    /// What is wrong with it, in few steps, and the command that makes these again.
+    pub fn report(&self, wrong: &Wrong) -> (String, String) {
         let shrunk = self.shrunk(wrong.at);
         let (case, wrong) = match shrunk.run() {
             Err(wrong) => (&shrunk, wrong.what),
             Ok(_) => (self, wrong.what.clone()),
         };
         let steps = case.list().into_iter().map(|(at, step)| format!("{at:5} {step:?}\n"));
-        format!("{wrong}\n{}\nagain: {}", steps.collect::<String>(), case.command())
+        (format!("{wrong}\n{}", steps.collect::<String>()), case.command())
     }
 
     /// The command that runs it again.
@@ -110,7 +111,8 @@ impl FromStr for Case {
                 "steps" => case.steps = number(value)? as usize,
                 "only" => {
                     let steps = value.split(',').filter(|step| !step.is_empty());
-                    case.only = Some(steps.map(|step| Ok(number(step)? as usize)).collect::<Result<_, String>>()?);
+                    case.only =
+                        Some(steps.map(|step| Ok(number(step)? as usize)).collect::<Result<_, String>>()?);
                 }
                 _ => return Err(format!("{key:?} is unknown")),
             }

@@ -5,6 +5,86 @@ use std::collections::BTreeMap;
 use crate::outcome::{Outcome, Refusal};
 use crate::steps::Ddl;
 
+/// So often each kind of outcome occurs.
+pub const AT_LEAST: u64 = 20;
+
+const ALONE: &str = "alone";
+const READ_UNCOMMITTED: &str = "read uncommitted";
+const READ_COMMITTED: &str = "read committed";
+const REPEATABLE_READ: &str = "repeatable read";
+const SNAPSHOT: &str = "snapshot";
+const SERIALIZABLE: &str = "serializable";
+const LEVELS: &[&str] = &[READ_UNCOMMITTED, READ_COMMITTED, REPEATABLE_READ, SNAPSHOT, SERIALIZABLE];
+const ALL: &[&str] = &[ALONE, READ_UNCOMMITTED, READ_COMMITTED, REPEATABLE_READ, SNAPSHOT, SERIALIZABLE];
+const PLAIN: &[&str] = &[ALONE, READ_UNCOMMITTED, READ_COMMITTED, REPEATABLE_READ, SNAPSHOT];
+
+/// Groups, and for each kind of call the outcomes that there have to be.
+type Expected = (&'static [&'static str], &'static [(&'static str, &'static str)]);
+
+const EXPECTED: &[Expected] = &[
+    (
+        ALL,
+        &[
+            ("write", "done Busy DuplicateRow DuplicateIndexKey NoRow"),
+            ("delete", "true false Busy"),
+            ("read", "a_value none true false"),
+            ("open", "done NoIndex"),
+            ("call within", "Turn done BusyWithin"),
+            ("call within, late", "Turn a_value"),
+            ("look", "a_row the_end"),
+        ],
+    ),
+    (
+        LEVELS,
+        &[
+            ("write", "ReadOnly Prepared"),
+            ("delete", "ReadOnly Prepared"),
+            ("read", "Prepared"),
+            ("locking read", "a_value none Busy ReadOnly Prepared"),
+            ("locking cursor", "a_row the_end Busy"),
+            ("open", "ReadOnly"),
+            ("statement", "done OnPurpose Busy DuplicateRow DuplicateIndexKey NoRow"),
+            ("savepoint", "done Prepared"),
+            ("rollback to", "done NoSavepoint Prepared"),
+            ("release", "done NoSavepoint"),
+            ("prepare", "done NameTaken Prepared"),
+            ("end", "done"),
+            ("end amid a call", "done"),
+        ],
+    ),
+    (PLAIN, &[("cursor", "a_row the_end Dropped")]),
+    (&[REPEATABLE_READ, SNAPSHOT], &[("read", "TableChanged"), ("cursor", "TableChanged")]),
+    (
+        &[SNAPSHOT],
+        &[
+            ("write", "Changed TableChanged"),
+            ("delete", "Changed"),
+            ("locking read", "Changed TableChanged"),
+            ("locking cursor", "Changed"),
+            ("statement", "Changed"),
+        ],
+    ),
+    (&[SERIALIZABLE], &[("read", "Busy")]),
+    (&[ALONE], &[("end prepared", "done InUse NotPrepared")]),
+    (
+        &["statement"],
+        &[
+            ("create", "done TableExists"),
+            ("create temporary", "done TableExists"),
+            ("drop temporary", "done NoTable"),
+            ("drop", "done Busy NoTable"),
+            ("drop two", "done Busy NoTable"),
+            ("truncate", "done Busy NoTable"),
+            ("rename", "done Busy NoTable TableExists"),
+            ("swap", "done Busy NoTable"),
+            ("create index", "done Busy NoTable IndexExists DuplicateIndexKey"),
+            ("drop index", "done Busy NoTable NoIndex"),
+        ],
+    ),
+    (&["check"], &[("live", "done"), ("whole", "done")]),
+    (&["restart"], &[("crash", "done"), ("reopen", "done")]),
+];
+
 /// By level (or another group), kind of call, and outcome.
 #[derive(Clone, Debug, Default)]
 pub struct Counts(BTreeMap<(&'static str, &'static str, String), u64>);
@@ -32,9 +112,29 @@ impl Counts {
         }
     }
 
-    pub fn of(&self, group: &str, kind: &str, outcome: &str) -> u64 {
+    fn of(&self, group: &str, kind: &str, outcome: &str) -> u64 {
         let is_it = |key: &(&str, &str, String)| key.0 == group && key.1 == kind && key.2 == outcome;
         self.0.iter().filter(|(key, _)| is_it(key)).map(|(_, count)| count).sum()
+    }
+
+    /// Those of all kinds of outcomes that there have to be which occurred less often than this.
+    pub fn rarer_than(&self, at_least: u64) -> Vec<String> {
+        let of_groups = EXPECTED.iter().flat_map(|(groups, kinds)| {
+            groups
+                .iter()
+                .flat_map(move |group| kinds.iter().map(move |(kind, outcomes)| (*group, *kind, *outcomes)))
+        });
+        let mut rare = Vec::new();
+        for (group, kind, outcomes) in of_groups {
+            for outcome in outcomes.split(' ') {
+                let outcome = outcome.replace('_', " ");
+                let count = self.of(group, kind, &outcome);
+                if count < at_least {
+                    rare.push(format!("{group}, {kind}: {outcome} {count}"));
+                }
+            }
+        }
+        rare
     }
 
     pub fn total(&self) -> u64 {
@@ -47,7 +147,9 @@ impl Counts {
         for ((group, kind, outcome), count) in &self.0 {
             lines.entry((group, kind)).or_default().push(format!("{outcome} {count}"));
         }
-        let lines = lines.into_iter().map(|((group, kind), counts)| format!("{group}, {kind}: {}\n", counts.join(", ")));
+        let lines = lines
+            .into_iter()
+            .map(|((group, kind), counts)| format!("{group}, {kind}: {}\n", counts.join(", ")));
         lines.collect()
     }
 }

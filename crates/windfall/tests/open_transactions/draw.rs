@@ -33,18 +33,9 @@ pub fn draw(seed: u64, steps: usize) -> Vec<Step> {
     }
     while all.len() < steps {
         let step = draw.step();
-        // A cursor begins soon, before the table has changed.
-        let place = if let Step::Open { place, .. } = step { Some(place) } else { None };
-        // What has ended without a word to the log is found again by a crash.
-        let crashes = matches!(step, Step::EndPrepared { .. } | Step::End { how: End::RollBack, .. }) && draw.is(12);
+        let behind = draw.behind(&step);
         all.push(step);
-        if crashes {
-            all.push(Step::Crash(draw.number(6)));
-        }
-        if let Some(place) = place {
-            let (to, times) = draw.moving();
-            all.push(Step::Move { place, to, times });
-        }
+        all.extend(behind);
     }
     all
 }
@@ -169,7 +160,7 @@ impl Draw {
     }
 
     fn ddl(&mut self) -> Ddl {
-        let (name, other, which) = (self.number(NAMES), self.number(NAMES), self.which());
+        let (name, other, which) = (self.number(NAMES), self.number(NAMES + 1), self.which());
         let (first, unique) = (!self.is(3), !self.is(3));
         match self.below(24) {
             20.. => Ddl::Create { name, first: true, unique: true },
@@ -213,6 +204,31 @@ impl Draw {
             }
         }
         Step::Nested { by, table, key, value, late, inner: (inner_by, inner) }
+    }
+
+    /// What comes directly behind a step.
+    fn behind(&mut self, step: &Step) -> Vec<Step> {
+        match *step {
+            // A cursor begins soon, before the table has changed.
+            Step::Open { place, .. } => {
+                let (to, times) = self.moving();
+                vec![Step::Move { place, to, times }]
+            }
+            // Its handle goes, and perhaps it ends by its name.
+            Step::Prepare { slot, name } if self.is(2) => {
+                let mut steps = vec![Step::End { slot, how: End::Drop }];
+                if self.is(2) {
+                    steps.push(Step::EndPrepared { name, commits: self.is(3) });
+                    if self.is(2) {
+                        steps.push(Step::Crash(self.number(6)));
+                    }
+                }
+                steps
+            }
+            // What has ended without a word to the log is found again by a crash.
+            Step::End { how: End::RollBack, .. } if self.is(12) => vec![Step::Crash(self.number(6))],
+            _ => Vec::new(),
+        }
     }
 
     fn step(&mut self) -> Step {

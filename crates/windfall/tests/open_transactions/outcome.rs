@@ -14,7 +14,11 @@ pub enum Outcome {
     Is(bool),
     Value(Option<Value>),
     /// The row that a cursor has come to; a value only where it is read.
-    Row { key: Key, index_key: Option<u8>, value: Option<Value> },
+    Row {
+        key: Key,
+        index_key: Option<u8>,
+        value: Option<Value>,
+    },
     /// Behind the last row, or before the first.
     End,
     Refused(Refusal),
@@ -75,7 +79,9 @@ impl From<&Error> for Refusal {
             Error::Schema(SchemaError::NoIndex { .. }) => Self::NoIndex,
             Error::Schema(SchemaError::IndexExists { .. }) => Self::IndexExists,
             Error::Usage(UsageError::Other(what)) if **what == *ON_PURPOSE => Self::OnPurpose,
-            Error::Usage(UsageError::Other(what)) if what.contains("another call changes this row") => Self::Turn,
+            Error::Usage(UsageError::Other(what)) if what.contains("another call changes this row") => {
+                Self::Turn
+            }
             Error::Usage(UsageError::Other(what)) if what.contains("another transaction has locked") => {
                 Self::BusyWithin
             }

@@ -103,31 +103,91 @@ pub enum Ddl {
 
 #[derive(Clone, Debug)]
 pub enum Step {
-    Begin { slot: u8, level: Isolation, read_only: bool, snapshot: bool },
-    End { slot: u8, how: End },
-    Savepoint { slot: u8, name: u8 },
-    RollBackTo { slot: u8, name: u8 },
-    Release { slot: u8, name: u8 },
-    Prepare { slot: u8, name: u8 },
-    EndPrepared { name: u8, commits: bool },
-    Call { by: Party, call: Call },
+    Begin {
+        slot: u8,
+        level: Isolation,
+        read_only: bool,
+        snapshot: bool,
+    },
+    End {
+        slot: u8,
+        how: End,
+    },
+    Savepoint {
+        slot: u8,
+        name: u8,
+    },
+    RollBackTo {
+        slot: u8,
+        name: u8,
+    },
+    Release {
+        slot: u8,
+        name: u8,
+    },
+    Prepare {
+        slot: u8,
+        name: u8,
+    },
+    EndPrepared {
+        name: u8,
+        commits: bool,
+    },
+    Call {
+        by: Party,
+        call: Call,
+    },
     /// Several calls as one statement, which is taken back if one of them is refused, or at its end.
-    Statement { slot: u8, calls: Vec<Call>, fails: bool },
+    Statement {
+        slot: u8,
+        calls: Vec<Call>,
+        fails: bool,
+    },
     /// A value that is read from a source, which makes a call of its own: at its first bytes, or late, when the change
     /// is under way.
-    Nested { by: Party, table: Pick, key: Key, value: Value, late: bool, inner: (Party, Call) },
+    Nested {
+        by: Party,
+        table: Pick,
+        key: Key,
+        value: Value,
+        late: bool,
+        inner: (Party, Call),
+    },
     /// A call, while the transaction at `ending` ends just when the call has found a row of it.
-    Race { slot: u8, call: Call, ending: u8, commits: bool },
-    Open { place: u8, by: Party, table: Pick, over: Over, shape: Shape, locking: Option<Locking> },
-    Move { place: u8, to: Move, times: u8 },
-    Close { place: u8 },
+    Race {
+        slot: u8,
+        call: Call,
+        ending: u8,
+        commits: bool,
+    },
+    Open {
+        place: u8,
+        by: Party,
+        table: Pick,
+        over: Over,
+        shape: Shape,
+        locking: Option<Locking>,
+    },
+    Move {
+        place: u8,
+        to: Move,
+        times: u8,
+    },
+    Close {
+        place: u8,
+    },
     /// All rows of a table, in every way of reading.
-    Look { by: Party, table: Pick },
+    Look {
+        by: Party,
+        table: Pick,
+    },
     Ddl(Ddl),
     /// Steps of the workers in the background.
     Settle(u8),
     Checkpoint,
-    Check { live: bool },
+    Check {
+        live: bool,
+    },
     /// The machine loses power; chance, by this seed, keeps what was not synced.
     Crash(u8),
     /// Closed in good order and opened again.

@@ -9,9 +9,8 @@ use std::{
 };
 
 use windfall::{
-    Database, Error, Index, IndexKey, IndexOptions, IndexRow, Isolation, Options, Result, Seek, Session, Table,
-    TableOptions, Transaction, TransactionOptions,
-    IfLocked,
+    Database, Error, IfLocked, IndexOptions, Isolation, Options, Result, Session, Table, TableOptions,
+    Transaction, TransactionOptions,
     disk::simulated::{SimulatedDisk, Survive},
     env::{Env, SimulatedEnv},
     error::UsageError,
@@ -20,8 +19,9 @@ use windfall::{
 
 use crate::changed_env::{Change, Changed};
 use crate::outcome::{ON_PURPOSE, Outcome, Refusal};
+use crate::over::{self, Held, index_name};
 use crate::steps::{CURSORS, Ddl, End, Locking, Move, Over, Read, SLOTS, Shape, Which, WriteMode};
-use crate::value::{Key, Value, key_bytes, key_of};
+use crate::value::{Key, Value, key_bytes};
 
 /// A call, as the world is told it: of a table by its place.
 #[derive(Clone, Copy, Debug)]
@@ -53,16 +53,6 @@ impl Change for Meanwhile {
     }
 }
 
-/// What goes over rows.
-enum Held {
-    Rows(windfall::Range),
-    Index(windfall::IndexRange),
-    Keys(windfall::IndexRange<IndexKey>),
-    RowCursor(windfall::Cursor),
-    IndexCursor(windfall::IndexCursor),
-    KeyCursor(windfall::IndexCursor<IndexKey>),
-}
-
 pub struct World {
     seed: u64,
     disk: SimulatedDisk,
@@ -74,7 +64,7 @@ pub struct World {
     cursors: BTreeMap<u8, Held>,
     /// In the order in which they were made; none where there is no handle any more.
     tables: Vec<Option<Table>>,
-    /// The names of those that are there, as the caller knows them.
+    /// How many processes there were before.
     lives: u64,
 }
 
@@ -92,13 +82,6 @@ fn open(disk: &SimulatedDisk, env: &SimulatedEnv, meanwhile: &Meanwhile) -> Resu
     let db = Database::open_on(Arc::new(disk.clone()), env, &options(), &|_| {})?;
     // Statements do not wait, either.
     Ok(db.statements_wait(Duration::ZERO))
-}
-
-fn index_name(which: Which) -> &'static str {
-    match which {
-        Which::First => "first",
-        Which::Unique => "unique",
-    }
 }
 
 fn index_options(which: Which) -> IndexOptions {
@@ -128,54 +111,10 @@ fn of_bytes(bytes: Option<Vec<u8>>) -> Outcome {
     }
 }
 
-fn row(key: &[u8], index_key: Option<u8>, value: Option<&[u8]>) -> Outcome {
-    let damaged = || Outcome::from(Refusal::Other(format!("a row that was never written: {key:?}, {value:?}")));
-    let Some(key) = key_of(key) else { return damaged() };
-    let value = match value.map(Value::of) {
-        Some(None) => return damaged(),
-        Some(value) => value,
-        None => None,
-    };
-    Outcome::Row { key, index_key, value }
-}
-
-fn index_row(which: Which, index_key: &[u8], key: &[u8], value: Option<&[u8]>) -> Outcome {
-    let base = if which == Which::First { b'0' } else { b'A' };
-    match index_key {
-        [byte] if *byte >= base => row(key, Some(byte - base), value),
-        _ => Refusal::Other(format!("an index key that was never written: {index_key:?}")).into(),
-    }
-}
-
-fn base(over: Over) -> u8 {
-    match over {
-        Over::Rows => b'a',
-        Over::Index(Which::First) | Over::Keys(Which::First) => b'0',
-        Over::Index(Which::Unique) | Over::Keys(Which::Unique) => b'A',
-    }
-}
-
-fn which(over: Over) -> Which {
-    match over {
-        Over::Index(which) | Over::Keys(which) => which,
-        Over::Rows => Which::First,
-    }
-}
-
-type Bounds = (core::ops::Bound<[u8; 1]>, core::ops::Bound<[u8; 1]>);
-
-fn bounds(over: Over, range: Option<(u8, u8, bool)>) -> Bounds {
-    use core::ops::Bound::{Excluded, Included, Unbounded};
-    match range {
-        None => (Unbounded, Unbounded),
-        Some((from, to, true)) => (Included([base(over) + from]), Included([base(over) + to])),
-        Some((from, to, false)) => (Excluded([base(over) + from]), Excluded([base(over) + to])),
-    }
-}
-
 impl World {
     pub fn new(seed: u64) -> Self {
-        let (disk, env, meanwhile) = (SimulatedDisk::new(seed), SimulatedEnv::new(seed), Meanwhile::default());
+        let (disk, env, meanwhile) =
+            (SimulatedDisk::new(seed), SimulatedEnv::new(seed), Meanwhile::default());
         let db = open(&disk, &env, &meanwhile).unwrap();
         let session = db.session();
         Self {
@@ -245,7 +184,8 @@ impl World {
     }
 
     pub fn end_prepared(&self, name: u8, commits: bool) -> Outcome {
-        let done = if commits { self.db.commit_prepared(&[name]) } else { self.db.rollback_prepared(&[name]) };
+        let done =
+            if commits { self.db.commit_prepared(&[name]) } else { self.db.rollback_prepared(&[name]) };
         Outcome::of(done, |()| Outcome::Done)
     }
 
@@ -254,7 +194,7 @@ impl World {
     }
 
     pub fn call(&self, by: Option<u8>, call: Call) -> Outcome {
-        make(by, call, |table| self.table(by, table)).0
+        make(call, |table| self.table(by, table)).0
     }
 
     /// Several calls as a statement: what each has come to, up to the first that is refused.
@@ -262,7 +202,7 @@ impl World {
         let mut outcomes = Vec::new();
         let done = self.trx(slot).atomically(|| {
             for call in calls {
-                let (outcome, error) = make(Some(slot), *call, |table| self.table(Some(slot), table));
+                let (outcome, error) = make(*call, |table| self.table(Some(slot), table));
                 outcomes.push(outcome);
                 if let Some(error) = error {
                     return Err(error);
@@ -325,7 +265,7 @@ impl World {
         if locking.is_some_and(|locking| locking.skips) {
             table = table.if_locked(IfLocked::Skip);
         }
-        let opened = open_over(&table, over, shape, locking);
+        let opened = over::open(&table, over, shape, locking);
         Outcome::of(opened, |held| {
             self.cursors.insert(place, held);
             Outcome::Done
@@ -338,41 +278,7 @@ impl World {
 
     /// What a cursor comes to.
     pub fn step(&mut self, place: u8, over: Over, to: Move) -> Outcome {
-        let which = which(over);
-        let of_row = |(key, value): (Vec<u8>, Vec<u8>)| row(&key, None, Some(&value));
-        let of_index = |row: IndexRow| index_row(which, &row.index_key, &row.key, Some(&row.value));
-        let of_key = |row: IndexKey| index_row(which, &row.index_key, &row.key, None);
-        let forward = matches!(to, Move::Next | Move::First | Move::AtLeast(_) | Move::Above(_));
-        match self.cursors.get_mut(&place).expect("there is a cursor") {
-            Held::Rows(range) => next(range, forward, of_row),
-            Held::Index(range) => next(range, forward, of_index),
-            Held::Keys(range) => next(range, forward, of_key),
-            Held::RowCursor(cursor) => {
-                let moved = go(to, over, |to| match to {
-                    Go::Next => cursor.next(),
-                    Go::Prev => cursor.prev(),
-                    Go::To(seek) => cursor.seek(seek),
-                });
-                let found = || cursor.row().map(|(key, value)| row(key, None, Some(value)));
-                Outcome::of(moved, |there| at(there, found()))
-            }
-            Held::IndexCursor(cursor) => {
-                let moved = go(to, over, |to| match to {
-                    Go::Next => cursor.next(),
-                    Go::Prev => cursor.prev(),
-                    Go::To(seek) => cursor.seek(seek),
-                });
-                Outcome::of(moved, |there| at(there, cursor.row().cloned().map(of_index)))
-            }
-            Held::KeyCursor(cursor) => {
-                let moved = go(to, over, |to| match to {
-                    Go::Next => cursor.next(),
-                    Go::Prev => cursor.prev(),
-                    Go::To(seek) => cursor.seek(seek),
-                });
-                Outcome::of(moved, |there| at(there, cursor.row().cloned().map(of_key)))
-            }
-        }
+        self.cursors.get_mut(&place).expect("there is a cursor").step(over, to)
     }
 
     pub fn ddl(&mut self, ddl: &Ddl) -> Outcome {
@@ -451,8 +357,7 @@ impl World {
 }
 
 /// Makes a call by a handle, and gives what it has come to, with the error if it is one.
-fn make(by: Option<u8>, call: Call, table: impl Fn(usize) -> Table) -> (Outcome, Option<Error>) {
-    let _ = by;
+fn make(call: Call, table: impl Fn(usize) -> Table) -> (Outcome, Option<Error>) {
     match call {
         Call::Write { table: no, key, value, mode } => {
             let (table, key, bytes) = (table(no), key_bytes(key), value.bytes());
@@ -480,7 +385,8 @@ fn make(by: Option<u8>, call: Call, table: impl Fn(usize) -> Table) -> (Outcome,
             if locking.skips {
                 table = table.if_locked(IfLocked::Skip);
             }
-            let value = if locking.exclusive { table.get_for_update(&key) } else { table.get_for_share(&key) };
+            let value =
+                if locking.exclusive { table.get_for_update(&key) } else { table.get_for_share(&key) };
             told(value.map(of_bytes))
         }
     }
@@ -491,68 +397,6 @@ fn told(result: Result<Outcome>) -> (Outcome, Option<Error>) {
         Ok(outcome) => (outcome, None),
         Err(error) => (Refusal::from(&error).into(), Some(error)),
     }
-}
-
-fn open_over(table: &Table, over: Over, shape: Shape, locking: Option<Locking>) -> Result<Held> {
-    let index = |which| -> Result<Index> { table.index(index_name(which)) };
-    let excl = locking.map(|locking| locking.exclusive);
-    Ok(match (over, shape, excl) {
-        (Over::Rows, Shape::Range(range), excl) => Held::Rows(match excl {
-            None => table.range(bounds(over, range))?,
-            Some(false) => table.range_for_share(bounds(over, range))?,
-            Some(true) => table.range_for_update(bounds(over, range))?,
-        }),
-        (Over::Rows, Shape::Cursor, excl) => Held::RowCursor(match excl {
-            None => table.cursor()?,
-            Some(false) => table.cursor_for_share()?,
-            Some(true) => table.cursor_for_update()?,
-        }),
-        (Over::Index(which), Shape::Range(range), excl) => Held::Index(match excl {
-            None => index(which)?.range(bounds(over, range))?,
-            Some(false) => index(which)?.range_for_share(bounds(over, range))?,
-            Some(true) => index(which)?.range_for_update(bounds(over, range))?,
-        }),
-        (Over::Index(which), Shape::Cursor, _) => Held::IndexCursor(index(which)?.cursor()?),
-        (Over::Keys(which), Shape::Range(range), _) => Held::Keys(index(which)?.keys(bounds(over, range))?),
-        (Over::Keys(which), Shape::Cursor, _) => Held::KeyCursor(index(which)?.key_cursor()?),
-    })
-}
-
-enum Go<'a> {
-    Next,
-    Prev,
-    To(Seek<'a>),
-}
-
-fn go(to: Move, over: Over, mut run: impl FnMut(Go<'_>) -> Result<bool>) -> Result<bool> {
-    let place = |key: u8| [base(over) + key];
-    match to {
-        Move::Next => run(Go::Next),
-        Move::Prev => run(Go::Prev),
-        Move::First => run(Go::To(Seek::First)),
-        Move::Last => run(Go::To(Seek::Last)),
-        Move::AtLeast(key) => run(Go::To(Seek::AtLeast(&place(key)))),
-        Move::Above(key) => run(Go::To(Seek::Above(&place(key)))),
-        Move::AtMost(key) => run(Go::To(Seek::AtMost(&place(key)))),
-        Move::Below(key) => run(Go::To(Seek::Below(&place(key)))),
-    }
-}
-
-fn at(there: bool, row: Option<Outcome>) -> Outcome {
-    match row {
-        Some(row) if there => row,
-        None if !there => Outcome::End,
-        row => Refusal::Other(format!("it says {there}, and is at {row:?}")).into(),
-    }
-}
-
-fn next<T>(
-    range: &mut impl DoubleEndedIterator<Item = Result<T>>,
-    forward: bool,
-    row: impl Fn(T) -> Outcome,
-) -> Outcome {
-    let found = if forward { range.next() } else { range.next_back() };
-    found.map_or(Outcome::End, |found| Outcome::of(found, row))
 }
 
 /// The source of a value, which makes a call at its first bytes, or behind the first 64 KiB: these are read before the

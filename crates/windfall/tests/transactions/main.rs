@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 
-mod any_order;
 mod background;
 mod calls;
 #[path = "../changed_env/mod.rs"]

@@ -201,7 +201,9 @@ impl Model {
         turns: &Turns,
     ) -> Vec<Verdict> {
         let mut path = Path::default();
-        let (Some(trx), known) = (me, &self.tables[table]) else { return path.end(Refusal::Other("outside".into())) };
+        let (Some(trx), known) = (me, &self.tables[table]) else {
+            return path.end(Refusal::Other("outside".into()));
+        };
         // That it only reads is asked first, of any lock.
         if self.trx(trx).read_only && !known.temporary {
             return path.end(Refusal::ReadOnly);

@@ -84,13 +84,15 @@ impl Model {
 
     /// The transaction that is prepared by a name.
     pub fn prepared(&self, name: u8) -> Option<TrxNo> {
-        let is_it = |trx: &super::Trx| matches!(trx.state, State::Prepared { name: known, .. } if known == name);
+        let is_it =
+            |trx: &super::Trx| matches!(trx.state, State::Prepared { name: known, .. } if known == name);
         self.transactions.iter().position(is_it).map(|trx| trx as TrxNo)
     }
 
     /// All names by which transactions are prepared.
     pub fn all_prepared(&self) -> BTreeSet<u8> {
-        let name = |trx: &super::Trx| if let State::Prepared { name, .. } = trx.state { Some(name) } else { None };
+        let name =
+            |trx: &super::Trx| if let State::Prepared { name, .. } = trx.state { Some(name) } else { None };
         self.transactions.iter().filter_map(name).collect()
     }
 
@@ -116,7 +118,11 @@ impl Model {
         if matches!(self.trx(trx).state, State::Prepared { has_handle: true, .. }) {
             return Refusal::InUse.into();
         }
-        if commits { self.commit(trx) } else { self.roll_back(trx) }
+        if commits {
+            self.commit(trx);
+        } else {
+            self.roll_back(trx);
+        }
         Outcome::Done
     }
 
@@ -159,7 +165,10 @@ impl Model {
         }
         for Undone { table, rows, key, version } in core::mem::take(&mut self.undone) {
             let known = &mut self.tables[table];
-            if known.rows == rows && !known.is_dropped && self.transactions[version.trx as usize].may_be_found() {
+            if known.rows == rows
+                && !known.is_dropped
+                && self.transactions[version.trx as usize].may_be_found()
+            {
                 self.transactions[version.trx as usize].state = State::Pending;
                 let versions = known.versions.entry(key).or_default();
                 versions.push(version);

@@ -72,14 +72,14 @@ impl Cursor {
             Over::Keys(which) => Outcome::Row { key, index_key: Some(index_key(value, which)), value: None },
         }
     }
+}
 
-    /// Where the row is that it has come to, by what it gave.
-    pub fn place_of(&self, outcome: &Outcome) -> Option<Pos> {
-        match outcome {
-            Outcome::Row { key, index_key: None, .. } => Some(row_pos(*key)),
-            Outcome::Row { key, index_key: Some(index_key), .. } => Some(entry_pos(*index_key, *key)),
-            _ => None,
-        }
+/// Where the row is that a cursor has come to, by what it gave.
+pub fn place_of(outcome: &Outcome) -> Option<Pos> {
+    match outcome {
+        Outcome::Row { key, index_key: None, .. } => Some(row_pos(*key)),
+        Outcome::Row { key, index_key: Some(index_key), .. } => Some(entry_pos(*index_key, *key)),
+        _ => None,
     }
 }
 
@@ -94,7 +94,8 @@ impl Model {
         locking: Option<Locking>,
     ) -> Result<Cursor, Refusal> {
         let known = &self.tables[table];
-        let is_refused = locking.is_some() && !known.temporary && me.is_some_and(|trx| self.trx(trx).read_only);
+        let is_refused =
+            locking.is_some() && !known.temporary && me.is_some_and(|trx| self.trx(trx).read_only);
         let tree = match over {
             Over::Rows if is_refused => return Err(Refusal::ReadOnly),
             _ if known.is_dropped => return Err(Refusal::Dropped),
@@ -105,7 +106,8 @@ impl Model {
             return Err(Refusal::ReadOnly);
         }
         let level = me.map(|trx| self.trx(trx).level);
-        let of_level = (level == Some(Isolation::Serializable)).then_some(Locking { exclusive: false, skips: false });
+        let of_level =
+            (level == Some(Isolation::Serializable)).then_some(Locking { exclusive: false, skips: false });
         let lock = locking.or(of_level).filter(|_| !known.temporary);
         let mut cursor = Cursor {
             me,
@@ -134,12 +136,12 @@ impl Model {
 
     /// What a cursor may give of each row, as it looks anew.
     pub fn candidates(&self, cursor: &Cursor) -> BTreeMap<Key, Vec<Option<Value>>> {
-        let of = |key| match cursor.sees_newest {
-            true => self.newest_of_all(cursor.table, key),
-            false => {
-                let seq = cursor.view.unwrap_or(self.seq);
-                vec![self.visible(cursor.table, key, Sight::View { seq, own: cursor.me })]
+        let of = |key| {
+            if cursor.sees_newest {
+                return self.newest_of_all(cursor.table, key);
             }
+            let seq = cursor.view.unwrap_or(self.seq);
+            vec![self.visible(cursor.table, key, Sight::View { seq, own: cursor.me })]
         };
         (0..KEYS).map(|key| (key, of(key))).collect()
     }

@@ -35,7 +35,10 @@ pub type Seq = u64;
 pub enum State {
     Open,
     /// By this name; its handle is there or has gone.
-    Prepared { name: u8, has_handle: bool },
+    Prepared {
+        name: u8,
+        has_handle: bool,
+    },
     /// A crash has found it unfinished, and it is taken back in the background.
     Pending,
     Committed(Seq),
@@ -200,6 +203,10 @@ impl Path {
     }
 }
 
+/// There is no transaction at a place.
+#[derive(Clone, Copy, Debug)]
+pub struct Nobody;
+
 pub struct Model {
     pub tables: Vec<Table>,
     /// What the names stand for.
@@ -259,12 +266,10 @@ impl Model {
         all.get((pick as usize).checked_rem(all.len())?).copied()
     }
 
-    /// Whose call it is; `None` when there is nobody at that place.
-    pub fn party(&self, by: Party) -> Option<Option<TrxNo>> {
-        match by {
-            None => Some(None),
-            Some(slot) => self.slots[slot as usize].map(Some),
-        }
+    /// Whose call it is, if there is somebody at that place.
+    pub fn party(&self, by: Party) -> Result<Option<TrxNo>, Nobody> {
+        let Some(slot) = by else { return Ok(None) };
+        self.slots[slot as usize].map(Some).ok_or(Nobody)
     }
 
     pub fn trx(&self, trx: TrxNo) -> &Trx {
@@ -392,7 +397,6 @@ impl Model {
     }
 
     pub fn apply(&mut self, me: Option<TrxNo>, effects: Vec<Effect>) {
-        // A call of its own holds nothing when it is over.
         for effect in effects {
             match (effect, me) {
                 (Effect::LockTable(tree, lock), Some(trx)) => self.locks.lock_table(tree, trx, lock),
@@ -400,7 +404,6 @@ impl Model {
                 (Effect::LockRange(tree, range, sure), Some(trx)) => {
                     self.locks.lock_range(tree, range, trx, sure);
                 }
-                (Effect::LockTable(..) | Effect::LockRow(..) | Effect::LockRange(..), None) => {}
                 (Effect::Explicit(tree, pos, trx), _) => {
                     self.locks.lock_row(tree, pos, trx, Lock { exclusive: true, sure: true });
                 }
@@ -408,9 +411,10 @@ impl Model {
                     let seq = self.seq;
                     self.trx_mut(trx).view.get_or_insert(seq);
                 }
-                (Effect::TakeView, None) => {}
                 (Effect::Finished(table, key), _) => self.finish_pending(table, key),
                 (Effect::Write(table, key, value), me) => self.write_version(me, table, key, value),
+                // A call of its own holds nothing when it is over.
+                (_, None) => {}
             }
         }
     }
@@ -419,7 +423,8 @@ impl Model {
         let Self { transactions, tables, undone, .. } = self;
         let rows = tables[table].rows;
         if let Some(versions) = tables[table].versions.get_mut(&key) {
-            let is_pending = |version: &mut Version| transactions[version.trx as usize].state == State::Pending;
+            let is_pending =
+                |version: &mut Version| transactions[version.trx as usize].state == State::Pending;
             let taken = versions.extract_if(.., is_pending);
             undone.extend(taken.map(|version| Undone { table, rows, key, version }));
         }

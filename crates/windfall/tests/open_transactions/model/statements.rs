@@ -109,7 +109,9 @@ impl Model {
                 let table = self.new_table(false, first, unique);
                 self.names.insert(name, table);
             }
-            Ddl::CreateTemporary { first, unique } => self.temporary = Some(self.new_table(true, first, unique)),
+            Ddl::CreateTemporary { first, unique } => {
+                self.temporary = Some(self.new_table(true, first, unique));
+            }
             Ddl::DropTemporary => {
                 if let Some(table) = self.temporary.take() {
                     self.forget_table(table);

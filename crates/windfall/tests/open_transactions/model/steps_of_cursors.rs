@@ -2,7 +2,7 @@
 
 use windfall::Isolation;
 
-use super::cursors::{Cursor, Place};
+use super::cursors::{Cursor, Place, place_of};
 use super::locks::{Conflict, END, Lock, Pos, entry_pos, row_pos};
 use super::{Effect, Model, Path, State, Verdict, choose, expect};
 use crate::outcome::{Outcome, Refusal};
@@ -28,6 +28,27 @@ fn goes_up(to: Move) -> bool {
     matches!(to, Move::Next | Move::First | Move::AtLeast(_) | Move::Above(_))
 }
 
+/// `None` where it is beyond that end already.
+fn way_of(cursor: &Cursor, to: Move) -> Option<Way> {
+    if let Some((from, limit)) = cursor.limits {
+        let from = if let Place::At(pos) = cursor.place { pos + 1 } else { from };
+        return Some(Way { from, to: cursor.back.unwrap_or(limit), goes_up: goes_up(to) });
+    }
+    let up = |from| Some(Way { from, to: END, goes_up: true });
+    let down = |to| Some(Way { from: 0, to, goes_up: false });
+    match (to, cursor.place) {
+        (Move::Next, Place::Behind) | (Move::Prev, Place::Before) => None,
+        (Move::Next, Place::At(pos)) => up(pos + 1),
+        (Move::Prev, Place::At(pos)) => down(pos),
+        (Move::Next | Move::First, _) => up(0),
+        (Move::Prev | Move::Last, _) => down(END),
+        (Move::AtLeast(key), _) => up(cursor.around(key).0),
+        (Move::Above(key), _) => up(cursor.around(key).1),
+        (Move::AtMost(key), _) => down(cursor.around(key).1),
+        (Move::Below(key), _) => down(cursor.around(key).0),
+    }
+}
+
 impl Model {
     /// Holds a step of a cursor against what it may come to.
     pub fn judge_move(&mut self, place: u8, to: Move, outcome: &Outcome) -> Result<(), String> {
@@ -39,7 +60,7 @@ impl Model {
         let is_jump = cursor.limits.is_none() && !matches!(to, Move::Next | Move::Prev);
         let looks_anew = !cursor.has_begun || is_jump;
         let up = goes_up(to);
-        let way = self.way(&cursor, to);
+        let way = way_of(&cursor, to);
         if let Some(lock) = cursor.lock {
             let exclusive = lock.exclusive;
             let verdicts = self.locked_step(&cursor, way, looks_anew, exclusive);
@@ -55,7 +76,7 @@ impl Model {
         }
         let cursor = self.cursors.get_mut(&place).expect("it is there");
         cursor.has_begun = true;
-        match (outcome, cursor.place_of(outcome)) {
+        match (outcome, place_of(outcome)) {
             (_, Some(pos)) if cursor.limits.is_some() && !up => cursor.back = Some(pos),
             (_, Some(pos)) => cursor.place = Place::At(pos),
             (Outcome::End, None) => {
@@ -71,27 +92,6 @@ impl Model {
             }
         }
         Ok(())
-    }
-
-    /// `None` where it is beyond that end already.
-    fn way(&self, cursor: &Cursor, to: Move) -> Option<Way> {
-        if let Some((from, limit)) = cursor.limits {
-            let from = if let Place::At(pos) = cursor.place { pos + 1 } else { from };
-            return Some(Way { from, to: cursor.back.unwrap_or(limit), goes_up: goes_up(to) });
-        }
-        let up = |from| Some(Way { from, to: END, goes_up: true });
-        let down = |to| Some(Way { from: 0, to, goes_up: false });
-        match (to, cursor.place) {
-            (Move::Next, Place::Behind) | (Move::Prev, Place::Before) => None,
-            (Move::Next, Place::At(pos)) => up(pos + 1),
-            (Move::Prev, Place::At(pos)) => down(pos),
-            (Move::Next | Move::First, _) => up(0),
-            (Move::Prev | Move::Last, _) => down(END),
-            (Move::AtLeast(key), _) => up(cursor.around(key).0),
-            (Move::Above(key), _) => up(cursor.around(key).1),
-            (Move::AtMost(key), _) => down(cursor.around(key).1),
-            (Move::Below(key), _) => down(cursor.around(key).0),
-        }
     }
 
     fn plain_step(
@@ -129,7 +129,7 @@ impl Model {
         let seen = match outcome {
             Outcome::End => (from, to),
             Outcome::Row { key, value, .. } => {
-                let pos = cursor.place_of(outcome).filter(|pos| (from..to).contains(pos));
+                let pos = place_of(outcome).filter(|pos| (from..to).contains(pos));
                 let pos = pos.ok_or_else(|| format!("{outcome:?} lies outside of {from}..{to}"))?;
                 let candidates = cursor.candidates.get(key).into_iter().flatten().flatten();
                 let is_seen = candidates.clone().any(|candidate| {

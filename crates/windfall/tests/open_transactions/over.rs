@@ -1,0 +1,174 @@
+//! Ranges and cursors of the engine, of every kind.
+
+use windfall::{Cursor, IndexCursor, IndexKey, IndexRange, IndexRow, Range, Result, Seek, Table};
+
+use crate::outcome::{Outcome, Refusal};
+use crate::steps::{Locking, Move, Over, Shape, Which};
+use crate::value::{Value, key_of};
+
+/// The name of an index.
+pub fn index_name(which: Which) -> &'static str {
+    match which {
+        Which::First => "first",
+        Which::Unique => "unique",
+    }
+}
+
+/// What goes over rows.
+pub enum Held {
+    Rows(Range),
+    Index(IndexRange),
+    Keys(IndexRange<IndexKey>),
+    RowCursor(Cursor),
+    IndexCursor(IndexCursor),
+    KeyCursor(IndexCursor<IndexKey>),
+}
+
+fn row(key: &[u8], index_key: Option<u8>, value: Option<&[u8]>) -> Outcome {
+    let damaged =
+        || Outcome::from(Refusal::Other(format!("a row that was never written: {key:?}, {value:?}")));
+    let Some(key) = key_of(key) else { return damaged() };
+    let value = match value.map(Value::of) {
+        Some(None) => return damaged(),
+        Some(value) => value,
+        None => None,
+    };
+    Outcome::Row { key, index_key, value }
+}
+
+fn index_row(which: Which, index_key: &[u8], key: &[u8], value: Option<&[u8]>) -> Outcome {
+    let base = if which == Which::First { b'0' } else { b'A' };
+    match index_key {
+        [byte] if *byte >= base => row(key, Some(byte - base), value),
+        _ => Refusal::Other(format!("an index key that was never written: {index_key:?}")).into(),
+    }
+}
+
+fn base(over: Over) -> u8 {
+    match over {
+        Over::Rows => b'a',
+        Over::Index(Which::First) | Over::Keys(Which::First) => b'0',
+        Over::Index(Which::Unique) | Over::Keys(Which::Unique) => b'A',
+    }
+}
+
+fn which(over: Over) -> Which {
+    match over {
+        Over::Index(which) | Over::Keys(which) => which,
+        Over::Rows => Which::First,
+    }
+}
+
+type Bounds = (core::ops::Bound<[u8; 1]>, core::ops::Bound<[u8; 1]>);
+
+fn bounds(over: Over, range: Option<(u8, u8, bool)>) -> Bounds {
+    use core::ops::Bound::{Excluded, Included, Unbounded};
+    match range {
+        None => (Unbounded, Unbounded),
+        Some((from, to, true)) => (Included([base(over) + from]), Included([base(over) + to])),
+        Some((from, to, false)) => (Excluded([base(over) + from]), Excluded([base(over) + to])),
+    }
+}
+
+impl Held {
+    /// Goes there, and says what it has come to.
+    pub fn step(&mut self, over: Over, to: Move) -> Outcome {
+        let which = which(over);
+        let of_row = |(key, value): (Vec<u8>, Vec<u8>)| row(&key, None, Some(&value));
+        let of_index = |row: IndexRow| index_row(which, &row.index_key, &row.key, Some(&row.value));
+        let of_key = |row: IndexKey| index_row(which, &row.index_key, &row.key, None);
+        let forward = matches!(to, Move::Next | Move::First | Move::AtLeast(_) | Move::Above(_));
+        match self {
+            Self::Rows(range) => next(range, forward, of_row),
+            Self::Index(range) => next(range, forward, of_index),
+            Self::Keys(range) => next(range, forward, of_key),
+            Self::RowCursor(cursor) => {
+                let moved = go(to, over, |to| match to {
+                    Go::Next => cursor.next(),
+                    Go::Prev => cursor.prev(),
+                    Go::To(seek) => cursor.seek(seek),
+                });
+                let found = || cursor.row().map(|(key, value)| row(key, None, Some(value)));
+                Outcome::of(moved, |there| at(there, found()))
+            }
+            Self::IndexCursor(cursor) => {
+                let moved = go(to, over, |to| match to {
+                    Go::Next => cursor.next(),
+                    Go::Prev => cursor.prev(),
+                    Go::To(seek) => cursor.seek(seek),
+                });
+                Outcome::of(moved, |there| at(there, cursor.row().cloned().map(of_index)))
+            }
+            Self::KeyCursor(cursor) => {
+                let moved = go(to, over, |to| match to {
+                    Go::Next => cursor.next(),
+                    Go::Prev => cursor.prev(),
+                    Go::To(seek) => cursor.seek(seek),
+                });
+                Outcome::of(moved, |there| at(there, cursor.row().cloned().map(of_key)))
+            }
+        }
+    }
+}
+
+pub fn open(table: &Table, over: Over, shape: Shape, locking: Option<Locking>) -> Result<Held> {
+    let index = |which| table.index(index_name(which));
+    let excl = locking.map(|locking| locking.exclusive);
+    Ok(match (over, shape, excl) {
+        (Over::Rows, Shape::Range(range), excl) => Held::Rows(match excl {
+            None => table.range(bounds(over, range))?,
+            Some(false) => table.range_for_share(bounds(over, range))?,
+            Some(true) => table.range_for_update(bounds(over, range))?,
+        }),
+        (Over::Rows, Shape::Cursor, excl) => Held::RowCursor(match excl {
+            None => table.cursor()?,
+            Some(false) => table.cursor_for_share()?,
+            Some(true) => table.cursor_for_update()?,
+        }),
+        (Over::Index(which), Shape::Range(range), excl) => Held::Index(match excl {
+            None => index(which)?.range(bounds(over, range))?,
+            Some(false) => index(which)?.range_for_share(bounds(over, range))?,
+            Some(true) => index(which)?.range_for_update(bounds(over, range))?,
+        }),
+        (Over::Index(which), Shape::Cursor, _) => Held::IndexCursor(index(which)?.cursor()?),
+        (Over::Keys(which), Shape::Range(range), _) => Held::Keys(index(which)?.keys(bounds(over, range))?),
+        (Over::Keys(which), Shape::Cursor, _) => Held::KeyCursor(index(which)?.key_cursor()?),
+    })
+}
+
+enum Go<'a> {
+    Next,
+    Prev,
+    To(Seek<'a>),
+}
+
+fn go(to: Move, over: Over, mut run: impl FnMut(Go<'_>) -> Result<bool>) -> Result<bool> {
+    let place = |key: u8| [base(over) + key];
+    match to {
+        Move::Next => run(Go::Next),
+        Move::Prev => run(Go::Prev),
+        Move::First => run(Go::To(Seek::First)),
+        Move::Last => run(Go::To(Seek::Last)),
+        Move::AtLeast(key) => run(Go::To(Seek::AtLeast(&place(key)))),
+        Move::Above(key) => run(Go::To(Seek::Above(&place(key)))),
+        Move::AtMost(key) => run(Go::To(Seek::AtMost(&place(key)))),
+        Move::Below(key) => run(Go::To(Seek::Below(&place(key)))),
+    }
+}
+
+fn at(there: bool, row: Option<Outcome>) -> Outcome {
+    match row {
+        Some(row) if there => row,
+        None if !there => Outcome::End,
+        row => Refusal::Other(format!("it says {there}, and is at {row:?}")).into(),
+    }
+}
+
+fn next<T>(
+    range: &mut impl DoubleEndedIterator<Item = Result<T>>,
+    forward: bool,
+    row: impl Fn(T) -> Outcome,
+) -> Outcome {
+    let found = if forward { range.next() } else { range.next_back() };
+    found.map_or(Outcome::End, |found| Outcome::of(found, row))
+}
