@@ -6,7 +6,7 @@ use crate::outcome::{Outcome, Refusal};
 use crate::steps::Ddl;
 
 /// So often each kind of outcome occurs.
-pub const AT_LEAST: u64 = 20;
+pub const AT_LEAST: u64 = 10;
 
 const ALONE: &str = "alone";
 const READ_UNCOMMITTED: &str = "read uncommitted";

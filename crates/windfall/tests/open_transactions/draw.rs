@@ -225,6 +225,16 @@ impl Draw {
                 }
                 steps
             }
+            // Cursors are over what is gone now.
+            Step::Ddl(
+                Ddl::Drop { .. } | Ddl::DropTwo { .. } | Ddl::Truncate { .. } | Ddl::DropIndex { .. },
+            ) => {
+                let moves = (0..CURSORS).map(|place| {
+                    let (to, times) = self.moving();
+                    Step::Move { place, to, times }
+                });
+                moves.collect()
+            }
             // What has ended without a word to the log is found again by a crash.
             Step::End { how: End::RollBack, .. } if self.is(12) => vec![Step::Crash(self.number(6))],
             _ => Vec::new(),
@@ -246,8 +256,8 @@ impl Draw {
             33..=39 => Step::Savepoint { slot, name: self.number(SAVEPOINTS) },
             40..=45 => Step::RollBackTo { slot, name: self.number(SAVEPOINTS) },
             46 => Step::Release { slot, name: self.number(SAVEPOINTS) },
-            47 => Step::Prepare { slot, name: self.number(NAMES) },
-            48 | 49 => Step::EndPrepared { name: self.number(NAMES), commits: self.is(2) },
+            47 | 48 => Step::Prepare { slot, name: self.number(NAMES) },
+            49 => Step::EndPrepared { name: self.number(NAMES), commits: self.is(2) },
             50..=55 => {
                 let many = 1 + self.below(3);
                 let calls = (0..many).map(|_| self.call()).collect();

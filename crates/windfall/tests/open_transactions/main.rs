@@ -2,9 +2,9 @@
 //! level of isolation allows and which lock keeps whom out.
 //!
 //! Up to five transactions of all levels are open beside calls of their own. Nothing waits for a lock: what would wait
-//! is refused, and the model says whether it is. Every outcome is judged: a success where somebody else's lock is in the
-//! way, a refusal that nothing gives a reason for, and a value that the level does not allow end the history. It is told
-//! in as few steps as show it, with the command that makes them again.
+//! is refused, and the model says whether it is. Every outcome is judged: a success where the lock of another
+//! transaction is in the way, a refusal that nothing gives a reason for, and a value that the level does not allow end
+//! the history. It is told in as few steps as show it, with the command that makes them again.
 
 #![allow(clippy::unwrap_used, reason = "a test panics")]
 

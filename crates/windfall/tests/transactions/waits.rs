@@ -47,6 +47,9 @@ struct Scripted {
 }
 
 impl Change for Scripted {
+    /// Time passes by waits alone.
+    fn breathe(&self, _: &dyn Env) {}
+
     fn wait_unhindered(&self, _: &dyn Env, _: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
         let end = self.clock.now() + at_most;
         while !ready() && self.clock.now() < end {
