@@ -160,8 +160,8 @@ impl Model {
             return true;
         }
         for other in (0..KEYS).filter(|other| *other != key) {
-            let entries = self.entries(table, other, Which::Unique);
-            let Some(entry) = entries.into_iter().find(|entry| entry.index_key == unique) else { continue };
+            let mut entries = self.entries(table, other, Which::Unique);
+            let Some(entry) = entries.find(|entry| entry.index_key == unique) else { continue };
             if let Some(writer) = entry.writer.filter(|writer| Some(*writer) != me) {
                 let is_pending = self.trx(writer).state == super::State::Pending;
                 if turns.row.is_none() && !is_pending {

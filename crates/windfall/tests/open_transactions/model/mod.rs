@@ -348,10 +348,13 @@ impl Model {
     /// Whether a strict view is behind the row: it has changed since.
     pub fn has_changed(&self, table: TableNo, key: Key, me: Option<TrxNo>) -> bool {
         let Some(view) = self.strict_view(me).filter(|_| !self.tables[table].temporary) else { return false };
-        self.newest(table, key).is_some_and(|version| {
-            let is_unseen = !matches!(self.trx(version.trx).state, State::Committed(at) if at <= view);
-            Some(version.trx) != me && is_unseen
-        })
+        self.newest(table, key)
+            .is_some_and(|version| Some(version.trx) != me && !self.sees(view, version.trx))
+    }
+
+    /// Whether a view sees what a transaction has done.
+    pub fn sees(&self, view: Seq, trx: TrxNo) -> bool {
+        matches!(self.trx(trx).state, State::Committed(at) if at <= view)
     }
 
     pub fn strict_view(&self, me: Option<TrxNo>) -> Option<Seq> {
@@ -363,9 +366,14 @@ impl Model {
         me.is_some_and(|trx| self.trx(trx).locks_gaps())
     }
 
-    /// The entries that a row has in an index, each with the active transaction of somebody else, or one's own, that
-    /// has made or marked it.
-    pub fn entries(&self, table: TableNo, key: Key, which: Which) -> Vec<Entry> {
+    /// The entries that a row has in an index, or is about to lose.
+    pub fn entries(&self, table: TableNo, key: Key, which: Which) -> impl Iterator<Item = Entry> {
+        let entries = self.all_entries(table, key, which).into_iter();
+        entries.filter(|entry| entry.is_live || entry.writer.is_some())
+    }
+
+    /// The entries that a row has or has had in an index.
+    pub fn all_entries(&self, table: TableNo, key: Key, which: Which) -> Vec<Entry> {
         let mut entries: BTreeMap<u8, Entry> = BTreeMap::new();
         let mut before: Option<Value> = None;
         for version in self.chain(table, key) {
@@ -373,16 +381,17 @@ impl Model {
             let of = |value: Option<Value>| value.map(|value| index_key(value, which));
             let (old, new) = (of(before), of(version.value));
             if old != new {
+                let entry = |index_key, is_live| Entry { index_key, trx: version.trx, writer, is_live };
                 if let Some(index_key) = old {
-                    entries.insert(index_key, Entry { index_key, writer, is_live: false });
+                    entries.insert(index_key, entry(index_key, false));
                 }
                 if let Some(index_key) = new {
-                    entries.insert(index_key, Entry { index_key, writer, is_live: true });
+                    entries.insert(index_key, entry(index_key, true));
                 }
             }
             before = version.value;
         }
-        entries.into_values().filter(|entry| entry.is_live || entry.writer.is_some()).collect()
+        entries.into_values().collect()
     }
 
     /// Refuses what a transaction that is prepared cannot do.
@@ -491,7 +500,9 @@ impl Model {
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     pub index_key: u8,
-    /// The active transaction that has made or marked it.
+    /// Whose change has made or marked it.
+    pub trx: TrxNo,
+    /// The same, if that is active.
     pub writer: Option<TrxNo>,
     pub is_live: bool,
 }

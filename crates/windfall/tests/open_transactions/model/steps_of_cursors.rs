@@ -22,6 +22,8 @@ struct Way {
 struct Met {
     pos: Pos,
     key: Key,
+    /// The row has left it since a strict view was made.
+    has_left: bool,
 }
 
 fn goes_up(to: Move) -> bool {
@@ -194,10 +196,10 @@ impl Model {
             path.effects.truncate(before);
         };
         let skips = cursor.lock.is_some_and(|lock| lock.skips);
-        for Met { pos, key } in self.met(cursor, way) {
+        for Met { pos, key, has_left } in self.met(cursor, way) {
             let is_sure = steps || looks_anew || !cursor.unsure.contains(&key);
             let writer = self.written(cursor.table, key, me);
-            if writer > Conflict::No {
+            if writer > Conflict::No && !has_left {
                 if !skips {
                     ends(&mut path, Refusal::Busy.into(), Some(pos));
                 }
@@ -208,7 +210,7 @@ impl Model {
                     continue;
                 }
             }
-            if self.has_changed(cursor.table, key, me) {
+            if has_left || self.has_changed(cursor.table, key, me) {
                 ends(&mut path, Refusal::Changed.into(), Some(pos));
                 if is_sure {
                     return path.finish();
@@ -262,19 +264,23 @@ impl Model {
         for key in 0..KEYS {
             match cursor.over {
                 Over::Rows if self.chain(cursor.table, key).is_empty() => {}
-                Over::Rows => met.push(Met { pos: row_pos(key), key }),
+                Over::Rows => met.push(Met { pos: row_pos(key), key, has_left: false }),
                 Over::Index(which) | Over::Keys(which) => {
-                    for entry in self.entries(cursor.table, key, which) {
-                        // A mark of its own leads to a row that it has changed itself.
-                        let is_own = entry.writer.is_some() && entry.writer == cursor.me;
-                        if entry.is_live || !is_own {
-                            met.push(Met { pos: entry_pos(entry.index_key, key), key });
+                    let view = self.strict_view(cursor.me);
+                    for entry in self.all_entries(cursor.table, key, which) {
+                        // A mark of its own leads to a row that it has changed itself, and one of who has ended to
+                        // a row that has left.
+                        let is_own = Some(entry.trx) == cursor.me;
+                        let is_mark = !entry.is_live && entry.writer.is_none();
+                        let has_left = is_mark && view.is_some_and(|view| !self.sees(view, entry.trx));
+                        if entry.is_live || !is_own && (!is_mark || has_left) {
+                            met.push(Met { pos: entry_pos(entry.index_key, key), key, has_left });
                         }
                     }
                     let pending = self.chain(cursor.table, key).last();
                     let is_pending = pending.is_some_and(|top| self.trx(top.trx).state == State::Pending);
                     if let Some(value) = self.newest_value(cursor.table, key).filter(|_| is_pending) {
-                        met.push(Met { pos: cursor.pos(key, value), key });
+                        met.push(Met { pos: cursor.pos(key, value), key, has_left: false });
                     }
                 }
             }
