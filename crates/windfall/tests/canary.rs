@@ -435,7 +435,7 @@ fn every_planted_bug_is_caught_and_without_them_the_nets_pass() {
 /// of them find the bug is no chance.
 #[test]
 fn bugs_of_locks_are_found_by_many_histories() {
-    let bugs = [(Bug::RowNotLocked, 100), (Bug::EndedWriterLocks, 15)];
+    let bugs = [(Bug::RowNotLocked, 100), (Bug::EndedWriterLocks, 10)];
     let bugs = bugs.into_iter().filter(|(bug, _)| chosen().is_none_or(|chosen| chosen == *bug));
     let program = &programs()["open_transactions"];
     for (bug, at_least) in bugs {
