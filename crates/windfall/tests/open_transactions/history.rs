@@ -4,7 +4,7 @@ use windfall::Isolation;
 
 use crate::counts::Counts;
 use crate::draw::draw;
-use crate::model::{Model, State, TableNo, Trx, TrxNo, Verdict, calls::Turns, choose, expect};
+use crate::model::{Model, State, TableNo, TrxNo, Verdict, calls::Turns, choose, expect};
 use crate::outcome::{Outcome, Refusal};
 use crate::steps::{Call, End, Move, Over, Party, Read, Shape, Step, Which, WriteMode};
 use crate::value::{KEYS, Value};
@@ -25,10 +25,6 @@ pub struct History {
 
 /// MASK F14: locking reads of indexes.
 const MASK_F14: bool = true;
-/// MASK F13 and O2: checks beside rollbacks in the background.
-const MASK_F13: bool = true;
-/// MASK F1: live checks beside open transactions.
-const MASK_F1: bool = true;
 
 /// Who ends what is open at the end of a history.
 const AUDIT_STEPS: usize = 20_000;
@@ -173,10 +169,6 @@ impl History {
                 expect(&outcome, &[Outcome::Done])?;
             }
             Step::Check { live } => {
-                let is_any_active = self.model.transactions.iter().any(Trx::is_active);
-                if MASK_F13 && self.model.rolls_back || MASK_F1 && live && is_any_active {
-                    return Ok(None);
-                }
                 let findings = self.world.check(live);
                 if !findings.is_empty() {
                     return Err(format!("a check finds {findings:?}"));
