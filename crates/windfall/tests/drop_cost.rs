@@ -224,7 +224,7 @@ fn the_last_handle_of_a_dropped_table_frees_nothing() -> Result<()> {
         run();
         let work = work::so_far() - before;
         println!("{name}: {work:?}");
-        assert!(work.of(Work::FreedBytes) <= 64 << 10 && work.of(Work::MapCall) == 0, "{name}: {work:?}");
+        assert!(work.of(Work::FreedBytes) <= 8 << 10 && work.of(Work::MapCall) == 0, "{name}: {work:?}");
     };
     freed("rows", Box::new(move || drop(rows)));
     freed("index", Box::new(move || drop(index)));
@@ -270,10 +270,19 @@ fn a_group_of_a_thousand_is_one_commit() -> Result<()> {
     let syncs = db.metrics().log_syncs - before;
     assert_eq!(report.trees, 1000);
     assert_eq!(report.work.of(Work::LogSync), 1, "{:?}", report.work);
+    assert!(report.work.of(Work::FreedBytes) <= FREED + 1000 * FREED_A_TREE, "{:?}", report.work);
+    assert!(report.work.of(Work::AllocatedBytes) <= ALLOCATED + 1000 * ALLOCATED_A_TREE, "{:?}", report.work);
     assert_eq!(syncs, 1, "syncs of the log while a group was dropped");
-    for kind in
-        [Work::Frame, Work::Latch, Work::ListEntry, Work::Sync, Work::FileCall, Work::Read, Work::Write]
-    {
+    for kind in [
+        Work::Frame,
+        Work::Latch,
+        Work::ListEntry,
+        Work::Sync,
+        Work::FileCall,
+        Work::Read,
+        Work::Write,
+        Work::MapCall,
+    ] {
         assert_eq!(report.work.of(kind), 0, "{kind:?} in {:?}", report.work);
     }
     assert_eq!(db.tables()?, []);
@@ -332,7 +341,10 @@ fn traced_child() -> Result<()> {
         assert!(db.metrics().pool_dirty > 500);
         // Both trees have one, and an index alone is dropped last.
         #[cfg(feature = "lab")]
-        table.pretend_hash_index(HASH_INDEX / 2);
+        {
+            table.pretend_hash_index(HASH_INDEX / 2);
+            assert_eq!(db.metrics().hash_index_bytes, HASH_INDEX);
+        }
         drop(table);
         settle(&db)?;
         marks.write_all(BEGIN.as_bytes()).expect("a mark");

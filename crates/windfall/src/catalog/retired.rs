@@ -1,25 +1,30 @@
-//! Tables, and definitions of tables, that statements have taken out of use.
+//! Tables and trees that statements have taken out of use.
 //!
 //! **Purpose.** What a table is in memory, its record, its trees and their hash indexes, is freed in the background and
 //! not by the statement that drops it, nor by whichever thread has the last handle.
 //!
-//! **Invariants.** What is here is found by no name. It is kept until nothing else has it or any of its trees, so no
-//! other thread is the last to let go of it. Its hash indexes are given up at once, whoever still has it: nothing reads
-//! the trees any more. A step looks at a bounded number of tables.
+//! **Invariants.** What is here is found by no name. A tree that was dropped is in one item only, which never has a tree
+//! that lives on. So each item is the only owner of its trees once others have let go of them; until then it is kept,
+//! and no other thread is the last to let go. Hash indexes are given up at once, whatever still has the trees: nothing
+//! reads them any more. A step looks at a bounded number of items.
 //!
-//! **May touch.** `table`, `sync`.
+//! **May touch.** `record`, `table`, `store`, `sync`.
 
 use std::collections::VecDeque;
 
 use crossbeam_queue::SegQueue;
 
-use super::table::{Shape, Table};
+use super::{
+    record::TableRecord,
+    table::{Shape, Table},
+};
 use crate::{
+    store::Tree,
     sync::{Arc, Mutex, Rank},
     tree::store::HashIndex as _,
 };
 
-/// How many one step takes in, and how many it looks at of those that others still have.
+/// How many items one step takes in, and how many it looks at of those that others still have.
 const A_STEP: usize = 32;
 
 /// What was taken out of use.
@@ -27,30 +32,32 @@ const A_STEP: usize = 32;
 enum Item {
     /// A dropped table.
     Table(Arc<Table>),
-    /// What a table was before it was truncated, or lost an index: some of the trees may live on.
-    Shape(Box<Shape>),
+    /// Of a table that was truncated, or has lost an index: what it was, and the trees that were dropped.
+    Shape { _record: TableRecord, trees: Vec<Arc<Tree>> },
 }
 
 impl Item {
     fn give_up_hash_indexes(&self) {
-        let give_up = |shape: &Shape| {
-            let dropped = shape.trees().filter(|tree| tree.space().is_dropped() && tree.hash().is_on());
-            dropped.for_each(|tree| tree.hash().switch(false));
+        let give_up = |tree: &Arc<Tree>| {
+            debug_assert!(tree.space().is_dropped(), "a tree that is in use was taken out of it");
+            if tree.hash().is_on() {
+                tree.hash().switch(false);
+            }
         };
         match self {
-            Self::Table(table) => table.look(give_up),
-            Self::Shape(shape) => give_up(shape),
+            Self::Table(table) => table.look(|shape| shape.trees().for_each(give_up)),
+            Self::Shape { trees, .. } => trees.iter().for_each(give_up),
         }
     }
 
-    /// Whether nothing else has it, nor any of its trees that were dropped.
+    /// Whether nothing else has it, nor any of its trees.
     fn is_alone(&self) -> bool {
-        let alone = |shape: &Shape| {
-            shape.trees().all(|tree| Arc::strong_count(tree) == 1 || !tree.space().is_dropped())
-        };
+        let alone = |tree: &Arc<Tree>| Arc::strong_count(tree) == 1;
         match self {
-            Self::Table(table) => Arc::strong_count(table) == 1 && table.look(alone),
-            Self::Shape(shape) => alone(shape),
+            Self::Table(table) => {
+                Arc::strong_count(table) == 1 && table.look(|shape| shape.trees().all(alone))
+            }
+            Self::Shape { trees, .. } => trees.iter().all(alone),
         }
     }
 }
@@ -74,9 +81,12 @@ impl Retired {
         self.arrived.push(Item::Table(table));
     }
 
-    /// Takes over what a table was made of.
+    /// Takes over what a table was that goes on as another shape. Trees that live on are let go of here.
     pub fn shape(&self, shape: Shape) {
-        self.arrived.push(Item::Shape(Box::new(shape)));
+        let Shape { record, clustered, secondaries: mut trees, .. } = shape;
+        trees.push(clustered);
+        trees.retain(|tree| tree.space().is_dropped());
+        self.arrived.push(Item::Shape { _record: record, trees });
     }
 
     /// One background step. Says whether there may be more to do at once.

@@ -568,6 +568,24 @@ fn what_was_taken_out_of_use_is_freed_in_the_background_when_nothing_has_it() {
     drop(cursor);
     assert_eq!(settle(), 0);
 
+    // Several statements on one table, and nothing in between.
+    let two = || options().index("j", IndexOptions::on_value(0..4));
+    let drop_index = |index: &str| assert_eq!(db.drop_index("t", index).unwrap().trees, 1);
+    let truncate = || assert!(db.truncate_table("t").unwrap().trees > 0);
+    for round in 0..3 {
+        drop(db.create_table("t", two()).unwrap().insert(b"k", b"a value"));
+        match round {
+            0 => ["i", "j"].into_iter().for_each(drop_index),
+            1 => {
+                drop_index("j");
+                truncate();
+            }
+            _ => (0..2).for_each(|_| truncate()),
+        }
+        db.drop_table("t").unwrap();
+        assert_eq!(settle(), 0, "they keep each other");
+    }
+
     // A temporary table is taken out once, though its session ends behind its drop.
     let session = db.session();
     let temporary = session.create_temporary_table("t", options()).unwrap();

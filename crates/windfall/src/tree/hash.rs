@@ -76,6 +76,11 @@ impl HashBudget {
         self.used.load(Relaxed)
     }
 
+    /// Whether so many bytes are left, at this moment.
+    fn has_room(&self, bytes: u64) -> bool {
+        self.used().saturating_add(bytes) <= self.limit
+    }
+
     fn reserve(&self, bytes: u64) -> bool {
         let more = |used: u64| used.checked_add(bytes).filter(|used| *used <= self.limit());
         self.used.fetch_update(Relaxed, Relaxed, more).is_ok()
@@ -186,7 +191,7 @@ impl TreeHash {
     /// Puts an empty table of so many entries in the place of `old`, if there is room, unless another thread is doing
     /// so.
     fn grow(&self, old: Shared<'_, Table>, entries: usize, guard: &Guard) {
-        if self.growing.swap(true, Acquire) {
+        if !self.budget.has_room(bytes_of(entries)) || self.growing.swap(true, Acquire) {
             return;
         }
         // `old` may have been replaced before this thread's turn: then no table is made for nothing.
@@ -204,8 +209,6 @@ impl TreeHash {
             }
         }
         self.growing.store(false, Release);
-        // What this thread has put aside for the epochs could wait there as long as the thread has nothing more.
-        guard.flush();
     }
 
     /// Gives up a table that was taken out of its place.
@@ -218,6 +221,8 @@ impl TreeHash {
         // only one thread wins, so it is retired once; readers that found it before hold guards, and this runs when
         // they are gone. What it touches, the budget and the table, may be sent to the thread that runs it.
         unsafe { guard.defer_unchecked(move || budget.retire(table.into_owned().into_box())) };
+        // It would wait in this thread's bag until the thread has more to put there, which may be never.
+        guard.flush();
     }
 }
 
@@ -291,6 +296,8 @@ pub fn hash_of(key: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::{sync::Barrier, thread};
+
     use super::*;
     use crate::sync::work::{self, Work};
 
@@ -340,6 +347,26 @@ mod tests {
                 core::iter::from_fn(|| (budget.used() > 0).then(|| freed_in_a_step(&budget))).collect();
             assert_eq!(steps, [FREED_A_STEP as u64; 2]);
         }
+    }
+
+    #[test]
+    fn a_table_that_was_switched_off_is_freed_whatever_its_thread_does_next() {
+        let budget = Arc::new(HashBudget::new(1 << 30));
+        let (hash, _) = grown(&budget, 1 << 16);
+        let (switched, done) = (Barrier::new(2), Barrier::new(2));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                hash.switch(false);
+                switched.wait();
+                // It lives on, and has nothing more for the epochs.
+                done.wait();
+            });
+            switched.wait();
+            while budget.used() > 0 {
+                budget.free_step();
+            }
+            done.wait();
+        });
     }
 
     #[test]

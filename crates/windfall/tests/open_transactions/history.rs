@@ -23,9 +23,6 @@ pub struct History {
     pub counts: Counts,
 }
 
-/// MASK F14: locking reads of indexes.
-const MASK_F14: bool = true;
-
 /// Who ends what is open at the end of a history.
 const AUDIT_STEPS: usize = 20_000;
 
@@ -120,10 +117,6 @@ impl History {
                     return Ok(None);
                 };
                 if self.model.check_open(me).is_some() {
-                    return Ok(None);
-                }
-                let locks = locking.is_some() || self.is_serializable(me);
-                if MASK_F14 && !matches!(over, Over::Rows) && locks {
                     return Ok(None);
                 }
                 self.close(place);
@@ -409,9 +402,6 @@ impl History {
     fn walk(&mut self, by: Party, table: TableNo, over: Over) -> Result<(), String> {
         let (place, shape) = (0, Shape::Range(None));
         let Ok(me) = self.model.party(by) else { return Ok(()) };
-        if MASK_F14 && !matches!(over, Over::Rows) && self.is_serializable(me) {
-            return Ok(());
-        }
         self.close(place);
         let cursor =
             self.model.open(me, table, over, shape, None).map_err(|refused| format!("{refused:?}"))?;
@@ -426,10 +416,6 @@ impl History {
                 return Ok(());
             }
         }
-    }
-
-    fn is_serializable(&self, me: Option<TrxNo>) -> bool {
-        me.is_some_and(|trx| self.model.trx(trx).level == Isolation::Serializable)
     }
 
     /// Ends what is open. Nothing may be left then, and all must be sound.
