@@ -23,11 +23,10 @@ use windfall_lab::{
     report,
     results::Results,
 };
-use windfall_measure::{Machine, units::bytes};
+use windfall_measure::{Killed, Machine, units::bytes};
 
 use crate::{
     args::{LAB_OUT, LabArgs, LabName, LabScale},
-    child::Killed,
     failure::{Failure, Result},
     output,
     sweep::Sweeper,

@@ -17,7 +17,6 @@
 
 mod args;
 mod bench;
-mod child;
 mod columns;
 mod commands;
 mod demo;

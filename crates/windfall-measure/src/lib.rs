@@ -1,35 +1,43 @@
 //! What every program that measures Windfall shares.
 //!
 //! **Purpose.** Latencies, the time line of finished operations with its longest gap, random numbers, the machine; the
-//! rows of sysbench; numbers, tables, drawings and pages for people.
+//! rows of sysbench; the instructions and system calls of a child process; numbers, tables, drawings and pages for people.
 //!
 //! **Invariants.** A thread records into instruments of its own, so that measuring adds no contention; they are merged
 //! when the threads have ended. Nothing here knows the engine: what is measured does not matter to who measures.
 //!
-//! **May touch.** `/proc`.
+//! **May touch.** `/proc`, child processes.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
 #![allow(
     clippy::cast_sign_loss,
     reason = "what is cast here are times, rates and places in drawings, and not negative"
 )]
 
+mod child;
 mod compare;
+pub mod flat;
 mod grid;
 mod latency;
 mod machine;
+mod pace;
 pub mod page;
 mod random;
 pub mod sbtest;
+pub mod stepped;
 pub mod svg;
 mod timeline;
 pub mod units;
+mod usage;
 
+pub use child::Killed;
 pub use compare::chance_of_larger;
 pub use grid::Grid;
 pub use latency::{Latency, PERCENTILES};
 pub use machine::{Machine, resident_bytes, resident_of_mapping};
+pub use pace::Pace;
 pub use random::Random;
 pub use timeline::{Gap, STRETCH, Timeline};
+pub use usage::Usage;
 
 /// The median of some numbers; 0 of none.
 pub fn median(numbers: &[f64]) -> f64 {

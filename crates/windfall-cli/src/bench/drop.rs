@@ -15,13 +15,15 @@ use std::{
     process::{Command, Stdio},
 };
 
-use windfall_measure::median;
+use windfall_measure::{
+    median,
+    stepped::{self, Count},
+};
 
 use super::{
     drop_latency,
     fixture::{self, GB, MB},
     harness::{Bench, Bound},
-    stepped,
 };
 use crate::{
     args::{BenchArgs, Commit},
@@ -117,15 +119,15 @@ pub fn child(part: &str, options: &BenchArgs) -> Result<()> {
     }
     if pool.is_some() {
         // What the marks themselves take.
-        stepped::mark();
-        stepped::mark();
+        stepped::mark(Count::Instructions);
+        stepped::mark(Count::Instructions);
     }
     for n in 0..drops {
         let name = format!("small_{n}");
         if pool.is_some() {
-            stepped::mark();
+            stepped::mark(Count::Instructions);
             let dropped = db.drop_table(&name);
-            stepped::mark();
+            stepped::mark(Count::Instructions);
             dropped?;
         } else {
             // A look at a file that is not there is a system call that stands out.
@@ -222,7 +224,8 @@ fn instructions(bench: &mut Bench) -> Result<()> {
         let dir = bench.database("stepped");
         let mut command = Command::new(env::current_exe()?);
         command.args(play(bench, &format!("instructions:{pool}"), &dir));
-        let drops: Vec<f64> = stepped::run(&mut command)?.into_iter().map(|n| n as f64).collect();
+        let drops: Vec<f64> =
+            stepped::run(&mut command)?.instructions.into_iter().map(|n| n as f64).collect();
         all_seen("stepping", bench, drops.len())?;
         // The median: a drop during which a worker happens to hold what it needs goes another way.
         let middle = median(&drops);

@@ -26,7 +26,7 @@ use std::{
 };
 
 use windfall::TransactionOptions;
-use windfall_measure::{Latency, Random, Timeline, chance_of_larger, median};
+use windfall_measure::{Latency, Pace, Random, Timeline, chance_of_larger, median};
 
 use super::{
     fixture::{self, MB},
@@ -336,38 +336,20 @@ impl Client<'_> {
             windows: vec![Latency::default(); self.windows as usize],
         };
         let (period, window) = (PERIOD.as_nanos() as u64, WINDOW.as_nanos() as u64);
-        let mut intended = 0.0;
+        let mut pace = Pace::new(self.start, self.interval);
         loop {
-            // Independent clients come at random times: the pauses between them are exponential.
-            intended -= self.interval.as_nanos() as f64 * (1.0 - random.unit()).ln();
-            let due = intended as u64;
+            let due = pace.next_due(&mut random);
             if due >= self.length.as_nanos() as u64 {
                 return Ok(record);
             }
-            self.wait_until(due);
-            self.wait_until(self.held.load(Relaxed));
+            pace.wait_until(due);
+            pace.wait_until(self.held.load(Relaxed));
             self.field.call(&mut random)?;
-            let end = self.now();
+            let end = pace.now();
             record.timeline.finished(end);
             let within = due.checked_sub(period).filter(|since| since % period < window);
             if let Some(times) = within.and_then(|since| record.windows.get_mut((since / period) as usize)) {
                 times.record(end - due);
-            }
-        }
-    }
-
-    fn now(&self) -> u64 {
-        self.start.elapsed().as_nanos() as u64
-    }
-
-    /// Sleeps while there is time, and gives way for the rest: a sleep ends too late by some 50 µs.
-    fn wait_until(&self, due: u64) {
-        loop {
-            let left = due.saturating_sub(self.now());
-            match left {
-                0 => return,
-                n if n > 200_000 => thread::sleep(Duration::from_nanos(n - 100_000)),
-                _ => thread::yield_now(),
             }
         }
     }

@@ -28,7 +28,6 @@ mod rows;
 mod seam;
 #[cfg(feature = "peers")]
 mod sqlite;
-mod stepped;
 mod transactions;
 mod undo;
 mod views;

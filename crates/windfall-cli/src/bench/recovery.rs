@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use windfall_measure::Random;
+use windfall_measure::{Killed, Random};
 
 use super::{
     fixture::{self, MB},
@@ -25,7 +25,6 @@ use super::{
 };
 use crate::{
     args::{BenchArgs, Commit},
-    child::Killed,
     engine::{self, Setup},
     failure::{Failure, Result},
 };

@@ -21,12 +21,14 @@ use std::{
 };
 
 use windfall_lab::seam::{self, Both, Cached};
-use windfall_measure::{Random, median};
+use windfall_measure::{
+    Random, median,
+    stepped::{self, Count},
+};
 
 use super::{
     fixture,
     harness::{Bench, Bound},
-    stepped,
 };
 use crate::{
     args::BenchArgs,
@@ -89,7 +91,7 @@ fn instructions(bench: &mut Bench, hash: bool, with: &str) -> Result<()> {
         if bench.options.quick {
             command.arg("--quick");
         }
-        let [count] = stepped::run(&mut command)?[..] else {
+        let [count] = stepped::run(&mut command)?.instructions[..] else {
             return Err(Failure::said("the reads were not seen"));
         };
         let read = count as f64 / COUNTED[usize::from(bench.options.quick)] as f64;
@@ -115,11 +117,11 @@ pub fn child(part: &str, options: &BenchArgs) -> Result<()> {
     let way = black_box(way);
     read(&both, way, rows, warm, &mut random)?;
     // What the marks themselves take.
-    stepped::mark();
-    stepped::mark();
-    stepped::mark();
+    stepped::mark(Count::Instructions);
+    stepped::mark(Count::Instructions);
+    stepped::mark(Count::Instructions);
     let done = read(&both, way, rows, counted, &mut random);
-    stepped::mark();
+    stepped::mark(Count::Instructions);
     done.map(drop)
 }
 

@@ -1,4 +1,4 @@
-//! Child processes of this program.
+//! Child processes.
 //!
 //! **Purpose.** A child does not outlive who waits for it, and is heard to the end.
 //!
@@ -6,10 +6,9 @@
 //!
 //! **May touch.** Processes, threads.
 
-use std::process::Child;
-#[cfg(feature = "lab")]
 use std::{
     io::{self, Read},
+    process::Child,
     thread,
 };
 
@@ -17,22 +16,36 @@ use std::{
 #[derive(Debug)]
 pub struct Killed(pub Child);
 
-#[cfg(feature = "lab")]
 impl Killed {
     /// What it says on its output and on its errors until it closes them, as far as they are pipes.
+    ///
+    /// # Errors
+    /// Those of the pipes.
     pub fn hear(&mut self) -> io::Result<(String, String)> {
+        let (answer, said, ()) = self.hear_while(|| Ok(()))?;
+        Ok((answer, said))
+    }
+
+    /// The same while something is done in this thread.
+    ///
+    /// # Errors
+    /// Those of the pipes and of what is done.
+    pub fn hear_while<T>(&mut self, run: impl FnOnce() -> io::Result<T>) -> io::Result<(String, String, T)> {
         let (output, errors) = (self.0.stdout.take(), self.0.stderr.take());
         thread::scope(|scope| {
-            let errors = scope.spawn(|| all_of(errors));
-            let answer = all_of(output);
-            let said =
-                errors.join().unwrap_or_else(|_| Err(io::Error::other("the errors of a child are lost")));
-            Ok((answer?, said?))
+            let streams = [scope.spawn(|| all_of(output)), scope.spawn(|| all_of(errors))];
+            let done = run();
+            if done.is_err() {
+                // Its streams end with it.
+                let _ = self.0.kill();
+            }
+            let lost = |_| Err(io::Error::other("what a child has said is lost"));
+            let [answer, said] = streams.map(|stream| stream.join().unwrap_or_else(lost));
+            Ok((answer?, said?, done?))
         })
     }
 }
 
-#[cfg(feature = "lab")]
 fn all_of(stream: Option<impl Read>) -> io::Result<String> {
     stream.map_or_else(|| Ok(String::new()), io::read_to_string)
 }
@@ -45,7 +58,7 @@ impl Drop for Killed {
     }
 }
 
-#[cfg(all(test, feature = "lab"))]
+#[cfg(test)]
 mod tests {
     use std::process::{Command, Stdio};
 

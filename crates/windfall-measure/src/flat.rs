@@ -1,0 +1,308 @@
+//! What the cost of a statement does not depend on.
+//!
+//! **Purpose.** A statement is measured with little of something and with much of it, all else equal: the figures of
+//! both, how many times as much, what others noticed meanwhile, and the tables that people read.
+//!
+//! **Invariants.** A ratio is of two medians of one process, which were taken in turns. A count of nothing is taken for
+//! one, so that a ratio can be given: from 0 to 3 is three times as much. A cost that is the work of each tree or each
+//! table of a statement is given for each of them, and the factor says so.
+//!
+//! **May touch.** `compare`, `grid`, `units`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Grid, chance_of_larger, median,
+    units::{count, short, time, times},
+};
+
+/// The most that the larger of two costs may be of the smaller, for the cost to be flat.
+pub const FLAT: f64 = 1.10;
+
+/// What is measured of a statement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Figure {
+    /// Instructions in user space.
+    Instructions,
+    /// System calls but those that write or sync the log.
+    SystemCalls,
+    /// Page faults.
+    PageFaults,
+    /// Work that is counted where it happens: frames, latches, entries of lists, locks, files, waits.
+    Work,
+    /// Bytes allocated.
+    Allocated,
+    /// Bytes freed.
+    Freed,
+    /// Time on the clock, in nanoseconds.
+    Time,
+    /// Processor time of the thread, in user space and in the kernel, in nanoseconds.
+    ThreadTime,
+}
+
+impl Figure {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Instructions,
+        Self::SystemCalls,
+        Self::PageFaults,
+        Self::Work,
+        Self::Allocated,
+        Self::Freed,
+        Self::Time,
+        Self::ThreadTime,
+    ];
+
+    /// Its name.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Instructions => "instructions",
+            Self::SystemCalls => "system-calls",
+            Self::PageFaults => "page-faults",
+            Self::Work => "work",
+            Self::Allocated => "bytes-allocated",
+            Self::Freed => "bytes-freed",
+            Self::Time => "time",
+            Self::ThreadTime => "thread-time",
+        }
+    }
+
+    /// Whether it is a count, and so the same on a busy machine.
+    pub fn is_count(self) -> bool {
+        !matches!(self, Self::Time | Self::ThreadTime)
+    }
+}
+
+/// A figure with little and with much of what is varied.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// What was measured.
+    pub figure: Figure,
+    /// With little.
+    pub small: f64,
+    /// With much.
+    pub large: f64,
+}
+
+impl Cost {
+    /// How many times as much it is with much.
+    pub fn ratio(&self) -> f64 {
+        self.large.max(1.0) / self.small.max(1.0)
+    }
+}
+
+/// What a statement cost.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Statement {
+    /// Its name.
+    pub name: String,
+    /// How many were timed and counted, with little as with much.
+    pub timed: u32,
+    /// Of how many the instructions were counted.
+    pub stepped: u32,
+    /// What they cost, in the order of [`Figure::ALL`].
+    pub costs: Vec<Cost>,
+}
+
+impl Statement {
+    /// One of its figures.
+    pub fn cost(&self, figure: Figure) -> Option<Cost> {
+        self.costs.iter().copied().find(|cost| cost.figure == figure)
+    }
+}
+
+/// The longest times in which clients of another table finished nothing, in nanoseconds, a number for each window.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Gaps {
+    /// In windows without a drop.
+    pub without: Vec<f64>,
+    /// In windows that begin with a drop.
+    pub with: Vec<f64>,
+}
+
+impl Gaps {
+    /// Adds those of others.
+    pub fn add(&mut self, other: &Self) {
+        self.without.extend(&other.without);
+        self.with.extend(&other.with);
+    }
+
+    /// The chance that those with a drop are so much longer by accident.
+    pub fn chance(&self) -> f64 {
+        chance_of_larger(&self.without, &self.with)
+    }
+}
+
+/// What others noticed of drops with much.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Others {
+    /// Those who read another table.
+    pub readers: Gaps,
+    /// Those who write there.
+    pub writers: Gaps,
+    /// How often a thread waited for something that a dropping thread held.
+    pub waits_on_drops: u64,
+}
+
+/// Something that a table can own or have around it, and what statements cost with little and with much of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Factor {
+    /// Its short name.
+    pub id: String,
+    /// What is varied, in words.
+    pub what: String,
+    /// How much of it, in words: little, and much.
+    pub amounts: [String; 2],
+    /// What the costs are given for, if not for the statement: each tree, each table.
+    pub per: Option<String>,
+    /// What shows that it was there, with little and with much, as the engine or the system counts it.
+    pub seen: Option<(String, [u64; 2])>,
+    /// The statements.
+    pub statements: Vec<Statement>,
+    /// What others noticed.
+    pub others: Others,
+}
+
+impl Factor {
+    /// The largest ratio of a figure over its statements.
+    pub fn worst(&self, figure: Figure) -> Option<f64> {
+        let costs = self.statements.iter().filter_map(|statement| statement.cost(figure));
+        costs.map(|cost| cost.ratio()).max_by(f64::total_cmp)
+    }
+}
+
+/// Figures that the table of costs shows, each with its ratio.
+const SHOWN: [(Figure, &str); 5] = [
+    (Figure::Instructions, ">instr."),
+    (Figure::Allocated, ">alloc. B"),
+    (Figure::Freed, ">freed B"),
+    (Figure::Work, ">work"),
+    (Figure::Time, ">time"),
+];
+
+/// The costs: a line for each factor and statement, with the figures for much, and how many times as much that is.
+pub fn costs(factors: &[Factor]) -> Grid {
+    let mut heads = vec!["factor", ">from", ">to", "statement"];
+    for (_, head) in SHOWN {
+        heads.extend([head, ">"]);
+    }
+    heads.push(">calls");
+    let mut grid = Grid::new(heads);
+    for factor in factors {
+        let mut first = true;
+        for statement in &factor.statements {
+            let named = if std::mem::take(&mut first) { factor.id.as_str() } else { "" };
+            let [from, to] = &factor.amounts;
+            let amounts = if named.is_empty() { ["", ""] } else { [from.as_str(), to.as_str()] };
+            let mut line =
+                vec![named.to_owned(), amounts[0].into(), amounts[1].into(), statement.name.clone()];
+            for (figure, _) in SHOWN {
+                let cost = statement.cost(figure);
+                line.push(cost.map_or_else(|| "-".into(), |cost| value(figure, cost.large)));
+                line.push(cost.map_or_else(|| "-".into(), |cost| times(cost.ratio())));
+            }
+            let calls = statement.cost(Figure::SystemCalls);
+            line.push(calls.map_or_else(|| "-".into(), |cost| value(Figure::SystemCalls, cost.large)));
+            grid.line(line);
+        }
+    }
+    grid
+}
+
+/// A figure for people.
+pub fn value(figure: Figure, value: f64) -> String {
+    match figure {
+        Figure::Time | Figure::ThreadTime => time(value),
+        _ if value >= 100.0 || value.fract() == 0.0 => count(value.round() as u64),
+        _ => short(value),
+    }
+}
+
+/// What others noticed: a line for each factor.
+pub fn noticed(factors: &[Factor]) -> Grid {
+    let mut grid = Grid::new([
+        "factor",
+        ">windows",
+        ">readers: gap",
+        ">with drop",
+        ">longest",
+        ">writers: gap",
+        ">with drop",
+        ">longest",
+        ">waits",
+    ]);
+    for factor in factors.iter().filter(|factor| !factor.others.readers.with.is_empty()) {
+        let Others { readers, writers, waits_on_drops } = &factor.others;
+        let mut line = vec![factor.id.clone(), readers.with.len().to_string()];
+        for gaps in [readers, writers] {
+            line.extend([time(median(&gaps.without)), time(median(&gaps.with)), time(longest(&gaps.with))]);
+        }
+        line.push(count(*waits_on_drops));
+        grid.line(line);
+    }
+    grid
+}
+
+/// The longest of some times.
+pub fn longest(times: &[f64]) -> f64 {
+    times.iter().copied().fold(0.0, f64::max)
+}
+
+/// The windows of all factors together: those of readers and those of writers. The load is the same beside each.
+pub fn together(factors: &[Factor]) -> [Gaps; 2] {
+    let mut all = [Gaps::default(), Gaps::default()];
+    for factor in factors {
+        all[0].add(&factor.others.readers);
+        all[1].add(&factor.others.writers);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn factor() -> Factor {
+        let cost = |figure, small, large| Cost { figure, small, large };
+        let statement = |name: &str, costs| Statement { name: name.into(), timed: 3, stepped: 1, costs };
+        Factor {
+            id: "rows".into(),
+            what: "rows of the table".into(),
+            amounts: ["1".into(), "1,000".into()],
+            per: None,
+            seen: None,
+            statements: vec![
+                statement("drop", vec![cost(Figure::Instructions, 1000.0, 1010.0)]),
+                statement("truncate", vec![cost(Figure::Instructions, 1000.0, 1500.0)]),
+            ],
+            others: Others {
+                readers: Gaps { without: vec![1e5; 9], with: vec![1e5; 9] },
+                writers: Gaps { without: vec![1e5; 9], with: vec![2e5; 9] },
+                waits_on_drops: 2,
+            },
+        }
+    }
+
+    #[test]
+    fn ratios_take_nothing_for_one() {
+        let cost = |small, large| Cost { figure: Figure::Freed, small, large }.ratio();
+        assert_eq!([cost(0.0, 0.0), cost(0.0, 3.0), cost(2.0, 3.0), cost(4.0, 0.0)], [1.0, 3.0, 1.5, 0.25]);
+        assert_eq!(factor().worst(Figure::Instructions), Some(1.5));
+        assert_eq!(factor().worst(Figure::Time), None);
+    }
+
+    #[test]
+    fn the_tables_have_a_line_for_each() {
+        let all = [factor(), factor()];
+        let text = costs(&all).text();
+        assert_eq!(text.lines().count(), 5, "{text}");
+        assert!(text.contains("1.01×") && text.contains("1.50×"), "{text}");
+        let text = noticed(&all).text();
+        assert_eq!(text.lines().count(), 3, "{text}");
+        assert!(text.contains("200 µs") && text.trim_end().ends_with('2'), "{text}");
+        let [readers, writers] = together(&all);
+        assert_eq!((readers.with.len(), writers.without.len()), (18, 18));
+        assert!(readers.chance() > 0.4 && writers.chance() < 0.001);
+    }
+}

@@ -1,0 +1,71 @@
+//! When a client calls.
+//!
+//! **Purpose.** Times that were fixed before: independent clients come at random times, and how long a call takes does
+//! not move the next one. So a hold shows in every call that it delays.
+//!
+//! **Invariants.** The pauses between two calls are exponential.
+//!
+//! **May touch.** `random`.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::Random;
+
+/// The timetable of a client.
+#[derive(Debug)]
+pub struct Pace {
+    start: Instant,
+    interval_ns: f64,
+    intended_ns: f64,
+}
+
+impl Pace {
+    /// Of a run that began at this time, with so much time from one call to the next on average.
+    pub fn new(start: Instant, interval: Duration) -> Self {
+        Self { start, interval_ns: interval.as_nanos() as f64, intended_ns: 0.0 }
+    }
+
+    /// When the next call is to begin, in nanoseconds of the run.
+    pub fn next_due(&mut self, random: &mut Random) -> u64 {
+        self.intended_ns -= self.interval_ns * (1.0 - random.unit()).ln();
+        self.intended_ns as u64
+    }
+
+    /// Nanoseconds of the run.
+    #[inline]
+    pub fn now(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    /// Sleeps while there is time, and gives way for the rest: a sleep ends too late by some 50 µs.
+    pub fn wait_until(&self, due: u64) {
+        loop {
+            let left = due.saturating_sub(self.now());
+            match left {
+                0 => return,
+                n if n > 200_000 => thread::sleep(Duration::from_nanos(n - 100_000)),
+                _ => thread::yield_now(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_come_as_often_as_they_are_to() {
+        let (mut pace, mut random) =
+            (Pace::new(Instant::now(), Duration::from_micros(50)), Random::new(1, 2));
+        let due: Vec<u64> = (0..10_000).map(|_| pace.next_due(&mut random)).collect();
+        assert!(due.is_sorted());
+        let mean = due[due.len() - 1] as f64 / due.len() as f64;
+        assert!((47_500.0..52_500.0).contains(&mean), "{mean}");
+        pace.wait_until(1_000);
+        assert!(pace.now() >= 1_000);
+    }
+}

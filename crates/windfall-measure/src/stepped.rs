@@ -1,0 +1,264 @@
+//! The instructions and the system calls of a child process, counted one by one.
+//!
+//! **Purpose.** How many instructions a child runs between two marks, by single steps of the processor, and which
+//! system calls it makes between two others. That needs no tool, and unlike one that simulates a processor it leaves
+//! the child all of the address space: a pool of hundreds of gigabytes can be reserved.
+//!
+//! **Invariants.** Only the thread that marks is traced: the child's main thread. Outside its marks it runs at full
+//! speed. What a mark itself takes is measured by the child's first pair of marks of each kind, with nothing between,
+//! and taken off. A child does not outlive us.
+//!
+//! **May touch.** `child`, child processes.
+
+use std::{
+    collections::BTreeMap,
+    io, mem,
+    os::unix::process::CommandExt as _,
+    process::{Command, Stdio},
+    ptr,
+};
+
+use rustix::process::{Pid, WaitOptions, WaitStatus, waitpid};
+
+use crate::Killed;
+
+/// What is counted between marks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// Instructions in user space.
+    Instructions,
+    /// System calls.
+    SystemCalls,
+}
+
+impl Count {
+    /// The signal that is a mark. The child does not get to see it.
+    fn signal(self) -> i32 {
+        match self {
+            Self::Instructions => libc::SIGUSR1,
+            Self::SystemCalls => libc::SIGUSR2,
+        }
+    }
+
+    fn of(signal: i32) -> Option<Self> {
+        [Self::Instructions, Self::SystemCalls].into_iter().find(|count| count.signal() == signal)
+    }
+}
+
+/// Marks, in the child, where counting begins or ends.
+pub fn mark(count: Count) {
+    // SAFETY: it sends a signal to the calling thread, and touches no memory of ours.
+    unsafe { libc::raise(count.signal()) };
+}
+
+/// System calls by their number.
+pub type SystemCalls = BTreeMap<u64, u64>;
+
+/// What was seen of a child.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// The instructions between each pair of marks.
+    pub instructions: Vec<u64>,
+    /// The system calls between each pair of marks.
+    pub system_calls: Vec<SystemCalls>,
+    /// What it has said on its output.
+    pub answer: String,
+}
+
+/// Whether a system call of this number writes or syncs an open file.
+pub fn is_write_or_sync(number: u64) -> bool {
+    let writes = [
+        libc::SYS_write,
+        libc::SYS_pwrite64,
+        libc::SYS_writev,
+        libc::SYS_pwritev,
+        libc::SYS_pwritev2,
+        libc::SYS_fdatasync,
+    ];
+    writes.iter().any(|&write| u64::try_from(write) == Ok(number))
+}
+
+/// One of the requests that take no address and at most a number.
+fn ask(request: libc::c_uint, pid: Pid, number: libc::c_long) -> io::Result<()> {
+    // SAFETY: these requests read and write no memory of ours; the tracee is our own child.
+    let done = unsafe { libc::ptrace(request, pid.as_raw_pid(), ptr::null_mut::<libc::c_void>(), number) };
+    if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The number of the system call that a child stands before; none if it stands behind one.
+fn call_before(pid: Pid) -> io::Result<Option<u64>> {
+    let mut info = mem::MaybeUninit::<libc::ptrace_syscall_info>::zeroed();
+    let size = size_of::<libc::ptrace_syscall_info>();
+    // SAFETY: the system writes no more than `size` bytes there; the tracee is our own child.
+    let done =
+        unsafe { libc::ptrace(libc::PTRACE_GET_SYSCALL_INFO, pid.as_raw_pid(), size, info.as_mut_ptr()) };
+    if done == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: all of it is integers, of which zero is one; the system has written over a part of them.
+    let info = unsafe { info.assume_init() };
+    // SAFETY: at the begin of a system call this is the variant that the system has written.
+    Ok((info.op == libc::PTRACE_SYSCALL_INFO_ENTRY).then(|| unsafe { info.u.entry.nr }))
+}
+
+/// Runs a child to its end.
+///
+/// # Errors
+/// The child cannot be run or traced, has failed, or has set no mark; said in words.
+pub fn run(command: &mut Command) -> io::Result<Seen> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let trace_me = || {
+        // SAFETY: this request has no further argument.
+        let done = unsafe { libc::ptrace(libc::PTRACE_TRACEME) };
+        if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    };
+    // SAFETY: between fork and exec it calls one system call, and allocates nothing.
+    let child = unsafe { command.pre_exec(trace_me) }.spawn();
+    let cannot = |e| io::Error::other(format!("a child cannot be stepped: {e}"));
+    let mut child = Killed(child.map_err(cannot)?);
+    let pid = Pid::from_child(&child.0);
+    let mut traced = Traced::default();
+    let mut ended = None;
+    let heard = child.hear_while(|| {
+        ended = Some(traced.to_the_end(pid)?);
+        Ok(())
+    });
+    if ended.is_some() {
+        // It has been waited for: its number may belong to another process by now.
+        mem::forget(child);
+    }
+    let (answer, said, ()) = heard?;
+    if let Some(ended) = ended {
+        told(ended, &said)?;
+    }
+    traced.seen(answer)
+}
+
+/// What a child is at, and what was counted: that of the mark itself is the first of each kind.
+#[derive(Debug, Default)]
+struct Traced {
+    begun: bool,
+    inside: Option<Count>,
+    instructions: Vec<u64>,
+    system_calls: Vec<SystemCalls>,
+}
+
+impl Traced {
+    fn to_the_end(&mut self, pid: Pid) -> io::Result<WaitStatus> {
+        loop {
+            let Some((_, status)) = waitpid(Some(pid), WaitOptions::empty()).map_err(io::Error::from)? else {
+                continue;
+            };
+            let Some(signal) = status.stopping_signal() else { return Ok(status) };
+            let pass_on = self.stopped(pid, signal)?;
+            let on = match self.inside {
+                None => libc::PTRACE_CONT,
+                Some(Count::Instructions) => libc::PTRACE_SINGLESTEP,
+                Some(Count::SystemCalls) => libc::PTRACE_SYSCALL,
+            };
+            ask(on, pid, pass_on.into())?;
+        }
+    }
+
+    /// The child has stopped. Gives the signal that it is to get, or 0.
+    fn stopped(&mut self, pid: Pid, signal: i32) -> io::Result<i32> {
+        const AT_CALL: i32 = libc::SIGTRAP | 0x80;
+        match (signal, self.inside) {
+            (libc::SIGTRAP, Some(Count::Instructions)) => {
+                if let Some(count) = self.instructions.last_mut() {
+                    *count += 1;
+                }
+            }
+            (AT_CALL, _) => {
+                if let (Some(number), Some(calls)) = (call_before(pid)?, self.system_calls.last_mut()) {
+                    *calls.entry(number).or_default() += 1;
+                }
+            }
+            (libc::SIGTRAP, _) if !self.begun => {
+                // The child stands at its first instruction.
+                let options = libc::PTRACE_O_EXITKILL | libc::PTRACE_O_TRACESYSGOOD;
+                ask(libc::PTRACE_SETOPTIONS, pid, options.into())?;
+                self.begun = true;
+            }
+            _ => match Count::of(signal) {
+                None => return Ok(signal),
+                count if self.inside == count => self.inside = None,
+                count => {
+                    self.inside = count;
+                    match count {
+                        Some(Count::SystemCalls) => self.system_calls.push(SystemCalls::new()),
+                        _ => self.instructions.push(0),
+                    }
+                }
+            },
+        }
+        Ok(0)
+    }
+
+    /// All that, without what the marks themselves took.
+    fn seen(self, answer: String) -> io::Result<Seen> {
+        let mut seen = Seen { answer, ..Seen::default() };
+        if let Some((empty, counts)) = self.instructions.split_first() {
+            seen.instructions = counts.iter().map(|count| count.saturating_sub(*empty)).collect();
+        }
+        if let Some((empty, calls)) = self.system_calls.split_first() {
+            let own = |number: &u64| empty.get(number).copied().unwrap_or(0);
+            let without = |calls: &SystemCalls| {
+                let left = calls.iter().map(|(number, count)| (*number, count.saturating_sub(own(number))));
+                left.filter(|(_, count)| *count > 0).collect()
+            };
+            seen.system_calls = calls.iter().map(without).collect();
+        }
+        if self.instructions.is_empty() && self.system_calls.is_empty() {
+            return Err(io::Error::other("the child has set no mark"));
+        }
+        Ok(seen)
+    }
+}
+
+/// A failure if the child has failed.
+fn told(ended: WaitStatus, said: &str) -> io::Result<()> {
+    if ended.exit_status() == Some(0) {
+        return Ok(());
+    }
+    let last = said.lines().last().unwrap_or_default();
+    let how = ended.terminating_signal().map_or_else(
+        || format!("exit code {}", ended.exit_status().unwrap_or_default()),
+        |signal| format!("signal {signal}"),
+    );
+    Err(io::Error::other(format!("the benchmark failed while it was stepped ({how}): {last}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, fs};
+
+    use super::*;
+
+    #[test]
+    fn a_child_that_fails_or_sets_no_mark_is_told() {
+        let none = run(Command::new("sh").args(["-c", "true"])).unwrap_err().to_string();
+        assert!(none.contains("no mark"), "{none}");
+        let failed = run(Command::new("sh").args(["-c", "echo why >&2; exit 3"])).unwrap_err().to_string();
+        assert!(failed.contains("exit code 3") && failed.contains("why"), "{failed}");
+    }
+
+    #[test]
+    fn marks_of_a_shell_are_seen() {
+        let count = |signal: &str, between: &str| {
+            let mark = format!("kill -{signal} $$;");
+            let script = format!("{mark} {mark} {mark} {between} {mark} echo done");
+            run(Command::new("sh").args(["-c", &script])).unwrap()
+        };
+        let name = env::temp_dir().join(format!("windfall-stepped-{}", std::process::id()));
+        let (write, dir) = (format!("echo x > {};", name.display()), "cd /;");
+        let calls = count("USR2", &write);
+        fs::remove_file(&name).unwrap();
+        assert_eq!((calls.system_calls.len(), calls.answer.as_str()), (1, "done\n"));
+        assert!(calls.system_calls[0].keys().any(|&number| is_write_or_sync(number)), "{calls:?}");
+        assert!(calls.system_calls[0].keys().any(|&number| !is_write_or_sync(number)), "a file was opened");
+        assert!(count("USR2", "").system_calls[0].is_empty());
+        let (some, none) = (count("USR1", dir), count("USR1", ""));
+        assert!(some.instructions[0] > none.instructions[0] + 100, "{some:?} and {none:?}");
+    }
+}

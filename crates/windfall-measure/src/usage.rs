@@ -1,0 +1,66 @@
+//! What the calling thread has used.
+//!
+//! **Purpose.** The processor time of a thread in user space and in the kernel, and its page faults: with its system
+//! calls these are all the ways by which it gets into the kernel of its own accord.
+//!
+//! **Invariants.** Page faults are counted exactly, and times are in nanoseconds. The part of the time that is the
+//! kernel's is not told apart: most kernels share it out by ticks of milliseconds, which says nothing about a statement
+//! of microseconds.
+//!
+//! **May touch.** The system.
+
+use std::mem;
+
+/// What a thread has used since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Its processor time in nanoseconds.
+    pub time_ns: u64,
+    /// Its page faults, those that read from a disk included.
+    pub page_faults: u64,
+}
+
+impl Usage {
+    /// That of the calling thread until now.
+    pub fn of_this_thread() -> Self {
+        let mut usage = mem::MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: the system writes a whole `rusage` there, and with arguments like these it cannot fail.
+        let usage = unsafe {
+            libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+            usage.assume_init()
+        };
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        let faults = usage.ru_minflt.saturating_add(usage.ru_majflt);
+        Self {
+            time_ns: time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64,
+            page_faults: faults.max(0) as u64,
+        }
+    }
+
+    /// What was used since an earlier look.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            time_ns: self.time_ns.saturating_sub(earlier.time_ns),
+            page_faults: self.page_faults.saturating_sub(earlier.page_faults),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hint::black_box;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_works_uses_time_and_touches_pages() {
+        const SIZE: usize = 64 << 20;
+        let before = Usage::of_this_thread();
+        let mut memory: Vec<u8> = Vec::with_capacity(SIZE);
+        let mapped = Usage::of_this_thread().since(before).page_faults;
+        black_box(&mut memory).resize(SIZE, 1);
+        let used = Usage::of_this_thread().since(before);
+        assert!(used.time_ns > 0 && used.page_faults >= mapped + 10, "{used:?}, and {mapped} before");
+    }
+}
