@@ -234,6 +234,9 @@ pub struct BenchArgs {
     /// `foreground`: how long the hold is that is planted to see that it is found.
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 1_000)]
     pub plant_hold_us: u64,
+    /// `drop`: of all that it measures these alone, each something that its cost is not to depend on, such as rows.
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
+    pub only: Vec<String>,
     /// The part that a child process of a benchmark plays.
     #[arg(long, hide = true, value_name = "PART")]
     pub child: Option<String>,

@@ -9,7 +9,7 @@
 
 use std::{cell::Cell, path::Path, time::Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use windfall::{
     CheckReport, FlushLog, Options,
     sync::work::{self, Counts, Work},
@@ -35,6 +35,10 @@ pub struct Setup {
     pub direct: Option<bool>,
     /// The page size of a new database; the library's default if not given.
     pub page_size: Option<usize>,
+    /// What all hash indexes may take, in bytes; the library's default if not given.
+    pub hash_memory: Option<u64>,
+    /// How many data files are kept open; the library's default if not given.
+    pub open_files: Option<usize>,
 }
 
 impl Setup {
@@ -48,6 +52,8 @@ impl Setup {
             hash: None,
             direct: None,
             page_size: None,
+            hash_memory: None,
+            open_files: None,
         }
     }
 
@@ -76,6 +82,12 @@ impl Setup {
         }
         if let Some(hash) = self.hash {
             options = options.hash_index(hash);
+        }
+        if let Some(bytes) = self.hash_memory {
+            options = options.hash_index_memory(bytes);
+        }
+        if let Some(files) = self.open_files {
+            options = options.open_files(files);
         }
         if let Some(direct) = self.direct {
             options = options.direct_io(direct);
@@ -115,7 +127,7 @@ pub fn data_writes_of_this_thread() -> u64 {
 }
 
 /// The counted work of drops.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DropWork {
     /// How many drops.
     pub drops: u64,
@@ -160,7 +172,8 @@ pub struct DropWork {
 }
 
 impl DropWork {
-    fn of(counts: Counts) -> Self {
+    /// That of one drop.
+    pub fn of(counts: Counts) -> Self {
         Self {
             drops: 1,
             catalog_frames: counts.of(Work::CatalogFrame),
@@ -234,6 +247,15 @@ impl DropWork {
     /// Frames, latches and list entries outside the catalog, which a drop is to leave alone.
     pub fn outside_catalog(&self) -> u64 {
         self.frames + self.latches + self.list_entries
+    }
+
+    /// All of it but for the memory that was allocated and freed.
+    pub fn but_memory(&self) -> u64 {
+        self.outside_catalog()
+            + self.calls_but_log()
+            + (self.catalog_frames + self.catalog_latches + self.locks)
+            + (self.log_writes + self.log_syncs)
+            + (self.waits + self.wakes)
     }
 
     /// Calls for files and for memory mappings, other than writing and syncing the log.

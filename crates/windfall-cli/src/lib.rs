@@ -21,6 +21,7 @@ mod columns;
 mod commands;
 mod demo;
 mod engine;
+mod factors;
 mod failure;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;

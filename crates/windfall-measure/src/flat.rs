@@ -101,7 +101,7 @@ pub struct Statement {
     pub timed: u32,
     /// Of how many the instructions were counted.
     pub stepped: u32,
-    /// What they cost, in the order of [`Figure::ALL`].
+    /// What they cost, in the order of [`Figure::ALL`]: no instructions, if none was stepped.
     pub costs: Vec<Cost>,
 }
 
@@ -190,13 +190,11 @@ pub fn costs(factors: &[Factor]) -> Grid {
     heads.push(">calls");
     let mut grid = Grid::new(heads);
     for factor in factors {
-        let mut first = true;
-        for statement in &factor.statements {
-            let named = if std::mem::take(&mut first) { factor.id.as_str() } else { "" };
-            let [from, to] = &factor.amounts;
-            let amounts = if named.is_empty() { ["", ""] } else { [from.as_str(), to.as_str()] };
-            let mut line =
-                vec![named.to_owned(), amounts[0].into(), amounts[1].into(), statement.name.clone()];
+        for (n, statement) in factor.statements.iter().enumerate() {
+            let first = |text: &str| if n == 0 { text.to_owned() } else { String::new() };
+            let mut line: Vec<String> =
+                [&factor.id, &factor.amounts[0], &factor.amounts[1]].map(|text| first(text)).into();
+            line.push(statement.name.clone());
             for (figure, _) in SHOWN {
                 let cost = statement.cost(figure);
                 line.push(cost.map_or_else(|| "-".into(), |cost| value(figure, cost.large)));
@@ -204,6 +202,35 @@ pub fn costs(factors: &[Factor]) -> Grid {
             }
             let calls = statement.cost(Figure::SystemCalls);
             line.push(calls.map_or_else(|| "-".into(), |cost| value(Figure::SystemCalls, cost.large)));
+            grid.line(line);
+        }
+    }
+    grid
+}
+
+/// How many times as much each costs, and no more: a line for each factor and statement that fits the terminal. Of
+/// figures that belong together the one that grew most is shown.
+pub fn ratios(factors: &[Factor]) -> Grid {
+    const TOGETHER: [(&[Figure], &str); 4] = [
+        (&[Figure::Instructions], ">instr."),
+        (&[Figure::SystemCalls, Figure::PageFaults, Figure::Work], ">counts"),
+        (&[Figure::Allocated, Figure::Freed], ">memory"),
+        (&[Figure::Time], ">time"),
+    ];
+    let heads = ["factor", ">from", ">to", "statement"];
+    let mut grid = Grid::new(heads.into_iter().chain(TOGETHER.map(|(_, head)| head)).chain([">takes"]));
+    for factor in factors {
+        for (n, statement) in factor.statements.iter().enumerate() {
+            let first = |text: &str| if n == 0 { text.to_owned() } else { String::new() };
+            let mut line: Vec<String> =
+                [&factor.id, &factor.amounts[0], &factor.amounts[1]].map(|text| first(text)).into();
+            line.push(statement.name.clone());
+            for (figures, _) in TOGETHER {
+                let costs = figures.iter().filter_map(|figure| statement.cost(*figure));
+                let most = costs.map(|cost| cost.ratio()).max_by(f64::total_cmp);
+                line.push(most.map_or_else(|| "-".into(), times));
+            }
+            line.push(statement.cost(Figure::Time).map_or_else(|| "-".into(), |cost| time(cost.large)));
             grid.line(line);
         }
     }
@@ -224,10 +251,10 @@ pub fn noticed(factors: &[Factor]) -> Grid {
     let mut grid = Grid::new([
         "factor",
         ">windows",
-        ">readers: gap",
+        ">readers",
         ">with drop",
         ">longest",
-        ">writers: gap",
+        ">writers",
         ">with drop",
         ">longest",
         ">waits",
@@ -298,6 +325,9 @@ mod tests {
         let text = costs(&all).text();
         assert_eq!(text.lines().count(), 5, "{text}");
         assert!(text.contains("1.01×") && text.contains("1.50×"), "{text}");
+        let text = ratios(&all).text();
+        assert_eq!(text.lines().count(), 5, "{text}");
+        assert!(text.contains("1.50×") && text.lines().all(|line| line.chars().count() <= 100), "{text}");
         let text = noticed(&all).text();
         assert_eq!(text.lines().count(), 3, "{text}");
         assert!(text.contains("200 µs") && text.trim_end().ends_with('2'), "{text}");

@@ -18,7 +18,10 @@ use std::{
     ptr,
 };
 
-use rustix::process::{Pid, WaitOptions, WaitStatus, waitpid};
+use rustix::{
+    process::{Pid, WaitOptions, WaitStatus, waitpid},
+    thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity},
+};
 
 use crate::Killed;
 
@@ -139,6 +142,7 @@ pub fn run(command: &mut Command) -> io::Result<Seen> {
 struct Traced {
     begun: bool,
     inside: Option<Count>,
+    together: Option<Together>,
     instructions: Vec<u64>,
     system_calls: Vec<SystemCalls>,
 }
@@ -182,9 +186,13 @@ impl Traced {
             }
             _ => match Count::of(signal) {
                 None => return Ok(signal),
-                count if self.inside == count => self.inside = None,
+                count if self.inside == count => {
+                    self.inside = None;
+                    self.together = None;
+                }
                 count => {
                     self.inside = count;
+                    self.together = Together::on_one_processor(pid);
                     match count {
                         Some(Count::SystemCalls) => self.system_calls.push(SystemCalls::new()),
                         _ => self.instructions.push(0),
@@ -213,6 +221,37 @@ impl Traced {
             return Err(io::Error::other("the child has set no mark"));
         }
         Ok(seen)
+    }
+}
+
+/// The child's main thread and this one on one processor: a step is two switches between them, which take ten times as
+/// long from one processor to another. Ends with what the two had before.
+#[derive(Debug)]
+struct Together {
+    pid: Pid,
+    before: [CpuSet; 2],
+}
+
+impl Together {
+    /// None where the system does not allow it: then a step takes longer.
+    fn on_one_processor(pid: Pid) -> Option<Self> {
+        let before = [sched_getaffinity(Some(pid)).ok()?, sched_getaffinity(None).ok()?];
+        let here = sched_getcpu();
+        let mut one = CpuSet::new();
+        one.set(here);
+        let this = Self { pid, before };
+        // If one of the two fails, dropping it undoes the other.
+        sched_setaffinity(None, &one).ok()?;
+        sched_setaffinity(Some(pid), &one).ok()?;
+        Some(this)
+    }
+}
+
+impl Drop for Together {
+    fn drop(&mut self) {
+        // The child may have ended.
+        let _ = sched_setaffinity(Some(self.pid), &self.before[0]);
+        let _ = sched_setaffinity(None, &self.before[1]);
     }
 }
 

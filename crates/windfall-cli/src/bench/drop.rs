@@ -1,11 +1,12 @@
 //! `bench drop`: what a drop does.
 //!
-//! **Purpose.** The counted work of a drop, its system calls and its instructions, whatever the pool holds.
+//! **Purpose.** The counted work of a drop, its system calls and its instructions, whatever the pool holds; then the
+//! other parts: `drop_latency`, `drop_factors`.
 //!
 //! **Invariants.** Work is counted by the engine where it happens; system calls by `strace`, instructions
 //! by single steps, each of a child process that marks where a drop begins and ends.
 //!
-//! **May touch.** `engine`, `windfall-measure`, child processes.
+//! **May touch.** `engine`, `factors`, `windfall-measure`, child processes.
 
 use std::{
     env,
@@ -21,13 +22,14 @@ use windfall_measure::{
 };
 
 use super::{
-    drop_latency,
+    drop_factors, drop_latency,
     fixture::{self, GB, MB},
     harness::{Bench, Bound},
 };
 use crate::{
     args::{BenchArgs, Commit},
     engine::{self, DropWork, Setup},
+    factors,
     failure::{Failure, Result},
 };
 
@@ -41,10 +43,14 @@ const END: &str = "windfall-drop-ends";
 
 /// Measures.
 pub fn run(bench: &mut Bench) {
+    if !bench.options.only.is_empty() {
+        return bench.part("factors", drop_factors::run);
+    }
     bench.part("counted-work", counted);
     bench.part("system-calls-but-log", system_calls);
     bench.part("instructions-flat", instructions);
     drop_latency::run(bench);
+    bench.part("factors", drop_factors::run);
 }
 
 /// The counted work with the pool empty, part full and full; of small tables and of the one that fills it; dirty and
@@ -108,9 +114,12 @@ fn counted(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// What a child process does: `calls` or `instructions:BYTES OF THE POOL`.
+/// What a child process does: `calls`, `instructions:BYTES OF THE POOL`, or a factor's part.
 pub fn child(part: &str, options: &BenchArgs) -> Result<()> {
     let dir = options.dir.as_deref().ok_or_else(|| Failure::said("a child needs --dir"))?;
+    if factors::is_part(part) {
+        return factors::child(part, dir, options.seed);
+    }
     let pool = part.strip_prefix("instructions:").and_then(|n| n.parse().ok());
     let drops = DROPS[usize::from(options.quick)];
     let db = Setup::with_pool(pool.unwrap_or(64 * MB)).commit(Commit::Write).open(dir)?;

@@ -73,6 +73,7 @@ pub struct Bench {
     start: Instant,
     claims: Vec<Claim>,
     facts: Vec<(String, Value)>,
+    tables: Vec<(String, Grid)>,
     failed: bool,
 }
 
@@ -94,6 +95,7 @@ impl Bench {
             start: Instant::now(),
             claims: Vec::new(),
             facts: Vec::new(),
+            tables: Vec::new(),
             failed: false,
         })
     }
@@ -131,6 +133,11 @@ impl Bench {
     /// Keeps something that was measured beside the claims.
     pub fn fact(&mut self, name: impl Into<String>, value: impl Into<Value>) {
         self.facts.push((name.into(), value.into()));
+    }
+
+    /// Shows people a table behind all else. Programs get what is in it as a fact.
+    pub fn table(&mut self, title: impl Into<String>, grid: Grid) {
+        self.tables.push((title.into(), grid));
     }
 
     /// Says that something could not be measured: a claim that does not hold, except in a quick run.
@@ -215,11 +222,17 @@ impl Bench {
             let value = match value {
                 Value::String(text) => text.clone(),
                 Value::Number(n) => n.as_f64().map_or_else(|| n.to_string(), figure),
+                // A table shows it.
+                Value::Array(_) | Value::Object(_) => continue,
                 other => other.to_string(),
             };
             grid.line([name.clone(), value]);
         }
-        text + &grid.text()
+        text += &grid.text();
+        for (title, grid) in &self.tables {
+            text += &format!("\n{title}\n\n{}", grid.text());
+        }
+        text
     }
 }
 

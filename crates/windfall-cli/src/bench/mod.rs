@@ -7,11 +7,12 @@
 //! reported as facts; a claim is a count or a ratio within one run. With `--quick` sizes and times are too small to
 //! prove anything, and the answer says so.
 //!
-//! **May touch.** `engine`, `windfall-measure`, `windfall-lab`, `output`, the file system, child processes.
+//! **May touch.** `engine`, `factors`, `windfall-measure`, `windfall-lab`, `output`, the file system, child processes.
 
 mod big_file;
 mod create_drop;
 mod drop;
+mod drop_factors;
 mod drop_latency;
 mod fixture;
 mod footprint;
@@ -36,7 +37,7 @@ use std::process::ExitCode;
 
 use crate::{
     args::{BenchArgs, BenchName},
-    failure::Result,
+    failure::{Failure, Result},
 };
 use harness::Bench;
 
@@ -50,6 +51,9 @@ pub fn run(options: &BenchArgs, json: bool) -> Result<ExitCode> {
             _ => recovery::child(part, options)?,
         }
         return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(name) = options.only.first().filter(|_| options.name != BenchName::Drop) {
+        return Err(Failure::said(format!("--only {name}: only `windfall bench drop` takes it")));
     }
     let mut bench = Bench::begin(options)?;
     match options.name {

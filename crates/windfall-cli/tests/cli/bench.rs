@@ -50,6 +50,91 @@ fn drop() {
     // Some thousands, if every instruction was seen.
     let steps = json["facts"]["instructions of a drop, pool of 64 MB reserved, median"].as_f64().unwrap();
     assert!((1_000.0..1_000_000.0).contains(&steps), "{steps}");
+    table_of_factors(&json);
+}
+
+/// What each factor of `bench drop` has to show.
+fn table_of_factors(json: &serde_json::Value) {
+    let factors = json["facts"]["factors"].as_array().unwrap();
+    let ids: Vec<&str> = factors.iter().map(|factor| factor["id"].as_str().unwrap()).collect();
+    assert_eq!(
+        ids,
+        [
+            "rows",
+            "clean-pages",
+            "dirty-pages",
+            "hash-index",
+            "indexes",
+            "long-values",
+            "history",
+            "purge",
+            "handles",
+            "no-handle",
+            "cursors",
+            "prepared",
+            "group",
+            "large-group",
+            "catalog",
+            "open-file",
+            "closed-file",
+        ]
+    );
+    for factor in factors {
+        let id = factor["id"].as_str().unwrap();
+        let statements = factor["statements"].as_array().unwrap();
+        let names: Vec<&str> = statements.iter().map(|s| s["name"].as_str().unwrap()).collect();
+        let expected: &[&str] = match id {
+            "group" | "large-group" => &["drop"],
+            "hash-index" => &["drop", "truncate"],
+            "indexes" => &["drop", "truncate", "drop index"],
+            _ => &["drop index", "drop", "truncate"],
+        };
+        assert_eq!(names, expected, "{id}");
+        for statement in statements {
+            assert!(statement["timed"].as_u64().unwrap() > 0, "{statement}");
+            let costs = statement["costs"].as_array().unwrap();
+            let cost = |figure: &str| {
+                let cost = costs.iter().find(|cost| cost["figure"] == figure);
+                cost.map(|cost| ["small", "large"].map(|side| cost[side].as_f64().unwrap()))
+            };
+            let is_stepped = statement["stepped"].as_u64().unwrap() > 0;
+            assert_eq!(cost("instructions").is_some(), is_stepped, "{id}: {statement}");
+            let figures = ["page-faults", "work", "bytes-allocated", "bytes-freed", "time", "thread-time"];
+            assert!(figures.iter().all(|figure| cost(figure).is_some()), "{id}: {statement}");
+            assert_eq!(cost("system-calls"), Some([0.0; 2]), "{id}: {statement}");
+            // A statement frees next to nothing, whatever its table owned.
+            let freed = cost("bytes-freed").unwrap();
+            assert!(freed.iter().all(|&freed| freed < 4096.0), "{id}: {statement}");
+            if let Some(instructions) = cost("instructions") {
+                assert!(instructions.iter().all(|&n| n > 500.0), "{id}: {statement}");
+            }
+        }
+        let windows = factor["others"]["readers"]["with"].as_array().unwrap().len();
+        assert!(windows > 0 && factor["others"]["writers"]["without"].as_array().unwrap().len() == windows);
+        assert_eq!(factor["others"]["waits_on_drops"], 0, "{id}");
+        // What is varied was there.
+        if ["dirty-pages", "hash-index", "history", "purge", "cursors", "prepared", "catalog"].contains(&id) {
+            let seen: Vec<u64> =
+                factor["seen"][1].as_array().unwrap().iter().map(|seen| seen.as_u64().unwrap()).collect();
+            assert!(seen[1] > seen[0], "{id}: {seen:?}");
+        }
+    }
+    for id in ["rows-instructions", "hash-index-memory", "closed-file-counts", "catalog-time"] {
+        assert!(json["claims"].as_array().unwrap().iter().any(|claim| claim["id"] == id), "{id}");
+    }
+}
+
+#[test]
+fn one_factor_of_a_drop_can_be_had_alone() {
+    let json = quick("drop", &["--only", "handles,cursors"]);
+    assert_eq!(json["facts"]["factors"].as_array().unwrap().len(), 2);
+    let told = Place::new().call(&["bench", "drop", "--quick", "--only", "nonsense"]);
+    assert!(
+        told.code == 2 && told.out.contains("nonsense") && told.out.contains("hash-index"),
+        "{}",
+        told.out
+    );
+    Place::new().call(&["bench", "read", "--only", "rows"]).refused(&["--only rows", "windfall bench drop"]);
 }
 
 #[test]

@@ -1,0 +1,74 @@
+//! `bench drop`, third part: what the cost of a drop does not depend on.
+//!
+//! **Purpose.** Compares what [`factors`] has measured with the bound, a claim for each factor and kind of figure, and
+//! what others noticed with what they did without drops.
+//!
+//! **Invariants.** The bound is the same for all: [`FLAT`]. What cannot keep it is said in README's limits, and fails
+//! here. Others are compared over all factors together, by rank tests: their load is the same beside each.
+//!
+//! **May touch.** `factors`, `windfall-measure`.
+
+use windfall_measure::flat::{self, FLAT, Factor, Figure};
+
+use super::{
+    foreground::CHANCE,
+    harness::{Bench, Bound},
+};
+use crate::{
+    factors::{self, Scale},
+    failure::Result,
+};
+
+/// The figures of a claim: the one that grew most is compared.
+const CLAIMS: [(&str, &[Figure]); 4] = [
+    ("instructions", &[Figure::Instructions]),
+    ("counts", &[Figure::SystemCalls, Figure::PageFaults, Figure::Work]),
+    ("memory", &[Figure::Allocated, Figure::Freed]),
+    ("time", &[Figure::Time]),
+];
+
+/// Measures.
+pub fn run(bench: &mut Bench) -> Result<()> {
+    let scale = bench.size(Scale::Full, Scale::Quick);
+    let asked = factors::Owned::of(&bench.options.only)?;
+    let folder = bench.database("factors");
+    let measured = factors::measure(&asked, &folder, scale, bench.options.seed, &|what| bench.say(what))?;
+    for factor in &measured {
+        for (name, figures) in CLAIMS {
+            let worst = figures.iter().filter_map(|figure| factor.worst(*figure)).max_by(f64::total_cmp);
+            // What has too many steps to be stepped says so in its name.
+            if let Some(worst) = worst {
+                bench.claim(format!("{}-{name}", factor.id), worst, Bound::AtMost(FLAT));
+            }
+        }
+    }
+    others(bench, &measured);
+    for factor in &measured {
+        let [from, to] = &factor.amounts;
+        let per = factor.per.as_ref().map(|per| format!(", for each {per}")).unwrap_or_default();
+        let seen =
+            factor.seen.as_ref().map(|(what, [little, much])| format!("; {what}: {little} and {much}"));
+        bench.fact(
+            format!("{}: {}", factor.id, factor.what),
+            format!("{from} and {to}{per}{}", seen.unwrap_or_default()),
+        );
+    }
+    bench.table("what the cost of a drop does not depend on", flat::costs(&measured));
+    bench.table("what others noticed of drops with much", flat::noticed(&measured));
+    bench.fact("factors", serde_json::to_value(&measured)?);
+    Ok(())
+}
+
+/// What others noticed.
+fn others(bench: &mut Bench, measured: &[Factor]) {
+    for (who, gaps) in ["readers", "writers"].into_iter().zip(flat::together(measured)) {
+        bench.claim(format!("factors-{who}-chance-of-equal-gap"), gaps.chance(), Bound::AtLeast(CHANCE));
+        for (kind, gaps) in [("without drops", &gaps.without), ("with drops", &gaps.with)] {
+            let name = format!("longest gap of {who} of another table, {kind}");
+            bench.fact(format!("{name}, median µs"), windfall_measure::median(gaps) / 1e3);
+            bench.fact(format!("{name}, of all windows, µs"), flat::longest(gaps) / 1e3);
+        }
+    }
+    let waits = measured.iter().map(|factor| factor.others.waits_on_drops).sum::<u64>();
+    bench.claim("factors-waits-on-dropping-threads", waits as f64, Bound::AtMost(0.0));
+}

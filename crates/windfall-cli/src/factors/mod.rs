@@ -1,0 +1,166 @@
+//! What the cost of a drop does not depend on, measured.
+//!
+//! **Purpose.** Everything that a table can own or have around it is varied, one thing at a time, and the statements
+//! that drop are measured with little and with much of it: by `bench drop`, which compares with the bound, and by `lab`,
+//! whose report shows it.
+//!
+//! **Invariants.** A factor is measured by a process of its own, which has two databases that differ in nothing but the
+//! amount, and takes turns between them. That process is traced by this one, so one run gives instructions, system
+//! calls, counted work and times. No result is compared with a bound here.
+//!
+//! **What is not measured.** A drop waits for transactions that have changed or locked the table and have not ended, so
+//! there is none with such a transaction: those that touched it and have ended are measured, and prepared ones that
+//! stand in another table. The kernel's own instructions need counters of the processor that virtual machines seldom
+//! have: the ways into the kernel are counted instead, which are system calls and page faults, and the thread's
+//! processor time is measured, the kernel's part included.
+//!
+//! **May touch.** `engine`, `args`, `windfall-measure`, child processes.
+
+mod beside;
+mod ground;
+mod owned;
+mod turns;
+mod victim;
+
+use std::{
+    env, fs,
+    path::Path,
+    process::{self, Command},
+    thread,
+};
+
+use windfall_measure::{
+    flat::{Cost, Factor, Figure, Statement},
+    median,
+    stepped::{self, Seen, is_write_or_sync},
+};
+
+pub use owned::{Owned, Scale};
+use turns::{Answer, Sample};
+
+use crate::{
+    failure::{Failure, Result},
+    output,
+};
+
+/// How many factors of a quick run are measured at a time.
+const AT_ONCE: usize = 6;
+/// How the call of a child begins that measures a factor.
+const CHILD: &str = "factor:";
+
+/// Measures factors, each in a folder of its own below this one, and says what is being done.
+pub fn measure(
+    asked: &[Owned],
+    folder: &Path,
+    scale: Scale,
+    seed: u64,
+    say: &dyn Fn(&str),
+) -> Result<Vec<Factor>> {
+    if scale != Scale::Quick {
+        return asked.iter().map(|&owned| one(owned, folder, scale, seed, say)).collect();
+    }
+    // It proves nothing: what is measured side by side is as good.
+    let mut measured = Vec::new();
+    for some in asked.chunks(AT_ONCE) {
+        some.iter().for_each(|owned| say(&in_words(*owned, scale)));
+        measured.extend(thread::scope(|scope| {
+            let measure = |&owned| scope.spawn(move || one(owned, folder, scale, seed, &|_| ()));
+            let all: Vec<_> = some.iter().map(measure).collect();
+            let panicked = |_| Err(Failure::said("a thread that measures has panicked"));
+            all.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect::<Vec<_>>()
+        }));
+    }
+    measured.into_iter().collect()
+}
+
+/// What is varied, from where to where.
+fn in_words(owned: Owned, scale: Scale) -> String {
+    let [from, to] = owned.amounts(scale).map(|amount| owned.in_words(amount));
+    format!("{}: {from} and {to}", owned.what())
+}
+
+fn one(owned: Owned, folder: &Path, scale: Scale, seed: u64, say: &dyn Fn(&str)) -> Result<Factor> {
+    say(&in_words(owned, scale));
+    let dir = folder.join(format!("factor-{}", owned.id()));
+    let mut command = Command::new(env::current_exe()?);
+    let part = format!("{CHILD}{}:{}", scale.text(), owned.id());
+    command.args(["bench", "drop", "--child", &part, "--seed", &seed.to_string(), "--dir"]).arg(&dir);
+    let failed = |e: &dyn std::fmt::Display| Failure::said(format!("factor {}: {e}", owned.id()));
+    let seen = stepped::run(&mut command).map_err(|e| failed(&e))?;
+    let answer: Answer = serde_json::from_str(&seen.answer).map_err(|e| failed(&e))?;
+    fs::remove_dir_all(&dir)?;
+    let statements = statements(&answer, &seen).ok_or_else(|| {
+        Failure::said(format!("factor {}: not every statement was seen: {answer:?}, {seen:?}", owned.id()))
+    })?;
+    Ok(Factor {
+        id: owned.id().into(),
+        what: owned.what().into(),
+        amounts: owned.amounts(scale).map(|amount| owned.in_words(amount)),
+        per: owned.per().map(Into::into),
+        seen: answer.seen,
+        statements,
+        others: answer.others,
+    })
+}
+
+/// Whether this part of a benchmark is a factor's.
+pub fn is_part(part: &str) -> bool {
+    part.starts_with(CHILD)
+}
+
+/// What a child does: `factor:SCALE:ID`. It ends the process: what two databases keep in memory goes quicker with it.
+pub fn child(part: &str, folder: &Path, seed: u64) -> Result<()> {
+    let named = part.strip_prefix(CHILD).and_then(|part| part.split_once(':'));
+    let known = named.and_then(|(scale, id)| Some((Scale::named(scale)?, Owned::named(id)?)));
+    let Some((scale, owned)) = known else { return Err(Failure::said(format!("there is no part {part}"))) };
+    let answer = turns::run(owned, scale, folder, seed)?;
+    output::print(&(serde_json::to_string(&answer)? + "\n"))?;
+    process::exit(0);
+}
+
+/// The figures of each statement; none if marks and answer do not fit each other.
+fn statements(answer: &Answer, seen: &Seen) -> Option<Vec<Statement>> {
+    let all_seen =
+        seen.instructions.len() == answer.stepped.len() && seen.system_calls.len() == answer.traced.len();
+    if !all_seen {
+        return None;
+    }
+    let calls_but_log = |calls: &stepped::SystemCalls| {
+        calls.iter().filter(|(number, _)| !is_write_or_sync(**number)).map(|(_, count)| *count).sum::<u64>()
+    };
+    let calls: Vec<u64> = seen.system_calls.iter().map(calls_but_log).collect();
+    let mut statements = Vec::new();
+    for (n, timed) in answer.timed.iter().enumerate() {
+        let of = |marks: &[(usize, usize)], counts: &[u64], side: usize| -> Vec<f64> {
+            let pairs = marks.iter().zip(counts).filter(|(mark, _)| **mark == (n, side));
+            pairs.map(|(_, count)| *count as f64).collect()
+        };
+        let sides = |values: &dyn Fn(usize) -> Vec<f64>| [0, 1].map(|side| median(&values(side)));
+        let sample = |get: fn(&Sample) -> u64| {
+            sides(&|side| timed.samples[side].iter().map(|sample| get(sample) as f64).collect())
+        };
+        let figure = |figure| match figure {
+            Figure::Instructions => sides(&|side| of(&answer.stepped, &seen.instructions, side)),
+            Figure::SystemCalls => sides(&|side| of(&answer.traced, &calls, side)),
+            Figure::PageFaults => sample(|s| s.page_faults),
+            Figure::Work => sample(|s| s.work.but_memory()),
+            Figure::Allocated => sample(|s| s.work.allocated_bytes),
+            Figure::Freed => sample(|s| s.work.freed_bytes),
+            Figure::Time => sample(|s| s.took_ns),
+            Figure::ThreadTime => sample(|s| s.thread_ns),
+        };
+        let stepped = of(&answer.stepped, &seen.instructions, 1).len() as u32;
+        let there = |kind: &Figure| stepped > 0 || *kind != Figure::Instructions;
+        let cost = |kind| {
+            let [small, large] = figure(kind);
+            Cost { figure: kind, small: small / timed.each[0], large: large / timed.each[1] }
+        };
+        statements.push(Statement {
+            name: timed.name.clone(),
+            timed: timed.samples[1].len() as u32,
+            stepped,
+            costs: Figure::ALL.into_iter().filter(there).map(cost).collect(),
+        });
+    }
+    Some(statements)
+}

@@ -1,0 +1,317 @@
+//! What is varied.
+//!
+//! **Purpose.** The list of the things that a table can own or have around it, with how much of each is little and
+//! much, and which statements are measured, how often.
+//!
+//! **Invariants.** In a full run much is a thousand times as much as little, unless the thing itself ends before.
+//!
+//! **May touch.** `output`, `windfall-measure`.
+
+use windfall_measure::units::{bytes, count};
+
+use crate::{
+    failure::{Failure, Result},
+    output::quoted,
+};
+
+/// How large everything is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// Shows that it runs, in seconds; proves nothing.
+    Quick,
+    /// For the lab, in two minutes.
+    Default,
+    /// A thousand times as much of everything.
+    Full,
+}
+
+impl Scale {
+    const ALL: [Self; 3] = [Self::Quick, Self::Default, Self::Full];
+
+    /// One of three, by scale.
+    pub fn pick<T>(self, quick: T, default: T, full: T) -> T {
+        match self {
+            Self::Quick => quick,
+            Self::Default => default,
+            Self::Full => full,
+        }
+    }
+
+    /// Its name.
+    pub fn text(self) -> &'static str {
+        self.pick("quick", "default", "full")
+    }
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|scale| scale.text() == name)
+    }
+}
+
+/// A thing that is varied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owned {
+    Rows,
+    CleanPages,
+    DirtyPages,
+    HashIndex,
+    Indexes,
+    LongValues,
+    History,
+    Purge,
+    Handles,
+    NoHandle,
+    Cursors,
+    Prepared,
+    Group,
+    LargeGroup,
+    Catalog,
+    OpenFile,
+    ClosedFile,
+}
+
+/// A statement that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `drop_table`, or `drop_tables` of a group.
+    Drop,
+    /// `truncate_table`.
+    Truncate,
+    /// `drop_index`.
+    DropIndex,
+}
+
+impl Kind {
+    /// Its name.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Drop => "drop",
+            Self::Truncate => "truncate",
+            Self::DropIndex => "drop index",
+        }
+    }
+}
+
+/// How often something is measured in each way, with little and with much each time.
+#[derive(Clone, Copy, Debug)]
+pub struct Rounds {
+    /// Timed, and its work counted.
+    pub timed: u32,
+    /// Step by step.
+    pub stepped: u32,
+    /// By system calls.
+    pub traced: u32,
+    /// Beside others who read and write: with much only.
+    pub beside: u32,
+}
+
+/// What many of it take to make.
+enum Effort {
+    Little,
+    Some,
+    Much,
+    Most,
+}
+
+impl Owned {
+    /// All of them.
+    pub const ALL: [Self; 17] = [
+        Self::Rows,
+        Self::CleanPages,
+        Self::DirtyPages,
+        Self::HashIndex,
+        Self::Indexes,
+        Self::LongValues,
+        Self::History,
+        Self::Purge,
+        Self::Handles,
+        Self::NoHandle,
+        Self::Cursors,
+        Self::Prepared,
+        Self::Group,
+        Self::LargeGroup,
+        Self::Catalog,
+        Self::OpenFile,
+        Self::ClosedFile,
+    ];
+
+    /// Its short name.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Rows => "rows",
+            Self::CleanPages => "clean-pages",
+            Self::DirtyPages => "dirty-pages",
+            Self::HashIndex => "hash-index",
+            Self::Indexes => "indexes",
+            Self::LongValues => "long-values",
+            Self::History => "history",
+            Self::Purge => "purge",
+            Self::Handles => "handles",
+            Self::NoHandle => "no-handle",
+            Self::Cursors => "cursors",
+            Self::Prepared => "prepared",
+            Self::Group => "group",
+            Self::LargeGroup => "large-group",
+            Self::Catalog => "catalog",
+            Self::OpenFile => "open-file",
+            Self::ClosedFile => "closed-file",
+        }
+    }
+
+    /// The one of this name.
+    pub fn named(id: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|owned| owned.id() == id)
+    }
+
+    /// Those of these names; all if there is none.
+    pub fn of(names: &[String]) -> Result<Vec<Self>> {
+        if names.is_empty() {
+            return Ok(Self::ALL.into());
+        }
+        let unknown = |name: &String| {
+            let all: Vec<&str> = Self::ALL.into_iter().map(Self::id).collect();
+            Failure::said(format!("--only {}: choose from {}", quoted(name.as_bytes()), all.join(", ")))
+        };
+        names.iter().map(|name| Self::named(name).ok_or_else(|| unknown(name))).collect()
+    }
+
+    /// What it is.
+    pub fn what(self) -> &'static str {
+        match self {
+            Self::Rows => "rows of the table",
+            Self::CleanPages => "clean pages of it in the pool",
+            Self::DirtyPages => "dirty pages of it in the pool",
+            Self::HashIndex => "its hash index, grown by point reads",
+            Self::Indexes => "its secondary indexes",
+            Self::LongValues => "long values, each a chain of overflow pages",
+            Self::History => "changes of its rows since a view that is kept open",
+            Self::Purge => "deleted rows that purge has still to remove",
+            Self::Handles => "handles of the table and of an index that are kept",
+            Self::NoHandle => "handles of the table that are kept: one, and none",
+            Self::Cursors => "transactions with a view, a cursor and a range in the table",
+            Self::Prepared => {
+                "transactions that changed it, were prepared and have ended, and as many that stand prepared in another \
+                 table"
+            }
+            Self::Group => "tables that one statement drops",
+            Self::LargeGroup => "the same, too many to be stepped: instructions are not counted",
+            Self::Catalog => "other tables in the catalog",
+            Self::OpenFile => "its file, which is open",
+            Self::ClosedFile => "its file, which is closed: it had to leave the cache of open files",
+        }
+    }
+
+    /// Little and much of it.
+    pub fn amounts(self, scale: Scale) -> [u64; 2] {
+        const KB: u64 = 1 << 10;
+        const MB: u64 = 1 << 20;
+        match self {
+            Self::Rows => scale.pick([50, 500], [1_000, 100_000], [1_000, 1_000_000]),
+            Self::CleanPages | Self::DirtyPages => scale.pick([8, 80], [16, 1_600], [16, 16_000]),
+            // A table of hints grows by four: these are sizes that it has.
+            Self::HashIndex => scale.pick([32 * KB, 128 * KB], [512 * KB, 32 * MB], [512 * KB, 512 * MB]),
+            Self::Indexes => scale.pick([0, 6], [0, 60], [0, 60]),
+            Self::LongValues => scale.pick([1, 10], [1, 200], [1, 1_000]),
+            Self::History | Self::Purge => scale.pick([5, 50], [10, 1_000], [10, 10_000]),
+            Self::Handles => scale.pick([1, 50], [1, 1_000], [1, 1_000]),
+            Self::NoHandle => [1, 0],
+            Self::Cursors | Self::Prepared => scale.pick([1, 10], [1, 200], [1, 1_000]),
+            Self::Group => scale.pick([1, 10], [1, 200], [1, 1_000]),
+            Self::LargeGroup => scale.pick([1, 20], [1, 2_000], [1, 10_000]),
+            Self::Catalog => scale.pick([10, 100], [10, 20_000], [10, 1_000_000]),
+            Self::OpenFile | Self::ClosedFile => scale.pick([128 * KB, MB], [MB, 100 * MB], [MB, 1_024 * MB]),
+        }
+    }
+
+    /// An amount of it in words.
+    pub fn in_words(self, amount: u64) -> String {
+        match self {
+            Self::HashIndex | Self::OpenFile | Self::ClosedFile => bytes(amount as f64),
+            _ => count(amount),
+        }
+    }
+
+    /// What costs are given for, if not for the statement.
+    pub fn per(self) -> Option<&'static str> {
+        match self {
+            Self::Indexes => Some("tree of the table"),
+            Self::Group | Self::LargeGroup => Some("table of the group"),
+            _ => None,
+        }
+    }
+
+    /// How many of those a statement has.
+    pub fn each(self, kind: Kind, amount: u64) -> f64 {
+        match self {
+            Self::Indexes => self.indexes(kind, amount) as f64 + 1.0,
+            Self::Group | Self::LargeGroup => amount as f64,
+            _ => 1.0,
+        }
+    }
+
+    /// Secondary indexes of a table that is dropped.
+    pub fn indexes(self, kind: Kind, amount: u64) -> u64 {
+        match self {
+            Self::Indexes if kind == Kind::DropIndex => amount.max(1),
+            Self::Indexes => amount,
+            Self::HashIndex | Self::Group | Self::LargeGroup => 0,
+            _ => 2,
+        }
+    }
+
+    /// The statements that a table goes through, one behind the other; each list is measured as often.
+    pub fn statements(self) -> &'static [&'static [Kind]] {
+        match self {
+            Self::Group | Self::LargeGroup => &[&[Kind::Drop]],
+            // Point reads are of the clustered tree: its indexes have nothing to lose.
+            Self::HashIndex => &[&[Kind::Drop], &[Kind::Truncate]],
+            Self::Indexes => &[&[Kind::Drop], &[Kind::Truncate], &[Kind::DropIndex]],
+            _ => &[&[Kind::DropIndex, Kind::Drop], &[Kind::DropIndex, Kind::Truncate]],
+        }
+    }
+
+    /// How often each list of statements is measured.
+    pub fn rounds(self, scale: Scale) -> Rounds {
+        let effort = match self {
+            Self::HashIndex => Effort::Most,
+            Self::OpenFile | Self::ClosedFile => Effort::Much,
+            Self::Rows | Self::CleanPages | Self::LongValues | Self::Group | Self::LargeGroup => Effort::Some,
+            _ => Effort::Little,
+        };
+        let [timed, stepped, traced, beside] = match (scale, effort) {
+            (Scale::Quick, _) => [1, 1, 1, 1],
+            (Scale::Default, Effort::Little) => [12, 1, 1, 4],
+            (Scale::Default, _) => [5, 1, 1, 2],
+            (Scale::Full, Effort::Little) => [40, 3, 2, 16],
+            (Scale::Full, Effort::Some) => [12, 2, 1, 8],
+            (Scale::Full, Effort::Much) => [4, 1, 1, 2],
+            (Scale::Full, Effort::Most) => [3, 1, 1, 1],
+        };
+        // A step takes the time of ten thousand instructions, and more on a virtual machine.
+        let is_stepped = match scale {
+            Scale::Quick => matches!(self, Self::Rows | Self::HashIndex | Self::Group),
+            Scale::Default | Scale::Full => self != Self::LargeGroup,
+        };
+        let stepped = if is_stepped { stepped } else { 0 };
+        Rounds { timed, stepped, traced, beside }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_and_amounts_differ() {
+        for owned in Owned::ALL {
+            assert_eq!(Owned::named(owned.id()), Some(owned));
+            for scale in Scale::ALL {
+                assert_eq!(Scale::named(scale.text()), Some(scale));
+                let [little, much] = owned.amounts(scale);
+                assert!(little < much || owned == Owned::NoHandle, "{owned:?}");
+            }
+        }
+        assert_eq!(Owned::Indexes.each(Kind::DropIndex, 0), 2.0);
+        assert_eq!(Owned::Indexes.each(Kind::Drop, 60), 61.0);
+    }
+}

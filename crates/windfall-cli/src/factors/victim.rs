@@ -1,0 +1,203 @@
+//! A table that is dropped, with so much of what is varied.
+//!
+//! **Purpose.** Makes it, and keeps what is to be kept until its statement is over.
+//!
+//! **Invariants.** But for what is varied, tables are alike.
+//!
+//! **May touch.** `ground`, `engine`.
+
+use std::{any::Any, hint::black_box, thread, time::Duration};
+
+use windfall::{DropReport, Seek, Transaction, TransactionOptions};
+
+use super::{
+    ground::{Side, index, load, options},
+    owned::{Kind, Owned},
+};
+use crate::{
+    engine::Table,
+    failure::{Failure, Result},
+};
+
+/// Rows of a table whose rows are not varied.
+const ROWS: u64 = 10;
+/// Rows of a page of them, when their values are of this length.
+const PAGE_ROWS: u64 = 15;
+const PAGE_VALUE: usize = 1_000;
+/// The length of a long value: some overflow pages.
+const LONG: usize = 64 << 10;
+/// Reads of all rows by which a hash index has to have grown.
+const PASSES: u32 = 1_000;
+/// Bytes of an entry of it.
+const HASH_ENTRY: u64 = 8;
+
+/// A table, or a group of them.
+pub struct Victim {
+    names: Vec<String>,
+    kept: Vec<Box<dyn Any>>,
+    /// A view that ends just before the statement.
+    until_dropped: Option<Transaction>,
+}
+
+impl Victim {
+    /// Makes one.
+    pub fn make(side: &mut Side, kind: Kind) -> Result<Self> {
+        side.lazy_commits();
+        let name = side.name();
+        let mut victim = Self { names: vec![name.clone()], kept: Vec::new(), until_dropped: None };
+        let (owned, n) = (side.owned, side.amount);
+        let indexes = owned.indexes(kind, n);
+        let usual = |side: &Side| load(&side.db, &name, ROWS, 16, indexes);
+        match owned {
+            Owned::Rows => drop(load(&side.db, &name, n, 20, indexes)?),
+            Owned::DirtyPages => drop(load(&side.db, &name, n * PAGE_ROWS, PAGE_VALUE, indexes)?),
+            Owned::CleanPages => {
+                load(&side.db, &name, n * PAGE_ROWS, PAGE_VALUE, indexes)?;
+                side.db.checkpoint()?;
+            }
+            Owned::OpenFile | Owned::ClosedFile => {
+                let rows = n * PAGE_ROWS / 16_384;
+                load(&side.db, &name, rows, PAGE_VALUE, indexes)?;
+                side.db.checkpoint()?;
+                if owned == Owned::ClosedFile {
+                    side.close_files()?;
+                }
+            }
+            Owned::HashIndex => hash(side, &name)?,
+            Owned::LongValues => {
+                let table = usual(side)?;
+                for row in 0..n {
+                    table.insert(&(ROWS + row).to_be_bytes(), &vec![row as u8; LONG])?;
+                }
+            }
+            Owned::History | Owned::Purge => {
+                let rows = if owned == Owned::Purge { n } else { ROWS };
+                let table = load(&side.db, &name, rows, 16, indexes)?;
+                let view = side.db.begin(TransactionOptions::default().consistent_snapshot());
+                black_box(table.within(&view).get(&0_u64.to_be_bytes())?);
+                for change in 0..n {
+                    let key = (change % rows).to_be_bytes();
+                    if owned == Owned::Purge {
+                        table.delete(&key)?;
+                    } else {
+                        table.update(&key, &change.to_be_bytes().repeat(2))?;
+                    }
+                }
+                if owned == Owned::Purge {
+                    victim.until_dropped = Some(view);
+                } else {
+                    victim.kept.push(Box::new(view));
+                }
+            }
+            Owned::Handles | Owned::NoHandle => {
+                let table = usual(side)?;
+                for _ in 0..n {
+                    victim.kept.push(Box::new((table.clone(), table.index(&index(0))?)));
+                }
+            }
+            Owned::Cursors => {
+                let table = usual(side)?;
+                for _ in 0..n {
+                    let trx = side.db.begin(TransactionOptions::default().consistent_snapshot());
+                    let within = table.within(&trx);
+                    let (mut cursor, mut range) = (within.cursor()?, within.rows()?);
+                    cursor.seek(Seek::First)?;
+                    range.next_ref()?;
+                    victim.kept.push(Box::new((cursor, range, trx)));
+                }
+            }
+            Owned::Prepared => {
+                let table = usual(side)?;
+                for row in 0..n {
+                    let trx = side.db.begin(TransactionOptions::default());
+                    table.within(&trx).put(&(row % ROWS).to_be_bytes(), &[7; 16])?;
+                    trx.prepare(b"ends")?;
+                    trx.commit()?;
+                }
+            }
+            Owned::Group | Owned::LargeGroup => {
+                side.db.create_table(&name, options(0))?.insert(b"row", b"value")?;
+                for _ in 1..n {
+                    let name = side.name();
+                    side.db.create_table(&name, options(0))?.insert(b"row", b"value")?;
+                    victim.names.push(name);
+                }
+            }
+            Owned::Indexes | Owned::Catalog => drop(usual(side)?),
+        }
+        side.write_commits();
+        Ok(victim)
+    }
+
+    /// A small one that goes before what is measured, so that caches are alike.
+    pub fn before(side: &mut Side) -> Result<Self> {
+        let name = side.name();
+        load(&side.db, &name, ROWS, 16, 2)?;
+        Ok(Self { names: vec![name], kept: Vec::new(), until_dropped: None })
+    }
+
+    /// Lets go what is kept until the statement begins.
+    pub fn let_go(&mut self) {
+        self.until_dropped = None;
+    }
+
+    /// The arguments of a statement.
+    pub fn names(&self) -> Vec<&str> {
+        self.names.iter().map(String::as_str).collect()
+    }
+
+    /// Removes what a statement has left.
+    pub fn remove(self, side: &Side, done: Kind) -> Result<()> {
+        drop(self.kept);
+        if done != Kind::Drop {
+            side.db.drop_table(&self.names[0])?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs a statement.
+pub fn run(side: &Side, kind: Kind, names: &[&str]) -> windfall::Result<DropReport> {
+    match (kind, names) {
+        (Kind::Drop, [name]) => side.db.drop_table(name),
+        (Kind::Drop, names) => side.db.drop_tables(names),
+        (Kind::Truncate, names) => side.db.truncate_table(names[0]),
+        (Kind::DropIndex, names) => side.db.drop_index(names[0], "i0"),
+    }
+}
+
+/// A table whose hash index has grown to so many bytes by point reads of its rows.
+fn hash(side: &Side, name: &str) -> Result<()> {
+    let before = side.db.metrics().hash_index_bytes;
+    // A tree of one page has no hash index: these are more.
+    let rows = side.amount / HASH_ENTRY / 4;
+    let table = load(&side.db, name, rows, 16, 0)?;
+    for _ in 0..PASSES {
+        read_all(&table, rows)?;
+        if side.db.metrics().hash_index_bytes.saturating_sub(before) >= side.amount {
+            return Ok(());
+        }
+        // What grows it may be a thread of its own.
+        thread::sleep(Duration::from_millis(1));
+    }
+    Err(Failure::said(format!("a hash index of {} bytes has not grown", side.amount)))
+}
+
+/// Reads all rows once, by as many threads as there are processors.
+fn read_all(table: &Table, rows: u64) -> Result<()> {
+    let threads = thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let part = |t: u64| -> Result<()> {
+        let mut value = Vec::new();
+        for row in rows * t / threads..rows * (t + 1) / threads {
+            black_box(table.get_into(&row.to_be_bytes(), &mut value)?);
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|t| scope.spawn(move || part(t))).collect();
+        let mut done = vec![part(0)];
+        let panicked = |_| Err(Failure::said("a thread that reads has panicked"));
+        done.extend(others.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)));
+        done.into_iter().collect()
+    })
+}
