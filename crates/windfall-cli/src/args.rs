@@ -347,6 +347,8 @@ pub enum LabName {
     X7,
     /// The file: a large one goes while others commit.
     X8,
+    /// What the cost of a drop does not depend on: Windfall alone, with little and with much of what a table owns.
+    X9,
     /// Hold two results against each other.
     Compare,
     /// Write the graphs of a result as SVG files, and its tables in Markdown.

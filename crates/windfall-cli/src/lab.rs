@@ -2,14 +2,15 @@
 //!
 //! **Purpose.** Runs the jobs of the asked experiments, each in a process of its own, and tells what they have shown: a
 //! table in the terminal, `lab.html` and `lab.json`; writes the graphs and tables of such a result. What the
-//! experiments are is in the crate `windfall-lab`.
+//! experiments are is in the crate `windfall-lab`, but for X9, which is [`factors`].
 //!
 //! **Invariants.** One job at a time has the machine. Nothing is left of the servers' files, whatever ends the run. A
 //! job that fails ends it: half an experiment compares nothing.
 //!
-//! **May touch.** `windfall-lab`, `output`, `sweep`, `child`, the file system.
+//! **May touch.** `windfall-lab`, `factors`, `output`, `sweep`, `windfall-measure`, the file system.
 
 use std::{
+    cell::Cell,
     env, fs,
     io::{self, IsTerminal as _, Read as _, Write as _},
     path::{Path, PathBuf},
@@ -21,12 +22,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use windfall_lab::{
     experiment::{self, Experiment, Job, Outcome, Scale, Setting},
     report,
-    results::Results,
+    results::{Results, X9},
 };
 use windfall_measure::{Killed, Machine, units::bytes};
 
 use crate::{
     args::{LAB_OUT, LabArgs, LabName, LabScale},
+    factors::{self, Owned},
     failure::{Failure, Result},
     output,
     sweep::Sweeper,
@@ -170,8 +172,14 @@ fn experiments(what: LabName) -> Vec<Experiment> {
         LabName::X6 => vec![Experiment::X6],
         LabName::X7 => vec![Experiment::X7],
         LabName::X8 => vec![Experiment::X8],
-        LabName::Compare | LabName::Draw => Vec::new(),
+        // Measured here, see [`measure`].
+        LabName::X9 | LabName::Compare | LabName::Draw => Vec::new(),
     }
+}
+
+/// The things that X9 varies, if it was asked for.
+fn varied(what: LabName) -> &'static [Owned] {
+    if matches!(what, LabName::All | LabName::X9) { &Owned::ALL } else { &[] }
 }
 
 /// Runs all jobs.
@@ -202,18 +210,24 @@ fn measure(options: &LabArgs) -> Result<Results> {
     let (setting, jobs) = jobs_with(tmpfs);
     let scratch = Scratch::make(options, setting.tmpfs.as_deref())?;
     let (start, machine) = (Instant::now(), Machine::of(&scratch.disk));
-    let progress = Progress::new(jobs.len());
+    let varied = varied(options.what);
+    let progress = Progress::new(jobs.len() + varied.len());
     let mut outcomes = Vec::new();
     for (n, (experiment, job)) in jobs.iter().enumerate() {
         progress.at(n, &format!("{}: {}", experiment.text(), job.in_words()));
         outcomes.push(scratch.play(job, n)?);
     }
+    let (done, at) = (jobs.len(), Cell::new(0));
+    let say = |what: &str| progress.at(done + at.replace(at.get() + 1), &format!("x9: {what}"));
+    let of_factors = scale.pick(factors::Scale::Quick, factors::Scale::Default, factors::Scale::Full);
+    let factors = factors::measure(varied, &scratch.disk, of_factors, options.seed, &say)?;
     progress.finish();
     let made_at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let mut results = Results {
         command: command(options, scale),
         made_at: made_at.as_secs(),
         seconds: start.elapsed().as_secs_f64(),
+        x9: (!factors.is_empty()).then_some(X9 { factors }),
         ..Results::new(machine, scale.text(), options.seed)
     };
     experiment::gather(&mut results, &setting, outcomes);
@@ -273,7 +287,11 @@ fn without_memory(usual: &Path, wrong: &str) -> String {
 /// The command that does the same again: the folders belong to it, for they decide about the file systems.
 fn command(options: &LabArgs, scale: Scale) -> String {
     let what = experiments(options.what);
-    let what = if what.len() > 1 { "all" } else { what.first().map_or("all", |x| x.text()) };
+    let what = match (&what[..], options.what) {
+        ([only], _) => only.text(),
+        (_, LabName::X9) => "x9",
+        _ => "all",
+    };
     let mut command = format!("windfall lab {what} --scale {} --seed {}", scale.text(), options.seed);
     let out = Some(&options.out).filter(|out| out.as_path() != Path::new(LAB_OUT));
     let tmpfs = options.tmpfs.as_ref().filter(|tmpfs| tmpfs.as_path() != Path::new(TMPFS));

@@ -9,7 +9,7 @@
 //! **May touch.** `system`, `policy` for its steps, `watch` for its reports, `windfall-measure`.
 
 use serde::{Deserialize, Serialize};
-use windfall_measure::{Gap, Latency, Machine, STRETCH, Timeline};
+use windfall_measure::{Gap, Latency, Machine, STRETCH, Timeline, flat::Factor};
 
 use crate::{
     policy::Steps,
@@ -58,6 +58,9 @@ pub struct Results {
     /// The file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub x8: Option<X8>,
+    /// What the cost of a drop does not depend on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub x9: Option<X9>,
 }
 
 impl Results {
@@ -79,6 +82,7 @@ impl Results {
             x6: None,
             x7: None,
             x8: None,
+            x9: None,
         }
     }
 }
@@ -511,4 +515,12 @@ pub struct X8Run {
     pub rate_before: f64,
     /// Commits per second until the file was gone.
     pub rate_during: f64,
+}
+
+/// X9: what a table owns and has around it is varied, one thing at a time. Of Windfall alone, and measured by the
+/// command: its processes are traced.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct X9 {
+    /// What is varied.
+    pub factors: Vec<Factor>,
 }

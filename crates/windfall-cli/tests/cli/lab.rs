@@ -66,6 +66,23 @@ fn a_run_of_the_lab_leaves_a_page_and_its_figures() {
 }
 
 #[test]
+fn what_the_cost_of_a_drop_does_not_depend_on_is_in_the_report() {
+    let place = Place::new();
+    let told = place.call(&["lab", "x9", "--scale", "quick", "--out", "out"]).served();
+    assert!(told.out.contains("X9") && told.out.contains("closed-file"), "{}", told.out);
+    let mut left: Vec<_> =
+        fs::read_dir(place.path().join("out")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["lab.html", "lab.json"]);
+    let page = fs::read_to_string(place.path().join("out/lab.html")).unwrap();
+    assert!(page.contains("<section id=\"x9\">") && page.contains("windfall lab x9 --scale quick"));
+    let figures: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(place.path().join("out/lab.json")).unwrap()).unwrap();
+    assert_eq!(figures["x9"]["factors"].as_array().unwrap().len(), 17);
+    assert!(figures.get("x1").is_none());
+}
+
+#[test]
 fn what_the_lab_cannot_do_is_said() {
     let place = Place::new();
     place.file("other.json", "{}");

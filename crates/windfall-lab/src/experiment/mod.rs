@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** An experiment is a list of [`Job`]s by [`Scale`], each of which is played by a process of its own, and
 //! [`gather`] puts what they answer together. The published ones are X1 to X5 (see each file for its source), X6 to X8
-//! are our own.
+//! are our own. X9 is none of these: it is of Windfall alone, and the command measures it.
 //!
 //! **Invariants.** A job says all that its run depends on: the same job on the same machine is the same run, but for
 //! time. A process plays one job and ends.

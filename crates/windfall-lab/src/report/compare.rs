@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 
 use windfall_measure::{
     Grid,
+    flat::Figure,
     units::{short, time, times},
 };
 
@@ -29,12 +30,14 @@ enum Value {
     Time(f64),
     /// A second.
     Rate(f64),
+    /// How many.
+    Count(f64),
 }
 
 impl Value {
     fn number(self) -> f64 {
         match self {
-            Self::Time(v) | Self::Rate(v) => v,
+            Self::Time(v) | Self::Rate(v) | Self::Count(v) => v,
         }
     }
 
@@ -42,6 +45,7 @@ impl Value {
         match self {
             Self::Time(ns) => time(ns),
             Self::Rate(rate) => format!("{}/s", short(rate)),
+            Self::Count(n) => short(n),
         }
     }
 }
@@ -114,6 +118,24 @@ fn runs(r: &Results) -> Vec<Run> {
             ("longest gap", Value::Time(gap_near(&run.load))),
         ];
         add("X8", run.system, String::new(), numbers);
+    }
+    for factor in r.x9.iter().flat_map(|x| &x.factors) {
+        for statement in &factor.statements {
+            let number = |figure, of: fn(f64) -> Value| {
+                Some((Figure::text(figure), of(statement.cost(figure)?.large)))
+            };
+            let numbers = [
+                number(Figure::Instructions, Value::Count),
+                number(Figure::Freed, Value::Count),
+                number(Figure::Time, Value::Time),
+            ];
+            all.push(Run {
+                experiment: "X9",
+                system: factor.id.clone(),
+                setting: format!("{}, {}", statement.name, factor.amounts[1]),
+                numbers: numbers.into_iter().flatten().collect(),
+            });
+        }
     }
     all
 }

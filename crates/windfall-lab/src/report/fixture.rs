@@ -6,13 +6,16 @@
 //!
 //! **May touch.** `results` and what it is made of, `windfall-measure`.
 
-use windfall_measure::{Gap, Machine, Random};
+use windfall_measure::{
+    Gap, Machine, Random,
+    flat::{Cost, Factor, Figure, Gaps, Others, Statement},
+};
 
 use crate::{
     policy::Steps,
     results::{
         Load, LockSeen, Mark, Percentiles, Results, Window, X1, X1Run, X2, X2Run, X3, X3Run, X4, X4Run, X5,
-        X5Run, X6, X6Run, X7, X7Run, X8, X8Run,
+        X5Run, X6, X6Run, X7, X7Run, X8, X8Run, X9,
     },
     system::{PolicyName, System},
     watch::{Held, Purpose, Role, Times, Waited},
@@ -49,6 +52,7 @@ pub fn all() -> Results {
         x6: Some(x6()),
         x7: Some(x7()),
         x8: Some(x8()),
+        x9: Some(x9()),
         ..empty()
     }
 }
@@ -353,4 +357,30 @@ fn x8() -> X8 {
     };
     let some = [PolicyName::LruScan, PolicyName::FlushList, PolicyName::StaleVersion, PolicyName::Detach];
     X8 { threads: 8, file_bytes: 4 << 30, runs: some.map(run).to_vec() }
+}
+
+fn x9() -> X9 {
+    let cost = |figure| Cost { figure, small: 5_000.0, large: 5_040.0 };
+    let statement = |name: &str| Statement {
+        name: name.into(),
+        timed: 40,
+        stepped: 3,
+        costs: Figure::ALL.map(cost).into(),
+    };
+    let factor = |id: &str, what: &str, to: &str| Factor {
+        id: id.into(),
+        what: what.into(),
+        amounts: ["1,000".into(), to.into()],
+        per: None,
+        seen: None,
+        statements: ["drop index", "drop", "truncate"].map(statement).into(),
+        others: Others {
+            readers: Gaps { without: vec![2e5; 16], with: vec![2.1e5; 16] },
+            writers: Gaps { without: vec![4e5; 16], with: vec![3.9e5; 16] },
+            waits_on_drops: 0,
+        },
+    };
+    let mut grown = factor("hash-index", "its hash index", "512 MiB");
+    grown.statements[1].costs[5].large = 5e8;
+    X9 { factors: vec![factor("rows", "rows of the table", "1,000,000"), grown] }
 }

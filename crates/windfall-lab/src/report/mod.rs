@@ -22,6 +22,7 @@ mod look;
 mod loops;
 mod order;
 mod over_time;
+mod owned;
 mod published;
 mod scale;
 mod section;
@@ -59,6 +60,7 @@ fn sections(r: &Results) -> Vec<Section> {
         r.x6.as_ref().map(amid::x6_section),
         r.x7.as_ref().map(amid::x7_section),
         r.x8.as_ref().map(amid::x8_section),
+        r.x9.as_ref().map(owned::section),
     ];
     parts.into_iter().flatten().collect()
 }
@@ -175,6 +177,7 @@ fn settings(r: &Results) -> Vec<(&'static str, String)> {
         r.x7.as_ref().map(|x| ("X7", threads(x.threads))),
         r.x8.as_ref()
             .map(|x| ("X8", format!("{}, a file of {}", threads(x.threads), bytes(x.file_bytes as f64)))),
+        r.x9.as_ref().map(|x| ("X9", things(x.factors.len() as u64, "factor"))),
     ];
     all.into_iter().flatten().collect()
 }

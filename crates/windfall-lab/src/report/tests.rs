@@ -80,7 +80,7 @@ fn only_x1(runs: Vec<X1Run>) -> Results {
 #[test]
 fn the_page_has_all_parts() {
     let html = is_sound(&all());
-    for n in 1..=8 {
+    for n in 1..=9 {
         assert!(html.contains(&format!("<section id=\"x{n}\">")), "X{n}");
         assert!(html.contains(&format!("href=\"#x{n}\"")), "X{n} in the list of contents");
     }
@@ -102,6 +102,7 @@ fn the_page_has_all_parts() {
     {
         assert!(html.contains(said), "{said}");
     }
+    assert!(section(9).contains("These grow by more than 10 %: bytes-freed by 100,000× (its hash index)."));
     assert!(section(6).contains("The oldest is dropped every 1.00 s"), "as the runs show it");
     for policy in PolicyName::ALL {
         assert!(html.contains(policy.version()), "{policy}");
@@ -290,7 +291,7 @@ fn an_order_that_does_not_show_is_said_to() {
 fn tables_fit_the_terminal() {
     let text = text(&all());
     fits(&text);
-    for n in 1..=8 {
+    for n in 1..=9 {
         assert!(text.contains(&format!("X{n}: ")), "X{n}");
     }
 }
@@ -310,6 +311,7 @@ fn runs_that_are_in_both_are_held_against_each_other() {
     assert_eq!(x5.lines().skip(1).filter(|l| l.ends_with("2.00×")).count(), 55, "{x5}");
     let alone = text.split("Only in A:").nth(1).unwrap();
     assert!(alone.contains("X8: detach") && alone.contains("X2: lru-scan (104 GB)"));
+    assert!(text.contains("\nX9\n") && text.contains("truncate, 512 MiB"));
     assert!(!text.contains("Only in B") && !text.contains("They are of different"));
     // What is for all tables of a run is held against each other by the table.
     let mut larger = all();

@@ -9,7 +9,7 @@
 use std::fmt::Write as _;
 
 use windfall_measure::{
-    Grid,
+    Grid, flat,
     units::{bytes, count, short, time, times, wrapped},
 };
 
@@ -48,6 +48,11 @@ pub fn text(results: &Results) -> String {
         }),
         r.x7.as_ref().map(|x| ("X7: a table dropped that is in the hash index", x7(x))),
         r.x8.as_ref().map(|x| ("X8: a large file dropped amid durable commits", x8(x))),
+        r.x9.as_ref().map(|x| {
+            let title = "X9: what the cost of a drop does not depend on (Windfall; cost with much to cost with little)";
+            (title, flat::ratios(&x.factors))
+        }),
+        r.x9.as_ref().map(|x| ("X9: what others noticed of drops with much", flat::noticed(&x.factors))),
     ];
     for (title, grid) in tables.into_iter().flatten() {
         let _ = writeln!(text, "{title}\n\n{}", grid.text());

@@ -1,0 +1,104 @@
+//! X9: what the cost of a drop does not depend on.
+//!
+//! **Purpose.** The figures of each statement with little and with much of what a table owns, and what others noticed.
+//!
+//! **Invariants.** Of Windfall alone: the others have no such statement that could be measured by itself.
+//!
+//! **May touch.** `results`, `section`, `windfall-measure`.
+
+use windfall_measure::{
+    flat::{self, FLAT, Factor, Figure},
+    median,
+    page::table,
+    units::{count, time, times},
+};
+
+use super::section::Section;
+use crate::results::X9;
+
+/// How many times as much, if it was measured.
+fn ratio(cost: Option<flat::Cost>) -> String {
+    cost.map_or_else(|| "-".into(), |cost| times(cost.ratio()))
+}
+
+/// The part of the page of X9.
+pub fn section(x9: &X9) -> Section {
+    let mut section = Section::new(
+        "x9",
+        "what the cost of a drop does not depend on",
+        "Everything that a table owns or has around it is varied, one thing at a time. Statements are measured in turns, \
+         with little and with much of it, in two databases of one process: how many times as much they cost with much.",
+    );
+    section.says(&grown(&x9.factors));
+    let lines = x9.factors.iter().flat_map(|factor| {
+        factor.statements.iter().map(move |statement| {
+            let [from, to] = &factor.amounts;
+            let per = factor.per.as_ref().map(|per| format!(" (for each {per})")).unwrap_or_default();
+            let mut line =
+                vec![format!("{}{per}", factor.what), from.clone(), to.clone(), statement.name.clone()];
+            line.extend(Figure::ALL.map(|figure| ratio(statement.cost(figure))));
+            line
+        })
+    });
+    let lines: Vec<_> = lines.collect();
+    let figures = Figure::ALL.map(Figure::text);
+    if !lines.is_empty() {
+        section.html(&table(&[&["", "from", "to", "statement"], &figures[..]].concat(), lines));
+    }
+    let figures = x9.factors.iter().flat_map(|factor| {
+        factor.statements.iter().flat_map(move |statement| {
+            statement.costs.iter().map(move |cost| {
+                let [small, large] = [cost.small, cost.large].map(|value| flat::value(cost.figure, value));
+                vec![
+                    factor.what.clone(),
+                    statement.name.clone(),
+                    cost.figure.text().into(),
+                    small,
+                    large,
+                    times(cost.ratio()),
+                ]
+            })
+        })
+    });
+    let figures: Vec<_> = figures.collect();
+    section.folded("The figures", &[(&["", "statement", "", "with little", "with much", "ratio"], figures)]);
+    section.says(
+        "Meanwhile others read and write another table. The longest time in which each of them finished nothing, in \
+         windows that begin with a drop of a table that has much, and in windows of the same load without one:",
+    );
+    let noticed = x9.factors.iter().filter(|factor| !factor.others.readers.with.is_empty()).map(|factor| {
+        let others = &factor.others;
+        let mut line = vec![factor.what.clone(), count(others.readers.with.len() as u64)];
+        for gaps in [&others.readers, &others.writers] {
+            line.extend([time(median(&gaps.without)), time(median(&gaps.with))]);
+        }
+        line.push(count(others.waits_on_drops));
+        line
+    });
+    let noticed: Vec<_> = noticed.collect();
+    if !noticed.is_empty() {
+        section.html(&table(
+            &["", "windows", "readers, without", "with a drop", "writers, without", "with a drop", "waits"],
+            noticed,
+        ));
+    }
+    section
+}
+
+/// Which figures grew by more than is flat.
+fn grown(factors: &[Factor]) -> String {
+    let mut grown = Vec::new();
+    for factor in factors {
+        for figure in Figure::ALL {
+            if let Some(worst) = factor.worst(figure).filter(|worst| *worst > FLAT) {
+                grown.push(format!("{} by {} ({})", figure.text(), times(worst), factor.what));
+            }
+        }
+    }
+    let bound = format!("{:.0} %", (FLAT - 1.0) * 100.0);
+    match factors {
+        [] => String::new(),
+        _ if grown.is_empty() => format!("No figure grows by more than {bound}."),
+        _ => format!("These grow by more than {bound}: {}.", grown.join("; ")),
+    }
+}
