@@ -126,6 +126,11 @@ pub fn data_writes_of_this_thread() -> u64 {
     work::so_far().of(Work::Write)
 }
 
+/// How often this thread itself has waited for something that a dropping thread held.
+pub fn waits_on_drops_of_this_thread() -> u64 {
+    work::so_far().of(Work::WaitOnDrop)
+}
+
 /// The counted work of drops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DropWork {

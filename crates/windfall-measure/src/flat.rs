@@ -32,8 +32,10 @@ pub enum Figure {
     /// Work that is counted where it happens: frames, latches, entries of lists, locks, files, waits.
     Work,
     /// Bytes allocated.
+    #[serde(rename = "bytes-allocated")]
     Allocated,
     /// Bytes freed.
+    #[serde(rename = "bytes-freed")]
     Freed,
     /// Time on the clock, in nanoseconds.
     Time,
@@ -141,7 +143,7 @@ pub struct Others {
     pub readers: Gaps,
     /// Those who write there.
     pub writers: Gaps,
-    /// How often a thread waited for something that a dropping thread held.
+    /// How often one of them waited for something that a dropping thread held.
     pub waits_on_drops: u64,
 }
 
@@ -156,6 +158,8 @@ pub struct Factor {
     pub amounts: [String; 2],
     /// What the costs are given for, if not for the statement: each tree, each table.
     pub per: Option<String>,
+    /// The figures that cannot be flat, and why: they are shown, and compared with no bound.
+    pub grows: Option<(Vec<Figure>, String)>,
     /// What shows that it was there, with little and with much, as the engine or the system counts it.
     pub seen: Option<(String, [u64; 2])>,
     /// The statements.
@@ -165,6 +169,11 @@ pub struct Factor {
 }
 
 impl Factor {
+    /// Whether a figure is to be flat.
+    pub fn is_flat(&self, figure: Figure) -> bool {
+        self.grows.as_ref().is_none_or(|(figures, _)| !figures.contains(&figure))
+    }
+
     /// The largest ratio of a figure over its statements.
     pub fn worst(&self, figure: Figure) -> Option<f64> {
         let costs = self.statements.iter().filter_map(|statement| statement.cost(figure));
@@ -298,6 +307,7 @@ mod tests {
             what: "rows of the table".into(),
             amounts: ["1".into(), "1,000".into()],
             per: None,
+            grows: None,
             seen: None,
             statements: vec![
                 statement("drop", vec![cost(Figure::Instructions, 1000.0, 1010.0)]),
@@ -317,6 +327,10 @@ mod tests {
         assert_eq!([cost(0.0, 0.0), cost(0.0, 3.0), cost(2.0, 3.0), cost(4.0, 0.0)], [1.0, 3.0, 1.5, 0.25]);
         assert_eq!(factor().worst(Figure::Instructions), Some(1.5));
         assert_eq!(factor().worst(Figure::Time), None);
+        let grows = Factor { grows: Some((vec![Figure::Work], "so it is".into())), ..factor() };
+        assert!(
+            !grows.is_flat(Figure::Work) && grows.is_flat(Figure::Time) && factor().is_flat(Figure::Work)
+        );
     }
 
     #[test]

@@ -100,8 +100,11 @@ fn call_before(pid: Pid) -> io::Result<Option<u64>> {
     }
     // SAFETY: all of it is integers, of which zero is one; the system has written over a part of them.
     let info = unsafe { info.assume_init() };
+    if info.op != libc::PTRACE_SYSCALL_INFO_ENTRY {
+        return Ok(None);
+    }
     // SAFETY: at the begin of a system call this is the variant that the system has written.
-    Ok((info.op == libc::PTRACE_SYSCALL_INFO_ENTRY).then(|| unsafe { info.u.entry.nr }))
+    Ok(Some(unsafe { info.u.entry.nr }))
 }
 
 /// Runs a child to its end.
@@ -123,7 +126,7 @@ pub fn run(command: &mut Command) -> io::Result<Seen> {
     let mut traced = Traced::default();
     let mut ended = None;
     let heard = child.hear_while(|| {
-        ended = Some(traced.to_the_end(pid)?);
+        ended = Some(traced.follow(pid)?);
         Ok(())
     });
     if ended.is_some() {
@@ -148,7 +151,7 @@ struct Traced {
 }
 
 impl Traced {
-    fn to_the_end(&mut self, pid: Pid) -> io::Result<WaitStatus> {
+    fn follow(&mut self, pid: Pid) -> io::Result<WaitStatus> {
         loop {
             let Some((_, status)) = waitpid(Some(pid), WaitOptions::empty()).map_err(io::Error::from)? else {
                 continue;

@@ -35,8 +35,9 @@ pub fn run(bench: &mut Bench) -> Result<()> {
     let measured = factors::measure(&asked, &folder, scale, bench.options.seed, &|what| bench.say(what))?;
     for factor in &measured {
         for (name, figures) in CLAIMS {
-            let worst = figures.iter().filter_map(|figure| factor.worst(*figure)).max_by(f64::total_cmp);
-            // What has too many steps to be stepped says so in its name.
+            let flat = figures.iter().filter(|figure| factor.is_flat(**figure));
+            let worst = flat.filter_map(|figure| factor.worst(*figure)).max_by(f64::total_cmp);
+            // There are none where no figure is to be flat, or a statement has too many steps to be stepped.
             if let Some(worst) = worst {
                 bench.claim(format!("{}-{name}", factor.id), worst, Bound::AtMost(FLAT));
             }
@@ -52,6 +53,13 @@ pub fn run(bench: &mut Bench) -> Result<()> {
             format!("{}: {}", factor.id, factor.what),
             format!("{from} and {to}{per}{}", seen.unwrap_or_default()),
         );
+        if let Some((figures, why)) = &factor.grows {
+            for figure in figures {
+                let worst = factor.worst(*figure).unwrap_or_default();
+                bench.fact(format!("{}-{}, which cannot be flat", factor.id, figure.text()), worst);
+            }
+            bench.fact(format!("{}: why", factor.id), why.as_str());
+        }
     }
     bench.table("what the cost of a drop does not depend on", flat::costs(&measured));
     bench.table("what others noticed of drops with much", flat::noticed(&measured));

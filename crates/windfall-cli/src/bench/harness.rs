@@ -230,7 +230,9 @@ impl Bench {
         }
         text += &grid.text();
         for (title, grid) in &self.tables {
-            text += &format!("\n{title}\n\n{}", grid.text());
+            for part in ["\n", title, "\n\n", &grid.text()] {
+                text.push_str(part);
+            }
         }
         text
     }

@@ -4,7 +4,8 @@
 //! each finishes nothing is looked at in windows that begin with a drop, and in windows without.
 //!
 //! **Invariants.** Both windows belong to one run of the same load, and which comes first changes from run to run. The
-//! load does not go on while a table is made.
+//! load does not go on while a table is made. Waits on the dropping thread are those of reader and writer: a statement on
+//! many tables changes their records in one go, and the worker that keeps the system tree in order may wait for that.
 //!
 //! **May touch.** `ground`, `victim`, `engine`, `windfall-measure`.
 
@@ -21,7 +22,10 @@ use super::{
     owned::{Kind, Scale},
     victim::{Victim, run as statement},
 };
-use crate::failure::{Failure, Result};
+use crate::{
+    engine,
+    failure::{Failure, Result},
+};
 
 /// From one call of a client to the next, on average.
 const READS: Duration = Duration::from_micros(20);
@@ -35,9 +39,7 @@ pub fn run(side: &mut Side, scale: Scale, seed: u64) -> Result<Others> {
     for n in 0..side.owned.rounds(scale).beside {
         let mut victim = Victim::make(side, Kind::Drop)?;
         victim.let_go();
-        let waits = side.db.metrics().drop_waits;
         windows(side, &victim, window, seed + u64::from(n), &mut others)?;
-        others.waits_on_drops += side.db.metrics().drop_waits - waits;
         victim.remove(side, Kind::Drop)?;
     }
     Ok(others)
@@ -56,7 +58,7 @@ fn windows(side: &Side, victim: &Victim, window: Duration, seed: u64, others: &m
         loop {
             let due = pace.next_due(&mut random);
             if due >= line.length_ns() {
-                return Ok(line);
+                return Ok((line, engine::waits_on_drops_of_this_thread()));
             }
             pace.wait_until(due);
             let key = random.below(OTHERS).to_be_bytes();
@@ -70,8 +72,8 @@ fn windows(side: &Side, victim: &Victim, window: Duration, seed: u64, others: &m
     };
     let (lines, dropped) = thread::scope(|scope| {
         let clients = [
-            scope.spawn(|| -> Result<Timeline> { client(0, READS) }),
-            scope.spawn(|| -> Result<Timeline> { client(1, WRITES) }),
+            scope.spawn(|| -> Result<_> { client(0, READS) }),
+            scope.spawn(|| -> Result<_> { client(1, WRITES) }),
         ];
         thread::sleep((start + begins[with]).saturating_duration_since(Instant::now()));
         let begun = start.elapsed();
@@ -82,7 +84,8 @@ fn windows(side: &Side, victim: &Victim, window: Duration, seed: u64, others: &m
     let mut begins = begins;
     begins[with] = dropped?;
     for (line, gaps) in lines.into_iter().zip([&mut others.readers, &mut others.writers]) {
-        let line = line?;
+        let (line, waits) = line?;
+        others.waits_on_drops += waits;
         let gap = |begin: Duration| {
             let from = begin.as_nanos() as u64;
             line.longest_gap_within(from, from + window.as_nanos() as u64).length_ns as f64

@@ -62,7 +62,9 @@ pub fn measure(
     // It proves nothing: what is measured side by side is as good.
     let mut measured = Vec::new();
     for some in asked.chunks(AT_ONCE) {
-        some.iter().for_each(|owned| say(&in_words(*owned, scale)));
+        for owned in some {
+            say(&in_words(*owned, scale));
+        }
         measured.extend(thread::scope(|scope| {
             let measure = |&owned| scope.spawn(move || one(owned, folder, scale, seed, &|_| ()));
             let all: Vec<_> = some.iter().map(measure).collect();
@@ -97,6 +99,7 @@ fn one(owned: Owned, folder: &Path, scale: Scale, seed: u64, say: &dyn Fn(&str))
         what: owned.what().into(),
         amounts: owned.amounts(scale).map(|amount| owned.in_words(amount)),
         per: owned.per().map(Into::into),
+        grows: owned.grows().map(|(figures, why)| (figures.to_vec(), why.into())),
         seen: answer.seen,
         statements,
         others: answer.others,

@@ -7,7 +7,10 @@
 //!
 //! **May touch.** `output`, `windfall-measure`.
 
-use windfall_measure::units::{bytes, count};
+use windfall_measure::{
+    flat::Figure,
+    units::{bytes, count},
+};
 
 use crate::{
     failure::{Failure, Result},
@@ -211,12 +214,11 @@ impl Owned {
             // A table of hints grows by four: these are sizes that it has.
             Self::HashIndex => scale.pick([32 * KB, 128 * KB], [512 * KB, 32 * MB], [512 * KB, 512 * MB]),
             Self::Indexes => scale.pick([0, 6], [0, 60], [0, 60]),
-            Self::LongValues => scale.pick([1, 10], [1, 200], [1, 1_000]),
             Self::History | Self::Purge => scale.pick([5, 50], [10, 1_000], [10, 10_000]),
             Self::Handles => scale.pick([1, 50], [1, 1_000], [1, 1_000]),
             Self::NoHandle => [1, 0],
-            Self::Cursors | Self::Prepared => scale.pick([1, 10], [1, 200], [1, 1_000]),
-            Self::Group => scale.pick([1, 10], [1, 200], [1, 1_000]),
+            Self::LongValues | Self::Cursors | Self::Prepared => scale.pick([1, 10], [1, 200], [1, 1_000]),
+            Self::Group => scale.pick([1, 10], [1, 50], [1, 200]),
             Self::LargeGroup => scale.pick([1, 20], [1, 2_000], [1, 10_000]),
             Self::Catalog => scale.pick([10, 100], [10, 20_000], [10, 1_000_000]),
             Self::OpenFile | Self::ClosedFile => scale.pick([128 * KB, MB], [MB, 100 * MB], [MB, 1_024 * MB]),
@@ -236,6 +238,17 @@ impl Owned {
         match self {
             Self::Indexes => Some("tree of the table"),
             Self::Group | Self::LargeGroup => Some("table of the group"),
+            _ => None,
+        }
+    }
+
+    /// The figures that cannot be flat, and why.
+    pub fn grows(self) -> Option<(&'static [Figure], &'static str)> {
+        match self {
+            Self::Catalog => Some((
+                &[Figure::Instructions, Figure::Work],
+                "a statement goes down the tree that holds the records of tables, a page for each of its levels",
+            )),
             _ => None,
         }
     }
@@ -275,24 +288,29 @@ impl Owned {
         let effort = match self {
             Self::HashIndex => Effort::Most,
             Self::OpenFile | Self::ClosedFile => Effort::Much,
-            Self::Rows | Self::CleanPages | Self::LongValues | Self::Group | Self::LargeGroup => Effort::Some,
+            Self::Rows | Self::CleanPages | Self::DirtyPages | Self::Purge | Self::LargeGroup => Effort::Some,
             _ => Effort::Little,
         };
         let [timed, stepped, traced, beside] = match (scale, effort) {
             (Scale::Quick, _) => [1, 1, 1, 1],
             (Scale::Default, Effort::Little) => [12, 1, 1, 4],
             (Scale::Default, _) => [5, 1, 1, 2],
-            (Scale::Full, Effort::Little) => [40, 3, 2, 16],
-            (Scale::Full, Effort::Some) => [12, 2, 1, 8],
-            (Scale::Full, Effort::Much) => [4, 1, 1, 2],
-            (Scale::Full, Effort::Most) => [3, 1, 1, 1],
+            (Scale::Full, Effort::Little) => [40, 9, 2, 16],
+            (Scale::Full, Effort::Some) => [9, 5, 1, 6],
+            (Scale::Full, Effort::Much) => [4, 3, 1, 2],
+            (Scale::Full, Effort::Most) => [2, 2, 1, 1],
         };
         // A step takes the time of ten thousand instructions, and more on a virtual machine.
         let is_stepped = match scale {
             Scale::Quick => matches!(self, Self::Rows | Self::HashIndex | Self::Group),
             Scale::Default | Scale::Full => self != Self::LargeGroup,
         };
-        let stepped = if is_stepped { stepped } else { 0 };
+        let stepped = match self {
+            _ if !is_stepped => 0,
+            // A step each for all its tables.
+            Self::Group => stepped.min(3),
+            _ => stepped,
+        };
         Rounds { timed, stepped, traced, beside }
     }
 }

@@ -30,6 +30,12 @@ pub fn section(x9: &X9) -> Section {
          with little and with much of it, in two databases of one process: how many times as much they cost with much.",
     );
     section.says(&grown(&x9.factors));
+    for factor in &x9.factors {
+        if let Some((figures, why)) = &factor.grows {
+            let figures: Vec<&str> = figures.iter().map(|figure| figure.text()).collect();
+            section.says(&format!("With {}, {} cannot be flat: {why}.", factor.what, figures.join(" and ")));
+        }
+    }
     let lines = x9.factors.iter().flat_map(|factor| {
         factor.statements.iter().map(move |statement| {
             let [from, to] = &factor.amounts;

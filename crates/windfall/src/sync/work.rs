@@ -54,6 +54,8 @@ pub enum Work {
     Wait,
     /// Sleeping threads were woken, in calls.
     Wake,
+    /// The thread, outside any drop, waited for something of a dropping thread: its part of [`waits_on_drops`].
+    WaitOnDrop,
     /// Memory was allocated, in calls. This and the next three are counted by
     /// [`CountingAllocator`](super::CountingAllocator), where the program has it.
     Allocation,
@@ -200,6 +202,7 @@ pub fn is_dropping() -> bool {
 /// This thread waits, or has waited, for what a dropping thread holds.
 pub fn waited_on_drop() {
     if !is_dropping() {
+        count(Work::WaitOnDrop);
         WAITS_ON_DROPS.fetch_add(1, Relaxed);
     }
 }
@@ -242,6 +245,18 @@ pub fn in_drop<T>(run: impl FnOnce() -> T) -> (T, Counts) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wait_for_a_dropping_thread_is_counted_for_who_waits() {
+        let (mark, before) = (DropMark::new(), so_far());
+        mark.waited();
+        in_drop(|| mark.shared());
+        in_drop(|| mark.waited());
+        assert_eq!((so_far() - before).of(Work::WaitOnDrop), 0, "nothing was held, or by a drop itself");
+        mark.waited();
+        std::thread::spawn(|| assert_eq!(so_far().of(Work::WaitOnDrop), 0)).join().unwrap();
+        assert_eq!((so_far() - before).of(Work::WaitOnDrop), 1);
+    }
 
     #[test]
     fn a_scope_counts_its_own_thread_only() {
