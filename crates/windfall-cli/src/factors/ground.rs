@@ -33,6 +33,8 @@ pub struct Side {
     pub amount: u64,
     /// A table that nobody drops.
     pub others: Table,
+    /// Bytes of hash indexes before there was a table to be dropped.
+    pub hashed_before: u64,
     /// How many names were used.
     names: u64,
     path: PathBuf,
@@ -52,7 +54,10 @@ impl Side {
         fs::create_dir_all(path)?;
         let db = setup.open(path)?;
         let others = load(&db, "others", OTHERS, 100, 0)?;
-        let mut side = Self { db, owned, amount, others, names: 0, path: path.into() };
+        // What is counted of hash indexes is of the tables that are dropped.
+        others.set_hash_index(false);
+        let hashed_before = db.metrics().hash_index_bytes;
+        let mut side = Self { db, owned, amount, others, hashed_before, names: 0, path: path.into() };
         side.surround()?;
         Ok(side)
     }

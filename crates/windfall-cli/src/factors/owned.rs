@@ -214,7 +214,8 @@ impl Owned {
             // A table of hints grows by four: these are sizes that it has.
             Self::HashIndex => scale.pick([32 * KB, 128 * KB], [512 * KB, 32 * MB], [512 * KB, 512 * MB]),
             Self::Indexes => scale.pick([0, 6], [0, 60], [0, 60]),
-            Self::History | Self::Purge => scale.pick([5, 50], [10, 1_000], [10, 10_000]),
+            Self::History => scale.pick([5, 50], [10, 1_000], [10, 10_000]),
+            Self::Purge => scale.pick([5, 50], [1, 200], [1, 1_000]),
             Self::Handles => scale.pick([1, 50], [1, 1_000], [1, 1_000]),
             Self::NoHandle => [1, 0],
             Self::LongValues | Self::Cursors | Self::Prepared => scale.pick([1, 10], [1, 200], [1, 1_000]),
@@ -297,7 +298,7 @@ impl Owned {
             (Scale::Default, _) => [5, 1, 1, 2],
             (Scale::Full, Effort::Little) => [40, 9, 2, 16],
             (Scale::Full, Effort::Some) => [9, 5, 1, 6],
-            (Scale::Full, Effort::Much) => [4, 3, 1, 2],
+            (Scale::Full, Effort::Much) => [3, 2, 1, 1],
             (Scale::Full, Effort::Most) => [2, 2, 1, 1],
         };
         // A step takes the time of ten thousand instructions, and more on a virtual machine.

@@ -80,7 +80,7 @@ pub fn run(owned: Owned, scale: Scale, folder: &Path, seed: u64) -> Result<Answe
     }
     let rounds = owned.rounds(scale);
     let looks = [(Look::Timed, rounds.timed), (Look::Stepped, rounds.stepped), (Look::Traced, rounds.traced)];
-    let before = scale.pick(1, 6, 6);
+    let before = scale.pick(1, 20, 30);
     let mut turn = 0;
     for (n, kinds) in owned.statements().iter().enumerate() {
         for (look, times) in looks {

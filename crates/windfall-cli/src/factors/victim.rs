@@ -168,13 +168,16 @@ pub fn run(side: &Side, kind: Kind, names: &[&str]) -> windfall::Result<DropRepo
 
 /// A table whose hash index has grown to so many bytes by point reads of its rows.
 fn hash(side: &Side, name: &str) -> Result<()> {
-    let before = side.db.metrics().hash_index_bytes;
+    // That of the table before is given back in the background, and would hide what is new.
+    while side.db.metrics().hash_index_bytes > side.hashed_before {
+        thread::sleep(Duration::from_millis(1));
+    }
     // A tree of one page has no hash index: these are more.
     let rows = side.amount / HASH_ENTRY / 4;
     let table = load(&side.db, name, rows, 16, 0)?;
     for _ in 0..PASSES {
         read_all(&table, rows)?;
-        if side.db.metrics().hash_index_bytes.saturating_sub(before) >= side.amount {
+        if side.db.metrics().hash_index_bytes >= side.hashed_before + side.amount {
             return Ok(());
         }
         // What grows it may be a thread of its own.
