@@ -1,7 +1,8 @@
 //! What every program that measures Windfall shares.
 //!
 //! **Purpose.** Latencies, the time line of finished operations with its longest gap, random numbers, the machine; the
-//! rows of sysbench; the instructions and system calls of a child process; numbers, tables, drawings and pages for people.
+//! rows of sysbench; the instructions and system calls of a child process; numbers, tables, drawings and pages for
+//! people.
 //!
 //! **Invariants.** A thread records into instruments of its own, so that measuring adds no contention; they are merged
 //! when the threads have ended. Nothing here knows the engine: what is measured does not matter to who measures.

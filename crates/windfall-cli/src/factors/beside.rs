@@ -4,8 +4,9 @@
 //! each finishes nothing is looked at in windows that begin with a drop, and in windows without.
 //!
 //! **Invariants.** Both windows belong to one run of the same load, and which comes first changes from run to run. The
-//! load does not go on while a table is made. Waits on the dropping thread are those of reader and writer: a statement on
-//! many tables changes their records in one go, and the worker that keeps the system tree in order may wait for that.
+//! load does not go on while a table is made. Waits on the dropping thread are those of reader and writer: a statement
+//! on many tables changes their records in one go, and the worker that keeps the system tree in order may wait for
+//! that.
 //!
 //! **May touch.** `ground`, `victim`, `engine`, `windfall-measure`.
 

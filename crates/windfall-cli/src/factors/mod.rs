@@ -1,8 +1,8 @@
 //! What the cost of a drop does not depend on, measured.
 //!
 //! **Purpose.** Everything that a table can own or have around it is varied, one thing at a time, and the statements
-//! that drop are measured with little and with much of it: by `bench drop`, which compares with the bound, and by `lab`,
-//! whose report shows it.
+//! that drop are measured with little and with much of it: by `bench drop`, which compares with the bound, and by
+//! `lab`, whose report shows it.
 //!
 //! **Invariants.** A factor is measured by a process of its own, which has two databases that differ in nothing but the
 //! amount, and takes turns between them. That process is traced by this one, so one run gives instructions, system

@@ -1,7 +1,7 @@
 //! A factor, measured by the process that is traced for it.
 //!
-//! **Purpose.** Statements in turns with little and with much, each timed and counted, or stepped, or traced; then those
-//! with much beside others.
+//! **Purpose.** Statements in turns with little and with much, each timed and counted, or stepped, or traced; then
+//! those with much beside others.
 //!
 //! **Invariants.** Each statement is preceded by the same work, so that both sides find the processor's caches alike.
 //! Which side comes first changes from round to round. The statements are this thread's, the main one: only that is

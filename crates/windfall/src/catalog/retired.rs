@@ -3,10 +3,10 @@
 //! **Purpose.** What a table is in memory, its record, its trees and their hash indexes, is freed in the background and
 //! not by the statement that drops it, nor by whichever thread has the last handle.
 //!
-//! **Invariants.** What is here is found by no name. A tree that was dropped is in one item only, which never has a tree
-//! that lives on. So each item is the only owner of its trees once others have let go of them; until then it is kept,
-//! and no other thread is the last to let go. Hash indexes are given up at once, whatever still has the trees: nothing
-//! reads them any more. A step looks at a bounded number of items.
+//! **Invariants.** What is here is found by no name. A tree that was dropped is in one item only, which never has a
+//! tree that lives on. So each item is the only owner of its trees once others have let go of them; until then it is
+//! kept, and no other thread is the last to let go. Hash indexes are given up at once, whatever still has the trees:
+//! nothing reads them any more. A step looks at a bounded number of items.
 //!
 //! **May touch.** `record`, `table`, `store`, `sync`.
 
