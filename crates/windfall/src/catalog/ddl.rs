@@ -520,15 +520,17 @@ impl Catalog {
             return Err(no_table(name).into());
         }
         let tables = || claim.tables().filter_map(|(_, table)| table);
-        let all: SmallVec<[&Table; 1]> = tables().map(|table| &**table).collect();
+        // Lists that are as long as they get: what a group takes for each of its tables does not depend on their number.
+        let mut all = SmallVec::<[&Table; 1]>::with_capacity(claim.tables().count());
+        all.extend(tables().map(|table| &**table));
         let (closed, lock) = self.close(&claim, &all, terms)?;
         let spaces = || {
             let shapes = tables().zip(&closed).map(|(table, closed)| table.closed_shape(closed));
             let trees = if planted(Bug::IndexNotDropped) { 1 } else { usize::MAX };
             shapes.flat_map(move |shape| shape.trees().take(trees)).map(|tree| tree.space())
         };
-        let mut ids = SmallVec::<[SpaceId; 2]>::new();
-        spaces().for_each(|space| ids.push(space.id()));
+        let mut ids = SmallVec::<[SpaceId; 2]>::with_capacity(spaces().count());
+        ids.extend(spaces().map(|space| space.id()));
         let mut changes: SmallVec<[Change; 1]> =
             claim.tables().map(|(name, _)| Change::remove(record_key(name))).collect();
         if planted(Bug::DropBeforeLog) {

@@ -39,7 +39,7 @@ pub enum KeyPart {
         /// How many.
         length: u32,
     },
-    /// A field of a value that was made by [`row::encode`](crate::row::encode). One that is missing is empty.
+    /// A field of a value that was made by [`row::encode`]. One that is missing is empty.
     Field {
         /// Its number, from zero.
         number: u32,
