@@ -8,12 +8,15 @@
 //! for the time of a look into a map.
 //!
 //! A listing goes from shard to shard, and a table that gets another name meanwhile might be in none when it comes
-//! by. So a claim that gives tables other names publishes them under the lock of [`Moves`], and where a listing is
-//! under way it is told of them: what has a name all the time is listed.
+//! by. So a claim that gives tables other names publishes them under the lock of [`Moves`], and while a listing is
+//! under way these moves are kept, by number. At its end a listing looks up, under that lock, what the names mean that
+//! tables were given since it began: what has a name all the time is listed, each table and each name once. Moves from
+//! before the oldest listing began are not kept.
 //!
 //! **May touch.** `table`, `env`, `error`, `sync`.
 
 use core::{hash::BuildHasher, time::Duration};
+use std::collections::{BTreeMap, VecDeque};
 
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use smallvec::SmallVec;
@@ -47,10 +50,35 @@ struct Entry {
 /// Listings, and what they might miss.
 #[derive(Debug, Default)]
 struct Moves {
-    /// Listings that are under way.
-    listings: usize,
-    /// Tables that were given other names since the first of these began.
-    moved: Vec<(Arc<str>, Arc<Table>)>,
+    /// Listings that are under way, by the number of the first move after each began: how many.
+    listings: BTreeMap<u64, usize>,
+    /// The number of the first move that is kept.
+    first: u64,
+    /// Tables that were given other names since the oldest of the listings began, in this order.
+    moved: VecDeque<Move>,
+}
+
+/// A table, and the name that it was given.
+type Move = (Arc<str>, Arc<Table>);
+
+impl Moves {
+    /// The number of the next move.
+    fn next(&self) -> u64 {
+        self.first + self.moved.len() as u64
+    }
+
+    /// Ends a listing. What it returns is kept for no listing any more.
+    fn end(&mut self, from: u64) -> Vec<Move> {
+        let others = self.listings.get_mut(&from).expect("the listing is under way");
+        *others -= 1;
+        if *others == 0 {
+            self.listings.remove(&from);
+        }
+        let oldest = self.listings.keys().next().copied().unwrap_or(self.next());
+        let cut = self.moved.drain(..(oldest - self.first) as usize).collect();
+        self.first = oldest;
+        cut
+    }
 }
 
 type Shard = Mutex<FxHashMap<Arc<str>, Entry>>;
@@ -65,28 +93,51 @@ pub struct Names {
 }
 
 /// A listing that is under way.
-struct Listing<'a>(&'a Names);
+struct Listing<'a> {
+    names: &'a Names,
+    /// The number of the first move that it may miss.
+    from: u64,
+}
 
 impl<'a> Listing<'a> {
     fn begin(names: &'a Names) -> Self {
-        names.moves.lock().listings += 1;
-        Self(names)
+        let mut moves = names.moves.lock();
+        let from = moves.next();
+        *moves.listings.entry(from).or_default() += 1;
+        Self { names, from }
     }
 
-    /// The tables that were given other names meanwhile, in this order.
-    fn moved(&self) -> Vec<(Arc<str>, Arc<Table>)> {
-        self.0.moves.lock().moved.clone()
+    /// Corrects what the listing has found by the moves since it began.
+    fn correct(&self, found: Vec<Move>) -> Vec<Move> {
+        // No table gets another name meanwhile.
+        let moves = self.names.moves.lock();
+        let moved = moves.moved.range((self.from - moves.first) as usize..);
+        // The last name of each is that of the last move. Then the table may have been dropped, and another one made.
+        let last: FxHashMap<*const Table, &Arc<str>> =
+            moved.map(|(name, table)| (Arc::as_ptr(table), name)).collect();
+        if last.is_empty() {
+            return found;
+        }
+        let mut corrected: FxHashMap<Arc<str>, Option<Arc<Table>>> = FxHashMap::default();
+        for name in last.values() {
+            corrected.entry((*name).clone()).or_insert_with(|| self.names.now(name));
+        }
+        let is_right =
+            |(name, table): &Move| !last.contains_key(&Arc::as_ptr(table)) && !corrected.contains_key(name);
+        let (mut all, wrong): (Vec<_>, Vec<_>) = found.into_iter().partition(is_right);
+        drop(moves);
+        // What may be the last handle of a table goes without the lock.
+        drop(wrong);
+        all.extend(corrected.into_iter().filter_map(|(name, table)| Some((name, table?))));
+        all
     }
 }
 
 impl Drop for Listing<'_> {
     fn drop(&mut self) {
-        let mut moves = self.0.moves.lock();
-        moves.listings -= 1;
+        let cut = self.names.moves.lock().end(self.from);
         // What may be the last handle of a table goes without the lock.
-        let moved = if moves.listings == 0 { core::mem::take(&mut moves.moved) } else { Vec::new() };
-        drop(moves);
-        drop(moved);
+        drop(cut);
     }
 }
 
@@ -130,6 +181,11 @@ impl Names {
             self.env.wait(&self.decided, &mut look);
         }
         found
+    }
+
+    /// What the name means now; if a statement is deciding over it, what it meant before.
+    fn now(&self, name: &str) -> Option<Arc<Table>> {
+        self.shard(name).lock().get(name).and_then(|entry| entry.table.clone())
     }
 
     /// Claims names, once nobody else is deciding over any of them. It waits until the moment that is said, if one is.
@@ -185,14 +241,7 @@ impl Names {
             }
             between();
         }
-        let moved = listing.moved();
-        if !moved.is_empty() {
-            // The last name is that of the last move.
-            all.extend(moved);
-            let names: FxHashMap<_, _> =
-                all.into_iter().map(|(name, table)| (Arc::as_ptr(&table), (name, table))).collect();
-            all = names.into_values().collect();
-        }
+        let mut all = listing.correct(all);
         all.sort_by(|a, b| a.0.cmp(&b.0));
         all
     }
@@ -290,7 +339,8 @@ impl Drop for Claim<'_> {
     fn drop(&mut self) {
         // All of them together, for a listing.
         let mut moves = self.moves.then(|| self.names.moves.lock());
-        if let Some(moves) = moves.as_mut().filter(|moves| moves.listings > 0 && !planted(Bug::MoveUnlisted))
+        if let Some(moves) =
+            moves.as_mut().filter(|moves| !moves.listings.is_empty() && !planted(Bug::MoveUnlisted))
         {
             let named = self.held.iter().filter_map(|(name, table)| Some(((*name).into(), table.clone()?)));
             moves.moved.extend(named);
@@ -318,7 +368,7 @@ mod tests {
         super::{record::TableRecord, table::Shape, tests::lone_tree},
         *,
     };
-    use crate::env::SimulatedEnv;
+    use crate::{env::SimulatedEnv, store::Tree};
 
     const TABLES: usize = 20;
 
@@ -340,16 +390,9 @@ mod tests {
     fn what_has_a_name_all_the_time_is_listed() {
         let (tree, _db) = lone_tree();
         let names = Names::new(Arc::new(SimulatedEnv::new(1)));
-        let table = || {
-            let clustered = tree.space().id();
-            let record =
-                TableRecord { id: 1, version: 1, clustered, metadata: Vec::new(), indexes: Vec::new() };
-            let shape = Shape { record, clustered: tree.clone(), secondaries: Vec::new(), building: None };
-            Arc::new(Table::new(shape, false))
-        };
         let kinds =
             ["home", "away"].map(|kind| (0..TABLES).map(|n| format!("{kind}{n}")).collect::<Vec<_>>());
-        let tables: Vec<Arc<Table>> = (0..TABLES).map(|_| table()).collect();
+        let tables: Vec<Arc<Table>> = (0..TABLES).map(|_| table_of(&tree)).collect();
         for (name, table) in kinds[0].iter().zip(&tables) {
             names.enter(name, table.clone());
         }
@@ -375,5 +418,82 @@ mod tests {
                 kinds[1].iter().zip(&kinds[0]).for_each(|(from, to)| rename(&names, from, to));
             }
         }
+    }
+
+    fn table_of(tree: &Arc<Tree>) -> Arc<Table> {
+        let clustered = tree.space().id();
+        let record = TableRecord { id: 1, version: 1, clustered, metadata: Vec::new(), indexes: Vec::new() };
+        let shape = Shape { record, clustered: tree.clone(), secondaries: Vec::new(), building: None };
+        Arc::new(Table::new(shape, false))
+    }
+
+    fn drop_table(names: &Names, name: &str) {
+        names.claim(&[name], None).unwrap().set_all_gone();
+    }
+
+    #[test]
+    fn a_listing_takes_no_moves_from_before_it() {
+        let (tree, _db) = lone_tree();
+        // So that each of the two names is passed before and after the moves.
+        for between in 0..SHARDS {
+            let names = Names::new(Arc::new(SimulatedEnv::new(1)));
+            names.enter("a", table_of(&tree));
+            let (mut round, mut later) = (0, None);
+            let all = names.all_seen(|| {
+                if round == between {
+                    rename(&names, "a", "b");
+                    drop_table(&names, "b");
+                    names.enter("b", table_of(&tree));
+                    later = Some(names.all());
+                }
+                round += 1;
+            });
+            let b = names.get("b").unwrap();
+            for (which, all) in [("that one", all), ("the later one", later.unwrap())] {
+                assert_eq!(all.iter().filter(|(name, _)| **name == *"b").count(), 1, "{which}: {all:?}");
+                let listed = all.iter().find(|(name, _)| **name == *"b").map(|(_, table)| table);
+                assert!(Arc::ptr_eq(listed.unwrap(), &b), "{which}: a table that was dropped is listed");
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_is_listed_once() {
+        let (tree, _db) = lone_tree();
+        for between in 0..SHARDS {
+            let names = Names::new(Arc::new(SimulatedEnv::new(1)));
+            for name in ["a", "b"] {
+                names.enter(name, table_of(&tree));
+            }
+            let a = names.get("a").unwrap();
+            let mut round = 0;
+            let all = names.all_seen(|| {
+                if round == between {
+                    drop_table(&names, "b");
+                    rename(&names, "a", "b");
+                }
+                round += 1;
+            });
+            assert_eq!(all.len(), 1, "{all:?}");
+            assert!(*all[0].0 == *"b" && Arc::ptr_eq(&all[0].1, &a), "{all:?}");
+        }
+    }
+
+    #[test]
+    fn listings_that_overlap_keep_few_moves() {
+        let (tree, _db) = lone_tree();
+        let names = Names::new(Arc::new(SimulatedEnv::new(1)));
+        names.enter("b", table_of(&tree));
+        let mut listing = Listing::begin(&names);
+        for n in 0..10_000 {
+            let (from, to) = if n % 2 == 0 { ("b", "c") } else { ("c", "b") };
+            rename(&names, from, to);
+            let next = Listing::begin(&names);
+            drop(core::mem::replace(&mut listing, next));
+            let kept = names.moves.lock().moved.len();
+            assert!(kept <= 1, "{kept} moves are kept after {n}");
+        }
+        drop(listing);
+        assert!(names.moves.lock().moved.is_empty());
     }
 }
