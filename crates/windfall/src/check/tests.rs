@@ -7,13 +7,14 @@ use crate::{
     Isolation, Transaction, TransactionOptions,
     database::{Database, IndexOptions, TableOptions},
     disk::simulated::{SimulatedDisk, Survive},
-    env::SimulatedEnv,
+    env::{Env, Kind, Next, SimulatedEnv},
     error::Error,
     mtr::Mtr,
     options::Options,
     page::PageType,
     sync::{
-        as_another_thread,
+        Event, as_another_thread,
+        atomic::{AtomicUsize, Ordering::Relaxed},
         work::{self, Work},
     },
     table::Table,
@@ -221,6 +222,40 @@ fn workers_go_on_with_other_tables_beside_a_check() {
     checked.put(&[1], &[7; 100]).unwrap();
     let report = db.check().unwrap();
     assert_eq!((report.findings, report.uncompared), (Vec::new(), Vec::new()));
+}
+
+/// A check waits for purge of its own table: work on others, which comes without end, does not keep the table closed.
+#[test]
+fn a_load_on_other_tables_does_not_prolong_a_check() {
+    // So many rows take purge as long as a check waits for what does not get on.
+    const ROWS: u32 = 6000;
+    const LOADS: usize = 40;
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = open(&disk, &env);
+    let [checked, other] = ["checked", "other"].map(|name| db.create_table(name, indexed()).unwrap());
+    (0..ROWS).for_each(|n| other.put(&n.to_be_bytes(), &[0]).unwrap());
+    checked.put(b"k", b"value").unwrap();
+    env.settle(1000);
+    let trx = begin(&db);
+    checked.within(&trx).put(b"k", b"another").unwrap();
+    let loads = Arc::new(AtomicUsize::new(0));
+    let step = {
+        let loads = loads.clone();
+        move || {
+            if loads.fetch_add(1, Relaxed) == LOADS {
+                return Next::Done;
+            }
+            as_another_thread(|| (0..ROWS).for_each(|n| other.put(&n.to_be_bytes(), &[n as u8]).unwrap()));
+            Next::Again
+        }
+    };
+    let load = env.spawn("load", Kind::Tenant, Arc::new(Event::new()), Box::new(step)).unwrap();
+    let report = check_amid(&db, "checked", usize::MAX, || {});
+    let loads = loads.load(Relaxed);
+    drop(load);
+    assert_eq!(report.findings, Vec::<String>::new());
+    assert!((1..LOADS).contains(&loads), "{loads} loads");
+    drop(trx);
 }
 
 /// What is left unfinished does not hide what is wrong.

@@ -144,6 +144,17 @@ enum Outcome {
 struct Left {
     records: usize,
     pages: usize,
+    /// The table of the first record that was cut.
+    cut: Option<SpaceId>,
+}
+
+/// What a step has come to.
+#[derive(Debug)]
+struct Stepped {
+    /// There is more to do at once.
+    more: bool,
+    /// The table of the record whose chain was the first that was longer than what was left of the step.
+    cut: Option<SpaceId>,
 }
 
 impl StreamPurge {
@@ -194,9 +205,11 @@ impl State {
 
     fn progress_with(&self, table: SpaceId, before: u64) -> Progress {
         let is_of = |trx: &TrxId| self.left.get(trx).is_some_and(|passed| passed.tables.contains(&table));
+        // Walks go in this order: those before one of the table's have to end first, and none is put before it.
+        let walks = self.walks.iter().rposition(|(trx, _)| is_of(trx)).map_or(0, |last| last + 1);
         Progress {
             at: self.at.min(before),
-            walks: self.walks.iter().filter(|(trx, _)| is_of(trx)).copied().collect(),
+            walks: self.walks[..walks].to_vec(),
             unpurged: self.unpurged().filter(|record| record.table == table).count(),
         }
     }
@@ -251,7 +264,8 @@ impl Transactions {
         self.ground.purge_wake.clone()
     }
 
-    /// Purges a stream up to a position, as far as a table is concerned and nothing is in the way.
+    /// Purges a stream up to a position, as far as a table is concerned and nothing is in the way. The table's gate is
+    /// closed: once purge has come to the position, work on other tables, which may come without end, does not count.
     ///
     /// # Errors
     /// Damage, I/O, no room in the log.
@@ -262,12 +276,14 @@ impl Transactions {
         while idle < FRUITLESS_MOST {
             let _room = self.ground.pool.ground().log.admit(LOG_A_STEP)?;
             let mut state = stream.purge.state.lock();
-            let more = self.purge_locked(stream, &mut state)?;
+            let Stepped { more, cut } = self.purge_locked(stream, &mut state)?;
             if state.is_done_with(table, before) {
                 return Ok(());
             }
             let now = Some(state.progress_with(table, before));
-            idle = if now == last && !more { idle + 1 } else { 0 };
+            // A long chain goes in many steps.
+            let is_at_work = more && state.at < before || cut == Some(table);
+            idle = if now == last && !is_at_work { idle + 1 } else { 0 };
             last = now;
             drop(state);
             self.ground.pool.ground().env.breathe();
@@ -295,17 +311,17 @@ impl Transactions {
     pub(super) fn purge_stream(&self, stream: &Stream) -> Result<bool> {
         let is_logged = stream.durability() == Durability::Logged;
         let _room = is_logged.then(|| self.ground.pool.ground().log.admit(LOG_A_STEP)).transpose()?;
-        self.purge_locked(stream, &mut stream.purge.state.lock())
+        Ok(self.purge_locked(stream, &mut stream.purge.state.lock())?.more)
     }
 
-    fn purge_locked(&self, stream: &Stream, state: &mut State) -> Result<bool> {
+    fn purge_locked(&self, stream: &Stream, state: &mut State) -> Result<Stepped> {
         debug_assert!(
             stream.durability() == Durability::Temporary
                 || self.ground.pool.ground().log.promised() >= LOG_A_STEP,
             "a step appends nothing that was not promised"
         );
         let horizon = self.horizon_of(stream);
-        let mut left = Left { records: RECORDS_A_STEP, pages: PAGES_A_STEP };
+        let mut left = Left { records: RECORDS_A_STEP, pages: PAGES_A_STEP, cut: None };
         for _ in 0..stream.purge.ended.len() {
             state.walks.extend(stream.purge.ended.pop());
         }
@@ -325,7 +341,8 @@ impl Transactions {
         stream.purge.passed.store(state.at, Relaxed);
         passed?;
         let dropped = self.drop_slices(stream, state)?;
-        Ok(left.records == 0 || left.pages == 0 || dropped == SLICES_A_STEP)
+        let more = left.records == 0 || left.pages == 0 || dropped == SLICES_A_STEP;
+        Ok(Stepped { more, cut: left.cut })
     }
 
     fn retry_deferred(&self, stream: &Stream, state: &mut State, left: &mut Left) -> Result<()> {
@@ -495,6 +512,9 @@ impl Transactions {
                 Ok(Outcome::Unreadable)
             }
             done => {
+                if matches!(done, Ok(Outcome::Cut)) {
+                    left.cut.get_or_insert(record.body.table());
+                }
                 let gets_on = matches!(done, Ok(Outcome::Purged | Outcome::Cut));
                 if gets_on && stream.durability() == Durability::Logged {
                     self.purged.fetch_add(1, Relaxed);
