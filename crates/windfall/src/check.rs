@@ -9,7 +9,8 @@
 //!
 //! While a table's trees are read its name is claimed, its gate is closed, and neither rollback nor purge changes it,
 //! so that no change under way looks like damage ([`transaction::rest`](crate::transaction::rest)). That holds up
-//! calls and statements on this table, and the rollbacks of what was changed in it; nothing of any other table waits.
+//! calls and statements on this table, and the rollbacks of what was changed in it. Of other tables nothing waits but
+//! purge, and that only once it has put off as many records of this table as it may.
 //! What is unfinished in the table is no damage either:
 //! - Long values that nothing leads to are passed over while a reader, or a transaction that has not ended, may need
 //!   versions of this table.

@@ -520,7 +520,8 @@ impl Catalog {
             return Err(no_table(name).into());
         }
         let tables = || claim.tables().filter_map(|(_, table)| table);
-        // Lists that are as long as they get: what a group takes for each of its tables does not depend on their number.
+        // Lists that are as long as they get: what a group takes for each of its tables does not depend on their
+        // number.
         let mut all = SmallVec::<[&Table; 1]>::with_capacity(claim.tables().count());
         all.extend(tables().map(|table| &**table));
         let (closed, lock) = self.close(&claim, &all, terms)?;

@@ -3,11 +3,12 @@
 //! **Purpose.** Lets a check look at the trees of one table while nothing changes them: its claim keeps statements
 //! away, the closed gate keeps calls away, and what is done outside of gates, rollback and purge, waits here.
 //!
-//! **Invariants.** Only what concerns this very table waits. Whatever takes a record back or purges it outside of a
-//! gate holds [`Space::rest`] of the record's table shared, for that one record; a check holds it exclusively, and
-//! then each record of the table is taken back as a whole, or not at all. Of those that find it held a client's
-//! rollback waits; purge and the rollbacks in the background put the record, or the transaction, off and go on with
-//! others. So in a simulation, which has one thread, no step of a worker waits for the check that it runs within.
+//! **Invariants.** Only what concerns this very table waits; but purge puts off a bounded number of records, and when
+//! all of these are of the table it stands still until the check lets go. Whatever takes a record back or purges it
+//! outside of a gate holds [`Space::rest`] of the record's table shared, for that one record; a check holds it
+//! exclusively, and then each record of the table is taken back as a whole, or not at all. Of those that find it held a
+//! client's rollback waits; purge and the rollbacks in the background put the record, or the transaction, off and go on
+//! with others. So in a simulation, which has one thread, no step of a worker waits for the check that it runs within.
 //!
 //! What a check makes of the trees depends on what others may still do to them, and it is told ([`AtRest`]):
 //! - A page that is in use and that no tree leads to may be one of a long value that a version leads to, or that a
