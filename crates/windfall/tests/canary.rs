@@ -96,7 +96,7 @@ fn net(bug: Bug) -> Net {
         Bug::FoundDoneNotDirty => {
             Units("recovery::tests::a_page_that_is_found_done_is_written_again_before_the_floor_passes")
         }
-        Bug::HashTableFreedAtOnce => Tests("drop_cost", "a_hash_index_of_megabytes_is_freed_by_no_statement"),
+        Bug::HashTableFreedAtOnce => Units("tree::hash::tests::a_table_is_freed_in_steps"),
         Bug::TornCopyForgotten => Units("recovery::tests::a_torn_page_that_is_latched"),
         Bug::HintBelieved => Units("tree::tests::values::"),
         Bug::MoveUnlisted => Units("catalog::names::tests::what_has_a_name_all_the_time_is_listed"),
