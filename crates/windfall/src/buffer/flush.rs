@@ -68,7 +68,7 @@ pub struct Flusher {
     doublewrite: Doublewrite,
     /// Copies whose write failed and whose pages are not dirty again yet.
     failed: Vec<Copy>,
-    /// Logged pages whose last write failed and has torn them in their places: fewer than a batch has room for.
+    /// Logged pages that may be torn in their places, as their last write failed: no more than a batch has room for.
     torn: Vec<Torn>,
     /// Tablespaces whose file could not be made, or not be written, the one that was tried last at the end. They know
     /// that they are here.
@@ -380,6 +380,21 @@ impl BufferPool {
     /// The next batch takes over this half of the doublewrite file.
     pub fn take_half_next(&self, half: u64) {
         self.flusher.lock().doublewrite.take_next(half);
+    }
+
+    /// Takes a page for torn in its place, though it is read whole, and keeps its copy: for recovery, which is about to
+    /// make the page dirty, if a change of it may not be durable.
+    pub fn keep_copy(&self, space: &Arc<Space>, page: PageNo, copy: IoBuffer) {
+        self.flusher.lock().torn.push(Torn { space: space.clone(), page, copy });
+    }
+
+    /// Forgets the copies of pages that recovery has not made dirty.
+    pub fn forget_clean_copies(&self) {
+        let is_dirty = |torn: &Torn| {
+            let frame = torn.space.pages.get(torn.page).map(|no| self.arena.frame(no));
+            frame.is_some_and(|frame| frame.tag() == torn.id() && frame.is(DIRTY))
+        };
+        self.flusher.lock().torn.retain(is_dirty);
     }
 
     /// Waits until nobody is writing pages, after the database was closed: nobody will again.

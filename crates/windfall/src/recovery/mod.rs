@@ -232,13 +232,7 @@ pub fn recover(
         })
         .collect();
     settle_files(disk, scan, &files, progress)?;
-    if !planted(Bug::TornPageKept) {
-        let unread = mend_torn_pages(disk, pool.page_size(), &files)?;
-        // What cannot be read there can be once it is written: behind the next crash all of the file counts again.
-        if let Some(half) = unread {
-            pool.take_half_next(half);
-        }
-    }
+    let kept = if planted(Bug::TornPageKept) { Vec::new() } else { mend_torn_pages(pool, &files)? };
     if disk.len(FileName::Doublewrite)?.is_none() {
         // Without it no page could ever be written.
         tracing::warn!("the doublewrite file is missing: it is made anew");
@@ -246,7 +240,7 @@ pub fn recover(
         disk.sync_folder(Folder::Root)?;
     }
     pool.set_recovering(true);
-    let lost = replay(pool, control, scan, &files, progress)?;
+    let lost = replay(pool, control, scan, &files, kept, progress)?;
     pool.set_recovering(false);
     Ok(Recovered { files, lost })
 }
@@ -270,11 +264,21 @@ fn settle_files(disk: &dyn Disk, scan: &Scan, files: &Files, progress: &dyn Fn(P
 
 /// Puts whole copies in the place of pages that are torn, or cannot be read. A page that is as its copy is written
 /// again, too: if the sync of its place has failed it may be torn on the disk though it is read whole, and the
-/// doublewrite file is about to lose the copy. Gives the half of the doublewrite file that cannot be read.
-fn mend_torn_pages(disk: &dyn Disk, page_size: usize, files: &Files) -> Result<Option<u64>> {
+/// doublewrite file is about to lose the copy.
+///
+/// While a half of the doublewrite file cannot be read no such page is written again: a crash during that write could
+/// leave it unreadable, and its copy would not count beside a half that may have had a younger one. The copies are
+/// returned instead, and every batch has them until the page is written. The first batch overwrites the half that
+/// cannot be read, so that after the next crash the whole file counts again.
+fn mend_torn_pages(pool: &BufferPool, files: &Files) -> Result<Vec<(PageId, IoBuffer)>> {
+    let (disk, page_size) = (&*pool.ground().disk, pool.page_size());
     let mut requests = Vec::new();
+    let mut kept = Vec::new();
     let mut mended = BTreeSet::new();
     let copies = Doublewrite::copies(disk, page_size)?;
+    if let Some(half) = copies.unread {
+        pool.take_half_next(half);
+    }
     for (id, (lsn, copy)) in copies.pages {
         let file = FileName::Data(id.space);
         // A file that is not there was never synced: redo makes its pages anew.
@@ -291,15 +295,20 @@ fn mend_torn_pages(disk: &dyn Disk, page_size: usize, files: &Files) -> Result<O
             Err(error) if error.is_of_read() && copies.unread.is_none() => true,
             Err(error) => return Err(error.of_page(id.page).into()),
         };
-        if is_torn || page.lsn() == lsn {
-            if is_torn {
-                tracing::warn!(page = %id, "a page that is torn, or cannot be read, is restored from its copy");
-            }
-            let mut buffer = IoBuffer::new(page_size);
-            buffer.bytes_mut()[..page_size].copy_from_slice(&copy);
-            requests.push(Request { token: 0, file, offset, action: Action::Write, buffer });
-            mended.insert(file);
+        if !is_torn && page.lsn() != lsn {
+            continue;
         }
+        let mut buffer = IoBuffer::new(page_size);
+        buffer.bytes_mut()[..page_size].copy_from_slice(&copy);
+        if !is_torn && copies.unread.is_some() {
+            kept.push((id, buffer));
+            continue;
+        }
+        if is_torn {
+            tracing::warn!(page = %id, "a page that is torn, or cannot be read, is restored from its copy");
+        }
+        requests.push(Request { token: 0, file, offset, action: Action::Write, buffer });
+        mended.insert(file);
     }
     let mut queue = disk.queue();
     queue.submit(requests);
@@ -311,7 +320,7 @@ fn mend_torn_pages(disk: &dyn Disk, page_size: usize, files: &Files) -> Result<O
     for file in mended {
         disk.sync(file)?;
     }
-    Ok(copies.unread)
+    Ok(kept)
 }
 
 /// The changes of one page in a batch: group start, group end, and where the change lies in the batch's bytes.
@@ -333,6 +342,7 @@ fn replay(
     control: &Control,
     scan: &Scan,
     files: &Files,
+    kept: Vec<(PageId, IoBuffer)>,
     progress: &dyn Fn(Progress),
 ) -> Result<Lost> {
     let disk = &pool.ground().disk;
@@ -349,6 +359,11 @@ fn replay(
     // names it any more. If something does, the file is missed when its tablespace is attached or changed.
     for space in scan.made.keys().filter(|space| files.contains(space)) {
         replay.space(*space)?;
+    }
+    for (id, copy) in kept {
+        if !scan.dropped.contains(&id.space) {
+            pool.keep_copy(&replay.space(id.space)?, id.page, copy);
+        }
     }
     let mut reader = LogReader::new(disk.clone(), control, control.floor)?.up_to(scan.end);
     let total = scan.end.0 - control.floor.0;
@@ -367,6 +382,8 @@ fn replay(
         }
     }
     replay.apply()?;
+    // No change of the others lies above the floor: they are durable in their places.
+    pool.forget_clean_copies();
     progress(Progress { phase: Phase::Replay, done: total, total });
     Ok(replay.lost)
 }

@@ -15,7 +15,7 @@ use crate::{
     env::{Env, Kind, SimulatedEnv, Worker},
     error::{CorruptError, Error, Result},
     health::Health,
-    ids::{Lsn, PageNo, SpaceId},
+    ids::{Lsn, PageId, PageNo, SpaceId},
     log::{Control, ControlFile, GroupWriter, Log, LogOptions, Record},
     mtr::Mtr,
     page::{PageOp, PageType},
@@ -551,6 +551,42 @@ fn the_half_that_cannot_be_read_is_written_first() {
         set(&base, &space, 9).unwrap();
         base.pool.flush([(space, PageNo(1))]).unwrap();
         disk.read(FileName::Doublewrite, half, &mut [0; 4096]).unwrap();
+    }
+}
+
+/// A crash during such a write could leave the page unreadable, and its copy does not count beside that half.
+#[test]
+fn no_page_is_written_in_its_place_while_a_half_cannot_be_read() {
+    let disk = SimulatedDisk::new(3);
+    let spaces = two_written(&disk);
+    let disk = disk.restart(Survive::Nothing);
+    let length = disk.len(FileName::Doublewrite).unwrap().unwrap();
+    // Each page's copy lies in a half of its own.
+    for (half, space) in [(length / 2, &spaces[0]), (0, &spaces[1])] {
+        let opened_and_flushed = |disk: &SimulatedDisk| {
+            disk.make_unreadable(FileName::Doublewrite, half);
+            Base::open(disk, 1).and_then(|base| base.pool.flush_all())
+        };
+        for operation in 1.. {
+            let mut has_crashed = false;
+            for seed in 0..20 {
+                let disk = disk.next_process();
+                disk.crash_at(disk.operations() + operation);
+                has_crashed |= opened_and_flushed(&disk).is_err();
+                let found = Base::open(&disk.restart(Survive::Random(seed)), 1);
+                let told = found.map(|base| pages_are(&base, [7, 8]));
+                assert!(matches!(told, Ok(Ok(()))), "operation {operation}, seed {seed}: {told:?}");
+            }
+            if !has_crashed {
+                break;
+            }
+        }
+        // The batch that takes over the half has the page's copy, too.
+        let disk = disk.next_process();
+        opened_and_flushed(&disk).unwrap();
+        disk.make_unreadable(FileName::Doublewrite, length / 2 - half);
+        let copies = Doublewrite::copies(&disk, PAGE_SIZE).unwrap();
+        assert!(copies.pages.contains_key(&PageId { space: space.id(), page: PageNo(1) }));
     }
 }
 
