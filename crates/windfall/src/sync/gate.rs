@@ -268,34 +268,27 @@ mod tests {
 
     #[test]
     fn a_wait_for_a_drop_is_told_from_one_for_another_statement() {
-        let waited = |by_drop: bool| {
+        let waited = |by_drop: bool, is_for_good: bool| {
             let gate = Gate::new();
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    let hold = || {
-                        for _ in 0..100 {
-                            let closed = gate.close();
-                            thread::sleep(core::time::Duration::from_millis(1));
-                            drop(closed);
-                            thread::yield_now();
-                        }
-                    };
-                    if by_drop {
-                        work::in_drop(hold);
-                    } else {
-                        hold();
+            let hold = || {
+                let closed = gate.close();
+                thread::scope(|scope| {
+                    let caller = scope.spawn(|| gate.pass(0).map(|(_inside, on_drop)| on_drop));
+                    while !gate.changed.has_waiters() {
+                        thread::yield_now();
                     }
-                    // Who meets the end has waited for no other query, but lost its table.
-                    work::in_drop(|| gate.close_for_good());
-                });
-                let mut waited = false;
-                while let Some((_inside, on_drop)) = gate.pass(0) {
-                    waited |= on_drop;
-                }
-                waited
-            })
+                    if is_for_good {
+                        gate.close_for_good();
+                    }
+                    drop(closed);
+                    caller.join().unwrap()
+                })
+            };
+            if by_drop { work::in_drop(hold).0 } else { hold() }
         };
-        assert_eq!([waited(true), waited(false)], [true, false]);
+        assert_eq!([waited(true, false), waited(false, false)], [Some(true), Some(false)]);
+        // It has not waited for another query, but lost its table.
+        assert_eq!(waited(true, true), None);
     }
 
     #[test]
