@@ -515,8 +515,7 @@ impl Database {
 
     /// Checks everything: every page of every file, every tree, the allocation maps, the files. While it is a table's
     /// turn, calls and statements on it wait, and rollbacks of what was changed in it, and the larger it is the longer;
-    /// see [`Database::check_live`]. Calls and rollbacks on other tables go on; purge
-    /// of them does until it has put off 256 records of the one that is checked. It takes as much memory as that.
+    /// see [`Database::check_live`], which takes as much memory. Calls, rollbacks and purge of other tables go on.
     ///
     /// What a crash has cut off, and is still being taken back, is waited for as a call waits for a lock; a table whose
     /// rows could not be compared with its indexes even so is in [`CheckReport::uncompared`].

@@ -185,6 +185,14 @@ fn what_is_taken_back_in_other_tables_does_not_wait_for_a_check() {
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
 }
 
+/// How many entries of a table's index are marked as deleted.
+fn marked(db: &Database, table: &str) -> u64 {
+    let tree = db.engine.catalog.table(table).unwrap().shape().secondaries[0].clone();
+    let mut walk = crate::tree::Walk::default();
+    tree.check_piece(&mut walk, &mut usize::MAX.clone()).unwrap();
+    walk.finish().deleted
+}
+
 /// The one worker that takes transactions back in the background passes over the table under check, and so does purge.
 #[test]
 fn workers_go_on_with_other_tables_beside_a_check() {
@@ -202,12 +210,7 @@ fn workers_go_on_with_other_tables_beside_a_check() {
     let rollbacks = || db.engine.transactions.rollbacks().count();
     let [checked, other] = ["checked", "other"].map(|name| db.table(name).unwrap());
     assert_eq!(rollbacks(), 2);
-    let marked = |name: &str| {
-        let tree = db.engine.catalog.table(name).unwrap().shape().secondaries[0].clone();
-        let mut walk = crate::tree::Walk::default();
-        tree.check_piece(&mut walk, &mut usize::MAX.clone()).unwrap();
-        walk.finish().deleted
-    };
+    let marked = |name| marked(&db, name);
     let report = check_amid(&db, "checked", PIECE, || {
         // Its own rows are as the crash has left them.
         env.settle(500);
@@ -222,6 +225,54 @@ fn workers_go_on_with_other_tables_beside_a_check() {
     checked.put(&[1], &[7; 100]).unwrap();
     let report = db.check().unwrap();
     assert_eq!((report.findings, report.uncompared), (Vec::new(), Vec::new()));
+}
+
+/// Purge of other tables does not wait for a check, whatever waits of the one that is checked: what a view kept until
+/// then, and the records of a transaction that ends meanwhile. These lie before those of the other table.
+#[test]
+fn purge_passes_over_any_number_of_records_of_the_table_under_check() {
+    const ROWS: u32 = 1000;
+    for ends_a_view in [true, false] {
+        let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+        let db = open(&disk, &env);
+        let [checked, other] = ["checked", "other"].map(|name| db.create_table(name, indexed()).unwrap());
+        let change = |table: &Table, fill: u8| {
+            (0..ROWS).for_each(|n| table.put(&n.to_be_bytes(), &[fill; 800]).unwrap());
+        };
+        // Beside the slice that is written, and the next one, of each stream; a second transaction has one of its own.
+        let has_undo = || db.metrics().undo_slices > 4;
+        for table in [&checked, &other] {
+            change(table, 1);
+        }
+        env.settle(2000);
+        let trx = db.begin(TransactionOptions::default().isolation(Isolation::RepeatableRead));
+        if ends_a_view {
+            checked.within(&trx).get(b"x").unwrap();
+            change(&checked, 2);
+        } else {
+            // It is purged from its last record to the first.
+            change(&other.within(&trx), 2);
+            change(&checked.within(&trx), 2);
+        }
+        env.settle(2000);
+        let mut trx = Some(trx);
+        let report = check_amid(&db, "checked", usize::MAX, || {
+            trx.take().expect("it is one piece").commit().unwrap();
+            env.settle(2000);
+            change(&other, 3);
+            env.settle(5000);
+            assert_eq!(marked(&db, "other"), 0, "purge goes on");
+            assert_eq!(db.metrics().history_bytes, 0);
+            assert!(has_undo(), "what waits is still there");
+        });
+        assert!(trx.is_none());
+        assert_eq!(report.findings, Vec::<String>::new());
+        assert_eq!(marked(&db, "checked"), u64::from(ROWS));
+        env.settle(5000);
+        assert_eq!(marked(&db, "checked"), 0);
+        assert!(!has_undo());
+        assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+    }
 }
 
 /// A check waits for purge of its own table: work on others, which comes without end, does not keep the table closed.

@@ -127,8 +127,8 @@ pub struct Transactions {
     prepared: prepared::Prepared,
     /// What is taken back in the background.
     rollbacks: rollbacks::Rollbacks,
-    /// How many tables a check looks at.
-    tables_at_rest: AtomicU64,
+    /// How often purge has met a table at rest.
+    met_at_rest: AtomicU64,
     /// What has to know of the rows that are taken back.
     followers: followers::Followers,
     slices_dropped: AtomicU64,
@@ -199,7 +199,7 @@ impl Transactions {
             no_hash: Arc::new(HashBudget::new(0)),
             prepared: prepared::Prepared::default(),
             rollbacks: rollbacks::Rollbacks::new(),
-            tables_at_rest: AtomicU64::new(0),
+            met_at_rest: AtomicU64::new(0),
             followers: followers::Followers::new(),
             slices_dropped: AtomicU64::new(0),
             purged: AtomicU64::new(0),

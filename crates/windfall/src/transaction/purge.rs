@@ -8,13 +8,17 @@
 //! a record may be purged any number of times, and after a restart every record that is still there is. Of the records
 //! that were taken back those of chains matter, and those that had revived an entry: while it was alive whoever had
 //! marked it was purged, and passed by. Purge has the turn at the row while it works on it, so whoever changes the row
-//! finds what it has seen; when it is not to be had, the record is deferred, and so are the records of a table that a
-//! check looks at (`rest`). A step looks at so many records and frees so many pages: a record whose chain is longer is
-//! purged again by the next step, and the lock is given back meanwhile. A stream is walked in order; the records of an
-//! active transaction are left behind, and purged by walking that transaction's own records once it has ended. A slice
-//! of which it is known that nothing in it is to be purged is passed over without being read. So it keeps the slices it
-//! wrote to, and no others; slices go in any order. The streams of temporary tables are purged by the calls on these
-//! (`temporary`).
+//! finds what it has seen; when it is not to be had, the record is deferred. A step looks at so many records and frees
+//! so many pages: a record whose chain is longer is purged again by the next step, and the lock is given back
+//! meanwhile. A stream is walked in order; the records of an active transaction are left behind, and purged by walking
+//! that transaction's own records once it has ended. A slice of which it is known that nothing in it is to be purged is
+//! passed over without being read. So it keeps the slices it wrote to, and no others; slices go in any order. The
+//! streams of temporary tables are purged by the calls on these (`temporary`).
+//!
+//! The records of a table at rest (`rest`) are passed and purged later, so a check holds up purge of its own table
+//! only. However many they are, one range of positions for each table says where they lie. Once the table is not at
+//! rest any more the range is read again: it may lead to records that were purged already, and to those of transactions
+//! whose own walk has yet to come there, which are left to it.
 //!
 //! Of each record that it has passed and not purged it is known which table it is of. So it can be told of a table
 //! whether any of its records up to some position is still to be purged ([`StreamPurge::is_done_with`]).
@@ -25,7 +29,7 @@
 //!
 //! **May touch.** `system`, `tree` and what is below, the rest of this floor.
 
-use core::time::Duration;
+use core::{ops::RangeInclusive, time::Duration};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crossbeam_queue::SegQueue;
@@ -94,8 +98,10 @@ struct State {
     left: BTreeMap<TrxId, PassedBy>,
     /// Those of them that have ended, each with the next record to purge.
     walks: Vec<(TrxId, UndoPos)>,
-    /// Records whose row was locked, or whose table was at rest.
+    /// Records whose row was locked.
     deferred: Vec<Unpurged>,
+    /// For each table that was at rest, from its first record that was passed meanwhile up to the last.
+    at_rest: BTreeMap<SpaceId, RangeInclusive<u64>>,
     /// Records whose table could not be read.
     aside: VecDeque<Unpurged>,
     /// When these are tried again.
@@ -125,14 +131,17 @@ struct Progress {
     at: u64,
     walks: Vec<(TrxId, UndoPos)>,
     unpurged: usize,
+    at_rest: Vec<RangeInclusive<u64>>,
 }
 
 /// What became of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Purged,
-    /// Its row is locked, or its table at rest.
+    /// Its row is locked.
     Busy,
+    /// Its table is at rest.
+    AtRest,
     /// Its chain is longer than what is left of the step.
     Cut,
     /// Its table cannot be read.
@@ -187,7 +196,8 @@ impl State {
         let of = |at: &u64| at / stream.slice_bytes();
         // A deferred record may reach into the next slice.
         let kept = self.unpurged().flat_map(|record| [of(&record.at), of(&record.at) + 1]);
-        self.left.values().flat_map(|passed| &passed.slices).copied().chain(kept).collect()
+        let at_rest = self.at_rest.values().flat_map(|range| of(range.start())..=of(range.end()) + 1);
+        self.left.values().flat_map(|passed| &passed.slices).copied().chain(kept).chain(at_rest).collect()
     }
 
     /// The records that were passed and put off.
@@ -200,7 +210,10 @@ impl State {
     }
 
     fn is_done_with(&self, table: SpaceId, before: u64) -> bool {
-        self.at >= before && !self.has_left(table) && self.unpurged().all(|record| record.table != table)
+        self.at >= before
+            && !self.has_left(table)
+            && !self.at_rest.contains_key(&table)
+            && self.unpurged().all(|record| record.table != table)
     }
 
     fn progress_with(&self, table: SpaceId, before: u64) -> Progress {
@@ -211,6 +224,12 @@ impl State {
             at: self.at.min(before),
             walks: self.walks[..walks].to_vec(),
             unpurged: self.unpurged().filter(|record| record.table == table).count(),
+            // They are read in this order, and only if this table has one, those before it matter.
+            at_rest: if self.at_rest.contains_key(&table) {
+                self.at_rest.range(..=table).map(|(_, range)| range.clone()).collect()
+            } else {
+                Vec::new()
+            },
         }
     }
 
@@ -232,11 +251,34 @@ impl State {
     fn note(&mut self, record: Unpurged, outcome: Outcome) -> bool {
         match outcome {
             Outcome::Purged => {}
+            // What is read again may be known.
+            Outcome::Busy | Outcome::Unreadable if self.unpurged().any(|known| known.at == record.at) => {}
             Outcome::Busy => self.deferred.push(record),
+            Outcome::AtRest => self.put_at_rest(record),
             Outcome::Cut => return false,
             Outcome::Unreadable => self.put_aside(record),
         }
         true
+    }
+
+    fn put_at_rest(&mut self, record: Unpurged) {
+        let range = self.at_rest.entry(record.table).or_insert(record.at..=record.at);
+        *range = record.at.min(*range.start())..=record.at.max(*range.end());
+    }
+
+    /// Reads the slice of a record that can be purged: what stands behind it probably can be, too.
+    fn read_ahead(&mut self, stream: &Stream, at: u64) {
+        let slice = at / stream.slice_bytes();
+        if self.ahead.replace(slice) != Some(slice) {
+            stream.read_ahead(at);
+        }
+    }
+
+    /// Whether the walk of this record's transaction is still to come to it.
+    fn is_to_be_walked(&self, trx: TrxId, at: u64) -> bool {
+        let has_come_to = |next: UndoPos| next != UndoPos::NONE && at <= Stream::byte_of(next);
+        self.left.contains_key(&trx)
+            && self.walks.iter().find(|(walker, _)| *walker == trx).is_none_or(|(_, next)| has_come_to(*next))
     }
 
     fn put_aside(&mut self, record: Unpurged) {
@@ -337,6 +379,7 @@ impl Transactions {
         stream.purge.stands_before.store(needed.unwrap_or(TrxId::NONE).0, Relaxed);
         state.walks = walks;
         walked?;
+        self.purge_at_rest(stream, &horizon, state, &mut left)?;
         let passed = self.pass(stream, &horizon, state, &mut left);
         stream.purge.passed.store(state.at, Relaxed);
         passed?;
@@ -346,25 +389,20 @@ impl Transactions {
     }
 
     fn retry_deferred(&self, stream: &Stream, state: &mut State, left: &mut Left) -> Result<()> {
-        let mut failed = None;
-        let mut unreadable = Vec::new();
-        // After a failure those that are left stay.
-        state.deferred.retain(|record| {
-            let done =
-                if failed.is_none() { self.purge_again(stream, *record, left) } else { Ok(Outcome::Busy) };
-            let outcome = done.unwrap_or_else(|error| {
-                failed = Some(error);
+        let mut done = Ok(());
+        for record in core::mem::take(&mut state.deferred) {
+            let outcome =
+                if done.is_ok() { self.purge_again(stream, record, left) } else { Ok(Outcome::Busy) };
+            // After a failure the others stay.
+            let outcome = outcome.unwrap_or_else(|error| {
+                done = Err(error);
                 Outcome::Busy
             });
-            if outcome == Outcome::Unreadable {
-                unreadable.push(*record);
+            if !state.note(record, outcome) {
+                state.deferred.push(record);
             }
-            matches!(outcome, Outcome::Busy | Outcome::Cut)
-        });
-        for record in unreadable {
-            state.put_aside(record);
         }
-        failed.map_or(Ok(()), Err)
+        done
     }
 
     /// Tries again what could not be read some time ago.
@@ -385,7 +423,8 @@ impl Transactions {
                 Outcome::Busy | Outcome::Cut if state.deferred.len() < DEFERRED_MOST => {
                     state.deferred.push(record);
                 }
-                _ => state.aside.push_back(record),
+                Outcome::AtRest => state.put_at_rest(record),
+                Outcome::Busy | Outcome::Cut | Outcome::Unreadable => state.aside.push_back(record),
             }
         }
         Ok(())
@@ -420,6 +459,45 @@ impl Transactions {
         Ok(())
     }
 
+    /// Reads on in the ranges of tables that were at rest, and purges their records.
+    fn purge_at_rest(
+        &self,
+        stream: &Stream,
+        horizon: &Horizon,
+        state: &mut State,
+        left: &mut Left,
+    ) -> Result<()> {
+        let tables: Vec<SpaceId> = state.at_rest.keys().copied().collect();
+        for table in tables {
+            while left.records > 0 && state.deferred.len() < DEFERRED_MOST {
+                let (mut next, last) = state.at_rest[&table].clone().into_inner();
+                let Some((at, stored)) = stream.next_record(next)?.filter(|(at, _)| *at <= last) else {
+                    state.at_rest.remove(&table);
+                    break;
+                };
+                left.records -= 1;
+                if let Some(stored) = stored {
+                    next = stored.next;
+                    let record = stream.decode(at, &stored)?;
+                    let is_due = record.body.table() == table
+                        && horizon.covers(record.trx)
+                        && !state.is_to_be_walked(record.trx, at);
+                    if is_due {
+                        state.read_ahead(stream, at);
+                        let outcome = self.purge_record(stream, at, &stored, &record, left)?;
+                        if outcome == Outcome::AtRest || !state.note(Unpurged { at, table }, outcome) {
+                            break;
+                        }
+                    }
+                } else {
+                    next = stream.next_slice(at);
+                }
+                state.at_rest.insert(table, next..=last);
+            }
+        }
+        Ok(())
+    }
+
     /// Walks on along the stream.
     fn pass(&self, stream: &Stream, horizon: &Horizon, state: &mut State, left: &mut Left) -> Result<()> {
         let mut looked_at = None;
@@ -436,7 +514,7 @@ impl Transactions {
             left.records -= 1;
             let Some(stored) = stored else {
                 // The slice that it ends in was dropped: it was purged before.
-                state.at = (at / stream.slice_bytes() + 1) * stream.slice_bytes();
+                state.at = stream.next_slice(at);
                 continue;
             };
             let record = stream.decode(at, &stored)?;
@@ -447,10 +525,7 @@ impl Transactions {
                 passed.slices.extend(slices);
                 passed.tables.insert(table);
             } else if horizon.covers(trx) {
-                // What stands behind it probably can be purged, too.
-                if state.ahead.replace(slices[0]) != Some(slices[0]) {
-                    stream.read_ahead(at);
-                }
+                state.read_ahead(stream, at);
                 let outcome = self.purge_record(stream, at, &stored, &record, left)?;
                 if !state.note(Unpurged { at, table }, outcome) {
                     break;
@@ -504,7 +579,8 @@ impl Transactions {
         let table = self.ground.pool.space(record.body.table());
         let at_work = table.as_ref().map(|space| space.rest().try_read());
         if matches!(at_work, Some(None)) {
-            return Ok(Outcome::Busy);
+            self.met_at_rest.fetch_add(1, Relaxed);
+            return Ok(Outcome::AtRest);
         }
         match self.purge_decoded(stream, at, stored, record, left) {
             Err(error) if error.is_of_what_was_read() => {
@@ -595,11 +671,17 @@ impl Transactions {
 }
 
 impl Stream {
+    /// Where the slice behind that of a position begins.
+    fn next_slice(&self, at: u64) -> u64 {
+        (at / self.slice_bytes() + 1) * self.slice_bytes()
+    }
+
     fn wants_purge(&self) -> bool {
         let state = self.purge.state.lock();
         state.at < self.end()
             || !state.walks.is_empty()
             || !state.deferred.is_empty()
+            || !state.at_rest.is_empty()
             || !state.aside.is_empty()
             || !self.purge.ended.is_empty()
     }

@@ -3,12 +3,11 @@
 //! **Purpose.** Lets a check look at the trees of one table while nothing changes them: its claim keeps statements
 //! away, the closed gate keeps calls away, and what is done outside of gates, rollback and purge, waits here.
 //!
-//! **Invariants.** Only what concerns this very table waits; but purge puts off a bounded number of records, and when
-//! all of these are of the table it stands still until the check lets go. Whatever takes a record back or purges it
-//! outside of a gate holds [`Space::rest`] of the record's table shared, for that one record; a check holds it
-//! exclusively, and then each record of the table is taken back as a whole, or not at all. Of those that find it held a
-//! client's rollback waits; purge and the rollbacks in the background put the record, or the transaction, off and go on
-//! with others. So in a simulation, which has one thread, no step of a worker waits for the check that it runs within.
+//! **Invariants.** Only what concerns this very table waits. Whatever takes a record back or purges it outside of a
+//! gate holds [`Space::rest`] of the record's table shared, for that one record; a check holds it exclusively, and then
+//! each record of the table is taken back as a whole, or not at all. Of those that find it held a client's rollback
+//! waits; purge and the rollbacks in the background put the record, or the transaction, off and go on with others. So
+//! in a simulation, which has one thread, no step of a worker waits for the check that it runs within.
 //!
 //! What a check makes of the trees depends on what others may still do to them, and it is told ([`AtRest`]):
 //! - A page that is in use and that no tree leads to may be one of a long value that a version leads to, or that a
@@ -24,7 +23,7 @@
 //! [`Rollbacks::may_have_cut_off`]: super::rollbacks::Rollbacks::may_have_cut_off
 
 use super::Transactions;
-use crate::{buffer::Space, sync::atomic::Ordering::SeqCst};
+use crate::buffer::Space;
 
 /// What is known of a table at rest.
 #[derive(Clone, Copy, Debug)]
@@ -35,19 +34,11 @@ pub struct AtRest {
     pub has_whole_rows: bool,
 }
 
-/// That a table is at rest.
-struct Resting<'a>(&'a Transactions);
+/// Wakes those that have put off what concerns the table.
+struct Wake<'a>(&'a Transactions);
 
-impl<'a> Resting<'a> {
-    fn new(transactions: &'a Transactions) -> Self {
-        transactions.tables_at_rest.fetch_add(1, SeqCst);
-        Self(transactions)
-    }
-}
-
-impl Drop for Resting<'_> {
+impl Drop for Wake<'_> {
     fn drop(&mut self) {
-        self.0.tables_at_rest.fetch_sub(1, SeqCst);
         self.0.ground.purge_wake.notify();
         self.0.rollbacks.wake().notify();
     }
@@ -68,16 +59,11 @@ impl Transactions {
                 }
             }
         }
+        let _wake = Wake(self);
         let _still = table.rest().write();
-        let _resting = Resting::new(self);
         run(AtRest {
             is_purged: ends.iter().all(|(stream, end)| stream.purge.is_done_with(table.id(), *end)),
             has_whole_rows: !self.rollbacks.may_have_cut_off(table.id()),
         })
-    }
-
-    /// Whether purge puts records off because a check looks at their table.
-    pub(super) fn is_any_at_rest(&self) -> bool {
-        self.tables_at_rest.load(SeqCst) > 0
     }
 }

@@ -6,10 +6,10 @@
 //! **Invariants.** Only who is about to change a row waits or is refused, before it has the turn at the row, and
 //! outside of its table's gate. What ends a transaction, either way, needs no undo and goes on. Two slices of each
 //! stream do not count, or nobody could begin: the last one, which stays, and the next one. What is under way may pass
-//! the limit by a slice for each stream. A wait goes on as long as purge gets rid of something, and not longer than one
-//! for a lock: a circle of one who waits here and others who wait for his locks ends by that. Of views those are ended
-//! that do not see the transaction before which purge stands: each of them has to go before its records can. They are a
-//! pause old at least, and a read outside of transactions that takes longer begins anew.
+//! the limit by a slice for each stream. A wait goes on as long as purge gets rid of something, or a check is in its
+//! way, and not longer than one for a lock: a cycle of a wait here and waits for this transaction's locks ends by that.
+//! Of views those are ended that do not see the transaction before which purge stands: each of them has to go before
+//! its records can. They are a pause old at least, and a read outside of transactions that takes longer begins anew.
 //!
 //! **May touch.** `sync`, `env`, `error`, the rest of this floor.
 
@@ -108,7 +108,9 @@ impl Transactions {
         let mut fruitless = 0;
         while fruitless < FRUITLESS_MOST && may_wait(self.now().saturating_sub(began)) {
             drop(Held::take(Rank::Row));
-            let purged = self.purged.load(Relaxed);
+            // A check that is in the way ends.
+            let progress = || (self.purged.load(Relaxed), self.met_at_rest.load(Relaxed));
+            let before = progress();
             self.ground.purge_wake.notify();
             let again = self.now() + PAUSE;
             let is_over = || self.has_undo_room() || ground.health.is_poisoned() || me.is_interrupted();
@@ -120,7 +122,7 @@ impl Transactions {
             if is_over() {
                 return ground.health.check();
             }
-            let gets_on = self.purged.load(Relaxed) != purged || self.is_any_at_rest();
+            let gets_on = progress() != before;
             fruitless = if gets_on || self.end_views() { 0 } else { fruitless + 1 };
         }
         let refused = TransactionError::UndoFull {
