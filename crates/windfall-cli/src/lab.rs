@@ -219,8 +219,7 @@ fn measure(options: &LabArgs) -> Result<Results> {
     }
     let (done, at) = (jobs.len(), Cell::new(0));
     let say = |what: &str| progress.at(done + at.replace(at.get() + 1), &format!("x9: {what}"));
-    let of_factors = scale.pick(factors::Scale::Quick, factors::Scale::Default, factors::Scale::Full);
-    let factors = factors::measure(varied, &scratch.disk, of_factors, options.seed, &say)?;
+    let factors = factors::measure(varied, &scratch.disk, scale, options.seed, &say)?;
     progress.finish();
     let made_at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let mut results = Results {

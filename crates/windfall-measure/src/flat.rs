@@ -190,29 +190,34 @@ const SHOWN: [(Figure, &str); 5] = [
     (Figure::Time, ">time"),
 ];
 
+/// The heads of the columns in which each line begins.
+const HEADS: [&str; 4] = ["factor", ">from", ">to", "statement"];
+
+/// The beginning of a line for each factor and statement, the factor in its first line only.
+fn lines(factors: &[Factor]) -> impl Iterator<Item = (Vec<String>, &Statement)> {
+    factors.iter().flat_map(|factor| {
+        factor.statements.iter().enumerate().map(|(n, statement)| {
+            let of_factor = [&factor.id, &factor.amounts[0], &factor.amounts[1]];
+            let mut line = of_factor.map(|text| if n == 0 { text.clone() } else { String::new() }).to_vec();
+            line.push(statement.name.clone());
+            (line, statement)
+        })
+    })
+}
+
 /// The costs: a line for each factor and statement, with the figures for much, and how many times as much that is.
 pub fn costs(factors: &[Factor]) -> Grid {
-    let mut heads = vec!["factor", ">from", ">to", "statement"];
-    for (_, head) in SHOWN {
-        heads.extend([head, ">"]);
-    }
-    heads.push(">calls");
-    let mut grid = Grid::new(heads);
-    for factor in factors {
-        for (n, statement) in factor.statements.iter().enumerate() {
-            let first = |text: &str| if n == 0 { text.to_owned() } else { String::new() };
-            let mut line: Vec<String> =
-                [&factor.id, &factor.amounts[0], &factor.amounts[1]].map(|text| first(text)).into();
-            line.push(statement.name.clone());
-            for (figure, _) in SHOWN {
-                let cost = statement.cost(figure);
-                line.push(cost.map_or_else(|| "-".into(), |cost| value(figure, cost.large)));
-                line.push(cost.map_or_else(|| "-".into(), |cost| times(cost.ratio())));
-            }
-            let calls = statement.cost(Figure::SystemCalls);
-            line.push(calls.map_or_else(|| "-".into(), |cost| value(Figure::SystemCalls, cost.large)));
-            grid.line(line);
+    let shown = SHOWN.iter().flat_map(|(_, head)| [*head, ">"]);
+    let mut grid = Grid::new(HEADS.into_iter().chain(shown).chain([">calls"]));
+    for (mut line, statement) in lines(factors) {
+        for (figure, _) in SHOWN {
+            let cost = statement.cost(figure);
+            line.push(cost.map_or_else(|| "-".into(), |cost| value(figure, cost.large)));
+            line.push(cost.map_or_else(|| "-".into(), |cost| times(cost.ratio())));
         }
+        let calls = statement.cost(Figure::SystemCalls);
+        line.push(calls.map_or_else(|| "-".into(), |cost| value(Figure::SystemCalls, cost.large)));
+        grid.line(line);
     }
     grid
 }
@@ -226,22 +231,15 @@ pub fn ratios(factors: &[Factor]) -> Grid {
         (&[Figure::Allocated, Figure::Freed], ">memory"),
         (&[Figure::Time], ">time"),
     ];
-    let heads = ["factor", ">from", ">to", "statement"];
-    let mut grid = Grid::new(heads.into_iter().chain(TOGETHER.map(|(_, head)| head)).chain([">takes"]));
-    for factor in factors {
-        for (n, statement) in factor.statements.iter().enumerate() {
-            let first = |text: &str| if n == 0 { text.to_owned() } else { String::new() };
-            let mut line: Vec<String> =
-                [&factor.id, &factor.amounts[0], &factor.amounts[1]].map(|text| first(text)).into();
-            line.push(statement.name.clone());
-            for (figures, _) in TOGETHER {
-                let costs = figures.iter().filter_map(|figure| statement.cost(*figure));
-                let most = costs.map(|cost| cost.ratio()).max_by(f64::total_cmp);
-                line.push(most.map_or_else(|| "-".into(), times));
-            }
-            line.push(statement.cost(Figure::Time).map_or_else(|| "-".into(), |cost| time(cost.large)));
-            grid.line(line);
+    let mut grid = Grid::new(HEADS.into_iter().chain(TOGETHER.map(|(_, head)| head)).chain([">takes"]));
+    for (mut line, statement) in lines(factors) {
+        for (figures, _) in TOGETHER {
+            let costs = figures.iter().filter_map(|figure| statement.cost(*figure));
+            let most = costs.map(|cost| cost.ratio()).max_by(f64::total_cmp);
+            line.push(most.map_or_else(|| "-".into(), times));
         }
+        line.push(statement.cost(Figure::Time).map_or_else(|| "-".into(), |cost| time(cost.large)));
+        grid.line(line);
     }
     grid
 }

@@ -24,6 +24,7 @@ mod pace;
 pub mod page;
 mod random;
 pub mod sbtest;
+mod scale;
 pub mod stepped;
 pub mod svg;
 mod timeline;
@@ -37,6 +38,7 @@ pub use latency::{Latency, PERCENTILES};
 pub use machine::{Machine, resident_bytes, resident_of_mapping};
 pub use pace::Pace;
 pub use random::Random;
+pub use scale::Scale;
 pub use timeline::{Gap, STRETCH, Timeline};
 pub use usage::Usage;
 

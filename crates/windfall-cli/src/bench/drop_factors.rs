@@ -8,16 +8,16 @@
 //!
 //! **May touch.** `factors`, `windfall-measure`.
 
-use windfall_measure::flat::{self, FLAT, Factor, Figure};
+use windfall_measure::{
+    Scale,
+    flat::{self, FLAT, Factor, Figure},
+};
 
 use super::{
     foreground::CHANCE,
     harness::{Bench, Bound},
 };
-use crate::{
-    factors::{self, Scale},
-    failure::Result,
-};
+use crate::{factors, failure::Result};
 
 /// The figures of a claim: the one that grew most is compared.
 const CLAIMS: [(&str, &[Figure]); 4] = [

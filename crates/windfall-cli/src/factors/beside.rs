@@ -16,11 +16,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use windfall_measure::{Pace, Random, Timeline, flat::Others};
+use windfall_measure::{Pace, Random, Scale, Timeline, flat::Others};
 
 use super::{
     ground::{OTHERS, Side},
-    owned::{Kind, Scale},
+    owned::Kind,
     victim::{Victim, run as statement},
 };
 use crate::{

@@ -13,8 +13,9 @@ use std::{
 };
 
 use windfall::TransactionOptions;
+use windfall_measure::Scale;
 
-use super::owned::{Owned, Scale};
+use super::owned::Owned;
 use crate::{
     args::Commit,
     engine::{self, Database, IndexOptions, Setup, Table, TableOptions},

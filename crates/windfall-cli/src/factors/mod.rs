@@ -30,12 +30,13 @@ use std::{
 };
 
 use windfall_measure::{
+    Scale,
     flat::{Cost, Factor, Figure, Statement},
     median,
     stepped::{self, Seen, is_write_or_sync},
 };
 
-pub use owned::{Owned, Scale};
+pub use owned::Owned;
 use turns::{Answer, Sample};
 
 use crate::{

@@ -8,6 +8,7 @@
 //! **May touch.** `output`, `windfall-measure`.
 
 use windfall_measure::{
+    Scale,
     flat::Figure,
     units::{bytes, count},
 };
@@ -16,40 +17,6 @@ use crate::{
     failure::{Failure, Result},
     output::quoted,
 };
-
-/// How large everything is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scale {
-    /// Shows that it runs, in seconds; proves nothing.
-    Quick,
-    /// For the lab, in two minutes.
-    Default,
-    /// A thousand times as much of everything.
-    Full,
-}
-
-impl Scale {
-    const ALL: [Self; 3] = [Self::Quick, Self::Default, Self::Full];
-
-    /// One of three, by scale.
-    pub fn pick<T>(self, quick: T, default: T, full: T) -> T {
-        match self {
-            Self::Quick => quick,
-            Self::Default => default,
-            Self::Full => full,
-        }
-    }
-
-    /// Its name.
-    pub fn text(self) -> &'static str {
-        self.pick("quick", "default", "full")
-    }
-
-    /// The one of this name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|scale| scale.text() == name)
-    }
-}
 
 /// A thing that is varied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -325,7 +292,6 @@ mod tests {
         for owned in Owned::ALL {
             assert_eq!(Owned::named(owned.id()), Some(owned));
             for scale in Scale::ALL {
-                assert_eq!(Scale::named(scale.text()), Some(scale));
                 let [little, much] = owned.amounts(scale);
                 assert!(little < much || owned == Owned::NoHandle, "{owned:?}");
             }

@@ -13,7 +13,7 @@ use std::{path::Path, time::Instant};
 
 use serde::{Deserialize, Serialize};
 use windfall_measure::{
-    Usage,
+    Scale, Usage,
     flat::Others,
     stepped::{Count, mark},
 };
@@ -21,7 +21,7 @@ use windfall_measure::{
 use super::{
     beside,
     ground::Side,
-    owned::{Kind, Owned, Scale},
+    owned::{Kind, Owned},
     victim::{Victim, run as statement},
 };
 use crate::{engine::DropWork, failure::Result};

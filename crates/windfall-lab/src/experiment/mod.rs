@@ -29,6 +29,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use windfall::error::{Result, UsageError};
 use windfall_measure::Latency;
+pub use windfall_measure::Scale;
 
 use crate::{
     results::{Results, X1Run, X2Run, X3Run, X4Run, X5Run, X6Run, X7Run, X8Run},
@@ -36,34 +37,6 @@ use crate::{
     system::PolicyName,
     watch::{self, Role},
 };
-
-/// How large everything is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Scale {
-    /// Shows that it runs, in seconds; proves nothing.
-    Quick,
-    /// Fits two cores and 24 GiB, and ten minutes for all.
-    Default,
-    /// As it was published.
-    Full,
-}
-
-impl Scale {
-    /// One of three, by scale.
-    pub fn pick<T>(self, quick: T, default: T, full: T) -> T {
-        match self {
-            Self::Quick => quick,
-            Self::Default => default,
-            Self::Full => full,
-        }
-    }
-
-    /// Its name.
-    pub fn text(self) -> &'static str {
-        self.pick("quick", "default", "full")
-    }
-}
 
 /// An experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
