@@ -263,8 +263,9 @@ impl BufferPool {
         let reclaimed = self.reclaim_some() > 0;
         let popped = core::iter::from_fn(|| self.reclaimer.finished.pop());
         let spaces: Vec<Arc<Space>> = popped.take(SPACES_A_STEP).collect();
+        // In each step: what leaves does not wait for arrivals to end.
+        let freed = self.reclaimer.leaving.lock().free_some();
         if spaces.is_empty() {
-            let freed = self.reclaimer.leaving.lock().free_some();
             return reclaimed || freed;
         }
         // Whoever makes a tablespace known waits for this: once for many.

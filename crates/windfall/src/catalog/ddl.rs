@@ -4,8 +4,8 @@
 //!
 //! **Invariants.** Those of the [catalog](super). New tablespaces are known to nobody before their record is committed,
 //! as `flush_log_at_trx_commit` says; old ones are detached after their drop is. What a statement takes out of use is
-//! freed in the background ([`Catalog::free_step`]): the work of a drop does not depend on what the table owns, and its
-//! thread frees nothing that another one has made.
+//! freed in the background ([`Catalog::free_step`]): the work of a drop does not depend on what the table owns, and it
+//! frees nothing of that.
 //!
 //! **May touch.** The rest of `catalog`, and what it may touch.
 

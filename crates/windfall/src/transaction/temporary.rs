@@ -9,8 +9,8 @@
 //! records, and purge leaves these alone until it has ended. And a long value that is being read piece by piece stays
 //! until that is over: the reader is entered with the stream before it looks at the row ([`TemporaryRead`]), and
 //! whatever replaces the value ends, if ever, behind that. Each call purges as far as it goes, and nothing is left to
-//! the worker. So what is kept is bounded by what one session has under way: it counts for neither the limit on undo
-//! nor its metrics.
+//! the worker. So what is kept is that of one session: of its transaction, and of its writes while it reads a long
+//! value. It counts for neither the limit on undo nor its metrics.
 //!
 //! **May touch.** The rest of this floor.
 
