@@ -155,7 +155,7 @@ impl SystemTree {
         let mut values = changes.iter().filter_map(|change| change.value.as_ref());
         values.try_for_each(|value| self.tree.check_inline(value.len()))?;
         let _turn = self.writing.lock();
-        changes.sort_by(|a, b| a.key.cmp(&b.key));
+        changes.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         let mut places = loop {
             if let Some(places) = self.locate(mtr, changes)? {
                 break places;

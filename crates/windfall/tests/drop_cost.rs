@@ -49,11 +49,12 @@ fn indexed() -> TableOptions {
 }
 
 /// The most memory that a statement allocates, and frees, for itself and for each tree: names, the record, its group of
-/// the log, a place in a queue now and then. What the trees own is not among it, whatever it is.
+/// the log, a place in a queue now and then, and in each of its own lists (of claims, gates, ids, changes, latched
+/// places). What the trees own is not among it, whatever it is.
 const ALLOCATED: u64 = 4 << 10;
 const ALLOCATED_A_TREE: u64 = 512;
 const FREED: u64 = 1 << 10;
-const FREED_A_TREE: u64 = 256;
+const FREED_A_TREE: u64 = 320;
 
 /// The bar: nothing outside the catalog, a path and a bit inside, one log write, and little memory.
 fn assert_cheap(what: &str, report: &DropReport, height: u64) {
@@ -343,7 +344,8 @@ fn traced_child() -> Result<()> {
         #[cfg(feature = "lab")]
         {
             table.pretend_hash_index(HASH_INDEX / 2);
-            assert_eq!(db.metrics().hash_index_bytes, HASH_INDEX);
+            // What it has grown to before is freed in the background.
+            assert_settles("hash indexes", || db.metrics().hash_index_bytes == HASH_INDEX);
         }
         drop(table);
         settle(&db)?;
