@@ -15,8 +15,9 @@
 //!
 //! *A file that takes no writes is the trouble of its tablespace alone.* While it fails, a batch takes one page of such
 //! a tablespace, to see whether it still does, and no others. Only pages that are torn in their places, or cannot be
-//! read there, have to be in every batch. They never fill one: it writes the pages that are new to it in two halves,
-//! and leaves the second one out when a page of the first one fails.
+//! read there, have to be in every batch. Those of one file never fill one: a batch writes the pages that are new to it
+//! in two halves, and leaves the second one out when a page of the first one fails; and once half of its room is taken
+//! by torn pages, their tablespaces get no others in.
 //!
 //! **May touch.** `disk`, `log`, the rest of `buffer`.
 
@@ -287,13 +288,17 @@ impl BufferPool {
         let retried = batch.len();
         let room = PAGES - flusher.torn.len();
         let probe = flusher.next_probe();
-        for (space, page) in
-            probe.into_iter().chain(wanted.into_iter().filter(|(space, _)| !space.is_failing()))
-        {
+        let Flusher { torn, spare, .. } = &mut *flusher;
+        let are_many = torn.len() >= PAGES / 2;
+        let is_kept_out = |space: &Space| are_many && torn.iter().any(|torn| torn.space.id() == space.id());
+        let wanted = wanted.into_iter().filter(|(space, _)| !space.is_failing());
+        for (space, page) in probe.into_iter().chain(wanted) {
             if batch.len() - retried >= room {
                 break;
             }
-            batch.extend(self.copy_out(space, page, &mut flusher.spare));
+            if !is_kept_out(&space) {
+                batch.extend(self.copy_out(space, page, spare));
+            }
         }
         if batch.is_empty() {
             return Ok(0);

@@ -136,3 +136,27 @@ fn many_files_that_take_no_writes_hold_up_no_other() {
     pool.flush_all().unwrap();
     assert_eq!(pool.oldest_dirty(), Lsn::MAX);
 }
+
+/// Each page of such a file that was tried is taken for torn: its place cannot be read.
+#[test]
+fn a_file_that_can_be_neither_written_nor_read_fills_no_batch() {
+    for pages in [50, 127, 300] {
+        let (disk, pool, spaces) = bad_and_good();
+        for fault in [Fault::WriteFails, Fault::ReadFails] {
+            disk.fail_always_on(FileName::Data(spaces[0].id()), fault);
+        }
+        dirty_pages(&pool, &spaces[0], pages);
+        for _ in 0..300 {
+            let _ = pool.clean_step(Lsn::MAX);
+        }
+        let torn = pool.flusher.lock().torn.len();
+        assert!(torn <= PAGES * 3 / 4, "{torn} of {pages} pages are in every batch");
+        dirty_pages(&pool, &spaces[1], 300);
+        let rounds = rounds_to_write(&pool, &spaces);
+        assert!(rounds <= 3 + 300 / 32, "beside {torn} of {pages} pages: {rounds} rounds");
+        assert!(pool.flush_all().is_err());
+        disk.mend();
+        pool.flush_all().unwrap();
+        assert_eq!((waiting(&spaces), pool.oldest_dirty()), ([0, 0], Lsn::MAX));
+    }
+}
