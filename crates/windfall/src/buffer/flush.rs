@@ -290,13 +290,16 @@ impl BufferPool {
         let probe = flusher.next_probe();
         let Flusher { torn, spare, .. } = &mut *flusher;
         let are_many = torn.len() >= PAGES / 2;
-        let is_kept_out = |space: &Space| are_many && torn.iter().any(|torn| torn.space.id() == space.id());
+        // A torn page that comes free only now stays out: the copy that is kept would outlive its write.
+        let is_kept_out = |space: &Space, page| {
+            torn.iter().any(|torn| torn.space.id() == space.id() && (torn.page == page || are_many))
+        };
         let wanted = wanted.into_iter().filter(|(space, _)| !space.is_failing());
         for (space, page) in probe.into_iter().chain(wanted) {
             if batch.len() - retried >= room {
                 break;
             }
-            if !is_kept_out(&space) {
+            if !is_kept_out(&space, page) {
                 batch.extend(self.copy_out(space, page, spare));
             }
         }

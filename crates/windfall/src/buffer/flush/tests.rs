@@ -1,10 +1,13 @@
 //! Batches that fail, in part or as a whole, and what is decided about files.
 
-use super::{super::test_pool::new_pool, *};
+use super::{
+    super::test_pool::{PAGE_SIZE, new_pool},
+    *,
+};
 use crate::{
     disk::simulated::{Fault, SimulatedDisk},
     mtr::Mtr,
-    page::PageType,
+    page::{PageOp, PageType},
     tablespace,
 };
 
@@ -159,4 +162,33 @@ fn a_file_that_can_be_neither_written_nor_read_fills_no_batch() {
         pool.flush_all().unwrap();
         assert_eq!((waiting(&spaces), pool.oldest_dirty()), ([0, 0], Lsn::MAX));
     }
+}
+
+/// A copy that stayed there would be outdated, and be put in the page's place where that cannot be read.
+#[test]
+fn a_page_that_was_written_has_no_copy_among_the_torn_ones() {
+    let (disk, pool, [space, _]) = bad_and_good();
+    // At its end, too: no part of it is the whole page.
+    let mut mtr = Mtr::begin(&pool).unwrap();
+    let slot = mtr.latch(&space, PageNo::ROOT).unwrap();
+    mtr.apply(slot, &PageOp::Write { at: PAGE_SIZE as u32 - 8, bytes: &[7; 8] });
+    mtr.commit().unwrap();
+    disk.fail_at(0, Fault::TornPage);
+    assert!(pool.flush([(space.clone(), PageNo::ROOT)]).is_err());
+    // It is latched while another page shows that the file takes writes.
+    let latch = &pool.arena.frame(space.pages.get(PageNo::ROOT).unwrap()).latch;
+    assert!(latch.try_exclusive());
+    pool.exclusive(&space, PageNo::HEADER).unwrap().mark_dirty(&space, pool.ground.log.durable());
+    while space.is_failing() {
+        pool.flush([]).unwrap();
+    }
+    // The latch is free again when the batch has looked at the torn pages.
+    let wanted = core::iter::once_with(|| {
+        latch.release_unchanged();
+        (space.clone(), PageNo::ROOT)
+    });
+    assert_eq!(pool.flusher.lock().torn.len(), 1);
+    pool.flush(wanted).unwrap();
+    pool.flush_all().unwrap();
+    assert_eq!((pool.oldest_dirty(), pool.flusher.lock().torn.len()), (Lsn::MAX, 0));
 }
