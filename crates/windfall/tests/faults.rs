@@ -385,7 +385,7 @@ fn the_disk_is_full_at_every_write() {
 
 #[test]
 fn every_page_is_torn_by_a_write_that_fails() {
-    assert!(all(Fault::TornPage) > 400, "too few to mean anything");
+    assert!(all(Fault::TornPage) > 300, "too few to mean anything");
 }
 
 /// There is no room for a while, wherever that begins. Nothing stops, and work goes on when there is room again.

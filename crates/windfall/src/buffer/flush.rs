@@ -371,38 +371,36 @@ impl BufferPool {
         Ok(())
     }
 
-    /// Copies the torn pages. Gives the places of those that cannot be had now: of them the copies that are kept go
-    /// into the doublewrite file again.
+    /// Copies the torn pages. Gives the places of those that are latched now: of them the copies that are kept go into
+    /// the doublewrite file again.
     fn copy_torn(&self, flusher: &mut Flusher, batch: &mut Vec<(Copy, IoBuffer)>) -> Vec<usize> {
         let Flusher { torn, spare, .. } = flusher;
         let mut kept = Vec::new();
         for (n, torn) in torn.iter().enumerate() {
-            match self.copy_out(torn.space.clone(), torn.page, spare) {
-                Some(copy) => batch.push(copy),
-                None => kept.push(n),
+            if let Some(copy) = self.copy_out(torn.space.clone(), torn.page, spare) {
+                batch.push(copy);
+                continue;
             }
+            debug_assert!(
+                self.is_unwritten(torn) || torn.space.is_dropped(),
+                "a copy of {} has outlived its write",
+                torn.id()
+            );
+            kept.push(n);
         }
         kept
     }
 
-    /// The next batch takes over this half of the doublewrite file.
-    pub fn take_half_next(&self, half: u64) {
-        self.flusher.lock().doublewrite.take_next(half);
+    /// Whether a torn page has still to be written. It keeps its frame until then.
+    fn is_unwritten(&self, torn: &Torn) -> bool {
+        let frame = torn.space.pages.get(torn.page).map(|no| self.arena.frame(no));
+        frame.is_some_and(|frame| frame.tag() == torn.id() && frame.is(DIRTY | WRITING))
     }
 
-    /// Takes a page for torn in its place, though it is read whole, and keeps its copy: for recovery, which is about to
-    /// make the page dirty, if a change of it may not be durable.
-    pub fn keep_copy(&self, space: &Arc<Space>, page: PageNo, copy: IoBuffer) {
-        self.flusher.lock().torn.push(Torn { space: space.clone(), page, copy });
-    }
-
-    /// Forgets the copies of pages that recovery has not made dirty.
-    pub fn forget_clean_copies(&self) {
-        let is_dirty = |torn: &Torn| {
-            let frame = torn.space.pages.get(torn.page).map(|no| self.arena.frame(no));
-            frame.is_some_and(|frame| frame.tag() == torn.id() && frame.is(DIRTY))
-        };
-        self.flusher.lock().torn.retain(is_dirty);
+    /// This half of the doublewrite file cannot be read: the next batch takes over the other one. Such a half may have
+    /// the only whole copy of a page, which can be restored once it can be read again.
+    pub fn take_other_half_next(&self, half: u64) {
+        self.flusher.lock().doublewrite.take_next(1 - half);
     }
 
     /// Waits until nobody is writing pages, after the database was closed: nobody will again.

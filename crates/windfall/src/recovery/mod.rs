@@ -232,7 +232,9 @@ pub fn recover(
         })
         .collect();
     settle_files(disk, scan, &files, progress)?;
-    let kept = if planted(Bug::TornPageKept) { Vec::new() } else { mend_torn_pages(pool, &files)? };
+    if !planted(Bug::TornPageKept) {
+        mend_torn_pages(pool, control.floor, scan, &files)?;
+    }
     if disk.len(FileName::Doublewrite)?.is_none() {
         // Without it no page could ever be written.
         tracing::warn!("the doublewrite file is missing: it is made anew");
@@ -240,7 +242,7 @@ pub fn recover(
         disk.sync_folder(Folder::Root)?;
     }
     pool.set_recovering(true);
-    let lost = replay(pool, control, scan, &files, kept, progress)?;
+    let lost = replay(pool, control, scan, &files, progress)?;
     pool.set_recovering(false);
     Ok(Recovered { files, lost })
 }
@@ -263,26 +265,24 @@ fn settle_files(disk: &dyn Disk, scan: &Scan, files: &Files, progress: &dyn Fn(P
 }
 
 /// Puts whole copies in the place of pages that are torn, or cannot be read. A page that is as its copy is written
-/// again, too: if the sync of its place has failed it may be torn on the disk though it is read whole, and the
-/// doublewrite file is about to lose the copy.
+/// again, too, unless the floor has passed it: if the sync of its place has failed it may be torn on the disk though it
+/// is read whole, and the doublewrite file is about to lose the copy.
 ///
-/// While a half of the doublewrite file cannot be read no such page is written again: a crash during that write could
-/// leave it unreadable, and its copy would not count beside a half that may have had a younger one. The copies are
-/// returned instead, and every batch has them until the page is written. The first batch overwrites the half that
-/// cannot be read, so that after the next crash the whole file counts again.
-fn mend_torn_pages(pool: &BufferPool, files: &Files) -> Result<Vec<(PageId, IoBuffer)>> {
+/// Beside a half of the doublewrite file that cannot be read a copy may be outdated. One at or above the floor is good
+/// all the same: the log has every later change. All pages that are written here, or by a batch, have such a copy, so
+/// what a crash leaves of them can be restored whether that half can be read or not.
+fn mend_torn_pages(pool: &BufferPool, floor: Lsn, scan: &Scan, files: &Files) -> Result<()> {
     let (disk, page_size) = (&*pool.ground().disk, pool.page_size());
     let mut requests = Vec::new();
-    let mut kept = Vec::new();
     let mut mended = BTreeSet::new();
     let copies = Doublewrite::copies(disk, page_size)?;
     if let Some(half) = copies.unread {
-        pool.take_half_next(half);
+        pool.take_other_half_next(half);
     }
     for (id, (lsn, copy)) in copies.pages {
         let file = FileName::Data(id.space);
         // A file that is not there was never synced: redo makes its pages anew.
-        if !files.contains(&id.space) {
+        if !files.contains(&id.space) || scan.dropped.contains(&id.space) {
             continue;
         }
         let offset = u64::from(id.page.0) * page_size as u64;
@@ -290,23 +290,18 @@ fn mend_torn_pages(pool: &BufferPool, files: &Files) -> Result<Vec<(PageId, IoBu
         let page = Page::new(&words);
         let is_torn = match disk.read_page(file, offset, page) {
             Ok(()) => page.verify(id).is_err(),
-            // A device may leave a block so whose write was cut off, until it is written again. The copy is what was
-            // written to the page last, unless there may have been a younger one.
-            Err(error) if error.is_of_read() && copies.unread.is_none() => true,
+            // A device may leave a block so whose write was cut off, until it is written again.
+            Err(error) if error.is_of_read() && (copies.unread.is_none() || lsn >= floor) => true,
             Err(error) => return Err(error.of_page(id.page).into()),
         };
-        if !is_torn && page.lsn() != lsn {
-            continue;
-        }
-        let mut buffer = IoBuffer::new(page_size);
-        buffer.bytes_mut()[..page_size].copy_from_slice(&copy);
-        if !is_torn && copies.unread.is_some() {
-            kept.push((id, buffer));
+        if !is_torn && (page.lsn() != lsn || lsn <= floor) {
             continue;
         }
         if is_torn {
             tracing::warn!(page = %id, "a page that is torn, or cannot be read, is restored from its copy");
         }
+        let mut buffer = IoBuffer::new(page_size);
+        buffer.bytes_mut()[..page_size].copy_from_slice(&copy);
         requests.push(Request { token: 0, file, offset, action: Action::Write, buffer });
         mended.insert(file);
     }
@@ -320,7 +315,7 @@ fn mend_torn_pages(pool: &BufferPool, files: &Files) -> Result<Vec<(PageId, IoBu
     for file in mended {
         disk.sync(file)?;
     }
-    Ok(kept)
+    Ok(())
 }
 
 /// The changes of one page in a batch: group start, group end, and where the change lies in the batch's bytes.
@@ -342,7 +337,6 @@ fn replay(
     control: &Control,
     scan: &Scan,
     files: &Files,
-    kept: Vec<(PageId, IoBuffer)>,
     progress: &dyn Fn(Progress),
 ) -> Result<Lost> {
     let disk = &pool.ground().disk;
@@ -359,11 +353,6 @@ fn replay(
     // names it any more. If something does, the file is missed when its tablespace is attached or changed.
     for space in scan.made.keys().filter(|space| files.contains(space)) {
         replay.space(*space)?;
-    }
-    for (id, copy) in kept {
-        if !scan.dropped.contains(&id.space) {
-            pool.keep_copy(&replay.space(id.space)?, id.page, copy);
-        }
     }
     let mut reader = LogReader::new(disk.clone(), control, control.floor)?.up_to(scan.end);
     let total = scan.end.0 - control.floor.0;
@@ -382,8 +371,6 @@ fn replay(
         }
     }
     replay.apply()?;
-    // No change of the others lies above the floor: they are durable in their places.
-    pool.forget_clean_copies();
     progress(Progress { phase: Phase::Replay, done: total, total });
     Ok(replay.lost)
 }

@@ -61,7 +61,7 @@ fn first_lives_are_cut_at_every_operation() {
 
 #[test]
 fn later_lives_are_cut_at_every_operation() {
-    enumerate(200..202, 360, FlushLog::Sync, 2, 4000);
+    enumerate(200..202, 360, FlushLog::Sync, 2, 3800);
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn lives_of_high_trees_are_cut_at_every_other_operation() {
     assert!(heights.values().any(falls), "{heights:?}");
     let mut net = Net::new(verify);
     net.cut(history, 2, ORDERS);
-    told(&net, 2400);
+    told(&net, 2200);
 }
 
 #[test]

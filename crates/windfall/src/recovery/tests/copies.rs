@@ -1,0 +1,196 @@
+//! Openings where a half of the doublewrite file cannot be read.
+//!
+//! **Purpose.** A crash leaves such a half if it cuts off the write of a batch to it. The copies in the other half may
+//! be outdated then, and what cannot be read may become readable again.
+//!
+//! **Invariants.** The places of the files that cannot be read are chosen here, among those that a crash may leave so.
+//!
+//! **May touch.** What `recovery` may.
+
+use super::*;
+
+/// The most pages of a batch.
+const BATCH: usize = 128;
+
+/// Where the halves of the doublewrite file begin.
+fn halves(disk: &SimulatedDisk) -> [u64; 2] {
+    [0, disk.len(FileName::Doublewrite).unwrap().unwrap() / 2]
+}
+
+/// Lets the floor rise as far as dirty pages allow.
+fn raise_floor(base: &Base) {
+    base.pool.files_to_record(99).into_iter().for_each(|space| base.pool.file_recorded(space));
+    base.checkpointer.checkpoint(false).unwrap();
+}
+
+/// A tablespace with so many pages, which are on disk as are the header and the map.
+fn filled(base: &Base, id: u64, pages: usize) -> (Arc<Space>, Vec<PageNo>) {
+    let space = base.pool.attach(SpaceId(id), Durability::Logged);
+    let allocate = |_| {
+        let mut mtr = Mtr::begin(&base.pool).unwrap();
+        let slot = tablespace::allocate(&mut mtr, &space, PageType::Leaf, 0, PageNo::ROOT).unwrap();
+        let page = mtr.id(slot).page;
+        base.commit(mtr).unwrap();
+        page
+    };
+    let pages = (0..pages).map(allocate).collect();
+    base.pool.flush_all().unwrap();
+    (space, pages)
+}
+
+fn change(base: &Base, space: &Arc<Space>, pages: &[PageNo], value: u64) {
+    for page in pages {
+        let mut mtr = Mtr::begin(&base.pool).unwrap();
+        Run::write(&mut mtr, space, page.0, value).unwrap();
+        base.commit(mtr).unwrap();
+    }
+}
+
+fn write(base: &Base, space: &Arc<Space>, pages: &[PageNo]) {
+    let written = base.pool.flush(pages.iter().map(|page| (space.clone(), *page))).unwrap();
+    assert_eq!(written, pages.len());
+}
+
+/// Opens it with the smallest pool while a half of the doublewrite file cannot be read from here on, either half.
+fn each_half(disk: &SimulatedDisk, within: u64, check: impl Fn(&Base, &str)) {
+    for half in halves(disk) {
+        let (disk, what) = (disk.next_process(), format!("the half at {half} cannot be read"));
+        disk.make_unreadable(FileName::Doublewrite, half + within);
+        let base = Base::open_with(&disk, 1, FRAMES).unwrap_or_else(|error| panic!("{what}: {error}"));
+        check(&base, &what);
+    }
+}
+
+fn values_are(base: &Base, space: u64, pages: &[PageNo], value: u64, what: &str) {
+    let space = known(base, SpaceId(space));
+    for page in pages {
+        let shared = base.pool.share(&space, *page, crate::page::Access::Point);
+        let found = shared.map(|shared| shared.page().u64(AT));
+        assert!(matches!(found, Ok(found) if found == value), "{what}: {page:?}: {found:?}");
+    }
+}
+
+#[test]
+fn the_copies_of_a_batch_leave_room_for_the_pages_that_replay_changes() {
+    let disk = SimulatedDisk::new(3);
+    let base = Base::open_with(&disk, 1, 1024).unwrap();
+    let (cold, batch) = filled(&base, 60, BATCH);
+    let (hot, others) = filled(&base, 61, 2 * FRAMES);
+    change(&base, &cold, &batch, 7);
+    write(&base, &cold, &batch);
+    raise_floor(&base);
+    change(&base, &hot, &others, 8);
+    each_half(&disk.restart(Survive::Nothing), 0, |base, what| {
+        values_are(base, 60, &batch, 7, what);
+        values_are(base, 61, &others, 8, what);
+    });
+}
+
+#[test]
+fn the_copies_of_both_halves_leave_room_for_a_batch() {
+    let disk = SimulatedDisk::new(3);
+    let base = Base::open_with(&disk, 1, 1024).unwrap();
+    let spaces = [60, 61].map(|id| filled(&base, id, BATCH));
+    for (space, pages) in &spaces {
+        change(&base, space, pages, 7);
+        write(&base, space, pages);
+    }
+    let [(_, one), (_, other)] = &spaces;
+    // Of a half that is read but for one copy all others count.
+    each_half(&disk.restart(Survive::Nothing), 5 * 4096, |base, what| {
+        values_are(base, 60, one, 7, what);
+        values_are(base, 61, other, 7, what);
+    });
+}
+
+/// A page whose place takes no writes and cannot be read, with a copy in both halves.
+fn torn_for_long(disk: &SimulatedDisk) -> (Base, [Arc<Space>; 2]) {
+    let (base, [one, other]) = two_pages(disk).unwrap();
+    set(&base, &one, 7).unwrap();
+    let file = FileName::Data(one.id());
+    disk.fail_at(0, Fault::TornPage);
+    assert!(base.pool.flush([(one.clone(), PageNo(1))]).is_err());
+    disk.fail_always_on(file, Fault::WriteFails);
+    set(&base, &other, 8).unwrap();
+    base.pool.flush([(other.clone(), PageNo(1))]).unwrap();
+    disk.mend();
+    disk.make_unreadable(file, PAGE_SIZE as u64);
+    (base, [one, other])
+}
+
+#[test]
+fn a_torn_page_is_restored_although_the_next_batch_was_cut_off() {
+    let disk = SimulatedDisk::new(3);
+    drop(torn_for_long(&disk));
+    each_half(&disk.restart(Survive::Everything), 0, |base, what| {
+        pages_are(base, [7, 8]).unwrap_or_else(|found| panic!("{what}: {found}"));
+    });
+}
+
+#[test]
+fn a_torn_page_of_a_dropped_tablespace_is_not_missed() {
+    let disk = SimulatedDisk::new(3);
+    let (base, [one, _]) = torn_for_long(&disk);
+    let mut mtr = Mtr::begin(&base.pool).unwrap();
+    mtr.record(&Record::Drop { spaces: vec![one.id()].into() });
+    base.commit(mtr).unwrap();
+    drop(base);
+    each_half(&disk.restart(Survive::Nothing), 0, |base, what| {
+        values_are(base, 41, &[PageNo(1)], 8, what);
+    });
+}
+
+/// What recovery writes in a page's place may be cut off, too.
+#[test]
+fn an_opening_that_is_cut_off_leaves_every_page() {
+    for floor_passes in [false, true] {
+        let disk = SimulatedDisk::new(3);
+        let (base, spaces) = two_pages(&disk).unwrap();
+        for (space, value) in spaces.iter().zip([7, 8]) {
+            set(&base, space, value).unwrap();
+            base.pool.flush([(space.clone(), PageNo(1))]).unwrap();
+        }
+        if floor_passes {
+            raise_floor(&base);
+        }
+        drop(base);
+        let disk = disk.restart(Survive::Nothing);
+        for half in halves(&disk) {
+            for operation in 1.. {
+                let mut has_crashed = false;
+                for seed in 0..20 {
+                    let disk = disk.next_process();
+                    disk.make_unreadable(FileName::Doublewrite, half);
+                    disk.crash_at(disk.operations() + operation);
+                    has_crashed |= Base::open(&disk, 1).and_then(|base| base.pool.flush_all()).is_err();
+                    let found = Base::open(&disk.restart(Survive::Random(seed)), 1);
+                    let told = found.map(|base| pages_are(&base, [7, 8]));
+                    assert!(matches!(told, Ok(Ok(()))), "operation {operation}, seed {seed}: {told:?}");
+                }
+                if !has_crashed {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// It may be the only one with the copy of a page that replay finds torn.
+#[test]
+fn a_half_that_cannot_be_read_is_overwritten_last() {
+    let disk = SimulatedDisk::new(3);
+    let [one, _] = two_written(&disk);
+    let disk = disk.restart(Survive::Nothing);
+    for half in halves(&disk) {
+        let disk = disk.next_process();
+        disk.make_unreadable(FileName::Doublewrite, half);
+        let base = Base::open(&disk, 1).unwrap();
+        let space = base.pool.space(one.id()).unwrap();
+        let is_readable = [9, 10].map(|value| {
+            set(&base, &space, value).unwrap();
+            base.pool.flush([(space.clone(), PageNo(1))]).unwrap();
+            disk.read(FileName::Doublewrite, half, &mut [0; 4096]).is_ok()
+        });
+        assert_eq!(is_readable, [false, true]);
+    }
+}
