@@ -7,8 +7,9 @@
 //! places, or are among its own, because their writes failed. The file has two halves for batches to take turns: what
 //! the last batch may have torn stays whole here until the next one is. The header block names the pages of the batch
 //! with their LSNs; a copy counts only if it is just the one that the header names, and of two the younger, so copies
-//! left over from earlier batches can never bring old content back. What cannot be read is no header, and no copy: a
-//! device may leave a sector so whose write a loss of power has cut off.
+//! left over from earlier batches can never bring old content back; beside a half that cannot be read one may be
+//! outdated, and recovery asks the floor of the log. What cannot be read is no header, and no copy: a device may leave
+//! a sector so whose write a loss of power has cut off.
 //!
 //! **May touch.** `disk`, `page`.
 //!

@@ -69,7 +69,8 @@ pub struct Flusher {
     doublewrite: Doublewrite,
     /// Copies whose write failed and whose pages are not dirty again yet.
     failed: Vec<Copy>,
-    /// Logged pages that may be torn in their places, as their last write failed: no more than a batch has room for.
+    /// Logged pages that may be torn in their places: each from a write that failed until one succeeds or its
+    /// tablespace's drop is durable. It is dirty or being written all the while. No more than a batch has room for.
     torn: Vec<Torn>,
     /// Tablespaces whose file could not be made, or not be written, the one that was tried last at the end. They know
     /// that they are here.
@@ -139,7 +140,8 @@ impl Flusher {
     /// Notes which files fail. `copies` are the pages that were tried and had not been torn before.
     fn note_failing<'a>(&mut self, copies: impl Iterator<Item = (&'a Copy, bool)> + Clone) {
         // If one of them can be written again, the others perhaps can be, too.
-        if copies.clone().any(|(copy, failed)| !failed && copy.space.is_failing()) {
+        let is_written = |(copy, failed): (&Copy, bool)| !failed && !copy.space.is_dropped();
+        if copies.clone().any(|tried| is_written(tried) && tried.0.space.is_failing()) {
             self.failing.drain(..).for_each(|space| space.set_failing(false));
         }
         for (Copy { space, .. }, _) in copies.filter(|(_, failed)| *failed) {

@@ -288,10 +288,12 @@ fn mend_torn_pages(pool: &BufferPool, floor: Lsn, scan: &Scan, files: &Files) ->
         let offset = u64::from(id.page.0) * page_size as u64;
         let words = blank(page_size);
         let page = Page::new(&words);
+        let is_good = copies.unread.is_none() || lsn >= floor;
         let is_torn = match disk.read_page(file, offset, page) {
-            Ok(()) => page.verify(id).is_err(),
+            // What no good copy mends stays damage, which the page's readers find.
+            Ok(()) => is_good && page.verify(id).is_err(),
             // A device may leave a block so whose write was cut off, until it is written again.
-            Err(error) if error.is_of_read() && (copies.unread.is_none() || lsn >= floor) => true,
+            Err(error) if error.is_of_read() && is_good => true,
             Err(error) => return Err(error.of_page(id.page).into()),
         };
         if !is_torn && (page.lsn() != lsn || lsn <= floor) {

@@ -537,6 +537,14 @@ fn a_page_is_not_restored_from_a_copy_that_may_be_outdated() {
     let disk = disk.restart(Survive::Nothing);
     let data = FileName::Data(one.id());
     let length = disk.len(FileName::Doublewrite).unwrap().unwrap();
+    for half in [0, length / 2] {
+        let disk = disk.next_process();
+        assert!(disk.corrupt(data, PAGE_SIZE as u64 + 200, 1));
+        disk.make_unreadable(FileName::Doublewrite, half);
+        // The trouble of this page alone, if there is but the older copy.
+        let found = pages_are(&Base::open(&disk, 1).unwrap(), [9, 0]);
+        assert!(found.is_ok() || found.unwrap_err().contains("checksum"), "half {half}");
+    }
     let mut refused = 0;
     for half in [0, length / 2] {
         let disk = disk.next_process();
