@@ -1,7 +1,8 @@
 //! The doublewrite file: a page is on disk twice while it is being written, so that a torn write is survived.
 //!
 //! **Purpose.** A page write is not atomic: a crash may leave half of it. So a batch of pages goes to this file first,
-//! which is synced before the pages are written to their places. Redo then needs only pages that are whole.
+//! which is synced before the pages are written to their places. Redo then needs only pages that are whole. Pages of
+//! temporary tablespaces do not go here: their files are never synced, and nothing of them counts behind a crash.
 //!
 //! **Invariants.** There is one batch at a time: the next begins when the pages of the last are durable in their
 //! places, or are among its own, because their writes failed. The file has two halves for batches to take turns: what

@@ -527,11 +527,14 @@ impl BufferPool {
             let of_it = copies.iter().enumerate().filter(|(_, copy)| copy.space.id() == id);
             unwritten.extend(of_it.map(|(n, _)| (n, Some(error.clone()))));
         }
-        if youngest.is_some() && unwritten.len() < pages.len() {
+        let to_copy = copies.iter().zip(&pages).enumerate();
+        let to_copy: Vec<_> = to_copy
+            .filter(|(n, (copy, _))| logged(copy) && !unwritten.contains_key(n))
+            .map(|(_, (_, (id, buffer)))| (*id, buffer))
+            .collect();
+        if !to_copy.is_empty() {
             let kept = kept.iter().filter(|_| !planted(Bug::TornCopyForgotten)).map(|n| &flusher.torn[*n]);
-            let pages = pages.iter().enumerate().filter(|(n, _)| !unwritten.contains_key(n));
-            let pages = pages.map(|(_, (id, copy))| (*id, copy));
-            let pages: Vec<_> = kept.map(|torn| (torn.id(), &torn.copy)).chain(pages).collect();
+            let pages: Vec<_> = kept.map(|torn| (torn.id(), &torn.copy)).chain(to_copy).collect();
             flusher
                 .doublewrite
                 .write(disk, &mut *flusher.queue, &pages, self.page_size)
