@@ -45,7 +45,7 @@ pub struct Timed {
     pub samples: [Vec<Sample>; 2],
 }
 
-/// What the process answers: what it has measured itself, and the order of its marks, so that who has traced it can
+/// What the process answers: what it has measured itself, and the order of its marks, so that the tracing process can
 /// tell which is which. A mark is of a statement and a side, by their numbers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Answer {

@@ -157,7 +157,7 @@ impl Reclaimer {
         }
     }
 
-    /// Counts anew how many frames a tablespace holds.
+    /// Counts again how many frames a tablespace holds.
     fn recount(&self, dropped: &mut Dropped) {
         let frames = dropped.space.resident() as usize;
         let dirty = dropped.dirty.min(frames);

@@ -68,7 +68,7 @@ pub struct Rounds {
     fruitless: AtomicU64,
     /// How many those were when one was fruitful last.
     at_fruit: AtomicU64,
-    /// Frames that were handed out to whoever asked, also between the rounds.
+    /// Frames that were handed out to callers, also between the rounds.
     handed_out: AtomicU64,
     /// How many those were at the end of the last round.
     handed_out_before: AtomicU64,

@@ -50,7 +50,7 @@ pub struct Pieces<'a> {
     held: Duration,
     /// At none of them a version waited for purge, or a transaction could take something back.
     purged: bool,
-    /// What a test does amid a piece.
+    /// What a test does during a piece.
     #[cfg(test)]
     pub amid: Option<Box<dyn FnMut() + 'a>>,
     /// Of the last piece.

@@ -54,7 +54,7 @@ fn lose_a_page(db: &Database, table: &str, kind: PageType) {
     mtr.commit().unwrap();
 }
 
-/// A check of a table, amid which this is done. Gives what it finds.
+/// A check of a table, during which this is done; returns what it finds.
 fn check_amid(db: &Database, table: &str, piece: usize, mut amid: impl FnMut()) -> CheckReport {
     let (mut report, mut named) = (CheckReport::default(), BTreeSet::new());
     let mut pieces = Pieces::new(&db.engine, piece);

@@ -17,7 +17,7 @@
 //!   range under the latch of its leaf, and waits for this transaction. A change that has the row already, and has
 //!   yet to revive the entry, finds the range as well and takes itself back.
 //! - At the other levels a row may come into the range at any time, before this read or behind it.
-//! - This transaction itself may take its own mark back. An entry that it has marked is read anew at each step.
+//! - This transaction itself may take its own mark back. An entry that it has marked is read again at each step.
 //!
 //! A strict view that does not see the mark is an error, as it is where the row itself is read: the row has changed
 //! since.

@@ -4,7 +4,7 @@
 //!
 //! **Invariants.** Threads are started when there is work for them, at most as many as allowed, and have ended, every
 //! request done, before the disk is gone. A request's share of its file is dropped before its completion is seen. Every
-//! request has a completion: a panic amid one is told as its error ([`DiskError::Panicked`]), and the thread goes on.
+//! request has a completion: a panic during one is its error ([`DiskError::Panicked`]), and the thread goes on.
 //! The caller has to stop the database then.
 //!
 //! **May touch.** `error`, `health`, `sync`.

@@ -6,7 +6,7 @@
 //!
 //! **Invariants.** The version grows with every exclusive release that changed something, and is never reset: not when
 //! the frame gets another page, not when the pool shrinks. After 2^48 changes of one frame, a year of ten million a
-//! second, it begins anew. A version says nothing about *which* page the frame holds:
+//! second, it begins again. A version says nothing about *which* page the frame holds:
 //! the tag is to be read under the version that is validated. Latches belong to frames, and the order in which they are
 //! taken to pages: who waits says whether the frame still has his page, and is asked whenever the latch changes hands.
 //! So he never waits for the holder of another page that came into the frame, who may wait for a page of his.
@@ -142,7 +142,7 @@ impl Latch {
         }
     }
 
-    /// The version has begun anew, once in 2^48 changes of a frame, and has carried into the sharers: takes that away.
+    /// The version has begun again, once in 2^48 changes of a frame, and has carried into the sharers: takes that away.
     #[cold]
     fn carry(&self) {
         let word = self.0.fetch_sub(SHARE, Release);

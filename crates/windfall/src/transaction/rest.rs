@@ -14,9 +14,9 @@
 //!   transaction has written and not yet put into the tree, or taken back. All of these are named by records that purge
 //!   has not done with. Nothing of the table is logged while its gate is closed, so the records up to the ends that the
 //!   streams have then are all of them.
-//! - Rows and entries are not as many where a change of a row was cut off amid it: by a crash, until it is taken back,
-//!   or by the failure of a rollback amid a record. Both are known ([`Rollbacks::may_have_cut_off`]). An open or a
-//!   prepared transaction is no reason: each of its calls was whole.
+//! - Rows and entries are not as many where a change of a row was cut off in the middle: by a crash, until it is taken
+//!   back, or by the failure of a rollback in the middle of a record. Both are known
+//!   ([`Rollbacks::may_have_cut_off`]). An open or a prepared transaction is no reason: each of its calls was whole.
 //!
 //! **May touch.** `buffer`, `sync`, the rest of this floor.
 //!
@@ -30,7 +30,7 @@ use crate::buffer::Space;
 pub struct AtRest {
     /// No version waits for purge, and no transaction can take anything back: all pages in use are those of the rows.
     pub is_purged: bool,
-    /// No change of a row was cut off amid it: each row has all its entries.
+    /// No change of a row was cut off in the middle: each row has all its entries.
     pub has_whole_rows: bool,
 }
 

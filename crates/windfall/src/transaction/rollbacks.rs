@@ -47,7 +47,7 @@ use crate::{
 const PAUSE: Duration = Duration::from_secs(1);
 /// How soon a transaction goes on that has met a table at rest.
 const REST_PAUSE: Duration = Duration::from_millis(20);
-/// How often who waits for a rollback looks after something else.
+/// How often a wait for a rollback looks after something else.
 const STEP: Duration = Duration::from_millis(50);
 /// Records that a step takes back.
 const RECORDS_A_STEP: usize = 64;

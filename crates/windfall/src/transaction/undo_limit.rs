@@ -9,7 +9,7 @@
 //! the limit by a slice for each stream. A wait goes on as long as purge gets rid of something, or a check is in its
 //! way, and not longer than one for a lock: a cycle of a wait here and waits for this transaction's locks ends by that.
 //! Of views those are ended that do not see the transaction before which purge stands: each of them has to go before
-//! its records can. They are a pause old at least, and a read outside of transactions that takes longer begins anew.
+//! its records can. They are a pause old at least, and a read outside of transactions that takes longer begins again.
 //!
 //! **May touch.** `sync`, `env`, `error`, the rest of this floor.
 

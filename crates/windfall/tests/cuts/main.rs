@@ -149,7 +149,7 @@ fn a_check_at_once_after_an_opening_finds_nothing() {
             assert!(entries.len() == 5 && entries.iter().all(|n| *n == entries[0]), "{entries:?}");
         }
     }
-    assert!(unfinished > 10, "{unfinished} were cut off amid a change");
+    assert!(unfinished > 10, "{unfinished} were cut off in the middle of a change");
 }
 
 /// The case in the variable `WINDFALL_CRASH`, as a failure tells it.

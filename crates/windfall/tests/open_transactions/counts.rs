@@ -49,7 +49,7 @@ const EXPECTED: &[Expected] = &[
             ("release", "done NoSavepoint"),
             ("prepare", "done NameTaken Prepared"),
             ("end", "done"),
-            ("end amid a call", "done"),
+            ("end during a call", "done"),
         ],
     ),
     (PLAIN, &[("open", "NoIndex"), ("cursor", "a_row the_end Dropped")]),

@@ -357,7 +357,7 @@ impl History {
         self.close_cursors(other);
         let (outcome, ended) = self.world.race(slot, call, ending, commits);
         if let Some(ended) = ended {
-            self.hold(Some(other), "end amid a call", &ended, &[Outcome::Done])?;
+            self.hold(Some(other), "end during a call", &ended, &[Outcome::Done])?;
             if commits {
                 self.model.commit(other);
             } else {

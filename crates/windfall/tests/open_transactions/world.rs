@@ -400,7 +400,7 @@ fn told(result: Result<Outcome>) -> (Outcome, Option<Error>) {
 }
 
 /// The source of a value, which makes a call at its first bytes, or behind the first 64 KiB: these are read before the
-/// engine has planned the change, and the rest amid it.
+/// engine has planned the change, and the rest during it.
 struct Source<'a, F> {
     bytes: &'a [u8],
     at: usize,

@@ -203,7 +203,7 @@ fn an_index_that_waits_for_a_transaction_holds_up_no_other() {
             assert!(!building.is_finished(), "it did not wait");
             thread::yield_now();
         }
-        // It stands there, and whoever comes goes on behind a turn of it at most: whole, back, and to a savepoint.
+        // It stands there, and a later one goes on behind a turn of it at most: whole, back, and to a savepoint.
         for n in 1..60 {
             let trx = begin(&db, Isolation::ReadCommitted);
             let within = table.within(&trx);

@@ -127,7 +127,7 @@ fn a_transaction_takes_back_what_it_has_done_to_a_temporary_table() {
     assert_eq!(read(&temporary), before);
 }
 
-/// Replaces the value that it is given, amid it, and once more.
+/// Replaces the value that it is given, during the call, and once more.
 struct Replaces<'a> {
     table: &'a Table,
     got: Vec<u8>,

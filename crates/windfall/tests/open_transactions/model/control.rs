@@ -175,7 +175,7 @@ impl Model {
                 versions.sort_by_key(|version| version.number);
             }
         }
-        // Who opens a database makes its views anew.
+        // An opening makes its views again.
         self.born.values_mut().for_each(|born| *born = 0);
     }
 }

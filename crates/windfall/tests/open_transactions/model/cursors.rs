@@ -1,7 +1,7 @@
 //! Cursors and ranges: where they are, what they may see, and which rows have changed since they looked.
 //!
 //! Rows are read ahead. So a cursor that does not lock may give a row that its own transaction has changed as it was
-//! when the cursor last looked anew, or as it has become since, and at READ UNCOMMITTED any row so: its *candidates*. A
+//! when the cursor last looked, or as it has become since, and at READ UNCOMMITTED any row so: its *candidates*. A
 //! row that has only one of them has to be met. A cursor that locks reads each row as it is, but may have missed one
 //! that came where it had read ahead already: a row that has changed since is one that it is not *sure* to meet.
 
@@ -134,7 +134,7 @@ impl Model {
         Ok(cursor)
     }
 
-    /// What a cursor may give of each row, as it looks anew.
+    /// What a cursor may give of each row, as it looks again.
     pub fn candidates(&self, cursor: &Cursor) -> BTreeMap<Key, Vec<Option<Value>>> {
         let of = |key| {
             if cursor.sees_newest {

@@ -90,7 +90,7 @@ impl Locks {
         strongest(others.map(|(_, lock)| lock.sure))
     }
 
-    /// Whether a range of somebody else keeps a new entry out.
+    /// Whether a range of another transaction keeps a new entry out.
     pub fn gap(&self, tree: TreeId, pos: Pos, me: Option<TrxNo>) -> Conflict {
         let ranges = self.ranges.get(&tree).into_iter().flatten();
         let around = ranges.filter(|range| Some(range.trx) != me && (range.from..range.to).contains(&pos));

@@ -1,5 +1,5 @@
 //! What the histories are held against: tables with all versions of their rows, transactions with their views, and
-//! who has locked what.
+//! which transaction has locked what.
 //!
 //! The model says of each call what it may come to ([`Verdict`]), by the rules of the levels and of the locks, and not
 //! by asking the engine; what it has come to then changes the model. Mostly there is one verdict. There are several
@@ -99,7 +99,7 @@ impl Table {
     }
 }
 
-/// What somebody sees.
+/// What a transaction sees.
 #[derive(Clone, Copy, Debug)]
 pub enum Sight {
     Newest,
@@ -111,7 +111,7 @@ pub enum Effect {
     LockTable(TreeId, Lock),
     LockRow(TreeId, Pos, Lock),
     LockRange(TreeId, (Pos, Pos), bool),
-    /// A lock of somebody else is entered because this call has met it.
+    /// A lock of another transaction is entered because this call has met it.
     Explicit(TreeId, Pos, TrxNo),
     TakeView,
     /// What a rollback in the background had left of a row is taken back.
@@ -266,7 +266,7 @@ impl Model {
         all.get((pick as usize).checked_rem(all.len())?).copied()
     }
 
-    /// Whose call it is, if there is somebody at that place.
+    /// Whose call it is, if a transaction has that place.
     pub fn party(&self, by: Party) -> Result<Option<TrxNo>, Nobody> {
         let Some(slot) = by else { return Ok(None) };
         self.slots[slot as usize].map(Some).ok_or(Nobody)
@@ -303,7 +303,7 @@ impl Model {
         self.tables[table].versions.get(&key).map_or(&[], |versions| versions)
     }
 
-    /// The version that is in the way: of an active transaction that is somebody else's, and how surely it is there.
+    /// The version that is in the way: of an active transaction that is not this one, and how surely it is there.
     pub fn writer(&self, table: TableNo, key: Key, me: Option<TrxNo>) -> Option<(TrxNo, Conflict)> {
         let top = self.chain(table, key).last().filter(|top| Some(top.trx) != me)?;
         match self.trx(top.trx).state {

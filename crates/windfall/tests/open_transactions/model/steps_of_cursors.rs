@@ -179,7 +179,7 @@ impl Model {
             path.effect(Effect::LockRange(cursor.tree, (from, to), true));
         }
         let Some(way) = way else { return path.end(Outcome::End) };
-        // It locks up to each entry that it comes to, and looks anew then.
+        // It locks up to each entry that it comes to, and looks again then.
         let steps = self.locks_gaps(me) && cursor.limits.is_none();
         let up_to = |met: Option<Pos>| {
             let (from, to) = match (met, way.goes_up) {
@@ -251,7 +251,7 @@ impl Model {
         path.finish()
     }
 
-    /// Whether it is not known if somebody has the row.
+    /// Whether it is unknown if a transaction has the row.
     fn has_may(&self, cursor: &Cursor, key: Key) -> bool {
         let rows = self.tables[cursor.table].rows;
         self.locks.row(rows, row_pos(key), cursor.me, true) == Conflict::May
@@ -268,8 +268,8 @@ impl Model {
                 Over::Index(which) | Over::Keys(which) => {
                     let view = self.strict_view(cursor.me);
                     for entry in self.all_entries(cursor.table, key, which) {
-                        // A mark of its own leads to a row that it has changed itself, and one of who has ended to
-                        // a row that has left.
+                        // A mark of its own leads to a row that it has changed itself, and one of a transaction that
+                        // has ended to a row that has left.
                         let is_own = Some(entry.trx) == cursor.me;
                         let is_mark = !entry.is_live && entry.writer.is_none();
                         let has_left = is_mark && view.is_some_and(|view| !self.sees(view, entry.trx));
