@@ -6,7 +6,8 @@
 //!
 //! **Invariants.** Only the thread that marks is traced: the child's main thread. Outside its marks it runs at full
 //! speed. What a mark itself takes is measured by the child's first pair of marks of each kind, with nothing between,
-//! and taken off. A child does not outlive us.
+//! and taken off. An instruction that repeats itself, such as one that copies a string on x86-64, is a step for each
+//! round, and counts once. A child does not outlive us.
 //!
 //! **May touch.** `child`, child processes.
 
@@ -88,6 +89,16 @@ fn ask(request: libc::c_uint, pid: Pid, number: libc::c_long) -> io::Result<()> 
     if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Where a child stands: the address of the next instruction.
+#[cfg(target_arch = "x86_64")]
+fn place(pid: Pid) -> io::Result<u64> {
+    let offset = mem::offset_of!(libc::user, regs) + mem::offset_of!(libc::user_regs_struct, rip);
+    // SAFETY: the request reads a register of the tracee, our own child, and writes no memory of ours.
+    let place = unsafe { libc::ptrace(libc::PTRACE_PEEKUSER, pid.as_raw_pid(), offset, 0) };
+    // No instruction begins at the last address.
+    if place == -1 { Err(io::Error::last_os_error()) } else { Ok(place.cast_unsigned()) }
+}
+
 /// The number of the system call that a child stands before; none if it stands behind one.
 fn call_before(pid: Pid) -> io::Result<Option<u64>> {
     let mut info = mem::MaybeUninit::<libc::ptrace_syscall_info>::zeroed();
@@ -146,6 +157,9 @@ struct Traced {
     begun: bool,
     inside: Option<Count>,
     together: Option<Together>,
+    /// Where it stood after the last step.
+    #[cfg(target_arch = "x86_64")]
+    at: u64,
     instructions: Vec<u64>,
     system_calls: Vec<SystemCalls>,
 }
@@ -172,8 +186,13 @@ impl Traced {
         const AT_CALL: i32 = libc::SIGTRAP | 0x80;
         match (signal, self.inside) {
             (libc::SIGTRAP, Some(Count::Instructions)) => {
+                #[cfg(target_arch = "x86_64")]
+                let is_done = self.has_gone_on(place(pid)?);
+                // Nothing repeats itself there.
+                #[cfg(not(target_arch = "x86_64"))]
+                let is_done = true;
                 if let Some(count) = self.instructions.last_mut() {
-                    *count += 1;
+                    *count += u64::from(is_done);
                 }
             }
             (AT_CALL, _) => {
@@ -204,6 +223,12 @@ impl Traced {
             },
         }
         Ok(0)
+    }
+
+    /// Whether the last step was the end of an instruction, and no round of one that repeats itself.
+    #[cfg(target_arch = "x86_64")]
+    fn has_gone_on(&mut self, place: u64) -> bool {
+        mem::replace(&mut self.at, place) != place
     }
 
     /// All that, without what the marks themselves took.
@@ -283,6 +308,14 @@ mod tests {
         assert!(none.contains("no mark"), "{none}");
         let failed = run(Command::new("sh").args(["-c", "echo why >&2; exit 3"])).unwrap_err().to_string();
         assert!(failed.contains("exit code 3") && failed.contains("why"), "{failed}");
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn an_instruction_that_repeats_itself_counts_once() {
+        let mut traced = Traced::default();
+        let steps = [10, 12, 12, 12, 12, 14, 10, 12, 14].map(|place| traced.has_gone_on(place));
+        assert_eq!(steps.iter().filter(|is_done| **is_done).count(), 6);
     }
 
     #[test]
