@@ -81,6 +81,22 @@ const FEW: usize = 256;
 /// Bytes of notes that may always come before who changes a row waits.
 const LEAST: usize = 16 << 10;
 
+/// How much is kept in memory, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// Entries that are sorted at a time.
+    pub entries: usize,
+    /// Notes while entries are collected or put; then they are settled, or put aside.
+    pub notes: usize,
+    /// Notes from which on a change of a row waits; entries that are put off.
+    pub most: usize,
+}
+
+impl Bounds {
+    /// What is kept where no test asks for less.
+    pub const FULL: Self = Self { entries: PIECE, notes: MOST / 2, most: MOST };
+}
+
 impl Catalog {
     /// Adds a secondary tree and fills it from the rows, while row calls go on.
     ///
@@ -111,7 +127,8 @@ impl Catalog {
         let _making = self.make([record.space]);
         let tree = self.tree(new_space(record.space));
         let env = self.pool.ground().env.clone();
-        let building = Arc::new(Building::new(tree.clone(), record.key.clone(), env));
+        let bounds = self.bounds();
+        let building = Arc::new(Building::new(tree.clone(), record.key.clone(), bounds.most, env));
         let _following = self.transactions.follow(table.space(), building.clone());
         let unfinished = self.unfinished();
         let mut closed = table.gate().close();
@@ -124,6 +141,7 @@ impl Catalog {
             index: &record,
             rows: &old.clustered,
             building,
+            bounds,
             undecided: RefCell::default(),
         };
         let told = |error: Error| error.of(|space| filler.owner_of(space));
@@ -155,6 +173,16 @@ impl Catalog {
         added
     }
 
+    /// How much the building of an index keeps in memory.
+    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "tests make it smaller"))]
+    pub(super) fn bounds(&self) -> Bounds {
+        #[cfg(test)]
+        if let Some(bounds) = self.pause.bounds() {
+            return bounds;
+        }
+        Bounds::FULL
+    }
+
     /// Records a filled tree. Gives the table's new shape. The gate is closed.
     fn add_index(
         &self,
@@ -181,6 +209,7 @@ struct Filler<'a> {
     index: &'a IndexRecord,
     rows: &'a Arc<Tree>,
     building: Arc<Building>,
+    bounds: Bounds,
     undecided: RefCell<Undecided>,
 }
 
@@ -216,16 +245,6 @@ impl<'a> Filler<'a> {
         self.building.tree()
     }
 
-    /// How many bytes of entries are sorted at a time, and of notes are kept while entries are collected.
-    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "tests make it smaller"))]
-    fn bounds(&self) -> (usize, usize) {
-        #[cfg(test)]
-        if let Some(bounds) = self.catalog.pause.bounds() {
-            return bounds;
-        }
-        (PIECE, MOST / 2)
-    }
-
     /// Puts the entries of all rows, and settles what is noted meanwhile.
     fn fill(&self) -> Result<()> {
         self.collect()?;
@@ -247,7 +266,7 @@ impl<'a> Filler<'a> {
         let left = || at_most.saturating_sub(env.now().saturating_sub(began));
         loop {
             // They have to get on to come to their ends.
-            self.building.limit(MOST);
+            self.building.limit(self.bounds.most);
             self.settle_undecided()?;
             transactions.await_rollbacks(space, left(), &mut || self.keep_up())?;
             let lock =
@@ -272,10 +291,10 @@ impl<'a> Filler<'a> {
     fn settle_the_rest(&self) -> Result<()> {
         // Each round lets fewer notes come than the one before, so that the last ones are few however busy the row
         // calls are.
-        let mut limit = MOST;
+        let mut limit = self.bounds.most;
         for _ in 0..ROUNDS {
             limit = (limit / 8).max(LEAST);
-            self.building.limit(limit);
+            self.building.limit(limit.min(self.bounds.most));
             self.catalog.pause();
             if self.settle_noted()? <= FEW {
                 break;
@@ -296,7 +315,6 @@ impl<'a> Filler<'a> {
 
     fn collect(&self) -> Result<()> {
         let mut entries = Runs::new(self.catalog.pool.clone());
-        let (entries_most, _) = self.bounds();
         let mut whole = true;
         let mut cursor = self.rows.cursor();
         let mut value = Vec::new();
@@ -316,7 +334,7 @@ impl<'a> Filler<'a> {
                 }
             }
             self.catalog.pause();
-            if entries.bytes() >= entries_most {
+            if entries.bytes() >= self.bounds.entries {
                 entries.put_aside(self.catalog.transactions.ids().space()?)?;
             }
             more = if self.are_notes_many() {
@@ -375,7 +393,7 @@ impl<'a> Filler<'a> {
     }
 
     fn are_notes_many(&self) -> bool {
-        self.building.bytes() >= self.bounds().1
+        self.building.bytes() >= self.bounds.notes
     }
 
     fn put_notes_aside(&self, noted: &mut Runs<()>) -> Result<()> {

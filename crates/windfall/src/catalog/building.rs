@@ -53,7 +53,8 @@ pub struct Building {
 }
 
 impl Building {
-    pub(super) fn new(tree: Arc<Tree>, key: KeySpec, env: Arc<dyn Env>) -> Self {
+    /// Nothing is noted yet; from so many bytes of notes on a change of a row waits.
+    pub(super) fn new(tree: Arc<Tree>, key: KeySpec, limit: usize, env: Arc<dyn Env>) -> Self {
         Self {
             tree,
             key,
@@ -61,7 +62,7 @@ impl Building {
             bytes: AtomicUsize::new(0),
             lost: Mutex::new(Rank::Leaf, None),
             ended: AtomicBool::new(false),
-            limit: AtomicUsize::new(MOST),
+            limit: AtomicUsize::new(limit),
             room: Event::new(),
             env,
         }
@@ -124,6 +125,12 @@ impl Building {
         self.env.wait(&self.room, &mut || !self.is_full());
     }
 
+    /// Whether a change of a row waits for room.
+    #[cfg(test)]
+    pub(super) fn is_room_awaited(&self) -> bool {
+        self.room.has_waiters()
+    }
+
     /// The tree is filled, or given up.
     pub(super) fn end(&self) {
         self.ended.store(true, SeqCst);
@@ -158,7 +165,7 @@ mod tests {
     fn both_sides_of_a_change_are_noted_once_and_what_stays_is_not() {
         let (tree, _) = crate::catalog::tests::lone_tree();
         let key = KeySpec { parts: vec![KeyPart::Value { offset: 0, length: 1 }] };
-        let building = Building::new(tree, key, Arc::new(crate::env::SimulatedEnv::new(1)));
+        let building = Building::new(tree, key, MOST, Arc::new(crate::env::SimulatedEnv::new(1)));
         building.note(b"row", None, Some(b"a1"));
         building.note(b"row", Some(b"a1"), Some(b"a2"));
         building.note(b"row", Some(b"a2"), Some(b"b"));

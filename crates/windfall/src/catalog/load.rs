@@ -17,7 +17,7 @@
 mod tests;
 
 use super::{
-    bulk::{Load, PIECE, comes_twice, shown, write_chain},
+    bulk::{Load, comes_twice, shown, write_chain},
     ddl::{Catalog, Making, TableDefinition, new_space},
     record::IndexRecord,
     runs::{Payload, Runs},
@@ -170,16 +170,6 @@ impl<'a> Filler<'a> {
         Self { catalog, name, shape, entries, chains: 0 }
     }
 
-    /// How many bytes of rows and entries are kept in memory.
-    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "tests make it smaller"))]
-    fn bound(&self) -> usize {
-        #[cfg(test)]
-        if let Some((bytes, _)) = self.catalog.pause.bounds() {
-            return bytes;
-        }
-        PIECE
-    }
-
     fn owner_of(&self, index: &IndexRecord) -> Owner {
         Owner::Index { table: self.name.into(), index: index.name.clone() }
     }
@@ -239,7 +229,7 @@ impl<'a> Filler<'a> {
     /// Puts aside what is in memory, if it is much.
     fn put_aside(&mut self, rows: &mut Runs<Stored>) -> Result<()> {
         let bytes = rows.bytes() + self.entries.iter().map(Runs::bytes).sum::<usize>();
-        if bytes < self.bound() {
+        if bytes < self.catalog.bounds().entries {
             return Ok(());
         }
         let ids = self.catalog.transactions.ids();

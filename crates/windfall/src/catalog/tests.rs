@@ -5,7 +5,7 @@ mod beside;
 use core::time::Duration;
 use std::{collections::BTreeMap, sync::mpsc, thread};
 
-use super::{KeyPart, KeySpec, ddl::record_key};
+use super::{KeyPart, KeySpec, build::Bounds, ddl::record_key};
 use crate::{
     Database, IndexOptions, Options, Result, Table, TableOptions,
     buffer::Durability,
@@ -25,11 +25,8 @@ use crate::{
 
 type Act = Box<dyn FnMut() + Send>;
 
-/// How many bytes of an index's entries are sorted at a time, and of notes are kept.
-type Bounds = Option<(usize, usize)>;
-
-/// What a test does at places within a statement.
-pub struct Pause(Mutex<(Option<Act>, Bounds)>);
+/// What a test does at places within a statement, and how much memory that may take.
+pub struct Pause(Mutex<(Option<Act>, Option<Bounds>)>);
 
 impl Default for Pause {
     fn default() -> Self {
@@ -54,10 +51,15 @@ impl Pause {
     }
 
     pub fn set_bounds(&self, entries: usize, notes: usize) {
-        self.0.lock().1 = Some((entries, notes));
+        self.0.lock().1 = Some(Bounds { entries, notes, ..Bounds::FULL });
     }
 
-    pub fn bounds(&self) -> Bounds {
+    /// From so many bytes of notes on a change of a row waits.
+    pub fn set_most(&self, most: usize) {
+        self.0.lock().1.get_or_insert(Bounds::FULL).most = most;
+    }
+
+    pub(super) fn bounds(&self) -> Option<Bounds> {
         self.0.lock().1
     }
 
@@ -70,14 +72,17 @@ impl Pause {
     }
 }
 
-fn open(disk: &SimulatedDisk, seed: u64) -> Result<(Database, SimulatedEnv)> {
-    let options = Options::default()
+fn options() -> Options {
+    Options::default()
         .page_size(4096)
         .buffer_pool_size(256 * 4096)
         .log_size(4 << 20)
-        .log_buffer_size(256 << 10);
+        .log_buffer_size(256 << 10)
+}
+
+fn open(disk: &SimulatedDisk, seed: u64) -> Result<(Database, SimulatedEnv)> {
     let env = SimulatedEnv::new(seed);
-    let db = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options, &|_| {})?;
+    let db = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options(), &|_| {})?;
     Ok((db, env))
 }
 

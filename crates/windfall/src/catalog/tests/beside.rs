@@ -1,6 +1,8 @@
 //! Transactions beside the building of an index, on one thread: they act at the places within the statement where it
 //! can be watched.
 
+mod bounds;
+
 use core::time::Duration;
 
 use super::{Rows, open, row, rows_by_index, rows_of};

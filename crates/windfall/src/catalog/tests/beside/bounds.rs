@@ -1,0 +1,203 @@
+//! How much the building of an index keeps in memory, how long it is in the way of others, and what happens where a
+//! bound is reached.
+
+use std::{collections::BTreeSet, sync::mpsc, thread};
+
+use super::{PATIENT, at_places, begin, check, filled, value};
+use crate::{
+    Database, Table, Transaction,
+    catalog::tests::{index, open, options, row, rows_by_index, rows_of},
+    disk::{
+        FileName,
+        simulated::{Fault, SimulatedDisk},
+    },
+    env::{RealEnv, SimulatedEnv},
+    error::{DiskError, Error, TransactionError, UsageError},
+    sync::{
+        Arc, Mutex, Rank,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        work::{self, Work},
+    },
+};
+
+/// Calls something at each place of the building of an index on table `t`, and builds it.
+fn build(db: &Database, unique: bool, act: impl FnMut(usize) + Send + 'static) -> crate::Result<()> {
+    at_places(db, act);
+    let built = db.statements_wait(PATIENT).create_index("t", "i", index(unique));
+    db.engine().catalog.pause.clear();
+    built
+}
+
+/// Changes rows with another index key each.
+fn change(db: &Database, trx: &Transaction, rows: impl Iterator<Item = u64>) {
+    let table = db.table("t").unwrap().within(trx);
+    rows.for_each(|n| table.update(&row(n), &value(500 + n, n % 7 == 0)).unwrap());
+}
+
+/// Changes and rollbacks that come faster than they are looked at wait for room, and go on when there is some.
+#[test]
+fn who_changes_rows_faster_than_they_are_looked_at_waits_for_room() {
+    type Act = fn(&Database, Transaction);
+    // How many rows a transaction has changed before the statement, and what happens amid it.
+    let acts: [(&str, u64, Act); 6] = [
+        ("a rollback", 60, |_, trx| trx.rollback().unwrap()),
+        ("a handle that is dropped", 60, |_, trx| drop(trx)),
+        ("to a savepoint", 60, |_, trx| {
+            trx.rollback_to("begin").unwrap();
+            trx.commit().unwrap();
+        }),
+        ("a prepared one", 60, |db, trx| {
+            trx.prepare(b"x").unwrap();
+            drop(trx);
+            db.rollback_prepared(b"x").unwrap();
+        }),
+        ("changes of a transaction", 0, |db, trx| {
+            change(db, &trx, 0..60);
+            trx.commit().unwrap();
+        }),
+        ("calls", 0, |db, _| {
+            let table = db.table("t").unwrap();
+            (0..60).for_each(|n| table.update(&row(n), &value(300 + n, false)).unwrap());
+        }),
+    ];
+    for (what, rows, act) in acts {
+        let disk = Arc::new(SimulatedDisk::new(1));
+        let env = Arc::new(RealEnv::default());
+        let db = Database::open_on(disk, env, &options(), &|_| {}).unwrap();
+        let table = filled(&db, 60, 7).unwrap();
+        let most = 500;
+        db.engine().catalog.pause.set_most(most);
+        let trx = begin(&db);
+        trx.savepoint("begin").unwrap();
+        change(&db, &trx, 0..rows);
+        let ((begin, begun), is_over) = (mpsc::channel(), Arc::new(AtomicBool::new(false)));
+        thread::scope(|scope| {
+            let acting = scope.spawn({
+                let (db, is_over) = (&db, is_over.clone());
+                move || {
+                    begun.recv().unwrap();
+                    act(db, trx);
+                    is_over.store(true, SeqCst);
+                }
+            });
+            let handle = table.clone();
+            let built = build(&db, true, move |place| {
+                if place != 10 {
+                    return;
+                }
+                let building = handle.inner.look(|shape| shape.building.clone()).unwrap();
+                begin.send(()).unwrap();
+                while !building.is_room_awaited() {
+                    assert!(!is_over.load(SeqCst), "{what}: it does not wait");
+                    thread::yield_now();
+                }
+                let bytes = building.bytes();
+                assert!((most..most + 300).contains(&bytes), "{what}: {bytes} bytes are noted");
+            });
+            built.unwrap_or_else(|error| panic!("{what}: {error}"));
+            acting.join().unwrap();
+        });
+        assert!(rows_by_index(&table).unwrap() == rows_of(&table).unwrap(), "{what}");
+        assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{what}");
+    }
+}
+
+/// A table that does not fit into the pool.
+fn big(db: &Database) -> Table {
+    let big = db.create_table("big", crate::TableOptions::default()).unwrap();
+    (0..300u64).for_each(|n| big.insert(&row(n), &[1; 1800]).unwrap());
+    (300..600u64).for_each(|n| big.insert(&row(n), &[1; 1800]).unwrap());
+    big
+}
+
+/// Pages of all other tables leave the pool, but for what is read meanwhile.
+fn evict(db: &Database, big: &Table, keep: &mut dyn FnMut()) {
+    db.checkpoint().unwrap();
+    for _ in 0..2 {
+        for (n, read) in big.rows().unwrap().enumerate() {
+            read.unwrap();
+            if n % 4 == 0 {
+                keep();
+            }
+        }
+    }
+}
+
+/// A rollback that is handed over while an index is built: the statement waits for it wherever it was then.
+#[test]
+fn a_rollback_that_is_handed_over_is_waited_for() {
+    // Rows are collected, entries are loaded, and it waits for the transaction.
+    for at in [10, 90, 150] {
+        for most in [usize::MAX, 900] {
+            let what = format!("at {at}, {most} bytes");
+            let disk = SimulatedDisk::new(1);
+            let (db, env) = open(&disk, 1).unwrap();
+            let table = filled(&db, 60, 7).unwrap();
+            let big = big(&db);
+            db.engine().catalog.pause.set_most(most);
+            let trx = begin(&db);
+            change(&db, &trx, 0..60);
+            let (mut trx, handle, files) = (Some(trx), db.clone(), disk.clone());
+            let space = table.inner.space();
+            let built = build(&db, true, move |place| {
+                if place < at {
+                    return;
+                }
+                let Some(trx) = trx.take() else { return };
+                evict(&handle, &big, &mut || {});
+                files.fail_on(FileName::Data(space), Fault::ReadFails);
+                let done = trx.rollback();
+                assert!(
+                    matches!(done, Err(Error::Transaction(TransactionError::RollingBack { .. }))),
+                    "{done:?}"
+                );
+                assert_eq!(handle.metrics().rollbacks_pending, 1);
+            });
+            built.unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(db.metrics().rollbacks_pending, 0, "{what}");
+            let rows: BTreeSet<_> = rows_of(&table).unwrap().into_values().collect();
+            assert_eq!(rows, (0..60).map(|n| value(n, n % 7 == 6)).collect(), "{what}");
+            check(&db, &env, &table, &what);
+        }
+    }
+}
+
+/// A value that was taken back and cannot be read: nobody knows which entry it had. The index is given up, and can be
+/// made again.
+#[test]
+fn an_index_is_given_up_when_a_value_that_was_taken_back_cannot_be_read() {
+    for to_a_savepoint in [false, true] {
+        let disk = SimulatedDisk::new(1);
+        let (db, env) = open(&disk, 1).unwrap();
+        let table = filled(&db, 60, 1000).unwrap();
+        let big = big(&db);
+        let trx = begin(&db);
+        trx.savepoint("begin").unwrap();
+        table.within(&trx).update(&row(3), &value(500, true)).unwrap();
+        let (mut trx, handle, files, rows) = (Some(trx), db.clone(), disk.clone(), table.clone());
+        let built = build(&db, true, move |place| {
+            if place != 30 {
+                return;
+            }
+            let trx = trx.take().unwrap();
+            // The row stays in the pool, and its long value goes.
+            let read = || assert_eq!(rows.get(&row(3)).unwrap(), Some(value(3, false)));
+            evict(&handle, &big, &mut { read });
+            files.fail_on(FileName::Data(rows.inner.space()), Fault::ReadFails);
+            let failures = files.failures();
+            if to_a_savepoint {
+                trx.rollback_to("begin").unwrap();
+                trx.commit().unwrap();
+            } else {
+                trx.rollback().unwrap();
+            }
+            assert_eq!(files.failures(), failures + 1);
+        });
+        assert!(matches!(built, Err(Error::Disk(DiskError::Io { .. }))), "{built:?}");
+        assert!(table.index("i").is_err());
+        let rows: BTreeSet<_> = rows_of(&table).unwrap().into_values().collect();
+        assert_eq!(rows, (0..60).map(|n| value(n, false)).collect());
+        build(&db, true, |_| {}).unwrap();
+        check(&db, &env, &table, "made again");
+    }
+}
