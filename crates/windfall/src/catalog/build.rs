@@ -19,7 +19,8 @@
 //!   queue at most (`transaction::locks::turns`).
 //! - New writers in a transaction wait from the moment in which the statement has the table's lock to its end: for
 //!   the settling of what was noted in the last turn, and for a commit.
-//! - A writer waits for room where it changes rows faster than notes are settled.
+//! - A writer or a rollback waits for room where it changes rows faster than notes are settled; the background goes on
+//!   with other tables meanwhile.
 //!
 //! To finish beside an open transaction the entries of its rows would need its versions, and its undo records the
 //! touches of entries that they were written without.

@@ -84,11 +84,6 @@ impl Followers {
         fence(SeqCst);
         if self.count.load(Relaxed) == 0 { None } else { self.by_table.lock().get(&table).cloned() }
     }
-
-    /// Whether one of them has been told of more than it should have.
-    pub(super) fn is_any_full(&self) -> bool {
-        self.count.load(Relaxed) > 0 && self.by_table.lock().values().any(|follower| follower.is_full())
-    }
 }
 
 impl Transactions {

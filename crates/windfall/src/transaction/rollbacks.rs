@@ -45,7 +45,7 @@ use crate::{
 
 /// How soon what could not go on is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How soon a transaction goes on that has met a table at rest.
+/// How soon a transaction goes on that has met a table at rest, or one whose follower has no room.
 const REST_PAUSE: Duration = Duration::from_millis(20);
 /// How often a wait for a rollback looks after something else.
 const STEP: Duration = Duration::from_millis(50);
@@ -280,10 +280,6 @@ impl Transactions {
 
     /// One step of the worker. Says whether there is more to do at once.
     pub fn rollback_step(&self) -> bool {
-        // Whoever follows a table is not told more than it can look at.
-        if self.followers.is_any_full() {
-            return false;
-        }
         let now = self.now();
         match self.rollbacks.next(now) {
             None => return false,
@@ -355,7 +351,7 @@ impl Transactions {
         (waiting.trx, waiting.from, waiting.failed) = (left, from, done.is_err());
         match done {
             Ok(Gone::Far) => {}
-            Ok(Gone::ToARest) => waiting.due = now + REST_PAUSE,
+            Ok(Gone::ToAWait) => waiting.due = now + REST_PAUSE,
             Err(error) => {
                 waiting.due = now + PAUSE;
                 drop(state);

@@ -161,8 +161,8 @@ pub(super) enum Gate {
 pub(super) enum Gone {
     /// As far as it was to.
     Far,
-    /// To a record of a table that is at rest.
-    ToARest,
+    /// To a record of a table that is at rest, or whose follower has no room.
+    ToAWait,
 }
 
 /// A transaction under way.
@@ -655,7 +655,7 @@ impl<'e> Trx<'e> {
                     break;
                 }
                 let Some(previous) = self.take_back_one(stream, pos, Gate::Background, &|_, _| {})? else {
-                    return Ok(Some(Gone::ToARest));
+                    return Ok(Some(Gone::ToAWait));
                 };
                 pos = previous;
                 *from = Some(pos);
@@ -719,7 +719,7 @@ impl<'e> Trx<'e> {
     }
 
     /// Takes one record back, if it is there and was not taken back before. Gives the one before it; `None` where the
-    /// table is at rest and the worker must not wait for that.
+    /// table is at rest, or its follower has no room, and the worker must not wait for that.
     fn take_back_one(
         &self,
         stream: &Stream,
@@ -733,11 +733,15 @@ impl<'e> Trx<'e> {
         if stored.taken_back {
             return Ok(Some(record.previous));
         }
-        if let (Body::Row { space, .. }, Gate::Outside) = (&record.body, gate)
-            && !is_inside()
+        if let Body::Row { space, .. } = &record.body
             && let Some(follower) = self.floor.followers.of(*space)
         {
-            follower.wait_for_room();
+            match gate {
+                Gate::Background if follower.is_full() => return Ok(None),
+                // Who makes room may have to wait for a call that is inside a gate.
+                Gate::Outside if !is_inside() => follower.wait_for_room(),
+                Gate::Inside | Gate::Outside | Gate::Background => {}
+            }
         }
         let table = self.floor.ground.pool.space(record.body.table());
         let _at_work = match (gate, &table) {

@@ -34,6 +34,10 @@ fn change(db: &Database, trx: &Transaction, rows: impl Iterator<Item = u64>) {
     rows.for_each(|n| table.update(&row(n), &value(500 + n, n % 7 == 0)).unwrap());
 }
 
+fn is_full(table: &Table) -> bool {
+    table.inner.look(|shape| shape.building.as_ref().is_some_and(|building| building.is_full()))
+}
+
 /// Changes and rollbacks that come faster than they are looked at wait for room, and go on when there is some.
 #[test]
 fn who_changes_rows_faster_than_they_are_looked_at_waits_for_room() {
@@ -100,6 +104,52 @@ fn who_changes_rows_faster_than_they_are_looked_at_waits_for_room() {
         assert!(rows_by_index(&table).unwrap() == rows_of(&table).unwrap(), "{what}");
         assert_eq!(db.check().unwrap().findings, Vec::<String>::new(), "{what}");
     }
+}
+
+/// What the background takes back waits for room as well, and what it takes back in other tables does not.
+#[test]
+fn the_background_waits_for_room_in_its_own_table_alone() {
+    let disk = SimulatedDisk::new(1);
+    let (db, env) = open(&disk, 1).unwrap();
+    let table = filled(&db, 60, 7).unwrap();
+    let other = db.create_table("u", crate::TableOptions::default()).unwrap();
+    (0..60).for_each(|n| other.insert(&row(n), &value(n, false)).unwrap());
+    let big = big(&db);
+    db.engine().catalog.pause.set_most(600);
+    let (here, there) = (begin(&db), begin(&db));
+    change(&db, &here, 0..60);
+    (0..60).for_each(|n| other.within(&there).update(&row(n), &value(900, false)).unwrap());
+    let (mut both, seen) = (Some((here, there)), Arc::new(AtomicBool::new(false)));
+    let (handle, world, files, told) = (db.clone(), env.clone(), disk.clone(), seen.clone());
+    let built = build(&db, true, move |place| {
+        if place != 20 {
+            return;
+        }
+        let (here, there) = both.take().unwrap();
+        evict(&handle, &big, &mut || {});
+        for (trx, table) in [(here, "t"), (there, "u")] {
+            let space = handle.table(table).unwrap().inner.space();
+            files.fail_on(FileName::Data(space), Fault::ReadFails);
+            let done = trx.rollback();
+            assert!(
+                matches!(done, Err(Error::Transaction(TransactionError::RollingBack { .. }))),
+                "{done:?}"
+            );
+        }
+        let table = handle.table("t").unwrap();
+        let building = table.inner.look(|shape| shape.building.clone()).unwrap();
+        (0..12u8).for_each(|n| crate::transaction::Follower::note(&*building, &[n], None, Some(&[n; 9])));
+        assert!(is_full(&table) && handle.metrics().rollbacks_pending == 2);
+        world.settle(2_000);
+        assert_eq!(handle.metrics().rollbacks_pending, 1, "the other one has nothing to do with the index");
+        assert!(building.bytes() < 1_000, "{} bytes are noted", building.bytes());
+        told.store(true, SeqCst);
+    });
+    built.unwrap();
+    assert!(seen.load(SeqCst) && db.metrics().rollbacks_pending == 0);
+    check(&db, &env, &table, "handed over");
+    let rows: BTreeSet<_> = rows_of(&other).unwrap().into_values().collect();
+    assert_eq!(rows, (0..60).map(|n| value(n, false)).collect());
 }
 
 /// A table that does not fit into the pool.
