@@ -7,9 +7,9 @@
 //! turn and before it changes anything; so the builder, which takes the note and then the turn, finds what became of
 //! the change. A rollback has no turn, and notes both sides behind its change of the row: what is taken of the notes
 //! from then on is looked at afterwards, and the notes that are taken when the rollback has ended miss nothing of it.
-//! A row whose entry stays the same is not noted. Notes are no more than [`MOST`] bytes and what the calls and
-//! rollbacks under way add: a later one waits, outside the gate, and the builder never waits for it without a look at
-//! the notes now and then.
+//! A row whose entry stays the same is not noted, unless there can be no entry of its new value. Notes are no more than
+//! [`MOST`] bytes and what the calls and rollbacks under way add: a later one waits, outside the gate, and the builder
+//! never waits for it without a look at the notes now and then.
 //!
 //! **May touch.** `error`, `key`, `store`, `transaction`, `env`, `sync`.
 
@@ -76,8 +76,10 @@ impl Building {
     /// Notes that a row is about to change. The row's lock is held.
     pub fn note(&self, row: &[u8], before: Option<&[u8]>, after: Option<&[u8]>) {
         let entry = |value: Option<&[u8]>| value.map(|value| entry_key(&self.key.key_of(value), row));
+        // Where the key lies behind what an index looks at, values of one entry may have one or not.
+        let fits = after.is_none_or(|after| self.key.whole_key_of(after).is_ok());
         let (before, after) = (entry(before), entry(after));
-        if before == after {
+        if before == after && fits {
             return;
         }
         let mut notes = self.notes.lock();

@@ -410,3 +410,64 @@ fn a_crash_beside_transactions_leaves_the_index_whole_or_gone() {
     }
     assert!(whole > 0 && gone > 10, "{whole} times there, {gone} times gone");
 }
+
+/// A row whose index key lies behind what an index looks at is refused whenever it comes, also where the bytes of the
+/// key that are looked at stay the same.
+#[test]
+fn a_row_whose_index_key_is_out_of_reach_is_refused_whenever_it_comes() {
+    type Act = fn(&Table, &mut Option<Transaction>);
+    let write = |table: &Table, is_long: bool| {
+        let value = if is_long { vec![b'x'; 70_005] } else { value(3, false) };
+        table.update(&row(3), &value).unwrap();
+    };
+    let update: Act = |table, _| table.update(&row(3), &vec![b'x'; 70_005]).unwrap();
+    let commit: Act = |_, trx| trx.take().unwrap().commit().unwrap();
+    let back: Act = |_, trx| trx.take().unwrap().rollback().unwrap();
+    // Whether the row is such a one at first, what a transaction makes of it before the statement, and what happens
+    // amid it.
+    let cases: [(&str, bool, Option<bool>, Act, bool); 6] = [
+        ("a call", false, None, update, true),
+        ("a transaction that commits", false, Some(true), commit, true),
+        ("a transaction that goes back", false, Some(true), back, false),
+        ("a transaction that goes back to it", true, Some(false), back, true),
+        ("a transaction that cures it", true, Some(false), commit, false),
+        ("nothing", false, None, |_, _| {}, false),
+    ];
+    for (what, at_first, changed, act, is_refused) in cases {
+        for acts_at in [1, 20, 50, 70, 90] {
+            let what = format!("{what}, at {acts_at}");
+            let (db, env) = open(&SimulatedDisk::new(1), 1).unwrap();
+            let table = filled(&db, 40, 1000).unwrap();
+            write(&table, at_first);
+            // The statement waits for it.
+            let trx = begin(&db);
+            match changed {
+                Some(is_long) => write(&table.within(&trx), is_long),
+                None => table.within(&trx).put(b"other", b"value").unwrap(),
+            }
+            let (handle, mut trx) = (table.clone(), Some(trx));
+            at_places(&db, move |place| {
+                if place == acts_at {
+                    act(&handle, &mut trx);
+                } else if place > 100 {
+                    drop(trx.take());
+                }
+            });
+            let options = crate::IndexOptions::on_value(70_000..70_010);
+            let built = db.statements_wait(PATIENT).create_index("t", "i", options);
+            db.engine().catalog.pause.clear();
+            match built {
+                Ok(()) => {
+                    assert!(!is_refused, "{what}");
+                    check(&db, &env, &table, &what);
+                    assert!(table.delete(&row(3)).unwrap(), "{what}");
+                }
+                Err(Error::Usage(UsageError::Other(told))) => {
+                    assert!(is_refused && told.contains("lies behind them"), "{what}: {told}");
+                    assert!(table.index("i").is_err(), "{what}");
+                }
+                Err(error) => panic!("{what}: {error}"),
+            }
+        }
+    }
+}
