@@ -36,8 +36,9 @@
 //! - What its writer may take back decides nothing: a duplicate, or a key that is too long, is put off and looked at
 //!   again, at last with the table to itself. A row that comes back by a rollback is noted, and looked at then.
 //! - Two live rows with one key of a unique tree are an error only when both have it at one moment, under both locks.
-//!   It is looked for whenever an entry is put or settled beside another one of the same key. Of two rows that have the
-//!   key at the end, one was put or settled last, and found the other.
+//!   It is looked for whenever an entry is put or settled beside another one of the same key, unless that entry is
+//!   going to be settled again anyway. Of two rows that have the key at the end, one was put or settled last, and found
+//!   the other.
 //! - Until the table's record names the tree nobody reads it: on a failure, and after a crash, it is dropped like any
 //!   tree. Undo does not know it before: a rollback notes what it takes back.
 //!
@@ -47,7 +48,7 @@ use core::{cell::RefCell, time::Duration};
 use std::collections::BTreeSet;
 
 use super::{
-    building::{Building, MOST},
+    building::{Building, MOST, NOTE},
     bulk::{self, Load, PIECE},
     ddl::{Catalog, IndexDefinition, check_index, new_space, no_table, record_key},
     record::IndexRecord,
@@ -368,7 +369,7 @@ impl<'a> Filler<'a> {
     /// Loads the empty tree.
     fn load(&self, entries: &mut Runs<()>, noted: &mut Runs<()>) -> Result<()> {
         let mut load = Load::new(self.tree());
-        // The entries with the key of the last one.
+        // Of the entries with the key of the last one those that the next one is held against.
         let mut alike: Vec<Vec<u8>> = Vec::new();
         entries.drain(|entry, ()| {
             load.push(&entry, EntryHeader::default(), &[])?;
@@ -376,8 +377,13 @@ impl<'a> Filler<'a> {
                 if !alike.first().is_some_and(|other| other.starts_with(index_key_of(&entry))) {
                     alike.clear();
                 }
-                alike.iter().try_for_each(|other| self.refuse_both(&entry, other))?;
-                alike.push(entry);
+                let mut is_done = false;
+                for other in &alike {
+                    is_done = is_done || self.refuse_both(&entry, other)?;
+                }
+                if !is_done {
+                    alike.push(entry);
+                }
             }
             self.put_notes_aside(noted)
         })?;
@@ -447,9 +453,10 @@ impl<'a> Filler<'a> {
     /// An entry is looked at again when those who have changed the table have ended.
     fn put_off(&self, entry: &[u8]) -> Result<()> {
         let mut undecided = self.undecided.borrow_mut();
-        undecided.bytes += entry.len();
-        undecided.entries.insert(entry.to_vec());
-        if undecided.bytes < MOST {
+        if undecided.entries.insert(entry.to_vec()) {
+            undecided.bytes += entry.len() + NOTE;
+        }
+        if undecided.bytes < self.bounds.most {
             return Ok(());
         }
         let what = "rows that transactions have changed and not committed would be refused in it, and they are too many to \
@@ -554,24 +561,26 @@ impl<'a> Filler<'a> {
         let mut cursor = self.tree().cursor();
         let mut more = cursor.seek(Seek::AtLeast(prefix))?;
         while more && cursor.key().starts_with(prefix) {
-            if cursor.key() != entry {
-                self.refuse_both(entry, cursor.key())?;
+            if cursor.key() != entry && self.refuse_both(entry, cursor.key())? {
+                break;
             }
             more = cursor.next()?;
         }
         Ok(())
     }
 
-    /// Refuses two entries of one key, if both rows have them now and neither may be taken back. If one may, they are
-    /// looked at again; if one row has changed, that is noted.
-    fn refuse_both(&self, one: &[u8], other: &[u8]) -> Result<()> {
+    /// Refuses two entries of one key, if both rows have them now and neither may be taken back. If one may, the first
+    /// entry is looked at again; if one row has changed, that is noted. Says whether the first one is looked at again
+    /// in any case, and so need not be held against others: a transaction may give very many rows one key.
+    fn refuse_both(&self, one: &[u8], other: &[u8]) -> Result<bool> {
         let _rows = self.lock(&[one, other])?;
         match (self.standing(one)?, self.standing(other)?) {
             (Standing::Present, Standing::Present) => Err(SchemaError::DuplicateKey(self.owner()).into()),
             (Standing::Present | Standing::Undecided, Standing::Present | Standing::Undecided) => {
-                self.put_off(one)
+                self.put_off(one).map(|()| true)
             }
-            _ => Ok(()),
+            (Standing::Absent | Standing::UndecidedAndUnfit, _) => Ok(true),
+            (_, Standing::Absent | Standing::UndecidedAndUnfit) => Ok(false),
         }
     }
 }

@@ -33,7 +33,7 @@ use crate::{
 /// Bytes of notes that are kept at most, while the rows are collected and loaded.
 pub(super) const MOST: usize = 64 << 20;
 /// What a note takes beside its bytes.
-const NOTE: usize = 64;
+pub(super) const NOTE: usize = 64;
 
 /// A secondary tree that is being filled.
 #[derive(Debug)]

@@ -251,3 +251,90 @@ fn an_index_is_given_up_when_a_value_that_was_taken_back_cannot_be_read() {
         check(&db, &env, &table, "made again");
     }
 }
+
+/// A transaction that gives many rows one key of a unique index, before it is built.
+fn with_one_key(rows: u64) -> (Database, SimulatedEnv, Table, Transaction) {
+    let (db, env) = open(&SimulatedDisk::new(1), 1).unwrap();
+    let table = filled(&db, rows, 1000).unwrap();
+    let trx = begin(&db);
+    for n in 0..rows {
+        table.within(&trx).update(&row(n), &value(3, false)).unwrap();
+    }
+    (db, env, table, trx)
+}
+
+#[test]
+fn entries_that_are_put_off_are_bounded() {
+    let (db, env, table, trx) = with_one_key(60);
+    let pause = &db.engine().catalog.pause;
+    pause.set_most(3_000);
+    let refused = build(&db, true, |place| assert!(place < 300, "it waits with more than that")).unwrap_err();
+    assert!(matches!(refused, Error::Usage(UsageError::Other(_))), "{refused}");
+    for said in ["not committed", "too many to wait for", "end these transactions"] {
+        assert!(refused.to_string().contains(said), "{refused}");
+    }
+    assert!(table.index("i").is_err());
+    // They may be as many as fit.
+    pause.set_most(20_000);
+    let mut trx = Some(trx);
+    let built = build(&db, true, move |place| {
+        if place >= 100
+            && let Some(trx) = trx.take()
+        {
+            trx.rollback().unwrap();
+        }
+    });
+    built.unwrap();
+    check(&db, &env, &table, "as many as fit");
+}
+
+/// An entry that is put off again and again is one.
+#[test]
+fn an_entry_that_is_put_off_again_is_counted_once() {
+    let (db, env) = open(&SimulatedDisk::new(1), 1).unwrap();
+    let table = filled(&db, 60, 1000).unwrap();
+    db.engine().catalog.pause.set_most(2_000);
+    let trx = begin(&db);
+    table.within(&trx).update(&row(50), &value(3, false)).unwrap();
+    let (mut trx, handle) = (Some(trx), table.clone());
+    let built = build(&db, true, move |place| {
+        if (100..500).contains(&place) {
+            let index_key = if place % 2 == 0 { 900 } else { 3 };
+            handle.update(&row(3), &value(index_key, false)).unwrap();
+        }
+        if place == 500 {
+            trx.take().unwrap().rollback().unwrap();
+        }
+    });
+    built.unwrap();
+    check(&db, &env, &table, "put off again and again");
+}
+
+/// Of rows that have one key in a transaction that has not ended, or had it, each is held against few others.
+#[test]
+fn a_transaction_that_gives_many_rows_one_key_costs_what_its_rows_do() {
+    for notes in [usize::MAX, 900] {
+        for ends_amid in [false, true] {
+            let frames = |rows: u64| {
+                let (db, env, table, trx) = with_one_key(rows);
+                db.engine().catalog.pause.set_bounds(usize::MAX, notes);
+                let ends_at = if ends_amid { rows as usize - 1 } else { 4 * rows as usize };
+                let mut trx = Some(trx);
+                let before = work::so_far();
+                let built = build(&db, true, move |place| {
+                    if place >= ends_at
+                        && let Some(trx) = trx.take()
+                    {
+                        trx.rollback().unwrap();
+                    }
+                });
+                let frames = (work::so_far() - before).of(Work::Frame);
+                built.unwrap();
+                check(&db, &env, &table, "one key");
+                frames
+            };
+            let (few, many) = (frames(50), frames(300));
+            assert!(many < 12 * few, "{notes}, {ends_amid}: {few} frames for 50 rows, and {many} for 300");
+        }
+    }
+}
