@@ -166,8 +166,9 @@ impl Catalog {
             Err(error) => (Err(error), old.clone()),
         };
         drop(table.reshape(&mut closed, shape));
-        drop(filler);
         drop(closed);
+        // What was noted and put off may be much: it is freed while no call waits at the gate.
+        drop(filler);
         unfinished.finished();
         if added.is_err() {
             self.discard(&[&tree])?;
@@ -289,8 +290,10 @@ impl<'a> Filler<'a> {
         self.settle_noted().map(drop)
     }
 
-    /// Settles what is noted until it is little. Transactions wait meanwhile.
+    /// Settles what was put off, and what is noted until that is little. Transactions wait meanwhile.
     fn settle_the_rest(&self) -> Result<()> {
+        // It may be much, and can be decided now, as far as the background takes nothing of it back.
+        self.settle_undecided()?;
         // Each round lets fewer notes come than the one before, so that the last ones are few however busy the row
         // calls are.
         let mut limit = self.bounds.most;

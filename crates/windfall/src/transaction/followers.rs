@@ -66,8 +66,11 @@ pub struct Following<'a> {
 impl Drop for Following<'_> {
     fn drop(&mut self) {
         let mut by_table = self.followers.by_table.lock();
-        by_table.remove(&self.table);
+        let follower = by_table.remove(&self.table);
         self.followers.count.store(by_table.len(), SeqCst);
+        drop(by_table);
+        // What it was told of may be much, and is not freed under the lock.
+        drop(follower);
     }
 }
 

@@ -338,3 +338,25 @@ fn a_transaction_that_gives_many_rows_one_key_costs_what_its_rows_do() {
         }
     }
 }
+
+/// What was put off is decided before the gate is closed: calls on the table wait for what is left.
+#[test]
+fn what_was_put_off_is_decided_while_calls_go_on() {
+    let rows = 300;
+    let (db, env, table, trx) = with_one_key(rows);
+    let (mut trx, last) = (Some(trx), Arc::new(AtomicU64::new(0)));
+    let frames = || work::so_far().of(Work::Frame);
+    let at_last = last.clone();
+    let built = build(&db, true, move |place| {
+        if place > 2 * rows as usize + 30
+            && let Some(trx) = trx.take()
+        {
+            trx.rollback().unwrap();
+        }
+        at_last.store(frames(), SeqCst);
+    });
+    let closed = frames() - last.load(SeqCst);
+    built.unwrap();
+    assert!(closed < rows, "{closed} frames behind the last place with an open gate");
+    check(&db, &env, &table, "put off");
+}
