@@ -78,7 +78,8 @@ use crate::{
 /// Rounds of settling before the gate is closed. With hundreds of threads at the table each of them may note something
 /// between two rounds.
 const ROUNDS: usize = 20;
-/// So few notes, or little more, are settled while the gate is closed.
+/// So few notes, or little more, are settled while the gate is closed; so many are settled at a time, and between two
+/// looks at what is waited for.
 const FEW: usize = 256;
 /// Bytes of notes that may always come before who changes a row waits.
 const LEAST: usize = 16 << 10;
@@ -124,7 +125,7 @@ impl Catalog {
         if patience.is_zero() {
             // What cannot be finished without a wait is not begun.
             drop(self.transactions.lock_tables([table.space()], TableMode::Shared, patience)?);
-            self.transactions.await_rollbacks(table.space(), patience, &mut || Ok(()))?;
+            self.transactions.await_rollbacks(table.space(), patience, &mut || Ok(false))?;
         }
         let _making = self.make([record.space]);
         let tree = self.tree(new_space(record.space));
@@ -283,11 +284,12 @@ impl<'a> Filler<'a> {
         }
     }
 
-    /// Looks after the notes while it waits.
-    fn keep_up(&self) -> Result<()> {
+    /// Looks after the notes while it waits: after some of them, so that a turn in the table's queue does not last as
+    /// long as the settling of all. Says whether there are more.
+    fn keep_up(&self) -> Result<bool> {
         self.catalog.pool.ground().health.check()?;
         self.catalog.pause();
-        self.settle_noted().map(drop)
+        Ok(self.settle_some(FEW)? == FEW)
     }
 
     /// Settles what was put off, and what is noted until that is little. Transactions wait meanwhile.
@@ -310,7 +312,6 @@ impl<'a> Filler<'a> {
 
     /// The last round: nobody is at the table, and nothing in it may be taken back.
     fn decide(&self) -> Result<()> {
-        self.building.check_track()?;
         self.settle_noted()?;
         self.settle_undecided()?;
         let left = self.undecided.take().entries;
@@ -421,9 +422,23 @@ impl<'a> Filler<'a> {
         noted.put_aside(self.catalog.transactions.ids().space()?)
     }
 
-    /// Settles what is noted. Says how many entries that were.
+    /// Settles as many entries as are noted. Says how many that were.
     fn settle_noted(&self) -> Result<usize> {
-        let noted = self.building.take();
+        let (noted, mut settled) = (self.building.count(), 0);
+        loop {
+            // What is taken is no note any more, and more may come: of what is taken there is little at a time.
+            let some = self.settle_some(FEW)?;
+            settled += some;
+            if some < FEW || settled >= noted {
+                return Ok(settled);
+            }
+        }
+    }
+
+    /// Settles so many of the entries that are noted, or all of them. Says how many that were.
+    fn settle_some(&self, most: usize) -> Result<usize> {
+        self.building.check_track()?;
+        let noted = self.building.take_some(most);
         for entry in &noted {
             self.settle(entry)?;
         }

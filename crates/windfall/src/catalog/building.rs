@@ -93,13 +93,30 @@ impl Building {
 
     /// Takes the notes of this moment.
     pub(super) fn take(&self) -> BTreeSet<Vec<u8>> {
-        let taken = {
+        self.take_some(usize::MAX)
+    }
+
+    /// Takes so many of the notes of this moment, the lowest, or all of them.
+    pub(super) fn take_some(&self, most: usize) -> BTreeSet<Vec<u8>> {
+        let taken: BTreeSet<Vec<u8>> = {
             let mut notes = self.notes.lock();
-            self.bytes.store(0, Relaxed);
-            core::mem::take(&mut *notes)
+            if notes.len() <= most {
+                self.bytes.store(0, Relaxed);
+                core::mem::take(&mut *notes)
+            } else {
+                let taken: BTreeSet<Vec<u8>> = core::iter::from_fn(|| notes.pop_first()).take(most).collect();
+                let bytes = taken.iter().map(|entry| entry.len() + NOTE).sum();
+                self.bytes.fetch_sub(bytes, Relaxed);
+                taken
+            }
         };
         self.room.notify();
         taken
+    }
+
+    /// How many notes there are.
+    pub(super) fn count(&self) -> usize {
+        self.notes.lock().len()
     }
 
     /// Bytes of notes.
@@ -115,6 +132,7 @@ impl Building {
     /// Lets so many notes come before who changes a row waits.
     pub(super) fn limit(&self, bytes: usize) {
         self.limit.store(bytes, Relaxed);
+        self.room.notify();
     }
 
     /// Whether a change of a row should wait for room.
@@ -176,6 +194,11 @@ mod tests {
         assert_eq!(bytes, 2 * (entry_key(b"a", b"row").len() + NOTE));
         assert_eq!(Vec::from_iter(building.take()), [entry_key(b"a", b"row"), entry_key(b"b", b"row")]);
         assert_eq!(building.bytes(), 0);
+        for key in [b"c", b"d", b"e"] {
+            building.note(b"row", None, Some(key));
+        }
+        assert_eq!(Vec::from_iter(building.take_some(2)), [entry_key(b"c", b"row"), entry_key(b"d", b"row")]);
+        assert_eq!((building.count(), building.bytes()), (1, entry_key(b"e", b"row").len() + NOTE));
         building.bytes.store(MOST, Relaxed);
         assert!(building.is_full());
         building.end();

@@ -335,7 +335,7 @@ impl Transactions {
         space: SpaceId,
         mode: TableMode,
         at_most: Duration,
-        between: &mut dyn FnMut() -> Result<()>,
+        between: &mut dyn FnMut() -> Result<bool>,
     ) -> Result<StatementLock<'_>> {
         let locker = self.row_locks.locker(self.active.number(&self.ids)?);
         let lock = StatementLock { locks: &self.row_locks, locker };

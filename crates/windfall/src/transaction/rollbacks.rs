@@ -369,7 +369,7 @@ impl Transactions {
     }
 
     /// Waits until nothing is left in a table of what is taken back in the background, and calls `between` now and
-    /// then.
+    /// then: again at once if that says that it has more to do.
     ///
     /// # Errors
     /// [`LockError`]; that of `between`.
@@ -377,18 +377,20 @@ impl Transactions {
         &self,
         space: SpaceId,
         at_most: Duration,
-        between: &mut dyn FnMut() -> Result<()>,
+        between: &mut dyn FnMut() -> Result<bool>,
     ) -> Result<()> {
         let env = &self.ground.pool.ground().env;
         let began = self.now();
         let is_clear = || self.rollbacks.are_clear_of(space);
+        let mut has_more = false;
         loop {
             let left = at_most.saturating_sub(self.now().saturating_sub(began));
             if is_clear() || left.is_zero() {
                 break;
             }
-            env.wait_unhindered(&self.rollbacks.moved, left.min(STEP), &mut || is_clear());
-            between()?;
+            let step = if has_more { Duration::ZERO } else { STEP };
+            env.wait_unhindered(&self.rollbacks.moved, left.min(step), &mut || is_clear());
+            has_more = between()?;
         }
         let in_the_way = self.rollbacks.in_the_way(space);
         if in_the_way.is_empty() {

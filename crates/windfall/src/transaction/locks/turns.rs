@@ -27,8 +27,9 @@ const FIRST: Duration = Duration::from_millis(100);
 const STEP: Duration = Duration::from_millis(50);
 
 impl Locks {
-    /// Takes a lock on a table. It is in the way of others in turns only, none of which lasts longer than `longest`.
-    /// Meanwhile it calls `between`, time and again.
+    /// Takes a lock on a table. It is in the way of others in turns only, none of which lasts longer than `longest`, or
+    /// 50 ms if that is less. Meanwhile it calls `between`, time and again: again at once if that says that it has
+    /// more to do.
     ///
     /// # Errors
     /// As [`Locks::acquire`], but for a deadlock; that of `between`.
@@ -39,7 +40,7 @@ impl Locks {
         mode: TableMode,
         at_most: Duration,
         longest: Duration,
-        between: &mut dyn FnMut() -> Result<()>,
+        between: &mut dyn FnMut() -> Result<bool>,
     ) -> Result<()> {
         let wanted = Wanted::Table(space, mode);
         let taken = self.step(|table| table.take(me, &wanted));
@@ -60,7 +61,7 @@ impl Locks {
             let now = self.env.now();
             match (waited, self.step(|table| table.end_wait(me, began, now))) {
                 (Err(error), _) => return Err(error),
-                (Ok(()), Err(LockError::Deadlock(_))) => between()?,
+                (Ok(()), Err(LockError::Deadlock(_))) => drop(between()?),
                 (Ok(()), done) => return done.map_err(Error::from),
             }
         }
@@ -73,12 +74,17 @@ impl Locks {
         until: Duration,
         turn: &mut Duration,
         longest: Duration,
-        between: &mut dyn FnMut() -> Result<()>,
+        between: &mut dyn FnMut() -> Result<bool>,
     ) -> Result<()> {
+        let mut has_more = false;
         let mut wait = |at_most: Duration| {
             let left = until.saturating_sub(self.env.now());
-            self.env.wait_unhindered(me.event(), at_most.min(left).min(STEP), &mut || me.is_settled());
-            between().map(|()| me.is_settled() || self.env.now() >= until)
+            let step = if has_more { Duration::ZERO } else { STEP };
+            self.env.wait_unhindered(me.event(), at_most.min(left).min(step), &mut || me.is_settled());
+            between().map(|more| {
+                has_more = more;
+                me.is_settled() || self.env.now() >= until
+            })
         };
         loop {
             let end = self.env.now().saturating_add((*turn).min(longest));

@@ -360,3 +360,37 @@ fn what_was_put_off_is_decided_while_calls_go_on() {
     assert!(closed < rows, "{closed} frames behind the last place with an open gate");
     check(&db, &env, &table, "put off");
 }
+
+/// A turn in the table's queue ends in time however much was noted.
+#[test]
+fn what_is_noted_meanwhile_does_not_prolong_a_turn() {
+    let rows = 800u64;
+    // All are collected and loaded, and it waits for the transaction.
+    let waits_from = 2 * rows + 30;
+    let (db, env) = open(&SimulatedDisk::new(1), 1).unwrap();
+    let table = filled(&db, rows, 10_000).unwrap();
+    let trx = begin(&db);
+    table.within(&trx).put(b"other", &value(90_000, false)).unwrap();
+    let (mut trx, handle) = (Some(trx), table.clone());
+    let between = Arc::new(Mutex::new(Rank::Leaf, Vec::new()));
+    let (noted, mut before) = (between.clone(), None);
+    let frames = || work::so_far().of(Work::Frame);
+    let built = build(&db, true, move |place| {
+        let place = (place as u64).saturating_sub(waits_from);
+        if let Some(before) = before {
+            noted.lock().push(frames() - before);
+        }
+        if place == 1 {
+            (0..rows).for_each(|n| handle.update(&row(n), &value(1000 + n, false)).unwrap());
+        }
+        if place == 20 {
+            trx.take().unwrap().commit().unwrap();
+        }
+        before = (place > 0 && trx.is_some()).then(frames);
+    });
+    built.unwrap();
+    let between = between.lock().clone();
+    let (all, most) = (between.iter().sum::<u64>(), between.iter().max().copied().unwrap());
+    assert!(all > 2 * rows && most < all / 4, "{between:?} frames between two looks at the queue");
+    check(&db, &env, &table, "many notes");
+}

@@ -3,6 +3,7 @@
 mod model;
 mod rules;
 mod storm;
+mod turns;
 mod waits;
 
 use core::time::Duration;

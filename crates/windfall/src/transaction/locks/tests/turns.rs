@@ -1,0 +1,71 @@
+//! A wait for a table in turns: what others do meanwhile is done between its looks.
+
+use super::*;
+use crate::error::Error;
+
+const TABLE: Wanted = Wanted::Table(SPACE, TableMode::IntentionExclusive);
+/// So long does it wait.
+const AT_MOST: Duration = Duration::from_secs(1000);
+
+impl Desk {
+    /// Waits for the table in turns, and does this between its looks.
+    fn in_turns(&self, me: &Arc<Locker>, longest: Duration, mut between: impl FnMut()) -> Result<(), Error> {
+        self.locks.acquire_in_turns(me, SPACE, TableMode::Shared, AT_MOST, longest, &mut || {
+            between();
+            Ok(false)
+        })
+    }
+}
+
+/// Whom it waits for waits for one that has come behind it: it gives way, and begins anew.
+#[test]
+fn a_wait_in_turns_that_closes_a_circle_gives_way_and_goes_on() {
+    let desk = Desk::new();
+    let all @ [me, old, new] = &desk.lockers();
+    let row = Wanted::Row(name(OTHER, "k"), RowMode::Exclusive);
+    assert!(desk.ask(old, TABLE) && desk.ask(new, row.clone()));
+    let mut looks = 0;
+    let served = desk.in_turns(me, Duration::from_secs(10), || {
+        looks += 1;
+        match looks {
+            1 => {
+                assert!(!desk.ask(new, TABLE), "it passes one that has a turn");
+                assert!(!desk.ask(old, row.clone()));
+                assert_eq!(desk.locks.last_deadlock().and_then(|circle| circle.victim()), Some(me.id()));
+                assert!(desk.was_served(new), "it stood behind it alone");
+            }
+            5 => {
+                assert_eq!(desk.locks.metrics().waiting, 2, "it waits again");
+                desk.locks.end(new);
+                assert!(desk.was_served(old));
+            }
+            8 => desk.locks.end(old),
+            _ => {}
+        }
+    });
+    served.unwrap();
+    assert_eq!((looks >= 8, desk.locks.metrics().deadlocks), (true, 1));
+    assert_eq!(desk.locks.metrics().waiting, 0);
+    desk.close(all);
+}
+
+/// While there is more to do it looks again at once.
+#[test]
+fn a_wait_in_turns_sleeps_only_while_there_is_nothing_to_do() {
+    let desk = Desk::new();
+    let all @ [me, old] = &desk.lockers();
+    assert!(desk.ask(old, TABLE));
+    let (mut looks, mut slept) = (0, Duration::ZERO);
+    let done = desk.locks.acquire_in_turns(me, SPACE, TableMode::Shared, AT_MOST, AT_MOST, &mut || {
+        looks += 1;
+        match looks {
+            1 => slept = desk.env.now(),
+            100 => desk.locks.end(old),
+            _ => {}
+        }
+        Ok(looks < 100)
+    });
+    done.unwrap();
+    assert_eq!((looks, desk.env.now()), (100, slept));
+    desk.close(all);
+}
