@@ -23,7 +23,8 @@ use crate::{
 
 /// How long the first turn lasts.
 const FIRST: Duration = Duration::from_millis(100);
-/// How often it looks after something else.
+/// How often it looks after something else, and how long a turn lasts at least: where others wait for nothing, and so
+/// there is always one of them, it would never be served otherwise.
 const STEP: Duration = Duration::from_millis(50);
 
 impl Locks {
@@ -87,7 +88,7 @@ impl Locks {
             })
         };
         loop {
-            let end = self.env.now().saturating_add((*turn).min(longest));
+            let end = self.env.now().saturating_add((*turn).min(longest.max(STEP)));
             while self.env.now() < end {
                 if wait(end.saturating_sub(self.env.now()))? {
                     return Ok(());

@@ -17,6 +17,36 @@ impl Desk {
     }
 }
 
+/// At any time there is another one that has the table, each for as long as two looks take.
+#[test]
+fn a_wait_in_turns_is_served_although_others_wait_for_nothing() {
+    for longest in [Duration::ZERO, MILLISECOND, Duration::from_secs(1)] {
+        let desk = Desk::new();
+        let [me] = &desk.lockers();
+        let (mut next, mut refused) = (2, 0);
+        let mut come = || {
+            let locker = desk.locks.locker(TrxId(next));
+            next += 1;
+            let taken = desk.try_now(&locker, TABLE).is_ok();
+            refused += usize::from(!taken);
+            taken.then_some(locker)
+        };
+        let mut there = [come(), come()];
+        let served = desk.in_turns(me, longest, || {
+            if let Some(ended) = there[0].take() {
+                desk.locks.end(&ended);
+            }
+            there.rotate_left(1);
+            there[1] = come();
+        });
+        served.unwrap_or_else(|error| panic!("{longest:?}: {error}"));
+        assert!(there.iter().all(Option::is_none), "{longest:?}: it has the table beside others");
+        assert!(desk.env.now() < AT_MOST / 10, "{longest:?}: it was served after {:?}", desk.env.now());
+        assert!(refused > 0, "{longest:?}: others passed it, and it was served");
+        desk.close(core::slice::from_ref(me));
+    }
+}
+
 /// Whom it waits for waits for one that has come behind it: it gives way, and begins anew.
 #[test]
 fn a_wait_in_turns_that_closes_a_circle_gives_way_and_goes_on() {
