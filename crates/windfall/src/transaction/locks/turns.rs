@@ -27,6 +27,35 @@ const FIRST: Duration = Duration::from_millis(100);
 /// there is always one of them, it would never be served otherwise.
 const STEP: Duration = Duration::from_millis(50);
 
+/// A wait that is ended whatever becomes of `between`, be it a panic: others would wait behind it for ever.
+struct WaitUnderWay<'a> {
+    locks: &'a Locks,
+    me: &'a Arc<Locker>,
+    began: Duration,
+}
+
+impl WaitUnderWay<'_> {
+    /// It is settled, or its time is over. Says which.
+    fn end(self) -> Result<(), LockError> {
+        let ended = self.end_now();
+        core::mem::forget(self);
+        ended
+    }
+
+    fn end_now(&self) -> Result<(), LockError> {
+        let now = self.locks.env.now();
+        self.locks.step(|table| table.end_wait(self.me, self.began, now))
+    }
+}
+
+impl Drop for WaitUnderWay<'_> {
+    fn drop(&mut self) {
+        self.locks.step(|table| table.stop(self.me.id(), LockError::Interrupted));
+        // What was served meanwhile is given back with the rest.
+        let _ = self.end_now();
+    }
+}
+
 impl Locks {
     /// Takes a lock on a table. It is in the way of others in turns only, none of which lasts longer than `longest`, or
     /// 50 ms if that is less. Meanwhile it calls `between`, time and again: again at once if that says that it has
@@ -55,15 +84,11 @@ impl Locks {
             if self.step(|table| table.take_or_join(me, wanted.clone(), began))? {
                 return Ok(());
             }
-            let waited = self.take_turns(me, began.saturating_add(at_most), &mut turn, longest, between);
-            if waited.is_err() {
-                self.step(|table| table.stop(me.id(), LockError::Interrupted));
-            }
-            let now = self.env.now();
-            match (waited, self.step(|table| table.end_wait(me, began, now))) {
-                (Err(error), _) => return Err(error),
-                (Ok(()), Err(LockError::Deadlock(_))) => drop(between()?),
-                (Ok(()), done) => return done.map_err(Error::from),
+            let waiting = WaitUnderWay { locks: self, me, began };
+            self.take_turns(me, began.saturating_add(at_most), &mut turn, longest, between)?;
+            match waiting.end() {
+                Err(LockError::Deadlock(_)) => drop(between()?),
+                done => return done.map_err(Error::from),
             }
         }
     }

@@ -1,5 +1,7 @@
 //! A wait for a table in turns: what others do meanwhile is done between its looks.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use super::*;
 use crate::error::Error;
 
@@ -97,5 +99,23 @@ fn a_wait_in_turns_sleeps_only_while_there_is_nothing_to_do() {
     });
     done.unwrap();
     assert_eq!((looks, desk.env.now()), (100, slept));
+    desk.close(all);
+}
+
+/// A panic between two looks ends the wait: its lock can be ended, and nobody waits behind it.
+#[test]
+fn a_panic_amid_a_wait_in_turns_ends_it() {
+    let desk = Desk::new();
+    let all @ [me, old, new] = &desk.lockers();
+    assert!(desk.ask(old, TABLE));
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        desk.in_turns(me, AT_MOST, || {
+            assert!(!desk.ask(new, TABLE), "it passes one that has a turn");
+            panic!("a defect");
+        })
+    }));
+    assert!(caught.is_err());
+    assert!(desk.was_served(new), "it waits for what is gone");
+    assert_eq!(desk.locks.metrics().waiting, 0);
     desk.close(all);
 }
