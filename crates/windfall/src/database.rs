@@ -429,7 +429,7 @@ impl Database {
     /// When all is filled, it waits for the transactions that have changed the table, prepared ones too, and for no
     /// others: as long as [`Database::statements_wait`] says, or else [`Options::lock_wait_timeout`]. Who begins to
     /// change the table meanwhile may have to wait behind it, each time for no more than a quarter of
-    /// `lock_wait_timeout`, or 50 ms if that is less. Of two rows with one key of a unique index it is refused for
+    /// `lock_wait_timeout`, or 50 ms if that is more. Of two rows with one key of a unique index it is refused for
     /// those that are committed.
     ///
     /// # Errors

@@ -326,7 +326,7 @@ impl Transactions {
     }
 
     /// Locks a table for a statement that is in the way of others in turns only, each of which lasts no longer than a
-    /// quarter of what is set for the waits of all, or 50 ms if that is less: as [`Locks::acquire_in_turns`].
+    /// quarter of what is set for the waits of all, or 50 ms if that is more: as [`Locks::acquire_in_turns`].
     ///
     /// # Errors
     /// As [`Transactions::lock_tables`]; that of `between`.

@@ -58,7 +58,7 @@ impl Drop for WaitUnderWay<'_> {
 
 impl Locks {
     /// Takes a lock on a table. It is in the way of others in turns only, none of which lasts longer than `longest`, or
-    /// 50 ms if that is less. Meanwhile it calls `between`, time and again: again at once if that says that it has
+    /// 50 ms if that is more. Meanwhile it calls `between`, time and again: again at once if that says that it has
     /// more to do.
     ///
     /// # Errors
