@@ -214,8 +214,12 @@ impl Owned {
     pub fn grows(self) -> Option<(&'static [Figure], &'static str)> {
         match self {
             Self::Catalog => Some((
-                &[Figure::Instructions, Figure::Work],
+                &[Figure::Instructions, Figure::Work, Figure::Time, Figure::ThreadTime],
                 "a statement goes down the tree that holds the records of tables, a page for each of its levels",
+            )),
+            Self::Purge => Some((
+                &[Figure::Instructions],
+                "a commit writes what others have logged by then, and purge is at work",
             )),
             _ => None,
         }

@@ -3,13 +3,14 @@
 //! **Purpose.** Statements in turns with little and with much, each timed and counted, or stepped, or traced; then
 //! those with much beside others.
 //!
-//! **Invariants.** Each statement is preceded by the same work, so that both sides find the processor's caches alike.
+//! **Invariants.** Each statement is preceded by the same work, the last of which is a read of its table, so that both
+//! sides find the processor's caches alike.
 //! Which side comes first changes from round to round. The statements are this thread's, the main one: only that is
 //! traced.
 //!
 //! **May touch.** `ground`, `victim`, `beside`, `engine`, `windfall-measure`.
 
-use std::{path::Path, time::Instant};
+use std::{hint::black_box, path::Path, time::Instant};
 
 use serde::{Deserialize, Serialize};
 use windfall_measure::{
@@ -127,6 +128,7 @@ fn round(
                 statement(side, kind, &victim.names())?;
             }
             let names = victims[n].names();
+            black_box(side.db.table(names[0])?.get(&0_u64.to_be_bytes())?);
             match look {
                 Look::Timed => answer.timed[number].samples[n].push(timed(side, kind, &names)?),
                 Look::Stepped => {

@@ -119,7 +119,7 @@ fn table_of_factors(json: &serde_json::Value) {
             assert!(seen[1] > seen[0], "{id}: {seen:?}");
         }
     }
-    for id in ["rows-instructions", "hash-index-memory", "closed-file-counts", "catalog-time"] {
+    for id in ["rows-instructions", "hash-index-memory", "closed-file-counts", "open-file-time"] {
         assert!(json["claims"].as_array().unwrap().iter().any(|claim| claim["id"] == id), "{id}");
     }
 }

@@ -532,8 +532,8 @@ impl Catalog {
         };
         let mut ids = SmallVec::<[SpaceId; 2]>::with_capacity(spaces().count());
         ids.extend(spaces().map(|space| space.id()));
-        let mut changes: SmallVec<[Change; 1]> =
-            claim.tables().map(|(name, _)| Change::remove(record_key(name))).collect();
+        let mut changes = SmallVec::<[Change; 1]>::with_capacity(all.len());
+        changes.extend(claim.tables().map(|(name, _)| Change::remove(record_key(name))));
         if planted(Bug::DropBeforeLog) {
             for space in spaces() {
                 self.pool.detach(space, Lsn::ZERO);
