@@ -117,7 +117,7 @@ impl Statement {
 /// The longest times in which clients of another table finished nothing, in nanoseconds, a number for each window.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Gaps {
-    /// In windows without a drop.
+    /// In windows without a drop, in which another thread takes as much processor time.
     pub without: Vec<f64>,
     /// In windows that begin with a drop.
     pub with: Vec<f64>,
@@ -145,6 +145,8 @@ pub struct Others {
     pub writers: Gaps,
     /// How often one of them waited for something that a dropping thread held.
     pub waits_on_drops: u64,
+    /// Processor time of a drop and of what the background does behind it, in nanoseconds.
+    pub drop_ns: u64,
 }
 
 /// Something that a table can own or have around it, and what statements cost with little and with much of it.
@@ -265,14 +267,15 @@ pub fn noticed(factors: &[Factor]) -> Grid {
         ">with drop",
         ">longest",
         ">waits",
+        ">drop takes",
     ]);
     for factor in factors.iter().filter(|factor| !factor.others.readers.with.is_empty()) {
-        let Others { readers, writers, waits_on_drops } = &factor.others;
+        let Others { readers, writers, waits_on_drops, drop_ns } = &factor.others;
         let mut line = vec![factor.id.clone(), readers.with.len().to_string()];
         for gaps in [readers, writers] {
             line.extend([time(median(&gaps.without)), time(median(&gaps.with)), time(longest(&gaps.with))]);
         }
-        line.push(count(*waits_on_drops));
+        line.extend([count(*waits_on_drops), time(*drop_ns as f64)]);
         grid.line(line);
     }
     grid
@@ -315,6 +318,7 @@ mod tests {
                 readers: Gaps { without: vec![1e5; 9], with: vec![1e5; 9] },
                 writers: Gaps { without: vec![1e5; 9], with: vec![2e5; 9] },
                 waits_on_drops: 2,
+                drop_ns: 3_000,
             },
         }
     }
@@ -342,7 +346,7 @@ mod tests {
         assert!(text.contains("1.50×") && text.lines().all(|line| line.chars().count() <= 100), "{text}");
         let text = noticed(&all).text();
         assert_eq!(text.lines().count(), 3, "{text}");
-        assert!(text.contains("200 µs") && text.trim_end().ends_with('2'), "{text}");
+        assert!(text.contains("200 µs") && text.trim_end().ends_with("3.00 µs"), "{text}");
         let [readers, writers] = together(&all);
         assert_eq!((readers.with.len(), writers.without.len()), (18, 18));
         assert!(readers.chance() > 0.4 && writers.chance() < 0.001);

@@ -1,7 +1,7 @@
-//! What the calling thread has used.
+//! What the calling thread or the process has used.
 //!
 //! **Purpose.** The processor time of a thread in user space and in the kernel, and its page faults: with its system
-//! calls these are all the ways by which it gets into the kernel of its own accord.
+//! calls these are all the ways by which it gets into the kernel of its own accord. The same of all threads together.
 //!
 //! **Invariants.** Page faults are counted exactly, and times are in nanoseconds. The part of the time that is the
 //! kernel's is not told apart: most kernels share it out by ticks of milliseconds, which says nothing about a statement
@@ -11,7 +11,9 @@
 
 use std::mem;
 
-/// What a thread has used since it began.
+use rustix::time::{ClockId, clock_gettime};
+
+/// What a thread or a process has used since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Its processor time in nanoseconds.
@@ -23,13 +25,23 @@ pub struct Usage {
 impl Usage {
     /// That of the calling thread until now.
     pub fn of_this_thread() -> Self {
+        Self::of(libc::RUSAGE_THREAD, ClockId::ThreadCPUTime)
+    }
+
+    /// That of all threads of the process until now, those that have ended included.
+    pub fn of_this_process() -> Self {
+        Self::of(libc::RUSAGE_SELF, ClockId::ProcessCPUTime)
+    }
+
+    fn of(which: libc::c_int, clock: ClockId) -> Self {
         let mut usage = mem::MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: the system writes a whole `rusage` there, and with arguments like these it cannot fail.
+        // SAFETY: the system writes a whole `rusage` there, and with the two arguments that are given here it cannot
+        // fail.
         let usage = unsafe {
-            libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+            libc::getrusage(which, usage.as_mut_ptr());
             usage.assume_init()
         };
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        let time = clock_gettime(clock);
         let faults = usage.ru_minflt.saturating_add(usage.ru_majflt);
         Self {
             time_ns: time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64,
@@ -49,7 +61,7 @@ impl Usage {
 
 #[cfg(test)]
 mod tests {
-    use std::hint::black_box;
+    use std::{hint::black_box, thread};
 
     use super::*;
 
@@ -62,5 +74,20 @@ mod tests {
         black_box(&mut memory).resize(SIZE, 1);
         let used = Usage::of_this_thread().since(before);
         assert!(used.time_ns > 0 && used.page_faults >= mapped + 10, "{used:?}, and {mapped} before");
+    }
+
+    #[test]
+    fn a_process_has_used_what_its_threads_have() {
+        let before = Usage::of_this_process();
+        let work = || {
+            let before = Usage::of_this_thread();
+            while Usage::of_this_thread().since(before).time_ns < 2_000_000 {}
+        };
+        thread::scope(|scope| {
+            scope.spawn(work);
+            scope.spawn(work);
+        });
+        let used = Usage::of_this_process().since(before);
+        assert!(used.time_ns >= 4_000_000, "{used:?}");
     }
 }

@@ -4,19 +4,22 @@
 //! each finishes nothing is looked at in windows that begin with a drop, and in windows without.
 //!
 //! **Invariants.** Both windows belong to one run of the same load, and which comes first changes from run to run. The
-//! load does not go on while a table is made. Waits on the dropping thread are those of reader and writer: a statement
-//! on many tables changes their records in one go, and the worker that keeps the system tree in order may wait for
-//! that.
+//! load does not go on while a table is made. In a window without a drop other threads take as much processor time as
+//! the drop and the background behind it do when nothing else runs, in the same order: where clients keep all
+//! processors busy, any work costs them a slice of the scheduler, and that is not what is asked for here. How much
+//! that time is stands in the result. Waits on the dropping thread are those of reader and writer: a statement on many
+//! tables changes their records in one go, and the worker that keeps the system tree in order may wait for that.
 //!
 //! **May touch.** `ground`, `victim`, `engine`, `windfall-measure`.
 
 use std::{
     hint::black_box,
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
 
-use windfall_measure::{Pace, Random, Scale, Timeline, flat::Others};
+use windfall_measure::{Pace, Random, Scale, Timeline, Usage, flat::Others, median};
 
 use super::{
     ground::{OTHERS, Side},
@@ -31,25 +34,89 @@ use crate::{
 /// From one call of a client to the next, on average.
 const READS: Duration = Duration::from_micros(20);
 const WRITES: Duration = Duration::from_micros(50);
+/// Drops with nothing beside them by which it is measured what they take.
+const ALONE_MOST: u32 = 3;
+
+/// Processor time in nanoseconds that a drop takes.
+#[derive(Clone, Copy, Default)]
+struct Taken {
+    /// Of the thread that drops.
+    statement_ns: u64,
+    /// Of the background.
+    background_ns: u64,
+}
 
 /// Drops so many tables beside a load.
 pub fn run(side: &mut Side, scale: Scale, seed: u64) -> Result<Others> {
     let window = Duration::from_millis(scale.pick(10, 50, 50));
+    let rounds = side.owned.rounds(scale).beside;
 
-    let mut others = Others::default();
-    for n in 0..side.owned.rounds(scale).beside {
-        let mut victim = Victim::make(side, Kind::Drop)?;
-        victim.let_go();
-        windows(side, &victim, window, seed + u64::from(n), &mut others)?;
+    let mut alone = Vec::new();
+    for _ in 0..rounds.min(ALONE_MOST) {
+        let victim = made(side)?;
+        alone.push(taken(side, &victim, window)?);
+        victim.remove(side, Kind::Drop)?;
+    }
+    let of = |part: fn(&Taken) -> u64| {
+        median(&alone.iter().map(|taken| part(taken) as f64).collect::<Vec<_>>()) as u64
+    };
+    let taken = Taken {
+        statement_ns: of(|taken| taken.statement_ns),
+        background_ns: of(|taken| taken.background_ns),
+    };
+
+    let mut others = Others { drop_ns: taken.statement_ns + taken.background_ns, ..Others::default() };
+    for n in 0..rounds {
+        let victim = made(side)?;
+        windows(side, &victim, taken, window, seed + u64::from(n), &mut others)?;
         victim.remove(side, Kind::Drop)?;
     }
     Ok(others)
 }
 
-/// A run of the load with two windows, at the begin of one of which the table goes.
-fn windows(side: &Side, victim: &Victim, window: Duration, seed: u64, others: &mut Others) -> Result<()> {
+/// A table with much, ready to be dropped.
+fn made(side: &mut Side) -> Result<Victim> {
+    let mut victim = Victim::make(side, Kind::Drop)?;
+    victim.let_go();
+    Ok(victim)
+}
+
+/// What a drop takes while nothing else runs, less what the background takes without one.
+fn taken(side: &Side, victim: &Victim, window: Duration) -> Result<Taken> {
+    let within_window = |run: &dyn Fn() -> Result<u64>| {
+        let (start, before) = (Instant::now(), Usage::of_this_process());
+        let statement_ns = run()?;
+        thread::sleep(window.saturating_sub(start.elapsed()));
+        let all_ns = Usage::of_this_process().since(before).time_ns;
+        Ok::<_, Failure>((statement_ns, all_ns.saturating_sub(statement_ns)))
+    };
+    let (_, idle_ns) = within_window(&|| Ok(0))?;
+    let (statement_ns, background_ns) = within_window(&|| {
+        let before = Usage::of_this_thread();
+        statement(side, Kind::Drop, &victim.names())?;
+        Ok(Usage::of_this_thread().since(before).time_ns)
+    })?;
+    Ok(Taken { statement_ns, background_ns: background_ns.saturating_sub(idle_ns) })
+}
+
+/// Takes so much processor time.
+fn take(time_ns: u64) {
+    let before = Usage::of_this_thread();
+    while Usage::of_this_thread().since(before).time_ns < time_ns {}
+}
+
+/// A run of the load with two windows: at the begin of one of them the table goes, and at that of the other one as
+/// much processor time is taken.
+fn windows(
+    side: &Side,
+    victim: &Victim,
+    taken: Taken,
+    window: Duration,
+    seed: u64,
+    others: &mut Others,
+) -> Result<()> {
     // As much lies before each window as is in it.
-    let (begins, length) = ([window, window * 3], window * 4);
+    let (mut begins, length) = ([window, window * 3], window * 4);
     let with = (seed % 2) as usize;
     let start = Instant::now();
     let names = victim.names();
@@ -76,14 +143,29 @@ fn windows(side: &Side, victim: &Victim, window: Duration, seed: u64, others: &m
             scope.spawn(|| -> Result<_> { client(0, READS) }),
             scope.spawn(|| -> Result<_> { client(1, WRITES) }),
         ];
-        thread::sleep((start + begins[with]).saturating_duration_since(Instant::now()));
-        let begun = start.elapsed();
-        let dropped = statement(side, Kind::Drop, &names).map(|_| begun);
+        // What stands for the background begins when what stands for the statement has ended.
+        let (statement_ended, ended) = mpsc::channel();
+        scope.spawn(move || {
+            if ended.recv().is_ok() {
+                take(taken.background_ns);
+            }
+        });
+        let mut dropped = Ok(());
+        for n in [0, 1] {
+            thread::sleep((start + begins[n]).saturating_duration_since(Instant::now()));
+            begins[n] = start.elapsed();
+            if n == with {
+                dropped = statement(side, Kind::Drop, &names).map(drop);
+            } else {
+                take(taken.statement_ns);
+                // It is received unless that thread has panicked, and then the scope panics.
+                let _ = statement_ended.send(());
+            }
+        }
         let panicked = |_| Err(Failure::said("a client has panicked"));
         (clients.map(|client| client.join().unwrap_or_else(panicked)), dropped)
     });
-    let mut begins = begins;
-    begins[with] = dropped?;
+    dropped?;
     for (line, gaps) in lines.into_iter().zip([&mut others.readers, &mut others.writers]) {
         let (line, waits) = line?;
         others.waits_on_drops += waits;

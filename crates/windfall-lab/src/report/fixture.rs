@@ -379,6 +379,7 @@ fn x9() -> X9 {
             readers: Gaps { without: vec![2e5; 16], with: vec![2.1e5; 16] },
             writers: Gaps { without: vec![4e5; 16], with: vec![3.9e5; 16] },
             waits_on_drops: 0,
+            drop_ns: 20_000,
         },
     };
     let mut grown = factor("hash-index", "its hash index", "512 MiB");

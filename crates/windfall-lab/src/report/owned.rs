@@ -70,7 +70,8 @@ pub fn section(x9: &X9) -> Section {
     section.folded("The figures", &[(&["", "statement", "", "with little", "with much", "ratio"], figures)]);
     section.says(
         "Meanwhile others read and write another table. The longest time in which each of them finished nothing, in \
-         windows that begin with a drop of a table that has much, and in windows of the same load without one:",
+         windows that begin with a drop of a table that has much, and in windows of the same load without one, in which \
+         another thread takes as much processor time as the drop and the background behind it:",
     );
     let noticed = x9.factors.iter().filter(|factor| !factor.others.readers.with.is_empty()).map(|factor| {
         let others = &factor.others;
@@ -78,13 +79,22 @@ pub fn section(x9: &X9) -> Section {
         for gaps in [&others.readers, &others.writers] {
             line.extend([time(median(&gaps.without)), time(median(&gaps.with))]);
         }
-        line.push(count(others.waits_on_drops));
+        line.extend([count(others.waits_on_drops), time(others.drop_ns as f64)]);
         line
     });
     let noticed: Vec<_> = noticed.collect();
     if !noticed.is_empty() {
         section.html(&table(
-            &["", "windows", "readers, without", "with a drop", "writers, without", "with a drop", "waits"],
+            &[
+                "",
+                "windows",
+                "readers, without",
+                "with a drop",
+                "writers, without",
+                "with a drop",
+                "waits",
+                "a drop takes",
+            ],
             noticed,
         ));
     }
