@@ -61,12 +61,12 @@ fn first_lives_are_cut_at_every_operation() {
 
 #[test]
 fn later_lives_are_cut_at_every_operation() {
-    enumerate(200..202, 360, FlushLog::Sync, 2, 3800);
+    enumerate(200..202, 380, FlushLog::Sync, 2, 4000);
 }
 
 #[test]
 fn lives_of_high_trees_are_cut_at_every_other_operation() {
-    let history = History { seed: 600, steps: 340, mode: FlushLog::Sync, before: 1, high: true };
+    let history = History { seed: 600, steps: 380, mode: FlushLog::Sync, before: 1, high: true };
     // They do become high, and low again.
     let mut heights: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     let mut live = open(&SimulatedDisk::new(1), 1).unwrap();
@@ -85,7 +85,7 @@ fn lives_of_high_trees_are_cut_at_every_other_operation() {
     assert!(heights.values().any(falls), "{heights:?}");
     let mut net = Net::new(verify);
     net.cut(history, 2, ORDERS);
-    told(&net, 2200);
+    told(&net, 2400);
 }
 
 #[test]
