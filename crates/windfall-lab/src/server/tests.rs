@@ -70,7 +70,8 @@ fn is_gone<S: Server>(table: &Table<S::Store>) -> bool {
 }
 
 fn await_files<S: Server>(server: &S, most: u64, what: &str) {
-    for _ in 0..500 {
+    // Ten minutes, which nothing but a hang reaches.
+    for _ in 0..60_000 {
         if server.file_bytes() <= most && !server.is_deleting() {
             return;
         }
