@@ -86,7 +86,7 @@ metrics! {
     lock_timeouts counter "Waits for a lock that took too long.",
     deadlocks counter "Circles of transactions that waited for each other, and were broken.",
     undo_slices gauge "Slices of undo that are still there.",
-    undo_bytes gauge "Bytes of undo in them.",
+    undo_bytes gauge "Bytes of undo in them, but for temporary tables.",
     undo_waits counter "How often a change found that undo takes more than `undo_limit`.",
     views_ended counter "Views that were ended for that.",
     history_bytes gauge "Bytes of undo that purge has still to pass.",

@@ -107,7 +107,8 @@ impl Options {
         lock_wait_timeout: Duration => lock_wait_timeout;
         /// What undo may take on the disk before changes wait for purge, and are refused where purge is held up, with
         /// [`TransactionError::UndoFull`](crate::error::TransactionError::UndoFull); at least 1 MiB. Two slices of 64
-        /// pages each for as many threads as have written at a time do not count. Default: no limit.
+        /// pages each for as many threads as have written at a time do not count, and neither does undo of temporary
+        /// tables. Default: no limit.
         undo_limit: u64 => Some(undo_limit);
         /// What becomes of changes beyond `undo_limit` while a view holds purge up. Default: they are refused.
         at_undo_limit: AtUndoLimit => at_undo_limit;

@@ -126,7 +126,7 @@ impl<'a> Listing<'a> {
             |(name, table): &Move| !last.contains_key(&Arc::as_ptr(table)) && !corrected.contains_key(name);
         let (mut all, wrong): (Vec<_>, Vec<_>) = found.into_iter().partition(is_right);
         drop(moves);
-        // What may be the last handle of a table goes without the lock.
+        // Handles are let go of without the lock.
         drop(wrong);
         all.extend(corrected.into_iter().filter_map(|(name, table)| Some((name, table?))));
         all
@@ -136,7 +136,7 @@ impl<'a> Listing<'a> {
 impl Drop for Listing<'_> {
     fn drop(&mut self) {
         let cut = self.names.moves.lock().end(self.from);
-        // What may be the last handle of a table goes without the lock.
+        // Handles are let go of without the lock.
         drop(cut);
     }
 }
