@@ -109,7 +109,7 @@ pub struct BufferPool {
     pub cleaner_wake: Arc<Event>,
     flusher: Mutex<flush::Flusher>,
     /// Held while it is decided whether a tablespace gets a file, or loses it.
-    files: Mutex<flush::Files>,
+    files: Mutex<flush::files::Files>,
     /// Recovery goes through the log page by page, and not in its order.
     recovering: AtomicBool,
     /// Counters for the metrics.
@@ -326,7 +326,7 @@ impl BufferPool {
             failures: AtomicU64::new(0),
             cleaner_wake: Arc::new(Event::new()),
             flusher: Mutex::new(Rank::Cleaner, flusher),
-            files: Mutex::new(Rank::File, flush::Files::default()),
+            files: Mutex::new(Rank::File, flush::files::Files::default()),
             recovering: AtomicBool::new(false),
             counters: Counters::default(),
         })

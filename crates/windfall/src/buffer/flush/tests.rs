@@ -21,22 +21,6 @@ fn what_was_dropped_gets_no_file() {
     assert_eq!((exists(&dropped), exists(&live)), (false, true));
 }
 
-#[test]
-fn the_floor_of_files_is_the_oldest_that_is_not_recorded() {
-    let mut files = Files::default();
-    assert_eq!(files.floor(), Lsn::MAX);
-    for (space, lsn) in [(7, 300), (3, 200), (9, 100), (3, 250)] {
-        files.note(SpaceId(space), Lsn(lsn));
-    }
-    assert_eq!(files.floor(), Lsn(100));
-    files.forget(SpaceId(9));
-    files.forget(SpaceId(9));
-    assert_eq!(files.floor(), Lsn(250));
-    files.forget(SpaceId(3));
-    files.forget(SpaceId(7));
-    assert_eq!((files.floor(), files.by_lsn.len()), (Lsn::MAX, 0));
-}
-
 /// So many dirty pages of a tablespace, or a few more: its header and its map are pages, too.
 fn dirty_pages(pool: &BufferPool, space: &Arc<Space>, pages: usize) {
     while space.dirty.lock().waiting() < pages {

@@ -1,0 +1,213 @@
+//! The data files that pages are written to.
+//!
+//! **Purpose.** Before a batch is written its tablespaces get the files that they lack, and large ones grow. Behind it
+//! they are synced, and the log says which are new.
+//!
+//! **Invariants.** A tablespace's file is made at the first flush; it counts as made when its name, its content and the
+//! log's record of it are durable. Whether a tablespace gets a file, and whether a dropped one loses it, is decided
+//! under one lock, so a file is never made behind the deleter's back.
+//!
+//! **May touch.** `disk`, `log`, the rest of `buffer`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    super::{BufferPool, Durability, FileState, Space},
+    SPACES_A_ROUND, Spaces,
+};
+use crate::{
+    disk::{FileName, Folder, IoBuffer},
+    error::{DiskError, Result},
+    ids::{Lsn, PageId, SpaceId},
+    log::{GroupWriter, Record},
+    sync::{Bug, atomic::Ordering::Relaxed, planted},
+};
+
+/// Files up to this many bytes grow as they are written; larger ones are preallocated in steps.
+const PREALLOCATE_FROM: u64 = 1 << 20;
+
+/// What is decided about files under the lock.
+#[derive(Debug, Default)]
+pub struct Files {
+    /// Files that the log says were made, with the LSN where it says so, until a record in the catalog says so too.
+    made: BTreeMap<SpaceId, Lsn>,
+    /// The same in the order of the log: its floor asks for the first one.
+    by_lsn: BTreeSet<(Lsn, SpaceId)>,
+}
+
+impl Files {
+    fn note(&mut self, space: SpaceId, lsn: Lsn) {
+        self.forget(space);
+        self.made.insert(space, lsn);
+        self.by_lsn.insert((lsn, space));
+    }
+
+    fn forget(&mut self, space: SpaceId) {
+        if let Some(lsn) = self.made.remove(&space) {
+            self.by_lsn.remove(&(lsn, space));
+        }
+    }
+
+    fn floor(&self) -> Lsn {
+        self.by_lsn.first().map_or(Lsn::MAX, |(lsn, _)| *lsn)
+    }
+}
+
+impl BufferPool {
+    /// Makes the files of tablespaces that have none. Gives those that cannot be made, and why.
+    pub(super) fn make_files(&self, spaces: &Spaces<'_>) -> BTreeMap<SpaceId, DiskError> {
+        let mut unmade = BTreeMap::new();
+        if spaces.values().all(|space| space.file() != FileState::None) {
+            return unmade;
+        }
+        let _deciding = self.files.lock();
+        for (id, space) in spaces {
+            let is_live = !space.is_dropped() || planted(Bug::FileBehindTheDeleter);
+            if space.file() == FileState::None && is_live {
+                match self.ground.disk.create(FileName::Data(*id)) {
+                    Ok(()) => {
+                        self.counters.files_created.fetch_add(1, Relaxed);
+                        space.set_file(FileState::Created);
+                    }
+                    Err(error) => drop(unmade.insert(*id, error)),
+                }
+            }
+        }
+        unmade
+    }
+
+    /// Grows large files in steps, so that their blocks lie together and their length seldom changes. A failure is
+    /// left to the write itself to report.
+    pub(super) fn preallocate(&self, spaces: &Spaces<'_>, pages: &[(PageId, IoBuffer)]) {
+        for (id, space) in spaces {
+            let file = FileName::Data(*id);
+            let last = pages.iter().filter(|(page, _)| page.space == *id).map(|(page, _)| page.page).max();
+            let Some(end) = last.map(|page| self.offset(page) + self.page_size as u64) else { continue };
+            if end <= PREALLOCATE_FROM || end <= space.allocated() {
+                continue;
+            }
+            let length = self.ground.disk.len(file).ok().flatten().unwrap_or(0);
+            let mut allocated = length;
+            if length < end {
+                let step = (end / 8)
+                    .clamp(PREALLOCATE_FROM, 64 * PREALLOCATE_FROM)
+                    .next_multiple_of(self.page_size as u64);
+                if self.ground.disk.preallocate(file, length, end + step - length).is_ok() {
+                    allocated = end + step;
+                }
+            }
+            space.set_allocated(allocated);
+        }
+    }
+
+    /// Makes what was written durable, and lets the log say which files were made.
+    pub(super) fn sync_files(&self, spaces: &Spaces<'_>) -> Result<()> {
+        let disk = &*self.ground.disk;
+        let poison = |error: DiskError| self.ground.health.poison(&error.to_string());
+        let mut new = Vec::new();
+        for (id, space) in spaces {
+            if space.durability() != Durability::Logged {
+                continue;
+            }
+            let synced = if planted(Bug::DataNotSynced) { Ok(()) } else { disk.sync(FileName::Data(*id)) };
+            match synced {
+                Ok(()) => {}
+                // As for a page that could not be written: the drop has to be durable, and then nobody misses the file.
+                Err(_) if space.is_dropped() => {
+                    if !planted(Bug::FailedSyncOfDropped) {
+                        self.ground.log.sync_to(space.drop_lsn())?;
+                    }
+                    continue;
+                }
+                Err(error) => return Err(poison(error)),
+            }
+            if space.file() == FileState::Created {
+                new.push(*space);
+            }
+        }
+        if new.is_empty() {
+            return Ok(());
+        }
+        if !planted(Bug::FolderNotSynced) {
+            disk.sync_folder(Folder::Data).map_err(poison)?;
+        }
+        let mut group = GroupWriter::default();
+        for space in &new {
+            group.push(&Record::FileMade { space: space.id() });
+        }
+        // Where there is no place to say so, the batch has failed: it is written again.
+        let _room = self.ground.log.admit_drop(group.log_bytes())?;
+        let appending = self.ground.log.begin_group();
+        let (start, _) = appending.append(group.bytes())?;
+        let mut files = self.files.lock();
+        for space in new {
+            files.note(space.id(), start);
+            space.set_file(FileState::Made);
+        }
+        drop(files);
+        drop(appending);
+        Ok(())
+    }
+
+    /// Makes files durable that were created and of which the log does not say so yet, and lets it say so: recovery
+    /// may have found them with all their pages as they should be, so that no flush is to come.
+    ///
+    /// # Errors
+    /// A failing sync poisons the database.
+    pub fn say_files_made(&self) -> Result<()> {
+        let created: Vec<_> =
+            self.spaces().into_iter().filter(|space| space.file() == FileState::Created).collect();
+        for some in created.chunks(SPACES_A_ROUND) {
+            self.sync_files(&some.iter().map(|space| (space.id(), space)).collect())?;
+        }
+        Ok(())
+    }
+
+    /// Where the log says first of a file that it was made while no record in the catalog says so yet.
+    pub fn files_floor(&self) -> Lsn {
+        self.files.lock().floor()
+    }
+
+    /// Files that were made and whose record is still to be written: at most `most`.
+    pub fn files_to_record(&self, most: usize) -> Vec<SpaceId> {
+        self.files.lock().made.keys().take(most).copied().collect()
+    }
+
+    /// A file's record is written, or not needed any more.
+    pub fn file_recorded(&self, space: SpaceId) {
+        self.files.lock().forget(space);
+    }
+
+    /// Recovery found that the log says the file was made, and no record.
+    pub fn file_was_made(&self, space: SpaceId, lsn: Lsn) {
+        self.files.lock().note(space, lsn);
+    }
+
+    /// Asks whether a dropped tablespace has a file to delete. After this none will be made.
+    pub fn file_of_dropped(&self, space: &Space) -> FileState {
+        debug_assert!(space.is_dropped());
+        let _deciding = self.files.lock();
+        space.file()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_floor_of_files_is_the_oldest_that_is_not_recorded() {
+        let mut files = Files::default();
+        assert_eq!(files.floor(), Lsn::MAX);
+        for (space, lsn) in [(7, 300), (3, 200), (9, 100), (3, 250)] {
+            files.note(SpaceId(space), Lsn(lsn));
+        }
+        assert_eq!(files.floor(), Lsn(100));
+        files.forget(SpaceId(9));
+        files.forget(SpaceId(9));
+        assert_eq!(files.floor(), Lsn(250));
+        files.forget(SpaceId(3));
+        files.forget(SpaceId(7));
+        assert_eq!((files.floor(), files.by_lsn.len()), (Lsn::MAX, 0));
+    }
+}
