@@ -98,6 +98,7 @@ fn net(bug: Bug) -> Net {
         }
         Bug::HashTableFreedAtOnce => Units("tree::hash::tests::a_table_is_freed_in_steps"),
         Bug::TornCopyForgotten => Units("recovery::tests::a_torn_page_that_is_latched"),
+        Bug::PlaceNotTried => Units("buffer::flush::tests::many_files_that_take_no_writes"),
         Bug::HintBelieved => Units("tree::tests::values::"),
         Bug::MoveUnlisted => Units("catalog::names::tests::what_has_a_name_all_the_time_is_listed"),
         Bug::LeftBehindUnseen => Tests("live_check", "an_open_transaction_keeps"),

@@ -12,9 +12,19 @@
 //!
 //! *A file that takes no writes is the trouble of its tablespace alone.* While it fails, a batch takes one page of such
 //! a tablespace, to see whether it still does, and no others. Only pages that are torn in their places, or cannot be
-//! read there, have to be in every batch. Those of one file never fill one: a batch writes the pages that are new to it
-//! in two halves, and leaves the second one out when a page of the first one fails; and once half of its room is taken
-//! by torn pages, their tablespaces get no others in.
+//! read there, have to be in every batch. They leave room for others, however many files fail:
+//!
+//! - A batch writes the pages that are new to it in two halves, and leaves the second one out when a page of the first
+//!   one fails. So half of its room is free behind a failure.
+//! - While torn pages have half of the room ([`TORN_MANY`]), each place is tried before its page is written: it has to
+//!   be read, and the bytes that are found are written there again. If that stops halfway the place is whole all the
+//!   same. Where either fails the page stays dirty, and takes no room.
+//!
+//! So the files that fail when a batch begins tear at most three quarters of a batch together. More is torn only in
+//! places that fail in the moment behind their trial, or that no longer can be read when a trial has failed: such a
+//! batch takes at most half of the room that is left, rounded up. With no room left (it takes six such batches, with no
+//! torn page written or dropped between them) no other page is written: every flush says why, the pages stay dirty, and
+//! the floor of the log stays below their changes.
 //!
 //! **May touch.** `disk`, `log`, the rest of `buffer`.
 
@@ -42,6 +52,8 @@ use crate::{
 
 /// How many tablespaces a round by age looks at.
 const SPACES_A_ROUND: usize = 32;
+/// So many torn pages are too many for more to come by pages that are written without a trial of their places.
+const TORN_MANY: usize = PAGES / 2;
 /// How many frames a round frees, but for what one call of the reclaimer gives on top.
 const FREED_A_ROUND: usize = 512;
 /// How many frames the cleaner's clock passes in one round.
@@ -67,8 +79,8 @@ pub struct Flusher {
     /// Logged pages that may be torn in their places: each from a write that failed until one succeeds or its
     /// tablespace's drop is durable. It is dirty or being written all the while. No more than a batch has room for.
     torn: Vec<Torn>,
-    /// Tablespaces whose file could not be made, or not be written, the one that was tried last at the end. They know
-    /// that they are here.
+    /// Tablespaces whose file could not be made, or not be written, the one that was tried last at the end, and those
+    /// of which only torn pages are dirty. They know that they are here.
     failing: VecDeque<Arc<Space>>,
     /// Which page of such a tablespace is tried next.
     probe: usize,
@@ -147,16 +159,28 @@ impl Flusher {
         }
     }
 
-    /// A dirty page of a tablespace whose file fails, another one each time.
+    /// A dirty page of a tablespace whose file fails, another one each time. The torn pages are in the batch already.
     fn next_probe(&mut self) -> Option<(Arc<Space>, PageNo)> {
-        while let Some(space) = self.failing.pop_front() {
+        // Where nothing else is dirty the torn pages show whether the file takes writes: that tablespace must not be
+        // among those with the oldest changes, or enough of them would keep all others out.
+        for Torn { space, .. } in &self.torn {
+            if !space.is_failing() && space.dirty.lock().waiting() == 0 {
+                space.set_failing(true);
+                self.failing.push_back(space.clone());
+            }
+        }
+        for _ in 0..self.failing.len() {
+            let space = self.failing.pop_front()?;
             self.probe += 1;
             let page = space.dirty.lock().nth_waiting(self.probe).filter(|_| !space.is_dropped());
-            if let Some(page) = page {
+            if page.is_some() || self.torn.iter().any(|torn| Arc::ptr_eq(&torn.space, &space)) {
                 self.failing.push_back(space.clone());
+            } else {
+                space.set_failing(false);
+            }
+            if let Some(page) = page {
                 return Some((space, page));
             }
-            space.set_failing(false);
         }
         None
     }
@@ -259,11 +283,9 @@ impl BufferPool {
         let room = PAGES - flusher.torn.len();
         let probe = flusher.next_probe();
         let Flusher { torn, spare, .. } = &mut *flusher;
-        let are_many = torn.len() >= PAGES / 2;
         // A torn page that comes free only now stays out: the copy that is kept would outlive its write.
-        let is_kept_out = |space: &Space, page| {
-            torn.iter().any(|torn| torn.space.id() == space.id() && (torn.page == page || are_many))
-        };
+        let is_kept_out =
+            |space: &Space, page| torn.iter().any(|torn| torn.space.id() == space.id() && torn.page == page);
         let wanted = wanted.into_iter().filter(|(space, _)| !space.is_failing());
         for (space, page) in probe.into_iter().chain(wanted) {
             if batch.len() - retried >= room {
@@ -521,13 +543,20 @@ impl BufferPool {
             .collect();
         let first = (retried + (PAGES - flusher.torn.len()) / 2).min(requests.len());
         let second = requests.split_off(first);
+        let are_many = flusher.torn.len() >= TORN_MANY && !planted(Bug::PlaceNotTried);
         let mut failed = BTreeMap::new();
-        flusher.write(requests, &mut failed);
-        if failed.range(retried..).next().is_none() {
-            flusher.write(second, &mut failed);
-        } else {
-            unwritten.extend(second.iter().map(|request| (request.token as usize, None)));
-            flusher.spare.extend(second.into_iter().map(|request| request.buffer));
+        for mut part in [requests, second] {
+            if failed.range(retried..).next().is_some() {
+                unwritten.extend(part.iter().map(|request| (request.token as usize, None)));
+                flusher.spare.extend(part.into_iter().map(|request| request.buffer));
+                break;
+            }
+            if are_many {
+                let is_new = |request: &mut Request| request.token as usize >= retried;
+                let new: Vec<_> = part.extract_if(.., is_new).collect();
+                part.extend(self.try_places(flusher, new, copies, &mut unwritten, &mut failed));
+            }
+            flusher.write(part, &mut failed);
         }
         if let Some((error, _)) =
             failed.values().find(|(error, _)| matches!(error, DiskError::Panicked { .. }))
@@ -545,10 +574,61 @@ impl BufferPool {
                 flusher.spare.push(buffer);
             }
         }
+        debug_assert!(flusher.torn.len() <= PAGES, "{} torn pages are more than a batch", flusher.torn.len());
         // After a failure, too: what did reach its place may be torn there while only the doublewrite file has it
         // whole.
         self.sync_files(&spaces)?;
         Ok(unwritten)
+    }
+
+    /// Tries the places of these pages: what is found in each is written there again. Gives the requests whose places
+    /// took it. The pages of the others are `unwritten`, or have `failed` where the trial has torn the place. All have
+    /// to be durable in the doublewrite file: a crash may leave a place that was being written unreadable.
+    fn try_places(
+        &self,
+        flusher: &mut Flusher,
+        requests: Vec<Request>,
+        copies: &[Copy],
+        unwritten: &mut Unwritten,
+        failed: &mut BTreeMap<usize, (DiskError, IoBuffer)>,
+    ) -> Vec<Request> {
+        let mut trials = Vec::new();
+        for &Request { token, file, offset, .. } in &requests {
+            let mut buffer = flusher.spare.pop().unwrap_or_else(|| IoBuffer::new(self.page_size));
+            let place = &mut buffer.bytes_mut()[..self.page_size];
+            match self.ground.disk.read(file, offset, place) {
+                Ok(read) => {
+                    // Behind the end of the file.
+                    place[read..].fill(0);
+                    trials.push(Request { token, file, offset, action: Action::Write, buffer });
+                }
+                Err(error) => {
+                    unwritten.insert(token as usize, Some(error));
+                    flusher.spare.push(buffer);
+                }
+            }
+        }
+        let mut refused = BTreeMap::new();
+        flusher.write(trials, &mut refused);
+        let mut tried = Vec::new();
+        for request in requests {
+            let n = request.token as usize;
+            if let Some((error, buffer)) = refused.remove(&n) {
+                flusher.spare.push(buffer);
+                if !matches!(error, DiskError::Panicked { .. }) && self.is_whole_in_place(copies[n].id()) {
+                    unwritten.insert(n, Some(error));
+                } else {
+                    failed.insert(n, (error, request.buffer));
+                    continue;
+                }
+            }
+            if unwritten.contains_key(&n) {
+                flusher.spare.push(request.buffer);
+            } else {
+                tried.push(request);
+            }
+        }
+        tried
     }
 
     /// Whether a page that could not be written is whole in its place, or was never written there: then it needs no

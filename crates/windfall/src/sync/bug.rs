@@ -164,6 +164,9 @@ bugs! {
     FailedWriteForgotten,
     /// A torn page that is latched is not among the copies of the next batch.
     TornCopyForgotten,
+    /// Pages are written without a trial of their places while many pages are torn.
+    PlaceNotTried,
+    // buffer/flush/files.rs
     /// A file is made without a look whether its tablespace was dropped.
     FileBehindTheDeleter,
     /// Data files are not synced before the floor passes their changes.
