@@ -239,8 +239,9 @@ pub fn recover(
         // Without it no page could ever be written.
         tracing::warn!("the doublewrite file is missing: it is made anew");
         Doublewrite::create(disk, pool.page_size())?;
-        disk.sync_folder(Folder::Root)?;
     }
+    // A process that was killed may have made this file, or the control file, before its name was durable.
+    disk.sync_folder(Folder::Root)?;
     pool.set_recovering(true);
     let lost = replay(pool, control, scan, &files, progress)?;
     pool.set_recovering(false);

@@ -10,7 +10,7 @@ use crate::{
     buffer::{BufferPool, Doublewrite, Durability, Ground, Space},
     checkpoint::{Checkpointer, Unfinished},
     disk::{
-        Disk, FileName,
+        Disk, FileName, Folder,
         simulated::{Fault, SimulatedDisk, Survive},
     },
     env::{Env, Kind, SimulatedEnv, Worker},
@@ -483,6 +483,31 @@ fn a_torn_page_is_whole_again_or_the_database_does_not_open() {
         disk.mend();
         pages_are(&Base::open(&disk, seed).unwrap(), [7, 0])
             .unwrap_or_else(|found| panic!("{seed}: {found}"));
+    }
+}
+
+/// What a process has made that was killed before the names were durable, the next one finds, and relies on.
+#[test]
+fn names_that_a_killed_process_has_made_are_durable_behind_an_opening() {
+    let are_durable = |disk: &SimulatedDisk, what: &str| {
+        drop(Base::open(disk, 1).unwrap());
+        let left = disk.restart(Survive::Nothing);
+        for file in [FileName::Control, FileName::Doublewrite] {
+            assert!(left.len(file).unwrap().is_some(), "{what}: {file} is gone behind a loss of power");
+        }
+    };
+    let disk = SimulatedDisk::new(1);
+    drop(Base::open(&disk, 1).unwrap());
+    // The doublewrite file was lost, and is made anew.
+    disk.remove(FileName::Doublewrite).unwrap();
+    disk.sync_folder(Folder::Root).unwrap();
+    Doublewrite::create(&disk, PAGE_SIZE).unwrap();
+    are_durable(&disk.next_process(), "made anew");
+    for operation in 1..=disk.operations() {
+        let disk = SimulatedDisk::new(1);
+        disk.crash_at(operation);
+        drop(Base::open(&disk, 1));
+        are_durable(&disk.next_process(), &format!("killed at operation {operation}"));
     }
 }
 
