@@ -80,6 +80,8 @@ fn an_interrupted_load_is_a_failed_load() {
         let mut load = Load::begin(&place, &[], rows);
         // Who has taken the beginning of a line is done with those before, and waits for the rest, which never comes.
         load.send("3,th");
+        // An input that has ended would complete the line, should that be seen before the signal.
+        let _open = load.0.stdin.take();
         kill_process(Pid::from_child(&load.0), signal).unwrap();
         crate::told(&load.0.wait_with_output().unwrap())
     };
