@@ -1,6 +1,8 @@
 //! What a drop costs, counted: by the engine's own counters, memory included, and, where there is `strace`, by the
 //! system's.
 
+mod patience;
+
 use std::{
     io::Write,
     path::Path,
@@ -13,6 +15,8 @@ use windfall::{
     CountingAllocator, Database, DropReport, FlushLog, IndexOptions, Options, Result, Table, TableOptions,
     sync::work::{self, Work},
 };
+
+use patience::wait_until;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -101,15 +105,12 @@ fn settle(db: &Database) -> Result<()> {
     db.create_table("settled", TableOptions::default())?;
     db.drop_table("settled")?;
     let mut groups = db.metrics().log_groups;
-    // Ten minutes, which nothing but a log that never rests reaches.
-    for _ in 0..2400 {
+    wait_until("the log comes to rest", || {
         std::thread::sleep(Duration::from_millis(250));
-        let now = core::mem::replace(&mut groups, db.metrics().log_groups);
-        if now == groups {
-            return Ok(());
-        }
-    }
-    panic!("the log does not come to rest");
+        let now = db.metrics().log_groups;
+        now == core::mem::replace(&mut groups, now)
+    });
+    Ok(())
 }
 
 #[test]
@@ -196,19 +197,8 @@ fn a_hash_index_of_megabytes_is_freed_by_no_statement_and_zeroed_by_no_read() ->
     assert_cheap("truncation", &db.truncate_table("truncated")?, height);
     assert_cheap("drop of an index", &db.drop_index("without an index", "i")?, height);
     db.drop_table("without an index")?;
-    assert_settles("hash indexes", || db.metrics().hash_index_bytes == 0);
+    wait_until("hash indexes are freed", || db.metrics().hash_index_bytes == 0);
     Ok(())
-}
-
-/// What comes by itself has ten minutes: only a hang takes longer.
-fn assert_settles(what: &str, done: impl Fn() -> bool) {
-    for _ in 0..60_000 {
-        if done() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("{what} are not freed");
 }
 
 /// The last handle of a dropped table goes in a thread that frees next to nothing for it.
@@ -227,8 +217,8 @@ fn the_last_handle_of_a_dropped_table_frees_nothing() -> Result<()> {
     let free = db.metrics().pool_free;
     db.drop_table("t")?;
     // The frames are back although there are handles, and so is the memory of the hash index.
-    assert_settles("frames", || db.metrics().pool_free > free + 3000);
-    assert_settles("hash indexes", || db.metrics().hash_index_bytes == 0);
+    wait_until("frames come back", || db.metrics().pool_free > free + 3000);
+    wait_until("hash indexes are freed", || db.metrics().hash_index_bytes == 0);
     let freed = |name: &str, run: Box<dyn FnOnce()>| {
         let before = work::so_far();
         run();
@@ -280,6 +270,8 @@ fn a_group_of_a_thousand_is_one_commit() -> Result<()> {
     let syncs = db.metrics().log_syncs - before;
     assert_eq!(report.trees, 1000);
     assert_eq!(report.work.of(Work::LogSync), 1, "{:?}", report.work);
+    assert!(report.work.of(Work::Allocation) <= CALLS + 1000 * CALLS_A_TREE, "{:?}", report.work);
+    assert!(report.work.of(Work::Free) <= CALLS + 1000 * CALLS_A_TREE, "{:?}", report.work);
     assert!(report.work.of(Work::FreedBytes) <= FREED + 1000 * FREED_A_TREE, "{:?}", report.work);
     assert!(report.work.of(Work::AllocatedBytes) <= ALLOCATED + 1000 * ALLOCATED_A_TREE, "{:?}", report.work);
     assert_eq!(syncs, 1, "syncs of the log while a group was dropped");
@@ -355,7 +347,7 @@ fn traced_child() -> Result<()> {
         {
             table.pretend_hash_index(HASH_INDEX / 2);
             // What it has grown to before is freed in the background.
-            assert_settles("hash indexes", || db.metrics().hash_index_bytes == HASH_INDEX);
+            wait_until("hash indexes are freed", || db.metrics().hash_index_bytes == HASH_INDEX);
         }
         drop(table);
         settle(&db)?;
@@ -367,11 +359,11 @@ fn traced_child() -> Result<()> {
         };
         marks.write_all(END.as_bytes()).expect("a mark");
         assert!(done?.trees > 0, "{what}");
-        assert_settles("hash indexes", || db.metrics().hash_index_bytes <= HASH_INDEX / 2);
+        wait_until("hash indexes are freed", || db.metrics().hash_index_bytes <= HASH_INDEX / 2);
         if n > 0 {
             db.drop_table("t")?;
         }
-        assert_settles("hash indexes", || db.metrics().hash_index_bytes == 0);
+        wait_until("hash indexes are freed", || db.metrics().hash_index_bytes == 0);
     }
     Ok(())
 }
