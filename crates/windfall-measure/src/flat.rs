@@ -117,7 +117,7 @@ impl Statement {
 /// The longest times in which clients of another table finished nothing, in nanoseconds, a number for each window.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Gaps {
-    /// In windows without a drop, in which another thread takes as much processor time.
+    /// In windows without a drop, in which other threads take as much processor time.
     pub without: Vec<f64>,
     /// In windows that begin with a drop.
     pub with: Vec<f64>,

@@ -49,6 +49,12 @@ impl Usage {
         }
     }
 
+    /// Keeps the calling thread at work until it has used so much processor time, in nanoseconds.
+    pub fn use_up(time_ns: u64) {
+        let before = Self::of_this_thread();
+        while Self::of_this_thread().since(before).time_ns < time_ns {}
+    }
+
     /// What was used since an earlier look.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
@@ -79,13 +85,9 @@ mod tests {
     #[test]
     fn a_process_has_used_what_its_threads_have() {
         let before = Usage::of_this_process();
-        let work = || {
-            let before = Usage::of_this_thread();
-            while Usage::of_this_thread().since(before).time_ns < 2_000_000 {}
-        };
         thread::scope(|scope| {
-            scope.spawn(work);
-            scope.spawn(work);
+            scope.spawn(|| Usage::use_up(2_000_000));
+            scope.spawn(|| Usage::use_up(2_000_000));
         });
         let used = Usage::of_this_process().since(before);
         assert!(used.time_ns >= 4_000_000, "{used:?}");

@@ -38,7 +38,7 @@ const WRITES: Duration = Duration::from_micros(50);
 const ALONE_MOST: u32 = 3;
 
 /// Processor time in nanoseconds that a drop takes.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Taken {
     /// Of the thread that drops.
     statement_ns: u64,
@@ -99,12 +99,6 @@ fn taken(side: &Side, victim: &Victim, window: Duration) -> Result<Taken> {
     Ok(Taken { statement_ns, background_ns: background_ns.saturating_sub(idle_ns) })
 }
 
-/// Takes so much processor time.
-fn take(time_ns: u64) {
-    let before = Usage::of_this_thread();
-    while Usage::of_this_thread().since(before).time_ns < time_ns {}
-}
-
 /// A run of the load with two windows: at the begin of one of them the table goes, and at that of the other one as
 /// much processor time is taken.
 fn windows(
@@ -147,7 +141,7 @@ fn windows(
         let (statement_ended, ended) = mpsc::channel();
         scope.spawn(move || {
             if ended.recv().is_ok() {
-                take(taken.background_ns);
+                Usage::use_up(taken.background_ns);
             }
         });
         let mut dropped = Ok(());
@@ -157,7 +151,7 @@ fn windows(
             if n == with {
                 dropped = statement(side, Kind::Drop, &names).map(drop);
             } else {
-                take(taken.statement_ns);
+                Usage::use_up(taken.statement_ns);
                 // It is received unless that thread has panicked, and then the scope panics.
                 let _ = statement_ended.send(());
             }

@@ -71,7 +71,7 @@ pub fn section(x9: &X9) -> Section {
     section.says(
         "Meanwhile others read and write another table. The longest time in which each of them finished nothing, in \
          windows that begin with a drop of a table that has much, and in windows of the same load without one, in which \
-         another thread takes as much processor time as the drop and the background behind it:",
+         other threads take as much processor time as the drop and the background behind it:",
     );
     let noticed = x9.factors.iter().filter(|factor| !factor.others.readers.with.is_empty()).map(|factor| {
         let others = &factor.others;
