@@ -498,11 +498,11 @@ fn names_that_a_killed_process_has_made_are_durable_behind_an_opening() {
     };
     let disk = SimulatedDisk::new(1);
     drop(Base::open(&disk, 1).unwrap());
-    // The doublewrite file was lost, and is made anew.
+    // The doublewrite file was lost, and is made again.
     disk.remove(FileName::Doublewrite).unwrap();
     disk.sync_folder(Folder::Root).unwrap();
     Doublewrite::create(&disk, PAGE_SIZE).unwrap();
-    are_durable(&disk.next_process(), "made anew");
+    are_durable(&disk.next_process(), "made again");
     for operation in 1..=disk.operations() {
         let disk = SimulatedDisk::new(1);
         disk.crash_at(operation);
