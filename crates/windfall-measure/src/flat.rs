@@ -3,9 +3,10 @@
 //! **Purpose.** A statement is measured with little of something and with much of it, all else equal: the figures of
 //! both, how many times as much, what others noticed meanwhile, and the tables that people read.
 //!
-//! **Invariants.** A ratio is of two medians of one process, which were taken in turns. A count of nothing is taken for
-//! one, so that a ratio can be given: from 0 to 3 is three times as much. A cost that is the work of each tree or each
-//! table of a statement is given for each of them, and the factor says so.
+//! **Invariants.** A ratio is of two numbers of one process, which were taken in turns: medians, or the largest where
+//! nothing is to be seen at all ([`Figure::must_be_zero`]). What is less than one counts as nothing, and a ratio to
+//! nothing is that to one, and one more: from 0 to 3 is four times as much, and from 0 to 1 is more than from 1 to 1. A
+//! cost that is the work of each tree or each table of a statement is given for each of them, and the factor says so.
 //!
 //! **May touch.** `compare`, `grid`, `units`.
 
@@ -27,13 +28,20 @@ pub enum Figure {
     Instructions,
     /// System calls but those that write or sync the log.
     SystemCalls,
+    /// Calls for files and for memory mappings, but those for the log, and waits, as the engine counts them.
+    #[serde(rename = "calls-and-waits")]
+    CallsAndWaits,
     /// Page faults.
     PageFaults,
     /// Work that is counted where it happens: frames, latches, entries of lists, locks, files, waits.
     Work,
+    /// Calls that allocate.
+    Allocations,
     /// Bytes allocated.
     #[serde(rename = "bytes-allocated")]
     Allocated,
+    /// Calls that free.
+    Frees,
     /// Bytes freed.
     #[serde(rename = "bytes-freed")]
     Freed,
@@ -45,12 +53,15 @@ pub enum Figure {
 
 impl Figure {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::Instructions,
         Self::SystemCalls,
+        Self::CallsAndWaits,
         Self::PageFaults,
         Self::Work,
+        Self::Allocations,
         Self::Allocated,
+        Self::Frees,
         Self::Freed,
         Self::Time,
         Self::ThreadTime,
@@ -61,9 +72,12 @@ impl Figure {
         match self {
             Self::Instructions => "instructions",
             Self::SystemCalls => "system-calls",
+            Self::CallsAndWaits => "calls-and-waits",
             Self::PageFaults => "page-faults",
             Self::Work => "work",
+            Self::Allocations => "allocations",
             Self::Allocated => "bytes-allocated",
+            Self::Frees => "frees",
             Self::Freed => "bytes-freed",
             Self::Time => "time",
             Self::ThreadTime => "thread-time",
@@ -73,6 +87,11 @@ impl Figure {
     /// Whether it is a count, and so the same on a busy machine.
     pub fn is_count(self) -> bool {
         !matches!(self, Self::Time | Self::ThreadTime)
+    }
+
+    /// Whether no statement is to have any: then each that was seen counts, and not their median.
+    pub fn must_be_zero(self) -> bool {
+        matches!(self, Self::SystemCalls | Self::CallsAndWaits)
     }
 }
 
@@ -90,7 +109,11 @@ pub struct Cost {
 impl Cost {
     /// How many times as much it is with much.
     pub fn ratio(&self) -> f64 {
-        self.large.max(1.0) / self.small.max(1.0)
+        match (self.small < 1.0, self.large < 1.0) {
+            (true, true) => 1.0,
+            (true, false) => self.large + 1.0,
+            (false, _) => self.large.max(1.0) / self.small,
+        }
     }
 }
 
@@ -181,6 +204,12 @@ impl Factor {
         let costs = self.statements.iter().filter_map(|statement| statement.cost(figure));
         costs.map(|cost| cost.ratio()).max_by(f64::total_cmp)
     }
+
+    /// The largest of a figure over its statements, with little and with much.
+    pub fn largest(&self, figure: Figure) -> Option<f64> {
+        let costs = self.statements.iter().filter_map(|statement| statement.cost(figure));
+        costs.map(|cost| cost.small.max(cost.large)).max_by(f64::total_cmp)
+    }
 }
 
 /// Figures that the table of costs shows, each with its ratio.
@@ -229,9 +258,9 @@ pub fn costs(factors: &[Factor]) -> Grid {
 pub fn ratios(factors: &[Factor]) -> Grid {
     const TOGETHER: [(&[Figure], &str); 4] = [
         (&[Figure::Instructions], ">instr."),
-        (&[Figure::SystemCalls, Figure::PageFaults, Figure::Work], ">counts"),
-        (&[Figure::Allocated, Figure::Freed], ">memory"),
-        (&[Figure::Time], ">time"),
+        (&[Figure::SystemCalls, Figure::CallsAndWaits, Figure::PageFaults, Figure::Work], ">counts"),
+        (&[Figure::Allocations, Figure::Allocated, Figure::Frees, Figure::Freed], ">memory"),
+        (&[Figure::Time, Figure::ThreadTime], ">time"),
     ];
     let mut grid = Grid::new(HEADS.into_iter().chain(TOGETHER.map(|(_, head)| head)).chain([">takes"]));
     for (mut line, statement) in lines(factors) {
@@ -255,28 +284,40 @@ pub fn value(figure: Figure, value: f64) -> String {
     }
 }
 
+/// The headings of what others noticed, but for the first, which is the factor.
+pub const NOTICED: [&str; 9] = [
+    ">windows",
+    ">readers",
+    ">with drop",
+    ">longest",
+    ">writers",
+    ">with drop",
+    ">longest",
+    ">waits",
+    ">drop takes",
+];
+
+/// What others noticed of drops with much, in the order of [`NOTICED`]: the median of the longest gaps, the same in
+/// windows with a drop, and the longest of these.
+pub fn noticed_of(factor: &Factor) -> Option<Vec<String>> {
+    let Others { readers, writers, waits_on_drops, drop_ns } = &factor.others;
+    if readers.with.is_empty() {
+        return None;
+    }
+    let of = |gaps: &Gaps| [median(&gaps.without), median(&gaps.with), longest(&gaps.with)].map(time);
+    let mut cells = vec![count(readers.with.len() as u64)];
+    cells.extend(of(readers).into_iter().chain(of(writers)));
+    cells.extend([count(*waits_on_drops), time(*drop_ns as f64)]);
+    Some(cells)
+}
+
 /// What others noticed: a line for each factor.
 pub fn noticed(factors: &[Factor]) -> Grid {
-    let mut grid = Grid::new([
-        "factor",
-        ">windows",
-        ">readers",
-        ">with drop",
-        ">longest",
-        ">writers",
-        ">with drop",
-        ">longest",
-        ">waits",
-        ">drop takes",
-    ]);
-    for factor in factors.iter().filter(|factor| !factor.others.readers.with.is_empty()) {
-        let Others { readers, writers, waits_on_drops, drop_ns } = &factor.others;
-        let mut line = vec![factor.id.clone(), readers.with.len().to_string()];
-        for gaps in [readers, writers] {
-            line.extend([time(median(&gaps.without)), time(median(&gaps.with)), time(longest(&gaps.with))]);
+    let mut grid = Grid::new(["factor"].into_iter().chain(NOTICED));
+    for factor in factors {
+        if let Some(cells) = noticed_of(factor) {
+            grid.line([factor.id.clone()].into_iter().chain(cells));
         }
-        line.extend([count(*waits_on_drops), time(*drop_ns as f64)]);
-        grid.line(line);
     }
     grid
 }
@@ -324,11 +365,13 @@ mod tests {
     }
 
     #[test]
-    fn ratios_take_nothing_for_one() {
+    fn a_ratio_to_nothing_is_more_than_one() {
         let cost = |small, large| Cost { figure: Figure::Freed, small, large }.ratio();
-        assert_eq!([cost(0.0, 0.0), cost(0.0, 3.0), cost(2.0, 3.0), cost(4.0, 0.0)], [1.0, 3.0, 1.5, 0.25]);
+        assert_eq!([cost(0.0, 0.0), cost(0.0, 0.9), cost(0.0, 1.0), cost(0.0, 3.0)], [1.0, 1.0, 2.0, 4.0]);
+        assert_eq!([cost(2.0, 3.0), cost(4.0, 0.0), cost(1.0, 1.0)], [1.5, 0.25, 1.0]);
         assert_eq!(factor().worst(Figure::Instructions), Some(1.5));
-        assert_eq!(factor().worst(Figure::Time), None);
+        assert_eq!((factor().worst(Figure::Time), factor().largest(Figure::Time)), (None, None));
+        assert_eq!(factor().largest(Figure::Instructions), Some(1500.0));
         let grows = Factor { grows: Some((vec![Figure::Work], "so it is".into())), ..factor() };
         assert!(
             !grows.is_flat(Figure::Work) && grows.is_flat(Figure::Time) && factor().is_flat(Figure::Work)

@@ -33,7 +33,8 @@ pub fn short(x: f64) -> String {
         _ if size >= 100.0 => format!("{x:.0}"),
         _ if size >= 10.0 => format!("{x:.1}"),
         _ if size >= 1.0 => format!("{x:.2}"),
-        _ => format!("{x:.3}"),
+        _ if size >= 0.001 => format!("{x:.3}"),
+        _ => format!("{x:.1e}"),
     }
 }
 
@@ -114,6 +115,7 @@ mod tests {
             ["0 rows", "1 row", "2,000 rows"]
         );
         assert_eq!([short(0.0), short(0.25), short(12.34), short(4321.0)], ["0", "0.250", "12.3", "4,321"]);
+        assert_eq!(short(0.01 / 34.0), "2.9e-4");
         assert_eq!(
             [time(999.0), time(1500.0), time(2.5e7), time(3e9)],
             ["999 ns", "1.50 µs", "25.0 ms", "3.00 s"]

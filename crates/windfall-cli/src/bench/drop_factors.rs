@@ -4,7 +4,8 @@
 //! what others noticed with what they did without drops.
 //!
 //! **Invariants.** The bound is the same for all: [`FLAT`]. What cannot keep it is said in README's limits, and fails
-//! here. Others are compared over all factors together, by rank tests: their load is the same beside each.
+//! here. Others are compared by rank tests, over all factors together, as their load is the same beside each, and for
+//! each factor by itself; there the chance that is taken for a difference is shared by all that are compared.
 //!
 //! **May touch.** `factors`, `windfall-measure`.
 
@@ -22,10 +23,17 @@ use crate::{factors, failure::Result};
 /// The figures of a claim: the one that grew most is compared.
 const CLAIMS: [(&str, &[Figure]); 4] = [
     ("instructions", &[Figure::Instructions]),
-    ("counts", &[Figure::SystemCalls, Figure::PageFaults, Figure::Work]),
-    ("memory", &[Figure::Allocated, Figure::Freed]),
-    ("time", &[Figure::Time]),
+    ("counts", &[Figure::PageFaults, Figure::Work]),
+    ("memory", &[Figure::Allocations, Figure::Allocated, Figure::Frees, Figure::Freed]),
+    ("time", &[Figure::Time, Figure::ThreadTime]),
 ];
+/// What no statement is to have, with little or with much: none of those that were counted, over all factors.
+const NONE: [(&str, Figure); 2] = [
+    ("factors-system-calls-but-log", Figure::SystemCalls),
+    ("factors-calls-and-waits-but-log", Figure::CallsAndWaits),
+];
+/// How many times as long as the longest gap of all windows without a drop one with a drop may be.
+const LONGEST: f64 = 2.0;
 
 /// Measures.
 pub fn run(bench: &mut Bench) -> Result<()> {
@@ -42,6 +50,10 @@ pub fn run(bench: &mut Bench) -> Result<()> {
                 bench.claim(format!("{}-{name}", factor.id), worst, Bound::AtMost(FLAT));
             }
         }
+    }
+    for (name, figure) in NONE {
+        let largest = measured.iter().filter_map(|factor| factor.largest(figure)).fold(0.0, f64::max);
+        bench.claim(name, largest, Bound::AtMost(0.0));
     }
     others(bench, &measured);
     for factor in &measured {
@@ -76,6 +88,19 @@ fn others(bench: &mut Bench, measured: &[Factor]) {
             bench.fact(format!("{name}, median µs"), windfall_measure::median(gaps) / 1e3);
             bench.fact(format!("{name}, of all windows, µs"), flat::longest(gaps) / 1e3);
         }
+    }
+    let all = flat::together(measured);
+    for factor in measured {
+        let pairs = || [&factor.others.readers, &factor.others.writers].into_iter().zip(&all);
+        let chance = pairs().map(|(gaps, _)| gaps.chance()).fold(1.0, f64::min);
+        let shared = CHANCE / (2 * measured.len()) as f64;
+        bench.claim(format!("{}-others-chance-of-equal-gap", factor.id), chance, Bound::AtLeast(shared));
+        let longest = pairs().map(|(gaps, all)| flat::longest(&gaps.with) / flat::longest(&all.without));
+        bench.claim(
+            format!("{}-others-longest-gap", factor.id),
+            longest.fold(0.0, f64::max),
+            Bound::AtMost(LONGEST),
+        );
     }
     let waits = measured.iter().map(|factor| factor.others.waits_on_drops).sum::<u64>();
     bench.claim("factors-waits-on-dropping-threads", waits as f64, Bound::AtMost(0.0));

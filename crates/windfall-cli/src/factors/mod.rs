@@ -31,7 +31,7 @@ use std::{
 
 use windfall_measure::{
     Scale,
-    flat::{Cost, Factor, Figure, Statement},
+    flat::{self, Cost, Factor, Figure, Statement},
     median,
     stepped::{self, Seen, is_write_or_sync},
 };
@@ -139,24 +139,29 @@ fn statements(answer: &Answer, seen: &Seen) -> Option<Vec<Statement>> {
             let pairs = marks.iter().zip(counts).filter(|(mark, _)| **mark == (n, side));
             pairs.map(|(_, count)| *count as f64).collect()
         };
-        let sides = |values: &dyn Fn(usize) -> Vec<f64>| [0, 1].map(|side| median(&values(side)));
-        let sample = |get: fn(&Sample) -> u64| {
-            sides(&|side| timed.samples[side].iter().map(|sample| get(sample) as f64).collect())
+        let sample = |get: fn(&Sample) -> u64, side: usize| -> Vec<f64> {
+            timed.samples[side].iter().map(|sample| get(sample) as f64).collect()
         };
-        let figure = |figure| match figure {
-            Figure::Instructions => sides(&|side| of(&answer.stepped, &seen.instructions, side)),
-            Figure::SystemCalls => sides(&|side| of(&answer.traced, &calls, side)),
-            Figure::PageFaults => sample(|s| s.page_faults),
-            Figure::Work => sample(|s| s.work.but_memory()),
-            Figure::Allocated => sample(|s| s.work.allocated_bytes),
-            Figure::Freed => sample(|s| s.work.freed_bytes),
-            Figure::Time => sample(|s| s.took_ns),
-            Figure::ThreadTime => sample(|s| s.thread_ns),
+        let values = |figure, side| match figure {
+            Figure::Instructions => of(&answer.stepped, &seen.instructions, side),
+            Figure::SystemCalls => of(&answer.traced, &calls, side),
+            Figure::CallsAndWaits => sample(|s| s.work.calls_but_log() + s.work.waits, side),
+            Figure::PageFaults => sample(|s| s.page_faults, side),
+            Figure::Work => sample(|s| s.work.but_memory(), side),
+            Figure::Allocations => sample(|s| s.work.allocations, side),
+            Figure::Allocated => sample(|s| s.work.allocated_bytes, side),
+            Figure::Frees => sample(|s| s.work.frees, side),
+            Figure::Freed => sample(|s| s.work.freed_bytes, side),
+            Figure::Time => sample(|s| s.took_ns, side),
+            Figure::ThreadTime => sample(|s| s.thread_ns, side),
+        };
+        let of_all = |figure: Figure, values: &[f64]| {
+            if figure.must_be_zero() { flat::longest(values) } else { median(values) }
         };
         let stepped = of(&answer.stepped, &seen.instructions, 1).len() as u32;
         let there = |kind: &Figure| stepped > 0 || *kind != Figure::Instructions;
         let cost = |kind| {
-            let [small, large] = figure(kind);
+            let [small, large] = [0, 1].map(|side| of_all(kind, &values(kind, side)));
             Cost { figure: kind, small: small / timed.each[0], large: large / timed.each[1] }
         };
         statements.push(Statement {

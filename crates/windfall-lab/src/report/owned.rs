@@ -8,9 +8,8 @@
 
 use windfall_measure::{
     flat::{self, FLAT, Factor, Figure},
-    median,
     page::table,
-    units::{count, time, times},
+    units::times,
 };
 
 use super::section::Section;
@@ -73,30 +72,15 @@ pub fn section(x9: &X9) -> Section {
          windows that begin with a drop of a table that has much, and in windows of the same load without one, in which \
          other threads take as much processor time as the drop and the background behind it:",
     );
-    let noticed = x9.factors.iter().filter(|factor| !factor.others.readers.with.is_empty()).map(|factor| {
-        let others = &factor.others;
-        let mut line = vec![factor.what.clone(), count(others.readers.with.len() as u64)];
-        for gaps in [&others.readers, &others.writers] {
-            line.extend([time(median(&gaps.without)), time(median(&gaps.with))]);
-        }
-        line.extend([count(others.waits_on_drops), time(others.drop_ns as f64)]);
-        line
+    let noticed = x9.factors.iter().filter_map(|factor| {
+        let mut line = vec![factor.what.clone()];
+        line.extend(flat::noticed_of(factor)?);
+        Some(line)
     });
     let noticed: Vec<_> = noticed.collect();
     if !noticed.is_empty() {
-        section.html(&table(
-            &[
-                "",
-                "windows",
-                "readers, without",
-                "with a drop",
-                "writers, without",
-                "with a drop",
-                "waits",
-                "a drop takes",
-            ],
-            noticed,
-        ));
+        let heads = flat::NOTICED.map(|head| head.trim_start_matches('>'));
+        section.html(&table(&[&[""], &heads[..]].concat(), noticed));
     }
     section
 }
