@@ -75,8 +75,6 @@ const CASES: [&str; 14] = [
 
 /// A part of a case in full may have a slow disk.
 const LIMIT_IN_FULL: Duration = Duration::from_mins(30);
-/// What one of its calls holds meanwhile, of a value of 1 GiB or of a check of everything.
-const HELD_IN_FULL: Duration = Duration::from_mins(5);
 
 /// Whether a case is run in full.
 fn in_full() -> bool {
@@ -140,7 +138,7 @@ fn in_processes_of_its_own(test: &'static str, stages: &[&dyn Fn(&Case)]) {
 fn in_processes_on(above: &Path, test: &'static str, stages: &[&dyn Fn(&Case)]) {
     if var(CASE).is_ok_and(|case| case == test) {
         let stage: usize = var(STAGE).unwrap().parse().unwrap();
-        let guard = if in_full() { Guard::with_limits(LIMIT_IN_FULL, HELD_IN_FULL) } else { Guard::new() };
+        let guard = if in_full() { Guard::with_limit(LIMIT_IN_FULL) } else { Guard::new() };
         stages[stage](&Case { test, folder: var_os(FOLDER).unwrap().into(), guard });
         println!("{DONE}");
         return;
