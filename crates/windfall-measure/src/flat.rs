@@ -26,7 +26,7 @@ pub const FLAT: f64 = 1.10;
 pub enum Figure {
     /// Instructions in user space.
     Instructions,
-    /// System calls but those that write or sync the log.
+    /// System calls but those that write or sync the log, and those that wake a thread of the background.
     SystemCalls,
     /// Calls for files and for memory mappings, but those for the log, and waits, as the engine counts them.
     #[serde(rename = "calls-and-waits")]

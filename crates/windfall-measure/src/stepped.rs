@@ -55,8 +55,17 @@ pub fn mark(count: Count) {
     unsafe { libc::raise(count.signal()) };
 }
 
-/// System calls by their number.
-pub type SystemCalls = BTreeMap<u64, u64>;
+/// A system call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Call {
+    /// Its number.
+    pub number: u64,
+    /// Whether it wakes other threads, as a futex can.
+    pub is_wake: bool,
+}
+
+/// System calls, with how many of each there were.
+pub type SystemCalls = BTreeMap<Call, u64>;
 
 /// What was seen of a child.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,17 +78,33 @@ pub struct Seen {
     pub answer: String,
 }
 
-/// Whether a system call of this number writes or syncs an open file.
-pub fn is_write_or_sync(number: u64) -> bool {
-    let writes = [
-        libc::SYS_write,
-        libc::SYS_pwrite64,
-        libc::SYS_writev,
-        libc::SYS_pwritev,
-        libc::SYS_pwritev2,
-        libc::SYS_fdatasync,
-    ];
-    writes.iter().any(|&write| u64::try_from(write) == Ok(number))
+impl Call {
+    fn of(number: u64, arguments: [u64; 6]) -> Self {
+        // The command is all but what says of which kind the futex and the clock are.
+        let command = arguments[1] & u64::from(libc::FUTEX_CMD_MASK.cast_unsigned());
+        let wakes = [libc::FUTEX_WAKE, libc::FUTEX_WAKE_OP, libc::FUTEX_WAKE_BITSET];
+        let is_wake =
+            is(number, libc::SYS_futex) && wakes.iter().any(|&wake| u64::try_from(wake) == Ok(command));
+        Self { number, is_wake }
+    }
+
+    /// Whether it writes or syncs an open file.
+    pub fn is_write_or_sync(self) -> bool {
+        let writes = [
+            libc::SYS_write,
+            libc::SYS_pwrite64,
+            libc::SYS_writev,
+            libc::SYS_pwritev,
+            libc::SYS_pwritev2,
+            libc::SYS_fdatasync,
+        ];
+        writes.iter().any(|&write| is(self.number, write))
+    }
+}
+
+/// Whether a system call has this number.
+fn is(number: u64, known: libc::c_long) -> bool {
+    u64::try_from(known) == Ok(number)
 }
 
 /// One of the requests that take no address and at most a number.
@@ -99,8 +124,8 @@ fn place(pid: Pid) -> io::Result<u64> {
     if place == -1 { Err(io::Error::last_os_error()) } else { Ok(place.cast_unsigned()) }
 }
 
-/// The number of the system call that a child stands before; none if it stands behind one.
-fn call_before(pid: Pid) -> io::Result<Option<u64>> {
+/// The system call that a child stands before; none if it stands behind one.
+fn call_before(pid: Pid) -> io::Result<Option<Call>> {
     let mut info = mem::MaybeUninit::<libc::ptrace_syscall_info>::zeroed();
     let size = size_of::<libc::ptrace_syscall_info>();
     // SAFETY: the system writes no more than `size` bytes there; the tracee is our own child.
@@ -115,7 +140,8 @@ fn call_before(pid: Pid) -> io::Result<Option<u64>> {
         return Ok(None);
     }
     // SAFETY: at the begin of a system call this is the variant that the system has written.
-    Ok(Some(unsafe { info.u.entry.nr }))
+    let entry = unsafe { info.u.entry };
+    Ok(Some(Call::of(entry.nr, entry.args)))
 }
 
 /// Runs a child to its end.
@@ -196,8 +222,8 @@ impl Traced {
                 }
             }
             (AT_CALL, _) => {
-                if let (Some(number), Some(calls)) = (call_before(pid)?, self.system_calls.last_mut()) {
-                    *calls.entry(number).or_default() += 1;
+                if let (Some(call), Some(calls)) = (call_before(pid)?, self.system_calls.last_mut()) {
+                    *calls.entry(call).or_default() += 1;
                 }
             }
             (libc::SIGTRAP, _) if !self.begun => {
@@ -238,9 +264,9 @@ impl Traced {
             seen.instructions = counts.iter().map(|count| count.saturating_sub(*empty)).collect();
         }
         if let Some((empty, calls)) = self.system_calls.split_first() {
-            let own = |number: &u64| empty.get(number).copied().unwrap_or(0);
+            let own = |call: &Call| empty.get(call).copied().unwrap_or(0);
             let without = |calls: &SystemCalls| {
-                let left = calls.iter().map(|(number, count)| (*number, count.saturating_sub(own(number))));
+                let left = calls.iter().map(|(call, count)| (*call, count.saturating_sub(own(call))));
                 left.filter(|(_, count)| *count > 0).collect()
             };
             seen.system_calls = calls.iter().map(without).collect();
@@ -319,6 +345,19 @@ mod tests {
     }
 
     #[test]
+    fn a_futex_that_wakes_is_told_from_one_that_waits() {
+        let futex = |command: libc::c_int| {
+            let arguments = [7, u64::from(command.cast_unsigned()), 1, 0, 0, 0];
+            Call::of(libc::SYS_futex as u64, arguments)
+        };
+        let private = libc::FUTEX_PRIVATE_FLAG;
+        assert!(futex(libc::FUTEX_WAKE).is_wake && futex(libc::FUTEX_WAKE | private).is_wake);
+        assert!(!futex(libc::FUTEX_WAIT).is_wake && !futex(libc::FUTEX_WAIT_BITSET | private).is_wake);
+        assert!(!Call::of(libc::SYS_write as u64, [1; 6]).is_wake);
+        assert!(Call::of(libc::SYS_write as u64, [1; 6]).is_write_or_sync());
+    }
+
+    #[test]
     fn marks_of_a_shell_are_seen() {
         let count = |signal: &str, between: &str| {
             let mark = format!("kill -{signal} $$;");
@@ -330,8 +369,8 @@ mod tests {
         let calls = count("USR2", &write);
         fs::remove_file(&name).unwrap();
         assert_eq!((calls.system_calls.len(), calls.answer.as_str()), (1, "done\n"));
-        assert!(calls.system_calls[0].keys().any(|&number| is_write_or_sync(number)), "{calls:?}");
-        assert!(calls.system_calls[0].keys().any(|&number| !is_write_or_sync(number)), "a file was opened");
+        assert!(calls.system_calls[0].keys().any(|call| call.is_write_or_sync()), "{calls:?}");
+        assert!(calls.system_calls[0].keys().any(|call| !call.is_write_or_sync()), "a file was opened");
         assert!(count("USR2", "").system_calls[0].is_empty());
         let (some, none) = (count("USR1", dir), count("USR1", ""));
         assert!(some.instructions[0] > none.instructions[0] + 100, "{some:?} and {none:?}");

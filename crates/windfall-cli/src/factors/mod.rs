@@ -33,7 +33,7 @@ use windfall_measure::{
     Scale,
     flat::{self, Cost, Factor, Figure, Statement},
     median,
-    stepped::{self, Seen, is_write_or_sync},
+    stepped::{self, Seen},
 };
 
 pub use owned::Owned;
@@ -129,10 +129,12 @@ fn statements(answer: &Answer, seen: &Seen) -> Option<Vec<Statement>> {
     if !all_seen {
         return None;
     }
-    let calls_but_log = |calls: &stepped::SystemCalls| {
-        calls.iter().filter(|(number, _)| !is_write_or_sync(**number)).map(|(_, count)| *count).sum::<u64>()
+    // Whether a thread has to be woken depends on whether it sleeps. Wakes are counted work.
+    let expected = |call: &stepped::Call| call.is_write_or_sync() || call.is_wake;
+    let others = |calls: &stepped::SystemCalls| {
+        calls.iter().filter(|(call, _)| !expected(call)).map(|(_, count)| *count).sum::<u64>()
     };
-    let calls: Vec<u64> = seen.system_calls.iter().map(calls_but_log).collect();
+    let calls: Vec<u64> = seen.system_calls.iter().map(others).collect();
     let mut statements = Vec::new();
     for (n, timed) in answer.timed.iter().enumerate() {
         let of = |marks: &[(usize, usize)], counts: &[u64], side: usize| -> Vec<f64> {
