@@ -1,21 +1,25 @@
 //! What a drop costs, counted: by the engine's own counters, memory included, and, where there is `strace`, by the
 //! system's.
 
+mod changed_env;
 mod patience;
 
 use std::{
     io::Write,
     path::Path,
     process::Command,
-    sync::atomic::{AtomicUsize, Ordering::SeqCst},
+    sync::{Arc, RwLock},
     time::Duration,
 };
 
 use windfall::{
     CountingAllocator, Database, DropReport, FlushLog, IndexOptions, Options, Result, Table, TableOptions,
+    disk::simulated::{SimulatedDisk, Survive},
+    env::{RealEnv, SimulatedEnv, Step},
     sync::work::{self, Work},
 };
 
+use changed_env::{Change, Changed};
 use patience::wait_until;
 
 #[global_allocator]
@@ -292,34 +296,67 @@ fn a_group_of_a_thousand_is_one_commit() -> Result<()> {
     Ok(())
 }
 
+/// Workers rest while the test has the lock.
+#[derive(Debug, Default)]
+struct Resting(Arc<RwLock<()>>);
+
+impl Change for Resting {
+    fn step(&self, _: &'static str, mut step: Step) -> Step {
+        let rest = self.0.clone();
+        Box::new(move || {
+            let _works = rest.read();
+            step()
+        })
+    }
+}
+
+/// Whatever the disk: the sync that one of them has begun does not end before all of them have logged their drops.
 #[test]
 fn eight_droppers_share_their_syncs() -> Result<()> {
-    const THREADS: usize = 8;
-    const EACH: usize = 60;
-    let folder = tempfile::tempdir().expect("a folder");
-    let db = Database::open(folder.path(), options())?;
-    for n in 0..THREADS * EACH {
-        fill(&db.create_table(&format!("t{n}"), TableOptions::default())?, 1)?;
+    const THREADS: u64 = 8;
+    const ROUNDS: u64 = 20;
+    let disk = SimulatedDisk::new(1);
+    let env = Arc::new(Changed { env: Arc::new(RealEnv::default()), change: Resting::default() });
+    let db = Database::open_on(Arc::new(disk.clone()), env.clone(), &options(), &|_| {})?;
+    let name = |round, n| format!("t {round} {n}");
+    for (round, n) in (0..ROUNDS).flat_map(|round| (0..THREADS).map(move |n| (round, n))) {
+        fill(&db.create_table(&name(round, n), TableOptions::default())?, 1)?;
     }
-    settle(&db)?;
-    let before = db.metrics().log_syncs;
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| {
-                loop {
-                    let n = next.fetch_add(1, SeqCst);
-                    if n >= THREADS * EACH {
-                        break;
-                    }
-                    db.drop_table(&format!("t{n}")).expect("a drop");
-                }
+    db.checkpoint()?;
+    db.set_flush_log_at_trx_commit(FlushLog::Sync);
+    let durable = || -> Result<u64> {
+        let env = Arc::new(SimulatedEnv::new(1));
+        let db = Database::open_on(Arc::new(disk.survivor(Survive::Nothing)), env, &options(), &|_| {})?;
+        Ok(ROUNDS * THREADS - db.tables()?.len() as u64)
+    };
+    for round in 0..ROUNDS {
+        // What is logged from here on are the drops alone.
+        let resting = env.change.0.write();
+        let groups = db.metrics().log_groups;
+        disk.hold_log_syncs(true);
+        let syncs = std::thread::scope(|scope| {
+            let drop_table = |n| db.drop_table(&name(round, n));
+            let drops: Vec<_> = (0..THREADS).map(|n| scope.spawn(move || drop_table(n))).collect();
+            let finished = || drops.iter().filter(|drop| drop.is_finished()).count();
+            wait_until("all of them have logged their drops, and one of them syncs", || {
+                let are_logged = db.metrics().log_groups >= groups + THREADS;
+                are_logged && disk.held_log_syncs() > 0 || finished() > 0
             });
-        }
-    });
-    let (syncs, drops) = (db.metrics().log_syncs - before, (THREADS * EACH) as u64);
-    println!("{drops} drops by {THREADS} threads: {syncs} syncs");
-    assert!(syncs * 4 <= drops, "{drops} drops by {THREADS} threads made {syncs} syncs");
+            let seen = (disk.held_log_syncs(), finished());
+            let before = durable();
+            // Before anything is asserted: the scope waits for them.
+            disk.hold_log_syncs(false);
+            assert_eq!(seen, (1, 0), "syncs under way, and drops that did not wait for one");
+            assert_eq!(before?, round * THREADS, "drops that are durable before the sync");
+            let reports = drops.into_iter().map(|drop| drop.join().expect("a thread that drops"));
+            reports.map(|report| Ok(report?.work.of(Work::LogSync))).sum::<Result<u64>>()
+        })?;
+        assert_eq!(db.metrics().log_groups, groups + THREADS, "a drop is one group of the log");
+        // One was under way, and the next one is for all who came meanwhile.
+        assert!((1..=2).contains(&syncs), "{THREADS} drops made {syncs} syncs");
+        assert_eq!(durable()?, (round + 1) * THREADS, "drops that are durable");
+        drop(resting);
+    }
     Ok(())
 }
 

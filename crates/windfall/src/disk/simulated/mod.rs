@@ -63,7 +63,7 @@ use crate::{
     error::DiskError,
     page::Page,
     sync::{
-        Arc, Mutex, Rank,
+        Arc, Event, Mutex, Rank,
         work::{self, Work},
     },
 };
@@ -110,6 +110,8 @@ impl FromStr for Survive {
 #[derive(Clone, Debug)]
 pub struct SimulatedDisk {
     state: Arc<Mutex<State>>,
+    /// Syncs are no longer held.
+    released: Arc<Event>,
 }
 
 #[derive(Clone, Debug)]
@@ -129,6 +131,9 @@ struct State {
     capacity: Option<u64>,
     /// From this operation on there is no space left.
     full_from: Option<u64>,
+    /// Whether syncs of the log are held, and how many are.
+    holds_log_syncs: bool,
+    held_log_syncs: usize,
     cuts: Option<Cuts>,
 }
 
@@ -146,7 +151,7 @@ impl SimulatedDisk {
     }
 
     fn with(state: State) -> Self {
-        Self { state: Arc::new(Mutex::new(Rank::Handles, state)) }
+        Self { state: Arc::new(Mutex::new(Rank::Handles, state)), released: Arc::new(Event::new()) }
     }
 
     /// How many operations there have been so far.
@@ -222,6 +227,28 @@ impl SimulatedDisk {
     /// Plans a failure of every operation on this file that the fault fits.
     pub fn fail_always_on(&self, file: FileName, fault: Fault) {
         self.plan(Plan { from: 0, on: Some(file), spared: 0, lasting: true, fault });
+    }
+
+    /// Holds the syncs of log segments that begin from now on, or lets them go. A sync that is held has not happened
+    /// yet; it waits in its thread, so this is nothing for a simulation, which has one.
+    pub fn hold_log_syncs(&self, hold: bool) {
+        self.state.lock().holds_log_syncs = hold;
+        self.released.notify();
+    }
+
+    /// How many syncs are being held.
+    pub fn held_log_syncs(&self) -> usize {
+        self.state.lock().held_log_syncs
+    }
+
+    /// Waits for as long as syncs of the log are held.
+    fn wait_while_held(&self) {
+        if !self.state.lock().holds_log_syncs {
+            return;
+        }
+        self.state.lock().held_log_syncs += 1;
+        self.released.wait(|| !self.state.lock().holds_log_syncs);
+        self.state.lock().held_log_syncs -= 1;
     }
 
     /// Limits the space for content: from then on a write that needs more finds the disk full. `None` is no limit.
@@ -412,6 +439,8 @@ impl State {
             unreadable: BTreeSet::new(),
             capacity: None,
             full_from: None,
+            holds_log_syncs: false,
+            held_log_syncs: 0,
             cuts: None,
         }
     }
@@ -618,7 +647,12 @@ impl Disk for SimulatedDisk {
     }
 
     fn sync(&self, file: FileName) -> Result<(), DiskError> {
-        work::count(if matches!(file, FileName::Log(_)) { Work::LogSync } else { Work::Sync });
+        if matches!(file, FileName::Log(_)) {
+            work::count(Work::LogSync);
+            self.wait_while_held();
+        } else {
+            work::count(Work::Sync);
+        }
         self.operate_on("sync", file, Kind::Sync, |state, id, fault| {
             if let Some(fault) = fault {
                 let chance = state.chance.clone();

@@ -178,6 +178,27 @@ fn a_sync_that_is_cut_off_has_promised_nothing() {
 }
 
 #[test]
+fn a_sync_that_is_held_has_not_happened_and_happens_in_the_end() {
+    let disk = with_log(b"old");
+    disk.write(LOG, 0, b"new").unwrap();
+    disk.create(DATA).unwrap();
+    disk.hold_log_syncs(true);
+    std::thread::scope(|scope| {
+        let sync = scope.spawn(|| disk.sync(LOG));
+        while disk.held_log_syncs() == 0 {
+            std::thread::yield_now();
+        }
+        disk.sync(DATA).unwrap();
+        assert_eq!(content(&disk.survivor(Survive::Nothing), LOG).unwrap(), b"old");
+        assert!(!sync.is_finished());
+        disk.hold_log_syncs(false);
+        sync.join().unwrap().unwrap();
+    });
+    assert_eq!(disk.held_log_syncs(), 0);
+    assert_eq!(content(&disk.restart(Survive::Nothing), LOG).unwrap(), b"new");
+}
+
+#[test]
 fn a_sync_does_not_cover_requests_that_have_not_completed() {
     let mut lost = 0;
     for seed in 0..50 {
