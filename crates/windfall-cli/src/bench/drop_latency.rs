@@ -14,6 +14,7 @@ use windfall_measure::{median, quantile};
 use super::{
     fixture::{self, GB, MB},
     harness::{Bench, Bound},
+    sharing::{Alone, THREADS},
 };
 use crate::{
     args::Commit,
@@ -133,19 +134,25 @@ fn group(bench: &mut Bench) -> Result<()> {
 
 /// Eight threads that drop durably share their syncs.
 fn together(bench: &mut Bench) -> Result<()> {
-    let each = bench.size(200, 10);
+    let (each, alone) = bench.size((200, 100), (10, 5));
     bench.say("eight threads drop durably");
     let db = Setup::with_pool(256 * MB).commit(Commit::Lazy).open(&bench.database("together"))?;
-    for n in 0..8 * each {
+    for n in 0..THREADS * each {
         fixture::used(&db, &format!("t_{n}"), 10)?;
     }
-    engine::set_commit(&db, Commit::Sync);
+    for n in 0..2 * alone {
+        fixture::used(&db, &format!("alone_{n}"), 10)?;
+    }
+    let drop_table = |name: &str| -> Result<()> {
+        db.drop_table(name)?;
+        Ok(())
+    };
+    let alone = Alone::measure(&db, alone, |n| drop_table(&format!("alone_{n}")))?;
     let before = db.metrics().log_syncs;
-    fixture::threads(8, |t| {
-        (t * each..(t + 1) * each)
-            .try_for_each(|n| db.drop_table(&format!("t_{n}")).map(drop).map_err(Into::into))
+    fixture::threads(THREADS, |t| {
+        (t * each..(t + 1) * each).try_for_each(|n| drop_table(&format!("t_{n}")))
     })?;
     let syncs = db.metrics().log_syncs - before;
-    bench.claim("syncs-per-drop-8-threads", syncs as f64 / (8 * each) as f64, Bound::AtMost(0.25));
+    alone.judge(bench, "syncs-per-drop-8-threads", "drop", syncs, (THREADS * each) as u64);
     fixture::close(db)
 }

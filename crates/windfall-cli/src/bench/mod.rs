@@ -27,6 +27,7 @@ mod recovery;
 mod rows;
 #[cfg(feature = "lab")]
 mod seam;
+mod sharing;
 #[cfg(feature = "peers")]
 mod sqlite;
 mod transactions;

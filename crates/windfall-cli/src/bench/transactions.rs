@@ -21,6 +21,7 @@ use windfall_measure::{Random, median};
 use super::{
     fixture::{self, MB},
     harness::{Bench, Bound, rate},
+    sharing::{Alone, THREADS},
     undo, views,
 };
 use crate::{
@@ -29,9 +30,6 @@ use crate::{
     failure::Result,
     oltp::{self, Mix, Unobserved},
 };
-
-/// The most threads.
-const THREADS: usize = 8;
 
 /// Measures.
 pub fn run(bench: &mut Bench) {
@@ -80,24 +78,22 @@ fn commits(bench: &mut Bench) -> Result<()> {
     let setup = Setup::with_pool(256 * MB).commit(Commit::Lazy).log(512 * MB);
     let db = setup.open(&bench.database("commits"))?;
     let table = fixture::small(&db, "rows", 10_000)?;
-    engine::set_commit(&db, Commit::Sync);
     bench.say("group commit");
-    let each = bench.size(2_000_u64, 50);
+    let put = |thread: usize, id: u64| -> Result<()> {
+        let trx = db.begin(TransactionOptions::default());
+        table.within(&trx).put(&[thread as u64, id].map(u64::to_be_bytes).concat(), &fixture::SMALL)?;
+        Ok(trx.commit()?)
+    };
+    let (each, alone) = bench.size((2_000_u64, 200), (50, 10));
+    let alone = Alone::measure(&db, alone, |n| put(THREADS, n as u64))?;
     let before = db.metrics().log_syncs;
     let start = Instant::now();
-    fixture::threads(THREADS, |n| {
-        for id in 0..each {
-            let trx = db.begin(TransactionOptions::default());
-            table.within(&trx).put(&[n as u64, id].map(u64::to_be_bytes).concat(), &fixture::SMALL)?;
-            trx.commit()?;
-        }
-        Ok(())
-    })?;
+    fixture::threads(THREADS, |thread| (0..each).try_for_each(|id| put(thread, id)))?;
     let (syncs, commits) = (db.metrics().log_syncs - before, each * THREADS as u64);
     bench.fact("commits by 8 threads", commits);
     bench.fact("syncs of the log for them", syncs);
     bench.fact("commits per second", commits as f64 / start.elapsed().as_secs_f64());
-    bench.claim("syncs-per-commit-of-8-threads", syncs as f64 / commits as f64, Bound::AtMost(0.25));
+    alone.judge(bench, "syncs-per-commit-of-8-threads", "commit", syncs, commits);
     drop(table);
     fixture::close(db)
 }
