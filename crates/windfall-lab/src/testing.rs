@@ -6,7 +6,11 @@
 //!
 //! **May touch.** `pool`, `server::rows`, and what a pool stands on.
 
-use std::sync::{Arc, atomic::Ordering::Relaxed};
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    thread,
+    time::{Duration, Instant},
+};
 
 use windfall::{
     disk::{Disk, FileName, SimulatedDisk},
@@ -19,6 +23,15 @@ use crate::{
     pool::{ClassicPool, Ground, PoolOptions, Space, TreeHash, descriptor::DIRTY},
     server::rows,
 };
+
+/// Waits for what comes by itself: ten minutes, which nothing but a hang reaches.
+pub fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !ready() {
+        assert!(start.elapsed() < Duration::from_mins(10), "{what}: that does not come");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
 
 pub fn pool(options: PoolOptions) -> (SimulatedDisk, Arc<ClassicPool>) {
     let disk = SimulatedDisk::new(1);

@@ -4,6 +4,7 @@ use std::{
     fs,
     io::Write as _,
     process::{Child, Stdio},
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
@@ -107,10 +108,17 @@ fn a_load_is_interrupted_between_two_rows() {
     let mut load = Load::begin(&place, &[], "1,one\n");
     let mut pipe = load.0.stdin.take().unwrap();
     // Rows without an end: it never waits for input.
+    let (more, taken) = mpsc::channel();
     let writer = thread::spawn(move || {
-        (2..1_u64 << 40).find(|n| pipe.write_all(format!("{n},x\n").as_bytes()).is_err())
+        (2..1_u64 << 40).find(|n| {
+            if *n == 100_000 {
+                more.send(()).unwrap();
+            }
+            pipe.write_all(format!("{n},x\n").as_bytes()).is_err()
+        })
     });
-    thread::sleep(Duration::from_millis(200));
+    // Many times what a pipe holds: it is amid its rows.
+    taken.recv().unwrap();
     kill_process(Pid::from_child(&load.0), Signal::INT).unwrap();
     let told = crate::told(&load.0.wait_with_output().unwrap());
     assert!(writer.join().unwrap().is_some(), "it has read on");

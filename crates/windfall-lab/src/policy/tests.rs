@@ -38,7 +38,7 @@ use crate::{
         descriptor::{DELETED, DIRTY},
     },
     system::PolicyName,
-    testing::{check_pool, get, new_space, pool, put, tree},
+    testing::{check_pool, get, new_space, pool, put, tree, wait_until},
     watch::Purpose,
 };
 
@@ -418,12 +418,15 @@ fn a_page_in_use_is_waited_for() {
     let policy = LruScan { scans: 2, era: Era::Mysql51 };
     let stage = Stage::new(&policy, false, 1, 20);
     let reading = stage.pool.read(stage.goes.space(), PageNo::ROOT, Access::Point).unwrap();
+    stage.pool.reset_locks();
     stage.space.mark_dropped();
     thread::scope(|scope| {
         let dropping = scope.spawn(|| policy.forget(&stage.pool, &stage.space, &stage.space.trees()));
-        thread::sleep(Duration::from_millis(70));
-        assert!(!dropping.is_finished());
+        // Each sweep takes the mutex of the pool once.
+        wait_until("the pool is swept again", || stage.held("buffer pool").0 > 1 || dropping.is_finished());
+        let has_waited = !dropping.is_finished();
         drop(reading);
+        assert!(has_waited, "the page was in use");
         let steps = dropping.join().unwrap();
         assert!(steps.repeated > 0, "{steps:?}");
     });

@@ -5,9 +5,9 @@
 //!
 //! **Invariants.** Each test has a folder of its own, which goes away.
 //!
-//! **May touch.** What `server` may touch.
+//! **May touch.** What `server` may touch, `testing`.
 
-use std::{path::Path, thread, time::Duration};
+use std::{path::Path, time::Duration};
 
 use tempfile::TempDir;
 use windfall::{error::Error, ids::Lsn, log::FlushLog};
@@ -16,6 +16,7 @@ use super::{Dropped, PAGE_SIZE, Server, Start, Table, classic::Classic, product:
 use crate::{
     policy::Steps,
     system::{PolicyName, System},
+    testing::wait_until,
     watch::Purpose,
 };
 
@@ -70,14 +71,9 @@ fn is_gone<S: Server>(table: &Table<S::Store>) -> bool {
 }
 
 fn await_files<S: Server>(server: &S, most: u64, what: &str) {
-    // Ten minutes, which nothing but a hang reaches.
-    for _ in 0..60_000 {
-        if server.file_bytes() <= most && !server.is_deleting() {
-            return;
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    panic!("{what}: {} bytes of files are left, more than {most}", server.file_bytes());
+    wait_until(&format!("{what}: no more than {most} bytes of files are left"), || {
+        server.file_bytes() <= most && !server.is_deleting()
+    });
 }
 
 struct Drops;

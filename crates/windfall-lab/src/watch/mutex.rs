@@ -6,6 +6,10 @@
 //!
 //! **May touch.** What `watch` may touch.
 
+use core::time::Duration;
+
+use parking_lot::MutexGuard;
+
 use super::{Hold, Notes, Purpose, Report, guard, now, record::Who, sign::Sign};
 
 /// A mutex that notes who held it and who waited.
@@ -27,9 +31,18 @@ impl<T> Mutex<T> {
     /// Waits for the mutex.
     #[inline]
     pub fn lock(&self, purpose: Purpose) -> Guard<'_, T> {
+        self.lock_by(purpose, |time| self.inner.try_lock_for(time))
+    }
+
+    /// Waits for the mutex, for so long at each attempt.
+    #[inline]
+    fn lock_by<'a>(
+        &'a self,
+        purpose: Purpose,
+        within: impl Fn(Duration) -> Option<MutexGuard<'a, T>>,
+    ) -> Guard<'a, T> {
         let who = Who::this(purpose);
-        let (inner, hold) =
-            self.notes.take(who, || self.inner.try_lock(), |time| self.inner.try_lock_for(time));
+        let (inner, hold) = self.notes.take(who, || self.inner.try_lock(), within);
         self.notes.sign.enter_alone(who);
         Guard { notes: &self.notes, inner: Some(inner), hold }
     }
@@ -47,48 +60,43 @@ impl<T> Mutex<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::mpsc, thread, time::Duration};
+    use std::{sync::mpsc, thread};
 
     use super::{
         super::{Role, Waited, play},
         *,
     };
 
-    /// Has one thread wait for the mutex while this one does something, and gives its wait. Who gets the mutex at once
-    /// because it was late has not waited: then all of it is done again.
-    fn wait_of(mutex: &Mutex<()>, meanwhile: impl Fn(&dyn Fn())) -> Waited {
-        for _ in 0..100 {
-            mutex.reset();
-            thread::scope(|scope| {
-                meanwhile(&|| {
-                    let (waits, is_waiting) = mpsc::channel();
-                    scope.spawn(move || {
-                        waits.send(()).unwrap();
-                        drop(mutex.lock(Purpose::Lookup));
-                    });
-                    is_waiting.recv().unwrap();
-                });
-            });
-            if let [wait] = mutex.report().waits[..] {
-                assert_eq!((wait.role, wait.purpose, wait.times.count), (Role::Client, Purpose::Lookup, 1));
-                return wait;
-            }
-        }
-        panic!("nobody ever waits");
+    /// Waits for the mutex, and says so at each attempt.
+    fn lock_audibly<'a>(mutex: &'a Mutex<()>, purpose: Purpose, tries: &mpsc::Sender<()>) -> Guard<'a, ()> {
+        mutex.lock_by(purpose, |time| {
+            let _ = tries.send(());
+            mutex.inner.try_lock_for(time)
+        })
     }
 
-    fn pause(ms: u64) {
-        thread::sleep(Duration::from_millis(ms));
+    /// Has one thread wait for the mutex while this one, which has it, does something and gives it back, and gives that
+    /// wait.
+    fn wait_of(mutex: &Mutex<()>, meanwhile: impl FnOnce(&mpsc::Receiver<()>)) -> Waited {
+        thread::scope(|scope| {
+            let (tries, tried) = mpsc::channel();
+            scope.spawn(move || drop(lock_audibly(mutex, Purpose::Lookup, &tries)));
+            tried.recv().unwrap();
+            meanwhile(&tried);
+        });
+        let [wait] = mutex.report().waits[..] else { panic!("{:?}", mutex.report().waits) };
+        assert_eq!((wait.role, wait.purpose, wait.times.count), (Role::Client, Purpose::Lookup, 1));
+        wait
     }
 
     #[test]
     fn a_wait_names_the_holder_and_his_purpose() {
         let mutex = Mutex::new("pool", ());
         play(Role::Dropper);
-        let wait = wait_of(&mutex, |begin| {
-            let guard = mutex.lock(Purpose::Drop);
-            begin();
-            pause(20);
+        let guard = mutex.lock(Purpose::Drop);
+        let wait = wait_of(&mutex, |_| {
+            // So long at least.
+            thread::sleep(Duration::from_millis(20));
             drop(guard);
         });
         assert_eq!((wait.holder, wait.held_for), (Role::Dropper, Purpose::Drop));
@@ -103,12 +111,12 @@ mod tests {
     fn a_wait_names_nobody_who_has_given_it_back_before() {
         let mutex = Mutex::new("pool", ());
         drop(mutex.lock(Purpose::Drop));
-        let wait = wait_of(&mutex, |begin| {
-            let taken = mutex.inner.lock();
-            begin();
-            pause(5);
+        let taken = mutex.inner.lock();
+        let wait = wait_of(&mutex, |tried| {
             mutex.notes.sign.enter_alone(Who::this(Purpose::Flush));
-            pause(5);
+            // The next attempt may have begun before that, and not the one behind it.
+            tried.try_iter().for_each(drop);
+            (0..2).for_each(|_| tried.recv().unwrap());
             mutex.notes.sign.leave_alone();
             drop(taken);
         });
@@ -118,26 +126,19 @@ mod tests {
     #[test]
     fn a_wait_is_noted_when_the_lock_was_given_back() {
         let mutex = Mutex::new("pool", ());
-        let (held, is_held) = mpsc::channel();
-        for _ in 0..100 {
-            let guard = mutex.lock(Purpose::Flush);
-            thread::scope(|scope| {
-                let (held, mutex) = (held.clone(), &mutex);
-                scope.spawn(move || {
-                    held.send(()).unwrap();
-                    let guard = mutex.lock(Purpose::Load);
-                    assert!(mutex.report().waits.is_empty(), "it is noted while it is held");
-                    drop(guard);
-                });
-                is_held.recv().unwrap();
-                pause(2);
+        let guard = mutex.lock(Purpose::Flush);
+        thread::scope(|scope| {
+            let (tries, tried) = mpsc::channel();
+            let mutex = &mutex;
+            scope.spawn(move || {
+                let guard = lock_audibly(mutex, Purpose::Load, &tries);
+                assert!(mutex.report().waits.is_empty(), "it is noted while it is held");
                 drop(guard);
             });
-            if !mutex.report().waits.is_empty() {
-                return;
-            }
-        }
-        panic!("nobody ever waits");
+            tried.recv().unwrap();
+            drop(guard);
+        });
+        assert_eq!(mutex.report().waits.len(), 1);
     }
 
     #[test]

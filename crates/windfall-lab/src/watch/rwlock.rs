@@ -69,19 +69,28 @@ mod tests {
     use std::{sync::mpsc, thread, time::Duration};
 
     use super::{
-        super::{Role, Waited, play},
+        super::{Role, play},
         *,
     };
+    use crate::testing::wait_until;
+
+    /// A writer that waits lets nobody share the lock any more.
+    fn await_writer<T>(lock: &RwLock<T>) {
+        wait_until("a writer waits", || lock.inner.try_read().is_none());
+    }
 
     /// One shares the lock for a drop while others come and go; a writer waits.
-    fn wait_of_a_writer(lock: &RwLock<u64>) -> Option<Waited> {
-        lock.reset();
+    #[test]
+    fn a_writer_waits_for_one_who_shares() {
+        let lock = RwLock::new("hash index", 0);
         let (held, is_held) = mpsc::channel();
         thread::scope(|scope| {
             scope.spawn(|| {
                 play(Role::Dropper);
                 let shared = lock.read(Purpose::Drop);
                 held.send(()).unwrap();
+                await_writer(&lock);
+                // So long at least.
                 thread::sleep(Duration::from_millis(20));
                 drop(shared);
             });
@@ -91,42 +100,23 @@ mod tests {
         });
         let report = lock.report();
         assert!(report.longest(Purpose::Drop) >= Duration::from_millis(20));
-        // Who was late has not waited.
-        report.waits.first().copied()
-    }
-
-    #[test]
-    fn a_writer_waits_for_one_who_shares() {
-        let lock = RwLock::new("hash index", 0);
-        let mut rounds = (1..=100).map(|round| (round, wait_of_a_writer(&lock)));
-        let (round, wait) = rounds.find_map(|(round, wait)| Some((round, wait?))).unwrap();
+        let [wait] = report.waits[..] else { panic!("{:?}", report.waits) };
         assert_eq!((wait.role, wait.purpose), (Role::Client, Purpose::Hash));
         assert_eq!((wait.holder, wait.held_for), (Role::Dropper, Purpose::Drop));
-        assert_eq!(*lock.read(Purpose::Search), round);
+        assert_eq!(*lock.read(Purpose::Search), 1);
     }
 
     #[test]
     fn those_who_share_for_a_moment_are_named_if_nobody_stays() {
         let lock = RwLock::new("page hash", ());
-        for _ in 0..100 {
-            drop(lock.write(Purpose::Load));
-            let (held, is_held) = mpsc::channel();
-            thread::scope(|scope| {
-                let shared = lock.read(Purpose::Lookup);
-                let lock = &lock;
-                scope.spawn(move || {
-                    held.send(()).unwrap();
-                    drop(lock.write(Purpose::Load));
-                });
-                is_held.recv().unwrap();
-                thread::sleep(Duration::from_millis(2));
-                drop(shared);
-            });
-            if let [wait] = lock.report().waits[..] {
-                assert_eq!((wait.purpose, wait.held_for), (Purpose::Load, Purpose::Lookup));
-                return;
-            }
-        }
-        panic!("nobody ever waits");
+        drop(lock.write(Purpose::Load));
+        thread::scope(|scope| {
+            let shared = lock.read(Purpose::Lookup);
+            scope.spawn(|| drop(lock.write(Purpose::Load)));
+            await_writer(&lock);
+            drop(shared);
+        });
+        let [wait] = lock.report().waits[..] else { panic!("{:?}", lock.report().waits) };
+        assert_eq!((wait.purpose, wait.held_for), (Purpose::Load, Purpose::Lookup));
     }
 }
