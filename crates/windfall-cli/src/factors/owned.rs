@@ -267,7 +267,7 @@ impl Owned {
             (Scale::Default, _) => [5, 1, 1, 2],
             (Scale::Full, Effort::Little) => [40, 9, 2, 16],
             (Scale::Full, Effort::Some) => [15, 5, 1, 12],
-            (Scale::Full, Effort::Much) => [5, 2, 1, 12],
+            (Scale::Full, Effort::Much) => [5, 1, 1, 9],
         };
         // A step takes the time of ten thousand instructions, and more on a virtual machine.
         let is_stepped = match scale {
@@ -296,9 +296,9 @@ mod tests {
                 let [little, much] = owned.amounts(scale);
                 assert!(little < much || owned == Owned::NoHandle, "{owned:?}");
             }
-            // A rank test says nothing of fewer than eight windows.
+            // Of fewer windows no rank test could find a difference as unlikely as is asked for.
             let rounds = owned.rounds(Scale::Full);
-            assert!(rounds.timed >= 5 && rounds.beside >= 12, "{owned:?}: {rounds:?}");
+            assert!(rounds.timed >= 5 && rounds.beside >= 9, "{owned:?}: {rounds:?}");
         }
         assert_eq!(Owned::Indexes.each(Kind::DropIndex, 0), 2.0);
         assert_eq!(Owned::Indexes.each(Kind::Drop, 60), 61.0);
