@@ -10,7 +10,8 @@
 //! with their LSNs; a copy counts only if it is just the one that the header names, and of two the younger, so copies
 //! left over from earlier batches can never bring old content back; beside a half that cannot be read one may be
 //! outdated, and recovery asks the floor of the log. What cannot be read is no header, and no copy: a device may leave
-//! a sector so whose write a loss of power has cut off.
+//! a sector so whose write a loss of power has cut off. Batches are numbered, so it is known which of two whole headers
+//! is the later one: what only the earlier one names was durable in its place before the later one was written.
 //!
 //! **May touch.** `disk`, `page`.
 //!
@@ -24,7 +25,7 @@
 //! | 8 | 4 | CRC-32C of the bytes from 12 to the end of the header |
 //! | 12 | 4 | page size |
 //! | 16 | 4 | pages in the batch |
-//! | 20 | 4 | zero |
+//! | 20 | 4 | number of the batch; zero when it is not known which one it was |
 //! | 24 | 24 each | tablespace, page LSN (8 bytes each), page number, zero (4 bytes each) |
 //! | header size | page size each | the copies |
 //!
@@ -52,6 +53,8 @@ pub(super) const HEADER: usize = (ENTRIES_AT + PAGES * ENTRY).next_multiple_of(4
 pub struct Doublewrite {
     /// The half that the next batch takes over, 0 or 1.
     turn: u64,
+    /// The number of the last batch.
+    number: u32,
     /// Of the last batch, to be used again: new memory for each would be cleared by the system, page by page.
     buffer: IoBuffer,
 }
@@ -85,9 +88,9 @@ impl Doublewrite {
         Ok(())
     }
 
-    /// Takes over this half with the next batch.
-    pub(super) fn take_next(&mut self, half: u64) {
-        self.turn = half;
+    /// The next batch takes over this half, and has the number behind this one.
+    pub(super) fn go_on(&mut self, half: u64, number: u32) {
+        (self.turn, self.number) = (half, number);
     }
 
     /// Writes the copies of a batch and makes them durable. A failure leaves the batch before as it was.
@@ -106,6 +109,8 @@ impl Doublewrite {
         bytes[..8].copy_from_slice(MAGIC);
         bytes[12..16].copy_from_slice(&(page_size as u32).to_le_bytes());
         bytes[16..20].copy_from_slice(&(pages.len() as u32).to_le_bytes());
+        let number = following(self.number);
+        bytes[20..24].copy_from_slice(&number.to_le_bytes());
         for (n, (id, page)) in pages.iter().enumerate() {
             let at = ENTRIES_AT + n * ENTRY;
             bytes[at..at + 8].copy_from_slice(&id.space.0.to_le_bytes());
@@ -132,7 +137,7 @@ impl Doublewrite {
         if !planted(Bug::CopiesNotSynced) {
             disk.sync(FileName::Doublewrite)?;
         }
-        self.turn = 1 - self.turn;
+        self.go_on(1 - self.turn, number);
         Ok(())
     }
 
@@ -152,17 +157,53 @@ impl Doublewrite {
     }
 }
 
+/// The number of the batch that follows. None has zero.
+fn following(number: u32) -> u32 {
+    number.wrapping_add(1).max(1)
+}
+
+/// A copy of a page.
+#[derive(Debug)]
+pub struct CopyFound {
+    /// The LSN of the page.
+    pub lsn: Lsn,
+    /// The page.
+    pub bytes: Vec<u8>,
+    /// In which half it is, or whether in both.
+    pub halves: [bool; 2],
+}
+
 /// What is found in the file.
 #[derive(Debug, Default)]
 pub struct Copies {
-    /// The youngest copy of each page, with its LSN: among them are those of all pages that may be torn in their
-    /// places.
-    pub pages: BTreeMap<PageId, (Lsn, Vec<u8>)>,
+    /// The youngest copy of each page: among them are those of all pages that may be torn in their places.
+    pub pages: BTreeMap<PageId, CopyFound>,
     /// The half of which something cannot be read. It may have had a younger copy.
     pub unread: Option<u64>,
+    /// The numbers of the batches, by their halves.
+    numbers: [Option<u32>; 2],
 }
 
 impl Copies {
+    /// The half of the later batch, if that is known.
+    pub fn later(&self) -> Option<usize> {
+        match self.numbers {
+            _ if self.unread.is_some() => None,
+            [Some(0), _] | [_, Some(0)] => None,
+            [Some(one), Some(other)] => {
+                (one != other).then_some(usize::from(one.wrapping_sub(other) > u32::MAX / 2))
+            }
+            [one, other] => one.map(|_| 0).or(other.map(|_| 1)),
+        }
+    }
+
+    /// A number of which no batch in the file has one behind it, whether its half can be read or not: the two batches
+    /// have neighbouring numbers.
+    pub fn last_number(&self) -> u32 {
+        let later = self.later().unwrap_or_default();
+        self.numbers[later].or(self.numbers[1 - later]).map_or(0, following)
+    }
+
     /// Reads from a half of the file. Says whether all of it is there and can be read.
     fn read(&mut self, disk: &dyn Disk, turn: u64, offset: u64, out: &mut [u8]) -> Result<bool> {
         match disk.read(FileName::Doublewrite, offset, out) {
@@ -188,6 +229,7 @@ fn collect(disk: &dyn Disk, page_size: usize, turn: u64, copies: &mut Copies) ->
     {
         return Ok(());
     }
+    copies.numbers[turn as usize] = Some(u32::from_le_bytes(field(&header, 20)));
     let count = (u32::from_le_bytes(field(&header, 16)) as usize).min(PAGES);
     for n in 0..count {
         let at = ENTRIES_AT + n * ENTRY;
@@ -196,7 +238,7 @@ fn collect(disk: &dyn Disk, page_size: usize, turn: u64, copies: &mut Copies) ->
             page: PageNo(u32::from_le_bytes(field(&header, at + 16))),
         };
         let lsn = Lsn(u64::from_le_bytes(field(&header, at + 8)));
-        if copies.pages.get(&id).is_some_and(|(younger, _)| *younger >= lsn) {
+        if copies.pages.get(&id).is_some_and(|found| found.lsn > lsn) {
             continue;
         }
         let mut bytes = vec![0; page_size];
@@ -206,7 +248,13 @@ fn collect(disk: &dyn Disk, page_size: usize, turn: u64, copies: &mut Copies) ->
         let words = words(&bytes);
         let page = Page::new(&words);
         if page.verify(id).is_ok() && page.lsn() == lsn {
-            copies.pages.insert(id, (lsn, bytes));
+            let found =
+                copies.pages.entry(id).or_insert(CopyFound { lsn, bytes: Vec::new(), halves: [false; 2] });
+            if found.lsn < lsn {
+                found.halves = [false; 2];
+            }
+            (found.lsn, found.bytes) = (lsn, bytes);
+            found.halves[turn as usize] = true;
         }
     }
     Ok(())
@@ -235,6 +283,39 @@ mod tests {
     }
 
     #[test]
+    fn the_later_batch_is_known_by_its_number() {
+        let found = |numbers, unread| {
+            let copies = Copies { numbers, unread, ..Copies::default() };
+            (copies.later(), copies.last_number())
+        };
+        assert_eq!(found([None; 2], None), (None, 0));
+        assert_eq!(found([Some(7), None], None), (Some(0), 8));
+        assert_eq!(found([None, Some(7)], None), (Some(1), 8));
+        assert_eq!(found([Some(7), Some(8)], None), (Some(1), 9));
+        assert_eq!(found([Some(9), Some(8)], None), (Some(0), 10));
+        assert_eq!(found([Some(1), Some(u32::MAX)], None), (Some(0), 2));
+        assert_eq!(found([Some(u32::MAX), Some(u32::MAX - 1)], None), (Some(0), 1));
+        // From before batches had numbers, and where a half cannot be read.
+        assert_eq!(found([Some(0), Some(0)], None), (None, 1));
+        assert_eq!(found([Some(0), Some(7)], None).0, None);
+        assert_eq!(found([Some(7), Some(8)], Some(1)), (None, 8));
+        assert_eq!(found([None, Some(7)], Some(0)), (None, 8));
+    }
+
+    #[test]
+    fn batches_have_numbers_that_rise() {
+        let disk = SimulatedDisk::new(1);
+        let mut file = Doublewrite::default();
+        Doublewrite::create(&disk, SIZE).unwrap();
+        for (half, number) in [(0, 1), (1, 2), (0, 3)] {
+            let (id, page) = sealed(1, u64::from(number));
+            file.write(&disk, &mut *disk.queue(), &[(id, &page)], SIZE).unwrap();
+            let copies = Doublewrite::copies(&disk, SIZE).unwrap();
+            assert_eq!((copies.numbers[half], copies.later()), (Some(number), Some(half)));
+        }
+    }
+
+    #[test]
     fn a_copy_counts_if_it_is_the_one_that_the_header_names() {
         let disk = SimulatedDisk::new(1);
         let mut file = Doublewrite::default();
@@ -242,7 +323,7 @@ mod tests {
         let batch = |lsns: [u64; 4]| (1..).zip(lsns).map(|(page, lsn)| sealed(page, lsn)).collect::<Vec<_>>();
         let found = || {
             let copies = Doublewrite::copies(&disk, SIZE).unwrap();
-            copies.pages.into_iter().map(|(id, (lsn, _))| (id.page.0, lsn.0)).collect::<Vec<_>>()
+            copies.pages.into_iter().map(|(id, found)| (id.page.0, found.lsn.0)).collect::<Vec<_>>()
         };
         for lsns in [[10, 11, 12, 13], [20, 21, 22, 9]] {
             let batch = batch(lsns);

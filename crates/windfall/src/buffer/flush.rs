@@ -9,6 +9,8 @@
 //! durable, so what could not be written is dirty again, since when it was. The next batch takes over the doublewrite
 //! file, which may have the only whole copies of pages: so it begins only when the last one's writes are synced, and
 //! has a copy of every page that a failed write has torn, until one succeeds or the drop of its tablespace is durable.
+//! Pages that recovery could not write in their places are such pages from the start: they come with the half of the
+//! doublewrite file that has all their copies, and the first batch takes over the other one.
 //!
 //! *A file that takes no writes is the trouble of its tablespace alone.* While it fails, a batch takes one page of such
 //! a tablespace, to see whether it still does, and no others. Only pages that are torn in their places, or cannot be
@@ -38,8 +40,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::{
     BufferPool, Durability, Space,
     arena::FrameNo,
-    doublewrite::{Doublewrite, PAGES},
-    frame::{DIRTY, WRITING},
+    doublewrite::{Doublewrite, PAGES, words},
+    frame::{DIRTY, UNPROVEN, WRITING},
     replace::PATIENCE,
 };
 use crate::{
@@ -152,10 +154,14 @@ impl Flusher {
             self.failing.drain(..).for_each(|space| space.set_failing(false));
         }
         for (Copy { space, .. }, _) in copies.filter(|(_, failed)| *failed) {
-            if !space.is_failing() {
-                space.set_failing(true);
-                self.failing.push_back(space.clone());
-            }
+            self.note_failing_space(space);
+        }
+    }
+
+    fn note_failing_space(&mut self, space: &Arc<Space>) {
+        if !space.is_failing() {
+            space.set_failing(true);
+            self.failing.push_back(space.clone());
         }
     }
 
@@ -389,10 +395,37 @@ impl BufferPool {
         frame.is_some_and(|frame| frame.tag() == torn.id() && frame.is(DIRTY | WRITING))
     }
 
-    /// This half of the doublewrite file cannot be read: the next batch takes over the other one. Such a half may have
-    /// the only whole copy of a page, which can be restored once it can be read again.
-    pub fn take_other_half_next(&self, half: u64) {
-        self.flusher.lock().doublewrite.take_next(1 - half);
+    /// How many torn pages recovery may leave to batches: they have to leave room there, and in the pool.
+    pub fn room_for_torn(&self) -> usize {
+        TORN_MANY.min(self.limit.load(Relaxed) as usize / 4)
+    }
+
+    /// The first batch takes over the half of the doublewrite file that is not `kept`, and has the number behind this
+    /// one. The `torn` pages could not be written in their places: each has a copy in the half that is kept, and is
+    /// dirty since `since`. That no batch comes between them, this is one call, before there is any other page.
+    ///
+    /// # Errors
+    /// As [`BufferPool::read`].
+    pub fn begin_batches(
+        &self,
+        kept: usize,
+        number: u32,
+        torn: Vec<(Arc<Space>, PageNo, IoBuffer)>,
+        since: Lsn,
+    ) -> Result<()> {
+        debug_assert!(torn.len() <= self.room_for_torn(), "{} torn pages are too many", torn.len());
+        let mut flusher = self.flusher.lock();
+        flusher.doublewrite.go_on(1 - kept as u64, number);
+        for (space, page, copy) in torn {
+            let mut latched = self.fresh(&space, page)?;
+            let content = words(&copy.bytes()[..self.page_size]);
+            latched.page().copy_from(Page::new(&content));
+            self.arena.frame(latched.frame).set(UNPROVEN);
+            latched.mark_dirty(&space, since);
+            flusher.note_failing_space(&space);
+            flusher.torn.push(Torn { space, page, copy });
+        }
+        Ok(())
     }
 
     /// Waits until nobody is writing pages, after the database was closed: nobody will again.

@@ -70,12 +70,13 @@ pub fn doublewrite(data: &[u8]) {
     }
     assert!(written, "the disk takes everything");
     let copies = Doublewrite::copies(&disk, SIZE).unwrap_or_default().pages;
-    let found: BTreeMap<PageId, Lsn> = copies.iter().map(|(id, (lsn, _))| (*id, *lsn)).collect();
+    let found: BTreeMap<PageId, Lsn> = copies.iter().map(|(id, found)| (*id, found.lsn)).collect();
     assert_eq!(found, expected);
-    for (id, (lsn, copy)) in copies {
-        let words = words(&copy);
+    for (id, found) in copies {
+        let words = words(&found.bytes);
         let page = Page::new(&words);
-        assert!(copy.len() == SIZE && page.verify(id) == Ok(()) && page.lsn() == lsn);
+        assert!(found.bytes.len() == SIZE && page.verify(id) == Ok(()) && page.lsn() == found.lsn);
+        assert!(found.halves.contains(&true), "a copy of {id} is in no half");
     }
 }
 

@@ -36,7 +36,7 @@ mod space;
 pub(crate) mod test_pool;
 
 use arena::{Arena, FrameNo};
-pub use doublewrite::Doublewrite;
+pub use doublewrite::{Copies, CopyFound, Doublewrite, words};
 use frame::{DIRTY, UNPROVEN};
 pub use read_ahead::PAGES as READ_AHEAD;
 pub use replace::on_kept_frames;
@@ -645,7 +645,8 @@ impl BufferPool {
         Err(CorruptError::Page { file, page: id, lsn: page.lsn(), what: what.into() }.into())
     }
 
-    fn offset(&self, page: PageNo) -> u64 {
+    /// Where a page lies in its file.
+    pub fn offset(&self, page: PageNo) -> u64 {
         u64::from(page.0) * self.page_size as u64
     }
 

@@ -1,6 +1,6 @@
 //! What happens between a crash and the first operation.
 //!
-//! **Purpose.** Brings the pages back to the end of the log: finds the end, collects what was dropped, mends torn
+//! **Purpose.** Brings the pages back to the end of the log: finds the end, collects what was dropped, repairs torn
 //! pages, replays. What was unfinished is rolled back by the transaction floor in the background, from the list that is
 //! made here.
 //!
@@ -11,6 +11,20 @@
 //! written. Recovery may be cut at any point and begun again: it writes nothing but what the running engine would
 //! write.
 //!
+//! *A file that takes no writes is the trouble of its tablespace alone*, here as in the flusher. What cannot be written
+//! of it again from the doublewrite file becomes a torn, dirty page of the pool, with the content of its copy:
+//!
+//! - It is dirty since the floor of the log, which stays there until the page is written or the drop of its tablespace
+//!   is durable. So its copy stays above the floor, and the log has every change that came behind it.
+//! - Its copy is overwritten only when a batch that has it, too, is durable: one half of the doublewrite file has the
+//!   copies of all such pages, and the first batch takes over the other half. Where no half has all of them, or one
+//!   cannot be read, there is no such order, and the opening fails with the error of the write.
+//! - No copy is kept of a page that only the earlier of two batches has, if it is whole in its place: it was durable
+//!   there before the later batch was begun, and what was written over it are the same bytes.
+//! - Such pages take a quarter of the pool and half of a batch at most. More of them are an error, too.
+//!
+//! After such an error nothing but these places was written: every copy is where it was, for the next opening.
+//!
 //! **May touch.** `log`, `buffer`, `disk` and what is below.
 
 #[cfg(test)]
@@ -19,8 +33,8 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use crate::{
-    buffer::{BufferPool, Doublewrite, Durability, FileState, Space},
-    disk::{Action, Disk, FileName, Folder, IoBuffer, Queue, Request},
+    buffer::{BufferPool, Copies, CopyFound, Doublewrite, Durability, FileState, Space, words},
+    disk::{Action, Completion, Disk, FileName, Folder, IoBuffer, Queue, Request},
     error::{CorruptError, DiskError, Error, Result},
     ids::{Lsn, PageId, PageNo, SpaceId, TrxId, UndoPos},
     log::{Control, GroupReader, LogReader, Record, segment_of},
@@ -233,7 +247,7 @@ pub fn recover(
         .collect();
     settle_files(disk, scan, &files, progress)?;
     if !planted(Bug::TornPageKept) {
-        mend_torn_pages(pool, control.floor, scan, &files)?;
+        repair_torn_pages(pool, control.floor, scan, &files)?;
     }
     if disk.len(FileName::Doublewrite)?.is_none() {
         // Without it no page could ever be written.
@@ -265,60 +279,130 @@ fn settle_files(disk: &dyn Disk, scan: &Scan, files: &Files, progress: &dyn Fn(P
     Ok(disk.sync_folder(Folder::Data)?)
 }
 
+/// A page that is to be as its copy.
+struct Repair<'a> {
+    id: PageId,
+    copy: &'a CopyFound,
+    is_torn: bool,
+}
+
 /// Puts whole copies in the place of pages that are torn, or cannot be read. A page that is as its copy is written
 /// again, too, unless the floor has passed it: if the sync of its place has failed it may be torn on the disk though it
-/// is read whole, and the doublewrite file is about to lose the copy.
+/// is read whole, and the doublewrite file is about to lose the copy. Pages whose file takes no writes are left to the
+/// pool.
 ///
 /// Beside a half of the doublewrite file that cannot be read a copy may be outdated. One at or above the floor is good
 /// all the same: the log has every later change. All pages that are written here, or by a batch, have such a copy, so
 /// what a crash leaves of them can be restored whether that half can be read or not.
-fn mend_torn_pages(pool: &BufferPool, floor: Lsn, scan: &Scan, files: &Files) -> Result<()> {
+fn repair_torn_pages(pool: &BufferPool, floor: Lsn, scan: &Scan, files: &Files) -> Result<()> {
     let (disk, page_size) = (&*pool.ground().disk, pool.page_size());
-    let mut requests = Vec::new();
-    let mut mended = BTreeSet::new();
     let copies = Doublewrite::copies(disk, page_size)?;
-    if let Some(half) = copies.unread {
-        pool.take_other_half_next(half);
-    }
-    for (id, (lsn, copy)) in copies.pages {
-        let file = FileName::Data(id.space);
+    let mut repairs = Vec::new();
+    for (&id, copy) in &copies.pages {
         // A file that is not there was never synced: redo makes its pages anew.
         if !files.contains(&id.space) || scan.dropped.contains(&id.space) {
             continue;
         }
-        let offset = u64::from(id.page.0) * page_size as u64;
         let words = blank(page_size);
         let page = Page::new(&words);
-        let is_good = copies.unread.is_none() || lsn >= floor;
-        let is_torn = match disk.read_page(file, offset, page) {
-            // What no good copy mends stays damage, which the page's readers find.
+        let is_good = copies.unread.is_none() || copy.lsn >= floor;
+        let is_torn = match disk.read_page(FileName::Data(id.space), pool.offset(id.page), page) {
+            // What no good copy repairs stays damage, which the page's readers find.
             Ok(()) => is_good && page.verify(id).is_err(),
             // A device may leave a block so whose write was cut off, until it is written again.
             Err(error) if error.is_of_read() && is_good => true,
             Err(error) => return Err(error.of_page(id.page).into()),
         };
-        if !is_torn && (page.lsn() != lsn || lsn <= floor) {
-            continue;
-        }
         if is_torn {
             tracing::warn!(page = %id, "a page that is torn, or cannot be read, is restored from its copy");
+        } else if page.lsn() != copy.lsn || copy.lsn <= floor {
+            continue;
         }
+        repairs.push(Repair { id, copy, is_torn });
+    }
+    let refused = write_again(pool, &repairs)?;
+    let mut torn = Vec::new();
+    let mut kept = [true; 2];
+    let mut why = None;
+    for (n, (error, buffer)) in refused {
+        let repair = &repairs[n];
+        if !repair.is_torn && is_durable_in_place(pool, repair, &copies) {
+            continue;
+        }
+        let Repair { id, copy, .. } = repair;
+        kept = [0, 1].map(|half| kept[half] && copy.halves[half]);
+        let content = words(&copy.bytes);
+        let can_be_kept = copy.lsn > floor && pool.verify(*id, Page::new(&content)).is_ok();
+        if !can_be_kept || copies.unread.is_some() || torn.len() == pool.room_for_torn() {
+            return Err(error.into());
+        }
+        tracing::warn!(page = %id, %error, "a page cannot be written in its place: it stays in memory");
+        torn.push((space_of(pool, scan, files, id.space)?, id.page, buffer));
+        why.get_or_insert(error);
+    }
+    let kept = match (copies.unread, why) {
+        // It may have the only whole copy of a page, which can be restored once it can be read again.
+        (Some(half), _) => half as usize,
+        (None, None) => copies.later().unwrap_or(1),
+        (None, Some(error)) => kept.iter().position(|has_all| *has_all).ok_or(error)?,
+    };
+    pool.begin_batches(kept, copies.last_number(), torn, floor)
+}
+
+/// Writes copies in their places, and makes them durable there. Gives those whose place takes no write, by their
+/// number, and why.
+fn write_again(pool: &BufferPool, repairs: &[Repair<'_>]) -> Result<BTreeMap<usize, (DiskError, IoBuffer)>> {
+    let (disk, page_size) = (&*pool.ground().disk, pool.page_size());
+    let request = |(token, Repair { id, copy, .. }): (u64, &Repair<'_>)| {
         let mut buffer = IoBuffer::new(page_size);
-        buffer.bytes_mut()[..page_size].copy_from_slice(&copy);
-        requests.push(Request { token: 0, file, offset, action: Action::Write, buffer });
-        mended.insert(file);
-    }
+        buffer.bytes_mut()[..page_size].copy_from_slice(&copy.bytes);
+        Request {
+            token,
+            file: FileName::Data(id.space),
+            offset: pool.offset(id.page),
+            action: Action::Write,
+            buffer,
+        }
+    };
+    let mut refused = BTreeMap::new();
     let mut queue = disk.queue();
-    queue.submit(requests);
+    queue.submit((0..).zip(repairs).map(request).collect());
     while queue.pending() > 0 {
-        for done in queue.complete(true) {
-            done.result?;
+        for Completion { token, result, buffer } in queue.complete(true) {
+            match result {
+                Ok(_) => {}
+                Err(error @ (DiskError::Panicked { .. } | DiskError::Crashed)) => return Err(error.into()),
+                Err(error) => drop(refused.insert(token as usize, (error, buffer))),
+            }
         }
     }
-    for file in mended {
+    let written: BTreeSet<_> = repairs.iter().map(|repair| FileName::Data(repair.id.space)).collect();
+    for file in written {
         disk.sync(file)?;
     }
-    Ok(())
+    Ok(refused)
+}
+
+/// Whether a page that could not be written again is durable in its place all the same: the batch that has its copy is
+/// not the last one, and what was to be written is there.
+fn is_durable_in_place(pool: &BufferPool, Repair { id, copy, .. }: &Repair<'_>, copies: &Copies) -> bool {
+    let words = blank(pool.page_size());
+    let page = Page::new(&words);
+    let read = pool.ground().disk.read_page(FileName::Data(id.space), pool.offset(id.page), page);
+    copies.later().is_some_and(|later| !copy.halves[later])
+        && read.is_ok()
+        && page.verify(*id).is_ok()
+        && page.lsn() == copy.lsn
+}
+
+/// The tablespace, with what is known of its file.
+fn space_of(pool: &BufferPool, scan: &Scan, files: &Files, id: SpaceId) -> Result<Arc<Space>> {
+    if let Some(space) = pool.space(id) {
+        return Ok(space);
+    }
+    let space = pool.attach(id, Durability::Logged);
+    attach_file(pool, &space, files.contains(&id), scan.made.get(&id).copied())?;
+    Ok(space)
 }
 
 /// The changes of one page in a batch: group start, group end, and where the change lies in the batch's bytes.
@@ -390,14 +474,8 @@ impl Replay<'_> {
         changes.push((start, end, at..self.bytes.len()));
     }
 
-    /// The tablespace, with what is known of its file.
     fn space(&self, id: SpaceId) -> Result<Arc<Space>> {
-        if let Some(space) = self.pool.space(id) {
-            return Ok(space);
-        }
-        let space = self.pool.attach(id, Durability::Logged);
-        attach_file(self.pool, &space, self.files.contains(&id), self.scan.made.get(&id).copied())?;
-        Ok(space)
+        space_of(self.pool, self.scan, self.files, id)
     }
 
     /// Visits every page of the batch once.

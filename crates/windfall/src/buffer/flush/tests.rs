@@ -116,8 +116,8 @@ fn torn_pages_have_copies(disk: &SimulatedDisk, pool: &BufferPool) -> usize {
     let copies = Doublewrite::copies(disk, PAGE_SIZE).unwrap().pages;
     let flusher = pool.flusher.lock();
     for torn in &flusher.torn {
-        let (_, copy) = copies.get(&torn.id()).unwrap_or_else(|| panic!("{} has no copy", torn.id()));
-        assert!(copy[..] == torn.copy.bytes()[..PAGE_SIZE], "{} has another copy", torn.id());
+        let found = copies.get(&torn.id()).unwrap_or_else(|| panic!("{} has no copy", torn.id()));
+        assert!(found.bytes[..] == torn.copy.bytes()[..PAGE_SIZE], "{} has another copy", torn.id());
     }
     flusher.torn.len()
 }

@@ -13,18 +13,18 @@ use super::*;
 const BATCH: usize = 128;
 
 /// Where the halves of the doublewrite file begin.
-fn halves(disk: &SimulatedDisk) -> [u64; 2] {
+pub(super) fn halves(disk: &SimulatedDisk) -> [u64; 2] {
     [0, disk.len(FileName::Doublewrite).unwrap().unwrap() / 2]
 }
 
 /// Lets the floor rise as far as dirty pages allow.
-fn raise_floor(base: &Base) {
+pub(super) fn raise_floor(base: &Base) {
     base.pool.files_to_record(99).into_iter().for_each(|space| base.pool.file_recorded(space));
     base.checkpointer.checkpoint(false).unwrap();
 }
 
 /// A tablespace with so many pages, which are on disk as are the header and the map.
-fn filled(base: &Base, id: u64, pages: usize) -> (Arc<Space>, Vec<PageNo>) {
+pub(super) fn filled(base: &Base, id: u64, pages: usize) -> (Arc<Space>, Vec<PageNo>) {
     let space = base.pool.attach(SpaceId(id), Durability::Logged);
     let allocate = |_| {
         let mut mtr = Mtr::begin(&base.pool).unwrap();
@@ -38,7 +38,7 @@ fn filled(base: &Base, id: u64, pages: usize) -> (Arc<Space>, Vec<PageNo>) {
     (space, pages)
 }
 
-fn change(base: &Base, space: &Arc<Space>, pages: &[PageNo], value: u64) {
+pub(super) fn change(base: &Base, space: &Arc<Space>, pages: &[PageNo], value: u64) {
     for page in pages {
         let mut mtr = Mtr::begin(&base.pool).unwrap();
         Run::write(&mut mtr, space, page.0, value).unwrap();
@@ -46,7 +46,7 @@ fn change(base: &Base, space: &Arc<Space>, pages: &[PageNo], value: u64) {
     }
 }
 
-fn write(base: &Base, space: &Arc<Space>, pages: &[PageNo]) {
+pub(super) fn write(base: &Base, space: &Arc<Space>, pages: &[PageNo]) {
     let written = base.pool.flush(pages.iter().map(|page| (space.clone(), *page))).unwrap();
     assert_eq!(written, pages.len());
 }
@@ -61,7 +61,7 @@ fn temporary(base: &Base, id: u64) -> Arc<Space> {
 }
 
 /// Opens it with the smallest pool while a half of the doublewrite file cannot be read from here on, either half.
-fn each_half(disk: &SimulatedDisk, within: u64, check: impl Fn(&Base, &str)) {
+pub(super) fn each_half(disk: &SimulatedDisk, within: u64, check: impl Fn(&Base, &str)) {
     for half in halves(disk) {
         let (disk, what) = (disk.next_process(), format!("the half at {half} cannot be read"));
         disk.make_unreadable(FileName::Doublewrite, half + within);
@@ -70,7 +70,7 @@ fn each_half(disk: &SimulatedDisk, within: u64, check: impl Fn(&Base, &str)) {
     }
 }
 
-fn values_are(base: &Base, space: u64, pages: &[PageNo], value: u64, what: &str) {
+pub(super) fn values_are(base: &Base, space: u64, pages: &[PageNo], value: u64, what: &str) {
     let space = known(base, SpaceId(space));
     for page in pages {
         let shared = base.pool.share(&space, *page, crate::page::Access::Point);
@@ -129,7 +129,7 @@ fn a_page_of_a_temporary_table_that_cannot_be_read_is_not_missed() {
 }
 
 /// A page whose place takes no writes and cannot be read, with a copy in both halves.
-fn torn_for_long(disk: &SimulatedDisk) -> (Base, [Arc<Space>; 2]) {
+pub(super) fn torn_for_long(disk: &SimulatedDisk) -> (Base, [Arc<Space>; 2]) {
     let (base, [one, other]) = two_pages(disk).unwrap();
     set(&base, &one, 7).unwrap();
     let file = FileName::Data(one.id());

@@ -1,0 +1,308 @@
+//! Openings beside a data file that can be read and takes no writes.
+//!
+//! **Purpose.** What recovery cannot write of it again is kept in memory and in the doublewrite file until the file
+//! takes writes.
+//!
+//! **Invariants.** The file takes no writes from the opening on, or from before a crash on; whether a write that fails
+//! tears its place is tried both ways.
+//!
+//! **May touch.** What `recovery` may.
+
+use super::{
+    copies::{change, each_half, filled, halves, raise_floor, torn_for_long, values_are, write},
+    *,
+};
+
+/// The first of two tablespaces, whose file is to fail.
+const FAILING: FileName = FileName::Data(SpaceId(40));
+
+/// Whether writes that fail tear their places.
+const FAULTS: [Fault; 2] = [Fault::WriteFails, Fault::TornPage];
+
+/// A copy of the failing file's page is in one half of the doublewrite file, in both, or in either of them a copy of
+/// another one; its place is as the copy, or torn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    Earlier,
+    Later,
+    TornEarlier,
+    TornInBoth,
+}
+
+const ALL_LEFT: [Left; 4] = [Left::Earlier, Left::Later, Left::TornEarlier, Left::TornInBoth];
+
+/// Two pages that hold 7 and 8, as a crash has left them.
+fn left(how: Left) -> SimulatedDisk {
+    let disk = SimulatedDisk::new(3);
+    let (base, [one, other]) = two_pages(&disk).unwrap();
+    let flush = |space: &Arc<Space>| base.pool.flush([(space.clone(), PageNo(1))]);
+    if how == Left::Later {
+        set(&base, &other, 8).unwrap();
+        flush(&other).unwrap();
+    }
+    set(&base, &one, 7).unwrap();
+    match how {
+        Left::Earlier | Left::Later => assert_eq!(flush(&one).unwrap(), 1),
+        Left::TornEarlier | Left::TornInBoth => {
+            disk.fail_at(0, Fault::TornPage);
+            assert!(flush(&one).is_err());
+            disk.fail_always_on(FAILING, Fault::WriteFails);
+        }
+    }
+    if how != Left::Later {
+        set(&base, &other, 8).unwrap();
+    }
+    if !matches!(how, Left::Later | Left::TornEarlier) {
+        flush(&other).unwrap();
+    }
+    disk.restart(Survive::Everything)
+}
+
+/// Opens it while the file takes no writes.
+fn open_failing(disk: &SimulatedDisk, fault: Fault, frames: usize) -> Result<Base> {
+    disk.fail_always_on(FAILING, fault);
+    Base::open_with(disk, 1, frames)
+}
+
+/// The other page is changed and written, so that each half of the doublewrite file is taken over.
+fn write_other(base: &Base, value: u64) -> Result<()> {
+    let other = known(base, SpaceId(41));
+    set(base, &other, value)?;
+    base.pool.flush([(other.clone(), PageNo(1))])?;
+    Ok(())
+}
+
+fn assert_pages(base: &Base, values: [u64; 2], what: &str) {
+    pages_are(base, values).unwrap_or_else(|found| panic!("{what}: {found}"));
+}
+
+#[test]
+fn a_file_that_takes_no_writes_keeps_no_database_closed() {
+    for (how, fault) in ALL_LEFT.into_iter().flat_map(|how| FAULTS.map(|fault| (how, fault))) {
+        let (disk, what) = (left(how), format!("{how:?}, {fault:?}"));
+        let base = open_failing(&disk, fault, FRAMES).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_pages(&base, [7, 8], &what);
+        let needed = base.pool.oldest_dirty();
+        for value in 9..13 {
+            write_other(&base, value).unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+        set(&base, &known(&base, SpaceId(40)), 20).unwrap();
+        raise_floor(&base);
+        assert!(base.pool.ground().log.floor() <= needed, "{what}: the floor has passed what is not written");
+        // Behind a crash, too, again and again, and whether the file takes writes by then or not.
+        let mut next = disk.survivor(Survive::Nothing);
+        assert_pages(&Base::open(&next.survivor(Survive::Everything), 1).unwrap(), [20, 12], &what);
+        for value in [12, 30, 31, 32] {
+            let base = open_failing(&next, fault, FRAMES).unwrap_or_else(|error| panic!("{what}: {error}"));
+            write_other(&base, value).unwrap();
+            assert_pages(&base, [20, value], &what);
+            next = next.survivor(Survive::Everything);
+        }
+        assert_pages(&Base::open(&next, 1).unwrap(), [20, 32], &what);
+        // Once the file takes writes, the page is durable in its place.
+        disk.mend();
+        base.pool.flush_all().unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(base.pool.oldest_dirty(), Lsn::MAX, "{what}");
+        drop(base);
+        let disk = disk.restart(Survive::Nothing);
+        disk.remove(FileName::Doublewrite).unwrap();
+        assert_pages(&Base::open(&disk, 1).unwrap(), [20, 12], &what);
+    }
+}
+
+/// An opening beside such a file, and what comes behind it, is cut off at each operation; so is the next one. Nothing
+/// is lost, and it opens, unless a half of the doublewrite file cannot be read.
+#[test]
+fn a_crash_at_any_time_loses_nothing() {
+    let (mut opened, mut refused) = (0, 0);
+    for (how, fault) in ALL_LEFT.into_iter().flat_map(|how| FAULTS.map(|fault| (how, fault))) {
+        let disk = left(how);
+        disk.keep_cuts(1..=u64::MAX);
+        let base = open_failing(&disk, fault, FRAMES).unwrap();
+        // What was acknowledged, and up to which operation.
+        let mut acknowledged = vec![(disk.operations(), [7, 8])];
+        for value in 9..12 {
+            set(&base, &known(&base, SpaceId(40)), value).unwrap();
+            acknowledged.push((disk.operations(), [value, value - 1]));
+            write_other(&base, value).unwrap();
+            acknowledged.push((disk.operations(), [value; 2]));
+        }
+        drop(base);
+        for (operation, cut) in disk.take_cuts() {
+            let state = acknowledged.partition_point(|(until, _)| *until < operation);
+            let may_be =
+                [state.saturating_sub(1), state].map(|n| acknowledged.get(n).map(|(_, values)| *values));
+            let chance = (0..6).map(|n| Survive::Random(operation + 1000 * n));
+            for survive in [Survive::Nothing, Survive::Everything].into_iter().chain(chance) {
+                let what = format!("{how:?}, {fault:?}, cut at {operation}, {survive:?}");
+                let left = cut.restart(survive);
+                left.crash_at(1 + operation % 23);
+                let later = open_failing(&left, fault, FRAMES).and_then(|base| write_other(&base, 99));
+                let left = left.restart(survive);
+                let is_readable = halves(&left).iter().all(|half| {
+                    let length = halves(&left)[1] as usize;
+                    left.read(FileName::Doublewrite, *half, &mut vec![0; length]).is_ok()
+                });
+                let check = |base: &Base, when: &str| {
+                    let before = may_be.into_iter().flatten().filter(|_| later.is_err());
+                    let behind = may_be.into_iter().flatten().map(|[one, _]| [one, 99]);
+                    let found: Vec<_> = before.chain(behind).map(|values| pages_are(base, values)).collect();
+                    assert!(found.iter().any(|found| found.is_ok()), "{what}, {when}: {found:?}");
+                };
+                check(
+                    &Base::open(&left.survivor(Survive::Everything), 1)
+                        .unwrap_or_else(|error| panic!("{what}: {error}")),
+                    "sound",
+                );
+                match open_failing(&left, fault, FRAMES) {
+                    Ok(base) => {
+                        check(&base, "failing");
+                        opened += 1;
+                    }
+                    Err(error) => {
+                        let file = left.path(FAILING).display().to_string();
+                        assert!(error.to_string().contains(&file), "{what}: {error}");
+                        assert!(!is_readable, "{what}: {error}");
+                        refused += 1;
+                        left.mend();
+                        check(
+                            &Base::open(&left, 1).unwrap_or_else(|error| panic!("{what}: {error}")),
+                            "at last",
+                        );
+                    }
+                }
+            }
+        }
+    }
+    assert!(opened > 10 * refused && refused > 0, "{opened} were opened, {refused} were not");
+}
+
+#[test]
+fn what_has_no_room_is_an_error_that_names_the_file() {
+    // A quarter of a small pool, and half of a batch.
+    for (pages, frames, opens) in
+        [(16, FRAMES, true), (17, FRAMES, false), (64, 1024, true), (65, 1024, false)]
+    {
+        let what = format!("{pages} pages beside {frames} frames");
+        let disk = SimulatedDisk::new(3);
+        let base = Base::open_with(&disk, 1, 1024).unwrap();
+        let (failing, batch) = filled(&base, 40, pages);
+        let (good, others) = filled(&base, 41, 2 * FRAMES);
+        change(&base, &failing, &batch, 7);
+        write(&base, &failing, &batch);
+        change(&base, &good, &others, 8);
+        drop(base);
+        let disk = disk.restart(Survive::Nothing);
+        let check = |base: &Base| {
+            values_are(base, 40, &batch, 7, &what);
+            values_are(base, 41, &others, 8, &what);
+        };
+        match open_failing(&disk, Fault::TornPage, frames) {
+            Ok(base) => {
+                assert!(opens, "{what}: opened");
+                check(&base);
+                // They leave room to others.
+                let good = known(&base, SpaceId(41));
+                change(&base, &good, &others, 8);
+                (0..300).for_each(|_| drop(base.pool.clean_step(Lsn::MAX)));
+                assert_eq!(good.dirty_pages(), 0, "{what}");
+            }
+            Err(error) => {
+                assert!(!opens, "{what}: {error}");
+                assert!(
+                    error.to_string().contains(&disk.path(FAILING).display().to_string()),
+                    "{what}: {error}"
+                );
+            }
+        }
+        disk.mend();
+        check(&Base::open_with(&disk, 1, frames).unwrap());
+    }
+}
+
+/// Pages of which either half has one alone, and whose places are torn, have no order in which nothing could be lost.
+#[test]
+fn copies_in_either_half_alone_are_an_error_that_loses_nothing() {
+    let disk = SimulatedDisk::new(3);
+    let base = Base::open_with(&disk, 1, 1024).unwrap();
+    let (space, pages) = filled(&base, 40, 2);
+    change(&base, &space, &pages, 7);
+    pages.iter().for_each(|page| write(&base, &space, &[*page]));
+    drop(base);
+    let disk = disk.restart(Survive::Nothing);
+    // Whole in its place, the first one needs no copy: the second batch came behind it.
+    values_are(
+        &open_failing(&disk.survivor(Survive::Everything), Fault::TornPage, FRAMES).unwrap(),
+        40,
+        &pages,
+        7,
+        "whole",
+    );
+    assert!(disk.corrupt(FAILING, u64::from(pages[0].0) * PAGE_SIZE as u64 + PAGE_SIZE as u64 - 8, 1));
+    for _ in 0..3 {
+        let told = open_failing(&disk, Fault::TornPage, FRAMES).err().expect("it is opened").to_string();
+        assert!(told.contains(&disk.path(FAILING).display().to_string()), "{told}");
+    }
+    disk.mend();
+    values_are(&Base::open(&disk, 1).unwrap(), 40, &pages, 7, "at last");
+}
+
+#[test]
+fn beside_a_half_that_cannot_be_read_it_is_an_error_that_loses_nothing() {
+    let disk = SimulatedDisk::new(3);
+    drop(torn_for_long(&disk));
+    let left = disk.restart(Survive::Everything);
+    for half in halves(&left) {
+        let disk = left.survivor(Survive::Everything);
+        disk.make_unreadable(FileName::Doublewrite, half);
+        let told = open_failing(&disk, Fault::WriteFails, FRAMES).err().expect("it is opened").to_string();
+        assert!(told.contains(&disk.path(FAILING).display().to_string()), "{told}");
+    }
+    each_half(&left, 0, |base, what| assert_pages(base, [7, 8], what));
+}
+
+#[test]
+fn a_page_whose_tablespace_is_dropped_is_kept_until_the_drop_is_durable() {
+    for fault in FAULTS {
+        let disk = left(Left::TornInBoth);
+        let base = open_failing(&disk, fault, FRAMES).unwrap();
+        let one = known(&base, SpaceId(40));
+        let mut mtr = Mtr::begin(&base.pool).unwrap();
+        mtr.record(&Record::Drop { spaces: vec![one.id()].into() });
+        base.pool.detach(&one, mtr.commit().unwrap());
+        while base.pool.reclaim_step(&mut drop) {}
+        let undone = disk.survivor(Survive::Nothing);
+        assert_pages(&Base::open(&undone, 1).unwrap(), [7, 8], "the drop is not durable");
+        for value in 9..12 {
+            write_other(&base, value).unwrap();
+        }
+        raise_floor(&base);
+        base.pool.flush_all().unwrap();
+        assert_eq!(base.pool.oldest_dirty(), Lsn::MAX, "something is kept of it");
+        drop(base);
+        let base = open_failing(&disk.restart(Survive::Nothing), fault, FRAMES).unwrap();
+        values_are(&base, 41, &[PageNo(1)], 11, "behind the drop");
+    }
+}
+
+/// The log has not what came behind such a copy, so no later crash could do without the place.
+#[test]
+fn a_page_that_is_torn_below_the_floor_is_an_error_that_loses_nothing() {
+    let disk = left(Left::Later);
+    let base = Base::open(&disk, 1).unwrap();
+    write_other(&base, 8).unwrap();
+    base.pool.flush_all().unwrap();
+    raise_floor(&base);
+    drop(base);
+    let disk = disk.restart(Survive::Nothing);
+    assert_pages(
+        &open_failing(&disk.survivor(Survive::Everything), Fault::WriteFails, FRAMES).unwrap(),
+        [7, 8],
+        "",
+    );
+    assert!(disk.corrupt(FAILING, 2 * PAGE_SIZE as u64 - 8, 1));
+    let told = open_failing(&disk, Fault::WriteFails, FRAMES).err().expect("it is opened").to_string();
+    assert!(told.contains(&disk.path(FAILING).display().to_string()), "{told}");
+    disk.mend();
+    assert_pages(&Base::open(&disk, 1).unwrap(), [7, 8], "at last");
+}
