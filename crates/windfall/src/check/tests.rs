@@ -1,5 +1,7 @@
 //! Checks beside what others do, at chosen places.
 
+mod purge;
+
 use std::{cell::Cell, thread};
 
 use super::*;
@@ -12,6 +14,7 @@ use crate::{
     mtr::Mtr,
     options::Options,
     page::PageType,
+    store::Tree,
     sync::{
         Event, as_another_thread,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -185,9 +188,17 @@ fn what_is_taken_back_in_other_tables_does_not_wait_for_a_check() {
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
 }
 
+/// The index of a table.
+fn index(db: &Database, table: &str) -> Arc<Tree> {
+    db.engine.catalog.table(table).unwrap().shape().secondaries[0].clone()
+}
+
 /// How many entries of a table's index are marked as deleted.
 fn marked(db: &Database, table: &str) -> u64 {
-    let tree = db.engine.catalog.table(table).unwrap().shape().secondaries[0].clone();
+    marked_in(&index(db, table))
+}
+
+fn marked_in(tree: &Tree) -> u64 {
     let mut walk = crate::tree::Walk::default();
     tree.check_piece(&mut walk, &mut usize::MAX.clone()).unwrap();
     walk.finish().deleted
@@ -339,7 +350,7 @@ fn damage_is_found_beside_a_transaction_with_long_values() {
         }
     }
     // A row without its entry, in the table that the transaction has changed.
-    let tree = db.engine.catalog.table("t").unwrap().shape().secondaries[0].clone();
+    let tree = index(&db, "t");
     let mut cursor = tree.cursor();
     assert!(cursor.seek(crate::tree::Seek::AtLeast(&[7])).unwrap() && cursor.key().starts_with(&[7]));
     let entry = cursor.key().to_vec();

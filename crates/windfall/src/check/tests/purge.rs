@@ -1,0 +1,525 @@
+//! What purge has put off for a check is read again behind it, whatever happens meanwhile, and other tables do not wait
+//! for it.
+
+use core::{mem::take, time::Duration};
+use std::collections::BTreeMap;
+
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
+use super::*;
+use crate::{AtUndoLimit, env::RealEnv, error::TransactionError};
+
+const ROWS: u32 = 60;
+/// So many that purge gets through them in more steps than a check waits for what does not get on.
+const MANY_ROWS: u32 = 6000;
+
+fn key(n: u32) -> [u8; 4] {
+    n.to_be_bytes()
+}
+
+/// Whether purge is done with all records of a table, which is not under check.
+fn is_purged(db: &Database, table: &Space) -> bool {
+    db.engine.transactions.with_table_at_rest(table, false, |rest| rest.is_purged)
+}
+
+/// Tables with rows whose keys of the index have changed in a transaction that is open, and that purge has come by.
+fn with_changes(db: &Database, env: &SimulatedEnv, names: &[&str], rows: u32) -> Transaction {
+    let trx = begin(db);
+    for name in names {
+        let table = db.create_table(name, indexed()).unwrap();
+        (0..rows).for_each(|n| table.put(&key(n), &[1; 10]).unwrap());
+        (0..rows).for_each(|n| table.within(&trx).put(&key(n), &[2; 10]).unwrap());
+        table.within(&trx).put(&key(0), &long(2)).unwrap();
+        table.within(&trx).put(&key(0), &vec![2; 60_000]).unwrap();
+    }
+    env.settle(1000);
+    trx
+}
+
+/// A check of everything is right behind another one whose records were not read again yet, and one beside others
+/// takes no long value for lost.
+#[test]
+fn a_check_behind_a_check_knows_what_that_has_put_off() {
+    for whole in [true, false] {
+        let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+        let db = open(&disk, &env);
+        let mut trx = Some(with_changes(&db, &env, &["t"], MANY_ROWS));
+        let (table, entries) = (space(&db, "t"), index(&db, "t"));
+        let report = check_amid(&db, "t", usize::MAX, || {
+            trx.take().expect("it is one piece").commit().unwrap();
+            env.settle(1000);
+        });
+        assert_eq!(report.findings, Vec::<String>::new());
+        assert!(marked(&db, "t") == u64::from(MANY_ROWS) && !is_purged(&db, &table));
+        lose_a_page(&db, "t", PageType::Overflow);
+        let mut seen = None;
+        let report = check_amid(&db, "t", if whole { usize::MAX } else { PIECE }, || {
+            seen.get_or_insert(marked_in(&entries));
+        });
+        let expected = if whole { (Some(0), 1) } else { (Some(u64::from(MANY_ROWS)), 0) };
+        assert_eq!((seen, report.findings.len()), expected, "{:?}", report.findings);
+        env.settle(1000);
+        assert!(marked(&db, "t") == 0 && is_purged(&db, &table));
+        assert_eq!(db.check_live().unwrap().findings.len(), 1);
+    }
+}
+
+/// What is put off goes with its table, and is purged by the next process if this one ends meanwhile.
+#[test]
+fn what_is_put_off_outlives_its_check_and_not_its_table() {
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum End {
+        Dropped,
+        Truncated,
+        IndexDropped,
+        Closed,
+        Crashed,
+    }
+    for end in [End::Dropped, End::Truncated, End::IndexDropped, End::Closed, End::Crashed] {
+        let (mut disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+        let mut db = open(&disk, &env);
+        let mut trx = Some(with_changes(&db, &env, &["a", "t"], ROWS));
+        let [mut other, mut table] = ["a", "t"].map(|name| space(&db, name));
+        let entries = index(&db, "t");
+        check_amid(&db, "t", usize::MAX, || {
+            trx.take().expect("it is one piece").commit().unwrap();
+            env.settle(1000);
+            assert!(is_purged(&db, &other) && marked_in(&entries) == u64::from(ROWS), "{end:?}");
+            if end == End::Crashed {
+                disk = disk.restart(Survive::Everything);
+            }
+        });
+        match end {
+            End::Dropped => drop(db.drop_table("t").unwrap()),
+            End::Truncated => drop(db.truncate_table("t").unwrap()),
+            End::IndexDropped => drop(db.drop_index("t", "first").unwrap()),
+            End::Closed => {
+                assert!(!is_purged(&db, &table));
+                db.clone().close().unwrap();
+            }
+            End::Crashed => {}
+        }
+        if matches!(end, End::Closed | End::Crashed) {
+            db = open(&disk, &env);
+            [other, table] = ["a", "t"].map(|name| space(&db, name));
+            assert!(!is_purged(&db, &table));
+        }
+        env.settle(3000);
+        assert!(is_purged(&db, &table) && is_purged(&db, &other), "{end:?}");
+        let report = db.check().unwrap();
+        assert_eq!(report.findings, Vec::<String>::new(), "{end:?}");
+        assert!(report.trees.iter().all(|tree| tree.deleted == 0), "{end:?}: {:?}", report.trees);
+    }
+}
+
+/// Each of two tables under check is waited for by its own records alone, wherever they lie.
+#[test]
+fn two_checks_put_off_what_is_of_their_tables() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = open(&disk, &env);
+    let tables = ["a", "b"].map(|name| db.create_table(name, indexed()).unwrap());
+    let change = |trx: &Transaction, fill: u8| {
+        let rows = (0..ROWS).flat_map(|n| [(n, &tables[0]), (n, &tables[1])]);
+        rows.for_each(|(n, table)| table.within(trx).put(&key(n), &[fill; 100]).unwrap());
+    };
+    for (first, second) in [("a", "b"), ("b", "a")] {
+        let [trx, before] = [(); 2].map(|()| begin(&db));
+        change(&before, 1);
+        before.commit().unwrap();
+        env.settle(1000);
+        change(&trx, 2);
+        env.settle(1000);
+        let mut trx = Some(trx);
+        let entries = [first, second].map(|name| index(&db, name));
+        let marked = || entries.each_ref().map(|tree| marked_in(tree));
+        let mut came = 0;
+        check_amid(&db, first, usize::MAX, || {
+            check_amid(&db, second, usize::MAX, || {
+                trx.take().expect("it is one piece").commit().unwrap();
+                env.settle(1000);
+                assert_eq!(marked(), [u64::from(ROWS); 2]);
+            });
+            env.settle(1000);
+            assert_eq!(marked(), [u64::from(ROWS), 0]);
+            came += 1;
+        });
+        env.settle(1000);
+        assert_eq!((marked(), came), ([0; 2], 1));
+    }
+}
+
+/// Among the records that are read again lies one that purge has not come to, for a view needs what was before.
+#[test]
+fn what_a_view_needs_among_what_was_put_off_stays() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = open(&disk, &env);
+    let [table, other] = ["t", "other"].map(|name| db.create_table(name, indexed()).unwrap());
+    let view = || db.begin(TransactionOptions::default().read_only().consistent_snapshot());
+    let change = |trx: &Transaction, key: &[u8]| table.within(trx).put(key, &[2; 100]).unwrap();
+    for key in [b"a", b"b", b"c"] {
+        table.put(key, &[1; 100]).unwrap();
+    }
+    other.put(b"row", &[1; 100]).unwrap();
+    let [one, two] = [(); 2].map(|()| begin(&db));
+    change(&one, b"a");
+    env.settle(500);
+    // Purge stands before this.
+    let old = view();
+    other.put(b"row", &[2; 100]).unwrap();
+    assert!(table.within(&two).delete(b"b").unwrap());
+    change(&one, b"c");
+    one.commit().unwrap();
+    let young = view();
+    two.commit().unwrap();
+    let mut old = Some(old);
+    let entries = index(&db, "t");
+    check_amid(&db, "t", PIECE, || {
+        drop(old.take());
+        env.settle(500);
+        assert_eq!(marked_in(&entries), 3);
+    });
+    env.settle(500);
+    assert_eq!(marked_in(&entries), 1, "two were read again");
+    let within = table.within(&young);
+    assert_eq!(within.get(b"b").unwrap(), Some(vec![1; 100]));
+    assert_eq!(within.index("first").unwrap().get(&[1]).unwrap().count(), 1);
+    young.commit().unwrap();
+    env.settle(500);
+    assert_eq!(marked_in(&entries), 0);
+    assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+}
+
+/// What a transaction that is open has changed: a table, a row and its new value.
+type Change = (usize, Vec<u8>, Option<Vec<u8>>);
+
+type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+
+struct Open {
+    trx: Transaction,
+    /// The first byte of the keys that it changes, and no other.
+    class: u8,
+    changes: Vec<Change>,
+    name: Option<Vec<u8>>,
+}
+
+/// A database beside checks, and what is to be in it.
+struct World {
+    disk: SimulatedDisk,
+    env: SimulatedEnv,
+    db: Database,
+    chance: StdRng,
+    rows: Vec<Rows>,
+    open: Vec<Open>,
+    views: Vec<(Transaction, Vec<Rows>)>,
+    checked: Vec<usize>,
+    names: u32,
+}
+
+const TABLES: [&str; 3] = ["a", "b", "c"];
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let (disk, env) = (SimulatedDisk::new(seed), SimulatedEnv::new(seed));
+        let db = open(&disk, &env);
+        for name in TABLES {
+            db.create_table(name, indexed()).unwrap();
+        }
+        let (rows, chance) = (vec![Rows::new(); TABLES.len()], StdRng::seed_from_u64(seed));
+        let (open, views, checked) = (Vec::new(), Vec::new(), Vec::new());
+        Self { disk, env, db, chance, rows, open, views, checked, names: 0 }
+    }
+
+    fn draw(&mut self, below: usize) -> usize {
+        self.chance.random_range(0..below)
+    }
+
+    fn table(&self, n: usize) -> Table {
+        self.db.table(TABLES[n]).unwrap()
+    }
+
+    /// One that is not under check.
+    fn other(&mut self) -> usize {
+        loop {
+            let n = self.draw(TABLES.len());
+            if !self.checked.contains(&n) {
+                return n;
+            }
+        }
+    }
+
+    /// A row and what becomes of it.
+    fn change(&mut self, class: u8) -> Change {
+        let (table, row, fill) = (self.other(), self.draw(12) as u8, self.draw(5) as u8);
+        let length = match self.draw(20) {
+            0 => 20_000,
+            _ => 300 + self.draw(900),
+        };
+        let deletes = self.draw(4) == 0;
+        (table, vec![class, row], (!deletes).then(|| vec![fill; length]))
+    }
+
+    fn make(table: &Table, (_, key, value): &Change) {
+        match value {
+            Some(value) => table.put(key, value).unwrap(),
+            None => drop(table.delete(key).unwrap()),
+        }
+    }
+
+    fn enter(rows: &mut [Rows], changes: Vec<Change>) {
+        for (table, key, value) in changes {
+            match value {
+                Some(value) => drop(rows[table].insert(key, value)),
+                None => drop(rows[table].remove(&key)),
+            }
+        }
+    }
+
+    /// Whether what it has changed can be taken back beside the checks that are under way.
+    fn goes_back(&self, open: &Open) -> bool {
+        open.changes.iter().all(|(table, ..)| !self.checked.contains(table))
+    }
+
+    fn end(&mut self, at: usize, commits: bool) {
+        let commits = commits || !self.goes_back(&self.open[at]);
+        let Open { trx, changes, name, .. } = self.open.remove(at);
+        if let Some(name) = name {
+            // Its coordinator asks for it.
+            drop(trx);
+            if commits { self.db.commit_prepared(&name) } else { self.db.rollback_prepared(&name) }.unwrap();
+        } else {
+            if commits { trx.commit() } else { trx.rollback() }.unwrap();
+        }
+        if commits {
+            Self::enter(&mut self.rows, changes);
+        }
+    }
+
+    fn assert_sees(&self, view: &(Transaction, Vec<Rows>)) {
+        let (trx, rows) = view;
+        for (n, rows) in rows.iter().enumerate().filter(|(n, _)| !self.checked.contains(n)) {
+            let table = self.table(n).within(trx);
+            let seen: Rows = table.rows().unwrap().map(Result::unwrap).collect();
+            assert!(seen == *rows, "a view sees {} rows of {}", seen.len(), rows.len());
+            let entries = table.index("first").unwrap().range::<&[u8]>(..).unwrap();
+            let seen: Rows = entries.map(|row| row.unwrap()).map(|row| (row.key, row.value)).collect();
+            assert!(seen == *rows, "an index gives {} rows of {}", seen.len(), rows.len());
+        }
+    }
+
+    fn step(&mut self) {
+        match self.draw(40) {
+            0..16 => {
+                let change = self.change(0);
+                Self::make(&self.table(change.0), &change);
+                Self::enter(&mut self.rows, vec![change]);
+            }
+            16..18 if self.open.len() < 3 => {
+                let class = (1..=3).find(|class| self.open.iter().all(|open| open.class != *class)).unwrap();
+                let trx = begin(&self.db);
+                self.open.push(Open { trx, class, changes: Vec::new(), name: None });
+            }
+            18..28 if !self.open.is_empty() => {
+                let at = self.draw(self.open.len());
+                if self.open[at].name.is_some() {
+                    return self.end(at, self.names.is_multiple_of(2));
+                }
+                let change = self.change(self.open[at].class);
+                let table = self.table(change.0).within(&self.open[at].trx);
+                Self::make(&table, &change);
+                // Or it is taken back at once, as another one may be.
+                if self.draw(4) == 0 {
+                    let trx = &self.open[at].trx;
+                    trx.savepoint("here").unwrap();
+                    Self::make(&table, &(0, change.1.clone(), None));
+                    Self::make(&table, &(0, change.1.clone(), Some(long(9))));
+                    trx.rollback_to("here").unwrap();
+                }
+                self.open[at].changes.push(change);
+            }
+            28..30 if !self.open.is_empty() => {
+                let (at, commits) = (self.draw(self.open.len()), self.draw(2) == 0);
+                self.end(at, commits);
+            }
+            30 if !self.open.is_empty() => {
+                self.names += 1;
+                let (at, name) = (self.draw(self.open.len()), self.names.to_string().into_bytes());
+                let open = &mut self.open[at];
+                if open.name.is_none() && !open.changes.is_empty() {
+                    open.trx.prepare(&name).unwrap();
+                    open.name = Some(name);
+                }
+            }
+            31 if self.views.len() < 2 => {
+                let trx = self.db.begin(TransactionOptions::default().read_only().consistent_snapshot());
+                self.views.push((trx, self.rows.clone()));
+            }
+            32 if !self.views.is_empty() => {
+                let at = self.draw(self.views.len());
+                let view = self.views.remove(at);
+                self.assert_sees(&view);
+            }
+            33 => self.views.iter().for_each(|view| self.assert_sees(view)),
+            34..37 => {
+                let most = self.draw(60);
+                self.env.settle(most);
+            }
+            37 if self.checked.len() < 2 => self.check(),
+            _ => {}
+        }
+    }
+
+    fn check(&mut self) {
+        let n = self.other();
+        let piece = [usize::MAX, PIECE, 3][self.draw(3)];
+        self.checked.push(n);
+        let (db, mut steps) = (self.db.clone(), 150);
+        let report = check_amid(&db, TABLES[n], piece, || {
+            (0..take(&mut steps)).for_each(|_| self.step());
+        });
+        assert_eq!(report.findings, Vec::<String>::new());
+        assert_eq!(self.checked.pop(), Some(n));
+    }
+
+    /// Everything comes to rest, and nothing is left.
+    fn settle(mut self) {
+        self.views.clear();
+        while !self.open.is_empty() {
+            self.end(0, false);
+        }
+        Self::assert_settled(&self.db, &self.env, &self.rows);
+    }
+
+    fn assert_settled(db: &Database, env: &SimulatedEnv, rows: &[Rows]) {
+        env.settle(2000);
+        let metrics = db.metrics();
+        assert_eq!(metrics.history_bytes, 0);
+        for (name, rows) in TABLES.iter().zip(rows) {
+            let table = db.table(name).unwrap();
+            assert!(is_purged(db, &space(db, name)), "{name}");
+            let found: Rows = table.rows().unwrap().map(Result::unwrap).collect();
+            assert!(found == *rows, "{name}");
+        }
+        // The one that is written, and the next one.
+        let streams = db.engine.transactions.streams().all().count() as u64;
+        assert!(metrics.undo_slices <= 2 * streams, "{} slices of {streams}", metrics.undo_slices);
+        let report = db.check().unwrap();
+        assert_eq!(report.findings, Vec::<String>::new());
+        assert!(report.trees.iter().all(|tree| tree.deleted == 0), "{:?}", report.trees);
+    }
+
+    /// All that was committed is there after a crash, and all else goes.
+    fn crash(self) {
+        self.db.flush_log().unwrap();
+        let Self { disk, env, db, rows, open: was_open, views, .. } = self;
+        let disk = disk.restart(Survive::Everything);
+        drop((was_open, views, db));
+        let db = open(&disk, &env);
+        for prepared in db.prepared() {
+            db.rollback_prepared(&prepared.xid).unwrap();
+        }
+        Self::assert_settled(&db, &env, &rows);
+    }
+}
+
+/// Checks behind each other and within each other, beside calls, transactions, views and prepared ones.
+#[test]
+fn nothing_that_is_put_off_is_lost_whatever_others_do() {
+    for seed in 0..12 {
+        let mut world = World::new(seed);
+        (0..400).for_each(|_| world.step());
+        (0..3).for_each(|_| world.check());
+        if seed % 3 == 0 { world.crash() } else { world.settle() }
+    }
+}
+
+const LIMIT: u64 = 1 << 20;
+
+/// Changes rows of a table until undo takes more than the limit by far, or that is refused.
+fn fill(table: &Table, bytes: impl Fn() -> u64) -> Result<()> {
+    for n in 0..100_000_u32 {
+        if bytes() > 3 * LIMIT {
+            return Ok(());
+        }
+        table.put(&key(n % 500), &[n as u8; 1000])?;
+    }
+    panic!("{} bytes of undo", bytes());
+}
+
+fn is_full<T>(done: Result<T>) -> bool {
+    matches!(done, Err(Error::Transaction(TransactionError::UndoFull { .. })))
+}
+
+/// A transaction that has changed so much of a table that its undo alone passes the limit.
+fn with_much_undo(db: &Database, env: &SimulatedEnv) -> Transaction {
+    let [table, _] = ["t", "other"].map(|name| db.create_table(name, indexed()).unwrap());
+    let trx = begin(db);
+    fill(&table.within(&trx), || db.metrics().undo_bytes).unwrap();
+    env.settle(1000);
+    trx
+}
+
+/// It waits as long as a call waits for a lock, and not at all if that is refused at once.
+#[test]
+fn a_change_waits_at_the_limit_for_a_check_that_purge_has_met() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = open(&disk, &env);
+    let mut trx = Some(with_much_undo(&db, &env));
+    let other = db.table("other").unwrap();
+    let put = |at_most: u64| {
+        let wait = Duration::from_secs(at_most);
+        let trx = db.begin(TransactionOptions::default().lock_wait(wait));
+        let before = env.now();
+        let done = other.within(&trx).put(b"row", b"1");
+        (done, env.now() - before)
+    };
+    db.set_undo_limit(Some(LIMIT)).unwrap();
+    check_amid(&db, "t", usize::MAX, || {
+        trx.take().expect("it is one piece").commit().unwrap();
+        env.settle(1000);
+        for at_most in [0, 20] {
+            let (done, waited) = put(at_most);
+            assert!(is_full(done));
+            assert_eq!(waited.as_secs(), at_most);
+        }
+    });
+    assert!(put(20).0.is_ok());
+    env.settle(1000);
+    assert!(db.metrics().undo_bytes < LIMIT);
+    // A check that purge does not meet prolongs no wait.
+    let view = db.begin(TransactionOptions::default().read_only().consistent_snapshot());
+    assert!(is_full(fill(&other, || 0)));
+    check_amid(&db, "t", usize::MAX, || {
+        let (done, waited) = put(20);
+        assert!(is_full(done) && waited < Duration::from_secs(4), "{waited:?}");
+    });
+    drop(view);
+    assert!(put(20).0.is_ok());
+}
+
+/// Changes that wait for purge go on when the check ends.
+#[test]
+fn a_change_that_waits_at_the_limit_goes_on_behind_the_check() {
+    let options = Options::default().page_size(4096).buffer_pool_size(2048 * 4096).log_size(8 << 20);
+    let (disk, env) = (Arc::new(SimulatedDisk::new(1)), Arc::new(RealEnv::default()));
+    let db = Database::open_on(disk, env, &options, &|_| {}).unwrap();
+    let mut trx = Some(with_much_undo(&db, &SimulatedEnv::new(1)));
+    let other = db.table("other").unwrap();
+    db.set_undo_limit(Some(LIMIT)).unwrap();
+    let waits = || db.metrics().undo_waits;
+    let put = || {
+        let patient = TransactionOptions::default().lock_wait(Duration::from_secs(3600));
+        other.within(&db.begin(patient)).put(b"row", b"1")
+    };
+    let before = waits();
+    thread::scope(|scope| {
+        let mut change = None;
+        check_amid(&db, "t", usize::MAX, || {
+            trx.take().expect("it is one piece").commit().unwrap();
+            change = Some(scope.spawn(&put));
+            while waits() == before {
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        change.expect("it has begun").join().unwrap().unwrap();
+    });
+}
