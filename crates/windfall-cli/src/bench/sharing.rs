@@ -1,7 +1,7 @@
 //! How many syncs of the log the commits of eight threads make.
 //!
-//! **Purpose.** Commits that come while a sync is under way share the next one. How many come depends on the disk: where
-//! a sync is over before another thread has something to commit, there is nothing to share.
+//! **Purpose.** Commits that come while a sync is under way share the next one. How many come depends on the disk:
+//! where a sync is over before another thread has something to commit, there is nothing to share.
 //!
 //! **Invariants.** A bound is set where a sync lasts as long as what all threads do between two of their commits.
 //! Elsewhere the ratio is a fact, and says why it is no claim. What is compared is measured in turns, by one thread.

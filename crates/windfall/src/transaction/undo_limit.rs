@@ -10,6 +10,7 @@
 //! way, and not longer than one for a lock: a cycle of a wait here and waits for this transaction's locks ends by that.
 //! Of views those are ended that do not see the transaction before which purge stands: each of them has to go before
 //! its records can. They are a pause old at least, and a read outside of transactions that takes longer begins again.
+//! A check that is in the way at the same time does not change that: its end would not let purge pass by them.
 //!
 //! **May touch.** `sync`, `env`, `error`, the rest of this floor.
 
@@ -108,9 +109,7 @@ impl Transactions {
         let mut fruitless = 0;
         while fruitless < FRUITLESS_MOST && may_wait(self.now().saturating_sub(began)) {
             drop(Held::take(Rank::Row));
-            // A check that is in the way ends.
-            let progress = || (self.purged.load(Relaxed), self.met_at_rest.load(Relaxed));
-            let before = progress();
+            let (purged, met_at_rest) = (self.purged.load(Relaxed), self.met_at_rest.load(Relaxed));
             self.ground.purge_wake.notify();
             let again = self.now() + PAUSE;
             let is_over = || self.has_undo_room() || ground.health.is_poisoned() || me.is_interrupted();
@@ -122,8 +121,10 @@ impl Transactions {
             if is_over() {
                 return ground.health.check();
             }
-            let gets_on = progress() != before;
-            fruitless = if gets_on || self.end_views() { 0 } else { fruitless + 1 };
+            let gets_on = self.purged.load(Relaxed) != purged;
+            // A check that is in the way ends by itself, but a view beside it does not.
+            let waits_for_check = || self.met_at_rest.load(Relaxed) != met_at_rest;
+            fruitless = if gets_on || self.end_views() || waits_for_check() { 0 } else { fruitless + 1 };
         }
         let refused = TransactionError::UndoFull {
             bytes: self.streams.bytes_in_the_limit(),

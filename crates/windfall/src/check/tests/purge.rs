@@ -496,6 +496,31 @@ fn a_change_waits_at_the_limit_for_a_check_that_purge_has_met() {
     assert!(put(20).0.is_ok());
 }
 
+/// Of a view and a check that are both in the way of purge the view can go.
+#[test]
+fn a_view_is_ended_at_the_limit_beside_a_check() {
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = open(&disk, &env);
+    let mut trx = Some(with_changes(&db, &env, &["t"], ROWS));
+    let (other, entries) = (db.create_table("other", indexed()).unwrap(), index(&db, "t"));
+    db.set_undo_limit(Some(LIMIT)).unwrap();
+    db.set_at_undo_limit(AtUndoLimit::EndOldestView);
+    check_amid(&db, "t", usize::MAX, || {
+        trx.take().expect("it is one piece").commit().unwrap();
+        env.settle(1000);
+        assert_eq!(marked_in(&entries), u64::from(ROWS), "they are put off");
+        let view = db.begin(TransactionOptions::default().read_only().consistent_snapshot());
+        env.settle(100);
+        let before = env.now();
+        (0..3000_u32).for_each(|n| other.put(&key(n % 500), &[n as u8; 1000]).unwrap());
+        let (ended, waited) = (db.metrics().views_ended, env.now() - before);
+        assert!(ended == 1 && waited < Duration::from_secs(10), "{ended} views, {waited:?}");
+        drop(view);
+    });
+    env.settle(1000);
+    assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
+}
+
 /// Changes that wait for purge go on when the check ends.
 #[test]
 fn a_change_that_waits_at_the_limit_goes_on_behind_the_check() {
