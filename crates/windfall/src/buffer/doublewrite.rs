@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn the_later_batch_is_known_by_its_number() {
         let found = |numbers, unread| {
-            let copies = Copies { numbers, unread, ..Copies::default() };
+            let copies = Copies { unread, numbers, ..Copies::default() };
             (copies.later(), copies.last_number())
         };
         assert_eq!(found([None; 2], None), (None, 0));

@@ -370,7 +370,7 @@ fn write_again(pool: &BufferPool, repairs: &[Repair<'_>]) -> Result<BTreeMap<usi
     while queue.pending() > 0 {
         for Completion { token, result, buffer } in queue.complete(true) {
             match result {
-                Ok(_) => {}
+                Ok(()) => {}
                 Err(error @ (DiskError::Panicked { .. } | DiskError::Crashed)) => return Err(error.into()),
                 Err(error) => drop(refused.insert(token as usize, (error, buffer))),
             }

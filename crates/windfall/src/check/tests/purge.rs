@@ -470,7 +470,7 @@ fn a_change_waits_at_the_limit_for_a_check_that_purge_has_met() {
         let trx = db.begin(TransactionOptions::default().lock_wait(wait));
         let before = env.now();
         let done = other.within(&trx).put(b"row", b"1");
-        (done, env.now() - before)
+        (done, env.now().saturating_sub(before))
     };
     db.set_undo_limit(Some(LIMIT)).unwrap();
     check_amid(&db, "t", usize::MAX, || {
@@ -513,7 +513,7 @@ fn a_view_is_ended_at_the_limit_beside_a_check() {
         env.settle(100);
         let before = env.now();
         (0..3000_u32).for_each(|n| other.put(&key(n % 500), &[n as u8; 1000]).unwrap());
-        let (ended, waited) = (db.metrics().views_ended, env.now() - before);
+        let (ended, waited) = (db.metrics().views_ended, env.now().saturating_sub(before));
         assert!(ended == 1 && waited < Duration::from_secs(10), "{ended} views, {waited:?}");
         drop(view);
     });
@@ -532,7 +532,7 @@ fn a_change_that_waits_at_the_limit_goes_on_behind_the_check() {
     db.set_undo_limit(Some(LIMIT)).unwrap();
     let waits = || db.metrics().undo_waits;
     let put = || {
-        let patient = TransactionOptions::default().lock_wait(Duration::from_secs(3600));
+        let patient = TransactionOptions::default().lock_wait(Duration::from_hours(1));
         other.within(&db.begin(patient)).put(b"row", b"1")
     };
     let before = waits();
@@ -540,7 +540,7 @@ fn a_change_that_waits_at_the_limit_goes_on_behind_the_check() {
         let mut change = None;
         check_amid(&db, "t", usize::MAX, || {
             trx.take().expect("it is one piece").commit().unwrap();
-            change = Some(scope.spawn(&put));
+            change = Some(scope.spawn(put));
             while waits() == before {
                 thread::sleep(Duration::from_millis(1));
             }

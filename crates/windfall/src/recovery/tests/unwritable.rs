@@ -147,7 +147,7 @@ fn a_crash_at_any_time_loses_nothing() {
                     let before = may_be.into_iter().flatten().filter(|_| later.is_err());
                     let behind = may_be.into_iter().flatten().map(|[one, _]| [one, 99]);
                     let found: Vec<_> = before.chain(behind).map(|values| pages_are(base, values)).collect();
-                    assert!(found.iter().any(|found| found.is_ok()), "{what}, {when}: {found:?}");
+                    assert!(found.iter().any(Result::is_ok), "{what}, {when}: {found:?}");
                 };
                 check(
                     &Base::open(&left.survivor(Survive::Everything), 1)
@@ -227,7 +227,9 @@ fn copies_in_either_half_alone_are_an_error_that_loses_nothing() {
     let base = Base::open_with(&disk, 1, 1024).unwrap();
     let (space, pages) = filled(&base, 40, 2);
     change(&base, &space, &pages, 7);
-    pages.iter().for_each(|page| write(&base, &space, &[*page]));
+    for page in &pages {
+        write(&base, &space, &[*page]);
+    }
     drop(base);
     let disk = disk.restart(Survive::Nothing);
     // Whole in its place, the first one needs no copy: the second batch came behind it.
