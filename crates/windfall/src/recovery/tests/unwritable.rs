@@ -64,6 +64,17 @@ fn open_failing(disk: &SimulatedDisk, fault: Fault, frames: usize) -> Result<Bas
     Base::open_with(disk, 1, frames)
 }
 
+/// The error of an opening names the file.
+fn assert_named(error: &Error, disk: &SimulatedDisk, what: &str) {
+    assert!(error.to_string().contains(&disk.path(FAILING).display().to_string()), "{what}: {error}");
+}
+
+/// It does not open while the file takes no writes, and the error names that file.
+fn assert_refused(disk: &SimulatedDisk, fault: Fault, what: &str) {
+    let error = open_failing(disk, fault, FRAMES).err().unwrap_or_else(|| panic!("{what}: it is opened"));
+    assert_named(&error, disk, what);
+}
+
 /// The other page is changed and written, so that each half of the doublewrite file is taken over.
 fn write_other(base: &Base, value: u64) -> Result<()> {
     let other = known(base, SpaceId(41));
@@ -160,8 +171,7 @@ fn a_crash_at_any_time_loses_nothing() {
                         opened += 1;
                     }
                     Err(error) => {
-                        let file = left.path(FAILING).display().to_string();
-                        assert!(error.to_string().contains(&file), "{what}: {error}");
+                        assert_named(&error, &left, &what);
                         assert!(!is_readable, "{what}: {error}");
                         refused += 1;
                         left.mend();
@@ -209,10 +219,7 @@ fn what_has_no_room_is_an_error_that_names_the_file() {
             }
             Err(error) => {
                 assert!(!opens, "{what}: {error}");
-                assert!(
-                    error.to_string().contains(&disk.path(FAILING).display().to_string()),
-                    "{what}: {error}"
-                );
+                assert_named(&error, &disk, &what);
             }
         }
         disk.mend();
@@ -242,8 +249,7 @@ fn copies_in_either_half_alone_are_an_error_that_loses_nothing() {
     );
     assert!(disk.corrupt(FAILING, u64::from(pages[0].0) * PAGE_SIZE as u64 + PAGE_SIZE as u64 - 8, 1));
     for _ in 0..3 {
-        let told = open_failing(&disk, Fault::TornPage, FRAMES).err().expect("it is opened").to_string();
-        assert!(told.contains(&disk.path(FAILING).display().to_string()), "{told}");
+        assert_refused(&disk, Fault::TornPage, "copies in either half alone");
     }
     disk.mend();
     values_are(&Base::open(&disk, 1).unwrap(), 40, &pages, 7, "at last");
@@ -257,8 +263,7 @@ fn beside_a_half_that_cannot_be_read_it_is_an_error_that_loses_nothing() {
     for half in halves(&left) {
         let disk = left.survivor(Survive::Everything);
         disk.make_unreadable(FileName::Doublewrite, half);
-        let told = open_failing(&disk, Fault::WriteFails, FRAMES).err().expect("it is opened").to_string();
-        assert!(told.contains(&disk.path(FAILING).display().to_string()), "{told}");
+        assert_refused(&disk, Fault::WriteFails, &format!("the half at {half} cannot be read"));
     }
     each_half(&left, 0, |base, what| assert_pages(base, [7, 8], what));
 }
@@ -303,8 +308,7 @@ fn a_page_that_is_torn_below_the_floor_is_an_error_that_loses_nothing() {
         "",
     );
     assert!(disk.corrupt(FAILING, 2 * PAGE_SIZE as u64 - 8, 1));
-    let told = open_failing(&disk, Fault::WriteFails, FRAMES).err().expect("it is opened").to_string();
-    assert!(told.contains(&disk.path(FAILING).display().to_string()), "{told}");
+    assert_refused(&disk, Fault::WriteFails, "torn below the floor");
     disk.mend();
     assert_pages(&Base::open(&disk, 1).unwrap(), [7, 8], "at last");
 }
