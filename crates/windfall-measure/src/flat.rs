@@ -29,7 +29,6 @@ pub enum Figure {
     /// System calls but those that write or sync the log, and those that wake a thread of the background.
     SystemCalls,
     /// Calls for files and for memory mappings, but those for the log, and waits, as the engine counts them.
-    #[serde(rename = "calls-and-waits")]
     CallsAndWaits,
     /// Page faults.
     PageFaults,
@@ -304,7 +303,7 @@ pub fn noticed_of(factor: &Factor) -> Option<Vec<String>> {
     if readers.with.is_empty() {
         return None;
     }
-    let of = |gaps: &Gaps| [median(&gaps.without), median(&gaps.with), longest(&gaps.with)].map(time);
+    let of = |gaps: &Gaps| [median(&gaps.without), median(&gaps.with), largest(&gaps.with)].map(time);
     let mut cells = vec![count(readers.with.len() as u64)];
     cells.extend(of(readers).into_iter().chain(of(writers)));
     cells.extend([count(*waits_on_drops), time(*drop_ns as f64)]);
@@ -322,9 +321,9 @@ pub fn noticed(factors: &[Factor]) -> Grid {
     grid
 }
 
-/// The longest of some times.
-pub fn longest(times: &[f64]) -> f64 {
-    times.iter().copied().fold(0.0, f64::max)
+/// The largest of some figures, none of which is below zero; zero if there is none.
+pub fn largest(figures: &[f64]) -> f64 {
+    figures.iter().copied().fold(0.0, f64::max)
 }
 
 /// The windows of all factors together: those of readers and those of writers. The load is the same beside each.

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_futex_that_wakes_is_told_from_one_that_waits() {
+    fn a_futex_that_wakes_is_distinguished_from_one_that_waits() {
         let futex = |command: libc::c_int| {
             let arguments = [7, u64::from(command.cast_unsigned()), 1, 0, 0, 0];
             Call::of(libc::SYS_futex as u64, arguments)

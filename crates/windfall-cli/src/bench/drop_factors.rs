@@ -86,7 +86,7 @@ fn others(bench: &mut Bench, measured: &[Factor]) {
         for (kind, gaps) in [("without drops", &gaps.without), ("with drops", &gaps.with)] {
             let name = format!("longest gap of {who} of another table, {kind}");
             bench.fact(format!("{name}, median µs"), windfall_measure::median(gaps) / 1e3);
-            bench.fact(format!("{name}, of all windows, µs"), flat::longest(gaps) / 1e3);
+            bench.fact(format!("{name}, of all windows, µs"), flat::largest(gaps) / 1e3);
         }
     }
     let all = flat::together(measured);
@@ -95,7 +95,7 @@ fn others(bench: &mut Bench, measured: &[Factor]) {
         let chance = pairs().map(|(gaps, _)| gaps.chance()).fold(1.0, f64::min);
         let shared = CHANCE / (2 * measured.len()) as f64;
         bench.claim(format!("{}-others-chance-of-equal-gap", factor.id), chance, Bound::AtLeast(shared));
-        let longest = pairs().map(|(gaps, all)| flat::longest(&gaps.with) / flat::longest(&all.without));
+        let longest = pairs().map(|(gaps, all)| flat::largest(&gaps.with) / flat::largest(&all.without));
         bench.claim(
             format!("{}-others-longest-gap", factor.id),
             longest.fold(0.0, f64::max),

@@ -158,7 +158,7 @@ fn statements(answer: &Answer, seen: &Seen) -> Option<Vec<Statement>> {
             Figure::ThreadTime => sample(|s| s.thread_ns, side),
         };
         let of_all = |figure: Figure, values: &[f64]| {
-            if figure.must_be_zero() { flat::longest(values) } else { median(values) }
+            if figure.must_be_zero() { flat::largest(values) } else { median(values) }
         };
         let stepped = of(&answer.stepped, &seen.instructions, 1).len() as u32;
         let there = |kind: &Figure| stepped > 0 || *kind != Figure::Instructions;

@@ -117,7 +117,7 @@ fn a_load_is_interrupted_between_two_rows() {
             pipe.write_all(format!("{n},x\n").as_bytes()).is_err()
         })
     });
-    // Many times what a pipe holds: it is amid its rows.
+    // Many times what a pipe holds: it is in the middle of its rows.
     taken.recv().unwrap();
     kill_process(Pid::from_child(&load.0), Signal::INT).unwrap();
     let told = crate::told(&load.0.wait_with_output().unwrap());
