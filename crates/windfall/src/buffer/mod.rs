@@ -556,7 +556,8 @@ impl BufferPool {
         descriptor.latch.exclusive();
         descriptor.set_tag(PageId { space: space.id(), page }, slot);
         descriptor.arrive(u8::from(hint == Access::Point));
-        if space.pages.insert(page, frame, &crossbeam_epoch::pin()).is_err() {
+        let empty_chunks = &self.reclaimer.empty_chunks;
+        if space.pages.insert(page, frame, empty_chunks, &crossbeam_epoch::pin()).is_err() {
             self.free_latched(frame);
             return Ok(None);
         }
@@ -571,7 +572,7 @@ impl BufferPool {
 
     /// Takes a page out again that is latched exclusively.
     fn abandon(&self, space: &Space, page: PageNo, frame: FrameNo) {
-        space.pages.remove(page, frame, &crossbeam_epoch::pin());
+        space.pages.remove(page, frame, &self.reclaimer.empty_chunks, &crossbeam_epoch::pin());
         space.page_went();
         self.free_latched(frame);
     }

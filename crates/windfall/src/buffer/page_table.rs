@@ -5,19 +5,23 @@
 //!
 //! **Invariants.** An entry is set by compare-and-swap from empty and cleared by compare-and-swap or swap, so whoever
 //! clears it is the only one. The cost is in proportion to the pages that are resident: eight entries inline, then one
-//! chunk of 56, then a radix tree of chunks of 512; a radix chunk that becomes empty is unlinked and freed when no
-//! reader can be in it. A chunk counts its entries *before* they are set and after they are cleared; the count of a
-//! chunk that was given up is `DEAD`, and nobody enters it any more.
+//! chunk of 56, then a radix tree of chunks of 512; a radix chunk that becomes empty is unlinked, and comes to the
+//! [`EmptyChunks`] of the pool when no reader can be in it. The thread that finds out that the epoch is over, which may
+//! be any reader, moves up to 512 of them there and frees none: the background does, and an eviction frees two where
+//! more than 1024 wait (2 MiB); those that come when the pool is gone are freed with the last of them. A chunk counts
+//! its entries *before* they are set and after they are cleared; the count of a chunk that was given up is `DEAD`, and
+//! nobody enters it any more.
 //!
-//! **May touch.** `ids`, `sync`; crossbeam's epochs. One of the few places with `unsafe`.
+//! **May touch.** `ids`, `sync`; crossbeam's epochs and queue. One of the few places with `unsafe`.
 
 use crossbeam_epoch::{Atomic, Guard, Owned, Shared};
+use crossbeam_queue::SegQueue;
 
 use super::arena::FrameNo;
 use crate::{
     ids::PageNo,
     sync::{
-        Bug, OnceLock,
+        Arc, Bug, OnceLock,
         atomic::{
             AtomicU32,
             Ordering::{AcqRel, Acquire, Relaxed, SeqCst},
@@ -33,6 +37,10 @@ const CHUNK: usize = 512;
 const CHUNK_BITS: u32 = CHUNK.trailing_zeros();
 /// The count of a chunk that was given up.
 const DEAD: u32 = u32::MAX;
+/// So many empty chunks may wait for the background.
+const WAITING_MOST: usize = 1024;
+/// So many chunks the giving up of one frees where more than that wait: fewer wait then.
+const FREED_ABOVE: usize = 2;
 
 /// Frame number plus one; zero is empty.
 type Entry = AtomicU32;
@@ -51,6 +59,35 @@ struct Inner {
 enum Node {
     Leaf(Box<Leaf>),
     Inner(Box<Inner>),
+}
+
+/// Chunks that have lost their last page while their tables are in use, and that no reader can be in.
+#[derive(Debug, Default)]
+pub struct EmptyChunks(SegQueue<Box<Node>>);
+
+impl EmptyChunks {
+    /// Frees some, and says how many.
+    pub fn free_some(&self, most: usize) -> usize {
+        (0..most).map_while(|_| self.0.pop()).count()
+    }
+
+    /// How many wait to be freed.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Takes over a chunk that was unlinked, when no reader can be in it any more.
+    fn take_over(self: &Arc<Self>, chunk: Shared<'_, Node>, guard: &Guard) {
+        let chunks = self.clone();
+        // SAFETY: the caller has unlinked the chunk from its only place by a swap, and no other thread does. A
+        // reader that has found it before holds a guard, and this runs when those guards are gone. The chunk and the
+        // queue may be sent to the thread that runs it.
+        unsafe { guard.defer_unchecked(move || chunks.0.push(chunk.into_owned().into_box())) };
+        if self.0.len() > WAITING_MOST {
+            self.free_some(FREED_ABOVE);
+        }
+    }
 }
 
 /// The page table.
@@ -139,7 +176,13 @@ impl PageTable {
     ///
     /// # Errors
     /// The frame that holds the page.
-    pub fn insert(&self, page: PageNo, frame: FrameNo, guard: &Guard) -> Result<(), FrameNo> {
+    pub fn insert(
+        &self,
+        page: PageNo,
+        frame: FrameNo,
+        empty_chunks: &Arc<EmptyChunks>,
+        guard: &Guard,
+    ) -> Result<(), FrameNo> {
         let n = page.0 as usize;
         let set = |entry: &Entry| {
             entry
@@ -162,7 +205,7 @@ impl PageTable {
                     Ok(_) => {
                         let result = set(&leaf.entries[n % CHUNK]);
                         if result.is_err() {
-                            self.leave(leaf, page, guard);
+                            self.leave(leaf, page, empty_chunks, guard);
                         }
                         return result;
                     }
@@ -173,7 +216,13 @@ impl PageTable {
     }
 
     /// Takes a page out, if that frame holds it. Says whether it did.
-    pub fn remove(&self, page: PageNo, frame: FrameNo, guard: &Guard) -> bool {
+    pub fn remove(
+        &self,
+        page: PageNo,
+        frame: FrameNo,
+        empty_chunks: &Arc<EmptyChunks>,
+        guard: &Guard,
+    ) -> bool {
         let n = page.0 as usize;
         let unset = |entry: &Entry| entry.compare_exchange(frame.0 + 1, 0, SeqCst, Relaxed).is_ok();
         if n < INLINE {
@@ -185,13 +234,13 @@ impl PageTable {
         let Some(leaf) = self.find(page, guard) else { return false };
         let removed = unset(&leaf.entries[n % CHUNK]);
         if removed {
-            self.leave(leaf, page, guard);
+            self.leave(leaf, page, empty_chunks, guard);
         }
         removed
     }
 
     /// One entry fewer in the chunk; the last to leave gives it up.
-    fn leave(&self, leaf: &Leaf, page: PageNo, guard: &Guard) {
+    fn leave(&self, leaf: &Leaf, page: PageNo, empty_chunks: &Arc<EmptyChunks>, guard: &Guard) {
         let gives_up = || {
             planted(Bug::ChunkGoesUnderAnEntry)
                 || leaf.count.compare_exchange(0, DEAD, AcqRel, Relaxed).is_ok()
@@ -205,9 +254,8 @@ impl PageTable {
         while let Some(Node::Inner(inner)) = unsafe { node.as_ref() } {
             let child = &inner.children[child_index(inner.level, page)];
             if inner.level == 0 {
-                let dead = child.swap(Shared::null(), AcqRel, guard);
-                // SAFETY: the swap made it unreachable, and only the thread that marked it `DEAD` gets here.
-                unsafe { guard.defer_destroy(dead) };
+                // Only the thread that marked it `DEAD` gets here.
+                empty_chunks.take_over(child.swap(Shared::null(), AcqRel, guard), guard);
                 return;
             }
             node = child.load(Acquire, guard);
@@ -370,11 +418,22 @@ mod tests {
         collections::{BTreeMap, BTreeSet},
         sync::Mutex,
         thread,
+        time::{Duration, Instant},
     };
 
     use proptest::prelude::*;
 
     use super::*;
+
+    impl PageTable {
+        fn put(&self, page: PageNo, frame: FrameNo, guard: &Guard) -> Result<(), FrameNo> {
+            self.insert(page, frame, &Arc::default(), guard)
+        }
+
+        fn take(&self, page: PageNo, frame: FrameNo, guard: &Guard) -> bool {
+            self.remove(page, frame, &Arc::default(), guard)
+        }
+    }
 
     #[test]
     fn an_empty_table_is_small() {
@@ -394,12 +453,12 @@ mod tests {
             for (page, frame, insert) in ops {
                 if insert {
                     let expected = model.get(&page).copied().map_or(Ok(()), |f| Err(FrameNo(f)));
-                    prop_assert_eq!(table.insert(PageNo(page), FrameNo(frame), guard), expected);
+                    prop_assert_eq!(table.put(PageNo(page), FrameNo(frame), guard), expected);
                     model.entry(page).or_insert(frame);
                 } else {
-                    prop_assert!(!table.remove(PageNo(page), FrameNo(5000), guard));
+                    prop_assert!(!table.take(PageNo(page), FrameNo(5000), guard));
                     let held = model.remove(&page);
-                    prop_assert_eq!(table.remove(PageNo(page), FrameNo(held.unwrap_or(0)), guard), held.is_some());
+                    prop_assert_eq!(table.take(PageNo(page), FrameNo(held.unwrap_or(0)), guard), held.is_some());
                 }
                 prop_assert_eq!(table.get(PageNo(page)), model.get(&page).copied().map(FrameNo));
             }
@@ -421,7 +480,7 @@ mod tests {
         let guard = &crossbeam_epoch::pin();
         let pages = [3, 70, 600, 1_500, 300_000, 300_001, 90_000_000, u32::MAX];
         for page in pages {
-            table.insert(PageNo(page), FrameNo(1), guard).unwrap();
+            table.put(PageNo(page), FrameNo(1), guard).unwrap();
         }
         let mut steps = 1;
         while table.free_some(2) {
@@ -445,13 +504,13 @@ mod tests {
                     for round in 0..300 {
                         for n in 0..40u32 {
                             let page = PageNo(1000 + n * 97 * 3 + t);
-                            table.insert(page, FrameNo(round * 3 + t), &crossbeam_epoch::pin()).unwrap();
+                            table.put(page, FrameNo(round * 3 + t), &crossbeam_epoch::pin()).unwrap();
                         }
                         for n in 0..40u32 {
                             let page = PageNo(1000 + n * 97 * 3 + t);
                             let guard = &crossbeam_epoch::pin();
                             assert_eq!(table.get(page), Some(FrameNo(round * 3 + t)));
-                            assert!(table.remove(page, FrameNo(round * 3 + t), guard));
+                            assert!(table.take(page, FrameNo(round * 3 + t), guard));
                             assert_eq!(table.get(page), None);
                         }
                     }
@@ -461,6 +520,68 @@ mod tests {
         assert_eq!(table.drain(PageNo(0), usize::MAX, &crossbeam_epoch::pin(), |_, _| true), None);
     }
 
+    /// Fills so many chunks with a page each, and empties them.
+    fn empty_chunks(table: &PageTable, chunks: &Arc<EmptyChunks>, count: usize) {
+        for n in 0..count {
+            let (page, guard) = (PageNo((n * CHUNK + CHUNK) as u32), &crossbeam_epoch::pin());
+            table.insert(page, FrameNo(1), chunks, guard).unwrap();
+            assert!(table.remove(page, FrameNo(1), chunks, guard));
+        }
+    }
+
+    /// Waits until all chunks that were emptied are with those that can be freed: no reader has freed one.
+    fn await_chunks(chunks: &Arc<EmptyChunks>, count: usize) {
+        let began = Instant::now();
+        while chunks.len() < count {
+            assert!(
+                began.elapsed() < Duration::from_mins(10),
+                "{} chunks of {count} can be freed",
+                chunks.len()
+            );
+            crossbeam_epoch::pin().flush();
+            thread::yield_now();
+        }
+        assert_eq!(chunks.len(), count);
+    }
+
+    #[test]
+    fn empty_chunks_are_freed_by_no_reader() {
+        let (table, chunks) = (PageTable::default(), Arc::new(EmptyChunks::default()));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                empty_chunks(&table, &chunks, 700);
+                // What is in the bag of this thread goes, too.
+                crossbeam_epoch::pin().flush();
+            });
+            // Each 128th of these looks whether something can be freed.
+            for _ in 0..50_000 {
+                assert_eq!(table.get(PageNo(u32::MAX)), None);
+            }
+        });
+        await_chunks(&chunks, 700);
+        let freed: Vec<usize> =
+            core::iter::from_fn(|| Some(chunks.free_some(300)).filter(|freed| *freed > 0)).collect();
+        assert_eq!((freed, chunks.len()), (vec![300, 300, 100], 0));
+    }
+
+    /// Where the background does not get on, those that empty chunks free two each, and no more.
+    #[test]
+    fn empty_chunks_that_wait_are_bounded() {
+        let (table, chunks) = (PageTable::default(), Arc::new(EmptyChunks::default()));
+        // With a guard no epoch ends meanwhile, so none comes but where it is waited for.
+        let empty = |count| {
+            let _guard = crossbeam_epoch::pin();
+            empty_chunks(&table, &chunks, count);
+        };
+        empty(WAITING_MOST);
+        await_chunks(&chunks, WAITING_MOST);
+        empty(FREED_ABOVE * 50 + 1);
+        await_chunks(&chunks, WAITING_MOST + FREED_ABOVE * 50 + 1);
+        empty(50);
+        assert_eq!(chunks.len(), WAITING_MOST + 1);
+        await_chunks(&chunks, WAITING_MOST + 1 + 50);
+    }
+
     #[test]
     fn a_drain_and_inserters_share_no_entry() {
         let table = PageTable::default();
@@ -468,7 +589,7 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| {
                 for n in 0..20_000u32 {
-                    table.insert(PageNo(n), FrameNo(n), &crossbeam_epoch::pin()).unwrap();
+                    table.put(PageNo(n), FrameNo(n), &crossbeam_epoch::pin()).unwrap();
                 }
             });
             for _ in 0..2 {

@@ -7,8 +7,9 @@
 //! **Invariants.** A call looks at a bounded number of entries and of tablespaces, so no call pays for a whole table
 //! or for all tables of a group. A frame is taken by its latch and its tag: a frame that is latched by someone else
 //! waits in `latecomers` and is tried again. A dropped page is never written: its dirty mark goes with its tag. Memory
-//! is freed by the background step alone, a bounded amount a step: the reclaimer keeps a tablespace until nothing else
-//! has it, so no other thread is ever the last to let go of one that the pool knew.
+//! is freed by the background step alone, a bounded amount a step, and so are chunks that evictions have emptied
+//! ([`EmptyChunks`]). The reclaimer keeps a tablespace until nothing else has it, so no other thread is ever the last
+//! to let go of one that the pool knew.
 //!
 //! **May touch.** The rest of `buffer`.
 
@@ -16,7 +17,7 @@ use std::collections::VecDeque;
 
 use crossbeam_queue::SegQueue;
 
-use super::{BufferPool, FileState, arena::FrameNo, dirty::DirtySet, space::Space};
+use super::{BufferPool, FileState, arena::FrameNo, dirty::DirtySet, page_table::EmptyChunks, space::Space};
 use crate::{
     ids::{PageId, PageNo},
     sync::{
@@ -43,7 +44,7 @@ const ARRIVALS_A_CALL: usize = 64;
 const SPACES_A_STEP: usize = 32;
 /// How many entries of dirty sets one step frees.
 const DIRTY_A_STEP: usize = 4096;
-/// How many chunks of one page table one step frees.
+/// How many chunks of one page table one step frees, and how many of those that evictions have emptied.
 const CHUNKS_A_STEP: usize = 128;
 
 /// Dropped tablespaces whose frames are still to be used again.
@@ -64,6 +65,8 @@ pub struct Reclaimer {
     finished: SegQueue<Arc<Space>>,
     /// What is left of them to be freed.
     leaving: Mutex<Leaving>,
+    /// Chunks of page tables that are in use.
+    pub empty_chunks: Arc<EmptyChunks>,
 }
 
 #[derive(Debug)]
@@ -121,6 +124,7 @@ impl Default for Reclaimer {
             dirty: AtomicUsize::new(0),
             finished: SegQueue::new(),
             leaving: Mutex::new(Rank::Leaf, Leaving::default()),
+            empty_chunks: Arc::default(),
         }
     }
 }
@@ -257,14 +261,17 @@ impl BufferPool {
         Taken::Freed
     }
 
-    /// One background step: gives frames back, and frees some of the memory that tablespaces without frames have left.
-    /// Those that have a file go to `finished`. Says whether there may be more to do.
+    /// One background step: gives frames back, and frees some of the memory that tablespaces without frames have left,
+    /// and evictions. Those that have a file go to `finished`. Says whether there may be more to do.
     pub fn reclaim_step(&self, finished: &mut dyn FnMut(Arc<Space>)) -> bool {
         let reclaimed = self.reclaim_some() > 0;
         let popped = core::iter::from_fn(|| self.reclaimer.finished.pop());
         let spaces: Vec<Arc<Space>> = popped.take(SPACES_A_STEP).collect();
         // In each step: what leaves does not wait for arrivals to end.
         let freed = self.reclaimer.leaving.lock().free_some();
+        // Those that readers could still be in come when the epochs move on.
+        crossbeam_epoch::pin().flush();
+        let freed = self.reclaimer.empty_chunks.free_some(CHUNKS_A_STEP) > 0 || freed;
         if spaces.is_empty() {
             return reclaimed || freed;
         }
@@ -298,6 +305,9 @@ enum Taken {
 
 #[cfg(test)]
 mod tests {
+    use core::time::Duration;
+    use std::{thread, time::Instant};
+
     use super::{super::test_pool::new_pool, *};
     use crate::{
         buffer::{Access, Durability, Occupancy},
@@ -366,7 +376,7 @@ mod tests {
         let pages = CHUNKS_A_STEP as u32 + 50;
         for page in 1..=pages {
             let guard = &crossbeam_epoch::pin();
-            space.pages.insert(PageNo(512 * page), FrameNo(0), guard).unwrap();
+            space.pages.insert(PageNo(512 * page), FrameNo(0), &Arc::default(), guard).unwrap();
             space.dirty.lock().insert(PageNo(page), Lsn(u64::from(page)));
         }
         for page in pages..pages + 2 * DIRTY_A_STEP as u32 {
@@ -382,6 +392,26 @@ mod tests {
         drop(space);
         assert_eq!(steps(), 2);
         assert_eq!(pool.reclaimer.leaving.lock().spaces.len(), 0);
+    }
+
+    #[test]
+    fn chunks_that_evictions_have_emptied_are_freed_in_the_background() {
+        let (_, pool) = new_pool(64);
+        let space = pool.attach(SpaceId(100), Durability::Temporary);
+        // Each page lies in a chunk of its own.
+        for page in (1..=40).map(|n| PageNo(512 * n)) {
+            drop(pool.fresh(&space, page).unwrap());
+            assert!(pool.evict(space.pages.get(page).unwrap()));
+        }
+        let chunks = &pool.reclaimer.empty_chunks;
+        // Each that waits for readers knows where it is to go.
+        let began = Instant::now();
+        while Arc::strong_count(chunks) > 1 || chunks.len() > 0 {
+            assert!(began.elapsed() < Duration::from_mins(10), "{} chunks wait", chunks.len());
+            pool.reclaim_step(&mut |_| panic!("it has no file"));
+            thread::yield_now();
+        }
+        assert_eq!(pool.free_frames() + space.resident() as usize, 64 - 40);
     }
 
     #[test]

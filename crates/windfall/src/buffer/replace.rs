@@ -245,7 +245,7 @@ impl BufferPool {
             return false;
         }
         if let Some(space) = self.directory.at(descriptor.slot(), id) {
-            space.pages.remove(page, frame, &crossbeam_epoch::pin());
+            space.pages.remove(page, frame, &self.reclaimer.empty_chunks, &crossbeam_epoch::pin());
             space.page_went();
             if space.is_dropped() {
                 work::count(Work::Reclaimed);

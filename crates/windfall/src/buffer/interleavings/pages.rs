@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::*;
 use crate::{
-    buffer::page_table::PageTable,
+    buffer::page_table::{EmptyChunks, PageTable},
     sync::{
         atomic::AtomicU64,
         model::{explore, spawn},
@@ -163,17 +163,18 @@ fn what_was_seen_is_latched_or_nothing() {
 #[test]
 fn a_chunk_goes_with_its_last_entry_only() {
     explore(8000, &[Bug::ChunkGoesUnderAnEntry], || {
-        let table = Arc::new(PageTable::default());
+        let (table, chunks) = (Arc::new(PageTable::default()), Arc::new(EmptyChunks::default()));
         let threads = [0, 1, 2].map(|n| {
-            let table = table.clone();
+            let (table, chunks) = (table.clone(), chunks.clone());
             spawn(move || {
                 let page = PageNo(1000 + n);
                 for round in 0..2 {
                     let frame = FrameNo(10 * n + round);
-                    table.insert(page, frame, &crossbeam_epoch::pin()).unwrap();
+                    table.insert(page, frame, &chunks, &crossbeam_epoch::pin()).unwrap();
                     assert_eq!(table.get(page), Some(frame), "an entry is lost");
-                    assert!(!table.remove(page, FrameNo(99), &crossbeam_epoch::pin()), "somebody else's");
-                    assert!(table.remove(page, frame, &crossbeam_epoch::pin()), "it went by itself");
+                    let remove = |frame| table.remove(page, frame, &chunks, &crossbeam_epoch::pin());
+                    assert!(!remove(FrameNo(99)), "somebody else's");
+                    assert!(remove(frame), "it went by itself");
                 }
             })
         });
