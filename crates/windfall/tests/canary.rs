@@ -105,6 +105,7 @@ fn net(bug: Bug) -> Net {
         Bug::CutOffUnseen => Tests("transactions", "background::a_check_waits_for_a_rollback"),
         Bug::TemporaryReadersUnseen => Tests("transactions", "temporary::a_value_of_a_temporary_table"),
         Bug::RollbackNotNoted => Units("catalog::tests::beside::transactions_of_every_kind"),
+        Bug::KeyOutOfReachNotNoted => Units("catalog::tests::beside::a_row_whose_index_key_is_out_of_reach"),
         Bug::GateLeftOpen => Units("catalog::tests::who_is_alone"),
         Bug::LoadLeftBehind => Units("catalog::load::tests::what_is_refused"),
         Bug::EndedViewBelieved => Tests("transactions", "undo_limit::the_oldest_view_is_ended"),

@@ -21,11 +21,12 @@ use crate::{
     error::{Error, Result},
     store::Tree,
     sync::{
-        Arc, Event, Mutex, Rank,
+        Arc, Bug, Event, Mutex, Rank,
         atomic::{
             AtomicBool, AtomicUsize,
             Ordering::{Relaxed, SeqCst},
         },
+        planted,
     },
     transaction::{Follower, entry_key},
 };
@@ -77,7 +78,8 @@ impl Building {
     pub fn note(&self, row: &[u8], before: Option<&[u8]>, after: Option<&[u8]>) {
         let entry = |value: Option<&[u8]>| value.map(|value| entry_key(&self.key.key_of(value), row));
         // Where the key lies behind what an index looks at, values of one entry may have one or not.
-        let fits = after.is_none_or(|after| self.key.whole_key_of(after).is_ok());
+        let fits = after.is_none_or(|after| self.key.whole_key_of(after).is_ok())
+            || planted(Bug::KeyOutOfReachNotNoted);
         let (before, after) = (entry(before), entry(after));
         if before == after && fits {
             return;
