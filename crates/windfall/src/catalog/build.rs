@@ -35,6 +35,9 @@
 //!   settled, so at the end each row has its entry, and no other.
 //! - What its writer may take back decides nothing: a duplicate, or a key that is too long, is put off and looked at
 //!   again, at last with the table to itself. A row that comes back by a rollback is noted, and looked at then.
+//! - What is put off is bounded by bytes, not by transactions: one may put off many rows. From half of the bound on one
+//!   of them is looked at again for each note that is settled, so those whose transactions have ended make room, and
+//!   the index is refused only for what is still undecided.
 //! - Two live rows with one key of a unique tree are an error only when both have it at one moment, under both locks.
 //!   It is looked for whenever an entry is put or settled beside another one of the same key, unless that entry is
 //!   going to be settled again anyway. Of two rows that have the key at the end, one was put or settled last, and found
@@ -44,7 +47,11 @@
 //!
 //! **May touch.** The rest of `catalog`, and what it may touch.
 
-use core::{cell::RefCell, time::Duration};
+use core::{
+    cell::RefCell,
+    ops::Bound::{Excluded, Unbounded},
+    time::Duration,
+};
 use std::collections::BTreeSet;
 
 use super::{
@@ -57,7 +64,7 @@ use super::{
     terms::Terms,
 };
 use crate::{
-    error::{CorruptError, Error, Owner, Result, SchemaError, UsageError},
+    error::{CorruptError, Error, LockError, Owner, Result, SchemaError, UsageError},
     ids::{SpaceId, TrxId},
     log::{FlushLog, Promise},
     mtr::Mtr,
@@ -78,6 +85,9 @@ use crate::{
 /// Rounds of settling before the gate is closed. With hundreds of threads at the table each of them may note something
 /// between two rounds.
 const ROUNDS: usize = 20;
+/// So many rounds in a row with no fewer notes than the smallest one before: notes come as fast as they are settled,
+/// and further rounds would find no fewer. A single one may be chance.
+const IN_VAIN: usize = 2;
 /// So few notes, or little more, are settled while the gate is closed; so many are settled at a time, and between two
 /// looks at what is waited for.
 const FEW: usize = 256;
@@ -171,8 +181,11 @@ impl Catalog {
         // What was noted and put off may be much: it is freed while no call waits at the gate.
         drop(filler);
         unfinished.finished();
-        if added.is_err() {
-            self.discard(&[&tree])?;
+        if added.is_err()
+            && let Err(error) = self.discard(&[&tree])
+        {
+            // Why the index was refused is what the caller has to learn.
+            tracing::warn!(%error, "what was built of an index is dropped at the next opening");
         }
         added
     }
@@ -222,6 +235,26 @@ struct Filler<'a> {
 struct Undecided {
     entries: BTreeSet<Vec<u8>>,
     bytes: usize,
+    /// The one that was looked at last.
+    last: Vec<u8>,
+}
+
+impl Undecided {
+    fn put(&mut self, entry: &[u8]) {
+        if self.entries.insert(entry.to_vec()) {
+            self.bytes += entry.len() + NOTE;
+        }
+    }
+
+    /// Takes the next one, round and round.
+    fn take_next(&mut self) -> Option<Vec<u8>> {
+        let above = (Excluded(&self.last[..]), Unbounded);
+        let next = self.entries.range::<[u8], _>(above).next().or_else(|| self.entries.first())?.clone();
+        self.entries.remove(&next);
+        self.bytes -= next.len() + NOTE;
+        self.last.clone_from(&next);
+        Some(next)
+    }
 }
 
 /// What the row of an entry says of it.
@@ -249,12 +282,17 @@ impl<'a> Filler<'a> {
         self.building.tree()
     }
 
-    /// Puts the entries of all rows, and settles what is noted meanwhile.
+    /// Puts the entries of all rows, and settles what is noted meanwhile: until that is little, or becomes no less. The
+    /// rest is left to [`Filler::settle_the_rest`], which lets fewer notes come.
     fn fill(&self) -> Result<()> {
         self.collect()?;
+        let (mut fewest, mut in_vain) = (usize::MAX, 0);
         for _ in 0..ROUNDS {
             self.catalog.pause();
-            if self.settle_noted()? <= FEW {
+            let settled = self.settle_noted()?;
+            in_vain = if settled < fewest { 0 } else { in_vain + 1 };
+            fewest = fewest.min(settled);
+            if settled <= FEW || in_vain == IN_VAIN {
                 break;
             }
         }
@@ -267,14 +305,25 @@ impl<'a> Filler<'a> {
         let catalog = self.catalog;
         let (transactions, env) = (&catalog.transactions, &catalog.pool.ground().env);
         let (space, began) = (table.space(), env.now());
-        let left = || at_most.saturating_sub(env.now().saturating_sub(began));
+        let waited = || env.now().saturating_sub(began);
+        let left = || at_most.saturating_sub(waited());
+        // A wait that begins when the time is over, or with what was left of it, knows nothing of those before.
+        let in_all = |error: Error| match error {
+            Error::Lock(LockError::Busy(in_the_way) | LockError::TimedOut { in_the_way, .. })
+                if !at_most.is_zero() =>
+            {
+                LockError::TimedOut { in_the_way, waited: waited() }.into()
+            }
+            error => error,
+        };
         loop {
             // They have to get on to come to their ends.
             self.building.limit(self.bounds.most);
             self.settle_undecided()?;
-            transactions.await_rollbacks(space, left(), &mut || self.keep_up())?;
-            let lock =
-                transactions.lock_table_in_turns(space, TableMode::Shared, left(), &mut || self.keep_up())?;
+            transactions.await_rollbacks(space, left(), &mut || self.keep_up()).map_err(in_all)?;
+            let lock = transactions
+                .lock_table_in_turns(space, TableMode::Shared, left(), &mut || self.keep_up())
+                .map_err(in_all)?;
             self.settle_the_rest()?;
             let closed = table.gate().close();
             // A call that is no part of a transaction may have been handed over just now.
@@ -364,7 +413,7 @@ impl<'a> Filler<'a> {
         let emptied = if load { self.load(entries, &mut noted) } else { self.put(entries, &mut noted) };
         emptied?;
         noted.drain(|entry, ()| {
-            self.settle(&entry)?;
+            self.settle_note(&entry)?;
             self.catalog.pause();
             if self.are_notes_many() { self.settle_noted().map(drop) } else { Ok(()) }
         })
@@ -440,9 +489,21 @@ impl<'a> Filler<'a> {
         self.building.check_track()?;
         let noted = self.building.take_some(most);
         for entry in &noted {
-            self.settle(entry)?;
+            self.settle_note(entry)?;
         }
         Ok(noted.len())
+    }
+
+    /// Settles an entry that was noted, and before that one of those that were put off, where these are many.
+    fn settle_note(&self, entry: &[u8]) -> Result<()> {
+        let again = {
+            let mut undecided = self.undecided.borrow_mut();
+            if undecided.bytes < self.bounds.most / 2 { None } else { undecided.take_next() }
+        };
+        if let Some(again) = again {
+            self.settle(&again)?;
+        }
+        self.settle(entry)
     }
 
     /// Settles anew what could not be decided.
@@ -471,9 +532,7 @@ impl<'a> Filler<'a> {
     /// An entry is looked at again when those who have changed the table have ended.
     fn put_off(&self, entry: &[u8]) -> Result<()> {
         let mut undecided = self.undecided.borrow_mut();
-        if undecided.entries.insert(entry.to_vec()) {
-            undecided.bytes += entry.len() + NOTE;
-        }
+        undecided.put(entry);
         if undecided.bytes < self.bounds.most {
             return Ok(());
         }

@@ -1,6 +1,7 @@
 //! How much the building of an index keeps in memory, how long it is in the way of others, and what happens where a
 //! bound is reached.
 
+use core::time::Duration;
 use std::{collections::BTreeSet, sync::mpsc, thread};
 
 use super::{PATIENT, at_places, begin, check, filled, value};
@@ -9,10 +10,10 @@ use crate::{
     catalog::tests::{index, open, options, row, rows_by_index, rows_of},
     disk::{
         FileName,
-        simulated::{Fault, SimulatedDisk},
+        simulated::{Fault, SimulatedDisk, Survive},
     },
     env::{RealEnv, SimulatedEnv},
-    error::{DiskError, Error, TransactionError, UsageError},
+    error::{DiskError, Error, LockError, SchemaError, TransactionError, UsageError},
     sync::{
         Arc, Mutex, Rank,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -288,6 +289,50 @@ fn entries_that_are_put_off_are_bounded() {
     check(&db, &env, &table, "as many as fit");
 }
 
+/// What transactions have put off that ended meanwhile leaves room for what others put off.
+#[test]
+fn entries_that_were_put_off_make_room_when_their_transactions_end() {
+    for (commits, stays_so) in [(false, false), (true, false), (false, true)] {
+        let rows = 60u64;
+        let (db, env) = open(&SimulatedDisk::new(1), 1).unwrap();
+        let table = filled(&db, rows, 1000).unwrap();
+        db.engine().catalog.pause.set_most(3_000);
+        // One stays, which the statement waits for, and its entry is the first of all.
+        let mut stays = Some(begin(&db));
+        table.within(stays.as_ref().unwrap()).update(&row(50), &value(0, false)).unwrap();
+        let (handle, rows_of_trx, mut trx) = (db.clone(), table.clone(), None);
+        let mut keys: Vec<u64> = (0..rows).collect();
+        let waits_from = 2 * rows as usize + 20;
+        let built = build(&db, true, move |place| {
+            let Some(n) = place.checked_sub(waits_from) else { return };
+            // A row takes the key of another one. That leaves it by the end, or nothing has been.
+            let (one, other) = (2 * (n / 2 % 10) + 2, 2 * (n / 20 % 10) + 3);
+            let update = |trx: &Transaction, n: usize, key| {
+                rows_of_trx.within(trx).update(&row(n as u64), &value(key, false)).unwrap();
+            };
+            if n >= 200 {
+                let end = if stays_so { Transaction::commit } else { Transaction::rollback };
+                stays.take().map_or(Ok(()), end).unwrap();
+            } else if n % 2 == 0 {
+                update(trx.insert(begin(&handle)), one, keys[other]);
+            } else if commits {
+                let trx = trx.take().unwrap();
+                (keys[one], keys[other]) = (keys[other], 1000 + n as u64);
+                update(&trx, other, keys[other]);
+                trx.commit().unwrap();
+            } else {
+                trx.take().unwrap().rollback().unwrap();
+            }
+        });
+        match built {
+            Ok(()) if !stays_so => check(&db, &env, &table, "they have ended"),
+            // What was looked at again was not forgotten by that.
+            Err(Error::Schema(SchemaError::DuplicateKey(_))) if stays_so => {}
+            built => panic!("commits: {commits}, the first one: {stays_so}: {built:?}"),
+        }
+    }
+}
+
 /// An entry that is put off again and again is one.
 #[test]
 fn an_entry_that_is_put_off_again_is_counted_once() {
@@ -393,4 +438,161 @@ fn what_is_noted_meanwhile_does_not_prolong_a_turn() {
     let (all, most) = (between.iter().sum::<u64>(), between.iter().max().copied().unwrap());
     assert!(all > 2 * rows && most < all / 4, "{between:?} frames between two looks at the queue");
     check(&db, &env, &table, "many notes");
+}
+
+/// Builds an index on a table whose changes come before the rounds of settling, so many before each unless they have to
+/// wait for room. Says how many rounds there were before the statement had the table's lock, and how many changes came
+/// before its last round.
+fn rounds(come: impl Fn(usize) -> usize + Send + 'static) -> (usize, usize) {
+    let rows = 20;
+    let (db, env) = open(&SimulatedDisk::new(1), 1).unwrap();
+    let table = filled(&db, rows, 1000).unwrap();
+    db.engine().catalog.pause.set_most(1 << 20);
+    let (handle, transactions, space) =
+        (table.clone(), db.engine().transactions.clone(), table.inner.space());
+    let seen = Arc::new(Mutex::new(Rank::Leaf, (0, 0)));
+    let (told, mut noted) = (seen.clone(), 0u64);
+    let built = build(&db, true, move |place| {
+        // All are collected and loaded.
+        let round = place.saturating_sub(2 * rows as usize);
+        if round == 0 {
+            return;
+        }
+        let building = handle.inner.look(|shape| shape.building.clone()).unwrap();
+        let mut left = come(round);
+        while left > 0 && !building.is_full() {
+            noted += 1;
+            building.note(&noted.to_be_bytes(), None, Some(&value(noted, false)));
+            left -= 1;
+        }
+        let (is_open, count) = (!transactions.row_locks().is_table_locked(space), building.count());
+        let mut told = told.lock();
+        *told = (if is_open { round } else { told.0 }, count);
+    });
+    built.unwrap();
+    check(&db, &env, &table, "rounds");
+    *seen.lock()
+}
+
+/// Further rounds would find as much. What is left to the time in which the table is locked becomes little there before
+/// its gate is closed, for fewer changes may come.
+#[test]
+fn changes_that_come_faster_than_they_are_settled_are_not_followed_for_long() {
+    // A single round with more may be chance, as often as it comes; the second one with no fewer is not.
+    let noisy = |round| [900, 950, 800, 850, 800, 300].get(round - 1).copied().unwrap_or(1000);
+    for (what, come, expected) in [
+        ("they become more", (|round| 300 + 100 * round) as fn(usize) -> usize, 3),
+        ("they stay as many", |_| 300, 3),
+        ("they stop to become fewer", noisy, 5),
+    ] {
+        let (rounds, last) = rounds(come);
+        assert_eq!(rounds, expected, "{what}");
+        assert!((100..256).contains(&last), "{what}: {last} come before the gate is closed");
+    }
+}
+
+#[test]
+fn changes_that_become_fewer_are_followed_until_they_are_few() {
+    // At last one round with the table locked.
+    assert_eq!(rounds(|round| 2000 - 100 * round), (18, 100), "each time");
+    // Every second round has more than the one before.
+    let noisy = |round| if round % 2 == 1 { 2000 } else { 2150 } - 100 * round;
+    assert_eq!(rounds(noisy), (19, 150), "most of the time");
+    assert_eq!(rounds(|round| 257 - round), (1, 255), "they are few at once");
+}
+
+/// A statement whose time is over behind one of its waits is refused by the next one: for all the time that it had. One
+/// that is not to wait at all is refused as such.
+#[test]
+fn a_statement_whose_time_is_over_between_two_waits_has_timed_out() {
+    for at_most in [PATIENT, Duration::ZERO] {
+        let rows = 60;
+        let disk = SimulatedDisk::new(1);
+        let (db, env) = open(&disk, 1).unwrap();
+        let table = filled(&db, rows, 7).unwrap();
+        let big = big(&db);
+        let (mut goes, mut stays) = (None, None);
+        let (handle, world, files, space) = (db.clone(), env.clone(), disk.clone(), table.inner.space());
+        let stayed = Arc::new(AtomicU64::new(0));
+        let told = stayed.clone();
+        at_places(&db, move |place| {
+            if place == 5 {
+                goes = Some(begin(&handle));
+                change(&handle, goes.as_ref().unwrap(), 0..20);
+                let trx = stays.insert(begin(&handle));
+                change(&handle, trx, 30..31);
+                told.store(trx.id().unwrap(), SeqCst);
+            }
+            if place == 20 && !at_most.is_zero() {
+                evict(&handle, &big, &mut || {});
+                files.fail_on(FileName::Data(space), Fault::ReadFails);
+                let done = goes.take().unwrap().rollback();
+                assert!(
+                    matches!(done, Err(Error::Transaction(TransactionError::RollingBack { .. }))),
+                    "{done:?}"
+                );
+            }
+            // The first wait, for what is taken back: that has ended then, and so has the time.
+            if place == 2 * rows as usize + 2 {
+                world.settle(2_000);
+                assert_eq!(handle.metrics().rollbacks_pending, 0);
+                world.advance(at_most);
+            }
+        });
+        let built = db.statements_wait(at_most).create_index("t", "i", index(true));
+        let in_the_way = match built {
+            Err(Error::Lock(LockError::TimedOut { in_the_way, waited })) if at_most >= PATIENT => {
+                assert!(waited >= at_most, "{waited:?}");
+                in_the_way
+            }
+            Err(Error::Lock(LockError::Busy(in_the_way))) if at_most.is_zero() => in_the_way,
+            built => panic!("{at_most:?}: {built:?}"),
+        };
+        let ids: Vec<u64> = in_the_way.ids().iter().map(|trx| trx.0).collect();
+        assert!(ids.contains(&stayed.load(SeqCst)), "{ids:?} are in the way");
+        db.engine().catalog.pause.clear();
+        assert!(table.index("i").is_err());
+        build(&db, true, |_| {}).unwrap();
+        check(&db, &env, &table, "made again");
+    }
+}
+
+/// Why an index was refused is reported also where its tree cannot be dropped then; the next opening does that.
+#[test]
+fn an_index_is_refused_for_the_first_reason() {
+    let rows = 60;
+    let disk = SimulatedDisk::new(1);
+    let (db, env) = open(&disk, 1).unwrap();
+    let table = filled(&db, rows, 7).unwrap();
+    let big = big(&db);
+    // What is taken back waits for room, and so is not done when the statement comes to wait for it.
+    db.engine().catalog.pause.set_most(900);
+    let trx = begin(&db);
+    change(&db, &trx, 0..rows);
+    let (handle, world, files, space) = (db.clone(), env.clone(), disk.clone(), table.inner.space());
+    let (mut trx, rows_of_trx) = (Some(trx), table.clone());
+    let built = build(&db, true, move |place| {
+        if place == 20 {
+            evict(&handle, &big, &mut || {});
+            files.fail_on(FileName::Data(space), Fault::ReadFails);
+            drop(trx.take().unwrap().rollback().unwrap_err());
+        }
+        // Its time is over, and at the same moment the database stops.
+        if place == 2 * rows as usize + 2 {
+            assert_eq!(handle.metrics().rollbacks_pending, 1);
+            // Nothing is settled then, which would find out that it has stopped.
+            let building = rows_of_trx.inner.look(|shape| shape.building.clone()).unwrap();
+            assert!(!building.take().is_empty());
+            drop(handle.engine().pool.ground().health.poison("the log cannot be written"));
+            world.advance(PATIENT);
+        }
+    });
+    assert!(matches!(built, Err(Error::Lock(LockError::TimedOut { .. }))), "{built:?}");
+    assert!(db.engine().pool.ground().health.check().is_err());
+    drop((table, db));
+    let (db, env) = open(&disk.restart(Survive::Everything), 1).unwrap();
+    let table = db.table("t").unwrap();
+    assert!(table.index("i").is_err());
+    build(&db, true, |_| {}).unwrap();
+    check(&db, &env, &table, "made again");
 }
