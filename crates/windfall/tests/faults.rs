@@ -13,11 +13,11 @@ mod soak;
 use std::{env::var, fmt, str::FromStr, time::Instant};
 
 use guard::{Guard, mix, read_back};
-use history::{Live, Model, Step, files, observe, open, script, verify};
+use history::{Live, Many, Model, Step, files, observe, open_with, options, script, verify_with};
 use windfall::{
-    Error, FlushLog,
+    Error, FlushLog, Options,
     disk::{
-        FileName,
+        Disk, FileName, Folder,
         simulated::{Fault, SimulatedDisk, Survive},
     },
     error::{DiskError, LockError, TransactionError},
@@ -101,6 +101,7 @@ struct History {
     may: Vec<Model>,
     /// Whether the database was told to have stopped.
     stopped: bool,
+    options: Options,
 }
 
 /// Whether an operation may fail so: with what the disk said, because the database has stopped, or because something is
@@ -119,14 +120,13 @@ impl History {
     fn new(case: Case) -> Self {
         let disk = SimulatedDisk::new(case.seed);
         disk.fail_nth(case.n, case.fault, case.lasting);
-        let mut history = Self {
-            case,
-            disk,
-            live: None,
-            model: Model::default(),
-            may: vec![Model::default()],
-            stopped: false,
-        };
+        Self::on(disk, case, options(), vec![Model::default()])
+    }
+
+    /// A history that begins with an opening of what this disk has, which may be any of these.
+    fn on(disk: SimulatedDisk, case: Case, options: Options, may: Vec<Model>) -> Self {
+        let model = may[0].clone();
+        let mut history = Self { case, disk, live: None, model, may, stopped: false, options };
         history.open();
         history
     }
@@ -138,7 +138,7 @@ impl History {
                 return;
             }
             let failures = self.disk.failures();
-            match open(&self.disk, self.case.seed) {
+            match open_with(&self.disk, self.case.seed, &self.options) {
                 Ok(live) => {
                     live.db.set_flush_log_at_trx_commit(self.case.mode);
                     let made = self.case.fails_syncs() && self.disk.failures() > failures;
@@ -284,23 +284,24 @@ impl History {
         let next = self.disk.next_process();
         // The disk is the next process's by now.
         self.live = None;
-        verify(&power_lost.0, seed, &power_lost.1, "after a loss of power");
+        verify_with(&power_lost.0, seed, &self.options, &power_lost.1, "after a loss of power");
         // Some of these lose the power later on.
         if self.names_in_doubt() {
             return;
         }
         // What the next process reads, it says: so that has to be there after the power is lost behind it, too.
-        let Live { db, env, .. } =
-            open(&next, seed).unwrap_or_else(|error| panic!("in the next process: {error}"));
+        let Live { db, env, .. } = open_with(&next, seed, &self.options)
+            .unwrap_or_else(|error| panic!("in the next process: {error}"));
         let seen = observe(&db).unwrap_or_else(|error| panic!("in the next process: {error}"));
         assert!(self.may.contains(&seen), "in the next process {seen:?}\nis none of {:?}", self.may);
         if n.is_multiple_of(2) {
             db.checkpoint().unwrap();
             env.settle(50);
         }
-        verify(
+        verify_with(
             &next.restart(Survive::Nothing),
             seed,
+            &self.options,
             &[seen],
             "in the next process, and then the power is lost",
         );
@@ -426,6 +427,217 @@ fn the_disk_is_full_for_a_while() {
         }
     }
     assert!(refused > 400, "{refused} failures are too few to mean anything");
+}
+
+/// So many pages are written at a time at most.
+const BATCH: usize = 128;
+/// A table whose file fails, and one whose file does not; the steps of a script know neither.
+const BAD: &str = "bad";
+const GOOD: &str = "good";
+
+/// A history in which a file fails from some step on, while more of its pages are dirty than a batch holds.
+struct BadFile {
+    history: History,
+    file: FileName,
+    /// How the file fails.
+    faults: &'static [Fault],
+    /// The end of the log behind the first change of a page that stays dirty.
+    first: u64,
+    /// Crashes that were judged, and those behind which the database opened although the file still failed.
+    crashes: usize,
+    opened: usize,
+}
+
+impl BadFile {
+    /// All rows of the table, of this round, three to a page.
+    fn rows(round: u8) -> impl Iterator<Item = Step> {
+        (0..9).map(move |part| {
+            let row = |n: usize| (format!("row {n:03}").into_bytes(), vec![round; 1000]);
+            Step::Transaction(Box::new(Many::puts(BAD, (part * 60..(part + 1) * 60).map(row))))
+        })
+    }
+
+    fn begin(case: Case, faults: &'static [Fault]) -> Self {
+        let options = options().buffer_pool_size(1024 * 4096).log_size(8 << 20);
+        let disk = SimulatedDisk::new(case.seed);
+        let mut history = History::on(disk, case, options, vec![Model::default()]);
+        for step in script(case.seed, 25) {
+            history.step(&step);
+        }
+        // Their pages are written by nobody.
+        history.step(&Step::EndTemporary(None));
+        history.step(&Step::Checkpoint);
+        let files = |history: &History| history.disk.list(Folder::Data).unwrap();
+        let before = files(&history);
+        for step in
+            [BAD, GOOD].map(|table| Step::Create(table.into(), false)).into_iter().chain(Self::rows(0))
+        {
+            history.step(&step);
+        }
+        history.step(&Step::Checkpoint);
+        let new = files(&history).into_iter().filter(|file| !before.contains(file));
+        let file = new.max_by_key(|file| files::leaves(&history.disk, *file)).unwrap();
+        assert!(files::leaves(&history.disk, file) > BATCH, "the table is too small");
+        Self { history, file, faults, first: u64::MAX, crashes: 0, opened: 0 }
+    }
+
+    fn fail(&self, disk: &SimulatedDisk) {
+        for fault in self.faults {
+            disk.fail_always_on(self.file, *fault);
+        }
+    }
+
+    /// A step that has to be acknowledged, be it only that nothing is wrong but for the file.
+    fn step(&mut self, step: &Step) {
+        self.history.step(step);
+        assert!(!self.history.stopped, "{step:?} has stopped the database");
+        assert!(files::floor(&self.history.disk) <= self.first, "the floor has passed what is not written");
+    }
+
+    fn dirty(&self) -> usize {
+        self.history.live.as_ref().unwrap().db.metrics().pool_dirty as usize
+    }
+
+    /// Tries to write all pages, and gives how many are dirty then.
+    fn write_pages(&mut self) -> usize {
+        for _ in 0..4 {
+            let failures = self.history.disk.failures();
+            let done = self.history.live.as_ref().unwrap().db.checkpoint();
+            assert!(self.history.disk.failures() > failures, "the file was not tried");
+            let error = done.expect_err("pages are not written").to_string();
+            assert!(error.contains(&self.file.to_string()), "{error}");
+            self.step(&Step::Settle);
+        }
+        self.dirty()
+    }
+
+    /// All pages of the file are changed, and cannot be written; all others can.
+    fn let_it_fail(&mut self) {
+        self.fail(&self.history.disk);
+        for (n, step) in Self::rows(1).enumerate() {
+            self.step(&step);
+            if n == 0 {
+                let age = self.history.live.as_ref().unwrap().db.metrics().log_age;
+                self.first = files::floor(&self.history.disk) + age;
+            }
+        }
+        let dirty = self.write_pages();
+        assert!(dirty > BATCH, "{dirty} dirty pages fit into a batch");
+        let value = b"is written although another file takes no writes".to_vec();
+        self.step(&Step::Put(GOOD.into(), b"a row".into(), value.clone()));
+        assert_eq!(self.write_pages(), dirty, "pages of other files are dirty");
+        let disk = &self.history.disk;
+        let has_value = |file: &FileName| {
+            let mut bytes = vec![0; disk.len(*file).unwrap().unwrap() as usize];
+            // The one that fails may not be readable.
+            disk.read(*file, 0, &mut bytes).is_ok() && bytes.windows(value.len()).any(|bytes| bytes == value)
+        };
+        let restarted = disk.survivor(Survive::Nothing);
+        let good =
+            disk.list(Folder::Data).unwrap().into_iter().find(|file| *file != self.file && has_value(file));
+        assert!(good.is_some_and(|file| restarted.len(file).unwrap().is_some()), "it is in no file");
+    }
+
+    /// What a crash has left, be it that the file is well again or not.
+    fn judge(&mut self, left: &dyn Fn(Survive) -> SimulatedDisk, what: &str) {
+        let Case { seed, .. } = self.history.case;
+        for (n, survive) in
+            [Survive::Nothing, Survive::Everything, Survive::Random(seed)].into_iter().enumerate()
+        {
+            let (options, may) = (self.history.options.clone(), self.history.may.clone());
+            verify_with(&left(survive), seed, &options, &may, &format!("{what}, {survive} survives"));
+            let disk = left(survive);
+            self.fail(&disk);
+            let case = Case { lasting: true, ..self.history.case };
+            let mut again = History::on(disk, case, options.clone(), may);
+            self.crashes += 1;
+            self.opened += usize::from(again.live.is_some());
+            let put = Step::Put(GOOD.into(), b"another row".into(), what.into());
+            for step in [Step::Settle, put, Step::Checkpoint, Step::Settle] {
+                again.step(&step);
+            }
+            let survive = [Survive::Everything, Survive::Random(seed + 1), Survive::Nothing][n];
+            let what = format!("{what}, opened while the file fails, and {survive} survives the next crash");
+            verify_with(&again.disk.restart(survive), seed, &options, &again.may, &what);
+        }
+    }
+
+    /// The script goes on, and the power is lost after some steps and during the writing of pages.
+    fn go_on(&mut self) {
+        for (n, step) in script(self.history.case.seed, 41).iter().skip(25).enumerate() {
+            self.step(step);
+            if n % 8 == 7 {
+                let disk = self.history.disk.clone();
+                self.judge(&|survive| disk.survivor(survive), &format!("after {step:?}"));
+            }
+        }
+        let disk = self.history.disk.clone();
+        disk.keep_cuts(disk.operations() + 1..=u64::MAX);
+        self.write_pages();
+        // What was durable is so still, and nothing was added.
+        let cuts = disk.take_cuts();
+        for (operation, cut) in cuts.iter().step_by(cuts.len() / 3 + 1) {
+            self.judge(&|survive| cut.survivor(survive), &format!("during a checkpoint, at {operation}"));
+        }
+    }
+
+    /// The file is written in the end, or goes with its table, or another process comes while it still fails.
+    fn end(mut self) -> (usize, usize) {
+        let judged = (self.crashes, self.opened);
+        match self.history.case.seed % 3 {
+            0 => {
+                let (disk, file) = (self.history.disk.next_process(), self.file);
+                self.fail(&disk);
+                self.history.live = None;
+                let Self { history: History { case, options, mut may, model, .. }, .. } = self;
+                may.push(model);
+                let again = History::on(disk, Case { lasting: true, ..case }, options.clone(), may);
+                let what = format!("another process came while {file} failed");
+                verify_with(&again.disk.restart(Survive::Nothing), case.seed, &options, &again.may, &what);
+                return judged;
+            }
+            1 => self.history.disk.mend(),
+            _ => self.step(&Step::Drop(vec![BAD.into()])),
+        }
+        let first = core::mem::replace(&mut self.first, u64::MAX);
+        self.step(&Step::EndTemporary(None));
+        for _ in 0..4 {
+            self.step(&Step::Settle);
+            self.history.live.as_ref().unwrap().db.checkpoint().unwrap();
+        }
+        assert_eq!(self.dirty(), 0, "pages that can be written are dirty");
+        assert!(
+            files::floor(&self.history.disk) > first,
+            "the floor stays below what is written, or dropped"
+        );
+        self.history.end();
+        judged
+    }
+}
+
+/// One file takes no writes and has more dirty pages than a batch of page writing holds. All others are written, and
+/// whatever crash comes then, nothing that was committed is lost.
+#[test]
+fn a_file_that_fails_has_more_dirty_pages_than_a_batch() {
+    const FAULTS: [&[Fault]; 3] =
+        [&[Fault::WriteFails], &[Fault::TornPage], &[Fault::WriteFails, Fault::ReadFails]];
+    let (guard, again) = (Guard::new(), "cargo test -p windfall --test faults -- --exact");
+    let name = "a_file_that_fails_has_more_dirty_pages_than_a_batch";
+    for (n, faults) in FAULTS.into_iter().enumerate() {
+        for (mode, seed) in [(FlushLog::Sync, n as u64), (FlushLog::Lazy, n as u64 + 4)] {
+            let case = Case { seed, mode, fault: faults[0], n: u64::MAX, lasting: false };
+            let (crashes, opened) = guard.run(&format!("{again} {name} # {faults:?}, {case}"), || {
+                let mut bad = BadFile::begin(case, faults);
+                bad.let_it_fail();
+                bad.go_on();
+                bad.end()
+            });
+            println!("{faults:?}, {mode:?}: {crashes} crashes, {opened} times opened while the file fails");
+            if !faults.contains(&Fault::ReadFails) {
+                assert_eq!(opened, crashes, "a file that takes no writes keeps the database closed");
+            }
+        }
+    }
 }
 
 /// The case in the variable `WINDFALL_FAULT`, as a failure tells it.

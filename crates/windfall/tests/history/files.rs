@@ -67,6 +67,12 @@ pub fn segments_in_use(disk: &SimulatedDisk, age: u64) -> core::ops::Range<u64> 
     floor / room..(floor + age).div_ceil(room)
 }
 
+/// Where the log begins that recovery needs.
+#[allow(dead_code, reason = "only some tests need it")]
+pub fn floor(disk: &SimulatedDisk) -> u64 {
+    u64_at(&control(disk).unwrap(), 64)
+}
+
 /// The segments of the log from the one with its floor on, each with the stream's position of its first byte.
 fn segments(disk: &SimulatedDisk, control: &[u8]) -> impl Iterator<Item = (u64, FileName, Vec<u8>)> {
     let (room, floor) = (u64_at(control, 56) - 4096, u64_at(control, 64));
@@ -338,6 +344,13 @@ fn check_log(disk: &SimulatedDisk) -> Found<()> {
         return Err(format!("segment {number} is not of {size} bytes"));
     }
     Ok(())
+}
+
+/// How many pages of a data file are leaves.
+#[allow(dead_code, reason = "only some tests need it")]
+pub fn leaves(disk: &SimulatedDisk, file: FileName) -> usize {
+    let bytes = bytes_of(disk, file).ok().flatten().unwrap_or_default();
+    bytes.chunks_exact(PAGE).filter(|page| page[4] == 2).count()
 }
 
 /// Whether a data file is a tree's, by what is whole in it: a slice of undo has pages of its own type alone.

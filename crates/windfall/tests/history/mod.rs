@@ -22,9 +22,14 @@ pub fn options() -> Options {
         .log_buffer_size(256 << 10)
 }
 
+#[allow(dead_code, reason = "only some tests need it")]
 pub fn open(disk: &SimulatedDisk, seed: u64) -> Result<Live> {
+    open_with(disk, seed, &options())
+}
+
+pub fn open_with(disk: &SimulatedDisk, seed: u64, options: &Options) -> Result<Live> {
     let env = SimulatedEnv::new(seed);
-    let db = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options(), &|_| {})?;
+    let db = Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), options, &|_| {})?;
     for prepared in db.prepared() {
         end_prepared(&db, &prepared.xid)?;
     }
@@ -118,6 +123,13 @@ impl fmt::Debug for Many {
 }
 
 impl Many {
+    /// A transaction that puts rows into one table.
+    #[allow(dead_code, reason = "only some tests need it")]
+    pub fn puts(table: &str, rows: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Self {
+        let calls = rows.into_iter().map(|(key, value)| (table.to_owned(), key, Some(value))).collect();
+        Self { calls, undone: 0..0, prepares: None, commits: true }
+    }
+
     /// Its tables, each as often as it is called.
     pub fn tables(&self) -> impl Iterator<Item = &String> {
         self.calls.iter().map(|(table, ..)| table)
@@ -603,7 +615,13 @@ pub fn observe(db: &Database) -> Result<Model> {
 
 /// Opens what a crash has left. One of these models must be there, all of it sound, and the database must work; then it
 /// is closed, and its files are read by somebody else.
+#[allow(dead_code, reason = "only some tests need it")]
 pub fn verify(disk: &SimulatedDisk, seed: u64, may: &[Model], what: &str) {
+    verify_with(disk, seed, &options(), may, what);
+}
+
+/// As [`verify`], of a database with other options.
+pub fn verify_with(disk: &SimulatedDisk, seed: u64, options: &Options, may: &[Model], what: &str) {
     if disk.len(FileName::Control).unwrap().is_none() {
         assert!(may[0].0.is_empty(), "{what}: the database is gone");
         return;
@@ -612,7 +630,7 @@ pub fn verify(disk: &SimulatedDisk, seed: u64, may: &[Model], what: &str) {
     if (disk.used() / 4096).is_multiple_of(2) {
         files::forget_below_the_floor(disk);
     }
-    let live = open(disk, seed).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let live = open_with(disk, seed, options).unwrap_or_else(|error| panic!("{what}: {error}"));
     // In others it is checked at once, beside what is still to be taken back.
     if (disk.used() / 16384).is_multiple_of(2) {
         let report = live.db.check_live().unwrap_or_else(|error| panic!("{what}: {error}"));
