@@ -27,11 +27,13 @@
 //!
 //! **May touch.** `log`, `buffer`, `disk` and what is below.
 
+mod spaces;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
+use self::spaces::SpaceSet;
 use crate::{
     buffer::{BufferPool, Copies, CopyFound, Doublewrite, Durability, FileState, Space, words},
     disk::{Action, Completion, Disk, FileName, Folder, IoBuffer, Queue, Request},
@@ -87,11 +89,11 @@ impl core::fmt::Display for Progress {
 pub struct Scan {
     /// The end of the log.
     pub end: Lsn,
-    /// Tablespaces with a change of a page.
-    pub changed: HashSet<SpaceId>,
+    /// Tablespaces with a change of a page that were not dropped.
+    pub changed: BTreeSet<SpaceId>,
     /// Tablespaces that were dropped.
-    pub dropped: HashSet<SpaceId>,
-    /// Tablespaces whose file was made durable, with the first group that says so.
+    pub dropped: SpaceSet,
+    /// Tablespaces whose file was made durable and that were not dropped, with the first group that says so.
     pub made: BTreeMap<SpaceId, Lsn>,
     /// Transactions without an end, with their first undo record.
     pub unfinished: BTreeMap<TrxId, UndoPos>,
@@ -126,6 +128,26 @@ impl Scan {
         Ok(())
     }
 
+    /// All that is kept of a tablespace that was dropped is that it was.
+    fn drop_space(&mut self, space: SpaceId) {
+        self.dropped.insert(space);
+        self.changed.remove(&space);
+        self.made.remove(&space);
+    }
+
+    /// This may come after its drop, and so may a change of a page that purge had in its hands.
+    fn file_made(&mut self, space: SpaceId, lsn: Lsn) {
+        if !self.dropped.contains(space) {
+            self.made.entry(space).or_insert(lsn);
+        }
+    }
+
+    fn page_changed(&mut self, space: SpaceId) {
+        if !self.dropped.contains(space) {
+            self.changed.insert(space);
+        }
+    }
+
     fn begin(&mut self, trx: TrxId, first: UndoPos) {
         self.unfinished.insert(trx, first);
         self.count();
@@ -157,7 +179,8 @@ fn damage(disk: &dyn Disk, control: &Control, lsn: Lsn, what: &str) -> CorruptEr
 
 /// Reads the log from the floor to its end. It keeps no more transactions than are unfinished at a time, however many
 /// there are in the log: what the checkpoint has noted of them is read first, and from the floor on a transaction is
-/// forgotten with its end. It is noted only if that end was not logged below the floor.
+/// forgotten with its end. It is noted only if that end was not logged below the floor. Of a tablespace that was
+/// dropped it keeps a bit ([`SpaceSet`]).
 ///
 /// # Errors
 /// [`CorruptError::Log`], I/O.
@@ -172,8 +195,8 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
         let mut is_table = false;
         for record in GroupReader::new(group) {
             match record.map_err(|what| damage(disk.as_ref(), control, start, what))? {
-                Record::Drop { spaces } => scan.dropped.extend(spaces.iter()),
-                Record::FileMade { space } => drop(scan.made.entry(space).or_insert(start)),
+                Record::Drop { spaces } => spaces.iter().for_each(|space| scan.drop_space(*space)),
+                Record::FileMade { space } => scan.file_made(space, start),
                 Record::Ceilings { space, trx } => {
                     scan.space_ceiling = scan.space_ceiling.max(space.0);
                     scan.trx_ceiling = scan.trx_ceiling.max(trx.0);
@@ -181,7 +204,7 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
                 Record::Page { id, .. } => {
                     if last != Some(id.space) {
                         last = Some(id.space);
-                        scan.changed.insert(id.space);
+                        scan.page_changed(id.space);
                     }
                 }
                 // The checkpoint's is known, and may name transactions that have ended before it was logged. An older
@@ -201,7 +224,6 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
     scan.end = reader.end();
     let Scan { unfinished, prepared, .. } = &mut scan;
     prepared.retain(|trx, _| unfinished.contains_key(trx));
-    scan.made.retain(|space, _| !scan.dropped.contains(space));
     let (floor, end, dropped, unfinished) =
         (control.floor.0, scan.end.0, scan.dropped.len(), scan.unfinished.len());
     let most_unfinished = scan.most_unfinished;
@@ -267,13 +289,11 @@ pub fn recover(
 /// change above the floor, so the log names all these files. To be done before anything is written: the doublewrite
 /// file may have the only whole copies of such pages.
 fn settle_files(disk: &dyn Disk, scan: &Scan, files: &Files, progress: &dyn Fn(Progress)) -> Result<()> {
-    let mut changed: Vec<_> = scan.changed.difference(&scan.dropped).copied().collect();
-    changed.sort_unstable();
-    let total = changed.len() as u64;
-    for (done, space) in (0..).zip(changed) {
+    let total = scan.changed.len() as u64;
+    for (done, space) in (0..).zip(&scan.changed) {
         progress(Progress { phase: Phase::Settle, done, total });
-        if files.contains(&space) && !planted(Bug::KilledWritesNotSynced) {
-            disk.sync(FileName::Data(space))?;
+        if files.contains(space) && !planted(Bug::KilledWritesNotSynced) {
+            disk.sync(FileName::Data(*space))?;
         }
     }
     Ok(disk.sync_folder(Folder::Data)?)
@@ -300,7 +320,7 @@ fn repair_torn_pages(pool: &BufferPool, floor: Lsn, scan: &Scan, files: &Files) 
     let mut repairs = Vec::new();
     for (&id, copy) in &copies.pages {
         // A file that is not there was never synced: redo makes its pages anew.
-        if !files.contains(&id.space) || scan.dropped.contains(&id.space) {
+        if !files.contains(&id.space) || scan.dropped.contains(id.space) {
             continue;
         }
         let words = blank(page_size);
@@ -383,8 +403,8 @@ fn write_again(pool: &BufferPool, repairs: &[Repair<'_>]) -> Result<BTreeMap<usi
     Ok(refused)
 }
 
-/// Whether a page that could not be written again is durable in its place all the same: the batch that has its copy is
-/// not the last one, and what was to be written is there.
+/// Whether a page that could not be written again is durable in its place all the same: what was to be written is
+/// there, and the later batch, which came when it was durable, does not have its copy.
 fn is_durable_in_place(pool: &BufferPool, Repair { id, copy, .. }: &Repair<'_>, copies: &Copies) -> bool {
     let words = blank(pool.page_size());
     let page = Page::new(&words);
@@ -447,7 +467,7 @@ fn replay(
         for record in GroupReader::new(group) {
             if let Record::Page { id, op } =
                 record.map_err(|what| damage(disk.as_ref(), control, start, what))?
-                && !scan.dropped.contains(&id.space)
+                && !scan.dropped.contains(id.space)
             {
                 replay.collect(id, start, end, &op);
             }

@@ -1,6 +1,7 @@
 //! Crash enumeration of the floors up to mini-transactions: pages, groups, drops, checkpoints, eviction.
 
 mod copies;
+mod dropped;
 mod unfinished;
 mod unwritable;
 

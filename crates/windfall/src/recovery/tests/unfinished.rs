@@ -14,7 +14,7 @@ use crate::{
 
 /// What recovery finds in a log that is written so: what lies before the checkpoint, what its record says, and what
 /// lies behind it. The floor stays at the beginning.
-fn scanned(before: &[Record<'_>], noted: &[Record<'_>], behind: &[Record<'_>]) -> Scan {
+pub fn scanned(before: &[Record<'_>], noted: &[Record<'_>], behind: &[Record<'_>]) -> Scan {
     let disk = SimulatedDisk::new(1);
     let base = Base::open(&disk, 1).unwrap();
     let log = base.pool.ground().log.clone();

@@ -188,6 +188,29 @@ fn a_crash_at_any_time_loses_nothing() {
 }
 
 #[test]
+fn all_pages_that_are_torn_are_in_every_batch() {
+    let disk = SimulatedDisk::new(3);
+    let base = Base::open(&disk, 1).unwrap();
+    let ((failing, pages), (good, others)) = (filled(&base, 40, 8), filled(&base, 41, 1));
+    change(&base, &failing, &pages, 7);
+    write(&base, &failing, &pages);
+    drop(base);
+    let disk = disk.restart(Survive::Nothing);
+    for page in &pages {
+        assert!(disk.corrupt(FAILING, u64::from(page.0 + 1) * PAGE_SIZE as u64 - 8, 1));
+    }
+    let base = open_failing(&disk, Fault::WriteFails, FRAMES).unwrap();
+    let good = known(&base, good.id());
+    for value in 1..5 {
+        change(&base, &good, &others, value);
+        base.pool.flush(others.iter().map(|page| (good.clone(), *page))).unwrap();
+        let crashed = Base::open(&disk.survivor(Survive::Everything), 1).unwrap();
+        values_are(&crashed, 40, &pages, 7, "torn");
+        values_are(&crashed, 41, &others, value, "sound");
+    }
+}
+
+#[test]
 fn what_has_no_room_is_an_error_that_names_the_file() {
     // A quarter of a small pool, and half of a batch.
     for (pages, frames, opens) in
