@@ -31,7 +31,7 @@
 //!
 //! The header has as many 4 KiB blocks as [`PAGES`] entries need.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     disk::{Action, Disk, FileName, IoBuffer, Queue, Request},
@@ -162,15 +162,15 @@ fn following(number: u32) -> u32 {
     number.wrapping_add(1).max(1)
 }
 
-/// A copy of a page.
+/// The youngest copy of a page.
 #[derive(Debug)]
 pub struct CopyFound {
     /// The LSN of the page.
     pub lsn: Lsn,
     /// The page.
     pub bytes: Vec<u8>,
-    /// In which half it is, or whether in both.
-    pub halves: [bool; 2],
+    /// The LSNs of the page's copies, by their halves.
+    pub lsns: [Option<Lsn>; 2],
 }
 
 /// What is found in the file.
@@ -182,6 +182,8 @@ pub struct Copies {
     pub unread: Option<u64>,
     /// The numbers of the batches, by their halves.
     numbers: [Option<u32>; 2],
+    /// The pages of the batches, by their halves. A copy of one of them need not be whole.
+    named: [BTreeSet<PageId>; 2],
 }
 
 impl Copies {
@@ -195,6 +197,11 @@ impl Copies {
             }
             [one, other] => one.map(|_| 0).or(other.map(|_| 1)),
         }
+    }
+
+    /// Whether the earlier of two batches alone has a page: it was durable in its place when the later one was begun.
+    pub fn has_earlier_alone(&self, id: &PageId) -> bool {
+        self.later().is_some_and(|later| !self.named[later].contains(id))
     }
 
     /// A number of which no batch in the file has one behind it, whether its half can be read or not: the two batches
@@ -218,7 +225,7 @@ impl Copies {
     }
 }
 
-/// Collects the copies of one half, unless there is a younger one already.
+/// Collects the copies of one half.
 fn collect(disk: &dyn Disk, page_size: usize, turn: u64, copies: &mut Copies) -> Result<()> {
     let start = turn * half(page_size);
     let mut header = vec![0; HEADER];
@@ -238,9 +245,7 @@ fn collect(disk: &dyn Disk, page_size: usize, turn: u64, copies: &mut Copies) ->
             page: PageNo(u32::from_le_bytes(field(&header, at + 16))),
         };
         let lsn = Lsn(u64::from_le_bytes(field(&header, at + 8)));
-        if copies.pages.get(&id).is_some_and(|found| found.lsn > lsn) {
-            continue;
-        }
+        copies.named[turn as usize].insert(id);
         let mut bytes = vec![0; page_size];
         if !copies.read(disk, turn, start + (HEADER + n * page_size) as u64, &mut bytes)? {
             continue;
@@ -249,12 +254,11 @@ fn collect(disk: &dyn Disk, page_size: usize, turn: u64, copies: &mut Copies) ->
         let page = Page::new(&words);
         if page.verify(id).is_ok() && page.lsn() == lsn {
             let found =
-                copies.pages.entry(id).or_insert(CopyFound { lsn, bytes: Vec::new(), halves: [false; 2] });
-            if found.lsn < lsn {
-                found.halves = [false; 2];
+                copies.pages.entry(id).or_insert(CopyFound { lsn, bytes: Vec::new(), lsns: [None; 2] });
+            found.lsns[turn as usize] = Some(lsn);
+            if found.lsn <= lsn {
+                (found.lsn, found.bytes) = (lsn, bytes);
             }
-            (found.lsn, found.bytes) = (lsn, bytes);
-            found.halves[turn as usize] = true;
         }
     }
     Ok(())
@@ -313,6 +317,27 @@ mod tests {
             let copies = Doublewrite::copies(&disk, SIZE).unwrap();
             assert_eq!((copies.numbers[half], copies.later()), (Some(number), Some(half)));
         }
+    }
+
+    /// A copy of a page that the later batch names need not be whole: the page was not durable in its place.
+    #[test]
+    fn what_the_later_batch_names_the_earlier_one_has_not_alone() {
+        let disk = SimulatedDisk::new(1);
+        let mut file = Doublewrite::default();
+        Doublewrite::create(&disk, SIZE).unwrap();
+        for pages in [[1, 2], [2, 3]] {
+            let batch = pages.map(|page| sealed(page, 10));
+            let pages = batch.each_ref().map(|(id, page)| (*id, page));
+            file.write(&disk, &mut *disk.queue(), &pages, SIZE).unwrap();
+        }
+        let last = half(SIZE) + HEADER as u64 + SIZE as u64 - 8;
+        assert!(disk.corrupt(FileName::Doublewrite, last, 1));
+        let copies = Doublewrite::copies(&disk, SIZE).unwrap();
+        let alone = [1, 2, 3].map(|page| copies.has_earlier_alone(&sealed(page, 10).0));
+        assert_eq!(alone, [true, false, false]);
+        let lsns: Vec<_> =
+            copies.pages.values().map(|found| found.lsns.map(|lsn| lsn.map(|lsn| lsn.0))).collect();
+        assert_eq!(lsns, [[Some(10), None], [Some(10), None], [None, Some(10)]]);
     }
 
     #[test]

@@ -16,14 +16,17 @@
 //!
 //! - It is dirty since the floor of the log, which stays there until the page is written or the drop of its tablespace
 //!   is durable. So its copy stays above the floor, and the log has every change that came behind it.
-//! - Its copy is overwritten only when a batch that has it, too, is durable: one half of the doublewrite file has the
-//!   copies of all such pages, and the first batch takes over the other half. Where no half has all of them, or one
-//!   cannot be read, there is no such order, and the opening fails with the error of the write.
+//! - Its copy is overwritten only when a batch that has it, too, is durable: one half of the doublewrite file has
+//!   copies of all such pages, and the first batch takes over the other half. A copy there need not be the youngest
+//!   one, if the log has what came behind it. Where no half has all of them, or one cannot be read, there is no such
+//!   order, and the opening fails with the error of the write.
 //! - No copy is kept of a page that only the earlier of two batches has, if it is whole in its place: it was durable
 //!   there before the later batch was begun, and what was written over it are the same bytes.
 //! - Such pages take a quarter of the pool and half of a batch at most. More of them are an error, too.
+//! - A page whose copy the floor has passed is decayed in its place, or its tablespace was dropped: the file of a drop
+//!   below the floor may still be there. So it makes its tablespace a lost one, and is kept like the others.
 //!
-//! After such an error nothing but these places was written: every copy is where it was, for the next opening.
+//! Behind such an error every copy that is needed is where it was, or in each batch that was written since.
 //!
 //! **May touch.** `log`, `buffer`, `disk` and what is below.
 
@@ -268,8 +271,9 @@ pub fn recover(
         })
         .collect();
     settle_files(disk, scan, &files, progress)?;
+    let mut lost = Lost::new();
     if !planted(Bug::TornPageKept) {
-        repair_torn_pages(pool, control.floor, scan, &files)?;
+        lost = repair_torn_pages(pool, control.floor, scan, &files)?;
     }
     if disk.len(FileName::Doublewrite)?.is_none() {
         // Without it no page could ever be written.
@@ -279,7 +283,7 @@ pub fn recover(
     // A process that was killed may have made this file, or the control file, before its name was durable.
     disk.sync_folder(Folder::Root)?;
     pool.set_recovering(true);
-    let lost = replay(pool, control, scan, &files, progress)?;
+    let lost = replay(pool, control, scan, &files, lost, progress)?;
     pool.set_recovering(false);
     Ok(Recovered { files, lost })
 }
@@ -309,12 +313,12 @@ struct Repair<'a> {
 /// Puts whole copies in the place of pages that are torn, or cannot be read. A page that is as its copy is written
 /// again, too, unless the floor has passed it: if the sync of its place has failed it may be torn on the disk though it
 /// is read whole, and the doublewrite file is about to lose the copy. Pages whose file takes no writes are left to the
-/// pool.
+/// pool; gives the tablespaces of those that are so below the floor.
 ///
 /// Beside a half of the doublewrite file that cannot be read a copy may be outdated. One at or above the floor is good
 /// all the same: the log has every later change. All pages that are written here, or by a batch, have such a copy, so
 /// what a crash leaves of them can be restored whether that half can be read or not.
-fn repair_torn_pages(pool: &BufferPool, floor: Lsn, scan: &Scan, files: &Files) -> Result<()> {
+fn repair_torn_pages(pool: &BufferPool, floor: Lsn, scan: &Scan, files: &Files) -> Result<Lost> {
     let (disk, page_size) = (&*pool.ground().disk, pool.page_size());
     let copies = Doublewrite::copies(disk, page_size)?;
     let mut repairs = Vec::new();
@@ -341,7 +345,7 @@ fn repair_torn_pages(pool: &BufferPool, floor: Lsn, scan: &Scan, files: &Files) 
         repairs.push(Repair { id, copy, is_torn });
     }
     let refused = write_again(pool, &repairs)?;
-    let mut torn = Vec::new();
+    let (mut torn, mut lost) = (Vec::new(), Lost::new());
     let mut kept = [true; 2];
     let mut why = None;
     for (n, (error, buffer)) in refused {
@@ -350,13 +354,16 @@ fn repair_torn_pages(pool: &BufferPool, floor: Lsn, scan: &Scan, files: &Files) 
             continue;
         }
         let Repair { id, copy, .. } = repair;
-        kept = [0, 1].map(|half| kept[half] && copy.halves[half]);
-        let content = words(&copy.bytes);
-        let can_be_kept = copy.lsn > floor && pool.verify(*id, Page::new(&content)).is_ok();
-        if !can_be_kept || copies.unread.is_some() || torn.len() == pool.room_for_torn() {
+        let is_enough = |lsn: Lsn| lsn > floor || lsn == copy.lsn;
+        kept = [0, 1].map(|half| kept[half] && copy.lsns[half].is_some_and(is_enough));
+        let is_sound = pool.verify(*id, Page::new(&words(&copy.bytes))).is_ok();
+        if !is_sound || copies.unread.is_some() || torn.len() == pool.room_for_torn() {
             return Err(error.into());
         }
         tracing::warn!(page = %id, %error, "a page cannot be written in its place: it stays in memory");
+        if copy.lsn <= floor {
+            lost.entry(id.space).or_insert_with(|| error.clone().into());
+        }
         torn.push((space_of(pool, scan, files, id.space)?, id.page, buffer));
         why.get_or_insert(error);
     }
@@ -366,7 +373,8 @@ fn repair_torn_pages(pool: &BufferPool, floor: Lsn, scan: &Scan, files: &Files) 
         (None, None) => copies.later().unwrap_or(1),
         (None, Some(error)) => kept.iter().position(|has_all| *has_all).ok_or(error)?,
     };
-    pool.begin_batches(kept, copies.last_number(), torn, floor)
+    pool.begin_batches(kept, copies.last_number(), torn, floor)?;
+    Ok(lost)
 }
 
 /// Writes copies in their places, and makes them durable there. Gives those whose place takes no write, by their
@@ -404,15 +412,12 @@ fn write_again(pool: &BufferPool, repairs: &[Repair<'_>]) -> Result<BTreeMap<usi
 }
 
 /// Whether a page that could not be written again is durable in its place all the same: what was to be written is
-/// there, and the later batch, which came when it was durable, does not have its copy.
+/// there, and the later batch, which came when it was durable, does not name it.
 fn is_durable_in_place(pool: &BufferPool, Repair { id, copy, .. }: &Repair<'_>, copies: &Copies) -> bool {
     let words = blank(pool.page_size());
     let page = Page::new(&words);
     let read = pool.ground().disk.read_page(FileName::Data(id.space), pool.offset(id.page), page);
-    copies.later().is_some_and(|later| !copy.halves[later])
-        && read.is_ok()
-        && page.verify(*id).is_ok()
-        && page.lsn() == copy.lsn
+    copies.has_earlier_alone(id) && read.is_ok() && page.verify(*id).is_ok() && page.lsn() == copy.lsn
 }
 
 /// The tablespace, with what is known of its file.
@@ -444,18 +449,12 @@ fn replay(
     control: &Control,
     scan: &Scan,
     files: &Files,
+    lost: Lost,
     progress: &dyn Fn(Progress),
 ) -> Result<Lost> {
     let disk = &pool.ground().disk;
-    let mut replay = Replay {
-        pool,
-        scan,
-        files,
-        lost: Lost::new(),
-        queue: disk.queue(),
-        bytes: Vec::new(),
-        pages: BTreeMap::new(),
-    };
+    let mut replay =
+        Replay { pool, scan, files, lost, queue: disk.queue(), bytes: Vec::new(), pages: BTreeMap::new() };
     // One that is missing may have been dropped below the floor while its last pages were being written: then nothing
     // names it any more. If something does, the file is missed when its tablespace is attached or changed.
     for space in scan.made.keys().filter(|space| files.contains(space)) {

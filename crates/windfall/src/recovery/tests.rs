@@ -55,6 +55,11 @@ impl Base {
     }
 
     fn open_with(disk: &SimulatedDisk, seed: u64, frames: usize) -> Result<Self> {
+        Self::open_unless(disk, seed, frames, None)
+    }
+
+    /// Opens it where no record names this tablespace.
+    fn open_unless(disk: &SimulatedDisk, seed: u64, frames: usize, unnamed: Option<SpaceId>) -> Result<Self> {
         let env = SimulatedEnv::new(seed);
         let health = Health::new();
         let shared: Arc<dyn Disk> = Arc::new(disk.clone());
@@ -91,7 +96,9 @@ impl Base {
         let mut workers = Vec::from(checkpointer.spawn(&env)?);
         let writer = log.clone();
         workers.push(env.spawn("log", Kind::Service, log.wake(), Box::new(move || writer.step()))?);
-        if let Some(error) = recover(&pool, &now, &scan, &|_| {})?.lost.into_values().next() {
+        let mut lost = recover(&pool, &now, &scan, &|_| {})?.lost;
+        lost.retain(|space, _| Some(*space) != unnamed);
+        if let Some(error) = lost.into_values().next() {
             return Err(error);
         }
         checkpointer.recovered(Arc::new(NoTransactions));

@@ -335,3 +335,74 @@ fn a_page_that_is_torn_below_the_floor_is_an_error_that_loses_nothing() {
     disk.mend();
     assert_pages(&Base::open(&disk, 1).unwrap(), [7, 8], "at last");
 }
+
+/// Its file may be there for a while behind the drop, and fails as it did before.
+#[test]
+fn a_page_of_a_tablespace_that_was_dropped_below_the_floor_is_not_missed() {
+    for (fault, batches) in FAULTS.into_iter().flat_map(|fault| (0..3).map(move |batches| (fault, batches))) {
+        let what = format!("{fault:?}, {batches} batches");
+        let disk = left(Left::TornInBoth);
+        let base = open_failing(&disk, fault, FRAMES).unwrap();
+        let one = known(&base, SpaceId(40));
+        let mut mtr = Mtr::begin(&base.pool).unwrap();
+        mtr.record(&Record::Drop { spaces: vec![one.id()].into() });
+        base.pool.detach(&one, mtr.commit().unwrap());
+        while base.pool.reclaim_step(&mut drop) {}
+        for value in 9..9 + batches {
+            write_other(&base, value).unwrap();
+        }
+        base.pool.flush_all().unwrap();
+        let end = base.pool.ground().log.end();
+        raise_floor(&base);
+        assert!(base.pool.ground().log.floor() >= end, "{what}");
+        drop(base);
+        let mut disk = disk.restart(Survive::Nothing);
+        for value in 20..23 {
+            disk.fail_always_on(FAILING, fault);
+            let base = Base::open_unless(&disk, 1, FRAMES, Some(SpaceId(40)))
+                .unwrap_or_else(|error| panic!("{what}: {error}"));
+            write_other(&base, value).unwrap();
+            values_are(&base, 41, &[PageNo(1)], value, &what);
+            drop(base);
+            disk = disk.restart(Survive::Nothing);
+        }
+    }
+}
+
+/// A crash may leave the copies of a batch each whole or not. Of the pages that are torn the batch before has copies,
+/// too, and the log has what came behind them.
+#[test]
+fn a_batch_that_is_cut_off_leaves_an_order_for_all_pages_that_are_torn() {
+    let disk = SimulatedDisk::new(3);
+    let base = Base::open_with(&disk, 1, 1024).unwrap();
+    let (space, pages) = filled(&base, 40, 8);
+    change(&base, &space, &pages, 7);
+    write(&base, &space, &pages);
+    drop(base);
+    let disk = disk.restart(Survive::Nothing);
+    for page in &pages {
+        assert!(disk.corrupt(FAILING, u64::from(page.0 + 1) * PAGE_SIZE as u64 - 8, 1));
+    }
+    let base = open_failing(&disk, Fault::WriteFails, FRAMES).unwrap();
+    change(&base, &known(&base, SpaceId(40)), &pages, 8);
+    disk.keep_cuts(disk.operations() + 1..=u64::MAX);
+    let _ = base.pool.flush([]);
+    let mut opened = 0;
+    for (operation, cut) in disk.take_cuts() {
+        for seed in 0..50 {
+            let what = format!("cut off at {operation}, {seed}");
+            let left = cut.survivor(Survive::Random(seed));
+            let length = halves(&left)[1] as usize;
+            let is_readable = halves(&left)
+                .iter()
+                .all(|half| left.read(FileName::Doublewrite, *half, &mut vec![0; length]).is_ok());
+            if is_readable {
+                let base = open_failing(&left, Fault::WriteFails, FRAMES)
+                    .unwrap_or_else(|error| panic!("{what}: {error}"));
+                values_are(&base, 40, &pages, 8, &what);
+                opened += 1;
+            }
+        }
+    }
+    assert!(opened > 50, "{opened} were opened");
+}
