@@ -36,8 +36,8 @@
 //! - What its writer may take back decides nothing: a duplicate, or a key that is too long, is put off and looked at
 //!   again, at last with the table to itself. A row that comes back by a rollback is noted, and looked at then.
 //! - What is put off is bounded by bytes, not by transactions: one may put off many rows. From half of the bound on one
-//!   of them is looked at again for each note that is settled, so those whose transactions have ended make room, and
-//!   the index is refused only for what is still undecided.
+//!   of them is looked at again for each note that is settled, the one that has waited longest, so those whose
+//!   transactions have ended make room. While the tree is loaded none is.
 //! - Two live rows with one key of a unique tree are an error only when both have it at one moment, under both locks.
 //!   It is looked for whenever an entry is put or settled beside another one of the same key, unless that entry is
 //!   going to be settled again anyway. Of two rows that have the key at the end, one was put or settled last, and found
@@ -47,12 +47,8 @@
 //!
 //! **May touch.** The rest of `catalog`, and what it may touch.
 
-use core::{
-    cell::RefCell,
-    ops::Bound::{Excluded, Unbounded},
-    time::Duration,
-};
-use std::collections::BTreeSet;
+use core::{cell::RefCell, time::Duration};
+use std::collections::{BTreeSet, VecDeque};
 
 use super::{
     building::{Building, MOST, NOTE},
@@ -233,26 +229,28 @@ struct Filler<'a> {
 /// Entries whose rows may still be taken back, and for which the index would have to be refused otherwise.
 #[derive(Default)]
 struct Undecided {
-    entries: BTreeSet<Vec<u8>>,
+    entries: BTreeSet<Arc<[u8]>>,
+    /// The same in the order in which they came.
+    order: VecDeque<Arc<[u8]>>,
     bytes: usize,
-    /// The one that was looked at last.
-    last: Vec<u8>,
 }
 
 impl Undecided {
     fn put(&mut self, entry: &[u8]) {
-        if self.entries.insert(entry.to_vec()) {
+        if !self.entries.contains(entry) {
             self.bytes += entry.len() + NOTE;
+            let entry: Arc<[u8]> = entry.into();
+            self.order.push_back(entry.clone());
+            self.entries.insert(entry);
         }
     }
 
-    /// Takes the next one, round and round.
-    fn take_next(&mut self) -> Option<Vec<u8>> {
-        let above = (Excluded(&self.last[..]), Unbounded);
-        let next = self.entries.range::<[u8], _>(above).next().or_else(|| self.entries.first())?.clone();
+    /// Takes the one that came first. In the order of the keys those that come above others, one for each that is
+    /// taken, would keep the others waiting.
+    fn take_next(&mut self) -> Option<Arc<[u8]>> {
+        let next = self.order.pop_front()?;
         self.entries.remove(&next);
         self.bytes -= next.len() + NOTE;
-        self.last.clone_from(&next);
         Some(next)
     }
 }
@@ -659,5 +657,32 @@ impl<'a> Filler<'a> {
             (Standing::Absent | Standing::UndecidedAndUnfit, _) => Ok(true),
             (_, Standing::Absent | Standing::UndecidedAndUnfit) => Ok(false),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_put_off_is_looked_at_again_in_turn() {
+        let mut undecided = Undecided::default();
+        let entries = |from: u32| (from..from + 50).map(u32::to_be_bytes);
+        entries(1000).for_each(|entry| undecided.put(&entry));
+        // For each that is taken, and put off again, another one comes: above all others, or below.
+        for (from, there) in [(2000, 50), (0, 100)] {
+            let mut look_again = |entry: [u8; 4]| {
+                let next = undecided.take_next().unwrap();
+                undecided.put(&next);
+                undecided.put(&next);
+                undecided.put(&entry);
+                next
+            };
+            let seen: BTreeSet<_> = (from..from + there).map(|n: u32| look_again(n.to_be_bytes())).collect();
+            assert!(entries(1000).all(|entry| seen.contains(&entry[..])), "{from}: some were passed over");
+        }
+        assert_eq!(undecided.bytes, 200 * (4 + NOTE));
+        assert_eq!(core::iter::from_fn(|| undecided.take_next()).count(), 200);
+        assert_eq!((undecided.bytes, undecided.entries.len()), (0, 0));
     }
 }
