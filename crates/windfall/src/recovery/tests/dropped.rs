@@ -25,7 +25,9 @@ fn dropped(spaces: &[u64]) -> Record<'static> {
 #[test]
 fn a_table_that_was_dropped_is_a_bit() {
     // What purge had in its hands when the drop was logged comes behind it, and so may the record of the file.
-    let of_one = |space| [changed(space), made(space), dropped(&[space]), changed(space), made(space)];
+    // The change of another one comes between: of several in a row the first one is looked at.
+    let of_one =
+        |space| [changed(space), made(space), dropped(&[space]), changed(10), changed(space), made(space)];
     let came_and_went = (1000..3000).flat_map(of_one);
     let others = [changed(10), made(10), made(11), changed(20_000), made(10), dropped(&[12, 13])];
     let behind: Vec<_> = others.into_iter().chain(came_and_went).chain([changed(10)]).collect();

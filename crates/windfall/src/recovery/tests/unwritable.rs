@@ -406,3 +406,20 @@ fn a_batch_that_is_cut_off_leaves_an_order_for_all_pages_that_are_torn() {
     }
     assert!(opened > 50, "{opened} were opened");
 }
+
+/// So it is known of two batches which one is the later, whichever opening has written them.
+#[test]
+fn batches_are_numbered_on_behind_an_opening() {
+    let mut disk = left(Left::Later);
+    for value in 20..24 {
+        let base = Base::open(&disk, 1).unwrap();
+        write_other(&base, value).unwrap();
+        let copies = Doublewrite::copies(&disk, PAGE_SIZE).unwrap();
+        let mut of_other = copies.pages.iter().filter(|(id, _)| (id.space.0, id.page.0) == (41, 1));
+        let found = of_other.next().unwrap().1;
+        let of_later = copies.later().and_then(|later| found.lsns[later]);
+        assert_eq!(of_later, Some(found.lsn), "{value}");
+        drop(base);
+        disk = disk.restart(Survive::Everything);
+    }
+}
