@@ -67,7 +67,7 @@ const DEFERRED_MOST: usize = 256;
 /// Records put aside because of what could not be read, for one stream.
 const ASIDE_MOST: usize = 1024;
 /// How often these are tried again.
-const ASIDE_PAUSE: Duration = Duration::from_secs(5);
+pub(super) const ASIDE_PAUSE: Duration = Duration::from_secs(5);
 /// Rounds without progress after which what is left is in somebody's hands.
 const FRUITLESS_MOST: usize = 20;
 /// Log that a step may need.

@@ -1,16 +1,21 @@
 //! Purge shrinks trees and drops slices, and leaves alone what someone needs.
 
 use super::{
-    super::{Sight, Trx, stream::PAGES},
-    Base, Mode, Rows, Setup, Value, change,
+    super::{Sight, Trx, purge::ASIDE_PAUSE, stream::PAGES},
+    Base, CLUSTERED, Mode, PAGE_SIZE, RowTarget, Rows, Setup, Value, change,
 };
 use crate::{
-    disk::simulated::SimulatedDisk,
+    buffer::Durability,
+    disk::{
+        FileName,
+        simulated::{SimulatedDisk, Survive},
+    },
     env::SimulatedEnv,
     error::UsageError,
-    ids::TrxId,
+    ids::{PageNo, TrxId},
+    store::Tree,
     sync::{
-        Arc,
+        Arc, as_another_thread,
         atomic::Ordering::Relaxed,
         work::{self, Work},
     },
@@ -19,11 +24,26 @@ use crate::{
 };
 
 fn base(disk: &SimulatedDisk) -> Base {
-    let mut setup = Setup::simulated(disk, &SimulatedEnv::new(5));
+    base_in(disk, &SimulatedEnv::new(5))
+}
+
+fn base_in(disk: &SimulatedDisk, env: &SimulatedEnv) -> Base {
+    let mut setup = Setup::simulated(disk, env);
     setup.purge = false;
     setup.log_size = 64 << 20;
     setup.frames = 1024;
     Base::open(setup).unwrap()
+}
+
+/// The tree of another table.
+fn tree(base: &Base, durability: Durability) -> Tree {
+    let space = base.pool.attach(base.transactions.ids().space().unwrap(), durability);
+    Tree::new(base.pool.clone(), space, TreeHash::new(base.transactions.no_hash.clone()))
+}
+
+/// Does this while the table is at rest.
+fn at_rest(base: &Base, run: impl FnOnce()) {
+    base.transactions.with_table_at_rest(base.clustered.space(), false, |_| as_another_thread(run));
 }
 
 fn key(n: u32) -> [u8; 4] {
@@ -84,7 +104,7 @@ fn slices_with_nothing_to_purge_go_unread() {
     churn(&base, &mut model, 1);
     base.compare_purged(&model).unwrap();
     let view = base.transactions.view();
-    let plain = super::RowTarget { secondaries: &[], ..base.target(&[]) };
+    let plain = RowTarget { secondaries: &[], ..base.target(&[]) };
     let update = |n: u32, round: u8| {
         // The keys of the indexes stay what they are.
         let mut value = model[&key(n).to_vec()].clone();
@@ -141,7 +161,7 @@ fn what_a_walk_comes_through_stays_until_it_has() {
     let mut model = Rows::new();
     churn(&base, &mut model, 1);
     base.compare_purged(&model).unwrap();
-    let plain = super::RowTarget { secondaries: &[], ..base.target(&[]) };
+    let plain = RowTarget { secondaries: &[], ..base.target(&[]) };
     let secondaries = base.secondaries();
     let target = base.target(&secondaries);
     let fill = |model: &mut Rows, round: u8| {
@@ -298,14 +318,9 @@ fn temporary_rows_leave_nothing_in_the_log() {
     let disk = SimulatedDisk::new(1);
     let base = base(&disk);
     let ids = base.transactions.ids();
-    let space = base.pool.attach(ids.space().unwrap(), crate::buffer::Durability::Temporary);
-    let tree = crate::store::Tree::new(
-        base.pool.clone(),
-        space.clone(),
-        TreeHash::new(base.transactions.no_hash.clone()),
-    );
+    let tree = tree(&base, Durability::Temporary);
     let stream = Arc::new(base.transactions.streams().temporary());
-    let target = super::RowTarget {
+    let target = RowTarget {
         name: "temporary",
         clustered: &tree,
         secondaries: &[],
@@ -341,13 +356,7 @@ fn temporary_rows_ask_for_no_room_in_the_log() {
     let setup = Setup::simulated(&disk, &SimulatedEnv::new(5));
     let base = Base::open(Setup { purge: false, frames: 1024, ..setup }).unwrap();
     let stream = Arc::new(base.transactions.streams().temporary());
-    let ids = base.transactions.ids();
-    let space = base.pool.attach(ids.space().unwrap(), crate::buffer::Durability::Temporary);
-    let tree = crate::store::Tree::new(
-        base.pool.clone(),
-        space.clone(),
-        TreeHash::new(base.transactions.no_hash.clone()),
-    );
+    let tree = tree(&base, Durability::Temporary);
     // Nothing is flushed any more, and those who wait for that are told.
     base.stop();
     let log = &base.pool.ground().log;
@@ -357,7 +366,7 @@ fn temporary_rows_ask_for_no_room_in_the_log() {
     }
     let before = log.end();
     let secondaries = [];
-    let target = super::RowTarget { clustered: &tree, temporary: Some(&stream), ..base.target(&secondaries) };
+    let target = RowTarget { clustered: &tree, temporary: Some(&stream), ..base.target(&secondaries) };
     let write =
         |value: &[u8]| base.transactions.write(&target, b"row", Value::Bytes(value), Mode::Put).map(drop);
     let long = vec![7; 300_000];
@@ -369,7 +378,7 @@ fn temporary_rows_ask_for_no_room_in_the_log() {
     let mut found = Vec::new();
     assert!(super::read::get(&tree, b"row", &mut found).unwrap() && found == long);
     assert!(base.transactions.delete(&target, b"row").unwrap().is_some());
-    let pages = || tablespace::pages_in_use(&base.pool, &space).unwrap().len();
+    let pages = || tablespace::pages_in_use(&base.pool, tree.space()).unwrap().len();
     assert!(pages() > 200);
     base.transactions.purge_temporary(&stream);
     assert_eq!((pages(), log.end()), (2, before), "a map and a root");
@@ -432,9 +441,145 @@ fn a_writer_finds_its_slices_made() {
     // A slice that was made and not used is left behind by the next start, and goes.
     base.sync().unwrap();
     drop(base);
-    let base = self::base(&disk.restart(crate::disk::simulated::Survive::Everything));
+    let base = self::base(&disk.restart(Survive::Everything));
     base.compare_purged(&model).unwrap();
     churn(&base, &mut model, 3);
     base.compare_purged(&model).unwrap();
     assert_eq!(base.slices(), 1);
+}
+
+/// Changes rows of another table until undo ends less than so many bytes before the end of a slice, which it gives.
+fn fill_up_to_the_end(base: &Base, other: &RowTarget<'_>, bytes: u64) -> u64 {
+    let stream = base.transactions.streams().get(0);
+    while stream.end() % stream.slice_bytes() + bytes <= stream.slice_bytes() {
+        base.transactions.write(other, b"other", Value::Bytes(&[0; 200]), Mode::Put).unwrap();
+    }
+    stream.end() / stream.slice_bytes()
+}
+
+/// Changes rows of another table until undo ends in this slice.
+fn fill_up_to(base: &Base, other: &RowTarget<'_>, slice: u64) {
+    let stream = base.transactions.streams().get(0);
+    while stream.end() / stream.slice_bytes() < slice {
+        base.transactions.write(other, b"other", Value::Bytes(&[0; 200]), Mode::Put).unwrap();
+    }
+}
+
+/// A value whose undo record is longer than this, and longer than two of those that fill a slice.
+const LONG: usize = 900;
+
+fn long(fill: u8) -> Vec<u8> {
+    vec![fill; LONG]
+}
+
+fn kept(base: &Base) -> Vec<u64> {
+    base.transactions.streams().get(0).slices().into_iter().map(|(slice, _)| slice).collect()
+}
+
+#[test]
+fn what_is_put_off_for_a_check_keeps_the_slice_that_it_reaches_into() {
+    let disk = SimulatedDisk::new(1);
+    let base = base(&disk);
+    let tree = tree(&base, Durability::Logged);
+    let other = RowTarget { clustered: &tree, ..base.target(&[]) };
+    base.put(b"row", &long(1), Mode::Insert).unwrap();
+    let first = fill_up_to_the_end(&base, &other, LONG as u64);
+    base.put(b"row", &[2; 3], Mode::Update).unwrap();
+    at_rest(&base, || {
+        fill_up_to(&base, &other, first + 4);
+        base.purge_all();
+        // Each of the others goes.
+        assert_eq!(kept(&base), [first, first + 1, first + 4]);
+        assert_eq!(base.footprint().0, 5, "two entries are marked as deleted");
+    });
+    base.compare_purged(&Rows::from([(b"row".to_vec(), vec![2; 3])])).unwrap();
+    assert_eq!(kept(&base), [first + 4]);
+}
+
+#[test]
+fn what_a_locked_row_has_deferred_is_put_off_for_a_check() {
+    let disk = SimulatedDisk::new(1);
+    let base = base(&disk);
+    base.put(b"row", &[1; 3], Mode::Insert).unwrap();
+    base.delete(b"row").unwrap();
+    let locks = &base.transactions.locks;
+    let turn = locks.try_lock(locks.name(CLUSTERED, b"row")).unwrap();
+    base.purge_all();
+    at_rest(&base, || {
+        drop(turn);
+        base.purge_all();
+        assert_eq!(base.footprint().0, 3);
+    });
+    base.compare_purged(&Rows::new()).unwrap();
+}
+
+#[test]
+fn what_could_not_be_read_is_put_off_for_a_check() {
+    let disk = SimulatedDisk::new(1);
+    {
+        let base = base(&disk);
+        base.put(b"row", &[1; 3], Mode::Insert).unwrap();
+        base.delete(b"row").unwrap();
+        base.sync().unwrap();
+        base.checkpointer.checkpoint_all(true).unwrap();
+    }
+    let env = SimulatedEnv::new(5);
+    let base = base_in(&disk, &env);
+    let root = u64::from(PageNo::ROOT.0) * PAGE_SIZE as u64;
+    disk.make_unreadable(FileName::Data(CLUSTERED), root);
+    // It is put aside, and tried once more.
+    base.purge_all();
+    base.purge_all();
+    disk.make_readable(FileName::Data(CLUSTERED), root);
+    let is_there = || base.clustered.get_into(b"row", &mut Vec::new()).unwrap().is_some();
+    base.purge_all();
+    assert!(is_there(), "it is tried again from time to time");
+    env.advance(ASIDE_PAUSE);
+    at_rest(&base, || {
+        base.purge_all();
+        assert!(is_there());
+    });
+    // Now it waits for the check alone.
+    base.compare_purged(&Rows::new()).unwrap();
+}
+
+/// Purge of another process had come further in some slices than in those before.
+#[test]
+fn behind_a_restart_no_record_is_passed_over_for_one_that_is_gone() {
+    let disk = SimulatedDisk::new(1);
+    let disk = {
+        let base = base(&disk);
+        let tree = tree(&base, Durability::Logged);
+        let other = RowTarget { clustered: &tree, ..base.target(&[]) };
+        let secondaries = base.secondaries();
+        let target = base.target(&secondaries);
+        base.put(b"row", &long(1), Mode::Insert).unwrap();
+        base.put(b"kept", &[2; 3], Mode::Insert).unwrap();
+        base.put(b"late", &[3; 3], Mode::Insert).unwrap();
+        let first = fill_up_to_the_end(&base, &other, 2 * LONG as u64);
+        // Its slice is kept for it.
+        let mut trx = Trx::new(&base.transactions);
+        change(&mut trx, &target, b"kept", None).unwrap();
+        fill_up_to_the_end(&base, &other, LONG as u64);
+        // The record of this one ends in the next slice, which is not.
+        base.put(b"row", &[4; 3], Mode::Update).unwrap();
+        fill_up_to(&base, &other, first + 2);
+        base.purge_all();
+        assert_eq!(kept(&base), [first, first + 2]);
+        trx.commit().unwrap();
+        base.delete(b"late").unwrap();
+        base.sync().unwrap();
+        disk.restart(Survive::Everything)
+    };
+    // Another one ends in the middle of a slice, and purges nothing.
+    let disk = {
+        let base = base(&disk);
+        base.delete(b"row").unwrap();
+        base.sync().unwrap();
+        assert_eq!(kept(&base).len(), 3);
+        disk.restart(Survive::Everything)
+    };
+    let base = base(&disk);
+    base.compare_purged(&Rows::new()).unwrap();
+    assert_eq!(kept(&base).len(), 1);
 }
