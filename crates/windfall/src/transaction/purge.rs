@@ -470,29 +470,24 @@ impl Transactions {
         let tables: Vec<SpaceId> = state.at_rest.keys().copied().collect();
         for table in tables {
             while left.records > 0 && state.deferred.len() < DEFERRED_MOST {
-                let (mut next, last) = state.at_rest[&table].clone().into_inner();
+                let (next, last) = state.at_rest[&table].clone().into_inner();
                 let Some((at, stored)) = stream.next_record(next)?.filter(|(at, _)| *at <= last) else {
                     state.at_rest.remove(&table);
                     break;
                 };
                 left.records -= 1;
-                if let Some(stored) = stored {
-                    next = stored.next;
-                    let record = stream.decode(at, &stored)?;
-                    let is_due = record.body.table() == table
-                        && horizon.covers(record.trx)
-                        && !state.is_to_be_walked(record.trx, at);
-                    if is_due {
-                        state.read_ahead(stream, at);
-                        let outcome = self.purge_record(stream, at, &stored, &record, left)?;
-                        if outcome == Outcome::AtRest || !state.note(Unpurged { at, table }, outcome) {
-                            break;
-                        }
+                let record = stream.decode(at, &stored)?;
+                let is_due = record.body.table() == table
+                    && horizon.covers(record.trx)
+                    && !state.is_to_be_walked(record.trx, at);
+                if is_due {
+                    state.read_ahead(stream, at);
+                    let outcome = self.purge_record(stream, at, &stored, &record, left)?;
+                    if outcome == Outcome::AtRest || !state.note(Unpurged { at, table }, outcome) {
+                        break;
                     }
-                } else {
-                    next = stream.next_slice(at);
                 }
-                state.at_rest.insert(table, next..=last);
+                state.at_rest.insert(table, stored.next..=last);
             }
         }
         Ok(())
@@ -512,11 +507,6 @@ impl Transactions {
                 break;
             };
             left.records -= 1;
-            let Some(stored) = stored else {
-                // The slice that it ends in was dropped: it was purged before.
-                state.at = stream.next_slice(at);
-                continue;
-            };
             let record = stream.decode(at, &stored)?;
             let (trx, table) = (record.trx, record.body.table());
             let slices = [at, stored.next - 1].map(|at| at / stream.slice_bytes());
@@ -671,11 +661,6 @@ impl Transactions {
 }
 
 impl Stream {
-    /// Where the slice behind that of a position begins.
-    fn next_slice(&self, at: u64) -> u64 {
-        (at / self.slice_bytes() + 1) * self.slice_bytes()
-    }
-
     fn wants_purge(&self) -> bool {
         let state = self.purge.state.lock();
         state.at < self.end()

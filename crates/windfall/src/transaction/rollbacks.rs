@@ -321,11 +321,6 @@ impl Transactions {
         for _ in 0..LOOKS_A_STEP {
             let next = stream.next_record(search.at)?.filter(|(at, _)| *at < search.end);
             let Some((at, stored)) = next else { return Ok(true) };
-            let Some(stored) = stored else {
-                // The slice that it ends in was dropped: it was purged before.
-                search.at = (at / stream.slice_bytes() + 1) * stream.slice_bytes();
-                continue;
-            };
             if let Some(found) = search.found.get_mut(&stream.trx_of(at, &stored)?) {
                 found.last = stream.undo_pos(at);
                 found.touched.insert(stream.decode(at, &stored)?.body.table());

@@ -331,12 +331,12 @@ impl Stream {
     }
 
     /// The first record at or behind a position, which is where a record ends, or the beginning of a slice, and where
-    /// it begins. Passes over slices that are gone; of a record itself one may be, too ([`Stream::record`]). `None` at
-    /// the end.
+    /// it begins. Passes over slices that are gone, and over records that one of them is a part of: they were purged.
+    /// `None` at the end.
     ///
     /// # Errors
     /// Damage, I/O.
-    pub(super) fn next_record(&self, mut at: u64) -> Result<Option<(u64, Option<Stored>)>> {
+    pub(super) fn next_record(&self, mut at: u64) -> Result<Option<(u64, Stored)>> {
         loop {
             if at >= self.end() {
                 return Ok(None);
@@ -344,17 +344,22 @@ impl Stream {
             let (slice, page, offset) = self.locate(at);
             let found = self.slices.lock().range(slice..).next().map(|(n, space)| (*n, space.clone()));
             let Some((existing, space)) = found else { return Ok(None) };
-            if at.is_multiple_of(self.slice_bytes()) || existing != slice {
-                if let Some(first) = self.first_record(existing, &space)? {
+            let reader = if at.is_multiple_of(self.slice_bytes()) || existing != slice {
+                let first = self.first_record(existing, &space)?;
+                if first.is_some_and(|first| first >= self.end()) {
                     // What is being written is no record yet.
-                    let is_whole = first < self.end();
-                    return is_whole.then(|| Ok((first, self.record(first)?))).transpose();
+                    return Ok(None);
                 }
+                first.map(|at| Reader { stream: self, at, page: None })
             } else {
                 let page = self.ground.pool.share(&space, page, Access::Scan)?;
-                if offset < page.page().u16(USED) as usize {
-                    let reader = Reader { stream: self, at, page: Some(page) };
-                    return Ok(Some((at, self.record_from(reader)?)));
+                let is_there = offset < page.page().u16(USED) as usize;
+                is_there.then_some(Reader { stream: self, at, page: Some(page) })
+            };
+            if let Some(reader) = reader {
+                let at = reader.at;
+                if let Some(stored) = self.record_from(reader)? {
+                    return Ok(Some((at, stored)));
                 }
             }
             at = (existing + 1) * self.slice_bytes();

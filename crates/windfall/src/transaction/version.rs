@@ -106,7 +106,7 @@ impl Transactions {
             return Err(lost(space, header));
         }
         if planted(Bug::UndoUsedAgain)
-            && let Some((next, Some(stored))) = stream.next_record(stored.next)?
+            && let Some((next, stored)) = stream.next_record(stored.next)?
             && let Some((before, value)) = update_of(&mut record.body)
             && let Some((other, written_over_it)) = update_of(&mut stream.decode(next, &stored)?.body)
             && !before.is_overflow()
