@@ -17,8 +17,8 @@
 //!
 //! The records of a table at rest (`rest`) are passed and purged later, so a check holds up purge of its own table
 //! only. However many they are, one range of positions for each table says where they lie. Once the table is not at
-//! rest any more the range is read again: it may lead to records that were purged already, and to those of transactions
-//! whose own walk has yet to come there, which are left to it.
+//! rest any more, and not before, the range is read again: it may lead to records that were purged already, and to
+//! those of transactions whose own walk has yet to come there, which are left to it.
 //!
 //! Of each record that it has passed and not purged it is known which table it is of. So it can be told of a table
 //! whether any of its records up to some position is still to be purged ([`StreamPurge::is_done_with`]).
@@ -459,7 +459,8 @@ impl Transactions {
         Ok(())
     }
 
-    /// Reads on in the ranges of tables that were at rest, and purges their records.
+    /// Reads on in the ranges of tables that are not at rest any more, and purges their records. Of the others nothing
+    /// is read.
     fn purge_at_rest(
         &self,
         stream: &Stream,
@@ -469,6 +470,10 @@ impl Transactions {
     ) -> Result<()> {
         let tables: Vec<SpaceId> = state.at_rest.keys().copied().collect();
         for table in tables {
+            if self.is_at_rest(table) {
+                self.met_at_rest.fetch_add(1, Relaxed);
+                continue;
+            }
             while left.records > 0 && state.deferred.len() < DEFERRED_MOST {
                 let (next, last) = state.at_rest[&table].clone().into_inner();
                 let Some((at, stored)) = stream.next_record(next)?.filter(|(at, _)| *at <= last) else {
@@ -491,6 +496,10 @@ impl Transactions {
             }
         }
         Ok(())
+    }
+
+    fn is_at_rest(&self, table: SpaceId) -> bool {
+        self.ground.pool.space(table).is_some_and(|space| space.rest().try_read().is_none())
     }
 
     /// Walks on along the stream.

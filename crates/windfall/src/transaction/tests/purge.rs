@@ -543,6 +543,40 @@ fn what_could_not_be_read_is_put_off_for_a_check() {
     base.compare_purged(&Rows::new()).unwrap();
 }
 
+/// It could do nothing with it.
+#[test]
+fn purge_reads_nothing_of_what_it_has_put_off_while_the_check_lasts() {
+    let disk = SimulatedDisk::new(1);
+    let mut model = Rows::new();
+    {
+        let base = base(&disk);
+        churn(&base, &mut model, 6);
+        base.sync().unwrap();
+        base.checkpointer.checkpoint_all(true).unwrap();
+    }
+    let setup = Setup::simulated(&disk, &SimulatedEnv::new(5));
+    let base = Base::open(Setup { log_size: 64 << 20, purge: false, ..setup }).unwrap();
+    let tree = tree(&base, Durability::Logged);
+    let other = RowTarget { clustered: &tree, ..base.target(&[]) };
+    let put = |key: &[u8], value: &[u8]| {
+        base.transactions.write(&other, key, Value::Bytes(value), Mode::Put).unwrap();
+    };
+    let counters = &base.pool.counters;
+    let read = || [&counters.reads, &counters.reads_ahead].map(|count| count.load(Relaxed));
+    at_rest(&base, || {
+        base.purge_all();
+        for n in 0..4 {
+            // The pool has room for nothing else.
+            put(&key(n), &vec![1; 2 * 128 * PAGE_SIZE]);
+            put(b"row", b"1");
+            let before = read();
+            base.purge_all();
+            assert_eq!(read(), before, "round {n}");
+        }
+    });
+    base.compare_purged(&model).unwrap();
+}
+
 /// Purge of another process had come further in some slices than in those before.
 #[test]
 fn behind_a_restart_no_record_is_passed_over_for_one_that_is_gone() {
