@@ -106,9 +106,11 @@ impl Options {
         /// have to do with its table; not at all for zero. Default: 50 seconds.
         lock_wait_timeout: Duration => lock_wait_timeout;
         /// What undo may take on the disk before changes wait for purge, and are refused where purge is held up, with
-        /// [`TransactionError::UndoFull`](crate::error::TransactionError::UndoFull); at least 1 MiB. Two slices of 64
-        /// pages each for as many threads as have written at a time do not count, and neither does undo of temporary
-        /// tables. Default: no limit.
+        /// [`TransactionError::UndoFull`](crate::error::TransactionError::UndoFull); at least 1 MiB. While purge waits
+        /// for a check of a table, changes wait for its end as long as for a lock, whatever else is in the way, and are
+        /// refused then; but for a view that is ended ([`Options::at_undo_limit`]). Two slices of 64 pages each for as
+        /// many threads as have written at a time do not count, and neither does undo of temporary tables. Default: no
+        /// limit.
         undo_limit: u64 => Some(undo_limit);
         /// What becomes of changes beyond `undo_limit` while a view holds purge up. Default: they are refused.
         at_undo_limit: AtUndoLimit => at_undo_limit;

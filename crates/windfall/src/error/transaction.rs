@@ -43,14 +43,15 @@ pub enum TransactionError {
     /// Undo takes as much as it may, and purge is held up, or the call had no more time to wait for it.
     #[error(
         "undo takes {bytes} bytes, and undo_limit is {limit}: end what is old, raise the limit, or try again \
-         (the oldest: {oldest})"
+         (what keeps it: {oldest})"
     )]
     UndoFull {
         /// What it takes, in bytes: two slices for each stream do not count.
         bytes: u64,
         /// What it may take.
         limit: u64,
-        /// The oldest transaction with changes and the oldest view, each with its age.
+        /// The oldest transaction with changes and the oldest view, each with its age, and a check that purge waits
+        /// for.
         oldest: Arc<str>,
     },
     /// What was read from was ended, because undo had passed its limit: [`AtUndoLimit::EndOldestView`].

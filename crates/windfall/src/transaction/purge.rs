@@ -88,6 +88,8 @@ pub struct StreamPurge {
     /// The transaction that it stands before: one that has ended, and whose records some view may still need.
     /// [`TrxId::NONE`] if there is none.
     stands_before: AtomicU64,
+    /// The tables whose records are put off for a check, as the last step has left them.
+    put_off: Mutex<Vec<SpaceId>>,
 }
 
 #[derive(Debug, Default)]
@@ -170,12 +172,18 @@ impl StreamPurge {
     pub(super) fn new(at: u64) -> Self {
         let state = State { at, ..State::default() };
         let (passed, stands_before) = (AtomicU64::new(at), AtomicU64::new(TrxId::NONE.0));
-        Self { state: Mutex::new(Rank::Purge, state), ended: SegQueue::new(), passed, stands_before }
+        let put_off = Mutex::new(Rank::Leaf, Vec::new());
+        Self { state: Mutex::new(Rank::Purge, state), ended: SegQueue::new(), passed, stands_before, put_off }
     }
 
     /// The transaction before which views have it stand. Should it have gone on since, all views see that one.
     pub(super) fn stands_before(&self) -> Option<TrxId> {
         Some(TrxId(self.stands_before.load(Relaxed))).filter(|trx| *trx != TrxId::NONE)
+    }
+
+    /// The tables whose records are put off for a check, which may have ended since. It waits for no step.
+    pub(super) fn put_off(&self) -> Vec<SpaceId> {
+        self.put_off.lock().clone()
     }
 
     /// Whether no record of a table that lies before this position is still to be purged, and none may still be taken
@@ -382,6 +390,7 @@ impl Transactions {
         self.purge_at_rest(stream, &horizon, state, &mut left)?;
         let passed = self.pass(stream, &horizon, state, &mut left);
         stream.purge.passed.store(state.at, Relaxed);
+        *stream.purge.put_off.lock() = state.at_rest.keys().copied().collect();
         passed?;
         let dropped = self.drop_slices(stream, state)?;
         let more = left.records == 0 || left.pages == 0 || dropped == SLICES_A_STEP;
@@ -498,7 +507,8 @@ impl Transactions {
         Ok(())
     }
 
-    fn is_at_rest(&self, table: SpaceId) -> bool {
+    /// Whether a check has the table at rest.
+    pub(super) fn is_at_rest(&self, table: SpaceId) -> bool {
         self.ground.pool.space(table).is_some_and(|space| space.rest().try_read().is_none())
     }
 

@@ -138,13 +138,16 @@ impl Transactions {
         Err(refused.into())
     }
 
-    /// The oldest transaction with changes, and the oldest view.
+    /// The oldest transaction with changes, the oldest view, and a check that purge waits for.
     fn who_keeps_undo(&self) -> Arc<str> {
         let age = |age: Duration| format!("{} s old", age.as_secs());
         let transaction = self.listing().into_iter().find(|info| info.has_changes);
         let transaction = transaction.map(|info| format!("transaction {}, {}", info.id, age(info.age)));
         let view = self.views().first().map(|view| format!("a view, {}", age(view.age)));
-        let oldest: Vec<String> = transaction.into_iter().chain(view).collect();
-        if oldest.is_empty() { "none, purge is behind".into() } else { oldest.join("; ").into() }
+        let mut put_off = self.streams.all().flat_map(|stream| stream.purge.put_off());
+        let waits_for_check = put_off.any(|table| self.is_at_rest(table));
+        let check = waits_for_check.then(|| "a check of a table, which ends by itself".into());
+        let keeps: Vec<String> = transaction.into_iter().chain(view).chain(check).collect();
+        if keeps.is_empty() { "nothing old, purge is behind".into() } else { keeps.join("; ").into() }
     }
 }

@@ -496,6 +496,50 @@ fn a_change_waits_at_the_limit_for_a_check_that_purge_has_met() {
     assert!(put(20).0.is_ok());
 }
 
+/// With the cure; a check that purge does not wait for is not named.
+#[test]
+fn the_error_at_the_limit_names_a_check_that_purge_waits_for() {
+    const CHECK: &str = "a check of a table, which ends by itself";
+    let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
+    let db = open(&disk, &env);
+    let mut trx = Some(with_much_undo(&db, &env));
+    let [other, last] = [db.table("other"), db.create_table("u", indexed())].map(Result::unwrap);
+    last.put(b"row", b"1").unwrap();
+    last.within(trx.as_ref().unwrap()).put(b"row", b"2").unwrap();
+    env.settle(1000);
+    let why = |at_most: u64| {
+        let wait = TransactionOptions::default().lock_wait(Duration::from_secs(at_most));
+        other.within(&db.begin(wait)).put(b"row", b"1").unwrap_err().to_string()
+    };
+    let view = || db.begin(TransactionOptions::default().read_only().consistent_snapshot());
+    db.set_undo_limit(Some(LIMIT)).unwrap();
+    check_amid(&db, "u", usize::MAX, || {
+        check_amid(&db, "t", usize::MAX, || {
+            trx.take().expect("it is one piece").commit().unwrap();
+            env.settle(1000);
+            for has_view in [false, true] {
+                let _view = has_view.then(view);
+                for at_most in [0, 5] {
+                    let why = why(at_most);
+                    assert!(why.contains(CHECK) && why.contains("a view") == has_view, "{why}");
+                }
+            }
+        });
+        // The other one is still under way.
+        assert!(why(0).contains(CHECK));
+    });
+    // Purge has not come by since.
+    let late = why(0);
+    assert!(!late.contains(CHECK) && late.contains("purge is behind"), "{late}");
+    env.settle(1000);
+    let _view = view();
+    assert!(is_full(fill(&other, || 0)));
+    check_amid(&db, "t", usize::MAX, || {
+        let why = why(5);
+        assert!(!why.contains(CHECK) && why.contains("a view"), "{why}");
+    });
+}
+
 /// Of a view and a check that are both in the way of purge the view can go.
 #[test]
 fn a_view_is_ended_at_the_limit_beside_a_check() {

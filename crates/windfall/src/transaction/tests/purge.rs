@@ -539,7 +539,7 @@ fn what_could_not_be_read_is_put_off_for_a_check() {
         base.purge_all();
         assert!(is_there());
     });
-    // Now it waits for the check alone.
+    // No pause stands before it any more.
     base.compare_purged(&Rows::new()).unwrap();
 }
 
