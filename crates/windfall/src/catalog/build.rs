@@ -13,7 +13,7 @@
 //! no change of the table that may still be taken back. Who waits for what:
 //! - The first closing of the gate waits for the calls under way.
 //! - At the end the statement waits for the transactions that have changed or locked rows of the table, and for
-//!   rollbacks of it in the background, as long as its terms say ([`LockError`](crate::error::LockError) names them
+//!   rollbacks of it in the background, as long as its terms say ([`LockError`] names them
 //!   then); it goes on to settle notes, for they may wait for room there. To wait for a prepared transaction, or one
 //!   that goes on for hours, costs others nothing: a new writer waits for a turn of the statement in the table's
 //!   queue at most (`transaction::locks::turns`).
