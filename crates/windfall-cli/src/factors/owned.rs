@@ -267,7 +267,7 @@ impl Owned {
             (Scale::Default, _) => [5, 1, 1, 2],
             (Scale::Full, Effort::Little) => [40, 9, 2, 16],
             (Scale::Full, Effort::Some) => [15, 5, 1, 12],
-            (Scale::Full, Effort::Much) => [5, 1, 1, 9],
+            (Scale::Full, Effort::Much) => [5, 3, 1, 9],
         };
         // A step takes the time of ten thousand instructions, and more on a virtual machine.
         let is_stepped = match scale {
