@@ -255,7 +255,9 @@ fn collect(disk: &dyn Disk, page_size: usize, turn: u64, copies: &mut Copies) ->
         if page.verify(id).is_ok() && page.lsn() == lsn {
             let found =
                 copies.pages.entry(id).or_insert(CopyFound { lsn, bytes: Vec::new(), lsns: [None; 2] });
-            found.lsns[turn as usize] = Some(lsn);
+            // Bytes that no batch has written may name a page twice.
+            let of_half = &mut found.lsns[turn as usize];
+            *of_half = (*of_half).max(Some(lsn));
             if found.lsn <= lsn {
                 (found.lsn, found.bytes) = (lsn, bytes);
             }
