@@ -487,7 +487,7 @@ impl BadFile {
         }
     }
 
-    /// A step that has to be acknowledged, be it only that nothing is wrong but for the file.
+    /// A step after which the database goes on, and the floor stays below what is not written.
     fn step(&mut self, step: &Step) {
         self.history.step(step);
         assert!(!self.history.stopped, "{step:?} has stopped the database");
@@ -536,7 +536,7 @@ impl BadFile {
         assert!(files.into_iter().any(|file| file != self.file && has_value(file)), "it is in no file");
     }
 
-    /// What a crash has left, be it that the file is well again or not.
+    /// What a crash has left, with the file well again and still failing.
     fn judge(&mut self, left: &dyn Fn(Survive) -> SimulatedDisk, what: &str) {
         let Case { seed, .. } = self.history.case;
         for (n, survive) in

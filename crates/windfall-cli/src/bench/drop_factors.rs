@@ -31,8 +31,8 @@ const CLAIMS: [(&str, &[Figure]); 4] = [
     ("time", &[Figure::Time, Figure::ThreadTime]),
 ];
 /// How many system calls a group of thousands of tables may have for each of its tables, while a smaller one and every
-/// other statement has none: its lists are megabytes, some 400 bytes for each table, and the allocator gets 128 KiB at a
-/// time from the system. That is 0.003, and as many again.
+/// other statement has none: its lists are megabytes, some 400 bytes for each table, and the allocator gets 128 KiB
+/// at a time from the system. That is 0.003, and as many again.
 const CALLS_FOR_LISTS: f64 = 0.006;
 /// How many times as long as the longest gap of all windows without a drop one with a drop may be.
 const LONGEST: f64 = 2.0;

@@ -271,10 +271,11 @@ pub fn recover(
         })
         .collect();
     settle_files(disk, scan, &files, progress)?;
-    let mut lost = Lost::new();
-    if !planted(Bug::TornPageKept) {
-        lost = repair_torn_pages(pool, control.floor, scan, &files)?;
-    }
+    let lost = if planted(Bug::TornPageKept) {
+        Lost::new()
+    } else {
+        repair_torn_pages(pool, control.floor, scan, &files)?
+    };
     if disk.len(FileName::Doublewrite)?.is_none() {
         // Without it no page could ever be written.
         tracing::warn!("the doublewrite file is missing: it is made anew");

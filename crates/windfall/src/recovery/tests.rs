@@ -639,6 +639,14 @@ fn a_torn_page_that_is_latched_stays_whole_in_the_doublewrite_file() {
     pages_are(&Base::open(&crashed, 1).unwrap(), [7, 8]).unwrap();
 }
 
+/// Drops a tablespace, and leaves its file.
+fn drop_space(base: &Base, space: &Arc<Space>) {
+    let mut mtr = Mtr::begin(&base.pool).unwrap();
+    mtr.record(&Record::Drop { spaces: vec![space.id()].into() });
+    base.pool.detach(space, mtr.commit().unwrap());
+    while base.pool.reclaim_step(&mut drop) {}
+}
+
 #[test]
 fn a_torn_page_is_needed_until_the_drop_of_its_tablespace_is_durable() {
     let disk = SimulatedDisk::new(3);
@@ -647,10 +655,7 @@ fn a_torn_page_is_needed_until_the_drop_of_its_tablespace_is_durable() {
     disk.fail_at(0, Fault::TornPage);
     assert!(base.pool.flush([(one.clone(), PageNo(1))]).is_err());
     set(&base, &other, 1).unwrap();
-    let mut mtr = Mtr::begin(&base.pool).unwrap();
-    mtr.record(&Record::Drop { spaces: vec![one.id()].into() });
-    base.pool.detach(&one, mtr.commit().unwrap());
-    while base.pool.reclaim_step(&mut drop) {}
+    drop_space(&base, &one);
     // Each of these takes over a half of the doublewrite file.
     for n in 0..2 {
         assert_eq!(base.pool.flush([(other.clone(), PageNo(1))]).unwrap(), 1, "{n}");

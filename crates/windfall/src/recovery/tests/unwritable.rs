@@ -297,10 +297,7 @@ fn a_page_whose_tablespace_is_dropped_is_kept_until_the_drop_is_durable() {
         let disk = left(Left::TornInBoth);
         let base = open_failing(&disk, fault, FRAMES).unwrap();
         let one = known(&base, SpaceId(40));
-        let mut mtr = Mtr::begin(&base.pool).unwrap();
-        mtr.record(&Record::Drop { spaces: vec![one.id()].into() });
-        base.pool.detach(&one, mtr.commit().unwrap());
-        while base.pool.reclaim_step(&mut drop) {}
+        drop_space(&base, &one);
         let undone = disk.survivor(Survive::Nothing);
         assert_pages(&Base::open(&undone, 1).unwrap(), [7, 8], "the drop is not durable");
         for value in 9..12 {
@@ -344,10 +341,7 @@ fn a_page_of_a_tablespace_that_was_dropped_below_the_floor_is_not_missed() {
         let disk = left(Left::TornInBoth);
         let base = open_failing(&disk, fault, FRAMES).unwrap();
         let one = known(&base, SpaceId(40));
-        let mut mtr = Mtr::begin(&base.pool).unwrap();
-        mtr.record(&Record::Drop { spaces: vec![one.id()].into() });
-        base.pool.detach(&one, mtr.commit().unwrap());
-        while base.pool.reclaim_step(&mut drop) {}
+        drop_space(&base, &one);
         for value in 9..9 + batches {
             write_other(&base, value).unwrap();
         }

@@ -451,16 +451,18 @@ fn a_writer_finds_its_slices_made() {
 /// Changes rows of another table until undo ends less than so many bytes before the end of a slice, which it gives.
 fn fill_up_to_the_end(base: &Base, other: &RowTarget<'_>, bytes: u64) -> u64 {
     let stream = base.transactions.streams().get(0);
-    while stream.end() % stream.slice_bytes() + bytes <= stream.slice_bytes() {
-        base.transactions.write(other, b"other", Value::Bytes(&[0; 200]), Mode::Put).unwrap();
-    }
+    fill_while(base, other, || stream.end() % stream.slice_bytes() + bytes <= stream.slice_bytes());
     stream.end() / stream.slice_bytes()
 }
 
 /// Changes rows of another table until undo ends in this slice.
 fn fill_up_to(base: &Base, other: &RowTarget<'_>, slice: u64) {
     let stream = base.transactions.streams().get(0);
-    while stream.end() / stream.slice_bytes() < slice {
+    fill_while(base, other, || stream.end() / stream.slice_bytes() < slice);
+}
+
+fn fill_while(base: &Base, other: &RowTarget<'_>, goes_on: impl Fn() -> bool) {
+    while goes_on() {
         base.transactions.write(other, b"other", Value::Bytes(&[0; 200]), Mode::Put).unwrap();
     }
 }

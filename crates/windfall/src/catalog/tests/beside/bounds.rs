@@ -451,7 +451,7 @@ fn rounds(come: impl Fn(usize) -> usize + Send + 'static) -> (usize, usize) {
     let (handle, transactions, space) =
         (table.clone(), db.engine().transactions.clone(), table.inner.space());
     let seen = Arc::new(Mutex::new(Rank::Leaf, (0, 0)));
-    let (told, mut noted) = (seen.clone(), 0u64);
+    let (last_seen, mut noted) = (seen.clone(), 0u64);
     let built = build(&db, true, move |place| {
         // All are collected and loaded.
         let round = place.saturating_sub(2 * rows as usize);
@@ -466,8 +466,8 @@ fn rounds(come: impl Fn(usize) -> usize + Send + 'static) -> (usize, usize) {
             left -= 1;
         }
         let (is_open, count) = (!transactions.row_locks().is_table_locked(space), building.count());
-        let mut told = told.lock();
-        *told = (if is_open { round } else { told.0 }, count);
+        let mut seen = last_seen.lock();
+        *seen = (if is_open { round } else { seen.0 }, count);
     });
     built.unwrap();
     check(&db, &env, &table, "rounds");
@@ -514,14 +514,14 @@ fn a_statement_whose_time_is_over_between_two_waits_has_timed_out() {
         let (mut goes, mut stays) = (None, None);
         let (handle, world, files, space) = (db.clone(), env.clone(), disk.clone(), table.inner.space());
         let stayed = Arc::new(AtomicU64::new(0));
-        let told = stayed.clone();
+        let of_stayed = stayed.clone();
         at_places(&db, move |place| {
             if place == 5 {
                 goes = Some(begin(&handle));
                 change(&handle, goes.as_ref().unwrap(), 0..20);
                 let trx = stays.insert(begin(&handle));
                 change(&handle, trx, 30..31);
-                told.store(trx.id().unwrap(), SeqCst);
+                of_stayed.store(trx.id().unwrap(), SeqCst);
             }
             if place == 20 && !at_most.is_zero() {
                 evict(&handle, &big, &mut || {});
