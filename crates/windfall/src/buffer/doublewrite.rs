@@ -11,7 +11,8 @@
 //! left over from earlier batches can never bring old content back; beside a half that cannot be read one may be
 //! outdated, and recovery asks the floor of the log. What cannot be read is no header, and no copy: a device may leave
 //! a sector so whose write a loss of power has cut off. Batches are numbered, so it is known which of two whole headers
-//! is the later one: what only the earlier one names was durable in its place before the later one was written.
+//! is the later one: what only the earlier one names was durable in its place before the later one was written. A batch
+//! of which a copy is not whole never came to the pages' places.
 //!
 //! **May touch.** `disk`, `page`.
 //!
@@ -199,9 +200,19 @@ impl Copies {
         }
     }
 
-    /// Whether the earlier of two batches alone has a page: it was durable in its place when the later one was begun.
-    pub fn has_earlier_alone(&self, id: &PageId) -> bool {
-        self.later().is_some_and(|later| !self.named[later].contains(id))
+    /// Whether the last batch that was written in its places does not have a page, which was durable in its place when
+    /// that batch was begun. That is the later batch, or, where copies of that are not whole, the earlier one.
+    pub fn is_not_of_last_write(&self, id: &PageId) -> bool {
+        self.later().is_some_and(|later| {
+            let has = |half: usize| self.named[half].contains(id);
+            !has(later) || (!has(1 - later) && !self.is_whole(later))
+        })
+    }
+
+    /// Whether every copy that a half names is whole.
+    fn is_whole(&self, half: usize) -> bool {
+        let is_whole = |id| self.pages.get(id).is_some_and(|found| found.lsns[half].is_some());
+        self.named[half].iter().all(is_whole)
     }
 
     /// A number of which no batch in the file has one behind it, whether its half can be read or not: the two batches
@@ -321,9 +332,9 @@ mod tests {
         }
     }
 
-    /// A copy of a page that the later batch names need not be whole: the page was not durable in its place.
+    /// A page that the later batch names was not durable in its place, unless that batch never came to its places.
     #[test]
-    fn what_the_later_batch_names_the_earlier_one_has_not_alone() {
+    fn pages_that_are_not_of_the_last_write_are_known() {
         let disk = SimulatedDisk::new(1);
         let mut file = Doublewrite::default();
         Doublewrite::create(&disk, SIZE).unwrap();
@@ -332,11 +343,19 @@ mod tests {
             let pages = batch.each_ref().map(|(id, page)| (*id, page));
             file.write(&disk, &mut *disk.queue(), &pages, SIZE).unwrap();
         }
+        let found = || {
+            let copies = Doublewrite::copies(&disk, SIZE).unwrap();
+            (
+                copies.is_whole(1),
+                [1, 2, 3].map(|page| copies.is_not_of_last_write(&sealed(page, 10).0)),
+                copies,
+            )
+        };
+        assert!(matches!(found(), (true, [true, false, false], _)));
         let last = half(SIZE) + HEADER as u64 + SIZE as u64 - 8;
         assert!(disk.corrupt(FileName::Doublewrite, last, 1));
-        let copies = Doublewrite::copies(&disk, SIZE).unwrap();
-        let alone = [1, 2, 3].map(|page| copies.has_earlier_alone(&sealed(page, 10).0));
-        assert_eq!(alone, [true, false, false]);
+        let (is_whole, is_not_of_last_write, copies) = found();
+        assert_eq!((is_whole, is_not_of_last_write), (false, [true, false, true]));
         let lsns: Vec<_> =
             copies.pages.values().map(|found| found.lsns.map(|lsn| lsn.map(|lsn| lsn.0))).collect();
         assert_eq!(lsns, [[Some(10), None], [Some(10), None], [None, Some(10)]]);

@@ -292,7 +292,8 @@ pub fn recover(
 /// Makes durable what a process that was killed has written and not synced: the page cache shows it, so replay finds
 /// it done, and nobody would sync it any more before the floor of the log passes. Pages that were not durable have a
 /// change above the floor, so the log names all these files. To be done before anything is written: the doublewrite
-/// file may have the only whole copies of such pages.
+/// file may have the only whole copies of such pages. It is made durable, too: what is found in one half stands for
+/// what the next batch overwrites in the other.
 fn settle_files(disk: &dyn Disk, scan: &Scan, files: &Files, progress: &dyn Fn(Progress)) -> Result<()> {
     let total = scan.changed.len() as u64;
     for (done, space) in (0..).zip(&scan.changed) {
@@ -300,6 +301,9 @@ fn settle_files(disk: &dyn Disk, scan: &Scan, files: &Files, progress: &dyn Fn(P
         if files.contains(space) && !planted(Bug::KilledWritesNotSynced) {
             disk.sync(FileName::Data(*space))?;
         }
+    }
+    if disk.len(FileName::Doublewrite)?.is_some() && !planted(Bug::KilledWritesNotSynced) {
+        disk.sync(FileName::Doublewrite)?;
     }
     Ok(disk.sync_folder(Folder::Data)?)
 }
@@ -413,12 +417,12 @@ fn write_again(pool: &BufferPool, repairs: &[Repair<'_>]) -> Result<BTreeMap<usi
 }
 
 /// Whether a page that could not be written again is durable in its place all the same: what was to be written is
-/// there, and the later batch, which came when it was durable, does not name it.
+/// there, and was before the last batch came to its places.
 fn is_durable_in_place(pool: &BufferPool, Repair { id, copy, .. }: &Repair<'_>, copies: &Copies) -> bool {
     let words = blank(pool.page_size());
     let page = Page::new(&words);
     let read = pool.ground().disk.read_page(FileName::Data(id.space), pool.offset(id.page), page);
-    copies.has_earlier_alone(id) && read.is_ok() && page.verify(*id).is_ok() && page.lsn() == copy.lsn
+    copies.is_not_of_last_write(id) && read.is_ok() && page.verify(*id).is_ok() && page.lsn() == copy.lsn
 }
 
 /// The tablespace, with what is known of its file.

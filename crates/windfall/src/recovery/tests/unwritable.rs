@@ -83,6 +83,19 @@ fn write_other(base: &Base, value: u64) -> Result<()> {
     Ok(())
 }
 
+/// The disk as it is at each operation of a batch that has the torn pages.
+fn cuts_of_a_batch(disk: &SimulatedDisk, base: &Base) -> Vec<(u64, SimulatedDisk)> {
+    disk.keep_cuts(disk.operations() + 1..=u64::MAX);
+    let _ = base.pool.flush([]);
+    disk.take_cuts()
+}
+
+/// Whether both halves of the doublewrite file can be read.
+fn can_be_read(disk: &SimulatedDisk) -> bool {
+    let length = halves(disk)[1] as usize;
+    halves(disk).iter().all(|half| disk.read(FileName::Doublewrite, *half, &mut vec![0; length]).is_ok())
+}
+
 fn assert_pages(base: &Base, values: [u64; 2], what: &str) {
     pages_are(base, values).unwrap_or_else(|found| panic!("{what}: {found}"));
 }
@@ -150,10 +163,7 @@ fn a_crash_at_any_time_loses_nothing() {
                 left.crash_at(1 + operation % 23);
                 let later = open_failing(&left, fault, FRAMES).and_then(|base| write_other(&base, 99));
                 let left = left.restart(survive);
-                let is_readable = halves(&left).iter().all(|half| {
-                    let length = halves(&left)[1] as usize;
-                    left.read(FileName::Doublewrite, *half, &mut vec![0; length]).is_ok()
-                });
+                let is_readable = can_be_read(&left);
                 let check = |base: &Base, when: &str| {
                     let before = may_be.into_iter().flatten().filter(|_| later.is_err());
                     let behind = may_be.into_iter().flatten().map(|[one, _]| [one, 99]);
@@ -187,11 +197,17 @@ fn a_crash_at_any_time_loses_nothing() {
     assert!(opened > 10 * refused && refused > 0, "{opened} were opened, {refused} were not");
 }
 
-#[test]
-fn all_pages_that_are_torn_are_in_every_batch() {
-    let disk = SimulatedDisk::new(3);
-    let base = Base::open(&disk, 1).unwrap();
-    let ((failing, pages), (good, others)) = (filled(&base, 40, 8), filled(&base, 41, 1));
+/// Pages of the failing file that hold 7, are torn in their places and have copies in the later half of the doublewrite
+/// file; the earlier one has a batch of a second file, whose page is given, too. The log has what was changed in the
+/// pages, and in another one that is durable in its place, but not what made them.
+fn torn_pages(disk: &SimulatedDisk) -> (SimulatedDisk, Vec<PageNo>, Vec<PageNo>) {
+    let base = Base::open(disk, 1).unwrap();
+    let (failing, mut pages) = filled(&base, 40, 9);
+    raise_floor(&base);
+    let durable = pages.split_off(8);
+    change(&base, &failing, &durable, 7);
+    write(&base, &failing, &durable);
+    let (_, others) = filled(&base, 41, 1);
     change(&base, &failing, &pages, 7);
     write(&base, &failing, &pages);
     drop(base);
@@ -199,8 +215,14 @@ fn all_pages_that_are_torn_are_in_every_batch() {
     for page in &pages {
         assert!(disk.corrupt(FAILING, u64::from(page.0 + 1) * PAGE_SIZE as u64 - 8, 1));
     }
+    (disk, pages, others)
+}
+
+#[test]
+fn all_pages_that_are_torn_are_in_every_batch() {
+    let (disk, pages, others) = torn_pages(&SimulatedDisk::new(3));
     let base = open_failing(&disk, Fault::WriteFails, FRAMES).unwrap();
-    let good = known(&base, good.id());
+    let good = known(&base, SpaceId(41));
     for value in 1..5 {
         change(&base, &good, &others, value);
         base.pool.flush(others.iter().map(|page| (good.clone(), *page))).unwrap();
@@ -367,30 +389,15 @@ fn a_page_of_a_tablespace_that_was_dropped_below_the_floor_is_not_missed() {
 /// too, and the log has what came behind them.
 #[test]
 fn a_batch_that_is_cut_off_leaves_an_order_for_all_pages_that_are_torn() {
-    let disk = SimulatedDisk::new(3);
-    let base = Base::open_with(&disk, 1, 1024).unwrap();
-    let (space, pages) = filled(&base, 40, 8);
-    change(&base, &space, &pages, 7);
-    write(&base, &space, &pages);
-    drop(base);
-    let disk = disk.restart(Survive::Nothing);
-    for page in &pages {
-        assert!(disk.corrupt(FAILING, u64::from(page.0 + 1) * PAGE_SIZE as u64 - 8, 1));
-    }
+    let (disk, pages, _) = torn_pages(&SimulatedDisk::new(3));
     let base = open_failing(&disk, Fault::WriteFails, FRAMES).unwrap();
     change(&base, &known(&base, SpaceId(40)), &pages, 8);
-    disk.keep_cuts(disk.operations() + 1..=u64::MAX);
-    let _ = base.pool.flush([]);
     let mut opened = 0;
-    for (operation, cut) in disk.take_cuts() {
+    for (operation, cut) in cuts_of_a_batch(&disk, &base) {
         for seed in 0..50 {
             let what = format!("cut off at {operation}, {seed}");
             let left = cut.survivor(Survive::Random(seed));
-            let length = halves(&left)[1] as usize;
-            let is_readable = halves(&left)
-                .iter()
-                .all(|half| left.read(FileName::Doublewrite, *half, &mut vec![0; length]).is_ok());
-            if is_readable {
+            if can_be_read(&left) {
                 let base = open_failing(&left, Fault::WriteFails, FRAMES)
                     .unwrap_or_else(|error| panic!("{what}: {error}"));
                 values_are(&base, 40, &pages, 8, &what);
@@ -399,6 +406,28 @@ fn a_batch_that_is_cut_off_leaves_an_order_for_all_pages_that_are_torn() {
         }
     }
     assert!(opened > 50, "{opened} were opened");
+}
+
+/// A process that was killed may have written copies that it did not sync: the next one finds them, and overwrites
+/// those of the batch before.
+#[test]
+fn copies_that_a_killed_process_did_not_sync_are_durable_before_the_next_batch() {
+    let (disk, pages, _) = torn_pages(&SimulatedDisk::new(3));
+    let base = open_failing(&disk, Fault::WriteFails, FRAMES).unwrap();
+    change(&base, &known(&base, SpaceId(40)), &pages, 8);
+    for (operation, killed) in cuts_of_a_batch(&disk, &base) {
+        let killed = killed.next_process();
+        let base = open_failing(&killed, Fault::WriteFails, FRAMES)
+            .unwrap_or_else(|error| panic!("killed at {operation}: {error}"));
+        for (next, cut) in cuts_of_a_batch(&killed, &base) {
+            for seed in 0..20 {
+                let what = format!("killed at {operation}, cut off at {next}, {seed}");
+                let left = cut.survivor(Survive::Random(seed));
+                let base = Base::open(&left, 1).unwrap_or_else(|error| panic!("{what}: {error}"));
+                values_are(&base, 40, &pages, 8, &what);
+            }
+        }
+    }
 }
 
 /// So it is known of two batches which one is the later, whichever opening has written them.
