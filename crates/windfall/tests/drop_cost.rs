@@ -59,7 +59,7 @@ fn indexed() -> TableOptions {
 /// The most memory that a statement allocates, and frees, for itself and for each tree: names, the record, its group of
 /// the log, a place in a queue now and then, and in each of its own lists (of claims, gates, ids, changes, latched
 /// places). What the trees own is not among it, whatever it is.
-const ALLOCATED: u64 = 4 << 10;
+const ALLOCATED: u64 = 1_536;
 const ALLOCATED_A_TREE: u64 = 512;
 const FREED: u64 = 1 << 10;
 const FREED_A_TREE: u64 = 320;
@@ -114,6 +114,23 @@ fn settle(db: &Database) -> Result<()> {
         let now = db.metrics().log_groups;
         now == core::mem::replace(&mut groups, now)
     });
+    Ok(())
+}
+
+/// Queues to the background allocate a block for some dozens of entries.
+#[test]
+fn none_of_many_statements_allocates_a_large_block() -> Result<()> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let db = Database::open(folder.path(), options())?;
+    for n in 0..100 {
+        db.create_table("t", indexed())?;
+        let reports = [db.drop_index("t", "i")?, db.truncate_table("t")?, db.drop_table("t")?];
+        for report in reports {
+            let allocated = report.work.of(Work::AllocatedBytes);
+            let most = ALLOCATED + report.trees as u64 * ALLOCATED_A_TREE;
+            assert!(allocated <= most, "{n}: {:?}", report.work);
+        }
+    }
     Ok(())
 }
 
