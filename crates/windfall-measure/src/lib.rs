@@ -25,6 +25,7 @@ pub mod page;
 mod random;
 pub mod sbtest;
 mod scale;
+mod spin;
 pub mod stepped;
 pub mod svg;
 mod timeline;
@@ -39,6 +40,7 @@ pub use machine::{Machine, resident_bytes, resident_of_mapping};
 pub use pace::Pace;
 pub use random::Random;
 pub use scale::Scale;
+pub use spin::Spin;
 pub use timeline::{Gap, STRETCH, Timeline};
 pub use usage::Usage;
 

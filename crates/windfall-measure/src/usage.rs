@@ -9,7 +9,7 @@
 //!
 //! **May touch.** The system.
 
-use std::mem;
+use std::{mem, time::Duration};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -49,10 +49,9 @@ impl Usage {
         }
     }
 
-    /// Keeps the calling thread at work until it has used so much processor time, in nanoseconds.
-    pub fn use_up(time_ns: u64) {
-        let before = Self::of_this_thread();
-        while Self::of_this_thread().since(before).time_ns < time_ns {}
+    /// Its processor time.
+    pub fn time(self) -> Duration {
+        Duration::from_nanos(self.time_ns)
     }
 
     /// What was used since an earlier look.
@@ -85,9 +84,13 @@ mod tests {
     #[test]
     fn a_process_has_used_what_its_threads_have() {
         let before = Usage::of_this_process();
+        let use_up = || {
+            let before = Usage::of_this_thread();
+            while Usage::of_this_thread().since(before).time_ns < 2_000_000 {}
+        };
         thread::scope(|scope| {
-            scope.spawn(|| Usage::use_up(2_000_000));
-            scope.spawn(|| Usage::use_up(2_000_000));
+            scope.spawn(use_up);
+            scope.spawn(use_up);
         });
         let used = Usage::of_this_process().since(before);
         assert!(used.time_ns >= 4_000_000, "{used:?}");

@@ -5,10 +5,11 @@
 //!
 //! **Invariants.** Both windows belong to one run of the same load, and which comes first changes from run to run. The
 //! load does not go on while a table is made. In a window without a drop other threads take as much processor time as
-//! the drop and the background behind it do when nothing else runs, in the same order: where clients keep all
-//! processors busy, any work costs them a slice of the scheduler, and that is not what is asked for here. How much
-//! that time is stands in the result. Waits on the dropping thread are those of reader and writer: a statement on many
-//! tables changes their records in one go, and the worker that keeps the system tree in order may wait for that.
+//! the statement, the background beside it and the background after it do when nothing else runs, in the same order and
+//! without a system call: where clients keep all processors busy, any work costs them a slice of the scheduler, and
+//! that is not what is asked for here. How much that time is stands in the result. Waits on the dropping thread are
+//! those of reader and writer: a statement on many tables changes their records in one go, and the worker that keeps
+//! the system tree in order may wait for that.
 //!
 //! **May touch.** `ground`, `victim`, `engine`, `windfall-measure`.
 
@@ -19,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use windfall_measure::{Pace, Random, Scale, Timeline, Usage, flat::Others, median};
+use windfall_measure::{Pace, Random, Scale, Spin, Timeline, Usage, flat::Others, median};
 
 use super::{
     ground::{OTHERS, Side},
@@ -37,13 +38,15 @@ const WRITES: Duration = Duration::from_micros(50);
 /// Drops with nothing beside them by which it is measured what they take.
 const ALONE_MOST: u32 = 3;
 
-/// Processor time in nanoseconds that a drop takes.
+/// Processor time that a drop takes.
 #[derive(Clone, Copy)]
 struct Taken {
     /// Of the thread that drops.
-    statement_ns: u64,
-    /// Of the background.
-    background_ns: u64,
+    statement: Duration,
+    /// Of the background while the statement runs.
+    beside: Duration,
+    /// Of the background after it.
+    after: Duration,
 }
 
 /// Drops so many tables beside a load.
@@ -57,18 +60,22 @@ pub fn run(side: &mut Side, scale: Scale, seed: u64) -> Result<Others> {
         alone.push(taken(side, &victim, window)?);
         victim.remove(side, Kind::Drop)?;
     }
-    let of = |part: fn(&Taken) -> u64| {
-        median(&alone.iter().map(|taken| part(taken) as f64).collect::<Vec<_>>()) as u64
+    let of = |part: fn(&Taken) -> Duration| {
+        let all: Vec<f64> = alone.iter().map(|taken| part(taken).as_nanos() as f64).collect();
+        Duration::from_nanos(median(&all) as u64)
     };
     let taken = Taken {
-        statement_ns: of(|taken| taken.statement_ns),
-        background_ns: of(|taken| taken.background_ns),
+        statement: of(|taken| taken.statement),
+        beside: of(|taken| taken.beside),
+        after: of(|taken| taken.after),
     };
 
-    let mut others = Others { drop_ns: taken.statement_ns + taken.background_ns, ..Others::default() };
+    let all = taken.statement + taken.beside + taken.after;
+    let mut others = Others { drop_ns: all.as_nanos() as u64, ..Others::default() };
+    let spin = Spin::measured();
     for n in 0..rounds {
         let victim = made(side)?;
-        windows(side, &victim, taken, window, seed + u64::from(n), &mut others)?;
+        windows(side, &victim, taken, spin, window, seed + u64::from(n), &mut others)?;
         victim.remove(side, Kind::Drop)?;
     }
     Ok(others)
@@ -83,20 +90,20 @@ fn made(side: &mut Side) -> Result<Victim> {
 
 /// What a drop takes while nothing else runs, less what the background takes without one.
 fn taken(side: &Side, victim: &Victim, window: Duration) -> Result<Taken> {
-    let within_window = |run: &dyn Fn() -> Result<u64>| {
-        let (start, before) = (Instant::now(), Usage::of_this_process());
-        let statement_ns = run()?;
+    // Of the whole process beside and after what is run, and of the thread that runs it.
+    let within_window = |run: &dyn Fn() -> Result<()>| {
+        let (start, all, own) = (Instant::now(), Usage::of_this_process(), Usage::of_this_thread());
+        run()?;
+        let statement = Usage::of_this_thread().since(own).time();
+        let until_then = Usage::of_this_process().since(all).time();
         thread::sleep(window.saturating_sub(start.elapsed()));
-        let all_ns = Usage::of_this_process().since(before).time_ns;
-        Ok::<_, Failure>((statement_ns, all_ns.saturating_sub(statement_ns)))
+        let beside = until_then.saturating_sub(statement);
+        let after = Usage::of_this_process().since(all).time().saturating_sub(until_then);
+        Ok::<_, Failure>(Taken { statement, beside, after })
     };
-    let (_, idle_ns) = within_window(&|| Ok(0))?;
-    let (statement_ns, background_ns) = within_window(&|| {
-        let before = Usage::of_this_thread();
-        statement(side, Kind::Drop, &victim.names())?;
-        Ok(Usage::of_this_thread().since(before).time_ns)
-    })?;
-    Ok(Taken { statement_ns, background_ns: background_ns.saturating_sub(idle_ns) })
+    let idle = within_window(&|| Ok(()))?;
+    let taken = within_window(&|| Ok(statement(side, Kind::Drop, &victim.names()).map(drop)?))?;
+    Ok(Taken { after: taken.after.saturating_sub(idle.after), ..taken })
 }
 
 /// A run of the load with two windows: at the begin of one of them the table goes, and at that of the other one as
@@ -105,6 +112,7 @@ fn windows(
     side: &Side,
     victim: &Victim,
     taken: Taken,
+    spin: Spin,
     window: Duration,
     seed: u64,
     others: &mut Others,
@@ -137,11 +145,13 @@ fn windows(
             scope.spawn(|| -> Result<_> { client(0, READS) }),
             scope.spawn(|| -> Result<_> { client(1, WRITES) }),
         ];
-        // What stands for the background begins when what stands for the statement has ended.
-        let (statement_ended, ended) = mpsc::channel();
+        // What stands for the background begins with what stands for the statement, and goes on when that has ended.
+        let (step, steps) = mpsc::channel();
         scope.spawn(move || {
-            if ended.recv().is_ok() {
-                Usage::use_up(taken.background_ns);
+            for part in [taken.beside, taken.after] {
+                if steps.recv().is_ok() {
+                    spin.work(part);
+                }
             }
         });
         let mut dropped = Ok(());
@@ -151,9 +161,10 @@ fn windows(
             if n == with {
                 dropped = statement(side, Kind::Drop, &names).map(drop);
             } else {
-                Usage::use_up(taken.statement_ns);
-                // It is received unless that thread has panicked, and then the scope panics.
-                let _ = statement_ended.send(());
+                // Both are received unless that thread has panicked, and then the scope panics.
+                let _ = step.send(());
+                spin.work(taken.statement);
+                let _ = step.send(());
             }
         }
         let panicked = |_| Err(Failure::said("a client has panicked"));

@@ -32,6 +32,8 @@ pub struct Side {
     pub db: Database,
     pub owned: Owned,
     pub amount: u64,
+    /// What the other database has of it.
+    pub other_amount: u64,
     /// A table that nobody drops.
     pub others: Table,
     /// Bytes of hash indexes before there was a table to be dropped.
@@ -42,8 +44,8 @@ pub struct Side {
 }
 
 impl Side {
-    /// Opens one.
-    pub fn open(owned: Owned, amount: u64, scale: Scale, path: &Path) -> Result<Self> {
+    /// Opens one, with so much of it, while the other database has another amount.
+    pub fn open(owned: Owned, [amount, other_amount]: [u64; 2], scale: Scale, path: &Path) -> Result<Self> {
         const MB: u64 = 1 << 20;
         let setup = Setup {
             hash: Some(true),
@@ -58,7 +60,8 @@ impl Side {
         // What is counted of hash indexes is of the tables that are dropped.
         others.set_hash_index(false);
         let hashed_before = db.metrics().hash_index_bytes;
-        let mut side = Self { db, owned, amount, others, hashed_before, names: 0, path: path.into() };
+        let mut side =
+            Self { db, owned, amount, other_amount, others, hashed_before, names: 0, path: path.into() };
         side.surround()?;
         Ok(side)
     }

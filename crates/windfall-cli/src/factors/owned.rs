@@ -220,6 +220,10 @@ impl Owned {
                 &[Figure::Instructions],
                 "a commit writes what others have logged by then, and purge is at work",
             )),
+            Self::Group | Self::LargeGroup => Some((
+                &[Figure::Allocated],
+                "the lists of a statement on one table lie on the stack, those of one on many in memory",
+            )),
             _ => None,
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** Makes it, and keeps what is to be kept until its statement is over.
 //!
-//! **Invariants.** But for what is varied, tables are alike.
+//! **Invariants.** But for what is varied, tables are alike. Behind its victim each side makes a counterpart, which has
+//! as much as the victim of the other side.
 //!
 //! **May touch.** `ground`, `engine`.
 
@@ -40,12 +41,25 @@ pub struct Victim {
 }
 
 impl Victim {
-    /// Makes one.
+    /// Makes one, where there is none.
     pub fn make(side: &mut Side, kind: Kind) -> Result<Self> {
+        // Those of the one before are given back in the background, and would hide what is new.
+        while side.db.metrics().hash_index_bytes > side.hashed_before {
+            thread::sleep(Duration::from_millis(1));
+        }
+        Self::with(side, kind, side.amount)
+    }
+
+    /// Makes its counterpart, with as much as the other side's victim has: it stays until the statement is over.
+    pub fn counterpart(side: &mut Side, kind: Kind) -> Result<Self> {
+        Self::with(side, kind, side.other_amount)
+    }
+
+    fn with(side: &mut Side, kind: Kind, n: u64) -> Result<Self> {
         side.lazy_commits();
         let name = side.name();
         let mut victim = Self { names: vec![name.clone()], kept: Vec::new(), until_dropped: None };
-        let (owned, n) = (side.owned, side.amount);
+        let owned = side.owned;
         let indexes = owned.indexes(kind, n);
         let usual = |side: &Side| load(&side.db, &name, ROWS, 16, indexes);
         match owned {
@@ -63,7 +77,7 @@ impl Victim {
                     side.close_files()?;
                 }
             }
-            Owned::HashIndex => hash(side, &name)?,
+            Owned::HashIndex => hash(side, &name, n)?,
             Owned::LongValues => {
                 let table = usual(side)?;
                 for row in 0..n {
@@ -154,6 +168,14 @@ impl Victim {
         }
         Ok(())
     }
+
+    /// Removes one that no statement was about.
+    pub fn remove_whole(mut self, side: &Side) -> Result<()> {
+        self.kept.clear();
+        self.let_go();
+        side.db.drop_tables(&self.names())?;
+        Ok(())
+    }
 }
 
 /// Runs a statement.
@@ -167,23 +189,20 @@ pub fn run(side: &Side, kind: Kind, names: &[&str]) -> windfall::Result<DropRepo
 }
 
 /// A table whose hash index has grown to so many bytes by point reads of its rows.
-fn hash(side: &Side, name: &str) -> Result<()> {
-    // That of the table before is given back in the background, and would hide what is new.
-    while side.db.metrics().hash_index_bytes > side.hashed_before {
-        thread::sleep(Duration::from_millis(1));
-    }
+fn hash(side: &Side, name: &str, bytes: u64) -> Result<()> {
+    let before = side.db.metrics().hash_index_bytes;
     // A tree of one page has no hash index: these are more.
-    let rows = side.amount / HASH_ENTRY / 4;
+    let rows = bytes / HASH_ENTRY / 4;
     let table = load(&side.db, name, rows, 16, 0)?;
     for _ in 0..PASSES {
         read_all(&table, rows)?;
-        if side.db.metrics().hash_index_bytes >= side.hashed_before + side.amount {
+        if side.db.metrics().hash_index_bytes >= before + bytes {
             return Ok(());
         }
         // What grows it may be a thread of its own.
         thread::sleep(Duration::from_millis(1));
     }
-    Err(Failure::said(format!("a hash index of {} bytes has not grown", side.amount)))
+    Err(Failure::said(format!("a hash index of {bytes} bytes has not grown")))
 }
 
 /// Reads all rows once, by as many threads as there are processors.
