@@ -67,6 +67,11 @@ const FREED_A_TREE: u64 = 320;
 const CALLS: u64 = 12;
 const CALLS_A_TREE: u64 = 2;
 
+fn assert_little_allocated(what: &str, report: &DropReport) {
+    let most = ALLOCATED + report.trees as u64 * ALLOCATED_A_TREE;
+    assert!(report.work.of(Work::AllocatedBytes) <= most, "{what}: {:?}", report.work);
+}
+
 /// The bar: nothing outside the catalog, a path and a bit inside, one log write, and little memory.
 fn assert_cheap(what: &str, report: &DropReport, height: u64) {
     let of = |kind| report.work.of(kind);
@@ -80,7 +85,7 @@ fn assert_cheap(what: &str, report: &DropReport, height: u64) {
     );
     assert!(of(Work::Allocation) <= CALLS + trees * CALLS_A_TREE, "{what}: {:?}", report.work);
     assert!(of(Work::Free) <= CALLS + trees * CALLS_A_TREE, "{what}: {:?}", report.work);
-    assert!(of(Work::AllocatedBytes) <= ALLOCATED + trees * ALLOCATED_A_TREE, "{what}: {:?}", report.work);
+    assert_little_allocated(what, report);
     assert!(of(Work::FreedBytes) <= FREED + trees * FREED_A_TREE, "{what}: {:?}", report.work);
     for kind in [
         Work::Frame,
@@ -126,9 +131,7 @@ fn none_of_many_statements_allocates_a_large_block() -> Result<()> {
         db.create_table("t", indexed())?;
         let reports = [db.drop_index("t", "i")?, db.truncate_table("t")?, db.drop_table("t")?];
         for report in reports {
-            let allocated = report.work.of(Work::AllocatedBytes);
-            let most = ALLOCATED + report.trees as u64 * ALLOCATED_A_TREE;
-            assert!(allocated <= most, "{n}: {:?}", report.work);
+            assert_little_allocated(&format!("statement {n}"), &report);
         }
     }
     Ok(())
