@@ -106,7 +106,10 @@ impl TableRecord {
 
     /// The stored form.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(64 + self.metadata.len() + 64 * self.indexes.len());
+        // As long as it gets: a guess that is too long for each of many indexes is what most of them would cost.
+        let of_index = |index: &IndexRecord| 15 + index.name.len() + 9 * index.key.parts.len();
+        let length = 31 + self.metadata.len() + self.indexes.iter().map(of_index).sum::<usize>();
+        let mut out = Vec::with_capacity(length);
         out.push(FORMAT);
         for word in [self.id, self.version, self.clustered.0] {
             out.extend_from_slice(&word.to_le_bytes());
@@ -128,6 +131,7 @@ impl TableRecord {
                 out.extend_from_slice(&b.to_le_bytes());
             }
         }
+        debug_assert_eq!(out.len(), length, "the length of a record was computed wrong");
         out
     }
 
