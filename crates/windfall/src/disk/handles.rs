@@ -6,7 +6,8 @@
 //! all the same, handles of data files are closed and the call is made again. A handle is shared by count: eviction and
 //! removal drop the cache's share, and the descriptor is closed when the last request on it is done. A handle that was
 //! opened while names changed is used but not cached, so no name ever leads to a file that lost it, and a removed
-//! file's blocks are not held back.
+//! file's blocks are not held back. Data files have a mutex of their own: a write of the log, which commits wait for,
+//! does not wait for a thread that opens, writes or deletes data files.
 //!
 //! **May touch.** `error`, `sync`, the machine.
 
@@ -47,7 +48,9 @@ pub struct Handles {
     limit: usize,
     /// Whether files of the root and of the data folder are opened for direct I/O: each until its file system says no.
     direct: [AtomicBool; 2],
-    cache: Mutex<Cache>,
+    data: Mutex<Cache>,
+    /// The log, the control file and the doublewrite file.
+    others: Mutex<Cache>,
     open: Arc<Open>,
 }
 
@@ -84,10 +87,9 @@ impl Cache {
         Some(entry)
     }
 
-    /// Takes the handles of all data files.
-    fn take_data(&mut self) -> Vec<Entry> {
-        let names = core::mem::take(&mut self.by_use).into_values();
-        names.filter_map(|name| self.files.remove(&name)).collect()
+    fn take_all(&mut self) -> Vec<Entry> {
+        self.by_use.clear();
+        self.files.drain().map(|(_, entry)| entry).collect()
     }
 
     /// Adds a handle and gives those that had to leave.
@@ -116,7 +118,8 @@ impl Handles {
             root,
             limit: limit.min(most).max(1),
             direct: [AtomicBool::new(direct), AtomicBool::new(direct)],
-            cache: Mutex::new(Rank::Handles, Cache::default()),
+            data: Mutex::new(Rank::Handles, Cache::default()),
+            others: Mutex::new(Rank::Handles, Cache::default()),
             open: Arc::default(),
         }
     }
@@ -131,10 +134,15 @@ impl Handles {
         self.root.join(name.to_string())
     }
 
+    /// The handles among which this file's is.
+    fn cache(&self, name: FileName) -> &Mutex<Cache> {
+        if matches!(name, FileName::Data(_)) { &self.data } else { &self.others }
+    }
+
     /// The file, opened if need be.
     pub fn get(&self, name: FileName) -> Result<Arc<File>, DiskError> {
         let changes = {
-            let mut cache = self.cache.lock();
+            let mut cache = self.cache(name).lock();
             if let Some(file) = cache.get(name) {
                 return Ok(file);
             }
@@ -147,7 +155,7 @@ impl Handles {
 
     /// Caches a handle that was opened after so many changes of names, unless there were more meanwhile.
     fn keep(&self, name: FileName, file: &Arc<File>, changes: u64) {
-        let mut cache = self.cache.lock();
+        let mut cache = self.cache(name).lock();
         let gone =
             if cache.changes == changes { cache.put(name, file.clone(), self.limit) } else { Vec::new() };
         drop(cache);
@@ -165,7 +173,7 @@ impl Handles {
     /// Creates the file, or cuts it to nothing.
     pub fn create(&self, name: FileName) -> Result<(), DiskError> {
         let file = Arc::new(self.open_file(name, "create", OFlags::CREATE | OFlags::TRUNC)?);
-        let mut cache = self.cache.lock();
+        let mut cache = self.cache(name).lock();
         cache.changes += 1;
         let gone = cache.put(name, file, self.limit);
         drop(cache);
@@ -175,11 +183,13 @@ impl Handles {
 
     /// Notes that these names lead elsewhere now, or nowhere.
     pub fn forget(&self, names: &[FileName]) {
-        let mut cache = self.cache.lock();
-        cache.changes += 1;
-        let gone: Vec<_> = names.iter().map(|name| cache.take(*name)).collect();
-        drop(cache);
-        drop(gone);
+        for &name in names {
+            let mut cache = self.cache(name).lock();
+            cache.changes += 1;
+            let gone = cache.take(name);
+            drop(cache);
+            drop(gone);
+        }
     }
 
     fn open_file(&self, name: FileName, action: &'static str, extra: OFlags) -> Result<File, DiskError> {
@@ -216,7 +226,7 @@ impl Handles {
         let open = || retry_on_intr(|| rustix::fs::open(path, flags, mode));
         match open() {
             Err(Errno::MFILE | Errno::NFILE) => {
-                let gone = self.cache.lock().take_data();
+                let gone = self.data.lock().take_all();
                 drop(gone);
                 open()
             }
@@ -242,12 +252,27 @@ mod tests {
         let name = FileName::Log(1);
         handles.create(name).unwrap();
         handles.forget(&[name]);
-        let changes = handles.cache.lock().changes;
+        let changes = handles.others.lock().changes;
         let file = Arc::new(handles.open_file(name, "open", OFlags::empty()).unwrap());
         handles.forget(&[name]);
         handles.keep(name, &file, changes);
-        assert!(handles.cache.lock().files.is_empty(), "the name may lead elsewhere now");
+        assert!(handles.others.lock().files.is_empty(), "the name may lead elsewhere now");
         handles.keep(name, &file, changes + 1);
         assert!(Arc::ptr_eq(&handles.get(name).unwrap(), &file));
+    }
+
+    #[test]
+    fn the_log_is_found_while_another_thread_looks_for_a_data_file() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir(folder.path().join("log")).unwrap();
+        let handles = Handles::new(folder.path().into(), 4, false);
+        handles.create(FileName::Log(1)).unwrap();
+        let looking = handles.cache(FileName::Data(crate::ids::SpaceId(1))).try_lock().unwrap();
+        let log = std::thread::scope(|scope| {
+            let get = || handles.cache(FileName::Log(1)).try_lock().is_some();
+            scope.spawn(get).join().unwrap()
+        });
+        assert!(log, "the log waits for a data file");
+        drop(looking);
     }
 }
