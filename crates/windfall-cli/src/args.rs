@@ -237,9 +237,21 @@ pub struct BenchArgs {
     /// `drop`: of all that it measures these alone, each something that its cost is not to depend on, such as rows.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     pub only: Vec<String>,
+    /// `drop`: a cost that is planted into each statement, to see that it is found.
+    #[arg(long, hide = true, value_enum)]
+    pub plant_cost: Option<Plant>,
     /// The part that a child process of a benchmark plays.
     #[arg(long, hide = true, value_name = "PART")]
     pub child: Option<String>,
+}
+
+/// A cost that is planted into each statement, to see that it is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Plant {
+    /// One that grows with what the table has.
+    Owned,
+    /// One that grows with what the database has.
+    Around,
 }
 
 /// What to measure.

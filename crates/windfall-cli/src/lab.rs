@@ -219,7 +219,7 @@ fn measure(options: &LabArgs) -> Result<Results> {
     }
     let (done, at) = (jobs.len(), Cell::new(0));
     let say = |what: &str| progress.at(done + at.replace(at.get() + 1), &format!("x9: {what}"));
-    let factors = factors::measure(varied, &scratch.disk, scale, options.seed, &say)?;
+    let factors = factors::measure(varied, &scratch.disk, scale, options.seed, None, &say)?;
     progress.finish();
     let made_at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let mut results = Results {

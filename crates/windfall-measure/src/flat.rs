@@ -1,12 +1,14 @@
 //! What the cost of a statement does not depend on.
 //!
-//! **Purpose.** A statement is measured with little of something and with much of it, all else equal: the figures of
-//! both, how many times as much, what others noticed meanwhile, and the tables that people read.
+//! **Purpose.** A statement is measured with little of something, with much of it beside its table, and with much of it
+//! in its table, all else equal: the figures of the three, how many times as much, what others noticed meanwhile, and
+//! the tables that people read.
 //!
 //! **Invariants.** A ratio is of two numbers of one process, which were taken in turns: medians, or the largest where
-//! nothing is to be seen at all ([`Figure::must_be_zero`]). What is less than one counts as nothing, and a ratio to
-//! nothing is that to one, and one more: from 0 to 3 is four times as much, and from 0 to 1 is more than from 1 to 1. A
-//! cost that is the work of each tree or each table of a statement is given for each of them, and the factor says so.
+//! nothing is to be seen at all ([`Figure::must_be_zero`]), or the mean of what is rare ([`Figure::Waits`]). What is
+//! less than one counts as nothing, and a ratio to nothing is that to one, and one more: from 0 to 3 is four times as
+//! much, and from 0 to 1 is more than from 1 to 1. A cost that is the work of each tree or each table of a statement is
+//! given for each of them, and the factor says so.
 //!
 //! **May touch.** `compare`, `grid`, `units`.
 
@@ -17,8 +19,11 @@ use crate::{
     units::{count, short, time, times},
 };
 
-/// The most that the larger of two costs may be of the smaller, for the cost to be flat.
+/// How many times as much a cost may be, and be flat.
 pub const FLAT: f64 = 1.10;
+/// How many times as long a statement may take where much is beside its table. What was made just before it lies in
+/// the processor's caches instead of what the statement needs, whose instructions stay the same.
+pub const FLAT_TIME_BESIDE: f64 = 1.33;
 
 /// What is measured of a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,8 +33,11 @@ pub enum Figure {
     Instructions,
     /// System calls but those that write or sync the log, and those that wake a thread of the background.
     SystemCalls,
-    /// Calls for files and for memory mappings, but those for the log, and waits, as the engine counts them.
-    CallsAndWaits,
+    /// Calls for files and for memory mappings, but those for the log, as the engine counts them.
+    Calls,
+    /// How often the thread slept until another one woke it. A statement may meet a thread of the background that the
+    /// system has stopped while it holds a mutex: of many statements, that is the mean.
+    Waits,
     /// Page faults.
     PageFaults,
     /// Work that is counted where it happens: frames, latches, entries of lists, locks, files, waits.
@@ -52,10 +60,11 @@ pub enum Figure {
 
 impl Figure {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Instructions,
         Self::SystemCalls,
-        Self::CallsAndWaits,
+        Self::Calls,
+        Self::Waits,
         Self::PageFaults,
         Self::Work,
         Self::Allocations,
@@ -71,7 +80,8 @@ impl Figure {
         match self {
             Self::Instructions => "instructions",
             Self::SystemCalls => "system-calls",
-            Self::CallsAndWaits => "calls-and-waits",
+            Self::Calls => "calls",
+            Self::Waits => "waits",
             Self::PageFaults => "page-faults",
             Self::Work => "work",
             Self::Allocations => "allocations",
@@ -90,7 +100,7 @@ impl Figure {
 
     /// Whether no statement is to have any: then each that was seen counts, and not their median.
     pub fn must_be_zero(self) -> bool {
-        matches!(self, Self::SystemCalls | Self::CallsAndWaits)
+        matches!(self, Self::SystemCalls | Self::Calls)
     }
 }
 
@@ -99,20 +109,45 @@ impl Figure {
 pub struct Cost {
     /// What was measured.
     pub figure: Figure,
-    /// With little.
+    /// With little, and nothing more in the database.
+    pub alone: f64,
+    /// With little, beside another table that has much.
     pub small: f64,
-    /// With much.
+    /// With much, beside another table that has little.
     pub large: f64,
 }
 
 impl Cost {
-    /// How many times as much it is with much.
+    /// How many times as much it is with much in its table.
     pub fn ratio(&self) -> f64 {
-        match (self.small < 1.0, self.large < 1.0) {
-            (true, true) => 1.0,
-            (true, false) => self.large + 1.0,
-            (false, _) => self.large.max(1.0) / self.small,
-        }
+        growth(self.small, self.large)
+    }
+
+    /// How many times as much it is with much beside its table.
+    pub fn ratio_beside(&self) -> f64 {
+        growth(self.alone, self.small)
+    }
+
+    /// The largest of the three.
+    pub fn largest(&self) -> f64 {
+        largest(&[self.alone, self.small, self.large])
+    }
+}
+
+/// How many times as much a cost is, in one of two ways.
+pub type Ratio = fn(&Cost) -> f64;
+
+/// The ways in which a figure can grow: a name, how many times as much it is, and how many times as much is flat.
+pub fn growths(figure: Figure) -> [(&'static str, Ratio, f64); 2] {
+    let beside = if figure.is_count() { FLAT } else { FLAT_TIME_BESIDE };
+    [("", Cost::ratio, FLAT), ("-beside", Cost::ratio_beside, beside)]
+}
+
+fn growth(from: f64, to: f64) -> f64 {
+    match (from < 1.0, to < 1.0) {
+        (true, true) => 1.0,
+        (true, false) => to + 1.0,
+        (false, _) => to.max(1.0) / from,
     }
 }
 
@@ -182,9 +217,10 @@ pub struct Factor {
     pub amounts: [String; 2],
     /// What the costs are given for, if not for the statement: each tree, each table.
     pub per: Option<String>,
-    /// The figures that cannot be flat, and why: they are shown, and compared with no bound.
-    pub grows: Option<(Vec<Figure>, String)>,
-    /// What shows that it was there, with little and with much, as the engine or the system counts it.
+    /// The figures that cannot be flat, each with how many times as much it may be, and why.
+    pub grows: Option<(Vec<(Figure, f64)>, String)>,
+    /// What shows that it was there at each statement, as the engine or the system counts it: the most of it with
+    /// little and nothing more in the database, and the least with much.
     pub seen: Option<(String, [u64; 2])>,
     /// The statements.
     pub statements: Vec<Statement>,
@@ -193,21 +229,26 @@ pub struct Factor {
 }
 
 impl Factor {
-    /// Whether a figure is to be flat.
-    pub fn is_flat(&self, figure: Figure) -> bool {
-        self.grows.as_ref().is_none_or(|(figures, _)| !figures.contains(&figure))
+    /// How many times as much a figure may be that cannot be flat.
+    pub fn bound(&self, figure: Figure) -> Option<f64> {
+        let (figures, _) = self.grows.as_ref()?;
+        figures.iter().find(|(grows, _)| *grows == figure).map(|(_, bound)| *bound)
     }
 
-    /// The largest ratio of a figure over its statements.
-    pub fn worst(&self, figure: Figure) -> Option<f64> {
-        let costs = self.statements.iter().filter_map(|statement| statement.cost(figure));
-        costs.map(|cost| cost.ratio()).max_by(f64::total_cmp)
+    /// How many waits its statements had, and how many statements there were.
+    pub fn waits(&self) -> [f64; 2] {
+        let of = |statement: &Statement| {
+            let cost = statement.cost(Figure::Waits);
+            let mean = cost.map_or(0.0, |cost| cost.alone + cost.small + cost.large);
+            [mean, 3.0].map(|each| each * f64::from(statement.timed))
+        };
+        self.statements.iter().map(of).fold([0.0; 2], |all, of| [all[0] + of[0], all[1] + of[1]])
     }
 
-    /// The largest of a figure over its statements, with little and with much.
-    pub fn largest(&self, figure: Figure) -> Option<f64> {
+    /// The most that its statements give of a figure.
+    pub fn most(&self, figure: Figure, of: Ratio) -> Option<f64> {
         let costs = self.statements.iter().filter_map(|statement| statement.cost(figure));
-        costs.map(|cost| cost.small.max(cost.large)).max_by(f64::total_cmp)
+        costs.map(|cost| of(&cost)).max_by(f64::total_cmp)
     }
 }
 
@@ -238,7 +279,7 @@ fn lines(factors: &[Factor]) -> impl Iterator<Item = (Vec<String>, &Statement)> 
 /// The costs: a line for each factor and statement, with the figures for much, and how many times as much that is.
 pub fn costs(factors: &[Factor]) -> Grid {
     let shown = SHOWN.iter().flat_map(|(_, head)| [*head, ">"]);
-    let mut grid = Grid::new(HEADS.into_iter().chain(shown).chain([">calls"]));
+    let mut grid = Grid::new(HEADS.into_iter().chain(shown).chain([">calls", ">time beside"]));
     for (mut line, statement) in lines(factors) {
         for (figure, _) in SHOWN {
             let cost = statement.cost(figure);
@@ -247,6 +288,7 @@ pub fn costs(factors: &[Factor]) -> Grid {
         }
         let calls = statement.cost(Figure::SystemCalls);
         line.push(calls.map_or_else(|| "-".into(), |cost| value(Figure::SystemCalls, cost.large)));
+        line.push(statement.cost(Figure::Time).map_or_else(|| "-".into(), |cost| times(cost.ratio_beside())));
         grid.line(line);
     }
     grid
@@ -257,7 +299,7 @@ pub fn costs(factors: &[Factor]) -> Grid {
 pub fn ratios(factors: &[Factor]) -> Grid {
     const TOGETHER: [(&[Figure], &str); 4] = [
         (&[Figure::Instructions], ">instr."),
-        (&[Figure::SystemCalls, Figure::CallsAndWaits, Figure::PageFaults, Figure::Work], ">counts"),
+        (&[Figure::SystemCalls, Figure::Calls, Figure::Waits, Figure::PageFaults, Figure::Work], ">counts"),
         (&[Figure::Allocations, Figure::Allocated, Figure::Frees, Figure::Freed], ">memory"),
         (&[Figure::Time, Figure::ThreadTime], ">time"),
     ];
@@ -341,7 +383,7 @@ mod tests {
     use super::*;
 
     fn factor() -> Factor {
-        let cost = |figure, small, large| Cost { figure, small, large };
+        let cost = |figure, small, large| Cost { figure, alone: small / 2.0, small, large };
         let statement = |name: &str, costs| Statement { name: name.into(), timed: 3, stepped: 1, costs };
         Factor {
             id: "rows".into(),
@@ -365,16 +407,20 @@ mod tests {
 
     #[test]
     fn a_ratio_to_nothing_is_more_than_one() {
-        let cost = |small, large| Cost { figure: Figure::Freed, small, large }.ratio();
-        assert_eq!([cost(0.0, 0.0), cost(0.0, 0.9), cost(0.0, 1.0), cost(0.0, 3.0)], [1.0, 1.0, 2.0, 4.0]);
-        assert_eq!([cost(2.0, 3.0), cost(4.0, 0.0), cost(1.0, 1.0)], [1.5, 0.25, 1.0]);
-        assert_eq!(factor().worst(Figure::Instructions), Some(1.5));
-        assert_eq!((factor().worst(Figure::Time), factor().largest(Figure::Time)), (None, None));
-        assert_eq!(factor().largest(Figure::Instructions), Some(1500.0));
-        let grows = Factor { grows: Some((vec![Figure::Work], "so it is".into())), ..factor() };
-        assert!(
-            !grows.is_flat(Figure::Work) && grows.is_flat(Figure::Time) && factor().is_flat(Figure::Work)
+        assert_eq!(
+            [growth(0.0, 0.0), growth(0.0, 0.9), growth(0.0, 1.0), growth(0.0, 3.0)],
+            [1.0, 1.0, 2.0, 4.0]
         );
+        assert_eq!([growth(2.0, 3.0), growth(4.0, 0.0), growth(1.0, 1.0)], [1.5, 0.25, 1.0]);
+        let most =
+            |figure| [Cost::ratio, Cost::ratio_beside, Cost::largest].map(|of| factor().most(figure, of));
+        assert_eq!(most(Figure::Instructions), [Some(1.5), Some(2.0), Some(1500.0)]);
+        assert_eq!(most(Figure::Time), [None; 3]);
+        let grows = Factor { grows: Some((vec![(Figure::Work, 2.0)], "so it is".into())), ..factor() };
+        assert_eq!([grows.bound(Figure::Work), grows.bound(Figure::Time)], [Some(2.0), None]);
+        assert_eq!(factor().bound(Figure::Work), None);
+        assert_eq!(growths(Figure::Time).map(|(_, _, bound)| bound), [FLAT, FLAT_TIME_BESIDE]);
+        assert_eq!(growths(Figure::Work).map(|(_, _, bound)| bound), [FLAT; 2]);
     }
 
     #[test]

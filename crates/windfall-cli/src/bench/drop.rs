@@ -118,7 +118,7 @@ fn counted(bench: &mut Bench) -> Result<()> {
 pub fn child(part: &str, options: &BenchArgs) -> Result<()> {
     let dir = options.dir.as_deref().ok_or_else(|| Failure::said("a child needs --dir"))?;
     if factors::is_part(part) {
-        return factors::child(part, dir, options.seed);
+        return factors::child(part, dir, options.seed, options.plant_cost);
     }
     let pool = part.strip_prefix("instructions:").and_then(|n| n.parse().ok());
     let drops = DROPS[usize::from(options.quick)];

@@ -4,9 +4,10 @@
 //! each finishes nothing is looked at in windows that begin with a drop, and in windows without.
 //!
 //! **Invariants.** Both windows belong to one run of the same load, and which comes first changes from run to run. The
-//! load does not go on while a table is made. In a window without a drop other threads take as much processor time as
-//! the statement, the background beside it and the background after it do when nothing else runs, in the same order and
-//! without a system call: where clients keep all processors busy, any work costs them a slice of the scheduler, and
+//! load does not go on while a table is made, and the second window begins when all that the first one's drop has left
+//! to the background is done. In a window without a drop other threads take as much processor time as the statement,
+//! the background beside it and the background after it do when nothing else runs, in the same order and without a
+//! system call in between: where clients keep all processors busy, any work costs them a slice of the scheduler, and
 //! that is not what is asked for here. How much that time is stands in the result. Waits on the dropping thread are
 //! those of reader and writer: a statement on many tables changes their records in one go, and the worker that keeps
 //! the system tree in order may wait for that.
@@ -15,7 +16,10 @@
 
 use std::{
     hint::black_box,
-    sync::mpsc,
+    sync::{
+        atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc,
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -23,7 +27,7 @@ use std::{
 use windfall_measure::{Pace, Random, Scale, Spin, Timeline, Usage, flat::Others, median};
 
 use super::{
-    ground::{OTHERS, Side},
+    ground::{OTHERS, SETTLES, Side},
     owned::Kind,
     victim::{Victim, run as statement},
 };
@@ -58,7 +62,7 @@ pub fn run(side: &mut Side, scale: Scale, seed: u64) -> Result<Others> {
     for _ in 0..rounds.min(ALONE_MOST) {
         let victim = made(side)?;
         alone.push(taken(side, &victim, window)?);
-        victim.remove(side, Kind::Drop)?;
+        victim.remove(side, Some(Kind::Drop))?;
     }
     let of = |part: fn(&Taken) -> Duration| {
         let all: Vec<f64> = alone.iter().map(|taken| part(taken).as_nanos() as f64).collect();
@@ -76,7 +80,7 @@ pub fn run(side: &mut Side, scale: Scale, seed: u64) -> Result<Others> {
     for n in 0..rounds {
         let victim = made(side)?;
         windows(side, &victim, taken, spin, window, seed + u64::from(n), &mut others)?;
-        victim.remove(side, Kind::Drop)?;
+        victim.remove(side, Some(Kind::Drop))?;
     }
     Ok(others)
 }
@@ -91,19 +95,24 @@ fn made(side: &mut Side) -> Result<Victim> {
 /// What a drop takes while nothing else runs, less what the background takes without one.
 fn taken(side: &Side, victim: &Victim, window: Duration) -> Result<Taken> {
     // Of the whole process beside and after what is run, and of the thread that runs it.
-    let within_window = |run: &dyn Fn() -> Result<()>| {
+    let until_settled = |run: &dyn Fn() -> Result<()>| {
         let (start, all, own) = (Instant::now(), Usage::of_this_process(), Usage::of_this_thread());
         run()?;
         let statement = Usage::of_this_thread().since(own).time();
         let until_then = Usage::of_this_process().since(all).time();
         thread::sleep(window.saturating_sub(start.elapsed()));
-        let beside = until_then.saturating_sub(statement);
-        let after = Usage::of_this_process().since(all).time().saturating_sub(until_then);
-        Ok::<_, Failure>(Taken { statement, beside, after })
+        side.settle()?;
+        let in_all = Usage::of_this_process().since(all).time();
+        // What this thread has done since is to look whether it is settled.
+        let waiting = Usage::of_this_thread().since(own).time().saturating_sub(statement);
+        let (beside, after) =
+            (until_then.saturating_sub(statement), in_all.saturating_sub(until_then + waiting));
+        Ok::<_, Failure>((Taken { statement, beside, after }, start.elapsed()))
     };
-    let idle = within_window(&|| Ok(()))?;
-    let taken = within_window(&|| Ok(statement(side, Kind::Drop, &victim.names()).map(drop)?))?;
-    Ok(Taken { after: taken.after.saturating_sub(idle.after), ..taken })
+    let (idle, as_long) = until_settled(&|| Ok(()))?;
+    let (taken, took) = until_settled(&|| Ok(statement(side, Kind::Drop, &victim.names()).map(drop)?))?;
+    let without = idle.after.mul_f64(took.as_secs_f64() / as_long.as_secs_f64());
+    Ok(Taken { after: taken.after.saturating_sub(without), ..taken })
 }
 
 /// A run of the load with two windows: at the begin of one of them the table goes, and at that of the other one as
@@ -118,7 +127,8 @@ fn windows(
     others: &mut Others,
 ) -> Result<()> {
     // As much lies before each window as is in it.
-    let (mut begins, length) = ([window, window * 3], window * 4);
+    let (mut begins, length) = ([window, window * 3], window * 4 + SETTLES);
+    let over = AtomicBool::new(false);
     let with = (seed % 2) as usize;
     let start = Instant::now();
     let names = victim.names();
@@ -127,7 +137,7 @@ fn windows(
         let mut line = Timeline::new(length);
         loop {
             let due = pace.next_due(&mut random);
-            if due >= line.length_ns() {
+            if due >= line.length_ns() || over.load(Relaxed) {
                 return Ok((line, engine::waits_on_drops_of_this_thread()));
             }
             pace.wait_until(due);
@@ -148,25 +158,34 @@ fn windows(
         // What stands for the background begins with what stands for the statement, and goes on when that has ended.
         let (step, steps) = mpsc::channel();
         scope.spawn(move || {
-            for part in [taken.beside, taken.after] {
+            // What the background does behind the window is not looked at.
+            for part in [taken.beside, taken.after.min(window)] {
                 if steps.recv().is_ok() {
                     spin.work(part);
                 }
             }
         });
-        let mut dropped = Ok(());
-        for n in [0, 1] {
-            thread::sleep((start + begins[n]).saturating_duration_since(Instant::now()));
-            begins[n] = start.elapsed();
-            if n == with {
-                dropped = statement(side, Kind::Drop, &names).map(drop);
-            } else {
-                // Both are received unless that thread has panicked, and then the scope panics.
-                let _ = step.send(());
-                spin.work(taken.statement);
-                let _ = step.send(());
+        let mut run = || -> Result<()> {
+            for n in [0, 1] {
+                thread::sleep((start + begins[n]).saturating_duration_since(Instant::now()));
+                begins[n] = start.elapsed();
+                if n == with {
+                    statement(side, Kind::Drop, &names)?;
+                } else {
+                    // Both are received unless that thread has panicked, and then the scope panics.
+                    let _ = step.send(());
+                    spin.work(taken.statement);
+                    let _ = step.send(());
+                }
+                thread::sleep((start + begins[n] + window).saturating_duration_since(Instant::now()));
+                side.settle()?;
+                begins[1] = begins[1].max(start.elapsed() + window);
             }
-        }
+            Ok(())
+        };
+        let dropped = run();
+        over.store(true, Relaxed);
+        drop(step);
         let panicked = |_| Err(Failure::said("a client has panicked"));
         (clients.map(|client| client.join().unwrap_or_else(panicked)), dropped)
     });

@@ -1,15 +1,20 @@
 //! A database in which statements are measured.
 //!
-//! **Purpose.** Two of them are open side by side, equal but for the amount of what is varied.
+//! **Purpose.** Three of them are open side by side: in one there is little of what is varied; in the others there is
+//! much, in one beside the table that goes, and in the other one in it.
 //!
 //! **Invariants.** What is varied around a table, not in it, is there when the database is open: tables in the catalog,
-//! prepared transactions.
+//! prepared transactions. There is as much of it in both databases that have much.
 //!
-//! **May touch.** `engine`, `windfall-measure`.
+//! **May touch.** `engine`, `args`, `windfall-measure`.
 
 use std::{
+    collections::BTreeSet,
     fs,
+    hint::black_box,
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
 use windfall::TransactionOptions;
@@ -17,13 +22,21 @@ use windfall_measure::Scale;
 
 use super::owned::Owned;
 use crate::{
-    args::Commit,
+    args::{Commit, Plant},
     engine::{self, Database, IndexOptions, Setup, Table, TableOptions},
-    failure::Result,
+    failure::{Failure, Result},
 };
 
 /// Data files that are kept open, so that a few more make one leave.
 const OPEN_FILES: usize = 16;
+/// How long what was dropped may take until it is gone.
+pub const SETTLES: Duration = Duration::from_mins(2);
+/// How long after one look at it the next one is.
+const LOOKS: Duration = Duration::from_millis(2);
+/// Bytes of undo that are no more than what the making of small tables leaves.
+const LITTLE_HISTORY: u64 = 64 << 10;
+/// Rounds of planted work for each piece of what is varied.
+const PLANTED: u64 = 20;
 /// Rows of the table that others read and write.
 pub const OTHERS: u64 = 10_000;
 
@@ -32,9 +45,10 @@ pub struct Side {
     pub db: Database,
     pub owned: Owned,
     pub amount: u64,
-    /// What the other database has of it.
-    pub other_amount: u64,
-    /// A table that nobody drops.
+    /// How much of it stands beside the table that goes.
+    pub beside: u64,
+    plant: Option<Plant>,
+    /// A table that is not dropped.
     pub others: Table,
     /// Bytes of hash indexes before there was a table to be dropped.
     pub hashed_before: u64,
@@ -44,8 +58,14 @@ pub struct Side {
 }
 
 impl Side {
-    /// Opens one, with so much of it, while the other database has another amount.
-    pub fn open(owned: Owned, [amount, other_amount]: [u64; 2], scale: Scale, path: &Path) -> Result<Self> {
+    /// Opens one, with so much of it in the table that goes and so much beside it.
+    pub fn open(
+        owned: Owned,
+        [amount, beside]: [u64; 2],
+        scale: Scale,
+        plant: Option<Plant>,
+        path: &Path,
+    ) -> Result<Self> {
         const MB: u64 = 1 << 20;
         let setup = Setup {
             hash: Some(true),
@@ -61,7 +81,7 @@ impl Side {
         others.set_hash_index(false);
         let hashed_before = db.metrics().hash_index_bytes;
         let mut side =
-            Self { db, owned, amount, other_amount, others, hashed_before, names: 0, path: path.into() };
+            Self { db, owned, amount, beside, plant, others, hashed_before, names: 0, path: path.into() };
         side.surround()?;
         Ok(side)
     }
@@ -73,16 +93,17 @@ impl Side {
     }
 
     fn surround(&mut self) -> Result<()> {
+        let around = self.amount.max(self.beside);
         match self.owned {
             Owned::Catalog => {
-                for _ in 0..self.amount {
+                for _ in 0..around {
                     let name = self.name();
                     self.db.create_table(&name, TableOptions::default())?;
                 }
             }
             Owned::Prepared => {
                 let table = self.db.create_table("prepared", TableOptions::default())?;
-                for n in 0..self.amount {
+                for n in 0..around {
                     let trx = self.db.begin(TransactionOptions::default());
                     table.within(&trx).insert(&n.to_be_bytes(), b"prepared")?;
                     trx.prepare(format!("stays {n}").as_bytes())?;
@@ -121,20 +142,54 @@ impl Side {
             Owned::Cursors => Some(("views", self.db.views().len() as u64)),
             Owned::Prepared => Some(("prepared transactions", self.db.prepared().len() as u64)),
             Owned::Catalog => Some(("tables", metrics.tables)),
-            Owned::OpenFile | Owned::ClosedFile => {
-                Some(("bytes of the largest open file", self.largest_open()))
-            }
+            Owned::OpenFile => Some(("bytes of the largest open file", self.largest_file(true))),
+            Owned::ClosedFile => Some(("bytes of the largest closed file", self.largest_file(false))),
             _ => None,
         }
     }
 
-    /// Bytes of the largest data file that is open.
-    fn largest_open(&self) -> u64 {
-        let folder = self.path.canonicalize().unwrap_or_default().join("data");
-        let open = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-        let is_data = |path: &PathBuf| fs::read_link(path).is_ok_and(|file| file.starts_with(&folder));
-        let sizes = open.map(|entry| entry.path()).filter(is_data).filter_map(|path| fs::metadata(path).ok());
-        sizes.map(|about| about.len()).max().unwrap_or(0)
+    /// Bytes of the largest data file that is open, or is not.
+    fn largest_file(&self, is_open: bool) -> u64 {
+        let in_folder = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
+        let descriptors = in_folder(Path::new("/proc/self/fd"));
+        let open: BTreeSet<PathBuf> =
+            descriptors.filter_map(|entry| fs::read_link(entry.path()).ok()).collect();
+        let files = in_folder(&self.path.canonicalize().unwrap_or_default().join("data"));
+        let asked = files.filter(|file| open.contains(&file.path()) == is_open);
+        asked.filter_map(|file| file.metadata().ok()).map(|about| about.len()).max().unwrap_or(0)
+    }
+
+    /// Waits until nothing is left of what was dropped, which are frames, files and hash indexes of tables that are
+    /// gone, and nothing is logged in the background.
+    pub fn settle(&self) -> Result<()> {
+        let mut before = None;
+        wait_until("what was dropped is still being freed", || {
+            let metrics = self.db.metrics();
+            let now = (metrics.hash_index_bytes, metrics.log_bytes);
+            let is_steady = before.replace(now) == Some(now);
+            is_steady && metrics.drops_pending == 0 && metrics.files_pending == 0
+        })
+    }
+
+    /// As [`Side::settle`], when no table has a hash index and none has undo that is still to be purged.
+    pub fn settle_all(&self) -> Result<()> {
+        self.settle()?;
+        wait_until("a hash index or undo of a table that is gone is still there", || {
+            let metrics = self.db.metrics();
+            metrics.hash_index_bytes <= self.hashed_before && metrics.history_bytes < LITTLE_HISTORY
+        })
+    }
+
+    /// Does the work that is planted into each statement.
+    pub fn planted(&self) {
+        let amount = match self.plant {
+            None => return,
+            Some(Plant::Owned) => self.amount,
+            Some(Plant::Around) => self.amount.max(self.beside),
+        };
+        for round in 0..amount * PLANTED {
+            black_box(round);
+        }
     }
 
     /// From now on each commit is written, and none is synced.
@@ -146,6 +201,18 @@ impl Side {
     pub fn lazy_commits(&self) {
         engine::set_commit(&self.db, Commit::Lazy);
     }
+}
+
+/// Waits until something is done, and fails when that takes too long.
+fn wait_until(not_yet: &str, mut is_done: impl FnMut() -> bool) -> Result<()> {
+    let start = Instant::now();
+    while !is_done() {
+        if start.elapsed() > SETTLES {
+            return Err(Failure::said(format!("{not_yet} after {} s", SETTLES.as_secs())));
+        }
+        thread::sleep(LOOKS);
+    }
+    Ok(())
 }
 
 /// A table with rows of this length, at least 16 bytes, and so many indexes.

@@ -1,12 +1,12 @@
 //! What the cost of a drop does not depend on, measured.
 //!
 //! **Purpose.** Everything that a table can own or have around it is varied, one thing at a time, and the statements
-//! that drop are measured with little and with much of it: by `bench drop`, which compares with the bound, and by
-//! `lab`, whose report shows it.
+//! that drop are measured with little of it, with much of it beside their table, and with much of it in their table: by
+//! `bench drop`, which compares with the bound, and by `lab`, whose report shows it.
 //!
-//! **Invariants.** A factor is measured by a process of its own, which has two databases that differ in nothing but the
-//! amount, and takes turns between them. That process is traced by this one, so one run gives instructions, system
-//! calls, counted work and times. No result is compared with a bound here.
+//! **Invariants.** A factor is measured by a process of its own, which has three databases that differ in nothing but
+//! how much there is and in which table, and takes turns between them. That process is traced by this one, so one run
+//! gives instructions, system calls, counted work and times. No result is compared with a bound here.
 //!
 //! **What is not measured.** A drop waits for transactions that have changed or locked the table and have not ended, so
 //! there is none with such a transaction: those that touched it and have ended are measured, and prepared ones that
@@ -29,6 +29,7 @@ use std::{
     thread,
 };
 
+use clap::ValueEnum;
 use windfall_measure::{
     Scale,
     flat::{self, Cost, Factor, Figure, Statement},
@@ -37,9 +38,10 @@ use windfall_measure::{
 };
 
 pub use owned::Owned;
-use turns::{Answer, Sample};
+use turns::{Answer, SIDES, Sample};
 
 use crate::{
+    args::Plant,
     failure::{Failure, Result},
     output,
 };
@@ -55,10 +57,11 @@ pub fn measure(
     folder: &Path,
     scale: Scale,
     seed: u64,
+    plant: Option<Plant>,
     say: &dyn Fn(&str),
 ) -> Result<Vec<Factor>> {
     if scale != Scale::Quick {
-        return asked.iter().map(|&owned| one(owned, folder, scale, seed, say)).collect();
+        return asked.iter().map(|&owned| one(owned, folder, scale, seed, plant, say)).collect();
     }
     // It proves nothing: what is measured side by side is as good.
     let mut measured = Vec::new();
@@ -67,7 +70,7 @@ pub fn measure(
             say(&in_words(*owned, scale));
         }
         measured.extend(thread::scope(|scope| {
-            let measure = |&owned| scope.spawn(move || one(owned, folder, scale, seed, &|_| ()));
+            let measure = |&owned| scope.spawn(move || one(owned, folder, scale, seed, plant, &|_| ()));
             let all: Vec<_> = some.iter().map(measure).collect();
             let panicked = |_| Err(Failure::said("a thread that measures has panicked"));
             all.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect::<Vec<_>>()
@@ -82,12 +85,22 @@ fn in_words(owned: Owned, scale: Scale) -> String {
     format!("{}: {from} and {to}", owned.what())
 }
 
-fn one(owned: Owned, folder: &Path, scale: Scale, seed: u64, say: &dyn Fn(&str)) -> Result<Factor> {
+fn one(
+    owned: Owned,
+    folder: &Path,
+    scale: Scale,
+    seed: u64,
+    plant: Option<Plant>,
+    say: &dyn Fn(&str),
+) -> Result<Factor> {
     say(&in_words(owned, scale));
     let dir = folder.join(format!("factor-{}", owned.id()));
     let mut command = Command::new(env::current_exe()?);
     let part = format!("{CHILD}{}:{}", scale.text(), owned.id());
     command.args(["bench", "drop", "--child", &part, "--seed", &seed.to_string(), "--dir"]).arg(&dir);
+    if let Some(name) = plant.as_ref().and_then(ValueEnum::to_possible_value) {
+        command.args(["--plant-cost", name.get_name()]);
+    }
     let failed = |e: &dyn std::fmt::Display| Failure::said(format!("factor {}: {e}", owned.id()));
     let seen = stepped::run(&mut command).map_err(|e| failed(&e))?;
     let answer: Answer = serde_json::from_str(&seen.answer).map_err(|e| failed(&e))?;
@@ -113,11 +126,11 @@ pub fn is_part(part: &str) -> bool {
 }
 
 /// What a child does: `factor:SCALE:ID`. It ends the process: what two databases keep in memory goes quicker with it.
-pub fn child(part: &str, folder: &Path, seed: u64) -> Result<()> {
+pub fn child(part: &str, folder: &Path, seed: u64, plant: Option<Plant>) -> Result<()> {
     let named = part.strip_prefix(CHILD).and_then(|part| part.split_once(':'));
     let known = named.and_then(|(scale, id)| Some((Scale::named(scale)?, Owned::named(id)?)));
     let Some((scale, owned)) = known else { return Err(Failure::said(format!("there is no part {part}"))) };
-    let answer = turns::run(owned, scale, folder, seed)?;
+    let answer = turns::run(owned, scale, folder, seed, plant)?;
     output::print(&(serde_json::to_string(&answer)? + "\n"))?;
     process::exit(0);
 }
@@ -147,7 +160,8 @@ fn statements(answer: &Answer, seen: &Seen) -> Option<Vec<Statement>> {
         let values = |figure, side| match figure {
             Figure::Instructions => of(&answer.stepped, &seen.instructions, side),
             Figure::SystemCalls => of(&answer.traced, &calls, side),
-            Figure::CallsAndWaits => sample(|s| s.work.calls_but_log() + s.work.waits, side),
+            Figure::Calls => sample(|s| s.work.calls_but_log(), side),
+            Figure::Waits => sample(|s| s.work.waits, side),
             Figure::PageFaults => sample(|s| s.page_faults, side),
             Figure::Work => sample(|s| s.work.but_memory(), side),
             Figure::Allocations => sample(|s| s.work.allocations, side),
@@ -157,18 +171,21 @@ fn statements(answer: &Answer, seen: &Seen) -> Option<Vec<Statement>> {
             Figure::Time => sample(|s| s.took_ns, side),
             Figure::ThreadTime => sample(|s| s.thread_ns, side),
         };
-        let of_all = |figure: Figure, values: &[f64]| {
-            if figure.must_be_zero() { flat::largest(values) } else { median(values) }
+        let of_all = |figure: Figure, values: &[f64]| match figure {
+            Figure::Waits => values.iter().sum::<f64>() / values.len() as f64,
+            _ if figure.must_be_zero() => flat::largest(values),
+            _ => median(values),
         };
-        let stepped = of(&answer.stepped, &seen.instructions, 1).len() as u32;
+        let stepped = of(&answer.stepped, &seen.instructions, 0).len() as u32;
         let there = |kind: &Figure| stepped > 0 || *kind != Figure::Instructions;
         let cost = |kind| {
-            let [small, large] = [0, 1].map(|side| of_all(kind, &values(kind, side)));
-            Cost { figure: kind, small: small / timed.each[0], large: large / timed.each[1] }
+            let [alone, small, large] =
+                core::array::from_fn::<f64, SIDES, _>(|n| of_all(kind, &values(kind, n)) / timed.each[n]);
+            Cost { figure: kind, alone, small, large }
         };
         statements.push(Statement {
             name: timed.name.clone(),
-            timed: timed.samples[1].len() as u32,
+            timed: timed.samples[0].len() as u32,
             stepped,
             costs: Figure::ALL.into_iter().filter(there).map(cost).collect(),
         });

@@ -1,19 +1,22 @@
 //! A factor, measured by the process that is traced for it.
 //!
-//! **Purpose.** Statements in turns with little and with much, each timed and counted, or stepped, or traced; then
-//! those with much beside others.
+//! **Purpose.** Statements in turns on three sides, each timed and counted, or stepped, or traced; then those with much
+//! beside others.
 //!
-//! **Invariants.** Both sides do the same work: each makes a table with little and one with much, first the one that
-//! goes, which so is as old on either side; and what precedes each statement is the same, the last of it a read of its
-//! table. So what the making of much leaves in the processor's caches, in the log and in the pool, it leaves on both
-//! sides, and nothing differs but which of the two tables goes. Which side comes first changes from round to round. The
-//! statements are this thread's, the main one: only that is traced.
+//! **Invariants.** On the first side there is little; the others have much as well, one beside the table that goes, the
+//! other in it. Those two do the same work: each makes a table with little and one with much, first the one that goes,
+//! which so is as old on either side; and what precedes each statement is the same, the last of it a read of its table.
+//! So what the making of much leaves in the processor's caches, in the log and in the pool, it leaves on both, and
+//! nothing differs but which of the two tables goes. Which side comes first changes from round to round, and none
+//! begins before all that the one before has dropped is gone. Behind each statement a small table is dropped, which is
+//! to cost the same whatever went before it. The statements are this thread's, the main one: only that is traced.
 //!
-//! **May touch.** `ground`, `victim`, `beside`, `engine`, `windfall-measure`.
+//! **May touch.** `ground`, `victim`, `beside`, `engine`, `args`, `windfall-measure`.
 
 use std::{hint::black_box, path::Path, time::Instant};
 
 use serde::{Deserialize, Serialize};
+use windfall::DropReport;
 use windfall_measure::{
     Scale, Usage,
     flat::Others,
@@ -26,7 +29,12 @@ use super::{
     owned::{Kind, Owned},
     victim::{Victim, run as statement},
 };
-use crate::{engine::DropWork, failure::Result};
+use crate::{args::Plant, engine::DropWork, failure::Result};
+
+/// How many sides there are: little alone, little beside much, and much beside little.
+pub const SIDES: usize = 3;
+/// The statement behind each that is measured.
+const NEXT: &str = "next drop";
 
 /// What one statement took.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -42,9 +50,9 @@ pub struct Sample {
 pub struct Timed {
     pub name: String,
     /// How many trees or tables its cost is given for.
-    pub each: [f64; 2],
-    /// With little, and with much.
-    pub samples: [Vec<Sample>; 2],
+    pub each: [f64; SIDES],
+    /// Of each side.
+    pub samples: [Vec<Sample>; SIDES],
 }
 
 /// What the process answers: what it has measured itself, and the order of its marks, so that the tracing process can
@@ -67,13 +75,11 @@ enum Look {
 }
 
 /// Measures.
-pub fn run(owned: Owned, scale: Scale, folder: &Path, seed: u64) -> Result<Answer> {
-    let amounts = owned.amounts(scale);
-    let [small, large] = amounts;
-    let mut sides = [
-        Side::open(owned, [small, large], scale, &folder.join("little"))?,
-        Side::open(owned, [large, small], scale, &folder.join("much"))?,
-    ];
+pub fn run(owned: Owned, scale: Scale, folder: &Path, seed: u64, plant: Option<Plant>) -> Result<Answer> {
+    let [small, large] = owned.amounts(scale);
+    let open = |amounts, name| Side::open(owned, amounts, scale, plant, &folder.join(name));
+    let mut sides =
+        [open([small, small], "alone")?, open([small, large], "beside")?, open([large, small], "much")?];
     let mut answer = Answer::default();
     // What the marks themselves take.
     for count in [Count::Instructions, Count::SystemCalls] {
@@ -82,8 +88,7 @@ pub fn run(owned: Owned, scale: Scale, folder: &Path, seed: u64) -> Result<Answe
     }
     let rounds = owned.rounds(scale);
     let looks = [(Look::Timed, rounds.timed), (Look::Stepped, rounds.stepped), (Look::Traced, rounds.traced)];
-    // With the one that is measured no multiple of 31: that many entries has a block of the engine's queues.
-    let before = scale.pick(1, 20, 32);
+    let before = scale.pick(1, 20, 30);
     let mut turn = 0;
     for (n, kinds) in owned.statements().iter().enumerate() {
         for (look, times) in looks {
@@ -95,40 +100,38 @@ pub fn run(owned: Owned, scale: Scale, folder: &Path, seed: u64) -> Result<Answe
             }
         }
     }
-    answer.others = beside::run(&mut sides[1], scale, seed)?;
+    answer.others = beside::run(&mut sides[SIDES - 1], scale, seed)?;
     Ok(answer)
 }
 
-/// Makes the tables of each side, and runs the statements on both.
+/// Makes the tables of each side, and runs the statements on all.
 fn round(
     answer: &mut Answer,
-    sides: &mut [Side; 2],
+    sides: &mut [Side; SIDES],
     kinds: &[Kind],
     look: Look,
     before: u32,
     turn: usize,
 ) -> Result<()> {
-    let mut victims = Vec::new();
+    let (mut victims, mut counterparts) = (Vec::new(), Vec::new());
     for side in &mut *sides {
         victims.push(Victim::make(side, kinds[0])?);
     }
-    if answer.seen.is_none()
-        && let [Some((what, little)), Some((_, much))] = [sides[0].seen(), sides[1].seen()]
-    {
-        answer.seen = Some((what.into(), [little, much]));
-    }
-    let mut counterparts = Vec::new();
     for side in &mut *sides {
         counterparts.push(Victim::counterpart(side, kinds[0])?);
     }
     for &kind in kinds {
-        let number = number_of(answer, sides, kind);
-        for n in [turn % 2, 1 - turn % 2] {
+        let each = [0, 1, 2].map(|n: usize| sides[n].owned.each(kind, sides[n].amount));
+        for n in [0, 1, 2].map(|n| (n + turn) % SIDES) {
             let side = &mut sides[n];
+            let next = Victim::small(side)?;
             let mut small = Vec::new();
-            for _ in 0..before {
-                small.push(Victim::before(side)?);
+            // Their number changes, as the engine's queues have blocks: not the same statement of each round is to need
+            // one.
+            for _ in 0..before + (turn % 5) as u32 {
+                small.push(Victim::small(side)?);
             }
+            note_seen(answer, n, side);
             victims[n].let_go();
             counterparts[n].let_go();
             for victim in &small {
@@ -136,47 +139,69 @@ fn round(
             }
             let names = victims[n].names();
             black_box(side.db.table(names[0])?.get(&0_u64.to_be_bytes())?);
-            match look {
-                Look::Timed => answer.timed[number].samples[n].push(timed(side, kind, &names)?),
-                Look::Stepped => {
-                    answer.stepped.push((number, n));
-                    marked(Count::Instructions, side, kind, &names)?;
-                }
-                Look::Traced => {
-                    answer.traced.push((number, n));
-                    marked(Count::SystemCalls, side, kind, &names)?;
-                }
+            if matches!(look, Look::Stepped) {
+                // A commit writes what the background has logged by then.
+                side.settle()?;
+                side.db.flush_log()?;
             }
+            measured(answer, look, (kind.text(), each), n, || statement(side, kind, &names))?;
+            measured(answer, look, (NEXT, [1.0; SIDES]), n, || statement(side, Kind::Drop, &next.names()))?;
             for victim in small {
-                victim.remove(side, kind)?;
+                victim.remove(side, Some(kind))?;
             }
+            side.settle()?;
         }
     }
     let last = kinds[kinds.len() - 1];
-    for (victim, side) in victims.into_iter().zip(&*sides) {
-        victim.remove(side, last)?;
-    }
-    for (counterpart, side) in counterparts.into_iter().zip(&*sides) {
-        counterpart.remove_whole(side)?;
+    for ((victim, counterpart), side) in victims.into_iter().zip(counterparts).zip(&*sides) {
+        victim.remove(side, Some(last))?;
+        counterpart.remove(side, None)?;
     }
     Ok(())
 }
 
-/// The number of a statement among those of the answer.
-fn number_of(answer: &mut Answer, sides: &[Side; 2], kind: Kind) -> usize {
-    let name = kind.text();
-    if let Some(number) = answer.timed.iter().position(|timed| timed.name == name) {
-        return number;
+/// Notes how much of what is varied is there: the most where there is little alone, the least where a table has much.
+fn note_seen(answer: &mut Answer, n: usize, side: &Side) {
+    let Some((what, amount)) = side.seen() else { return };
+    let (_, [little, much]) = answer.seen.get_or_insert_with(|| (what.into(), [0, u64::MAX]));
+    match n {
+        0 => *little = amount.max(*little),
+        _ if n == SIDES - 1 => *much = amount.min(*much),
+        _ => {}
     }
-    let each = [0, 1].map(|n| sides[n].owned.each(kind, sides[n].amount));
-    answer.timed.push(Timed { name: name.into(), each, samples: [Vec::new(), Vec::new()] });
-    answer.timed.len() - 1
 }
 
-fn timed(side: &Side, kind: Kind, names: &[&str]) -> Result<Sample> {
+/// Runs a statement of a side and looks at it.
+fn measured(
+    answer: &mut Answer,
+    look: Look,
+    (name, each): (&str, [f64; SIDES]),
+    n: usize,
+    statement: impl FnOnce() -> windfall::Result<DropReport>,
+) -> Result<()> {
+    let known = answer.timed.iter().position(|timed| timed.name == name);
+    let number = known.unwrap_or_else(|| {
+        answer.timed.push(Timed { name: name.into(), each, samples: Default::default() });
+        answer.timed.len() - 1
+    });
+    match look {
+        Look::Timed => answer.timed[number].samples[n].push(timed(statement)?),
+        Look::Stepped => {
+            answer.stepped.push((number, n));
+            marked(Count::Instructions, statement)?;
+        }
+        Look::Traced => {
+            answer.traced.push((number, n));
+            marked(Count::SystemCalls, statement)?;
+        }
+    }
+    Ok(())
+}
+
+fn timed(statement: impl FnOnce() -> windfall::Result<DropReport>) -> Result<Sample> {
     let before = Usage::of_this_thread();
     let start = Instant::now();
-    let report = statement(side, kind, names);
+    let report = statement();
     let took = start.elapsed();
     let used = Usage::of_this_thread().since(before);
     Ok(Sample {
@@ -187,9 +212,9 @@ fn timed(side: &Side, kind: Kind, names: &[&str]) -> Result<Sample> {
     })
 }
 
-fn marked(count: Count, side: &Side, kind: Kind, names: &[&str]) -> Result<()> {
+fn marked(count: Count, statement: impl FnOnce() -> windfall::Result<DropReport>) -> Result<()> {
     mark(count);
-    let done = statement(side, kind, names);
+    let done = statement();
     mark(count);
     Ok(done.map(drop)?)
 }

@@ -3,7 +3,7 @@
 //! **Purpose.** Makes it, and keeps what is to be kept until its statement is over.
 //!
 //! **Invariants.** But for what is varied, tables are alike. Behind its victim each side makes a counterpart, which has
-//! as much as the victim of the other side.
+//! what is to be beside the victim.
 //!
 //! **May touch.** `ground`, `engine`.
 
@@ -43,16 +43,13 @@ pub struct Victim {
 impl Victim {
     /// Makes one, where there is none.
     pub fn make(side: &mut Side, kind: Kind) -> Result<Self> {
-        // Those of the one before are given back in the background, and would hide what is new.
-        while side.db.metrics().hash_index_bytes > side.hashed_before {
-            thread::sleep(Duration::from_millis(1));
-        }
+        side.settle_all()?;
         Self::with(side, kind, side.amount)
     }
 
-    /// Makes its counterpart, with as much as the other side's victim has: it stays until the statement is over.
+    /// Makes its counterpart, which stays until the statement is over.
     pub fn counterpart(side: &mut Side, kind: Kind) -> Result<Self> {
-        Self::with(side, kind, side.other_amount)
+        Self::with(side, kind, side.beside)
     }
 
     fn with(side: &mut Side, kind: Kind, n: u64) -> Result<Self> {
@@ -143,8 +140,8 @@ impl Victim {
         Ok(victim)
     }
 
-    /// A small one that goes before what is measured, so that caches are alike.
-    pub fn before(side: &mut Side) -> Result<Self> {
+    /// A small one, which goes before or after what is measured.
+    pub fn small(side: &mut Side) -> Result<Self> {
         let name = side.name();
         load(&side.db, &name, ROWS, 16, 2)?;
         Ok(Self { names: vec![name], kept: Vec::new(), until_dropped: None })
@@ -160,26 +157,20 @@ impl Victim {
         self.names.iter().map(String::as_str).collect()
     }
 
-    /// Removes what a statement has left.
-    pub fn remove(self, side: &Side, done: Kind) -> Result<()> {
-        drop(self.kept);
-        if done != Kind::Drop {
-            side.db.drop_table(&self.names[0])?;
+    /// Removes what is left of it behind a statement, if there was one.
+    pub fn remove(self, side: &Side, done: Option<Kind>) -> Result<()> {
+        drop((self.kept, self.until_dropped));
+        if done != Some(Kind::Drop) {
+            let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
+            side.db.drop_tables(&names)?;
         }
-        Ok(())
-    }
-
-    /// Removes one that no statement was about.
-    pub fn remove_whole(mut self, side: &Side) -> Result<()> {
-        self.kept.clear();
-        self.let_go();
-        side.db.drop_tables(&self.names())?;
         Ok(())
     }
 }
 
 /// Runs a statement.
 pub fn run(side: &Side, kind: Kind, names: &[&str]) -> windfall::Result<DropReport> {
+    side.planted();
     match (kind, names) {
         (Kind::Drop, [name]) => side.db.drop_table(name),
         (Kind::Drop, names) => side.db.drop_tables(names),

@@ -93,10 +93,10 @@ fn table_of_factors(json: &serde_json::Value) {
         let statements = factor["statements"].as_array().unwrap();
         let names: Vec<&str> = statements.iter().map(|s| s["name"].as_str().unwrap()).collect();
         let expected: &[&str] = match id {
-            "group" | "large-group" => &["drop"],
-            "hash-index" => &["drop", "truncate"],
-            "indexes" => &["drop", "truncate", "drop index"],
-            _ => &["drop index", "drop", "truncate"],
+            "group" | "large-group" => &["drop", "next drop"],
+            "hash-index" => &["drop", "next drop", "truncate"],
+            "indexes" | "purge" => &["drop", "next drop", "truncate", "drop index"],
+            _ => &["drop index", "next drop", "drop", "truncate"],
         };
         assert_eq!(names, expected, "{id}");
         for statement in statements {
@@ -104,13 +104,13 @@ fn table_of_factors(json: &serde_json::Value) {
             let costs = statement["costs"].as_array().unwrap();
             let cost = |figure: &str| {
                 let cost = costs.iter().find(|cost| cost["figure"] == figure);
-                cost.map(|cost| ["small", "large"].map(|side| cost[side].as_f64().unwrap()))
+                cost.map(|cost| ["alone", "small", "large"].map(|side| cost[side].as_f64().unwrap()))
             };
             let is_stepped = statement["stepped"].as_u64().unwrap() > 0;
             assert_eq!(cost("instructions").is_some(), is_stepped, "{id}: {statement}");
             let figures = ["page-faults", "work", "bytes-allocated", "bytes-freed", "time", "thread-time"];
             assert!(figures.iter().all(|figure| cost(figure).is_some()), "{id}: {statement}");
-            assert_eq!(cost("system-calls"), Some([0.0; 2]), "{id}: {statement}");
+            assert_eq!(cost("system-calls"), Some([0.0; 3]), "{id}: {statement}");
             // A statement frees next to nothing, whatever its table owned.
             let freed = cost("bytes-freed").unwrap();
             assert!(freed.iter().all(|&freed| freed < 4096.0), "{id}: {statement}");
@@ -122,15 +122,32 @@ fn table_of_factors(json: &serde_json::Value) {
         assert!(windows > 0 && factor["others"]["writers"]["without"].as_array().unwrap().len() == windows);
         assert_eq!(factor["others"]["waits_on_drops"], 0, "{id}");
         // What is varied was there.
-        if ["dirty-pages", "hash-index", "history", "purge", "cursors", "prepared", "catalog"].contains(&id) {
+        if ["dirty-pages", "hash-index", "history", "purge", "cursors", "prepared", "catalog"].contains(&id)
+            || ["open-file", "closed-file"].contains(&id)
+        {
             let seen: Vec<u64> =
                 factor["seen"][1].as_array().unwrap().iter().map(|seen| seen.as_u64().unwrap()).collect();
             assert!(seen[1] > seen[0], "{id}: {seen:?}");
         }
     }
-    for id in ["rows-instructions", "hash-index-memory", "closed-file-counts", "open-file-time"] {
+    for id in ["rows-instructions", "hash-index-memory", "closed-file-counts-beside", "open-file-time"] {
         assert!(json["claims"].as_array().unwrap().iter().any(|claim| claim["id"] == id), "{id}");
     }
+}
+
+#[test]
+fn a_cost_that_grows_with_what_there_is_is_found() {
+    // Claims whose value is far above the bound of what is flat.
+    let grown = |planted: &str| {
+        let json = quick("drop", &["--only", "rows", "--plant-cost", planted]);
+        let is_of_rows = |id: &&str| ["rows-instructions", "rows-instructions-beside"].contains(id);
+        let claims = json["claims"].as_array().unwrap().clone();
+        let above = claims.iter().filter(|claim| claim["value"].as_f64().unwrap() > 1.5);
+        let ids = above.map(|claim| claim["id"].as_str().unwrap());
+        ids.filter(is_of_rows).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(grown("owned"), ["rows-instructions"]);
+    assert_eq!(grown("around"), ["rows-instructions-beside"]);
 }
 
 #[test]

@@ -360,7 +360,7 @@ fn x8() -> X8 {
 }
 
 fn x9() -> X9 {
-    let cost = |figure| Cost { figure, small: 5_000.0, large: 5_040.0 };
+    let cost = |figure| Cost { figure, alone: 4_990.0, small: 5_000.0, large: 5_040.0 };
     let statement = |name: &str| Statement {
         name: name.into(),
         timed: 40,

@@ -7,7 +7,7 @@
 //! **May touch.** `results`, `section`, `windfall-measure`.
 
 use windfall_measure::{
-    flat::{self, FLAT, Factor, Figure},
+    flat::{self, Cost, FLAT, FLAT_TIME_BESIDE, Factor, Figure},
     page::table,
     units::times,
 };
@@ -16,7 +16,7 @@ use super::section::Section;
 use crate::results::X9;
 
 /// How many times as much, if it was measured.
-fn ratio(cost: Option<flat::Cost>) -> String {
+fn ratio(cost: Option<Cost>) -> String {
     cost.map_or_else(|| "-".into(), |cost| times(cost.ratio()))
 }
 
@@ -26,12 +26,13 @@ pub fn section(x9: &X9) -> Section {
         "x9",
         "what the cost of a drop does not depend on",
         "Everything that a table owns or has around it is varied, one thing at a time. Statements are measured in turns, \
-         with little and with much of it, in two databases of one process: how many times as much they cost with much.",
+         in three databases of one process: with little of it, with much of it beside their table, and with much of it in \
+         their table. How many times as much they cost with much in their table as with much beside it:",
     );
     section.says(&grown(&x9.factors));
     for factor in &x9.factors {
         if let Some((figures, why)) = &factor.grows {
-            let figures: Vec<&str> = figures.iter().map(|figure| figure.text()).collect();
+            let figures: Vec<&str> = figures.iter().map(|(figure, _)| figure.text()).collect();
             section.says(&format!("With {}, {} cannot be flat: {why}.", factor.what, figures.join(" and ")));
         }
     }
@@ -53,20 +54,18 @@ pub fn section(x9: &X9) -> Section {
     let figures = x9.factors.iter().flat_map(|factor| {
         factor.statements.iter().flat_map(move |statement| {
             statement.costs.iter().map(move |cost| {
-                let [small, large] = [cost.small, cost.large].map(|value| flat::value(cost.figure, value));
-                vec![
-                    factor.what.clone(),
-                    statement.name.clone(),
-                    cost.figure.text().into(),
-                    small,
-                    large,
-                    times(cost.ratio()),
-                ]
+                let of_each =
+                    [cost.alone, cost.small, cost.large].map(|value| flat::value(cost.figure, value));
+                let mut line = vec![factor.what.clone(), statement.name.clone(), cost.figure.text().into()];
+                line.extend(of_each);
+                line.extend([times(cost.ratio_beside()), times(cost.ratio())]);
+                line
             })
         })
     });
     let figures: Vec<_> = figures.collect();
-    section.folded("The figures", &[(&["", "statement", "", "with little", "with much", "ratio"], figures)]);
+    let heads = ["", "statement", "", "with little", "beside much", "with much", "beside", "ratio"];
+    section.folded("The figures", &[(&heads, figures)]);
     section.says(
         "Meanwhile others read and write another table. The longest time in which each of them finished nothing, in \
          windows that begin with a drop of a table that has much, and in windows of the same load without one, in which \
@@ -90,15 +89,18 @@ fn grown(factors: &[Factor]) -> String {
     let mut grown = Vec::new();
     for factor in factors {
         for figure in Figure::ALL {
-            if let Some(worst) = factor.worst(figure).filter(|worst| *worst > FLAT) {
-                grown.push(format!("{} by {} ({})", figure.text(), times(worst), factor.what));
+            for (place, ratio, bound) in flat::growths(figure) {
+                if let Some(most) = factor.most(figure, ratio).filter(|most| *most > bound) {
+                    grown.push(format!("{}{place} by {} ({})", figure.text(), times(most), factor.what));
+                }
             }
         }
     }
-    let bound = format!("{:.0} %", (FLAT - 1.0) * 100.0);
+    let percent = |bound: f64| format!("{:.0} %", (bound - 1.0) * 100.0);
+    let bounds = format!("{}, or {} of time beside much", percent(FLAT), percent(FLAT_TIME_BESIDE));
     match factors {
         [] => String::new(),
-        _ if grown.is_empty() => format!("No figure grows by more than {bound}."),
-        _ => format!("These grow by more than {bound}: {}.", grown.join("; ")),
+        _ if grown.is_empty() => format!("No figure grows by more than {bounds}."),
+        _ => format!("These grow by more than {bounds}: {}.", grown.join("; ")),
     }
 }
