@@ -93,6 +93,7 @@ fn net(bug: Bug) -> Net {
         Bug::KilledWritesNotSynced => {
             Units("recovery::tests::what_a_killed_process_has_written_is_durable_before_anything_is_written")
         }
+        Bug::CopiesFoundNotSynced => Units("recovery::tests::unsynced::"),
         Bug::FoundDoneNotDirty => {
             Units("recovery::tests::a_page_that_is_found_done_is_written_again_before_the_floor_passes")
         }

@@ -12,7 +12,16 @@
 //! outdated, and recovery asks the floor of the log. What cannot be read is no header, and no copy: a device may leave
 //! a sector so whose write a loss of power has cut off. Batches are numbered, so it is known which of two whole headers
 //! is the later one: what only the earlier one names was durable in its place before the later one was written. A batch
-//! of which a copy is not whole never came to the pages' places.
+//! of which a crash has left a copy that is not whole never came to the pages' places; a copy that a device has damaged
+//! since the crash looks just so.
+//!
+//! What recovery finds here need not be durable, and a sync does not prove that it is: if an earlier one has failed,
+//! the system shows what it has lost. So before recovery relies on copies it writes them to a new file, which takes the
+//! place of this one when it is durable. This one is not written for that, so whatever fails, or is cut off, the next
+//! opening finds it as it was. In two cases it stays and is synced, which is enough unless a sync has failed before:
+//!
+//! - A part of it cannot be read. That may have the only whole copy of a page, and be read one day.
+//! - A full disk has no room for the new file: it would keep a database closed in which a drop could make room.
 //!
 //! **May touch.** `disk`, `page`.
 //!
@@ -35,7 +44,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    disk::{Action, Disk, FileName, IoBuffer, Queue, Request},
+    disk::{Action, Disk, FileName, Folder, IoBuffer, Queue, Request},
     error::{DiskError, Result},
     ids::{Lsn, PageId, PageNo, SpaceId},
     page::Page,
@@ -83,10 +92,49 @@ impl Doublewrite {
     /// # Errors
     /// I/O.
     pub fn create(disk: &dyn Disk, page_size: usize) -> Result<()> {
-        disk.create(FileName::Doublewrite)?;
-        disk.preallocate(FileName::Doublewrite, 0, 2 * half(page_size))?;
+        reserve(disk, FileName::Doublewrite, page_size)?;
         disk.sync(FileName::Doublewrite)?;
         Ok(())
+    }
+
+    /// Removes a new file that an opening has left that was cut off.
+    ///
+    /// # Errors
+    /// I/O.
+    pub fn remove_new(disk: &dyn Disk) -> Result<(), DiskError> {
+        if disk.len(FileName::NewDoublewrite)?.is_some() {
+            disk.remove(FileName::NewDoublewrite)?;
+        }
+        Ok(())
+    }
+
+    /// Makes durable what was read of the file, before anything relies on it: in a new file, which takes its place.
+    ///
+    /// # Errors
+    /// I/O. The next opening finds what this one has found.
+    pub fn make_durable(disk: &dyn Disk, copies: &Copies, page_size: usize) -> Result<(), DiskError> {
+        if copies.unread.is_some() {
+            return disk.sync(FileName::Doublewrite);
+        }
+        let file = FileName::NewDoublewrite;
+        let write = || {
+            reserve(disk, file, page_size)?;
+            let mut halves = (0..).zip(&copies.read);
+            halves.try_for_each(|(turn, bytes)| disk.write(file, turn * half(page_size), bytes))
+        };
+        match write() {
+            Err(error @ DiskError::Full { .. }) => {
+                tracing::warn!(%error, "what is found in the doublewrite file is synced only");
+                Self::remove_new(disk)?;
+                return disk.sync(FileName::Doublewrite);
+            }
+            written => written?,
+        }
+        if !planted(Bug::CopiesFoundNotSynced) {
+            disk.sync(file)?;
+        }
+        disk.rename(file, FileName::Doublewrite)?;
+        disk.sync_folder(Folder::Root)
     }
 
     /// The next batch takes over this half, and has the number behind this one.
@@ -158,6 +206,12 @@ impl Doublewrite {
     }
 }
 
+/// Makes a file with room for two batches.
+fn reserve(disk: &dyn Disk, file: FileName, page_size: usize) -> Result<(), DiskError> {
+    disk.create(file)?;
+    disk.preallocate(file, 0, 2 * half(page_size))
+}
+
 /// The number of the batch that follows. None has zero.
 fn following(number: u32) -> u32 {
     number.wrapping_add(1).max(1)
@@ -185,6 +239,8 @@ pub struct Copies {
     numbers: [Option<u32>; 2],
     /// The pages of the batches, by their halves. A copy of one of them need not be whole.
     named: [BTreeSet<PageId>; 2],
+    /// What was read of the halves: their headers, and the copies that these name.
+    read: [Vec<u8>; 2],
 }
 
 impl Copies {
@@ -200,9 +256,10 @@ impl Copies {
         }
     }
 
-    /// Whether the last batch that was written in its places does not have a page, which was durable in its place when
-    /// that batch was begun. That is the later batch, or, where copies of that are not whole, the earlier one.
-    pub fn is_not_of_last_write(&self, id: &PageId) -> bool {
+    /// Whether a page was durable in its place before the last batch came to the places of its pages, and is not of
+    /// that batch. That is the later batch, or the earlier one if a crash has left copies of the later one that are not
+    /// whole.
+    pub fn was_durable_before_last_batch(&self, id: &PageId) -> bool {
         self.later().is_some_and(|later| {
             let has = |half: usize| self.named[half].contains(id);
             !has(later) || (!has(1 - later) && !self.is_whole(later))
@@ -211,8 +268,8 @@ impl Copies {
 
     /// Whether every copy that a half names is whole.
     fn is_whole(&self, half: usize) -> bool {
-        let is_whole = |id| self.pages.get(id).is_some_and(|found| found.lsns[half].is_some());
-        self.named[half].iter().all(is_whole)
+        let has_copy = |id| self.pages.get(id).is_some_and(|found| found.lsns[half].is_some());
+        self.named[half].iter().all(has_copy)
     }
 
     /// A number of which no batch in the file has one behind it, whether its half can be read or not: the two batches
@@ -240,7 +297,9 @@ impl Copies {
 fn collect(disk: &dyn Disk, page_size: usize, turn: u64, copies: &mut Copies) -> Result<()> {
     let start = turn * half(page_size);
     let mut header = vec![0; HEADER];
-    if !copies.read(disk, turn, start, &mut header)?
+    let is_read = copies.read(disk, turn, start, &mut header)?;
+    copies.read[turn as usize].extend_from_slice(&header);
+    if !is_read
         || header[..8] != *MAGIC
         || u32::from_le_bytes(field(&header, 8)) != crc32c::crc32c(&header[12..])
         || u32::from_le_bytes(field(&header, 12)) as usize != page_size
@@ -258,7 +317,9 @@ fn collect(disk: &dyn Disk, page_size: usize, turn: u64, copies: &mut Copies) ->
         let lsn = Lsn(u64::from_le_bytes(field(&header, at + 8)));
         copies.named[turn as usize].insert(id);
         let mut bytes = vec![0; page_size];
-        if !copies.read(disk, turn, start + (HEADER + n * page_size) as u64, &mut bytes)? {
+        let is_read = copies.read(disk, turn, start + (HEADER + n * page_size) as u64, &mut bytes)?;
+        copies.read[turn as usize].extend_from_slice(&bytes);
+        if !is_read {
             continue;
         }
         let words = words(&bytes);
@@ -334,7 +395,7 @@ mod tests {
 
     /// A page that the later batch names was not durable in its place, unless that batch never came to its places.
     #[test]
-    fn pages_that_are_not_of_the_last_write_are_known() {
+    fn pages_that_were_durable_before_the_last_batch_are_known() {
         let disk = SimulatedDisk::new(1);
         let mut file = Doublewrite::default();
         Doublewrite::create(&disk, SIZE).unwrap();
@@ -343,19 +404,16 @@ mod tests {
             let pages = batch.each_ref().map(|(id, page)| (*id, page));
             file.write(&disk, &mut *disk.queue(), &pages, SIZE).unwrap();
         }
-        let found = || {
-            let copies = Doublewrite::copies(&disk, SIZE).unwrap();
-            (
-                copies.is_whole(1),
-                [1, 2, 3].map(|page| copies.is_not_of_last_write(&sealed(page, 10).0)),
-                copies,
-            )
-        };
-        assert!(matches!(found(), (true, [true, false, false], _)));
+        let durable =
+            |copies: &Copies| [1, 2, 3].map(|page| copies.was_durable_before_last_batch(&sealed(page, 10).0));
+        let copies = Doublewrite::copies(&disk, SIZE).unwrap();
+        assert!(copies.is_whole(1));
+        assert_eq!(durable(&copies), [true, false, false]);
         let last = half(SIZE) + HEADER as u64 + SIZE as u64 - 8;
         assert!(disk.corrupt(FileName::Doublewrite, last, 1));
-        let (is_whole, is_not_of_last_write, copies) = found();
-        assert_eq!((is_whole, is_not_of_last_write), (false, [true, false, true]));
+        let copies = Doublewrite::copies(&disk, SIZE).unwrap();
+        assert!(!copies.is_whole(1));
+        assert_eq!(durable(&copies), [true, false, true]);
         let lsns: Vec<_> =
             copies.pages.values().map(|found| found.lsns.map(|lsn| lsn.map(|lsn| lsn.0))).collect();
         assert_eq!(lsns, [[Some(10), None], [Some(10), None], [None, Some(10)]]);

@@ -46,7 +46,8 @@ fn is_missing<T>(result: &Result<T, DiskError>) -> bool {
 }
 
 fn missing_files(disk: &dyn Disk) {
-    for file in [FileName::Control, FileName::NewControl, FileName::Doublewrite, LOG, data(9)] {
+    let root = [FileName::Control, FileName::NewControl, FileName::Doublewrite, FileName::NewDoublewrite];
+    for file in root.into_iter().chain([LOG, data(9)]) {
         assert_eq!(disk.len(file).unwrap(), None);
         assert!(is_missing(&disk.read(file, 0, &mut [0; 8])));
         assert!(is_missing(&disk.write(file, 0, &[0; 4096])));
@@ -119,6 +120,15 @@ fn names_change(disk: &dyn Disk) {
     assert_eq!(out, [17]);
     disk.rename(FileName::Log(30), FileName::Log(30)).unwrap();
     assert_eq!(disk.len(FileName::Log(30)).unwrap(), Some(1));
+    // A file that takes the place of one of which a handle is open.
+    for (file, byte) in [(FileName::Doublewrite, 1), (FileName::NewDoublewrite, 2)] {
+        disk.create(file).unwrap();
+        disk.write(file, 0, &[byte; 4096]).unwrap();
+    }
+    disk.rename(FileName::NewDoublewrite, FileName::Doublewrite).unwrap();
+    assert_eq!(disk.list(Folder::Root).unwrap(), [FileName::Control, FileName::Doublewrite]);
+    disk.read(FileName::Doublewrite, 0, &mut out).unwrap();
+    assert_eq!(out, [2]);
     for n in [4, 17, 30] {
         disk.remove(data(n)).unwrap();
     }

@@ -41,6 +41,9 @@ pub enum FileName {
     NewControl,
     /// `windfall.doublewrite`: copies of pages on their way to the data files.
     Doublewrite,
+    /// `windfall.doublewrite.new`: what becomes the doublewrite file when recovery has found something there that it
+    /// relies on.
+    NewDoublewrite,
     /// `log/<16 hex digits>.log`: a segment of the redo log, by its number.
     Log(u64),
     /// `data/<16 hex digits>.tree`: a tablespace, by its incarnation.
@@ -62,7 +65,7 @@ impl FileName {
     /// The folder it lies in.
     pub fn folder(self) -> Folder {
         match self {
-            Self::Control | Self::NewControl | Self::Doublewrite => Folder::Root,
+            Self::Control | Self::NewControl | Self::Doublewrite | Self::NewDoublewrite => Folder::Root,
             Self::Log(_) => Folder::Log,
             Self::Data(_) => Folder::Data,
         }
@@ -70,7 +73,7 @@ impl FileName {
 
     /// Whether it is read and written in whole blocks, past the page cache where the file system can.
     pub fn is_direct(self) -> bool {
-        matches!(self, Self::Doublewrite | Self::Data(_))
+        matches!(self, Self::Doublewrite | Self::NewDoublewrite | Self::Data(_))
     }
 
     /// The file of this folder that has this name; `None` for one that is not ours.
@@ -83,6 +86,7 @@ impl FileName {
             Folder::Root if name == "windfall.control" => Self::Control,
             Folder::Root if name == "windfall.control.new" => Self::NewControl,
             Folder::Root if name == "windfall.doublewrite" => Self::Doublewrite,
+            Folder::Root if name == "windfall.doublewrite.new" => Self::NewDoublewrite,
             Folder::Root => return None,
             Folder::Log => Self::Log(number(".log")?),
             Folder::Data => Self::Data(SpaceId(number(".tree")?)),
@@ -98,6 +102,7 @@ impl fmt::Display for FileName {
             Self::Control => f.write_str("windfall.control"),
             Self::NewControl => f.write_str("windfall.control.new"),
             Self::Doublewrite => f.write_str("windfall.doublewrite"),
+            Self::NewDoublewrite => f.write_str("windfall.doublewrite.new"),
             Self::Log(number) => write!(f, "log/{number:016x}.log"),
             Self::Data(space) => write!(f, "data/{:016x}.tree", space.0),
         }
@@ -127,6 +132,7 @@ pub mod fuzz {
             FileName::Control,
             FileName::NewControl,
             FileName::Doublewrite,
+            FileName::NewDoublewrite,
             FileName::Log(7),
             FileName::Data(SpaceId(u64::MAX)),
         ];
@@ -310,9 +316,14 @@ mod tests {
 
     #[test]
     fn a_name_is_read_back_and_a_foreign_one_is_not_ours() {
-        for file in
-            [FileName::Control, FileName::Doublewrite, FileName::Log(7), FileName::Data(SpaceId(u64::MAX))]
-        {
+        for file in [
+            FileName::Control,
+            FileName::NewControl,
+            FileName::Doublewrite,
+            FileName::NewDoublewrite,
+            FileName::Log(7),
+            FileName::Data(SpaceId(u64::MAX)),
+        ] {
             let name = file.to_string();
             assert_eq!(FileName::parse(file.folder(), name.rsplit('/').next().unwrap()), Some(file));
         }

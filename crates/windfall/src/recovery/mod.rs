@@ -8,8 +8,9 @@
 //! file that a drop has deleted is not missed. A change is replayed if the page's LSN is below the end of its group. A
 //! page that was never written must begin with a change that makes it anew; if it does not, a file or a page is lost,
 //! which is damage, if a record names the tablespace. What is found in a file is durable before anything else is
-//! written. Recovery may be cut at any point and begun again: it writes nothing but what the running engine would
-//! write.
+//! written, and what is found in the doublewrite file before a page is written beside its copy, or a batch over
+//! another one: a sync is no proof of that, so it goes to a new file. Recovery may be cut at any point and begun again:
+//! all else that it writes the running engine would write, too.
 //!
 //! *A file that takes no writes is the trouble of its tablespace alone*, here as in the flusher. What cannot be written
 //! of it again from the doublewrite file becomes a torn, dirty page of the pool, with the content of its copy:
@@ -270,6 +271,7 @@ pub fn recover(
             _ => None,
         })
         .collect();
+    Doublewrite::remove_new(disk)?;
     settle_files(disk, scan, &files, progress)?;
     let lost = if planted(Bug::TornPageKept) {
         Lost::new()
@@ -292,8 +294,7 @@ pub fn recover(
 /// Makes durable what a process that was killed has written and not synced: the page cache shows it, so replay finds
 /// it done, and nobody would sync it any more before the floor of the log passes. Pages that were not durable have a
 /// change above the floor, so the log names all these files. To be done before anything is written: the doublewrite
-/// file may have the only whole copies of such pages. It is made durable, too: what is found in one half stands for
-/// what the next batch overwrites in the other.
+/// file may have the only whole copies of such pages.
 fn settle_files(disk: &dyn Disk, scan: &Scan, files: &Files, progress: &dyn Fn(Progress)) -> Result<()> {
     let total = scan.changed.len() as u64;
     for (done, space) in (0..).zip(&scan.changed) {
@@ -301,9 +302,6 @@ fn settle_files(disk: &dyn Disk, scan: &Scan, files: &Files, progress: &dyn Fn(P
         if files.contains(space) && !planted(Bug::KilledWritesNotSynced) {
             disk.sync(FileName::Data(*space))?;
         }
-    }
-    if disk.len(FileName::Doublewrite)?.is_some() && !planted(Bug::KilledWritesNotSynced) {
-        disk.sync(FileName::Doublewrite)?;
     }
     Ok(disk.sync_folder(Folder::Data)?)
 }
@@ -317,8 +315,9 @@ struct Repair<'a> {
 
 /// Puts whole copies in the place of pages that are torn, or cannot be read. A page that is as its copy is written
 /// again, too, unless the floor has passed it: if the sync of its place has failed it may be torn on the disk though it
-/// is read whole, and the doublewrite file is about to lose the copy. Pages whose file takes no writes are left to the
-/// pool; gives the tablespaces of those that are so below the floor.
+/// is read whole, and the doublewrite file is about to lose the copy. The copies are made durable before; if there is
+/// no such page, none is needed. Pages whose file takes no writes are left to the pool; gives the tablespaces of those
+/// that are so below the floor.
 ///
 /// Beside a half of the doublewrite file that cannot be read a copy may be outdated. One at or above the floor is good
 /// all the same: the log has every later change. All pages that are written here, or by a batch, have such a copy, so
@@ -348,6 +347,10 @@ fn repair_torn_pages(pool: &BufferPool, floor: Lsn, scan: &Scan, files: &Files) 
             continue;
         }
         repairs.push(Repair { id, copy, is_torn });
+    }
+    if !repairs.is_empty() {
+        // A write that is cut off may tear a page that is read whole here, and the next batch overwrites a half.
+        Doublewrite::make_durable(disk, &copies, page_size)?;
     }
     let refused = write_again(pool, &repairs)?;
     let (mut torn, mut lost) = (Vec::new(), Lost::new());
@@ -417,12 +420,15 @@ fn write_again(pool: &BufferPool, repairs: &[Repair<'_>]) -> Result<BTreeMap<usi
 }
 
 /// Whether a page that could not be written again is durable in its place all the same: what was to be written is
-/// there, and was before the last batch came to its places.
+/// there, and was before the last batch came to the places of its pages.
 fn is_durable_in_place(pool: &BufferPool, Repair { id, copy, .. }: &Repair<'_>, copies: &Copies) -> bool {
     let words = blank(pool.page_size());
     let page = Page::new(&words);
     let read = pool.ground().disk.read_page(FileName::Data(id.space), pool.offset(id.page), page);
-    copies.is_not_of_last_write(id) && read.is_ok() && page.verify(*id).is_ok() && page.lsn() == copy.lsn
+    copies.was_durable_before_last_batch(id)
+        && read.is_ok()
+        && page.verify(*id).is_ok()
+        && page.lsn() == copy.lsn
 }
 
 /// The tablespace, with what is known of its file.

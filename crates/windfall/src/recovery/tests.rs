@@ -3,6 +3,7 @@
 mod copies;
 mod dropped;
 mod unfinished;
+mod unsynced;
 mod unwritable;
 
 use std::collections::BTreeMap;

@@ -178,6 +178,8 @@ bugs! {
     // buffer/doublewrite.rs
     /// The copies of pages are not synced before the pages are written in their places.
     CopiesNotSynced,
+    /// Recovery relies on copies that it has not made durable.
+    CopiesFoundNotSynced,
     // buffer/floor.rs
     /// The floor does not count what is logged and not registered.
     FloorForgetsTheUnregistered,

@@ -319,12 +319,14 @@ pub fn owners(disk: &SimulatedDisk) -> Found<BTreeMap<u64, String>> {
 }
 
 /// The segments of a log that was closed in good order are one run without gaps that begins where the floor lies,
-/// but for the few below it that are kept to be used again; no half of a control file is left beside it.
+/// but for the few below it that are kept to be used again; no file that was being made is left beside it.
 fn check_log(disk: &SimulatedDisk) -> Found<()> {
     /// How many below the floor may be kept.
     const KEPT: usize = 2;
-    if disk.len(FileName::NewControl).unwrap().is_some() {
-        return Err("a control file that was being made is left".into());
+    for file in [FileName::NewControl, FileName::NewDoublewrite] {
+        if disk.len(file).unwrap().is_some() {
+            return Err(format!("{file} is left"));
+        }
     }
     let control = control(disk).ok_or("there is no control file")?;
     let (size, floor) = (u64_at(&control, 56), u64_at(&control, 64));

@@ -59,7 +59,7 @@ fn left(how: Left) -> SimulatedDisk {
 }
 
 /// Opens it while the file takes no writes.
-fn open_failing(disk: &SimulatedDisk, fault: Fault, frames: usize) -> Result<Base> {
+pub(super) fn open_failing(disk: &SimulatedDisk, fault: Fault, frames: usize) -> Result<Base> {
     disk.fail_always_on(FAILING, fault);
     Base::open_with(disk, 1, frames)
 }
@@ -84,7 +84,7 @@ fn write_other(base: &Base, value: u64) -> Result<()> {
 }
 
 /// The disk as it is at each operation of a batch that has the torn pages.
-fn cuts_of_a_batch(disk: &SimulatedDisk, base: &Base) -> Vec<(u64, SimulatedDisk)> {
+pub(super) fn cuts_of_a_batch(disk: &SimulatedDisk, base: &Base) -> Vec<(u64, SimulatedDisk)> {
     disk.keep_cuts(disk.operations() + 1..=u64::MAX);
     let _ = base.pool.flush([]);
     disk.take_cuts()
@@ -200,7 +200,7 @@ fn a_crash_at_any_time_loses_nothing() {
 /// Pages of the failing file that hold 7, are torn in their places and have copies in the later half of the doublewrite
 /// file; the earlier one has a batch of a second file, whose page is given, too. The log has what was changed in the
 /// pages, and in another one that is durable in its place, but not what made them.
-fn torn_pages(disk: &SimulatedDisk) -> (SimulatedDisk, Vec<PageNo>, Vec<PageNo>) {
+pub(super) fn torn_pages(disk: &SimulatedDisk) -> (SimulatedDisk, Vec<PageNo>, Vec<PageNo>) {
     let base = Base::open(disk, 1).unwrap();
     let (failing, mut pages) = filled(&base, 40, 9);
     raise_floor(&base);
@@ -406,28 +406,6 @@ fn a_batch_that_is_cut_off_leaves_an_order_for_all_pages_that_are_torn() {
         }
     }
     assert!(opened > 50, "{opened} were opened");
-}
-
-/// A process that was killed may have written copies that it did not sync: the next one finds them, and overwrites
-/// those of the batch before.
-#[test]
-fn copies_that_a_killed_process_did_not_sync_are_durable_before_the_next_batch() {
-    let (disk, pages, _) = torn_pages(&SimulatedDisk::new(3));
-    let base = open_failing(&disk, Fault::WriteFails, FRAMES).unwrap();
-    change(&base, &known(&base, SpaceId(40)), &pages, 8);
-    for (operation, killed) in cuts_of_a_batch(&disk, &base) {
-        let killed = killed.next_process();
-        let base = open_failing(&killed, Fault::WriteFails, FRAMES)
-            .unwrap_or_else(|error| panic!("killed at {operation}: {error}"));
-        for (next, cut) in cuts_of_a_batch(&killed, &base) {
-            for seed in 0..20 {
-                let what = format!("killed at {operation}, cut off at {next}, {seed}");
-                let left = cut.survivor(Survive::Random(seed));
-                let base = Base::open(&left, 1).unwrap_or_else(|error| panic!("{what}: {error}"));
-                values_are(&base, 40, &pages, 8, &what);
-            }
-        }
-    }
 }
 
 /// So it is known of two batches which one is the later, whichever opening has written them.

@@ -1,0 +1,215 @@
+//! Openings beside a doublewrite file that may show more than is durable.
+//!
+//! **Purpose.** A process was killed before it had synced a batch, or its sync has failed, which no later sync makes
+//! good. What recovery relies on is durable all the same.
+//!
+//! **Invariants.** The machine crashes after the opening has begun: at each operation of it, or of the next batch.
+//!
+//! **May touch.** What `recovery` may.
+
+use super::{
+    copies::{change, filled, halves, raise_floor, values_are, write},
+    unwritable::{cuts_of_a_batch, open_failing, torn_pages},
+    *,
+};
+
+/// Opens it, where the pages of the tablespace 40 hold this value and no file is left that was being made.
+fn opens(disk: &SimulatedDisk, pages: &[PageNo], value: u64, what: &str) -> Base {
+    let base = Base::open(disk, 1).unwrap_or_else(|error| panic!("{what}: {error}"));
+    values_are(&base, 40, pages, value, what);
+    assert_eq!(disk.len(FileName::NewDoublewrite).unwrap(), None, "{what}");
+    base
+}
+
+/// A database whose pages are torn in a file that takes no writes. They hold 8 now, which is not in the doublewrite
+/// file yet.
+fn changed() -> (SimulatedDisk, Base, Vec<PageNo>) {
+    let (disk, pages, _) = torn_pages(&SimulatedDisk::new(3));
+    let base = open_failing(&disk, Fault::WriteFails, FRAMES).unwrap();
+    change(&base, &known(&base, SpaceId(40)), &pages, 8);
+    (disk, base, pages)
+}
+
+/// That database, killed in the next batch when the doublewrite file showed what was not durable.
+fn killed_before_the_sync() -> (Vec<SimulatedDisk>, Vec<PageNo>) {
+    let (disk, base, pages) = changed();
+    let shown = |disk: &SimulatedDisk| {
+        let mut bytes = vec![0; 2 * halves(disk)[1] as usize];
+        disk.read(FileName::Doublewrite, 0, &mut bytes).unwrap();
+        bytes
+    };
+    let cuts = cuts_of_a_batch(&disk, &base).into_iter().map(|(_, cut)| cut.next_process());
+    let killed: Vec<_> = cuts.filter(|cut| shown(cut) != shown(&cut.survivor(Survive::Nothing))).collect();
+    assert!(!killed.is_empty(), "no process was killed between write and sync");
+    (killed, pages)
+}
+
+/// The next process opens it, beside the file that takes no writes, and the machine crashes in a batch.
+fn crash_in_the_next_batch(disk: &SimulatedDisk, pages: &[PageNo], chances: u64, what: &str) {
+    let disk = disk.next_process();
+    let base =
+        open_failing(&disk, Fault::WriteFails, FRAMES).unwrap_or_else(|error| panic!("{what}: {error}"));
+    for (operation, cut) in cuts_of_a_batch(&disk, &base) {
+        for seed in 0..chances {
+            let what = format!("{what}, cut off at {operation}, {seed}");
+            opens(&cut.survivor(Survive::Random(seed)), pages, 8, &what);
+        }
+    }
+}
+
+/// The next process overwrites the copies of the batch before.
+#[test]
+fn copies_that_a_killed_process_did_not_sync_are_durable_before_the_next_batch() {
+    let (disk, base, pages) = changed();
+    for (operation, killed) in cuts_of_a_batch(&disk, &base) {
+        crash_in_the_next_batch(&killed, &pages, 20, &format!("killed at {operation}"));
+    }
+}
+
+#[test]
+fn copies_whose_sync_has_failed_are_durable_before_the_next_batch() {
+    // Chance decides what a failed sync has lost, and is another one behind each batch.
+    for batches in 0..6 {
+        let (disk, base, pages) = changed();
+        for _ in 0..batches {
+            let _ = base.pool.flush([]);
+        }
+        disk.fail_on(FileName::Doublewrite, Fault::SyncFails);
+        assert!(base.pool.flush([]).is_err());
+        crash_in_the_next_batch(&disk, &pages, 20, &format!("{batches} batches"));
+    }
+}
+
+/// A sync of an opening fails, whichever it is, and the next opening makes durable all the same what it relies on.
+#[test]
+fn copies_are_durable_whichever_sync_of_an_opening_has_failed() {
+    let (all_killed, pages) = killed_before_the_sync();
+    for killed in all_killed {
+        let mut failed = Vec::new();
+        for n in 1.. {
+            let disk = killed.next_process();
+            disk.fail_nth(n, Fault::SyncFails, false);
+            let Err(error) = open_failing(&disk, Fault::WriteFails, FRAMES) else { break };
+            crash_in_the_next_batch(&disk, &pages, 20, &format!("behind {error}"));
+            failed.push(error.to_string());
+        }
+        assert!(failed.iter().any(|error| error.contains("windfall.doublewrite.new")), "{failed:?}");
+    }
+}
+
+/// Pages of the tablespace 40 that hold 7, whole in their places; no batch that is left in the doublewrite file has
+/// them. An opening finds them done and has them to write again.
+fn found_done(seed: u64) -> (SimulatedDisk, Base, Vec<PageNo>) {
+    let disk = SimulatedDisk::new(3);
+    let base = Base::open(&disk, 1).unwrap();
+    let (space, pages) = filled(&base, 40, 4);
+    let (other, others) = filled(&base, 41, 1);
+    raise_floor(&base);
+    change(&base, &space, &pages, 7);
+    write(&base, &space, &pages);
+    for value in 0..2 {
+        change(&base, &other, &others, value);
+        write(&base, &other, &others);
+    }
+    drop(base);
+    let disk = disk.restart(Survive::Random(seed));
+    let base = Base::open(&disk, 1).unwrap();
+    (disk, base, pages)
+}
+
+/// The next process opens it, and the machine crashes in that: it may tear pages that are written once more.
+fn crash_in_the_opening(disk: &SimulatedDisk, pages: &[PageNo], chances: u64, what: &str) {
+    disk.keep_cuts(1..=u64::MAX);
+    drop(opens(disk, pages, 7, what));
+    for (operation, cut) in disk.take_cuts() {
+        for chance in 0..chances {
+            let what = format!("{what}, cut off at {operation}, {chance}");
+            opens(&cut.survivor(Survive::Random(chance)), pages, 7, &what);
+        }
+    }
+}
+
+#[test]
+fn pages_are_written_again_beside_copies_that_a_killed_process_did_not_sync() {
+    let (disk, base, pages) = found_done(0);
+    disk.keep_cuts(disk.operations() + 1..=u64::MAX);
+    base.pool.flush_all().unwrap();
+    for (operation, killed) in disk.take_cuts() {
+        // Beside a half of which a part cannot be read the file is synced.
+        for is_read in [true, false] {
+            let next = killed.next_process();
+            let later = Doublewrite::copies(&next, PAGE_SIZE).unwrap().later().unwrap();
+            if !is_read {
+                next.make_unreadable(FileName::Doublewrite, halves(&next)[1 - later]);
+            }
+            let what = format!("killed at {operation}, the earlier half can be read: {is_read}");
+            crash_in_the_opening(&next, &pages, 10, &what);
+        }
+    }
+}
+
+#[test]
+fn pages_are_written_again_beside_copies_whose_sync_has_failed() {
+    for seed in 0..6 {
+        let (disk, base, pages) = found_done(seed);
+        disk.fail_on(FileName::Doublewrite, Fault::SyncFails);
+        assert!(base.pool.flush_all().is_err());
+        crash_in_the_opening(&disk.next_process(), &pages, 40, &format!("seed {seed}"));
+    }
+}
+
+/// A full disk keeps no database closed: a drop may make room.
+#[test]
+fn a_disk_without_room_for_a_new_file_keeps_no_database_closed() {
+    let (all_killed, pages) = killed_before_the_sync();
+    for (killed, has_room_for_a_name) in
+        all_killed.iter().flat_map(|killed| [(killed, false), (killed, true)])
+    {
+        let disk = killed.next_process();
+        if has_room_for_a_name {
+            disk.set_capacity(Some(disk.used()));
+        } else {
+            disk.fail_on(FileName::NewDoublewrite, Fault::Full);
+        }
+        drop(opens(&disk, &pages, 8, "full"));
+        assert_eq!(disk.failed().map(|(_, file)| file), Some(FileName::NewDoublewrite));
+        let disk = killed.next_process();
+        disk.set_capacity(Some(disk.used()));
+        crash_in_the_next_batch(&disk, &pages, 20, "full");
+    }
+}
+
+#[test]
+fn an_opening_that_relies_on_no_copy_makes_no_new_file() {
+    let disk = SimulatedDisk::new(3);
+    let base = Base::open(&disk, 1).unwrap();
+    let (space, pages) = filled(&base, 40, 4);
+    change(&base, &space, &pages, 7);
+    base.pool.flush_all().unwrap();
+    let crashed = disk.survivor(Survive::Nothing);
+    raise_floor(&base);
+    drop(base);
+    for (disk, is_made) in [(crashed, true), (disk.restart(Survive::Nothing), false)] {
+        disk.fail_always_on(FileName::NewDoublewrite, Fault::Eio);
+        let error = Base::open(&disk, 1).err().map(|error| error.to_string());
+        assert_eq!(error.is_some_and(|error| error.contains("windfall.doublewrite.new")), is_made);
+        disk.mend();
+        // What is left of one is removed, whether there is to be another one or not.
+        disk.create(FileName::NewDoublewrite).unwrap();
+        opens(&disk, &pages, 7, "mended");
+    }
+}
+
+/// It may have the only copy of a page. It would not be in a new file, where it could not be read one day.
+#[test]
+fn a_half_that_cannot_be_read_stays_where_it_is() {
+    let (disk, pages, _) = torn_pages(&SimulatedDisk::new(3));
+    for half in halves(&disk) {
+        let disk = disk.survivor(Survive::Everything);
+        disk.make_unreadable(FileName::Doublewrite, half);
+        drop(Base::open(&disk, 1));
+        let disk = disk.next_process();
+        disk.make_readable(FileName::Doublewrite, half);
+        opens(&disk, &pages, 7, &format!("the half at {half}"));
+    }
+}
