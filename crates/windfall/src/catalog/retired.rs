@@ -27,8 +27,8 @@ use crate::{
 /// How many items one step takes in, and how many it looks at of those that others still have.
 const A_STEP: usize = 32;
 
-/// What was taken out of use. It is small: a queue of large items allocates blocks of some kilobytes, for which the
-/// allocator puts what others have freed in order, up to 40,000 instructions of the statement that needs a block.
+/// What was taken out of use. It is small: for a block of a queue of large items the allocator consolidates its free
+/// lists, up to 40,000 instructions of the statement that needs the block.
 #[derive(Debug)]
 enum Item {
     /// A dropped table.
@@ -37,7 +37,13 @@ enum Item {
     Shape(Box<OldShape>),
 }
 
-const _: () = assert!(size_of::<Item>() <= 16);
+/// How many entries a block of a queue has, and the bytes that each takes besides its item.
+const A_BLOCK: usize = 31;
+const AN_ENTRY: usize = 8;
+
+// The allocator consolidates its free lists for requests of 1 KiB and more.
+const _: () =
+    assert!(A_BLOCK * (size_of::<Item>() + AN_ENTRY) < 1024, "a block of the queue is a large request");
 
 /// What a table was, and the trees that were dropped.
 #[derive(Debug)]
