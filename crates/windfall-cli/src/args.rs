@@ -252,6 +252,8 @@ pub enum Plant {
     Owned,
     /// One that grows with what the database has.
     Around,
+    /// One that grows with what the table has, and is left to the next statement.
+    Next,
 }
 
 /// What to measure.

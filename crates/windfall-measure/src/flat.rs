@@ -21,8 +21,8 @@ use crate::{
 
 /// How many times as much a cost may be, and be flat.
 pub const FLAT: f64 = 1.10;
-/// How many times as long a statement may take where much is beside its table. What was made just before it lies in
-/// the processor's caches instead of what the statement needs, whose instructions stay the same.
+/// How many times as long a statement may take where the database has much, beside its table: its instructions, system
+/// calls and page faults stay the same, so what is left is how much of what it needs is in the processor's caches.
 pub const FLAT_TIME_BESIDE: f64 = 1.33;
 
 /// What is measured of a statement.
@@ -102,6 +102,11 @@ impl Figure {
     pub fn must_be_zero(self) -> bool {
         matches!(self, Self::SystemCalls | Self::Calls)
     }
+
+    /// Whether it is given for each tree or table of a statement, where the other figures are.
+    pub fn is_divided(self) -> bool {
+        !self.must_be_zero() && self != Self::Waits
+    }
 }
 
 /// A figure with little and with much of what is varied.
@@ -118,9 +123,10 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// How many times as much it is with much in its table.
+    /// How many times as much it is with much in its table: a count than with little alone, and a time than beside
+    /// much, as there the same was done before.
     pub fn ratio(&self) -> f64 {
-        growth(self.small, self.large)
+        growth(if self.figure.is_count() { self.alone } else { self.small }, self.large)
     }
 
     /// How many times as much it is with much beside its table.
@@ -137,12 +143,6 @@ impl Cost {
 /// How many times as much a cost is, in one of two ways.
 pub type Ratio = fn(&Cost) -> f64;
 
-/// The ways in which a figure can grow: a name, how many times as much it is, and how many times as much is flat.
-pub fn growths(figure: Figure) -> [(&'static str, Ratio, f64); 2] {
-    let beside = if figure.is_count() { FLAT } else { FLAT_TIME_BESIDE };
-    [("", Cost::ratio, FLAT), ("-beside", Cost::ratio_beside, beside)]
-}
-
 fn growth(from: f64, to: f64) -> f64 {
     match (from < 1.0, to < 1.0) {
         (true, true) => 1.0,
@@ -156,7 +156,7 @@ fn growth(from: f64, to: f64) -> f64 {
 pub struct Statement {
     /// Its name.
     pub name: String,
-    /// How many were timed and counted, with little as with much.
+    /// How many were timed and counted on each of the three sides.
     pub timed: u32,
     /// Of how many the instructions were counted.
     pub stepped: u32,
@@ -217,6 +217,8 @@ pub struct Factor {
     pub amounts: [String; 2],
     /// What the costs are given for, if not for the statement: each tree, each table.
     pub per: Option<String>,
+    /// Whether it is around the table and never in it: then there is as much of it on both sides that have much.
+    pub is_around: bool,
     /// The figures that cannot be flat, each with how many times as much it may be, and why.
     pub grows: Option<(Vec<(Figure, f64)>, String)>,
     /// What shows that it was there at each statement, as the engine or the system counts it: the most of it with
@@ -229,8 +231,17 @@ pub struct Factor {
 }
 
 impl Factor {
+    /// The ways in which a figure can grow: a name, how many times as much it is, and how many times as much it may be.
+    pub fn growths(&self, figure: Figure) -> Vec<(&'static str, Ratio, f64)> {
+        let own = self.own_bound(figure);
+        let beside = if figure.is_count() { FLAT } else { FLAT_TIME_BESIDE };
+        let in_table: (_, Ratio, _) = ("", Cost::ratio, own.unwrap_or(FLAT));
+        let beside: (_, Ratio, _) = ("-beside", Cost::ratio_beside, own.unwrap_or(beside));
+        if self.is_around { vec![beside] } else { vec![in_table, beside] }
+    }
+
     /// How many times as much a figure may be that cannot be flat.
-    pub fn bound(&self, figure: Figure) -> Option<f64> {
+    pub fn own_bound(&self, figure: Figure) -> Option<f64> {
         let (figures, _) = self.grows.as_ref()?;
         figures.iter().find(|(grows, _)| *grows == figure).map(|(_, bound)| *bound)
     }
@@ -238,9 +249,10 @@ impl Factor {
     /// How many waits its statements had, and how many statements there were.
     pub fn waits(&self) -> [f64; 2] {
         let of = |statement: &Statement| {
-            let cost = statement.cost(Figure::Waits);
-            let mean = cost.map_or(0.0, |cost| cost.alone + cost.small + cost.large);
-            [mean, 3.0].map(|each| each * f64::from(statement.timed))
+            let means =
+                statement.cost(Figure::Waits).map_or([0.0; 3], |cost| [cost.alone, cost.small, cost.large]);
+            let timed = f64::from(statement.timed);
+            [means.iter().sum::<f64>() * timed, means.len() as f64 * timed]
         };
         self.statements.iter().map(of).fold([0.0; 2], |all, of| [all[0] + of[0], all[1] + of[1]])
     }
@@ -390,6 +402,7 @@ mod tests {
             what: "rows of the table".into(),
             amounts: ["1".into(), "1,000".into()],
             per: None,
+            is_around: false,
             grows: None,
             seen: None,
             statements: vec![
@@ -414,13 +427,18 @@ mod tests {
         assert_eq!([growth(2.0, 3.0), growth(4.0, 0.0), growth(1.0, 1.0)], [1.5, 0.25, 1.0]);
         let most =
             |figure| [Cost::ratio, Cost::ratio_beside, Cost::largest].map(|of| factor().most(figure, of));
-        assert_eq!(most(Figure::Instructions), [Some(1.5), Some(2.0), Some(1500.0)]);
+        assert_eq!(most(Figure::Instructions), [Some(3.0), Some(2.0), Some(1500.0)]);
         assert_eq!(most(Figure::Time), [None; 3]);
+        let time = Cost { figure: Figure::Time, alone: 1.0, small: 2.0, large: 3.0 };
+        assert_eq!(time.ratio(), 1.5);
         let grows = Factor { grows: Some((vec![(Figure::Work, 2.0)], "so it is".into())), ..factor() };
-        assert_eq!([grows.bound(Figure::Work), grows.bound(Figure::Time)], [Some(2.0), None]);
-        assert_eq!(factor().bound(Figure::Work), None);
-        assert_eq!(growths(Figure::Time).map(|(_, _, bound)| bound), [FLAT, FLAT_TIME_BESIDE]);
-        assert_eq!(growths(Figure::Work).map(|(_, _, bound)| bound), [FLAT; 2]);
+        let bounds = |factor: &Factor, figure| {
+            factor.growths(figure).into_iter().map(|(_, _, bound)| bound).collect::<Vec<_>>()
+        };
+        assert_eq!(bounds(&grows, Figure::Work), [2.0; 2]);
+        assert_eq!(bounds(&factor(), Figure::Work), [FLAT; 2]);
+        assert_eq!(bounds(&factor(), Figure::Time), [FLAT, FLAT_TIME_BESIDE]);
+        assert_eq!(bounds(&Factor { is_around: true, ..factor() }, Figure::Work), [FLAT]);
     }
 
     #[test]
@@ -428,10 +446,10 @@ mod tests {
         let all = [factor(), factor()];
         let text = costs(&all).text();
         assert_eq!(text.lines().count(), 5, "{text}");
-        assert!(text.contains("1.01×") && text.contains("1.50×"), "{text}");
+        assert!(text.contains("2.02×") && text.contains("3.00×"), "{text}");
         let text = ratios(&all).text();
         assert_eq!(text.lines().count(), 5, "{text}");
-        assert!(text.contains("1.50×") && text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        assert!(text.contains("3.00×") && text.lines().all(|line| line.chars().count() <= 100), "{text}");
         let text = noticed(&all).text();
         assert_eq!(text.lines().count(), 3, "{text}");
         assert!(text.contains("200 µs") && text.trim_end().ends_with("3.00 µs"), "{text}");

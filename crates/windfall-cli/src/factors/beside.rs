@@ -27,7 +27,7 @@ use std::{
 use windfall_measure::{Pace, Random, Scale, Spin, Timeline, Usage, flat::Others, median};
 
 use super::{
-    ground::{OTHERS, SETTLES, Side},
+    ground::{OTHERS, Side},
     owned::Kind,
     victim::{Victim, run as statement},
 };
@@ -60,8 +60,8 @@ pub fn run(side: &mut Side, scale: Scale, seed: u64) -> Result<Others> {
 
     let mut alone = Vec::new();
     for _ in 0..rounds.min(ALONE_MOST) {
-        let victim = made(side)?;
-        alone.push(taken(side, &victim, window)?);
+        let mut victim = Victim::make(side, Kind::Drop)?;
+        alone.push(taken(side, &mut victim, window)?);
         victim.remove(side, Some(Kind::Drop))?;
     }
     let of = |part: fn(&Taken) -> Duration| {
@@ -78,39 +78,35 @@ pub fn run(side: &mut Side, scale: Scale, seed: u64) -> Result<Others> {
     let mut others = Others { drop_ns: all.as_nanos() as u64, ..Others::default() };
     let spin = Spin::measured();
     for n in 0..rounds {
-        let victim = made(side)?;
-        windows(side, &victim, taken, spin, window, seed + u64::from(n), &mut others)?;
+        let mut victim = Victim::make(side, Kind::Drop)?;
+        windows(side, &mut victim, taken, spin, window, seed + u64::from(n), &mut others)?;
         victim.remove(side, Some(Kind::Drop))?;
     }
     Ok(others)
 }
 
-/// A table with much, ready to be dropped.
-fn made(side: &mut Side) -> Result<Victim> {
-    let mut victim = Victim::make(side, Kind::Drop)?;
-    victim.let_go();
-    Ok(victim)
-}
-
 /// What a drop takes while nothing else runs, less what the background takes without one.
-fn taken(side: &Side, victim: &Victim, window: Duration) -> Result<Taken> {
+fn taken(side: &Side, victim: &mut Victim, window: Duration) -> Result<Taken> {
     // Of the whole process beside and after what is run, and of the thread that runs it.
-    let until_settled = |run: &dyn Fn() -> Result<()>| {
+    let until_gone = |run: &mut dyn FnMut() -> Result<()>| {
         let (start, all, own) = (Instant::now(), Usage::of_this_process(), Usage::of_this_thread());
         run()?;
         let statement = Usage::of_this_thread().since(own).time();
         let until_then = Usage::of_this_process().since(all).time();
         thread::sleep(window.saturating_sub(start.elapsed()));
-        side.settle()?;
+        side.gone()?;
         let in_all = Usage::of_this_process().since(all).time();
-        // What this thread has done since is to look whether it is settled.
+        // What this thread has done since is to look whether all is gone.
         let waiting = Usage::of_this_thread().since(own).time().saturating_sub(statement);
         let (beside, after) =
             (until_then.saturating_sub(statement), in_all.saturating_sub(until_then + waiting));
         Ok::<_, Failure>((Taken { statement, beside, after }, start.elapsed()))
     };
-    let (idle, as_long) = until_settled(&|| Ok(()))?;
-    let (taken, took) = until_settled(&|| Ok(statement(side, Kind::Drop, &victim.names()).map(drop)?))?;
+    let (idle, as_long) = until_gone(&mut || Ok(()))?;
+    let (taken, took) = until_gone(&mut || {
+        victim.let_go();
+        Ok(statement(side, Kind::Drop, &victim.names()).map(drop)?)
+    })?;
     let without = idle.after.mul_f64(took.as_secs_f64() / as_long.as_secs_f64());
     Ok(Taken { after: taken.after.saturating_sub(without), ..taken })
 }
@@ -119,7 +115,7 @@ fn taken(side: &Side, victim: &Victim, window: Duration) -> Result<Taken> {
 /// much processor time is taken.
 fn windows(
     side: &Side,
-    victim: &Victim,
+    victim: &mut Victim,
     taken: Taken,
     spin: Spin,
     window: Duration,
@@ -127,19 +123,15 @@ fn windows(
     others: &mut Others,
 ) -> Result<()> {
     // As much lies before each window as is in it.
-    let (mut begins, length) = ([window, window * 3], window * 4 + SETTLES);
+    let mut begins = [window, window * 3];
     let over = AtomicBool::new(false);
     let with = (seed % 2) as usize;
     let start = Instant::now();
-    let names = victim.names();
     let client = |who: u64, interval: Duration| {
         let (mut random, mut pace) = (Random::new(seed, who), Pace::new(start, interval));
-        let mut line = Timeline::new(length);
-        loop {
+        let mut line = Timeline::growing(window * 6);
+        while !over.load(Relaxed) {
             let due = pace.next_due(&mut random);
-            if due >= line.length_ns() || over.load(Relaxed) {
-                return Ok((line, engine::waits_on_drops_of_this_thread()));
-            }
             pace.wait_until(due);
             let key = random.below(OTHERS).to_be_bytes();
             if who == 0 {
@@ -149,6 +141,7 @@ fn windows(
             }
             line.finished(pace.now());
         }
+        Ok((line, engine::waits_on_drops_of_this_thread()))
     };
     let (lines, dropped) = thread::scope(|scope| {
         let clients = [
@@ -170,7 +163,8 @@ fn windows(
                 thread::sleep((start + begins[n]).saturating_duration_since(Instant::now()));
                 begins[n] = start.elapsed();
                 if n == with {
-                    statement(side, Kind::Drop, &names)?;
+                    victim.let_go();
+                    statement(side, Kind::Drop, &victim.names())?;
                 } else {
                     // Both are received unless that thread has panicked, and then the scope panics.
                     let _ = step.send(());
@@ -178,8 +172,10 @@ fn windows(
                     let _ = step.send(());
                 }
                 thread::sleep((start + begins[n] + window).saturating_duration_since(Instant::now()));
-                side.settle()?;
-                begins[1] = begins[1].max(start.elapsed() + window);
+                if n == 0 {
+                    side.gone()?;
+                    begins[1] = begins[1].max(start.elapsed() + window);
+                }
             }
             Ok(())
         };
@@ -194,8 +190,8 @@ fn windows(
         let (line, waits) = line?;
         others.waits_on_drops += waits;
         let gap = |begin: Duration| {
-            let from = begin.as_nanos() as u64;
-            line.longest_gap_within(from, from + window.as_nanos() as u64).length_ns as f64
+            let (from, to) = (begin.as_nanos() as u64, (begin + window).as_nanos() as u64);
+            line.part(0, to).longest_gap_within(from, to).length_ns as f64
         };
         gaps.with.push(gap(begins[with]));
         gaps.without.push(gap(begins[1 - with]));

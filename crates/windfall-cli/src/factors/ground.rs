@@ -30,9 +30,11 @@ use crate::{
 /// Data files that are kept open, so that a few more make one leave.
 const OPEN_FILES: usize = 16;
 /// How long what was dropped may take until it is gone.
-pub const SETTLES: Duration = Duration::from_mins(2);
+const SETTLES: Duration = Duration::from_mins(2);
 /// How long after one look at it the next one is.
 const LOOKS: Duration = Duration::from_millis(2);
+/// How long nothing has to be logged: the worker that merges pages of the system tree pauses for less.
+const QUIET: Duration = Duration::from_millis(15);
 /// Bytes of undo that are no more than what the making of small tables leaves.
 const LITTLE_HISTORY: u64 = 64 << 10;
 /// Rounds of planted work for each piece of what is varied.
@@ -159,32 +161,43 @@ impl Side {
         asked.filter_map(|file| file.metadata().ok()).map(|about| about.len()).max().unwrap_or(0)
     }
 
-    /// Waits until nothing is left of what was dropped, which are frames, files and hash indexes of tables that are
-    /// gone, and nothing is logged in the background.
-    pub fn settle(&self) -> Result<()> {
-        let mut before = None;
+    /// Waits until nothing is left of what was dropped: frames, files and hash indexes of tables that are gone.
+    pub fn gone(&self) -> Result<()> {
+        let mut hashed = None;
         wait_until("what was dropped is still being freed", || {
             let metrics = self.db.metrics();
-            let now = (metrics.hash_index_bytes, metrics.log_bytes);
-            let is_steady = before.replace(now) == Some(now);
+            let is_steady = hashed.replace(metrics.hash_index_bytes) == Some(metrics.hash_index_bytes);
             is_steady && metrics.drops_pending == 0 && metrics.files_pending == 0
         })
     }
 
-    /// As [`Side::settle`], when no table has a hash index and none has undo that is still to be purged.
-    pub fn settle_all(&self) -> Result<()> {
-        self.settle()?;
+    /// As [`Side::gone`], and until nothing has been logged for a time, while no client writes.
+    pub fn settle(&self) -> Result<()> {
+        self.gone()?;
+        let (mut groups, mut since) = (None, Instant::now());
+        wait_until("the background still logs what it does", || {
+            let logged = self.db.metrics().log_groups;
+            if groups.replace(logged) != Some(logged) {
+                since = Instant::now();
+            }
+            since.elapsed() >= QUIET
+        })
+    }
+
+    /// As [`Side::gone`], when no table has a hash index and none has undo that is still to be purged.
+    pub fn all_gone(&self) -> Result<()> {
+        self.gone()?;
         wait_until("a hash index or undo of a table that is gone is still there", || {
             let metrics = self.db.metrics();
             metrics.hash_index_bytes <= self.hashed_before && metrics.history_bytes < LITTLE_HISTORY
         })
     }
 
-    /// Does the work that is planted into each statement.
-    pub fn planted(&self) {
-        let amount = match self.plant {
+    /// Does the work that is planted, if it is one of these.
+    pub fn planted(&self, plants: &[Plant]) {
+        let amount = match self.plant.filter(|plant| plants.contains(plant)) {
             None => return,
-            Some(Plant::Owned) => self.amount,
+            Some(Plant::Owned | Plant::Next) => self.amount,
             Some(Plant::Around) => self.amount.max(self.beside),
         };
         for round in 0..amount * PLANTED {

@@ -113,6 +113,7 @@ fn one(
         what: owned.what().into(),
         amounts: owned.amounts(scale).map(|amount| owned.in_words(amount)),
         per: owned.per().map(Into::into),
+        is_around: owned.is_around(),
         grows: owned.grows().map(|(figures, why)| (figures.to_vec(), why.into())),
         seen: answer.seen,
         statements,
@@ -125,7 +126,7 @@ pub fn is_part(part: &str) -> bool {
     part.starts_with(CHILD)
 }
 
-/// What a child does: `factor:SCALE:ID`. It ends the process: what two databases keep in memory goes quicker with it.
+/// What a child does: `factor:SCALE:ID`. It ends the process: what its databases keep in memory goes quicker with it.
 pub fn child(part: &str, folder: &Path, seed: u64, plant: Option<Plant>) -> Result<()> {
     let named = part.strip_prefix(CHILD).and_then(|part| part.split_once(':'));
     let known = named.and_then(|(scale, id)| Some((Scale::named(scale)?, Owned::named(id)?)));
@@ -178,9 +179,10 @@ fn statements(answer: &Answer, seen: &Seen) -> Option<Vec<Statement>> {
         };
         let stepped = of(&answer.stepped, &seen.instructions, 0).len() as u32;
         let there = |kind: &Figure| stepped > 0 || *kind != Figure::Instructions;
-        let cost = |kind| {
+        let cost = |kind: Figure| {
+            let each = if kind.is_divided() { timed.each } else { [1.0; SIDES] };
             let [alone, small, large] =
-                core::array::from_fn::<f64, SIDES, _>(|n| of_all(kind, &values(kind, n)) / timed.each[n]);
+                core::array::from_fn::<f64, SIDES, _>(|n| of_all(kind, &values(kind, n)) / each[n]);
             Cost { figure: kind, alone, small, large }
         };
         statements.push(Statement {

@@ -7,7 +7,7 @@
 //! other in it. Those two do the same work: each makes a table with little and one with much, first the one that goes,
 //! which so is as old on either side; and what precedes each statement is the same, the last of it a read of its table.
 //! So what the making of much leaves in the processor's caches, in the log and in the pool, it leaves on both, and
-//! nothing differs but which of the two tables goes. Which side comes first changes from round to round, and none
+//! nothing differs but which of the two tables goes. The order of the sides changes from round to round, and none
 //! begins before all that the one before has dropped is gone. Behind each statement a small table is dropped, which is
 //! to cost the same whatever went before it. The statements are this thread's, the main one: only that is traced.
 //!
@@ -33,6 +33,8 @@ use crate::{args::Plant, engine::DropWork, failure::Result};
 
 /// How many sides there are: little alone, little beside much, and much beside little.
 pub const SIDES: usize = 3;
+/// The orders in which they come.
+const ORDERS: [[usize; SIDES]; 6] = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1], [2, 0, 1], [1, 0, 2]];
 /// The statement behind each that is measured.
 const NEXT: &str = "next drop";
 
@@ -121,8 +123,8 @@ fn round(
         counterparts.push(Victim::counterpart(side, kinds[0])?);
     }
     for &kind in kinds {
-        let each = [0, 1, 2].map(|n: usize| sides[n].owned.each(kind, sides[n].amount));
-        for n in [0, 1, 2].map(|n| (n + turn) % SIDES) {
+        let each = sides.each_ref().map(|side| side.owned.each(kind, side.amount));
+        for n in ORDERS[turn % ORDERS.len()] {
             let side = &mut sides[n];
             let next = Victim::small(side)?;
             let mut small = Vec::new();
@@ -144,8 +146,14 @@ fn round(
                 side.settle()?;
                 side.db.flush_log()?;
             }
-            measured(answer, look, (kind.text(), each), n, || statement(side, kind, &names))?;
-            measured(answer, look, (NEXT, [1.0; SIDES]), n, || statement(side, Kind::Drop, &next.names()))?;
+            measured(answer, look, (kind.text(), each), n, || {
+                side.planted(&[Plant::Owned, Plant::Around]);
+                statement(side, kind, &names)
+            })?;
+            measured(answer, look, (NEXT, [1.0; SIDES]), n, || {
+                side.planted(&[Plant::Next]);
+                statement(side, Kind::Drop, &next.names())
+            })?;
             for victim in small {
                 victim.remove(side, Some(kind))?;
             }
@@ -160,14 +168,13 @@ fn round(
     Ok(())
 }
 
-/// Notes how much of what is varied is there: the most where there is little alone, the least where a table has much.
+/// Notes how much of what is varied is there: the most where there is little alone, the least where there is much.
 fn note_seen(answer: &mut Answer, n: usize, side: &Side) {
     let Some((what, amount)) = side.seen() else { return };
     let (_, [little, much]) = answer.seen.get_or_insert_with(|| (what.into(), [0, u64::MAX]));
     match n {
         0 => *little = amount.max(*little),
-        _ if n == SIDES - 1 => *much = amount.min(*much),
-        _ => {}
+        _ => *much = amount.min(*much),
     }
 }
 

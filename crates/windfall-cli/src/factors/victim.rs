@@ -43,7 +43,7 @@ pub struct Victim {
 impl Victim {
     /// Makes one, where there is none.
     pub fn make(side: &mut Side, kind: Kind) -> Result<Self> {
-        side.settle_all()?;
+        side.all_gone()?;
         Self::with(side, kind, side.amount)
     }
 
@@ -170,7 +170,6 @@ impl Victim {
 
 /// Runs a statement.
 pub fn run(side: &Side, kind: Kind, names: &[&str]) -> windfall::Result<DropReport> {
-    side.planted();
     match (kind, names) {
         (Kind::Drop, [name]) => side.db.drop_table(name),
         (Kind::Drop, names) => side.db.drop_tables(names),

@@ -118,8 +118,15 @@ fn table_of_factors(json: &serde_json::Value) {
                 assert!(instructions.iter().all(|&n| n > 500.0), "{id}: {statement}");
             }
         }
-        let windows = factor["others"]["readers"]["with"].as_array().unwrap().len();
-        assert!(windows > 0 && factor["others"]["writers"]["without"].as_array().unwrap().len() == windows);
+        let gaps = |who: &str, when: &str| factor["others"][who][when].as_array().unwrap().clone();
+        let windows = gaps("readers", "with").len();
+        assert!(windows > 0 && gaps("writers", "without").len() == windows);
+        // The gap of a window in which clients run is one between two calls, and there is one.
+        for gap in
+            ["readers", "writers"].iter().flat_map(|who| [gaps(who, "with"), gaps(who, "without")].concat())
+        {
+            assert!((1.0..60e9).contains(&gap.as_f64().unwrap()), "{id}: {gap}");
+        }
         assert_eq!(factor["others"]["waits_on_drops"], 0, "{id}");
         // What is varied was there.
         if ["dirty-pages", "hash-index", "history", "purge", "cursors", "prepared", "catalog"].contains(&id)
@@ -137,17 +144,17 @@ fn table_of_factors(json: &serde_json::Value) {
 
 #[test]
 fn a_cost_that_grows_with_what_there_is_is_found() {
-    // Claims whose value is far above the bound of what is flat.
-    let grown = |planted: &str| {
-        let json = quick("drop", &["--only", "rows", "--plant-cost", planted]);
-        let is_of_rows = |id: &&str| ["rows-instructions", "rows-instructions-beside"].contains(id);
-        let claims = json["claims"].as_array().unwrap().clone();
-        let above = claims.iter().filter(|claim| claim["value"].as_f64().unwrap() > 1.5);
-        let ids = above.map(|claim| claim["id"].as_str().unwrap());
-        ids.filter(is_of_rows).map(str::to_owned).collect::<Vec<_>>()
+    let value = |json: &serde_json::Value, id: &str| {
+        let claim = json["claims"].as_array().unwrap().iter().find(|claim| claim["id"] == id).unwrap();
+        assert_eq!(claim["holds"], claim["value"].as_f64().unwrap() <= claim["bound"].as_f64().unwrap());
+        claim["value"].as_f64().unwrap()
     };
-    assert_eq!(grown("owned"), ["rows-instructions"]);
-    assert_eq!(grown("around"), ["rows-instructions-beside"]);
+    let ids = ["rows-instructions", "rows-instructions-beside"];
+    let of = |planted: &str| {
+        let json = quick("drop", &["--only", "rows", "--plant-cost", planted]);
+        ids.map(|id| value(&json, id) > 1.5)
+    };
+    assert_eq!([of("owned"), of("around"), of("next")], [[true, false], [true, true], [true, false]]);
 }
 
 #[test]

@@ -372,6 +372,7 @@ fn x9() -> X9 {
         what: what.into(),
         amounts: ["1,000".into(), to.into()],
         per: None,
+        is_around: false,
         grows: None,
         seen: None,
         statements: ["drop index", "drop", "truncate"].map(statement).into(),

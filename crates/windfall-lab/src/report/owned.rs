@@ -27,7 +27,8 @@ pub fn section(x9: &X9) -> Section {
         "what the cost of a drop does not depend on",
         "Everything that a table owns or has around it is varied, one thing at a time. Statements are measured in turns, \
          in three databases of one process: with little of it, with much of it beside their table, and with much of it in \
-         their table. How many times as much they cost with much in their table as with much beside it:",
+         their table. How many times as much they cost with much in their table: figures that are counted, than with \
+         little; times, than with much beside it.",
     );
     section.says(&grown(&x9.factors));
     for factor in &x9.factors {
@@ -89,7 +90,7 @@ fn grown(factors: &[Factor]) -> String {
     let mut grown = Vec::new();
     for factor in factors {
         for figure in Figure::ALL {
-            for (place, ratio, bound) in flat::growths(figure) {
+            for (place, ratio, bound) in factor.growths(figure) {
                 if let Some(most) = factor.most(figure, ratio).filter(|most| *most > bound) {
                     grown.push(format!("{}{place} by {} ({})", figure.text(), times(most), factor.what));
                 }
@@ -97,7 +98,8 @@ fn grown(factors: &[Factor]) -> String {
         }
     }
     let percent = |bound: f64| format!("{:.0} %", (bound - 1.0) * 100.0);
-    let bounds = format!("{}, or {} of time beside much", percent(FLAT), percent(FLAT_TIME_BESIDE));
+    let bounds =
+        format!("{}, or {} of time beside much, or its own bound", percent(FLAT), percent(FLAT_TIME_BESIDE));
     match factors {
         [] => String::new(),
         _ if grown.is_empty() => format!("No figure grows by more than {bounds}."),
