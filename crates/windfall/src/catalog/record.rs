@@ -106,7 +106,8 @@ impl TableRecord {
 
     /// The stored form.
     pub fn encode(&self) -> Vec<u8> {
-        // As long as it gets: a guess that is too long for each of many indexes is what most of them would cost.
+        // As long as it gets: 64 bytes for each index were more than most need, and each change of a definition paid
+        // for them.
         let of_index = |index: &IndexRecord| 15 + index.name.len() + 9 * index.key.parts.len();
         let length = 31 + self.metadata.len() + self.indexes.iter().map(of_index).sum::<usize>();
         let mut out = Vec::with_capacity(length);

@@ -27,8 +27,8 @@ use crate::{
 /// How many items one step takes in, and how many it looks at of those that others still have.
 const A_STEP: usize = 32;
 
-/// What was taken out of use. It is small: for a block of a queue of large items the allocator consolidates its free
-/// lists, up to 40,000 instructions of the statement that needs the block.
+/// What was taken out of use. It is small: for a block of a queue of large items glibc consolidates its free lists, up
+/// to 40,000 instructions of the statement that needs the block.
 #[derive(Debug)]
 enum Item {
     /// A dropped table.
@@ -37,13 +37,18 @@ enum Item {
     Shape(Box<OldShape>),
 }
 
-/// How many entries a block of a queue has, and the bytes that each takes besides its item.
+/// How many entries a block of a queue has (`BLOCK_CAP` of crossbeam), and the bytes that each takes besides its item.
 const A_BLOCK: usize = 31;
 const AN_ENTRY: usize = 8;
+/// Of a block: the pointer to the next one.
+const NEXT: usize = 8;
+/// The largest request for which glibc does not consolidate its free lists.
+const SMALL: usize = 1008;
 
-// The allocator consolidates its free lists for requests of 1 KiB and more.
-const _: () =
-    assert!(A_BLOCK * (size_of::<Item>() + AN_ENTRY) < 1024, "a block of the queue is a large request");
+const _: () = assert!(
+    A_BLOCK * (size_of::<Item>() + AN_ENTRY) + NEXT <= SMALL,
+    "a block of the queue is a large request"
+);
 
 /// What a table was, and the trees that were dropped.
 #[derive(Debug)]
