@@ -7,7 +7,7 @@
 //! removal drop the cache's share, and the descriptor is closed when the last request on it is done. A handle that was
 //! opened while names changed is used but not cached, so no name ever leads to a file that lost it, and a removed
 //! file's blocks are not held back. Data files have a mutex of their own: a write of the log, which commits wait for,
-//! does not wait for a thread that opens, writes or deletes data files.
+//! does not wait for a thread that opens or deletes data files.
 //!
 //! **May touch.** `error`, `sync`, the machine.
 
@@ -56,8 +56,11 @@ pub struct Handles {
 
 #[derive(Debug, Default)]
 struct Cache {
+    /// How many handles it may hold. Without a limit they stay: a descriptor opened after a failed write to the page
+    /// cache may never be told.
+    limit: Option<usize>,
     files: FxHashMap<FileName, Entry>,
-    /// Data files by the time of their last use.
+    /// The names by the time of their last use, if there is a limit.
     by_use: BTreeMap<u64, FileName>,
     clock: u64,
     /// Counts the changes of names, so that who opened a file can tell whether its name may have moved on.
@@ -93,14 +96,12 @@ impl Cache {
     }
 
     /// Adds a handle and gives those that had to leave.
-    fn put(&mut self, name: FileName, file: Arc<File>, limit: usize) -> Vec<Entry> {
+    fn put(&mut self, name: FileName, file: Arc<File>) -> Vec<Entry> {
         let mut gone: Vec<Entry> = self.take(name).into_iter().collect();
         self.clock += 1;
         self.files.insert(name, Entry { file, used: self.clock });
-        // The few other files stay open: a descriptor opened after a failed write to the page cache may never be told.
-        if matches!(name, FileName::Data(_)) {
-            self.by_use.insert(self.clock, name);
-        }
+        let Some(limit) = self.limit else { return gone };
+        self.by_use.insert(self.clock, name);
         while self.by_use.len() > limit {
             let oldest = self.by_use.pop_first().and_then(|(_, name)| self.files.remove(&name));
             gone.extend(oldest);
@@ -114,11 +115,12 @@ impl Handles {
     pub fn new(root: PathBuf, limit: usize, direct: bool) -> Self {
         let most =
             rustix::process::getrlimit(Resource::Nofile).current.map_or(limit, |most| most as usize / SHARE);
+        let limit = limit.min(most).max(1);
         Self {
             root,
-            limit: limit.min(most).max(1),
+            limit,
             direct: [AtomicBool::new(direct), AtomicBool::new(direct)],
-            data: Mutex::new(Rank::Handles, Cache::default()),
+            data: Mutex::new(Rank::Handles, Cache { limit: Some(limit), ..Cache::default() }),
             others: Mutex::new(Rank::Handles, Cache::default()),
             open: Arc::default(),
         }
@@ -156,8 +158,7 @@ impl Handles {
     /// Caches a handle that was opened after so many changes of names, unless there were more meanwhile.
     fn keep(&self, name: FileName, file: &Arc<File>, changes: u64) {
         let mut cache = self.cache(name).lock();
-        let gone =
-            if cache.changes == changes { cache.put(name, file.clone(), self.limit) } else { Vec::new() };
+        let gone = if cache.changes == changes { cache.put(name, file.clone()) } else { Vec::new() };
         drop(cache);
         // Closing may free the blocks of a removed file: never under the mutex.
         drop(gone);
@@ -175,7 +176,7 @@ impl Handles {
         let file = Arc::new(self.open_file(name, "create", OFlags::CREATE | OFlags::TRUNC)?);
         let mut cache = self.cache(name).lock();
         cache.changes += 1;
-        let gone = cache.put(name, file, self.limit);
+        let gone = cache.put(name, file);
         drop(cache);
         drop(gone);
         Ok(())
