@@ -17,8 +17,10 @@
 //!
 //! What recovery finds here need not be durable, and a sync does not prove that it is: if an earlier one has failed,
 //! the system shows what it has lost. So before recovery relies on copies it writes them to a new file, which takes the
-//! place of this one when it is durable. This one is not written for that, so whatever fails, or is cut off, the next
-//! opening finds it as it was. In two cases it stays and is synced, which is enough unless a sync has failed before:
+//! place of this one when it is durable. This one is not written for that: as long as no page has been written, the
+//! next opening finds the same copies, whatever fails or is cut off, or after a crash of the machine those of them that
+//! were durable before. In two cases it stays, and it and its name are synced, which is enough unless a sync has failed
+//! before:
 //!
 //! - A part of it cannot be read. That may have the only whole copy of a page, and be read one day.
 //! - A full disk has no room for the new file: it would keep a database closed in which a drop could make room.
@@ -97,43 +99,49 @@ impl Doublewrite {
         Ok(())
     }
 
-    /// Removes a new file that an opening has left that was cut off.
-    ///
-    /// # Errors
-    /// I/O.
-    pub fn remove_new(disk: &dyn Disk) -> Result<(), DiskError> {
-        if disk.len(FileName::NewDoublewrite)?.is_some() {
-            disk.remove(FileName::NewDoublewrite)?;
+    /// Removes a new file that an opening has left that failed or was cut off. If that cannot be done it stays, which
+    /// takes only room: it is never read, and the next one is made in its place.
+    pub fn remove_new(disk: &dyn Disk) {
+        let file = FileName::NewDoublewrite;
+        let remove = || if disk.len(file)?.is_some() { disk.remove(file) } else { Ok(()) };
+        if let Err(error) = remove() {
+            tracing::warn!(%error, "a new doublewrite file that is not needed is not removed");
         }
-        Ok(())
     }
 
     /// Makes durable what was read of the file, before anything relies on it: in a new file, which takes its place.
     ///
     /// # Errors
-    /// I/O. The next opening finds what this one has found.
+    /// I/O. No page may be written then. The next opening finds what this one has found, or, if the machine crashes
+    /// before the new name is durable, what was durable of it before.
     pub fn make_durable(disk: &dyn Disk, copies: &Copies, page_size: usize) -> Result<(), DiskError> {
-        if copies.unread.is_some() {
-            return disk.sync(FileName::Doublewrite);
-        }
         let file = FileName::NewDoublewrite;
-        let write = || {
+        let replace = || {
             reserve(disk, file, page_size)?;
             let mut halves = (0..).zip(&copies.read);
-            halves.try_for_each(|(turn, bytes)| disk.write(file, turn * half(page_size), bytes))
-        };
-        match write() {
-            Err(error @ DiskError::Full { .. }) => {
-                tracing::warn!(%error, "what is found in the doublewrite file is synced only");
-                Self::remove_new(disk)?;
-                return disk.sync(FileName::Doublewrite);
+            halves.try_for_each(|(turn, bytes)| disk.write(file, turn * half(page_size), bytes))?;
+            // Some file systems look for space only now.
+            if !planted(Bug::CopiesFoundNotSynced) {
+                disk.sync(file)?;
             }
-            written => written?,
+            disk.rename(file, FileName::Doublewrite)
+        };
+        let is_replaced = if copies.unread.is_some() {
+            false
+        } else {
+            match replace() {
+                Err(error) if error.is_of_space() => {
+                    tracing::warn!(%error, "what is found in the doublewrite file is synced only");
+                    Self::remove_new(disk);
+                    false
+                }
+                replaced => replaced.map(|()| true)?,
+            }
+        };
+        if !is_replaced {
+            disk.sync(FileName::Doublewrite)?;
         }
-        if !planted(Bug::CopiesFoundNotSynced) {
-            disk.sync(file)?;
-        }
-        disk.rename(file, FileName::Doublewrite)?;
+        // In any case: an opening that was killed may have given the file its name, which is not durable yet.
         disk.sync_folder(Folder::Root)
     }
 

@@ -8,9 +8,10 @@
 //! file that a drop has deleted is not missed. A change is replayed if the page's LSN is below the end of its group. A
 //! page that was never written must begin with a change that makes it anew; if it does not, a file or a page is lost,
 //! which is damage, if a record names the tablespace. What is found in a file is durable before anything else is
-//! written, and what is found in the doublewrite file before a page is written beside its copy, or a batch over
-//! another one: a sync is no proof of that, so it goes to a new file. Recovery may be cut at any point and begun again:
-//! all else that it writes the running engine would write, too.
+//! written. If a page is to be written again, what is found in the doublewrite file is durable before that, and before
+//! a batch is written over another one: a sync is no proof of that, so it goes to a new file, but for two cases in
+//! which there can be none. Recovery may be cut at any point and begun again: all else that it writes the running
+//! engine would write, too.
 //!
 //! *A file that takes no writes is the trouble of its tablespace alone*, here as in the flusher. What cannot be written
 //! of it again from the doublewrite file becomes a torn, dirty page of the pool, with the content of its copy:
@@ -271,7 +272,7 @@ pub fn recover(
             _ => None,
         })
         .collect();
-    Doublewrite::remove_new(disk)?;
+    Doublewrite::remove_new(disk);
     settle_files(disk, scan, &files, progress)?;
     let lost = if planted(Bug::TornPageKept) {
         Lost::new()

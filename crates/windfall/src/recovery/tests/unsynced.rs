@@ -117,14 +117,17 @@ fn found_done(seed: u64) -> (SimulatedDisk, Base, Vec<PageNo>) {
     (disk, base, pages)
 }
 
-/// The next process opens it, and the machine crashes in that: it may tear pages that are written once more.
+/// The next process opens it, and the machine crashes in that: it may tear pages that are written once more. Then there
+/// is room again.
 fn crash_in_the_opening(disk: &SimulatedDisk, pages: &[PageNo], chances: u64, what: &str) {
     disk.keep_cuts(1..=u64::MAX);
     drop(opens(disk, pages, 7, what));
     for (operation, cut) in disk.take_cuts() {
-        for chance in 0..chances {
-            let what = format!("{what}, cut off at {operation}, {chance}");
-            opens(&cut.survivor(Survive::Random(chance)), pages, 7, &what);
+        for survive in core::iter::once(Survive::Nothing).chain((0..chances).map(Survive::Random)) {
+            let what = format!("{what}, cut off at {operation}, {survive}");
+            let left = cut.survivor(survive);
+            left.set_capacity(None);
+            opens(&left, pages, 7, &what);
         }
     }
 }
@@ -158,25 +161,71 @@ fn pages_are_written_again_beside_copies_whose_sync_has_failed() {
     }
 }
 
-/// A full disk keeps no database closed: a drop may make room.
+/// The disk as an opening has left it that was killed when a new file had taken the place of the doublewrite file, and
+/// its name was not durable yet.
+fn killed_behind_the_rename(disk: &SimulatedDisk, pages: &[PageNo]) -> SimulatedDisk {
+    disk.keep_cuts(1..=u64::MAX);
+    drop(opens(disk, pages, 7, "to be killed"));
+    let killed: Vec<_> = disk.take_cuts().into_iter().map(|(_, cut)| cut.next_process()).collect();
+    let has_new = |disk: &SimulatedDisk| disk.len(FileName::NewDoublewrite).unwrap().is_some();
+    let renamed = killed.windows(2).position(|two| has_new(&two[0]) && !has_new(&two[1]));
+    killed[renamed.expect("there was a new file") + 1].clone()
+}
+
+/// The opening behind that cannot make another new file.
+#[test]
+fn the_name_of_a_new_file_is_durable_before_pages_are_written_again() {
+    let (disk, base, pages) = found_done(0);
+    disk.keep_cuts(disk.operations() + 1..=u64::MAX);
+    base.pool.flush_all().unwrap();
+    for (operation, killed) in disk.take_cuts() {
+        let renamed = killed_behind_the_rename(&killed.next_process(), &pages);
+        for is_full in [true, false] {
+            let next = renamed.next_process();
+            if is_full {
+                next.set_capacity(Some(next.used()));
+            } else {
+                let later = Doublewrite::copies(&next, PAGE_SIZE).unwrap().later().unwrap();
+                next.make_unreadable(FileName::Doublewrite, halves(&next)[1 - later]);
+            }
+            let what = format!("killed at {operation} and behind a rename, the disk is full: {is_full}");
+            crash_in_the_opening(&next, &pages, 40, &what);
+        }
+    }
+}
+
+/// A full disk keeps no database closed, whenever it says so: a drop may make room.
 #[test]
 fn a_disk_without_room_for_a_new_file_keeps_no_database_closed() {
     let (all_killed, pages) = killed_before_the_sync();
-    for (killed, has_room_for_a_name) in
-        all_killed.iter().flat_map(|killed| [(killed, false), (killed, true)])
-    {
-        let disk = killed.next_process();
-        if has_room_for_a_name {
-            disk.set_capacity(Some(disk.used()));
-        } else {
-            disk.fail_on(FileName::NewDoublewrite, Fault::Full);
+    for killed in &all_killed {
+        // Without a fault there is room for a name.
+        for fault in [Some(Fault::Full), Some(Fault::SyncFull), None] {
+            let disk = killed.next_process();
+            match fault {
+                Some(fault) => disk.fail_on(FileName::NewDoublewrite, fault),
+                None => disk.set_capacity(Some(disk.used())),
+            }
+            drop(opens(&disk, &pages, 8, &format!("full: {fault:?}")));
+            assert_eq!(disk.failed().map(|(_, file)| file), Some(FileName::NewDoublewrite));
         }
-        drop(opens(&disk, &pages, 8, "full"));
-        assert_eq!(disk.failed().map(|(_, file)| file), Some(FileName::NewDoublewrite));
         let disk = killed.next_process();
         disk.set_capacity(Some(disk.used()));
         crash_in_the_next_batch(&disk, &pages, 20, "full");
     }
+}
+
+/// It is never read, and the next one takes its place.
+#[test]
+fn a_new_file_that_cannot_be_removed_keeps_no_database_closed() {
+    let (disk, base, pages) = found_done(0);
+    base.pool.flush_all().unwrap();
+    drop(base);
+    disk.create(FileName::NewDoublewrite).unwrap();
+    let left = disk.restart(Survive::Everything);
+    left.fail_on(FileName::NewDoublewrite, Fault::WriteFails);
+    drop(opens(&left, &pages, 7, "it was not removed"));
+    assert_eq!(left.failed(), Some(("remove", FileName::NewDoublewrite)));
 }
 
 #[test]
