@@ -257,6 +257,11 @@ impl Factor {
         self.statements.iter().map(of).fold([0.0; 2], |all, of| [all[0] + of[0], all[1] + of[1]])
     }
 
+    /// How many times as much a statement costs with much of it, for tables.
+    pub fn shown(&self, cost: &Cost) -> f64 {
+        if self.is_around { cost.ratio_beside() } else { cost.ratio() }
+    }
+
     /// The most that its statements give of a figure.
     pub fn most(&self, figure: Figure, of: Ratio) -> Option<f64> {
         let costs = self.statements.iter().filter_map(|statement| statement.cost(figure));
@@ -277,13 +282,13 @@ const SHOWN: [(Figure, &str); 5] = [
 const HEADS: [&str; 4] = ["factor", ">from", ">to", "statement"];
 
 /// The beginning of a line for each factor and statement, the factor in its first line only.
-fn lines(factors: &[Factor]) -> impl Iterator<Item = (Vec<String>, &Statement)> {
+fn lines(factors: &[Factor]) -> impl Iterator<Item = (Vec<String>, &Factor, &Statement)> {
     factors.iter().flat_map(|factor| {
-        factor.statements.iter().enumerate().map(|(n, statement)| {
+        factor.statements.iter().enumerate().map(move |(n, statement)| {
             let of_factor = [&factor.id, &factor.amounts[0], &factor.amounts[1]];
             let mut line = of_factor.map(|text| if n == 0 { text.clone() } else { String::new() }).to_vec();
             line.push(statement.name.clone());
-            (line, statement)
+            (line, factor, statement)
         })
     })
 }
@@ -292,11 +297,11 @@ fn lines(factors: &[Factor]) -> impl Iterator<Item = (Vec<String>, &Statement)> 
 pub fn costs(factors: &[Factor]) -> Grid {
     let shown = SHOWN.iter().flat_map(|(_, head)| [*head, ">"]);
     let mut grid = Grid::new(HEADS.into_iter().chain(shown).chain([">calls", ">time beside"]));
-    for (mut line, statement) in lines(factors) {
+    for (mut line, factor, statement) in lines(factors) {
         for (figure, _) in SHOWN {
             let cost = statement.cost(figure);
             line.push(cost.map_or_else(|| "-".into(), |cost| value(figure, cost.large)));
-            line.push(cost.map_or_else(|| "-".into(), |cost| times(cost.ratio())));
+            line.push(cost.map_or_else(|| "-".into(), |cost| times(factor.shown(&cost))));
         }
         let calls = statement.cost(Figure::SystemCalls);
         line.push(calls.map_or_else(|| "-".into(), |cost| value(Figure::SystemCalls, cost.large)));
@@ -316,10 +321,10 @@ pub fn ratios(factors: &[Factor]) -> Grid {
         (&[Figure::Time, Figure::ThreadTime], ">time"),
     ];
     let mut grid = Grid::new(HEADS.into_iter().chain(TOGETHER.map(|(_, head)| head)).chain([">takes"]));
-    for (mut line, statement) in lines(factors) {
+    for (mut line, factor, statement) in lines(factors) {
         for (figures, _) in TOGETHER {
             let costs = figures.iter().filter_map(|figure| statement.cost(*figure));
-            let most = costs.map(|cost| cost.ratio()).max_by(f64::total_cmp);
+            let most = costs.map(|cost| factor.shown(&cost)).max_by(f64::total_cmp);
             line.push(most.map_or_else(|| "-".into(), times));
         }
         line.push(statement.cost(Figure::Time).map_or_else(|| "-".into(), |cost| time(cost.large)));

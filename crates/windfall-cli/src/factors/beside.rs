@@ -124,13 +124,15 @@ fn windows(
 ) -> Result<()> {
     // As much lies before each window as is in it.
     let mut begins = [window, window * 3];
-    let over = AtomicBool::new(false);
+    let (over, running) = (AtomicBool::new(false), [AtomicBool::new(false), AtomicBool::new(false)]);
     let with = (seed % 2) as usize;
     let start = Instant::now();
     let client = |who: u64, interval: Duration| {
         let (mut random, mut pace) = (Random::new(seed, who), Pace::new(start, interval));
         let mut line = Timeline::growing(window * 6);
-        while !over.load(Relaxed) {
+        loop {
+            // The last call ends behind the last window.
+            let is_last = over.load(Relaxed);
             let due = pace.next_due(&mut random);
             pace.wait_until(due);
             let key = random.below(OTHERS).to_be_bytes();
@@ -140,8 +142,11 @@ fn windows(
                 side.others.put(&key, &[seed as u8; 100])?;
             }
             line.finished(pace.now());
+            running[who as usize].store(true, Relaxed);
+            if is_last {
+                return Ok((line, engine::waits_on_drops_of_this_thread()));
+            }
         }
-        Ok((line, engine::waits_on_drops_of_this_thread()))
     };
     let (lines, dropped) = thread::scope(|scope| {
         let clients = [
@@ -158,6 +163,15 @@ fn windows(
                 }
             }
         });
+        // The first call of each ends before the first window.
+        let ready = || {
+            let mut all = clients.iter().zip(&running);
+            all.all(|(client, running)| running.load(Relaxed) || client.is_finished())
+        };
+        while !ready() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        begins[0] = begins[0].max(start.elapsed());
         let mut run = || -> Result<()> {
             for n in [0, 1] {
                 thread::sleep((start + begins[n]).saturating_duration_since(Instant::now()));
@@ -191,7 +205,9 @@ fn windows(
         others.waits_on_drops += waits;
         let gap = |begin: Duration| {
             let (from, to) = (begin.as_nanos() as u64, (begin + window).as_nanos() as u64);
-            line.part(0, to).longest_gap_within(from, to).length_ns as f64
+            // Something was finished before it and behind it.
+            debug_assert!(line.count_within(0, from) > 0 && line.count_within(to, u64::MAX) > 0);
+            line.longest_gap_within(from, to).length_ns as f64
         };
         gaps.with.push(gap(begins[with]));
         gaps.without.push(gap(begins[1 - with]));

@@ -38,7 +38,7 @@ const QUIET: Duration = Duration::from_millis(15);
 /// Bytes of undo that are no more than what the making of small tables leaves.
 const LITTLE_HISTORY: u64 = 64 << 10;
 /// Rounds of planted work for each piece of what is varied.
-const PLANTED: u64 = 20;
+const PLANTED: u64 = 200;
 /// Rows of the table that others read and write.
 pub const OTHERS: u64 = 10_000;
 

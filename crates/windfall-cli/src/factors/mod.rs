@@ -10,8 +10,9 @@
 //!
 //! **What is not measured.** A drop waits for transactions that have changed or locked the table and have not ended, so
 //! there is none with such a transaction: those that touched it and have ended are measured, and prepared ones that
-//! stand in another table. The kernel's own instructions need counters of the processor that virtual machines seldom
-//! have: the ways into the kernel are counted instead, which are system calls and page faults, and the thread's
+//! stand in another table. While a statement is stepped, purge would come to a table that it has still to do: there
+//! instructions are not counted. The kernel's own instructions need counters of the processor that virtual machines
+//! seldom have: the ways into the kernel are counted instead, which are system calls and page faults, and the thread's
 //! processor time is measured, the kernel's part included.
 //!
 //! **May touch.** `engine`, `args`, `windfall-measure`, child processes.

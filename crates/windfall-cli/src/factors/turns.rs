@@ -133,19 +133,19 @@ fn round(
             for _ in 0..before + (turn % 5) as u32 {
                 small.push(Victim::small(side)?);
             }
-            note_seen(answer, n, side);
-            victims[n].let_go();
-            counterparts[n].let_go();
             for victim in &small {
                 statement(side, kind, &victim.names())?;
             }
-            let names = victims[n].names();
-            black_box(side.db.table(names[0])?.get(&0_u64.to_be_bytes())?);
-            if matches!(look, Look::Stepped) {
-                // A commit writes what the background has logged by then.
+            if !matches!(look, Look::Timed) {
+                // A commit writes what the background has logged by then, and its worker excludes others.
                 side.settle()?;
                 side.db.flush_log()?;
             }
+            note_seen(answer, n, side);
+            victims[n].let_go();
+            counterparts[n].let_go();
+            let names = victims[n].names();
+            black_box(side.db.table(names[0])?.get(&0_u64.to_be_bytes())?);
             measured(answer, look, (kind.text(), each), n, || {
                 side.planted(&[Plant::Owned, Plant::Around]);
                 statement(side, kind, &names)

@@ -121,12 +121,6 @@ fn table_of_factors(json: &serde_json::Value) {
         let gaps = |who: &str, when: &str| factor["others"][who][when].as_array().unwrap().clone();
         let windows = gaps("readers", "with").len();
         assert!(windows > 0 && gaps("writers", "without").len() == windows);
-        // The gap of a window in which clients run is one between two calls, and there is one.
-        for gap in
-            ["readers", "writers"].iter().flat_map(|who| [gaps(who, "with"), gaps(who, "without")].concat())
-        {
-            assert!((1.0..60e9).contains(&gap.as_f64().unwrap()), "{id}: {gap}");
-        }
         assert_eq!(factor["others"]["waits_on_drops"], 0, "{id}");
         // What is varied was there.
         if ["dirty-pages", "hash-index", "history", "purge", "cursors", "prepared", "catalog"].contains(&id)
@@ -152,7 +146,7 @@ fn a_cost_that_grows_with_what_there_is_is_found() {
     let ids = ["rows-instructions", "rows-instructions-beside"];
     let of = |planted: &str| {
         let json = quick("drop", &["--only", "rows", "--plant-cost", planted]);
-        ids.map(|id| value(&json, id) > 1.5)
+        ids.map(|id| value(&json, id) > 3.0)
     };
     assert_eq!([of("owned"), of("around"), of("next")], [[true, false], [true, true], [true, false]]);
 }

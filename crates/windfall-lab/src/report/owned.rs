@@ -15,9 +15,9 @@ use windfall_measure::{
 use super::section::Section;
 use crate::results::X9;
 
-/// How many times as much, if it was measured.
-fn ratio(cost: Option<Cost>) -> String {
-    cost.map_or_else(|| "-".into(), |cost| times(cost.ratio()))
+/// How many times as much a statement costs with much, if it was measured.
+fn ratio(factor: &Factor, cost: Option<Cost>) -> String {
+    cost.map_or_else(|| "-".into(), |cost| times(factor.shown(&cost)))
 }
 
 /// The part of the page of X9.
@@ -43,7 +43,7 @@ pub fn section(x9: &X9) -> Section {
             let per = factor.per.as_ref().map(|per| format!(" (for each {per})")).unwrap_or_default();
             let mut line =
                 vec![format!("{}{per}", factor.what), from.clone(), to.clone(), statement.name.clone()];
-            line.extend(Figure::ALL.map(|figure| ratio(statement.cost(figure))));
+            line.extend(Figure::ALL.map(|figure| ratio(factor, statement.cost(figure))));
             line
         })
     });
@@ -92,7 +92,13 @@ fn grown(factors: &[Factor]) -> String {
         for figure in Figure::ALL {
             for (place, ratio, bound) in factor.growths(figure) {
                 if let Some(most) = factor.most(figure, ratio).filter(|most| *most > bound) {
-                    grown.push(format!("{}{place} by {} ({})", figure.text(), times(most), factor.what));
+                    let where_much_is = if place.is_empty() { "" } else { " beside much" };
+                    grown.push(format!(
+                        "{}{where_much_is} by {} ({})",
+                        figure.text(),
+                        times(most),
+                        factor.what
+                    ));
                 }
             }
         }

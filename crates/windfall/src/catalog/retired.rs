@@ -43,7 +43,7 @@ const AN_ENTRY: usize = 8;
 /// Of a block: the pointer to the next one.
 const NEXT: usize = 8;
 /// The largest request for which glibc does not consolidate its free lists.
-const SMALL: usize = 1008;
+const SMALL: usize = 1000;
 
 const _: () = assert!(
     A_BLOCK * (size_of::<Item>() + AN_ENTRY) + NEXT <= SMALL,

@@ -266,14 +266,15 @@ mod tests {
     fn the_log_is_found_while_another_thread_looks_for_a_data_file() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("log")).unwrap();
-        let handles = Handles::new(folder.path().into(), 4, false);
+        let handles = Arc::new(Handles::new(folder.path().into(), 4, false));
         handles.create(FileName::Log(1)).unwrap();
-        let looking = handles.cache(FileName::Data(crate::ids::SpaceId(1))).try_lock().unwrap();
-        let log = std::thread::scope(|scope| {
-            let get = || handles.cache(FileName::Log(1)).try_lock().is_some();
-            scope.spawn(get).join().unwrap()
-        });
-        assert!(log, "the log waits for a data file");
+        let looking = handles.data.lock();
+        let (found, is_found) = std::sync::mpsc::channel();
+        let other = handles.clone();
+        let thread = std::thread::spawn(move || found.send(other.get(FileName::Log(1)).is_ok()));
+        let is_found = is_found.recv_timeout(std::time::Duration::from_mins(10));
+        assert_eq!(is_found, Ok(true), "the log waits for a data file");
         drop(looking);
+        thread.join().unwrap().unwrap();
     }
 }
