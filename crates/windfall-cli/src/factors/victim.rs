@@ -158,11 +158,11 @@ impl Victim {
     }
 
     /// Removes what is left of it behind a statement, if there was one.
-    pub fn remove(self, side: &Side, done: Option<Kind>) -> Result<()> {
-        drop((self.kept, self.until_dropped));
+    pub fn remove(mut self, side: &Side, done: Option<Kind>) -> Result<()> {
+        self.kept.clear();
+        self.let_go();
         if done != Some(Kind::Drop) {
-            let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
-            side.db.drop_tables(&names)?;
+            side.db.drop_tables(&self.names())?;
         }
         Ok(())
     }

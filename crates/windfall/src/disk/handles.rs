@@ -56,8 +56,8 @@ pub struct Handles {
 
 #[derive(Debug, Default)]
 struct Cache {
-    /// How many handles it may hold. Without a limit they stay: a descriptor opened after a failed write to the page
-    /// cache may never be told.
+    /// How many handles it may hold. Without a limit they stay: a failed write to the page cache may never be reported
+    /// to a descriptor that was opened after it.
     limit: Option<usize>,
     files: FxHashMap<FileName, Entry>,
     /// The names by the time of their last use, if there is a limit.

@@ -109,10 +109,21 @@ impl fmt::Display for FileName {
     }
 }
 
+/// A file of every kind.
+#[cfg(any(test, feature = "fuzz"))]
+const EVERY_KIND: [FileName; 6] = [
+    FileName::Control,
+    FileName::NewControl,
+    FileName::Doublewrite,
+    FileName::NewDoublewrite,
+    FileName::Log(7),
+    FileName::Data(SpaceId(u64::MAX)),
+];
+
 /// Any name in any folder.
 #[cfg(feature = "fuzz")]
 pub mod fuzz {
-    use super::{FileName, Folder, SpaceId};
+    use super::{EVERY_KIND, FileName, Folder};
 
     const FOLDERS: [Folder; 3] = [Folder::Root, Folder::Log, Folder::Data];
 
@@ -128,16 +139,8 @@ pub mod fuzz {
 
     /// The names of every kind of file.
     pub fn file_name_seeds() -> Vec<Vec<u8>> {
-        let files = [
-            FileName::Control,
-            FileName::NewControl,
-            FileName::Doublewrite,
-            FileName::NewDoublewrite,
-            FileName::Log(7),
-            FileName::Data(SpaceId(u64::MAX)),
-        ];
         let name = |file: FileName| file.to_string().rsplit('/').next().unwrap_or_default().into();
-        files.map(name).into()
+        EVERY_KIND.map(name).into()
     }
 }
 
@@ -316,14 +319,7 @@ mod tests {
 
     #[test]
     fn a_name_is_read_back_and_a_foreign_one_is_not_ours() {
-        for file in [
-            FileName::Control,
-            FileName::NewControl,
-            FileName::Doublewrite,
-            FileName::NewDoublewrite,
-            FileName::Log(7),
-            FileName::Data(SpaceId(u64::MAX)),
-        ] {
+        for file in EVERY_KIND {
             let name = file.to_string();
             assert_eq!(FileName::parse(file.folder(), name.rsplit('/').next().unwrap()), Some(file));
         }

@@ -117,6 +117,19 @@ fn found_done(seed: u64) -> (SimulatedDisk, Base, Vec<PageNo>) {
     (disk, base, pages)
 }
 
+/// A process with such pages, killed at each operation at which it writes all that is dirty.
+fn killed_in_a_flush() -> (Vec<(u64, SimulatedDisk)>, Vec<PageNo>) {
+    let (disk, base, pages) = found_done(0);
+    disk.keep_cuts(disk.operations() + 1..=u64::MAX);
+    base.pool.flush_all().unwrap();
+    (disk.take_cuts(), pages)
+}
+
+fn make_earlier_half_unreadable(disk: &SimulatedDisk) {
+    let later = Doublewrite::copies(disk, PAGE_SIZE).unwrap().later().unwrap();
+    disk.make_unreadable(FileName::Doublewrite, halves(disk)[1 - later]);
+}
+
 /// The next process opens it, and the machine crashes in that: it may tear pages that are written once more. Then there
 /// is room again.
 fn crash_in_the_opening(disk: &SimulatedDisk, pages: &[PageNo], chances: u64, what: &str) {
@@ -134,16 +147,13 @@ fn crash_in_the_opening(disk: &SimulatedDisk, pages: &[PageNo], chances: u64, wh
 
 #[test]
 fn pages_are_written_again_beside_copies_that_a_killed_process_did_not_sync() {
-    let (disk, base, pages) = found_done(0);
-    disk.keep_cuts(disk.operations() + 1..=u64::MAX);
-    base.pool.flush_all().unwrap();
-    for (operation, killed) in disk.take_cuts() {
+    let (all_killed, pages) = killed_in_a_flush();
+    for (operation, killed) in all_killed {
         // Beside a half of which a part cannot be read the file is synced.
         for is_read in [true, false] {
             let next = killed.next_process();
-            let later = Doublewrite::copies(&next, PAGE_SIZE).unwrap().later().unwrap();
             if !is_read {
-                next.make_unreadable(FileName::Doublewrite, halves(&next)[1 - later]);
+                make_earlier_half_unreadable(&next);
             }
             let what = format!("killed at {operation}, the earlier half can be read: {is_read}");
             crash_in_the_opening(&next, &pages, 10, &what);
@@ -175,18 +185,15 @@ fn killed_behind_the_rename(disk: &SimulatedDisk, pages: &[PageNo]) -> Simulated
 /// The opening behind that cannot make another new file.
 #[test]
 fn the_name_of_a_new_file_is_durable_before_pages_are_written_again() {
-    let (disk, base, pages) = found_done(0);
-    disk.keep_cuts(disk.operations() + 1..=u64::MAX);
-    base.pool.flush_all().unwrap();
-    for (operation, killed) in disk.take_cuts() {
+    let (all_killed, pages) = killed_in_a_flush();
+    for (operation, killed) in all_killed {
         let renamed = killed_behind_the_rename(&killed.next_process(), &pages);
         for is_full in [true, false] {
             let next = renamed.next_process();
             if is_full {
                 next.set_capacity(Some(next.used()));
             } else {
-                let later = Doublewrite::copies(&next, PAGE_SIZE).unwrap().later().unwrap();
-                next.make_unreadable(FileName::Doublewrite, halves(&next)[1 - later]);
+                make_earlier_half_unreadable(&next);
             }
             let what = format!("killed at {operation} and behind a rename, the disk is full: {is_full}");
             crash_in_the_opening(&next, &pages, 40, &what);
@@ -245,7 +252,7 @@ fn an_opening_that_relies_on_no_copy_makes_no_new_file() {
         disk.mend();
         // What is left of one is removed, whether there is to be another one or not.
         disk.create(FileName::NewDoublewrite).unwrap();
-        opens(&disk, &pages, 7, "mended");
+        opens(&disk, &pages, 7, "without the fault");
     }
 }
 
