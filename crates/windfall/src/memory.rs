@@ -33,6 +33,20 @@ const GRANULE: usize = 64 << 10;
 /// kernel, of which a process may have some ten thousand.
 const MAPPED: usize = 512 << 10;
 
+/// Whether a block of a queue of these (`SegQueue` of crossbeam) is a small request of the allocator. For a larger one
+/// glibc consolidates its free lists: up to 40,000 instructions of the statement that needs the block. So what a
+/// statement hands to the background through a queue is small.
+pub const fn queue_block_is_small<T>() -> bool {
+    // `BLOCK_CAP` of crossbeam, and the bytes that an entry takes besides its item.
+    const ENTRIES: usize = 31;
+    const AN_ENTRY: usize = 8;
+    // Of a block: the pointer to the next one.
+    const NEXT: usize = 8;
+    // The largest request for which glibc does not consolidate.
+    const SMALL: usize = 1000;
+    ENTRIES * (size_of::<T>() + AN_ENTRY) + NEXT <= SMALL
+}
+
 /// A private anonymous mapping. It reads as zero where it was not written to.
 #[derive(Debug)]
 pub struct Mapping {

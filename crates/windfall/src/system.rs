@@ -32,6 +32,7 @@ use crate::{
     buffer::BufferPool,
     error::{CorruptError, Error, Owner, Result},
     ids::{SpaceId, TrxId, UndoPos},
+    memory,
     mtr::Mtr,
     page::EntryHeader,
     store::Tree,
@@ -88,13 +89,16 @@ impl Change {
     }
 }
 
+const _: () = assert!(memory::queue_block_is_small::<Vec<u8>>());
+
 /// The system tree.
 #[derive(Debug)]
 pub struct SystemTree {
     tree: Tree,
     /// The turn of the writers: merging leaves must not meet a change that has some of them latched.
     writing: Mutex<()>,
-    /// Keys whose leaves hold little since they were removed: whoever removes does not stop to merge.
+    /// Keys of leaves that hold little since a change removed records, one for each leaf of a change: what removes them
+    /// does not stop to merge.
     sparse: SegQueue<Vec<u8>>,
 }
 
@@ -162,13 +166,16 @@ impl SystemTree {
             }
         };
         // From the last to the first: a change moves only the slots behind it.
+        let mut noted = None;
         for change in changes.iter().rev() {
             let mut place = places.pop().expect("one for each change");
+            let leaf = place.leaf();
             match (&change.value, place.header()) {
                 (Some(value), Some(_)) => place.replace(mtr, HEADER, value),
                 (Some(value), None) => place.insert(mtr, HEADER, value),
                 (None, Some(_)) => {
-                    if place.remove(mtr) {
+                    if place.remove(mtr) && noted != Some(leaf) {
+                        noted = Some(leaf);
                         self.sparse.push(change.key.to_vec());
                     }
                 }
@@ -322,6 +329,26 @@ mod tests {
         assert!(look(&db) == model);
         db.close().unwrap();
         assert!(look(&open(&disk, Arc::new(SimulatedEnv::new(4)))) == model);
+    }
+
+    #[test]
+    fn a_leaf_is_noted_once_however_many_records_a_change_removes() {
+        let db = open(&SimulatedDisk::new(2), Arc::new(SimulatedEnv::new(2)));
+        let (records, a_put) = (300, 20);
+        for from in (0..records).step_by(a_put) {
+            let put = |n| Change::put(key(n), vec![0; 100]);
+            change(&db, &mut (from..from + a_put as u64).map(put).collect::<Vec<_>>()).unwrap();
+        }
+        let system = &db.engine().system;
+        while system.tidy_step().unwrap() {}
+        let mut changes: Vec<Change> = (1..records).map(|n| Change::remove(key(n))).collect();
+        change(&db, &mut changes).unwrap();
+        // What a record takes in its leaf, and leaves that are half full at least.
+        let leaves = records as usize * 128 / (4096 / 2);
+        let noted = system.sparse.len();
+        assert!((2..=leaves).contains(&noted), "{noted} keys of at most {leaves} leaves");
+        while system.tidy_step().unwrap() {}
+        assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
     }
 
     #[test]

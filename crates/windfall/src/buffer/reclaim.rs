@@ -20,6 +20,7 @@ use crossbeam_queue::SegQueue;
 use super::{BufferPool, FileState, arena::FrameNo, dirty::DirtySet, page_table::EmptyChunks, space::Space};
 use crate::{
     ids::{PageId, PageNo},
+    memory,
     sync::{
         Arc, Bug, Mutex, Rank,
         atomic::{
@@ -46,6 +47,8 @@ const SPACES_A_STEP: usize = 32;
 const DIRTY_A_STEP: usize = 4096;
 /// How many chunks of one page table one step frees, and how many of those that evictions have emptied.
 const CHUNKS_A_STEP: usize = 128;
+
+const _: () = assert!(memory::queue_block_is_small::<(Arc<Space>, usize)>());
 
 /// Dropped tablespaces whose frames are still to be used again.
 #[derive(Debug)]

@@ -8,7 +8,7 @@
 //! kept, and no other thread is the last to let go. Hash indexes are given up at once, whatever still has the trees:
 //! nothing reads them any more. A step looks at a bounded number of items.
 //!
-//! **May touch.** `record`, `table`, `store`, `sync`.
+//! **May touch.** `record`, `table`, `store`, `memory`, `sync`.
 
 use std::collections::VecDeque;
 
@@ -19,6 +19,7 @@ use super::{
     table::{Shape, Table},
 };
 use crate::{
+    memory,
     store::Tree,
     sync::{Arc, Mutex, Rank},
     tree::store::HashIndex as _,
@@ -27,8 +28,7 @@ use crate::{
 /// How many items one step takes in, and how many it looks at of those that others still have.
 const A_STEP: usize = 32;
 
-/// What was taken out of use. It is small: for a block of a queue of large items glibc consolidates its free lists, up
-/// to 40,000 instructions of the statement that needs the block.
+/// What was taken out of use.
 #[derive(Debug)]
 enum Item {
     /// A dropped table.
@@ -37,18 +37,7 @@ enum Item {
     Shape(Box<OldShape>),
 }
 
-/// How many entries a block of a queue has (`BLOCK_CAP` of crossbeam), and the bytes that each takes besides its item.
-const A_BLOCK: usize = 31;
-const AN_ENTRY: usize = 8;
-/// Of a block: the pointer to the next one.
-const NEXT: usize = 8;
-/// The largest request for which glibc does not consolidate its free lists.
-const SMALL: usize = 1000;
-
-const _: () = assert!(
-    A_BLOCK * (size_of::<Item>() + AN_ENTRY) + NEXT <= SMALL,
-    "a block of the queue is a large request"
-);
+const _: () = assert!(memory::queue_block_is_small::<Item>());
 
 /// What a table was, and the trees that were dropped.
 #[derive(Debug)]

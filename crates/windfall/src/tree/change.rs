@@ -135,6 +135,11 @@ impl<S: PageStore> Located<'_, S> {
         }
     }
 
+    /// The latched leaf, which places that [`Tree::seek_beside`] has found share.
+    pub fn leaf(&self) -> Latched {
+        self.leaf
+    }
+
     /// Lets go of the leaf, unchanged.
     pub fn release(self, mtr: &mut S::MiniTransaction<'_>) {
         mtr.unlatch(self.leaf);
