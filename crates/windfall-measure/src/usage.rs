@@ -9,7 +9,10 @@
 //!
 //! **May touch.** The system.
 
-use std::{mem, time::Duration};
+use std::{
+    mem,
+    time::{Duration, Instant},
+};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -33,20 +36,23 @@ impl Usage {
         Self::of(libc::RUSAGE_SELF, ClockId::ProcessCPUTime)
     }
 
+    /// What this thread uses while it runs something, and how long that takes. It is for microseconds: the duration is
+    /// of what is run alone, the processor time includes a look at a clock and one of the two system calls that read
+    /// it.
+    pub fn while_running<T>(run: impl FnOnce() -> T) -> (T, Duration, Self) {
+        let faults = page_faults(libc::RUSAGE_THREAD);
+        // The first call after a time finds little of the kernel in the processor's caches.
+        now(ClockId::ThreadCPUTime);
+        let time = now(ClockId::ThreadCPUTime);
+        let start = Instant::now();
+        let done = run();
+        let took = start.elapsed();
+        let time_ns = now(ClockId::ThreadCPUTime) - time;
+        (done, took, Self { time_ns, page_faults: page_faults(libc::RUSAGE_THREAD) - faults })
+    }
+
     fn of(which: libc::c_int, clock: ClockId) -> Self {
-        let mut usage = mem::MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: the system writes a whole `rusage` there, and with the two arguments that are given here it cannot
-        // fail.
-        let usage = unsafe {
-            libc::getrusage(which, usage.as_mut_ptr());
-            usage.assume_init()
-        };
-        let time = clock_gettime(clock);
-        let faults = usage.ru_minflt.saturating_add(usage.ru_majflt);
-        Self {
-            time_ns: time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64,
-            page_faults: faults.max(0) as u64,
-        }
+        Self { page_faults: page_faults(which), time_ns: now(clock) }
     }
 
     /// Its processor time.
@@ -64,6 +70,23 @@ impl Usage {
     }
 }
 
+/// A clock of processor time, in nanoseconds.
+fn now(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Page faults of the thread or the process until now.
+fn page_faults(which: libc::c_int) -> u64 {
+    let mut usage = mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the system writes a whole `rusage` there, and with the two arguments that are given here it cannot fail.
+    let usage = unsafe {
+        libc::getrusage(which, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    usage.ru_minflt.saturating_add(usage.ru_majflt).max(0) as u64
+}
+
 #[cfg(test)]
 mod tests {
     use std::{hint::black_box, thread};
@@ -73,12 +96,16 @@ mod tests {
     #[test]
     fn a_thread_that_works_uses_time_and_touches_pages() {
         const SIZE: usize = 64 << 20;
+        let (mut memory, _, mapped) = Usage::while_running(|| Vec::<u8>::with_capacity(SIZE));
         let before = Usage::of_this_thread();
-        let mut memory: Vec<u8> = Vec::with_capacity(SIZE);
-        let mapped = Usage::of_this_thread().since(before).page_faults;
-        black_box(&mut memory).resize(SIZE, 1);
-        let used = Usage::of_this_thread().since(before);
-        assert!(used.time_ns > 0 && used.page_faults >= mapped + 10, "{used:?}, and {mapped} before");
+        let ((), took, used) = Usage::while_running(|| black_box(&mut memory).resize(SIZE, 1));
+        let around = Usage::of_this_thread().since(before);
+        assert!(used.page_faults >= mapped.page_faults + 10, "{used:?}, and {mapped:?} before");
+        assert!(
+            used.time_ns > 0 && !took.is_zero() && used.time_ns < around.time_ns,
+            "{used:?} of {around:?}"
+        );
+        assert!(used.page_faults <= around.page_faults, "{used:?} of {around:?}");
     }
 
     #[test]

@@ -171,7 +171,8 @@ fn windows(
         while !ready() {
             thread::sleep(Duration::from_millis(1));
         }
-        begins[0] = begins[0].max(start.elapsed());
+        // A time line is not exact below a cell of a quarter of a millisecond.
+        begins[0] = begins[0].max(start.elapsed() + Duration::from_millis(1));
         let mut run = || -> Result<()> {
             for n in [0, 1] {
                 thread::sleep((start + begins[n]).saturating_duration_since(Instant::now()));

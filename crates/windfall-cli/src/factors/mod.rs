@@ -33,8 +33,7 @@ use std::{
 use clap::ValueEnum;
 use windfall_measure::{
     Scale,
-    flat::{self, Cost, Factor, Figure, Statement},
-    median,
+    flat::{Cost, Factor, Figure, Statement},
     stepped::{self, Seen},
 };
 
@@ -173,17 +172,12 @@ fn statements(answer: &Answer, seen: &Seen) -> Option<Vec<Statement>> {
             Figure::Time => sample(|s| s.took_ns, side),
             Figure::ThreadTime => sample(|s| s.thread_ns, side),
         };
-        let of_all = |figure: Figure, values: &[f64]| match figure {
-            Figure::Waits => values.iter().sum::<f64>() / values.len() as f64,
-            _ if figure.must_be_zero() => flat::largest(values),
-            _ => median(values),
-        };
         let stepped = of(&answer.stepped, &seen.instructions, 0).len() as u32;
         let there = |kind: &Figure| stepped > 0 || *kind != Figure::Instructions;
         let cost = |kind: Figure| {
             let each = if kind.is_divided() { timed.each } else { [1.0; SIDES] };
             let [alone, small, large] =
-                core::array::from_fn::<f64, SIDES, _>(|n| of_all(kind, &values(kind, n)) / each[n]);
+                core::array::from_fn::<f64, SIDES, _>(|n| kind.of_all(&values(kind, n)) / each[n]);
             Cost { figure: kind, alone, small, large }
         };
         statements.push(Statement {
@@ -191,6 +185,10 @@ fn statements(answer: &Answer, seen: &Seen) -> Option<Vec<Statement>> {
             timed: timed.samples[0].len() as u32,
             stepped,
             costs: Figure::ALL.into_iter().filter(there).map(cost).collect(),
+            times: [1, 2].map(|side| {
+                let times = values(Figure::Time, side);
+                times.into_iter().map(|time| time / timed.each[side]).collect()
+            }),
         });
     }
     Some(statements)

@@ -288,7 +288,7 @@ impl Owned {
             (Scale::Quick, _) => [1, 1, 1, 1],
             (Scale::Default, false) => [12, 1, 1, 4],
             (Scale::Default, true) => [6, 1, 1, 2],
-            (Scale::Full, false) => [42, 9, 3, 20],
+            (Scale::Full, false) => [84, 6, 3, 20],
             (Scale::Full, true) => [24, 3, 1, 16],
         };
         // A step takes the time of ten thousand instructions, and more on a virtual machine.
@@ -320,9 +320,11 @@ mod tests {
                 let [little, much] = owned.amounts(scale);
                 assert!(little < much || owned == Owned::NoHandle, "{owned:?}");
             }
-            // Each order of the three sides comes as often as the others, and half of the runs begin with a drop.
+            // Each order of the three sides comes as often as the others, or each side as often in each place; and half
+            // of the runs beside others begin with a drop.
             let rounds = owned.rounds(Scale::Full);
-            assert!(rounds.timed % 6 == 0 && rounds.beside % 2 == 0, "{owned:?}: {rounds:?}");
+            assert!(rounds.timed % 6 == 0 && rounds.stepped % 3 == 0, "{owned:?}: {rounds:?}");
+            assert!(rounds.beside % 2 == 0, "{owned:?}: {rounds:?}");
             // Of fewer windows no rank test could find a difference as unlikely as is asked for.
             assert!(rounds.timed >= 24 && rounds.beside >= 16, "{owned:?}: {rounds:?}");
         }

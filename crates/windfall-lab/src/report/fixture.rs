@@ -366,6 +366,7 @@ fn x9() -> X9 {
         timed: 40,
         stepped: 3,
         costs: Figure::ALL.map(cost).into(),
+        times: [vec![5_000.0; 40], vec![5_040.0; 40]],
     };
     let factor = |id: &str, what: &str, to: &str| Factor {
         id: id.into(),
