@@ -21,17 +21,18 @@ fi
 # Counting branches is not stable yet: this lets the pinned compiler do it.
 export RUSTC_BOOTSTRAP=1
 export CARGO_TARGET_DIR=$PWD/target/coverage
+engine=(-p windfall -p windfall-base)
 beside='/(tests|interleavings|simulated|model|fuzz)/|/(tests|interleavings|fuzz|testpool|test_pool|test_disk|conformance|simulated|model)\.rs|sync/bug\.rs'
 say "running the tests of the library"
-cargo llvm-cov --no-report --branch -p windfall
+cargo llvm-cov --no-report --branch "${engine[@]}"
 say "line by line: target/coverage/html/index.html"
-cargo llvm-cov report -p windfall --branch --html --output-dir "$CARGO_TARGET_DIR" --ignore-filename-regex "$beside"
+cargo llvm-cov report "${engine[@]}" --branch --html --output-dir "$CARGO_TARGET_DIR" --ignore-filename-regex "$beside"
 say "by folder"
-cargo llvm-cov report -p windfall --branch --json --summary-only --ignore-filename-regex "$beside" | jq -r '
+cargo llvm-cov report "${engine[@]}" --branch --json --summary-only --ignore-filename-regex "$beside" | jq -r '
     def share: if .count == 0 then "-" else (1000 * .covered / .count | round | "\(. / 10 | floor).\(. % 10) %") end;
     def sum(part): {count: (map(part.count) | add), covered: (map(part.covered) | add)};
     def row(name): [name, length, (sum(.lines) | .count, share), (sum(.branches) | .count, share)];
-    [.data[0].files[] | .summary + {folder: (.filename | sub(".*/crates/windfall/src/"; "") | split("/")
+    [.data[0].files[] | .summary + {folder: (.filename | sub(".*/crates/windfall(-base)?/src/"; "") | split("/")
         | if length > 1 then .[0] + "/" else "above them" end)}]
     | ["folder", "files", "lines", "run", "branches", "run"],
         (group_by(.folder)[] | row(.[0].folder)), row("together")

@@ -20,6 +20,7 @@ slow=(a_tree_that_is_emptied_in_any_order crash_points_amid_the_freeing_of_long_
     readers_and_cursors_beside_splits_and_merges a_crash_amid_a_build_leaves_the_index rows_change_while_an_index_is_built
     every_crash_point_of_short_histories a_hold_of_a_large_tree_is_as_short a_long_value_may_go_while_it_is_looked_at)
 skips=("${slow[@]/#/--skip=}")
+engine=(-p windfall -p windfall-base)
 models=(--lib --features model)
 # What stops at the first failure is an option of the test programs that the compiler keeps to itself.
 export RUSTC_BOOTSTRAP=1
@@ -40,13 +41,13 @@ mkdir -p "$tree"
 # A file that was deleted and is not forgotten yet is no reason to stop.
 git ls-files -z --cached --others --exclude-standard | { xargs -0 ls -d 2>/dev/null || true; } | tar -c -T - | tar -x -C "$tree"
 export CARGO_TARGET_DIR=$home/build
-state=$(cd "$tree" && find .cargo crates/windfall Cargo.lock scripts/mutants.sh -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-16)
+state=$(cd "$tree" && find .cargo crates/windfall crates/windfall-base Cargo.lock scripts/mutants.sh -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c 1-16)
 out=$home/$state-$seed
 mkdir -p "$out"
 touch "$out/results"
 
 mutants() {
-    cargo mutants --dir "$tree" -p windfall "$@"
+    cargo mutants --dir "$tree" "${engine[@]}" "${engine[@]/#-p/--test-package}" "$@"
 }
 
 # The rules of the house look at the text of the code, and the canary runs the others once more. Limits, kills and the
@@ -63,7 +64,7 @@ done
 # timeout_of TESTS...: what a change may take, after these tests without one.
 timeout_of() {
     local begin=$SECONDS
-    (cd "$tree" && cargo test --quiet --profile mutants -p windfall "$@") >&2 ||
+    (cd "$tree" && cargo test --quiet --profile mutants "${engine[@]}" "$@") >&2 ||
         fail "the tests fail without a change (see above): what they say of one means nothing"
     local timeout=$(((SECONDS - begin + 1) * patience))
     echo $((timeout > least_timeout ? timeout : least_timeout))
@@ -71,11 +72,11 @@ timeout_of() {
 
 if [[ ! -s $out/baseline ]]; then
     say "the tests without a change"
-    (cd "$tree" && cargo test --quiet --profile mutants -p windfall --lib "${targets[@]}" --no-run &&
-        cargo test --quiet --profile mutants -p windfall "${models[@]}" --no-run)
+    (cd "$tree" && cargo test --quiet --profile mutants "${engine[@]}" --lib "${targets[@]}" --no-run &&
+        cargo test --quiet --profile mutants "${engine[@]}" "${models[@]}" --no-run)
     quick=$(timeout_of --lib -- "${skips[@]}")
     all=$(timeout_of --lib "${targets[@]}")
-    (cd "$tree" && need_tests cargo test --quiet --profile mutants -p windfall "${models[@]}" -- interleavings::)
+    (cd "$tree" && need_tests cargo test --quiet --profile mutants "${engine[@]}" "${models[@]}" -- interleavings::)
     model=$(timeout_of "${models[@]}" -- interleavings::)
     echo "$quick $all $model" >"$out/baseline"
 fi

@@ -11,6 +11,8 @@ deny_version=0.20.2
 # Everything is built once: what would make the next build quicker takes more room than all the rest.
 export CARGO_INCREMENTAL=0
 
+models=(-p windfall -p windfall-base --features model --lib)
+
 times=()
 stage=
 deny_build=
@@ -82,20 +84,20 @@ run "format" cargo fmt --all --check
 # The features add tests, and bugs that are asked for: one look sees it all.
 run "lints" cargo clippy --workspace --all-targets --features windfall/model,windfall/canary -- -D warnings
 # Without what the tests ask for.
-run "lints of the product" cargo clippy -p windfall -p windfall-measure -p windfall-lab -p windfall-cli -- -D warnings
+run "lints of the product" cargo clippy -p windfall -p windfall-base -p windfall-measure -p windfall-lab -p windfall-cli -- -D warnings
 # And without the lab, which a build may leave out.
 run "lints without the lab" cargo clippy -p windfall-cli --no-default-features -- -D warnings
 run "documentation" documentation
 run "build of the tests" cargo test --workspace --no-run
-run "build of the models" cargo test -p windfall --features model --lib --no-run
+run "build of the models" cargo test "${models[@]}" --no-run
 # The nets that the canary runs, and itself.
 run "build of the canary" cargo test -p windfall --features canary --test canary -- --exact the_nets_are_built
 # The tests start when nothing else competes with them.
 run "wait for cargo-deny" await_deny_build
 run "licences" licences
 run "canary" cargo test -p windfall --features canary --test canary -- --nocapture
-need_tests cargo test --quiet -p windfall --features model --lib -- interleavings::
-run "models" cargo test -p windfall --features model --lib -- interleavings::
+need_tests cargo test --quiet "${models[@]}" -- interleavings::
+run "models" cargo test "${models[@]}" -- interleavings::
 
 say "passed so far"
 printf '%s\n' "${times[@]}"

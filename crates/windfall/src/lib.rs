@@ -18,17 +18,11 @@ pub mod cursor;
 pub mod database;
 pub mod disk;
 pub mod engine;
-pub mod env;
-pub mod error;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
-pub mod health;
-pub mod ids;
 pub mod index;
-pub mod keys;
 mod load;
 pub mod log;
-pub mod memory;
 pub mod metrics;
 pub mod mtr;
 mod numbers;
@@ -36,17 +30,17 @@ pub mod options;
 pub mod page;
 pub mod range;
 pub mod recovery;
-pub mod row;
 pub(crate) mod scope;
 pub mod session;
 pub mod store;
-pub mod sync;
 pub mod system;
 pub mod table;
 pub mod tablespace;
 pub mod transact;
 pub mod transaction;
 pub mod tree;
+
+pub use windfall_base::{env, error, health, ids, keys, memory, row, sync};
 
 pub use catalog::DropReport;
 pub use check::CheckReport;

@@ -227,12 +227,13 @@ impl Net {
                 let is_file = package().join(&file).exists();
                 (if is_file { file } else { format!("tests/{target}") }, test)
             }
-            Units(tests) => ("src".into(), tests),
+            Units(tests) => (format!("{}src", prefix(tests)), tests),
             Fuzz(target) => ("crates/windfall-fuzz/tests/held.rs".into(), target),
             Models(path) => {
-                let file = format!("src/{path}.rs");
-                let is_file = path.contains("interleavings") && package().join(&file).exists();
-                (if is_file { file } else { format!("src/{path}/interleavings.rs") }, "the model")
+                let src = format!("{}src", prefix(path));
+                let file = format!("{src}/{path}.rs");
+                let is_file = path.contains("interleavings") && workspace_path(&file).exists();
+                (if is_file { file } else { format!("{src}/{path}/interleavings.rs") }, "the model")
             }
         }
     }
@@ -240,6 +241,24 @@ impl Net {
 
 fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Whether a module, or a test in it, is of `windfall-base`.
+fn is_of_base(path: &str) -> bool {
+    let module = path.split(['/', ':']).next().unwrap_or_default();
+    let src = package().join("../windfall-base/src");
+    src.join(module).exists() || src.join(format!("{module}.rs")).exists()
+}
+
+/// What stands before the path of a module where it is not of this package.
+fn prefix(path: &str) -> &'static str {
+    if is_of_base(path) { "crates/windfall-base/" } else { "" }
+}
+
+/// A place, which begins with `crates` unless it is of this package.
+fn workspace_path(place: &str) -> PathBuf {
+    let from = if place.starts_with("crates/") { "../.." } else { "" };
+    package().join(from).join(place)
 }
 
 /// The bugs that are looked at, each with its nets.
@@ -262,7 +281,7 @@ const HELD: &str = "held";
 const NO_INPUT: &str = "no_input_that_is_known_and_no_mutant_of_one_breaks_a_target";
 const TARGET: &str = "WINDFALL_FUZZ_TARGET";
 
-/// The programs of the tests, by the name of their target; the tests beside the code are those of `windfall`.
+/// The programs of the tests, by the name of their target; the tests beside the code are those of the two libraries.
 fn programs() -> BTreeMap<String, PathBuf> {
     let targets: BTreeSet<&str> = Bug::ALL
         .iter()
@@ -270,15 +289,19 @@ fn programs() -> BTreeMap<String, PathBuf> {
         .filter_map(|net| if let Tests(target, _) = net { Some(target) } else { None })
         .collect();
     let targets = targets.into_iter().flat_map(|target| ["--test", target]);
-    let mut programs = built("windfall", ["--lib"].into_iter().chain(targets));
-    programs.extend(built("windfall-fuzz", ["--test", HELD].into_iter()));
+    let mut programs = built("windfall", CANARY, ["--lib"].into_iter().chain(targets));
+    programs.extend(built("windfall-base", "canary", ["--lib"].into_iter()));
+    programs.extend(built("windfall-fuzz", CANARY, ["--test", HELD].into_iter()));
     programs
 }
 
+/// The feature of the bugs.
+const CANARY: &str = "windfall/canary";
+
 /// The programs of some targets of a package, with the bugs in the engine.
-fn built<'a>(of: &str, targets: impl Iterator<Item = &'a str>) -> BTreeMap<String, PathBuf> {
+fn built<'a>(of: &str, feature: &str, targets: impl Iterator<Item = &'a str>) -> BTreeMap<String, PathBuf> {
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["test", "-p", of, "--features", "windfall/canary"]);
+    cargo.args(["test", "-p", of, "--features", feature]);
     cargo.args(["--no-run", "--message-format", "json"]).args(targets);
     let built = cargo.current_dir(package()).stderr(Stdio::inherit()).output().unwrap();
     assert!(built.status.success(), "the nets do not build");
@@ -310,7 +333,7 @@ struct Outcome {
 fn run(programs: &BTreeMap<String, PathBuf>, net: Net, bug: Option<Bug>, patience: Duration) -> Outcome {
     let (target, filter) = match net {
         Tests(target, filter) => (target, filter),
-        Units(filter) => ("windfall", filter),
+        Units(filter) => (if is_of_base(filter) { "windfall_base" } else { "windfall" }, filter),
         Fuzz(_) => (HELD, NO_INPUT),
         Models(_) => unreachable!("a model proves itself"),
     };
@@ -371,12 +394,13 @@ fn run(programs: &BTreeMap<String, PathBuf>, net: Net, bug: Option<Bug>, patienc
 fn command(net: Net, bug: Option<Bug>) -> String {
     let chosen = bug.map_or(String::new(), |bug| format!("{VARIABLE}={bug:?} "));
     let seeds = SEEDS.map(|(name, seed)| format!("{name}={seed}")).join(" ");
-    let tests = |target: &str, filter| {
-        format!("{seeds} {chosen}cargo test -p windfall --features canary {target} -- {filter}")
+    let tests = |package, target: &str, filter| {
+        format!("{seeds} {chosen}cargo test -p {package} --features canary {target} -- {filter}")
     };
     match net {
-        Tests(target, filter) => tests(&format!("--test {target}"), filter),
-        Units(filter) => tests("--lib", filter),
+        Tests(target, filter) => tests("windfall", &format!("--test {target}"), filter),
+        Units(filter) if is_of_base(filter) => tests("windfall-base", "--lib", filter),
+        Units(filter) => tests("windfall", "--lib", filter),
         Fuzz(target) => format!(
             "{TARGET}={target} {chosen}cargo test -p windfall-fuzz --features windfall/canary --test {HELD}"
         ),
@@ -457,7 +481,7 @@ fn bugs_of_locks_are_found_by_many_histories() {
 #[test]
 fn a_scenario_names_each_bug_that_is_left_to_the_models() {
     for (bug, net) in bugs().into_iter().filter(|(_, net)| matches!(net, Models(_))) {
-        let text = fs::read_to_string(package().join(net.place().0)).unwrap();
+        let text = fs::read_to_string(workspace_path(&net.place().0)).unwrap();
         assert!(text.contains(&format!("Bug::{bug:?}")), "{bug:?} is in no scenario of {net:?}");
     }
 }

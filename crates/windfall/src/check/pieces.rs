@@ -202,14 +202,10 @@ impl<'a> Pieces<'a> {
                 }
                 let entries = found.entries - found.deleted;
                 counts.push((owner.clone(), entries));
-                let (table, index) = match owner {
-                    Owner::Unknown => (String::new(), None),
-                    Owner::Table(table) => (table.to_string(), None),
-                    Owner::Index { table, index } => (table.to_string(), Some(index.to_string())),
-                };
+                let (table, index) = owner.names();
                 report.trees.push(CheckedTree {
-                    table,
-                    index,
+                    table: table.to_owned(),
+                    index: index.map(ToOwned::to_owned),
                     space: tree.space().id().0,
                     entries,
                     deleted: found.deleted,

@@ -269,6 +269,7 @@ fn who_asks_for_the_bugs_on_purpose_is_found() {
     let lines = |path: &str, text: &str| -> Vec<usize> {
         rules::canary(path, text).into_iter().map(|(line, _)| line).collect()
     };
+    assert_eq!(lines("crates/windfall-base/Cargo.toml", "canary = []\ndefault = [\"canary\"]"), [2]);
     assert_eq!(lines(own, "[features]\ndefault = [\"canary\"]"), [2]);
     assert_eq!(lines(own, "fuzz = [\"test-pool\", \"canary\"]"), [1]);
     let other = "crates/windfall-cli/Cargo.toml";
@@ -276,7 +277,10 @@ fn who_asks_for_the_bugs_on_purpose_is_found() {
     assert_eq!(lines(other, "[features]\nbugs = [\"windfall/canary\"]"), [2]);
     assert_eq!(lines(other, "canary = []"), [1]);
     assert_eq!(
-        lines(own, "# canary\ncanary = []\nname = \"canary\"\nrequired-features = [\"canary\"]"),
+        lines(
+            own,
+            "# canary\ncanary = [\"windfall-base/canary\"]\nname = \"canary\"\nrequired-features = [\"canary\"]"
+        ),
         NONE
     );
     assert_eq!(lines("scripts/test.sh", "cargo test --features canary"), NONE);

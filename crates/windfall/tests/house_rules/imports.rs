@@ -43,6 +43,11 @@ const FLOORS: &[&[&str]] = &[
 const NARROW: &[(&str, &[&str])] =
     &[("tree", &["ids", "keys", "error", "memory", "page", "sync", "tree::store", "fuzz::input"])];
 
+/// Whether a file is of the engine: of one of the crates whose modules have floors.
+pub fn is_engine(source: &Source) -> bool {
+    matches!(source.krate.as_str(), "windfall" | "windfall-base")
+}
+
 /// A path as it stands in a file, and the line of its last part.
 #[derive(Debug)]
 pub struct Named {
@@ -171,7 +176,7 @@ fn room(path: &[String]) -> Option<(&'static str, usize)> {
 /// No import upward. Gives lines and what is wrong with them.
 pub fn upward(source: &Source) -> Vec<(usize, String)> {
     let own = &source.modules[0];
-    if source.krate != "windfall" || source.test || own.is_empty() {
+    if !is_engine(source) || source.test || own.is_empty() {
         return Vec::new();
     }
     let Some((here, floor)) = room(own) else {

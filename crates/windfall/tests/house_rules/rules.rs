@@ -130,8 +130,15 @@ pub fn traces(text: &str) -> Found {
 
 /// No package asks for the bugs on purpose: who builds a product cannot have them by accident.
 pub fn canary(path: &str, text: &str) -> Found {
-    const DECLARED: [&str; 3] = ["canary = []", "name = \"canary\"", "required-features = [\"canary\"]"];
-    let is_declared = |line: &str| path == "crates/windfall/Cargo.toml" && DECLARED.contains(&line);
+    const DECLARED: [(&str, &[&str]); 2] = [
+        ("crates/windfall-base/Cargo.toml", &["canary = []"]),
+        (
+            "crates/windfall/Cargo.toml",
+            &["canary = [\"windfall-base/canary\"]", "name = \"canary\"", "required-features = [\"canary\"]"],
+        ),
+    ];
+    let is_declared =
+        |line: &str| DECLARED.iter().any(|(manifest, lines)| path == *manifest && lines.contains(&line));
     let is_manifest = Path::new(path).file_name().is_some_and(|name| name == "Cargo.toml");
     let lines = text.lines().enumerate().filter(|_| is_manifest);
     let asks = |line: &str| !line.starts_with('#') && has_word(line, "canary") && !is_declared(line);
@@ -209,7 +216,7 @@ pub fn module_doc(source: &Source) -> Found {
 /// a simulation can take their place.
 pub fn one_door(source: &Source) -> Found {
     let room = source.modules[0].first().map(String::as_str);
-    if source.krate != "windfall" || source.test || matches!(room, Some("sync" | "env")) {
+    if !imports::is_engine(source) || source.test || matches!(room, Some("sync" | "env")) {
         return Vec::new();
     }
     let mut found = Vec::new();

@@ -179,6 +179,8 @@ impl<T: 'static> Local<RefCell<T>> {
 }
 
 /// Declares variables as the standard macro does.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! scenario_local {
     () => {};
     ($(#[$attribute:meta])* $visible:vis static $name:ident: $type:ty = const $init:block; $($rest:tt)*) => {
@@ -192,4 +194,4 @@ macro_rules! scenario_local {
         $crate::sync::thread_local! { $($rest)* }
     };
 }
-pub(crate) use scenario_local as thread_local;
+pub use scenario_local as thread_local;

@@ -1,7 +1,7 @@
 //! Rows of several fields in one value.
 //!
 //! **Purpose.** A value is any bytes. Who wants fields can encode them so, and a secondary tree can then take its key
-//! from a field ([`KeyPart::Field`](crate::catalog::KeyPart::Field)).
+//! from a field (`KeyPart::Field` of `windfall`).
 //!
 //! **Invariants.** Reading takes anything and panics at nothing. Format: the number of fields (`u16`), the end of each
 //! field counted from the first field's start (`u32` each), the fields; numbers are little-endian.
@@ -51,7 +51,8 @@ pub fn field(value: &[u8], number: usize) -> Option<&[u8]> {
 
 /// A value of fewer bytes has nothing in the field of this number: the header tells of it and of all before it, and one
 /// byte lies behind the header.
-pub(crate) fn least_with_field(number: u64) -> u64 {
+#[doc(hidden)]
+pub fn least_with_field(number: u64) -> u64 {
     2 + 4 * (number + 1) + 1
 }
 

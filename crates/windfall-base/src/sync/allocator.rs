@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** Freeing is work like any other: a drop that frees the memory of a table in the foreground is as slow as
 //! the table is large, and no other counter shows it. A program that wants to see it makes this its allocator, and
-//! [`DropReport`](crate::DropReport) has the counts.
+//! `DropReport` of `windfall` has the counts.
 //!
 //! **Invariants.** Every call goes to the system's allocator unchanged. The counters are plain thread-local cells
 //! without a destructor, so counting allocates nothing and works at any time of a thread's life.
@@ -18,10 +18,14 @@ use super::work::{self, Work};
 /// [`Work::FreedBytes`] of each thread.
 ///
 /// ```
-/// #[global_allocator]
-/// static ALLOCATOR: windfall::CountingAllocator = windfall::CountingAllocator;
+/// use windfall_base::sync::{
+///     CountingAllocator,
+///     work::{self, Work},
+/// };
 ///
-/// use windfall::sync::work::{self, Work};
+/// #[global_allocator]
+/// static ALLOCATOR: CountingAllocator = CountingAllocator;
+///
 /// let before = work::so_far();
 /// drop(std::hint::black_box(vec![0u8; 1000]));
 /// let counts = work::so_far() - before;

@@ -54,9 +54,7 @@ pub enum TransactionError {
         /// for.
         oldest: Arc<str>,
     },
-    /// What was read from was ended, because undo had passed its limit: [`AtUndoLimit::EndOldestView`].
-    ///
-    /// [`AtUndoLimit::EndOldestView`]: crate::AtUndoLimit::EndOldestView
+    /// What was read from was ended, because undo had passed its limit: `AtUndoLimit::EndOldestView`.
     #[error(
         "the view that is read from was ended, for it was the oldest and undo had passed undo_limit: begin anew, or \
          raise the limit"

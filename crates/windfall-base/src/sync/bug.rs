@@ -318,11 +318,11 @@ bugs! {
 }
 
 /// The variable that names a bug to plant.
-#[cfg(any(feature = "canary", all(test, feature = "model")))]
+#[cfg(any(feature = "canary", feature = "model"))]
 pub const VARIABLE: &str = "WINDFALL_CANARY";
 
 /// The bug that this process has.
-#[cfg(any(feature = "canary", all(test, feature = "model")))]
+#[cfg(any(feature = "canary", feature = "model"))]
 pub fn chosen() -> Option<Bug> {
     static CHOSEN: super::OnceLock<Option<Bug>> = super::OnceLock::new();
     *CHOSEN.get_or_init(|| {
@@ -333,9 +333,9 @@ pub fn chosen() -> Option<Bug> {
 }
 
 /// Whether this bug is planted: in a build of the models only within a scenario, so what it begins with is sound.
-#[cfg(any(feature = "canary", all(test, feature = "model")))]
+#[cfg(any(feature = "canary", feature = "model"))]
 pub fn planted(bug: Bug) -> bool {
-    #[cfg(all(test, feature = "model"))]
+    #[cfg(feature = "model")]
     if !super::model::is_scenario() {
         return false;
     }
@@ -343,14 +343,14 @@ pub fn planted(bug: Bug) -> bool {
 }
 
 /// No bug is planted.
-#[cfg(not(any(feature = "canary", all(test, feature = "model"))))]
+#[cfg(not(any(feature = "canary", feature = "model")))]
 #[inline]
 pub const fn planted(_bug: Bug) -> bool {
     false
 }
 
 /// The product has none, and nobody has to run it to see that.
-#[cfg(not(any(feature = "canary", all(test, feature = "model"))))]
+#[cfg(not(any(feature = "canary", feature = "model")))]
 const _: () = {
     let mut n = 0;
     while n < Bug::ALL.len() {

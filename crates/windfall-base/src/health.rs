@@ -112,7 +112,8 @@ impl Health {
 }
 
 /// What a panic said.
-pub(crate) fn said(panic: &(dyn Any + Send)) -> &str {
+#[doc(hidden)]
+pub fn said(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it did not say why")
 }

@@ -16,9 +16,9 @@ mod gated;
 mod holders;
 pub mod latch;
 mod lock;
-#[cfg(not(all(test, feature = "model")))]
+#[cfg(not(feature = "model"))]
 mod machine;
-#[cfg(all(test, feature = "model"))]
+#[cfg(feature = "model")]
 pub mod model;
 pub mod thread;
 pub mod work;
@@ -37,6 +37,6 @@ pub use holders::Watchdog;
 use holders::{Note, What};
 pub use lock::{Held, Mutex, MutexGuard, Rank, RwLock, RwLockReadGuard, RwLockWriteGuard, as_another_thread};
 pub use machine::atomic;
-pub(crate) use machine::thread_local;
-#[cfg(all(test, feature = "model"))]
+pub use machine::thread_local;
+#[cfg(feature = "model")]
 use model as machine;

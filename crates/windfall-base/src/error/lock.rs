@@ -48,7 +48,8 @@ impl InTheWay {
     pub const MOST: usize = 8;
 
     /// The first of these, holders before those who wait.
-    pub(crate) fn new(transactions: impl IntoIterator<Item = TrxId>) -> Self {
+    #[doc(hidden)]
+    pub fn new(transactions: impl IntoIterator<Item = TrxId>) -> Self {
         let mut first = Vec::new();
         for trx in transactions {
             if first.len() == Self::MOST {

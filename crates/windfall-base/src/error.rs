@@ -96,6 +96,16 @@ impl fmt::Display for Owner {
 }
 
 impl Owner {
+    /// The names of its table and its index; the table's is empty where it is unknown.
+    #[doc(hidden)]
+    pub fn names(&self) -> (&str, Option<&str>) {
+        match self {
+            Self::Unknown => ("", None),
+            Self::Table(table) => (table, None),
+            Self::Index { table, index } => (table, Some(index)),
+        }
+    }
+
     /// What is too long in a tree of this owner.
     fn key(&self) -> &'static str {
         match self {
@@ -113,7 +123,8 @@ impl Owner {
     }
 
     /// A tablespace of this owner.
-    pub(crate) fn tree(&self, space: SpaceId) -> String {
+    #[doc(hidden)]
+    pub fn tree(&self, space: SpaceId) -> String {
         match self {
             Self::Unknown if space == SpaceId::CATALOG => "the system tree".to_owned(),
             Self::Unknown => format!("tablespace {space}"),
@@ -126,7 +137,9 @@ impl Error {
     /// Says what it is about, unless that is known: `owner` is given the tablespace, if the error has one. What is only
     /// words gets it in front, so this is for where an error leaves the engine, once.
     #[cold]
-    pub(crate) fn of(mut self, owner: impl FnOnce(Option<SpaceId>) -> Owner) -> Self {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn of(mut self, owner: impl FnOnce(Option<SpaceId>) -> Owner) -> Self {
         let (known, space) = match &mut self {
             Self::TableDropped(known)
             | Self::Usage(
@@ -150,7 +163,8 @@ impl Error {
 
     /// Whether it says that something that was written could not be read again, or not be made sense of: that is the
     /// trouble of the table that it lies in, and of nobody else.
-    pub(crate) fn is_of_what_was_read(&self) -> bool {
+    #[doc(hidden)]
+    pub fn is_of_what_was_read(&self) -> bool {
         match self {
             Self::Corrupt(_) | Self::Disk(DiskError::Missing { .. }) => true,
             Self::Disk(error) => error.is_of_read(),
@@ -210,7 +224,8 @@ pub enum DiskError {
 
 impl DiskError {
     /// Whether it was a sync that failed, for whatever reason: what it was to make durable may be lost then.
-    pub(crate) fn is_of_sync(&self) -> bool {
+    #[doc(hidden)]
+    pub fn is_of_sync(&self) -> bool {
         matches!(self, Self::Io { action: "sync", .. } | Self::Full { action: "sync", .. })
     }
 
@@ -224,12 +239,15 @@ impl DiskError {
     }
 
     /// Whether something that is there could not be read.
-    pub(crate) fn is_of_read(&self) -> bool {
+    #[doc(hidden)]
+    pub fn is_of_read(&self) -> bool {
         matches!(self, Self::Io { action: "read", .. })
     }
 
     /// Says which page could not be read.
-    pub(crate) fn of_page(self, page: PageNo) -> Self {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn of_page(self, page: PageNo) -> Self {
         match self {
             Self::Io { action: "read", path, source } => {
                 let source = io::Error::new(source.kind(), format!("page {page}: {source}"));

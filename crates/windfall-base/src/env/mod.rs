@@ -9,14 +9,14 @@
 //!
 //! **May touch.** `error`, `sync`.
 
-#[cfg(all(test, feature = "model"))]
+#[cfg(feature = "model")]
 mod model;
 mod real;
 mod simulated;
 
 use core::{fmt, time::Duration};
 
-#[cfg(all(test, feature = "model"))]
+#[cfg(feature = "model")]
 pub use model::ModelEnv;
 pub use real::RealEnv;
 pub use simulated::SimulatedEnv;

@@ -104,14 +104,12 @@ impl Event {
     }
 
     /// Whether the next nap ends at once.
-    #[cfg(test)]
-    pub(crate) fn is_rung(&self) -> bool {
+    pub fn is_rung(&self) -> bool {
         self.rung.load(SeqCst)
     }
 
     /// Whether a thread waits, or has begun to and not yet looked again.
-    #[cfg(test)]
-    pub(crate) fn has_waiters(&self) -> bool {
+    pub fn has_waiters(&self) -> bool {
         self.waiters.load(SeqCst) > 0
     }
 
