@@ -229,8 +229,8 @@ impl DiskError {
         matches!(self, Self::Io { action: "sync", .. } | Self::Full { action: "sync", .. })
     }
 
-    /// Whether there was no space for something: on the device, or below a limit on the size of files.
-    pub(crate) fn is_of_space(&self) -> bool {
+    /// Returns whether space was lacking: on the device, or below a limit on the size of files.
+    pub fn is_of_space(&self) -> bool {
         match self {
             Self::Full { .. } => true,
             Self::Io { source, .. } => source.kind() == io::ErrorKind::FileTooLarge,

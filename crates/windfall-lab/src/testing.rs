@@ -13,11 +13,12 @@ use std::{
 };
 
 use windfall::{
-    disk::{Disk, FileName, SimulatedDisk},
+    disk::{Disk, FileName},
     env::RealEnv,
     ids::SpaceId,
     tree::Tree,
 };
+use windfall_sim::SimulatedDisk;
 
 use crate::{
     pool::{ClassicPool, Ground, PoolOptions, Space, TreeHash, descriptor::DIRTY},

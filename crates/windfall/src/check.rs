@@ -244,7 +244,7 @@ fn check_pages(engine: &Engine, report: &mut CheckReport, space: &Arc<Space>) {
     let words = blank(page_size);
     let page = Page::new(&words);
     let look = |id: PageId| -> Result<()> {
-        engine.disk.read_page(file, u64::from(id.page.0) * page_size as u64, page)?;
+        engine.disk.read_page(file, u64::from(id.page.0) * page_size as u64, page.words())?;
         // Room made ahead is zero.
         if page.is_zero() { Ok(()) } else { engine.pool.verify(id, page) }
     };

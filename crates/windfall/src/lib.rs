@@ -16,7 +16,6 @@ pub mod check;
 pub mod checkpoint;
 pub mod cursor;
 pub mod database;
-pub mod disk;
 pub mod engine;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
@@ -40,7 +39,7 @@ pub mod transact;
 pub mod transaction;
 pub mod tree;
 
-pub use windfall_base::{env, error, health, ids, keys, memory, row, sync};
+pub use windfall_base::{disk, env, error, health, ids, keys, memory, row, sync};
 
 pub use catalog::DropReport;
 pub use check::CheckReport;

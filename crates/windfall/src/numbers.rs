@@ -67,13 +67,13 @@ impl Table {
 mod tests {
     use std::{collections::BTreeSet, thread};
 
+    use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
+
     use super::*;
     use crate::{
         Database, Options, TableOptions,
-        disk::simulated::{SimulatedDisk, Survive},
-        env::SimulatedEnv,
         error::{Error, UsageError},
-        sync::{atomic::AtomicBool, atomic::Ordering::SeqCst},
+        sync::atomic::{AtomicBool, Ordering::SeqCst},
     };
 
     fn open(disk: &SimulatedDisk) -> Database {

@@ -147,8 +147,10 @@ impl Drop for Scratch {
 
 #[cfg(test)]
 mod tests {
+    use windfall_sim::{SimulatedDisk, SimulatedEnv};
+
     use super::*;
-    use crate::{Database, Options, disk::simulated::SimulatedDisk, env::SimulatedEnv};
+    use crate::{Database, Options};
 
     #[test]
     fn a_change_that_was_made_is_not_reported_as_failed() {

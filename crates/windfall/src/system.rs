@@ -236,12 +236,17 @@ impl SystemTree {
 mod tests {
     use std::{collections::BTreeMap, thread};
 
+    use windfall_sim::{SimulatedDisk, SimulatedEnv};
+
     use super::*;
     use crate::{
         Database, Options,
-        disk::simulated::SimulatedDisk,
-        env::{Env, RealEnv, SimulatedEnv},
-        sync::{Event, atomic::AtomicBool, atomic::Ordering::SeqCst, work},
+        env::{Env, RealEnv},
+        sync::{
+            Event,
+            atomic::{AtomicBool, Ordering::SeqCst},
+            work,
+        },
     };
 
     fn open(disk: &SimulatedDisk, env: Arc<dyn Env>) -> Database {

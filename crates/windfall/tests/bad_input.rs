@@ -11,15 +11,12 @@ use std::{
 
 use windfall::{
     Database, Error, IndexOptions, Options, Result, TableOptions,
-    disk::{
-        Disk, FileName,
-        simulated::{Fault, SimulatedDisk, Survive},
-    },
-    env::SimulatedEnv,
+    disk::{Disk, FileName},
     error::{CorruptError, DiskError, Owner, SchemaError, UsageError},
     ids::SpaceId,
     row,
 };
+use windfall_sim::{Fault, SimulatedDisk, SimulatedEnv, Survive};
 
 const PAGE: u64 = 4096;
 

@@ -12,13 +12,10 @@ use guard::whole;
 use history::{Live, Model, Rows, Step, index, observe, open, script, verify};
 use windfall::{
     Database, FlushLog, TableOptions,
-    disk::{
-        Disk, FileName,
-        simulated::{SimulatedDisk, Survive},
-    },
-    env::SimulatedEnv,
+    disk::{Disk, FileName},
     ids::SpaceId,
 };
+use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 /// Runs the script up to its end, or to what fails because the disk is gone. Gives what may be there afterwards: what
 /// was acknowledged, be it after the disk had gone, and what the step that failed would have made of it.

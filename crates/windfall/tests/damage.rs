@@ -21,13 +21,11 @@ use guard::{Guard, mix, read_back};
 use history::{Live, Model, Rows, Step, files, open, script, verify, without_gaps};
 use windfall::{
     Database, Error, Result, TableOptions,
-    disk::{
-        Disk, FileName, Folder,
-        simulated::{Fault, SimulatedDisk, Survive},
-    },
+    disk::{Disk, FileName, Folder},
     error::{DiskError, LockError, TransactionError},
     ids::SpaceId,
 };
+use windfall_sim::{Fault, SimulatedDisk, Survive};
 
 const VARIABLE: &str = "WINDFALL_DAMAGE";
 /// The length of a history.

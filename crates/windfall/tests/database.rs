@@ -7,10 +7,8 @@ use std::{sync::Arc, time::Duration};
 
 use common::{key, new_database};
 use patience::wait_until;
-use windfall::{
-    Database, Error, IndexOptions, Options, Result, TableOptions, disk::simulated::SimulatedDisk,
-    env::SimulatedEnv, error::SchemaError,
-};
+use windfall::{Database, Error, IndexOptions, Options, Result, TableOptions, error::SchemaError};
+use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
 fn options() -> Options {
     Options::default().buffer_pool_size(8 << 20).log_size(16 << 20)

@@ -14,10 +14,10 @@ use std::{
 
 use windfall::{
     CountingAllocator, Database, DropReport, FlushLog, IndexOptions, Options, Result, Table, TableOptions,
-    disk::simulated::{SimulatedDisk, Survive},
-    env::{RealEnv, SimulatedEnv, Step},
+    env::{RealEnv, Step},
     sync::work::{self, Work},
 };
+use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 use changed_env::{Change, Changed};
 use patience::wait_until;

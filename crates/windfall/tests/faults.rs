@@ -16,12 +16,10 @@ use guard::{Guard, mix, read_back};
 use history::{Live, Many, Model, Step, files, observe, open_with, options, script, verify_with};
 use windfall::{
     Error, FlushLog, Options,
-    disk::{
-        Disk, FileName, Folder,
-        simulated::{Fault, SimulatedDisk, Survive},
-    },
+    disk::{Disk, FileName, Folder},
     error::{DiskError, LockError, TransactionError},
 };
+use windfall_sim::{Fault, SimulatedDisk, Survive};
 
 const VARIABLE: &str = "WINDFALL_FAULT";
 /// The length of a history.

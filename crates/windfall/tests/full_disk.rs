@@ -21,11 +21,11 @@ use guard::whole;
 use patience::wait_until;
 use windfall::{
     Database, Error, FlushLog, IndexOptions, Options, Result, Table, TableOptions,
-    disk::simulated::{SimulatedDisk, Survive},
-    env::{Env, Kind, RealEnv, SimulatedEnv, Step, Worker},
+    env::{Env, Kind, RealEnv, Step, Worker},
     error::DiskError,
     sync::Event,
 };
+use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 const PAGE: u64 = 4096;
 /// Longer than the log, and than the pool.

@@ -25,8 +25,9 @@ use patience::HANG;
 use stress::seconds;
 use windfall::{
     Database, Error, FlushLog, IndexOptions, Options, Table, TableOptions, TransactionOptions,
-    disk::simulated::SimulatedDisk, env::SimulatedEnv, error::SchemaError,
+    error::SchemaError,
 };
+use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
 const PAGE: u64 = 4096;
 const WRITERS: u32 = 8;

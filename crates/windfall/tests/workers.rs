@@ -18,11 +18,12 @@ use std::{
 use patience::HANG;
 use windfall::{
     Database, Error, Options, Result, TableOptions,
-    disk::{Completion, Disk, FileName, Folder, Queue, Request, SimulatedDisk},
+    disk::{Completion, Disk, FileName, Folder, Queue, Request},
     env::RealEnv,
     error::DiskError,
-    page::Page,
+    sync::atomic::AtomicU64,
 };
+use windfall_sim::SimulatedDisk;
 
 /// A disk on which one worker panics, once the trap is set.
 #[derive(Debug)]
@@ -89,7 +90,7 @@ impl Disk for Trap {
     fn write(&self, file: FileName, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
         self.disk().write(file, offset, bytes)
     }
-    fn read_page(&self, file: FileName, offset: u64, into: Page<'_>) -> Result<(), DiskError> {
+    fn read_page(&self, file: FileName, offset: u64, into: &[AtomicU64]) -> Result<(), DiskError> {
         self.disk().read_page(file, offset, into)
     }
     fn queue(&self) -> Box<dyn Queue> {

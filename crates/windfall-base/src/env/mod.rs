@@ -12,14 +12,12 @@
 #[cfg(feature = "model")]
 mod model;
 mod real;
-mod simulated;
 
 use core::{fmt, time::Duration};
 
 #[cfg(feature = "model")]
 pub use model::ModelEnv;
 pub use real::RealEnv;
-pub use simulated::SimulatedEnv;
 
 use crate::{
     error::Result,
@@ -91,6 +89,13 @@ pub trait Env: Send + Sync + fmt::Debug {
 /// A running worker. Dropping it asks the worker to stop and waits until it has.
 pub struct Worker {
     stop: Option<Box<dyn FnOnce() + Send + Sync>>,
+}
+
+impl Worker {
+    /// A worker that `stop` asks to stop and waits for.
+    pub fn new(stop: impl FnOnce() + Send + Sync + 'static) -> Self {
+        Self { stop: Some(Box::new(stop)) }
+    }
 }
 
 impl fmt::Debug for Worker {

@@ -64,15 +64,13 @@ impl Env for RealEnv {
             );
             UsageError::Other(what.into())
         })?;
-        Ok(Worker {
-            stop: Some(Box::new(move || {
-                stop.store(true, SeqCst);
-                wake.notify();
-                if thread.thread().id() != thread::current().id() {
-                    let _ = thread.join();
-                }
-            })),
-        })
+        Ok(Worker::new(move || {
+            stop.store(true, SeqCst);
+            wake.notify();
+            if thread.thread().id() != thread::current().id() {
+                let _ = thread.join();
+            }
+        }))
     }
 
     fn wait(&self, event: &Event, ready: &mut dyn FnMut() -> bool) {

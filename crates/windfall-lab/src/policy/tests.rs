@@ -14,12 +14,13 @@ use std::{
 };
 
 use windfall::{
-    disk::{Disk as _, FileName, SimulatedDisk},
+    disk::{Disk as _, FileName},
     error::Error,
     ids::{PageNo, SpaceId},
     page::Access,
     tree::{Tree, store::PageStore as _},
 };
+use windfall_sim::SimulatedDisk;
 
 use super::{
     DropPolicy, Steps,

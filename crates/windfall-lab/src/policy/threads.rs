@@ -19,11 +19,12 @@ use std::{
 
 use parking_lot::Mutex;
 use windfall::{
-    disk::{Disk as _, FileName, SimulatedDisk},
+    disk::{Disk as _, FileName},
     env::RealEnv,
     error::{Error, Result},
     tree::Tree,
 };
+use windfall_sim::SimulatedDisk;
 
 use super::{DropPolicy, of};
 use crate::{

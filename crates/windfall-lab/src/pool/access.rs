@@ -263,7 +263,7 @@ impl ClassicPool {
         let Some(pin) = self.enter(handle, page, access, IO | UNPROVEN)? else { return Ok(()) };
         let id = handle.in_file(page);
         let file = FileName::Data(id.space);
-        let read = self.ground.disk.read_page(file, self.offset(id.page), pin.page());
+        let read = self.ground.disk.read_page(file, self.offset(id.page), pin.page().words());
         let sound = read.map_err(Into::into).and_then(|()| self.verify(handle.in_tree(page), id, pin.page()));
         if let Err(error) = sound {
             self.abandon(pin, id);

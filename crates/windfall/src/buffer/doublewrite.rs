@@ -348,9 +348,9 @@ fn collect(disk: &dyn Disk, page_size: usize, turn: u64, copies: &mut Copies) ->
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::disk::SimulatedDisk;
+    use windfall_sim::SimulatedDisk;
 
+    use super::*;
     const SIZE: usize = 4096;
 
     /// A page that says of itself what it is, and its LSN.

@@ -669,7 +669,7 @@ impl BufferPool {
     fn is_whole_in_place(&self, id: PageId) -> bool {
         let words = page::blank(self.page_size);
         let found = Page::new(&words);
-        let read = self.ground.disk.read_page(FileName::Data(id.space), self.offset(id.page), found);
+        let read = self.ground.disk.read_page(FileName::Data(id.space), self.offset(id.page), found.words());
         read.is_ok() && (found.is_zero() || found.verify(id).is_ok())
     }
 

@@ -8,9 +8,11 @@
 
 use std::collections::BTreeMap;
 
+use windfall_sim::SimulatedDisk;
+
 use super::doublewrite::{Doublewrite, ENTRIES_AT, ENTRY, HEADER, MAGIC, half};
 use crate::{
-    disk::{Disk, FileName, SimulatedDisk},
+    disk::{Disk, FileName},
     fuzz::input::Input,
     ids::{Lsn, PageId, PageNo, SpaceId},
     page::{

@@ -620,7 +620,7 @@ impl BufferPool {
         if space.file() == FileState::None {
             into.fill_zero(0, into.len());
         } else {
-            let read = self.ground.disk.read_page(FileName::Data(id.space), self.offset(page), into);
+            let read = self.ground.disk.read_page(FileName::Data(id.space), self.offset(page), into.words());
             read.map_err(|error| error.of_page(page))?;
             self.counters.reads.fetch_add(1, Relaxed);
         }

@@ -269,15 +269,14 @@ impl BufferPool {
 mod tests {
     use core::time::Duration;
 
+    use windfall_sim::{Fault, SimulatedDisk, SimulatedEnv};
+
     use super::{super::test_pool::new_pool, *};
     use crate::{
         Database, Options, TableOptions,
         buffer::{Access, Durability},
-        disk::{
-            Disk, FileName, Folder,
-            simulated::{Fault, SimulatedDisk},
-        },
-        env::{Env, Kind, Next, SimulatedEnv},
+        disk::{Disk, FileName, Folder},
+        env::{Env, Kind, Next},
         ids::PageNo,
         sync::{Arc, Event},
     };

@@ -1,9 +1,9 @@
 //! A pool for tests of single steps, on this floor and those just above it: a simulated disk, and no workers.
 
+use windfall_sim::{SimulatedDisk, SimulatedEnv};
+
 use super::{BufferPool, Doublewrite, Ground};
 use crate::{
-    disk::simulated::SimulatedDisk,
-    env::SimulatedEnv,
     health::Health,
     ids::Lsn,
     log::{Control, ControlFile, Log, LogOptions},

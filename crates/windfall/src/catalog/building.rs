@@ -187,7 +187,7 @@ mod tests {
     fn both_sides_of_a_change_are_noted_once_and_what_stays_is_not() {
         let (tree, _) = crate::catalog::tests::lone_tree();
         let key = KeySpec { parts: vec![KeyPart::Value { offset: 0, length: 1 }] };
-        let building = Building::new(tree, key, MOST, Arc::new(crate::env::SimulatedEnv::new(1)));
+        let building = Building::new(tree, key, MOST, Arc::new(windfall_sim::SimulatedEnv::new(1)));
         building.note(b"row", None, Some(b"a1"));
         building.note(b"row", Some(b"a1"), Some(b"a2"));
         building.note(b"row", Some(b"a2"), Some(b"b"));

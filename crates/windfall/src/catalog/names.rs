@@ -364,11 +364,13 @@ impl Drop for Claim<'_> {
 
 #[cfg(test)]
 mod tests {
+    use windfall_sim::SimulatedEnv;
+
     use super::{
         super::{record::TableRecord, table::Shape, tests::lone_tree},
         *,
     };
-    use crate::{env::SimulatedEnv, store::Tree};
+    use crate::store::Tree;
 
     const TABLES: usize = 20;
 

@@ -5,12 +5,13 @@ mod beside;
 use core::time::Duration;
 use std::{collections::BTreeMap, sync::mpsc, thread};
 
+use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
+
 use super::{KeyPart, KeySpec, build::Bounds, ddl::record_key};
 use crate::{
     Database, IndexOptions, Options, Result, Table, TableOptions,
     buffer::Durability,
-    disk::simulated::{SimulatedDisk, Survive},
-    env::{Env, SimulatedEnv},
+    env::Env,
     error::{Error, SchemaError, UsageError},
     log::FlushLog,
     row,

@@ -4,12 +4,13 @@ mod purge;
 
 use std::{cell::Cell, thread};
 
+use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
+
 use super::*;
 use crate::{
     Isolation, Transaction, TransactionOptions,
     database::{Database, IndexOptions, TableOptions},
-    disk::simulated::{SimulatedDisk, Survive},
-    env::{Env, Kind, Next, SimulatedEnv},
+    env::{Env, Kind, Next},
     error::Error,
     mtr::Mtr,
     options::Options,

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use windfall_sim::Survive;
+
 use super::*;
 use crate::{
     buffer::{
         Durability, SMALLEST,
         interleavings::{Base, PAGE_SIZE, PAGES, Prepared, SPACES},
     },
-    disk::{Disk, FileName, simulated::Survive},
+    disk::{Disk, FileName},
     health::Health,
     ids::{PageNo, TrxId},
     log::{LogReader, segment_of},

@@ -96,12 +96,10 @@ impl FileRecords {
 
 #[cfg(test)]
 mod tests {
+    use windfall_sim::{SimulatedDisk, SimulatedEnv};
+
     use super::*;
-    use crate::{
-        Database, Options, TableOptions,
-        disk::simulated::SimulatedDisk,
-        env::{Env, SimulatedEnv},
-    };
+    use crate::{Database, Options, TableOptions, env::Env};
 
     fn open(frames: u64) -> Database {
         let options = Options::default().page_size(4096).buffer_pool_size(frames * 4096).log_size(4 << 20);

@@ -319,12 +319,10 @@ fn drop_unnamed(
 
 #[cfg(test)]
 mod tests {
+    use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
+
     use super::*;
-    use crate::{
-        Database, TableOptions,
-        disk::simulated::{SimulatedDisk, Survive},
-        env::SimulatedEnv,
-    };
+    use crate::{Database, TableOptions};
 
     #[test]
     fn any_number_of_unnamed_tablespaces_is_dropped() {

@@ -10,11 +10,12 @@
 
 use std::io;
 
+use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
+
 use super::input::Input;
 use crate::{
     database::{Database, IndexOptions, TableOptions},
-    disk::{Disk, FileName, Folder, SimulatedDisk, simulated::Survive},
-    env::SimulatedEnv,
+    disk::{Disk, FileName, Folder},
     error::{Result, UsageError},
     ids::{PageId, PageNo},
     log::{self, GroupWriter},
@@ -102,7 +103,7 @@ fn patch(input: &mut Input<'_>, disk: &SimulatedDisk) -> Option<()> {
     let words = words(&[]);
     let page = Page::new(&words);
     let offset = u64::from(no.0) * SIZE as u64;
-    disk.read_page(file, offset, page).ok()?;
+    disk.read_page(file, offset, page.words()).ok()?;
     page.write(at, &new[..new.len().min(SIZE - at)]);
     page.seal();
     disk.write(file, offset, &bytes(page)).ok()

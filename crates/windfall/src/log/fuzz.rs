@@ -8,13 +8,15 @@
 //!
 //! **May touch.** All of `log`, `disk`.
 
+use windfall_sim::SimulatedDisk;
+
 use super::{
     Control, ControlFile, GroupReader, GroupWriter, LogReader, Record,
     frame::{self, BLOCK, HEADER, Header, Seed},
     segments::Geometry,
 };
 use crate::{
-    disk::{Disk, FileName, SimulatedDisk},
+    disk::{Disk, FileName},
     fuzz::input::Input,
     health::Health,
     ids::{Lsn, PageId, PageNo, SpaceId, TrxId, UndoPos},

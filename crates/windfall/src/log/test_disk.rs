@@ -16,8 +16,7 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use crate::{
     disk::{Disk, FileName, Folder, Queue},
     error::DiskError,
-    page::Page,
-    sync::{Arc, Mutex, Rank},
+    sync::{Arc, Mutex, Rank, atomic::AtomicU64},
 };
 
 #[derive(Clone, Debug, Default)]
@@ -182,7 +181,7 @@ impl Disk for TestDisk {
         })
     }
 
-    fn read_page(&self, _: FileName, _: u64, _: Page<'_>) -> Result<(), DiskError> {
+    fn read_page(&self, _: FileName, _: u64, _: &[AtomicU64]) -> Result<(), DiskError> {
         unreachable!("the log reads no pages")
     }
 

@@ -14,11 +14,12 @@ mod segments;
 use std::{thread, time::Instant};
 
 use proptest::prelude::*;
+use windfall_sim::SimulatedEnv;
 
 use super::{frame::span, test_disk::TestDisk, *};
 use crate::{
     disk::Folder,
-    env::{Kind, Next, RealEnv, SimulatedEnv},
+    env::{Kind, Next, RealEnv},
 };
 
 const SEGMENT: u64 = 64 << 10;
@@ -722,10 +723,9 @@ fn options_are_checked() {
 
 #[test]
 fn what_lies_behind_a_known_end_is_not_read() {
-    use crate::{
-        disk::SimulatedDisk,
-        sync::work::{self, Work},
-    };
+    use windfall_sim::SimulatedDisk;
+
+    use crate::sync::work::{self, Work};
     let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
     let control = Control { uuid: UUID, segment_size: SEGMENT, page_size: 16384, ..Control::default() };
     let mut control = ControlFile::create(disk.clone(), Health::new(), control).unwrap();

@@ -335,7 +335,7 @@ fn repair_torn_pages(pool: &BufferPool, floor: Lsn, scan: &Scan, files: &Files) 
         let words = blank(page_size);
         let page = Page::new(&words);
         let is_good = copies.unread.is_none() || copy.lsn >= floor;
-        let is_torn = match disk.read_page(FileName::Data(id.space), pool.offset(id.page), page) {
+        let is_torn = match disk.read_page(FileName::Data(id.space), pool.offset(id.page), page.words()) {
             // What no good copy repairs stays damage, which the page's readers find.
             Ok(()) => is_good && page.verify(id).is_err(),
             // A device may leave a block so whose write was cut off, until it is written again.
@@ -425,7 +425,7 @@ fn write_again(pool: &BufferPool, repairs: &[Repair<'_>]) -> Result<BTreeMap<usi
 fn is_durable_in_place(pool: &BufferPool, Repair { id, copy, .. }: &Repair<'_>, copies: &Copies) -> bool {
     let words = blank(pool.page_size());
     let page = Page::new(&words);
-    let read = pool.ground().disk.read_page(FileName::Data(id.space), pool.offset(id.page), page);
+    let read = pool.ground().disk.read_page(FileName::Data(id.space), pool.offset(id.page), page.words());
     copies.was_durable_before_last_batch(id)
         && read.is_ok()
         && page.verify(*id).is_ok()

@@ -8,15 +8,14 @@ mod unwritable;
 
 use std::collections::BTreeMap;
 
+use windfall_sim::{Fault, SimulatedDisk, SimulatedEnv, Survive};
+
 use super::{attach_file, recover, scan};
 use crate::{
     buffer::{BufferPool, Doublewrite, Durability, Ground, Space},
     checkpoint::{Checkpointer, Unfinished},
-    disk::{
-        Disk, FileName, Folder,
-        simulated::{Fault, SimulatedDisk, Survive},
-    },
-    env::{Env, Kind, SimulatedEnv, Worker},
+    disk::{Disk, FileName, Folder},
+    env::{Env, Kind, Worker},
     error::{CorruptError, Error, Result},
     health::Health,
     ids::{Lsn, PageNo, SpaceId},

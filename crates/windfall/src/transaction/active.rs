@@ -469,12 +469,12 @@ impl Active {
 
 #[cfg(test)]
 mod tests {
+    use windfall_sim::{SimulatedDisk, SimulatedEnv};
+
     use super::{
         super::tests::{Base, Setup},
         *,
     };
-    use crate::{disk::simulated::SimulatedDisk, env::SimulatedEnv};
-
     #[test]
     fn a_checkpoint_learns_of_ends_under_way_and_a_horizon_covers_what_ended() {
         let active = Arc::new(Active::default());

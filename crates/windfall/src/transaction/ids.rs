@@ -138,14 +138,13 @@ impl Ids {
 mod tests {
     use std::{collections::BTreeSet, thread};
 
+    use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
+
     use super::{
         super::tests::{Base, Setup},
         *,
     };
-    use crate::{
-        disk::simulated::{SimulatedDisk, Survive},
-        env::{RealEnv, SimulatedEnv},
-    };
+    use crate::env::RealEnv;
 
     /// Takes more than a block, so that the ceiling rises.
     const MANY: u64 = BLOCK + BLOCK / 2;

@@ -174,6 +174,8 @@ impl Streams {
 
 #[cfg(test)]
 mod tests {
+    use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
+
     use super::{
         super::{
             Mode,
@@ -181,11 +183,6 @@ mod tests {
         },
         *,
     };
-    use crate::{
-        disk::simulated::{SimulatedDisk, Survive},
-        env::SimulatedEnv,
-    };
-
     #[test]
     fn all_streams_are_found_again() {
         for count in [1, 255, MOST] {

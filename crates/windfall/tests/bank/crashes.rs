@@ -8,11 +8,8 @@ use std::{
 };
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use windfall::{
-    Database, Options, Result,
-    disk::simulated::{SimulatedDisk, Survive},
-    env::SimulatedEnv,
-};
+use windfall::{Database, Options, Result};
+use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 use crate::{
     books::Books,

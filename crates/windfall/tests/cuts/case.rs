@@ -2,7 +2,8 @@
 
 use core::{fmt, str::FromStr};
 
-use windfall::{FlushLog, disk::simulated::Survive};
+use windfall::FlushLog;
+use windfall_sim::Survive;
 
 /// The variable that holds a case.
 pub const VARIABLE: &str = "WINDFALL_CRASH";

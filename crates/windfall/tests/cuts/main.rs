@@ -24,11 +24,9 @@ use history::{Model, files, open, verify};
 use net::{Net, left};
 use windfall::{
     Database, FlushLog, IndexOptions, TableOptions,
-    disk::{
-        Disk, FileName, Folder,
-        simulated::{SimulatedDisk, Survive},
-    },
+    disk::{Disk, FileName, Folder},
 };
+use windfall_sim::{SimulatedDisk, Survive};
 
 const MODES: [FlushLog; 3] = [FlushLog::Sync, FlushLog::Write, FlushLog::Lazy];
 

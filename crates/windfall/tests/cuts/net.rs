@@ -2,10 +2,8 @@
 
 use std::time::Instant;
 
-use windfall::{
-    FlushLog,
-    disk::simulated::{SimulatedDisk, Survive},
-};
+use windfall::FlushLog;
+use windfall_sim::{SimulatedDisk, Survive};
 
 use crate::{
     case::{Case, History},

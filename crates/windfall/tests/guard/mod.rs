@@ -14,10 +14,8 @@ use std::{
     time::Instant,
 };
 
-use windfall::{
-    env::{Env, SimulatedEnv},
-    sync::Watchdog,
-};
+use windfall::{env::Env, sync::Watchdog};
+use windfall_sim::SimulatedEnv;
 
 /// A case takes well below a second, if nothing else is said. A machine may give a process next to nothing for minutes.
 const LIMIT: Duration = Duration::from_mins(10);

@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use windfall::{
-    disk::{Disk, FileName, Folder, simulated::SimulatedDisk},
+    disk::{Disk, FileName, Folder},
     ids::SpaceId,
 };
+use windfall_sim::SimulatedDisk;
 
 use super::{Model, Rows, without_gaps};
 

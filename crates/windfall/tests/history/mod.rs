@@ -9,10 +9,11 @@ use std::{collections::BTreeMap, fmt, io, sync::Arc};
 
 use windfall::{
     Database, Error, IndexOptions, Options, Result, Session, Table, TableOptions, TransactionOptions,
-    disk::{Disk, FileName, simulated::SimulatedDisk},
-    env::{Env, SimulatedEnv},
+    disk::{Disk, FileName},
+    env::Env,
     error::UsageError,
 };
+use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
 pub fn options() -> Options {
     Options::default()

@@ -14,11 +14,11 @@ use std::{
 use windfall::{
     Database, Error, IndexOptions, Isolation, Options, Result, Table, TableOptions, Transaction,
     TransactionOptions,
-    disk::simulated::SimulatedDisk,
     env::{Next, RealEnv, Step},
     error::{LockError, SchemaError, TransactionError},
     ids::TrxId,
 };
+use windfall_sim::SimulatedDisk;
 
 use super::{
     changed_env,

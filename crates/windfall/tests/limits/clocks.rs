@@ -14,10 +14,10 @@ use std::{
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use windfall::{
     Database, Error, FlushLog, IndexOptions, Options, Result, TableOptions,
-    disk::simulated::{SimulatedDisk, Survive},
-    env::{Env, RealEnv, SimulatedEnv, Step},
+    env::{Env, RealEnv, Step},
     error::SchemaError,
 };
+use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 use crate::{
     assert_sound,

@@ -1,9 +1,7 @@
 //! Draws histories.
 
-use windfall::{
-    Isolation,
-    env::{Env, SimulatedEnv},
-};
+use windfall::{Isolation, env::Env};
+use windfall_sim::SimulatedEnv;
 
 use crate::steps::{
     CURSORS, Call, Ddl, End, Locking, Move, Over, Party, Read, SLOTS, Shape, Step, Which, WriteMode,

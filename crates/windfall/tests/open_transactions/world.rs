@@ -10,12 +10,9 @@ use std::{
 
 use windfall::{
     Database, Error, IfLocked, IndexOptions, Isolation, Options, Result, Session, Table, TableOptions,
-    Transaction, TransactionOptions,
-    disk::simulated::{SimulatedDisk, Survive},
-    env::{Env, SimulatedEnv},
-    error::UsageError,
-    sync::as_another_thread,
+    Transaction, TransactionOptions, env::Env, error::UsageError, sync::as_another_thread,
 };
+use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 use crate::changed_env::{Change, Changed};
 use crate::outcome::{ON_PURPOSE, Outcome, Refusal};

@@ -4,15 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use windfall::{
     Database, Error, IndexOptions, Isolation, Table, TableOptions,
-    disk::{
-        Disk, FileName, Folder,
-        simulated::{SimulatedDisk, Survive},
-    },
-    env::{Env, SimulatedEnv},
+    disk::{Disk, FileName, Folder},
+    env::Env,
     error::{LockError, TransactionError},
     ids::SpaceId,
     transaction::listing::TransactionState,
 };
+use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 use super::{begin, options, simulated, table};
 

@@ -11,10 +11,10 @@ use std::{
 
 use windfall::{
     Database, Error, Isolation, Table, TableOptions, TransactionOptions,
-    disk::simulated::{Fault, SimulatedDisk, Survive},
     env::RealEnv,
     error::{LockError, SchemaError},
 };
+use windfall_sim::{Fault, SimulatedDisk, Survive};
 
 use super::{begin, database, options, pairs, rows, table};
 

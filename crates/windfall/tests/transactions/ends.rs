@@ -4,10 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use windfall::{
     Error, Isolation, TableOptions, TransactionOptions,
-    disk::simulated::{SimulatedDisk, Survive},
-    env::SimulatedEnv,
     error::{SchemaError, TransactionError},
 };
+use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 use super::{begin, database, pairs, rows, simulated, table};
 

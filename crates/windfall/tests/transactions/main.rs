@@ -27,9 +27,9 @@ use std::{sync::Arc, time::Duration};
 
 use windfall::{
     Database, IndexOptions, Isolation, Options, Table, TableOptions, Transaction, TransactionOptions,
-    disk::simulated::SimulatedDisk,
-    env::{RealEnv, SimulatedEnv},
+    env::RealEnv,
 };
+use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
 fn options() -> Options {
     Options::default()

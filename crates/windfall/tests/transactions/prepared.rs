@@ -4,10 +4,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use windfall::{
     Database, Error, FlushLog, Isolation, TableOptions,
-    disk::simulated::{SimulatedDisk, Survive},
-    env::SimulatedEnv,
     error::{LockError, TransactionError},
 };
+use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 use super::{begin, guard::whole, options, pairs, rows, simulated, table};
 

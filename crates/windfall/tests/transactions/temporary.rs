@@ -3,9 +3,9 @@
 use std::io::Write;
 
 use windfall::{
-    Error, IndexOptions, Isolation, Table, TableOptions, TransactionOptions, disk::simulated::SimulatedDisk,
-    env::SimulatedEnv, error::TransactionError,
+    Error, IndexOptions, Isolation, Table, TableOptions, TransactionOptions, error::TransactionError,
 };
+use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
 use super::{begin, database, pairs, rows, simulated, table};
 

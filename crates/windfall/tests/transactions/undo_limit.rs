@@ -13,10 +13,10 @@ use std::{
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use windfall::{
     AtUndoLimit, Database, Error, IndexOptions, Isolation, Result, Table, TableOptions, TransactionOptions,
-    disk::simulated::SimulatedDisk,
-    env::{Env, RealEnv, SimulatedEnv},
+    env::{Env, RealEnv},
     error::{LockError, TransactionError},
 };
+use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
 use super::{begin, options, patience::wait_until};
 

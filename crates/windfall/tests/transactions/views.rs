@@ -1,9 +1,7 @@
 //! What is seen of others.
 
-use windfall::{
-    Error, Isolation, Seek, TableOptions, TransactionOptions, disk::simulated::SimulatedDisk,
-    env::SimulatedEnv, error::TransactionError,
-};
+use windfall::{Error, Isolation, Seek, TableOptions, TransactionOptions, error::TransactionError};
+use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
 use super::{begin, database, pairs, rows, simulated, table};
 

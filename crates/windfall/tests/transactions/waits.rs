@@ -10,12 +10,12 @@ use std::{
 
 use windfall::{
     Database, Error, IndexOptions, Isolation, Result, Table, TableOptions, Transaction, TransactionOptions,
-    disk::simulated::SimulatedDisk,
-    env::{Env, SimulatedEnv},
+    env::Env,
     error::LockError,
     sync::{Event, as_another_thread},
     transaction::locks::{Lock, RowMode},
 };
+use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
 use super::{
     begin,

@@ -1,14 +1,13 @@
 //! Batches that fail, in part or as a whole, and what is decided about files.
 
+use windfall_sim::{Fault, SimulatedDisk, Survive};
+
 use super::{
     super::test_pool::{PAGE_SIZE, new_pool},
     *,
 };
 use crate::{
-    disk::{
-        Folder,
-        simulated::{Fault, SimulatedDisk, Survive},
-    },
+    disk::Folder,
     mtr::Mtr,
     page::{PageOp, PageType},
     tablespace,
@@ -192,7 +191,7 @@ fn a_crash_amid_trials_of_places_leaves_every_page_whole_somewhere() {
             for page in 0..left.len(file).unwrap().unwrap().div_ceil(PAGE_SIZE as u64) as u32 {
                 let (id, words) = (PageId { space, page: PageNo(page) }, page::blank(PAGE_SIZE));
                 let found = Page::new(&words);
-                let read = left.read_page(file, u64::from(page) * PAGE_SIZE as u64, found);
+                let read = left.read_page(file, u64::from(page) * PAGE_SIZE as u64, found.words());
                 if read.is_err() || !found.is_zero() && found.verify(id).is_err() {
                     assert!(copies.contains_key(&id), "cut at {operation}: {id} is whole nowhere");
                     torn += 1;

@@ -1,8 +1,10 @@
 //! A drop amid everything that may be under way with its pages.
 
+use windfall_sim::Fault;
+
 use super::*;
 use crate::{
-    disk::{Disk, FileName, simulated::Fault},
+    disk::{Disk, FileName},
     sync::{
         atomic::AtomicU64,
         model::{explore, spawn},

@@ -7,13 +7,14 @@ mod frames;
 mod pages;
 mod stops;
 
+use windfall_sim::{SimulatedDisk, Survive};
+
 use super::{
     BufferPool, Doublewrite, Durability, FileState, Ground, Space,
     arena::FrameNo,
     frame::{DIRTY, WRITING},
 };
 use crate::{
-    disk::simulated::{SimulatedDisk, Survive},
     env::ModelEnv,
     error::{Error, Result},
     health::Health,

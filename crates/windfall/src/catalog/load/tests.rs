@@ -3,15 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::{collection::btree_map, prelude::*};
+use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
 use crate::{
     Database, IndexOptions, Options, Result, Table, TableOptions,
     buffer::Durability,
-    disk::{
-        Disk, Folder,
-        simulated::{SimulatedDisk, Survive},
-    },
-    env::{Env as _, SimulatedEnv},
+    disk::{Disk, Folder},
+    env::Env as _,
     error::{DiskError, Error, Owner, SchemaError, UsageError},
     sync::Arc,
 };

@@ -5,11 +5,12 @@ mod bounds;
 
 use core::time::Duration;
 
+use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
+
 use super::{Rows, open, row, rows_by_index, rows_of};
 use crate::{
     Database, Isolation, Result, Table, Transaction, TransactionOptions,
-    disk::simulated::{SimulatedDisk, Survive},
-    env::{Env as _, SimulatedEnv},
+    env::Env as _,
     error::{Error, LockError, SchemaError, TransactionError, UsageError},
     sync::{Arc, Mutex, Rank},
 };

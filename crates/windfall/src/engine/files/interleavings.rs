@@ -1,5 +1,7 @@
 //! The record of a file in many orders, while a checkpoint is made.
 
+use windfall_sim::Survive;
+
 use super::*;
 use crate::{
     buffer::{
@@ -7,7 +9,7 @@ use crate::{
         interleavings::{EMPTY, Prepared, make_header},
     },
     checkpoint::{Checkpointer, Unfinished},
-    disk::{Disk, simulated::Survive},
+    disk::Disk,
     health::Health,
     ids::Lsn,
     log::{ControlFile, GroupWriter},

@@ -6,9 +6,9 @@
 //!
 //! **May touch.** All of `log`.
 
-use super::*;
-use crate::disk::simulated::{Fault, SimulatedDisk, Survive};
+use windfall_sim::{Fault, SimulatedDisk, Survive};
 
+use super::*;
 fn what(disk: &Arc<TestDisk>) -> String {
     ControlFile::open(disk.clone(), Health::new()).unwrap_err().to_string()
 }

@@ -7,9 +7,9 @@
 //!
 //! **May touch.** All of `log`, the simulated disk.
 
-use super::*;
-use crate::disk::simulated::{SimulatedDisk, Survive};
+use windfall_sim::{SimulatedDisk, Survive};
 
+use super::*;
 /// What a history has done when it was cut off.
 #[derive(Clone, Default)]
 struct Told {

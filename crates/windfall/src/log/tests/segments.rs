@@ -6,12 +6,12 @@
 //!
 //! **May touch.** All of `log`, the simulated disk.
 
+use windfall_sim::{Fault, SimulatedDisk, Survive};
+
 use super::{
     super::segments::{Geometry, Segments},
     *,
 };
-use crate::disk::simulated::{Fault, SimulatedDisk, Survive};
-
 struct Prepared {
     disk: SimulatedDisk,
     health: Health,

@@ -1,10 +1,12 @@
 //! Values far longer than a step of purge, and than the log: they go piece by piece.
 
+use windfall_sim::{SimulatedDisk, SimulatedEnv};
+
 use super::{
     super::{Trx, chains::LOG_A_PAGE, purge::PAGES_A_STEP},
     Base, Mode, PAGE_SIZE, Rows, Setup, change,
 };
-use crate::{disk::simulated::SimulatedDisk, env::SimulatedEnv, tablespace};
+use crate::tablespace;
 
 /// It has an entry in each tree.
 const FIRST: &[u8] = &[1, 1, 1];

@@ -1,9 +1,10 @@
 //! What is checked of every page before it is written and after it was read, in every build.
 
+use windfall_sim::{SimulatedDisk, SimulatedEnv};
+
 use super::{Base, PAGE_SIZE, Setup};
 use crate::{
-    disk::{Disk, FileName, simulated::SimulatedDisk},
-    env::SimulatedEnv,
+    disk::{Disk, FileName},
     error::Error,
     ids::{Lsn, PageId, PageNo, SpaceId},
     page::{Page, PageType, blank},
@@ -35,7 +36,7 @@ fn base(disk: &SimulatedDisk) -> (Base, PageId, Box<[AtomicU64]>) {
 fn on_disk(disk: &SimulatedDisk, id: PageId) -> Box<[AtomicU64]> {
     let words = blank(PAGE_SIZE);
     let offset = u64::from(id.page.0) * PAGE_SIZE as u64;
-    disk.read_page(FileName::Data(id.space), offset, Page::new(&words)).unwrap();
+    disk.read_page(FileName::Data(id.space), offset, &words).unwrap();
     words
 }
 

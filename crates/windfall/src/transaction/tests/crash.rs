@@ -3,18 +3,13 @@
 
 use std::{sync::mpsc, thread};
 
+use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
+
 use super::{
     super::{Trx, purge::PAGES_A_STEP},
     Base, Mode, Rows, Setup, change, keys_of,
 };
-use crate::{
-    disk::{
-        Disk,
-        simulated::{SimulatedDisk, Survive},
-    },
-    env::{Env, SimulatedEnv},
-    error::Result,
-};
+use crate::{disk::Disk, env::Env, error::Result};
 
 #[derive(Clone, Debug)]
 enum Step {

@@ -1,10 +1,10 @@
 //! A pool whose frames are all in use, and rounds of its cleaner.
 
+use windfall_sim::{SimulatedDisk, SimulatedEnv};
+
 use super::{Base, Setup};
 use crate::{
     buffer::{Durability, Space},
-    disk::simulated::SimulatedDisk,
-    env::SimulatedEnv,
     ids::{Lsn, PageNo, SpaceId},
     mtr::Mtr,
     page::{Access, PageType},

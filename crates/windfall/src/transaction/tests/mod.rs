@@ -12,6 +12,8 @@ mod threads;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use windfall_sim::{SimulatedDisk, SimulatedEnv};
+
 use super::{
     Edit, Ids, Mode, RowTarget, Secondary, Stop, Transactions, Trx, Value,
     locks::{Patience, RowMode, Waits},
@@ -20,8 +22,8 @@ use super::{
 use crate::{
     buffer::{BufferPool, Doublewrite, Durability, Ground, Space},
     checkpoint::Checkpointer,
-    disk::{Disk, FileName, simulated::SimulatedDisk},
-    env::{Env, Kind, Next, SimulatedEnv, Worker},
+    disk::{Disk, FileName},
+    env::{Env, Kind, Next, Worker},
     error::{Error, LockError, Owner, Result, UsageError},
     health::Health,
     ids::{Lsn, SpaceId, TrxId},

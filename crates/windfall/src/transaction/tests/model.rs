@@ -3,13 +3,10 @@
 use std::io::Read;
 
 use proptest::prelude::*;
+use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
 use super::{super::Trx, Base, Mode, Rows, Setup, Value, change, keys_of};
-use crate::{
-    disk::simulated::SimulatedDisk,
-    env::SimulatedEnv,
-    error::{Error, Owner, SchemaError},
-};
+use crate::error::{Error, Owner, SchemaError};
 
 #[derive(Clone, Debug)]
 enum Op {

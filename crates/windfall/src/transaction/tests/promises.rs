@@ -1,11 +1,9 @@
 //! Log is promised for all that a call appends, and for its way back.
 
+use windfall_sim::{SimulatedDisk, SimulatedEnv};
+
 use super::{Base, Mode, PAGE_SIZE, Setup};
-use crate::{
-    disk::simulated::SimulatedDisk,
-    env::{Env, SimulatedEnv},
-    sync::atomic::Ordering::Relaxed,
-};
+use crate::{env::Env, sync::atomic::Ordering::Relaxed};
 
 #[test]
 fn a_call_appends_no_more_than_it_was_promised() {

@@ -1,16 +1,14 @@
 //! Purge shrinks trees and drops slices, and leaves alone what someone needs.
 
+use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
+
 use super::{
     super::{Sight, Trx, purge::ASIDE_PAUSE, stream::PAGES},
     Base, CLUSTERED, Mode, PAGE_SIZE, RowTarget, Rows, Setup, Value, change,
 };
 use crate::{
     buffer::Durability,
-    disk::{
-        FileName,
-        simulated::{SimulatedDisk, Survive},
-    },
-    env::SimulatedEnv,
+    disk::FileName,
     error::UsageError,
     ids::{PageNo, TrxId},
     store::Tree,

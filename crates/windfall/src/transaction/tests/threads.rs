@@ -2,12 +2,13 @@
 
 use std::thread;
 
+use windfall_sim::SimulatedDisk;
+
 use super::{
     super::{Trx, row::INDEXED},
     Base, Mode, Rows, Setup, Value, change, keys_of, lock, read,
 };
 use crate::{
-    disk::simulated::SimulatedDisk,
     env::RealEnv,
     error::{Error, LockError, SchemaError},
     sync::{

@@ -4,15 +4,14 @@
 use core::time::Duration;
 use std::{collections::BTreeSet, sync::mpsc, thread};
 
+use windfall_sim::{Fault, SimulatedDisk, SimulatedEnv, Survive};
+
 use super::{PATIENT, at_places, begin, check, filled, value};
 use crate::{
     Database, Table, Transaction,
     catalog::tests::{index, open, options, row, rows_by_index, rows_of},
-    disk::{
-        FileName,
-        simulated::{Fault, SimulatedDisk, Survive},
-    },
-    env::{RealEnv, SimulatedEnv},
+    disk::FileName,
+    env::RealEnv,
     error::{DiskError, Error, LockError, SchemaError, TransactionError, UsageError},
     sync::{
         Arc, Mutex, Rank,

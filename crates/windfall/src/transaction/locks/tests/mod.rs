@@ -8,8 +8,10 @@ mod waits;
 
 use core::time::Duration;
 
+use windfall_sim::SimulatedEnv;
+
 use super::*;
-use crate::env::{RealEnv, SimulatedEnv};
+use crate::env::RealEnv;
 
 const SPACE: SpaceId = SpaceId(20);
 const OTHER: SpaceId = SpaceId(21);

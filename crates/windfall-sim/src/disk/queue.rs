@@ -7,12 +7,13 @@
 //!
 //! **May touch.** `env`, `error`, `sync`.
 
-use super::{
-    super::{Action, Completion, Queue, Request},
-    Kind, SimulatedDisk,
-    names::InodeId,
+use windfall_base::{
+    disk::{Action, Completion, FileName, Queue, Request},
+    env::Env as _,
+    error::DiskError,
 };
-use crate::{env::Env, error::DiskError};
+
+use super::{Kind, SimulatedDisk, names::InodeId};
 
 #[derive(Debug)]
 enum Entry {
@@ -36,7 +37,7 @@ impl SimulatedQueue {
         (self.disk.state.lock().chance.random() % below as u64) as usize
     }
 
-    fn accept(&self, file: super::FileName) -> Result<InodeId, DiskError> {
+    fn accept(&self, file: FileName) -> Result<InodeId, DiskError> {
         let mut state = self.disk.state.lock();
         let id = state.find(file)?;
         state.inode(id).under_way += 1;

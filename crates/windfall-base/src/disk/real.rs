@@ -7,7 +7,7 @@
 //! is released nothing is changed any more: a call that comes late, from a thread that the close of the database has
 //! overtaken, is refused ([`DiskError::Released`]).
 //!
-//! **May touch.** `error`, `page`, `sync`, the machine.
+//! **May touch.** `error`, `sync`, the machine.
 
 use std::{
     fs, io,
@@ -28,9 +28,9 @@ use super::{
 };
 use crate::{
     error::{DiskError, Result, UsageError},
-    page::Page,
     sync::{
         Arc, Rank, RwLock, RwLockReadGuard,
+        atomic::AtomicU64,
         work::{self, Work},
     },
 };
@@ -280,7 +280,7 @@ impl Disk for RealDisk {
         self.0.handles.get(file)?.write_unaligned(offset, bytes)
     }
 
-    fn read_page(&self, file: FileName, offset: u64, into: Page<'_>) -> Result<(), DiskError> {
+    fn read_page(&self, file: FileName, offset: u64, into: &[AtomicU64]) -> Result<(), DiskError> {
         work::count(Work::Read);
         self.0.handles.get(file)?.read_page(offset, into)
     }
@@ -342,11 +342,9 @@ impl Disk for RealDisk {
 
 #[cfg(test)]
 mod tests {
-    use crate::sync::atomic::AtomicU64;
-
     use super::*;
     use crate::{
-        disk::{Action, IoBuffer, Request, conformance},
+        disk::{Action, IoBuffer, Request},
         error::Error,
         ids::SpaceId,
     };
@@ -359,22 +357,6 @@ mod tests {
         let mut buffer = IoBuffer::new(4096);
         buffer.bytes_mut().fill(byte);
         Request { token, file: data(n), offset: 0, action: Action::Write, buffer }
-    }
-
-    #[test]
-    fn conforms_with_and_without_direct_io() {
-        for direct in [true, false] {
-            let folder = tempfile::tempdir().unwrap();
-            let options = RealDiskOptions { direct, ..RealDiskOptions::default() };
-            conformance::check(&RealDisk::open(folder.path(), options).unwrap());
-        }
-    }
-
-    #[test]
-    fn conforms_where_no_direct_io_may_be_had() {
-        // A memory file system; older kernels refuse direct I/O there.
-        let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
-        conformance::check(&RealDisk::open(folder.path(), RealDiskOptions::default()).unwrap());
     }
 
     #[test]

@@ -6,13 +6,13 @@
 //! **Invariants.** Nothing here blocks: a wait runs steps of workers until its condition holds, and panics when no
 //! step can bring it about. Time moves only by steps and [`SimulatedEnv::advance`].
 //!
-//! **May touch.** `error`, `sync`.
+//! **May touch.** Of `windfall-base` the environment and synchronisation.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use super::{Env, Kind, Next, Step, Worker};
-use crate::{
+use windfall_base::{
+    env::{Env, Kind, Next, Step, Worker},
     error::Result,
     sync::{Arc, Event, Mutex, Rank, as_another_thread, work::in_background},
 };
@@ -159,12 +159,10 @@ impl Env for SimulatedEnv {
         world.next_id += 1;
         world.workers.insert(id, Simulated { kind, step: Some(step), due: now });
         let env = self.clone();
-        Ok(Worker {
-            stop: Some(Box::new(move || {
-                let worker = env.world.lock().workers.remove(&id);
-                drop(worker);
-            })),
-        })
+        Ok(Worker::new(move || {
+            let worker = env.world.lock().workers.remove(&id);
+            drop(worker);
+        }))
     }
 
     fn wait(&self, _event: &Event, ready: &mut dyn FnMut() -> bool) {

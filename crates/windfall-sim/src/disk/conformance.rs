@@ -6,16 +6,17 @@
 //!
 //! **May touch.** All of `disk`.
 
-use super::{Action, Completion, Disk, FileName, Folder, IoBuffer, Request};
-use crate::{
+use windfall_base::{
+    disk::{Action, Completion, Disk, FileName, Folder, IoBuffer, RealDisk, RealDiskOptions, Request},
     error::DiskError,
     ids::SpaceId,
-    page::Page,
     sync::{
-        atomic::AtomicU64,
+        atomic::{AtomicU64, Ordering::Relaxed},
         work::{self, Work},
     },
 };
+
+use super::SimulatedDisk;
 
 const LOG: FileName = FileName::Log(3);
 
@@ -24,7 +25,7 @@ fn data(n: u64) -> FileName {
 }
 
 /// Runs them all.
-pub fn check(disk: &dyn Disk) {
+fn check(disk: &dyn Disk) {
     missing_files(disk);
     bytes_come_back(disk);
     lengths_change(disk);
@@ -206,12 +207,12 @@ fn pages_are_read(disk: &dyn Disk) {
     let words: Vec<AtomicU64> = (0..8192).map(|_| AtomicU64::new(u64::MAX)).collect();
     let aligned = (words.as_ptr().addr().next_multiple_of(16_384) - words.as_ptr().addr()) / 8;
     for skip in [aligned, aligned + 1] {
-        let page = Page::new(&words[skip..skip + 2048]);
+        let page = &words[skip..skip + 2048];
+        let all_are = |words: &[AtomicU64], word| words.iter().all(|found| found.load(Relaxed) == word);
         disk.read_page(data(7), 4096, page).unwrap();
-        assert_eq!((page.u64(0), page.u64(4088)), (0x0505_0505_0505_0505, 0x0505_0505_0505_0505));
-        assert!((4096..16_384).all(|n| page.u8(n) == 0));
+        assert!(all_are(&page[..512], 0x0505_0505_0505_0505) && all_are(&page[512..], 0));
         disk.read_page(data(7), 16_384, page).unwrap();
-        assert!(page.is_zero());
+        assert!(all_are(page, 0));
         assert!(is_missing(&disk.read_page(data(8), 0, page)));
     }
     let mut out = [0; 5000];
@@ -241,4 +242,25 @@ fn work_is_counted(disk: &dyn Disk) {
     let counts = work::so_far() - before;
     let kinds = [Work::LogWrite, Work::LogSync, Work::Sync, Work::Write, Work::Read, Work::FileCall];
     assert_eq!(kinds.map(|kind| counts.of(kind)), [1, 1, 2, 1, 1, 2]);
+}
+
+#[test]
+fn the_simulated_disk_conforms_whatever_the_seed() {
+    (0..20).for_each(|seed| check(&SimulatedDisk::new(seed)));
+}
+
+#[test]
+fn the_real_disk_conforms_with_and_without_direct_io() {
+    for direct in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let options = RealDiskOptions { direct, ..RealDiskOptions::default() };
+        check(&RealDisk::open(folder.path(), options).unwrap());
+    }
+}
+
+#[test]
+fn the_real_disk_conforms_where_no_direct_io_may_be_had() {
+    // A memory file system; older kernels refuse direct I/O there.
+    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
+    check(&RealDisk::open(folder.path(), RealDiskOptions::default()).unwrap());
 }

@@ -10,11 +10,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{
-    super::{FileName, Folder},
-    Survive,
+use windfall_base::{
+    disk::{FileName, Folder},
+    env::Env as _,
 };
-use crate::env::{Env, SimulatedEnv};
+
+use super::Survive;
+use crate::SimulatedEnv;
 
 /// The number of a file that may have lost its name.
 pub type InodeId = u64;
@@ -161,8 +163,9 @@ fn arrive(changes: &[Change], left: &mut BTreeMap<FileName, InodeId>, luck: u64,
 mod tests {
     use proptest::prelude::*;
 
+    use windfall_base::ids::SpaceId;
+
     use super::*;
-    use crate::ids::SpaceId;
 
     fn name(n: u64) -> FileName {
         if n < 3 { FileName::Data(SpaceId(n)) } else { FileName::Log(n) }

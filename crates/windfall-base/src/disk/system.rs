@@ -6,7 +6,7 @@
 //! **Invariants.** Memory of a page is written through a raw pointer only: optimistic readers may look at the same
 //! words meanwhile, so no Rust reference may claim them.
 //!
-//! **May touch.** `error`, `page`, `sync`, the machine.
+//! **May touch.** `error`, `sync`, the machine.
 
 use std::{
     io,
@@ -19,13 +19,15 @@ use rustix::{
     io::{Errno, retry_on_intr},
 };
 
-use super::{Action, BLOCK, IoBuffer};
+use super::{Action, BLOCK, IoBuffer, WORD, store_words};
 use crate::{
     error::DiskError,
-    page::Page,
     sync::{
         Arc, Event,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        atomic::{
+            AtomicU64, AtomicUsize,
+            Ordering::{Relaxed, SeqCst},
+        },
     },
 };
 
@@ -97,27 +99,31 @@ impl File {
     }
 
     /// Reads a page straight into its words; what lies past the end of the file is zero.
-    pub fn read_page(&self, offset: u64, into: Page<'_>) -> Result<(), DiskError> {
-        let words = into.words();
-        let memory = words.as_ptr().cast::<u8>().cast_mut();
+    pub fn read_page(&self, offset: u64, into: &[AtomicU64]) -> Result<(), DiskError> {
+        let length = size_of_val(into);
+        let memory = into.as_ptr().cast::<u8>().cast_mut();
         if self.direct && memory.addr() % BLOCK != 0 {
-            let mut buffer = IoBuffer::new(into.len());
+            let mut buffer = IoBuffer::new(length);
             self.read(offset, buffer.bytes_mut())?;
-            into.write(0, &buffer.bytes()[..into.len()]);
+            store_words(into, &buffer.bytes()[..length]);
             return Ok(());
         }
-        let got = self.fill(into.len(), |at| {
+        let got = self.fill(length, |at| {
             // SAFETY: `at` is below the page's length, so the call writes within the words that `into` borrows. They
             // are atomics, which may change under a shared reference, and any bytes are valid in them. No reference
             // to the bytes is formed.
             let n = unsafe {
                 let to = memory.add(at).cast();
-                libc::pread(self.fd.as_raw_fd(), to, into.len() - at, (offset + at as u64).cast_signed())
+                libc::pread(self.fd.as_raw_fd(), to, length - at, (offset + at as u64).cast_signed())
             };
             usize::try_from(n).map_err(|_| io::Error::last_os_error())
         });
         let got = self.named("read", got)?;
-        into.fill_zero(got, into.len() - got);
+        let (whole, part) = (got / WORD, got % WORD);
+        let [cut, rest @ ..] = &into[whole..] else { return Ok(()) };
+        let kept = cut.load(Relaxed).to_le_bytes();
+        store_words(core::slice::from_ref(cut), &kept[..part]);
+        store_words(rest, &[]);
         Ok(())
     }
 
@@ -216,7 +222,10 @@ pub fn failed(action: &'static str, path: &Path, error: io::Error) -> DiskError 
     }
 }
 
-/// Refuses a write to a file of whole blocks that is not of whole blocks.
+/// Refuses a write that is not in whole blocks, for a file that is written in whole blocks only.
+///
+/// # Errors
+/// [`DiskError::Io`] for a part of a block.
 pub fn check_blocks(path: &Path, offset: u64, length: usize) -> Result<(), DiskError> {
     if offset.is_multiple_of(BLOCK as u64) && length.is_multiple_of(BLOCK) {
         return Ok(());

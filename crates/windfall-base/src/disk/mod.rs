@@ -7,15 +7,12 @@
 //! incarnation. Nothing is durable before its `sync`; a new, renamed or removed name is not durable before
 //! `sync_folder`. A file object outlives every request on it, so a descriptor is never re-used under an I/O.
 //!
-//! **May touch.** `ids`, `error`, `page`, `sync`, `env`.
+//! **May touch.** `ids`, `error`, `sync`, `env`.
 
 mod buffer;
-#[cfg(test)]
-mod conformance;
 mod handles;
 mod queue;
 mod real;
-pub mod simulated;
 mod system;
 
 use core::fmt;
@@ -23,14 +20,19 @@ use std::path::PathBuf;
 
 pub use buffer::{BLOCK, IoBuffer};
 pub use real::{RealDisk, RealDiskOptions};
-pub use simulated::SimulatedDisk;
+pub use system::{check_blocks, failed};
 
 use crate::{
     error::{DiskError, Result},
     ids::SpaceId,
-    page::Page,
-    sync::work::{self, Work},
+    sync::{
+        atomic::{AtomicU64, Ordering::Relaxed},
+        work::{self, Work},
+    },
 };
+
+/// Bytes of a word of a page.
+const WORD: usize = 8;
 
 /// What a file is, which is also its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -161,7 +163,7 @@ pub struct Request {
 
 impl Request {
     /// Counts the request as work of the thread that submits it: what every disk does first with it.
-    fn count(&self) {
+    pub fn count(&self) {
         debug_assert!(self.offset.is_multiple_of(BLOCK as u64), "a request at offset {}", self.offset);
         work::count(match self.action {
             Action::Read => Work::Read,
@@ -263,12 +265,13 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// [`DiskError::Missing`], [`DiskError::Full`], [`DiskError::Io`]. Some of the bytes may have been written.
     fn write(&self, file: FileName, offset: u64, bytes: &[u8]) -> Result<(), DiskError>;
 
-    /// Reads one page of a data file straight into a frame; what lies past the end of the file reads as zero.
-    /// The frame's memory is aligned to its size. The caller holds its exclusive latch.
+    /// Reads one page of a data file straight into the words of a frame; what lies
+    /// past the end of the file reads as zero. The frame's memory is aligned to its size. The caller holds its exclusive
+    /// latch.
     ///
     /// # Errors
     /// [`DiskError::Missing`], [`DiskError::Io`]. The page's content is then undefined.
-    fn read_page(&self, file: FileName, offset: u64, into: Page<'_>) -> Result<(), DiskError>;
+    fn read_page(&self, file: FileName, offset: u64, into: &[AtomicU64]) -> Result<(), DiskError>;
 
     /// A queue for batches of requests. Each worker has its own; completions come back to the queue they were submitted
     /// to, in any order.
@@ -311,6 +314,19 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// # Errors
     /// [`DiskError::Missing`], [`DiskError::Io`].
     fn remove(&self, file: FileName) -> Result<(), DiskError>;
+}
+
+/// Stores bytes into the first words of a page; those behind them become zero.
+pub fn store_words(words: &[AtomicU64], bytes: &[u8]) {
+    debug_assert!(bytes.len() <= words.len() * WORD, "{} bytes for {} words", bytes.len(), words.len());
+    let mut rest = bytes.chunks(WORD);
+    for word in words {
+        let mut bytes = [0; WORD];
+        if let Some(some) = rest.next() {
+            bytes[..some.len()].copy_from_slice(some);
+        }
+        word.store(u64::from_le_bytes(bytes), Relaxed);
+    }
 }
 
 #[cfg(test)]

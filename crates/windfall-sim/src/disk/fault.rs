@@ -6,7 +6,7 @@
 //!
 //! **May touch.** Nothing.
 
-use super::FileName;
+use windfall_base::disk::FileName;
 
 /// A failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-
-use super::*;
-use crate::{
-    disk::{Action, IoBuffer, Request, conformance},
+use windfall_base::{
+    disk::{Action, IoBuffer, Request},
     ids::SpaceId,
 };
+
+use super::*;
 
 const LOG: FileName = FileName::Log(1);
 const DATA: FileName = FileName::Data(SpaceId(20));
@@ -42,11 +42,6 @@ fn write(token: u64, file: FileName, byte: u8) -> Request {
     let mut buffer = IoBuffer::new(4096);
     buffer.bytes_mut().fill(byte);
     Request { token, file, offset: token * 4096, action: Action::Write, buffer }
-}
-
-#[test]
-fn conforms_whatever_the_seed() {
-    (0..20).for_each(|seed| conformance::check(&SimulatedDisk::new(seed)));
 }
 
 #[test]

@@ -11,11 +11,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{super::BLOCK, Survive};
-use crate::{
-    env::{Env, SimulatedEnv},
-    sync::Arc,
-};
+use windfall_base::{disk::BLOCK, env::Env as _, sync::Arc};
+
+use super::Survive;
+use crate::SimulatedEnv;
 
 /// What a device writes at once, at the least.
 pub const SECTOR: usize = 512;

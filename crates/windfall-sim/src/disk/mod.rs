@@ -32,8 +32,10 @@
 //! at once or at the crash although it was synced; one that lands elsewhere, in this file or in another one; bits that
 //! flip at rest. No engine survives that whole. What this one notices, and what it cannot, stands in docs/testing.md.
 //!
-//! **May touch.** `error`, `page`, `env`, `sync`.
+//! **May touch.** `env`; of `windfall-base` the disk, errors and synchronisation.
 
+#[cfg(test)]
+mod conformance;
 mod content;
 mod fault;
 mod names;
@@ -53,20 +55,19 @@ use content::{Change, Inode, SECTOR};
 pub use fault::Fault;
 use fault::{Kind, Plan};
 use names::{InodeId, Names};
-
-use super::{
-    BLOCK, Disk, FileName, Folder, Queue,
-    system::{check_blocks, failed},
-};
-use crate::{
-    env::{Env, SimulatedEnv},
+use windfall_base::{
+    disk::{BLOCK, Disk, FileName, Folder, Queue, check_blocks, failed, store_words},
+    env::Env as _,
     error::DiskError,
-    page::Page,
+    ids::SpaceId,
     sync::{
         Arc, Event, Mutex, Rank,
+        atomic::AtomicU64,
         work::{self, Work},
     },
 };
+
+use crate::SimulatedEnv;
 
 /// What a crash leaves of what was not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -410,7 +411,7 @@ fn path(file: FileName) -> PathBuf {
 }
 
 fn eio(action: &'static str, file: FileName) -> DiskError {
-    failed(action, &path(file), rustix::io::Errno::IO.into())
+    failed(action, &path(file), io::Error::from_raw_os_error(libc::EIO))
 }
 
 fn full(action: &'static str, file: FileName) -> DiskError {
@@ -635,10 +636,10 @@ impl Disk for SimulatedDisk {
         })
     }
 
-    fn read_page(&self, file: FileName, offset: u64, into: Page<'_>) -> Result<(), DiskError> {
-        let mut bytes = vec![0; into.len()];
+    fn read_page(&self, file: FileName, offset: u64, into: &[AtomicU64]) -> Result<(), DiskError> {
+        let mut bytes = vec![0; size_of_val(into)];
         self.read(file, offset, &mut bytes)?;
-        into.write(0, &bytes);
+        store_words(into, &bytes);
         Ok(())
     }
 
@@ -670,7 +671,7 @@ impl Disk for SimulatedDisk {
         let file = match folder {
             Folder::Root => FileName::Control,
             Folder::Log => FileName::Log(0),
-            Folder::Data => FileName::Data(crate::ids::SpaceId::NONE),
+            Folder::Data => FileName::Data(SpaceId::NONE),
         };
         self.operate("sync the folder of", file, Kind::Sync, |state, fault| {
             if let Some(fault) = fault {
