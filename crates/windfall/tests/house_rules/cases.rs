@@ -1,4 +1,4 @@
-//! Planted violations: a rule that finds nothing is believed only after it has found these.
+//! Planted violations: a rule that finds nothing is trusted only after it has found these.
 
 use super::{
     imports, rules,
@@ -10,7 +10,7 @@ fn parse(path: &str, text: &str) -> Source {
     Source::parse(path, text).expect("the planted file is Rust")
 }
 
-/// The lines that a rule complains about in a file of the engine.
+/// Returns the lines that a rule reports in a file of the engine.
 fn lines(rule: fn(&Source) -> Found, path: &str, text: &str) -> Vec<usize> {
     let found = rule(&parse(&format!("crates/windfall/src/{path}"), text));
     found.into_iter().map(|(line, _)| line).collect()
@@ -108,7 +108,7 @@ fn wide_comments_are_found() {
 
 #[test]
 fn what_is_left_over_is_found() {
-    // Put together, because this file has to keep the rule as well.
+    // Concatenated, because this file must keep the rule as well.
     for (a, b) in
         [("// TO", "DO: later"), ("// FIX", "ME"), ("# XX", "X"), ("    dbg", "!(x)"), ("todo", "!()")]
     {
@@ -137,12 +137,12 @@ fn traces_of_a_machine_are_found() {
 #[test]
 fn modules_without_their_doc_are_found() {
     let doc = rules::module_doc;
-    let full = "//! A.\n//!\n//! **Purpose.** B.\n//!\n//! **Invariants.** C.\n//!\n//! **May touch.** D.\n";
+    let full = "//! A.\n//!\n//! **Purpose.** B.\n//!\n//! **Invariants.** C.\n";
     assert_eq!(lines(doc, "a.rs", full), NONE);
     assert_eq!(lines(doc, "a.rs", "use std::io;"), [1]);
     assert_eq!(lines(doc, "a.rs", "//! A.\nuse std::io;"), [1]);
     assert_eq!(lines(doc, "a.rs", &full.replace("Invariants", "Notes")), [1]);
-    assert_eq!(lines(doc, "a.rs", &full.replace("Purpose", "May touch")), [1]);
+    assert_eq!(lines(doc, "a.rs", &full.replace("Purpose", "Aim")), [1]);
     assert!(doc(&parse("crates/windfall/tests/a.rs", "//! What it is for.")).is_empty());
     assert_eq!(doc(&parse("crates/windfall/tests/a.rs", "fn f() {}")).len(), 1);
 }

@@ -1,12 +1,12 @@
-//! The paths that a file names, imported or written out, and the floors of the engine that they may lead to.
+//! The paths that a file names, in imports or in expressions, and the layers of the engine that they may lead to.
 
 use super::source::{Source, Token};
 
-/// The floors, lowest first. A module imports only from floors below its own; the modules of one line share a floor
-/// and may know each other. A module of a module is listed only where it has a floor of its own.
+/// The layers, lowest first. A module imports only from layers below its own. The modules of one line share a layer and
+/// may import each other. A submodule is listed only if it has a layer of its own.
 ///
-/// `tree::store` is the seam: the tree asks there for what keeps its pages, and what keeps them implements it, so it
-/// lies below both.
+/// `tree::store` is the interface between the tree and the modules that keep its pages: the tree calls it, and they
+/// implement it, so it is below both.
 const FLOORS: &[&[&str]] = &[
     &["fuzz::input"],
     &["sync", "row", "keys"],
@@ -39,16 +39,17 @@ const FLOORS: &[&[&str]] = &[
     &["fuzz"],
 ];
 
-/// Rooms that know less than their floor would allow: the tree is an algorithm over pages, whoever keeps them.
+/// Modules that may import less than their layer allows: the tree is an algorithm over pages, independent of the module
+/// that keeps them.
 const NARROW: &[(&str, &[&str])] =
     &[("tree", &["ids", "keys", "error", "memory", "page", "sync", "tree::store", "fuzz::input"])];
 
-/// Whether a file is of the engine: of one of the crates whose modules have floors.
+/// Returns whether a file is part of the engine, that is, of one of the crates with layers.
 pub fn is_engine(source: &Source) -> bool {
     matches!(source.krate.as_str(), "windfall" | "windfall-base")
 }
 
-/// A path as it stands in a file, and the line of its last part.
+/// A path as it is written in a file, and the line of its last part.
 #[derive(Debug)]
 pub struct Named {
     pub path: Vec<String>,
@@ -57,7 +58,7 @@ pub struct Named {
     pub test: bool,
 }
 
-/// Every path of a file that begins with one of these words or stands in a `use`.
+/// Returns every path of a file that begins with one of these words or is in a `use`.
 pub fn paths(source: &Source) -> Vec<Named> {
     const STARTS: [&str; 9] =
         ["crate", "self", "super", "std", "core", "alloc", "parking_lot", "parking_lot_core", "rustix"];
@@ -103,12 +104,12 @@ fn is_word(token: &Token) -> bool {
     token.text.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// Whether the word here is a later part of a longer path: `a::core` is not `core`, `::core` is.
+/// Returns whether the word here is a later part of a longer path: `a::core` is not `core`, `::core` is.
 fn follows_name(tokens: &[Token], at: usize) -> bool {
     at >= 3 && is_separator(tokens, at - 2) && (is_word(&tokens[at - 3]) || is(tokens, at - 3, ">"))
 }
 
-/// One tree of a `use`: adds its paths, and says where it ends.
+/// Parses one tree of a `use`: adds its paths, and returns its end.
 fn tree(tokens: &[Token], mut at: usize, prefix: &[String], found: &mut Vec<Named>) -> usize {
     let mut path = prefix.to_vec();
     let first = at;
@@ -142,7 +143,7 @@ fn tree(tokens: &[Token], mut at: usize, prefix: &[String], found: &mut Vec<Name
     at.max(first + 1)
 }
 
-/// A path from the root of the crate, for one that begins with `crate`, `self` or `super`.
+/// Resolves a path that begins with `crate`, `self` or `super` to a path from the root of the crate.
 fn resolve(path: &[String], module: &[String]) -> Option<Vec<String>> {
     let mut from = module.to_vec();
     let mut rest = path;
@@ -161,7 +162,7 @@ fn resolve(path: &[String], module: &[String]) -> Option<Vec<String>> {
     Some(from)
 }
 
-/// The room that a path from the root leads into, and its floor.
+/// Returns the listed module that a path from the root leads into, and its layer.
 fn room(path: &[String]) -> Option<(&'static str, usize)> {
     let two = path.get(..2).map(|p| p.join("::"));
     let find = |name: &str| {
@@ -173,7 +174,7 @@ fn room(path: &[String]) -> Option<(&'static str, usize)> {
     two.and_then(|two| find(&two)).or_else(|| find(path.first()?))
 }
 
-/// No import upward. Gives lines and what is wrong with them.
+/// Reports every import from a higher layer, by line and message.
 pub fn upward(source: &Source) -> Vec<(usize, String)> {
     let own = &source.modules[0];
     if !is_engine(source) || source.test || own.is_empty() {

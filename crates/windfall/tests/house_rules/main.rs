@@ -1,7 +1,7 @@
-//! The house rules: what a program can check about the sources, it checks here.
+//! The source rules: this test checks what a program can check about the sources.
 //!
-//! Every rule is a function from a file to the places that break it, and every rule has a planted violation in
-//! `cases` that it must find. A failure lists `file:line: what is wrong` for the whole workspace at once.
+//! Every rule is a function from a file to its violations, and every rule has a planted violation in `cases` that it
+//! must find. A failure lists `file:line: what is wrong` for the whole workspace at once.
 
 mod cases;
 mod imports;
@@ -16,13 +16,13 @@ use std::{
 
 use source::Source;
 
-/// The folder of the workspace.
+/// Returns the folder of the workspace.
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("a crate lies in `crates/`").to_path_buf()
 }
 
-/// Every text file of the project as its path from the workspace and its text: what a build leaves behind is not the
-/// project's, and a file that is not text has no lines to judge.
+/// Returns every text file of the project, as its path from the workspace and its text. Output of builds is not part of
+/// the project, and a file that is not text has no lines to check.
 fn project_files() -> Vec<(String, String)> {
     let root = workspace();
     let mut files = Vec::new();

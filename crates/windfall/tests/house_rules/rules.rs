@@ -1,4 +1,4 @@
-//! The rules, each a function from a file to the places that break it.
+//! The rules, each a function from a file to its violations.
 
 use std::{fmt, path::Path};
 
@@ -7,16 +7,16 @@ use super::{
     source::{Source, Token},
 };
 
-/// The longest file that a reader is asked to hold in the head.
+/// The longest source file, in lines.
 pub const LINES_MAX: usize = 800;
 
-/// The widest line of a comment, in columns. Code is rustfmt's affair.
+/// The widest line of a comment, in columns. For code, rustfmt decides.
 const COLUMNS_MAX: usize = 120;
 
-/// How far above an `unsafe` its reason may stand.
+/// The lines above an `unsafe` in which its reason must be.
 const SAFETY_LINES: usize = 6;
 
-/// A place that breaks a rule.
+/// A violation of a rule.
 #[derive(Debug)]
 pub struct Broken {
     pub path: String,
@@ -30,7 +30,7 @@ impl fmt::Display for Broken {
     }
 }
 
-/// What the rules for every text file of the project find.
+/// Returns the violations of the rules for every text file of the project.
 pub fn text(path: &str, text: &str) -> Vec<Broken> {
     at(
         path,
@@ -45,7 +45,7 @@ pub fn text(path: &str, text: &str) -> Vec<Broken> {
     )
 }
 
-/// What the rules for every Rust file find.
+/// Returns the violations of the rules for every Rust file.
 pub fn source(source: &Source) -> Vec<Broken> {
     at(&source.path, [module_doc, imports::upward, one_door, unwraps, safety].map(|rule| rule(source)))
 }
@@ -55,10 +55,10 @@ fn at<const N: usize>(path: &str, found: [Found; N]) -> Vec<Broken> {
     all.map(|(line, what)| Broken { path: path.into(), line, what }).collect()
 }
 
-/// What a rule has found: lines, and what is wrong with them.
+/// The result of a rule: lines with messages.
 pub type Found = Vec<(usize, String)>;
 
-/// No source file is longer than [`LINES_MAX`].
+/// Checks that no source file is longer than [`LINES_MAX`].
 pub fn length(path: &str, text: &str) -> Found {
     let lines = text.lines().count();
     let is_code = Path::new(path)
@@ -71,7 +71,7 @@ pub fn length(path: &str, text: &str) -> Found {
     Vec::new()
 }
 
-/// No line of a comment in Rust is wider than [`COLUMNS_MAX`], but for rows of tables.
+/// Checks that no line of a comment in Rust is wider than [`COLUMNS_MAX`], except rows of tables.
 pub fn width(path: &str, text: &str) -> Found {
     if Path::new(path).extension().is_none_or(|ext| ext != "rs") {
         return Vec::new();
@@ -88,7 +88,8 @@ pub fn width(path: &str, text: &str) -> Found {
     found
 }
 
-/// Nothing is left over from the making. The words are put together here, so that this file keeps its own rule.
+/// Checks that nothing is left over from development. The words are concatenated here, so that this file keeps its own
+/// rule.
 pub fn left_over(text: &str) -> Found {
     let exact =
         [["TO", "DO"], ["FIX", "ME"], ["XX", "X"], ["dbg", "!"], ["todo", "!"], ["unimplemented", "!"]];
@@ -110,14 +111,14 @@ pub fn left_over(text: &str) -> Found {
     found
 }
 
-/// No file names the machine on which it was written, or the tools of its writer.
+/// Checks that no file names the machine on which it was written, or its author's tools.
 pub fn traces(text: &str) -> Found {
     let folders = [["/ho", "me/"], ["/ro", "ot/"], ["/Us", "ers/"], ["/wo", "rk/"], ["/tmp", "/wt"]];
     let words = [["farm", "-"], ["sub", "agent"]];
     let mut found = Vec::new();
     for (n, line) in text.lines().enumerate() {
         for trace in folders.iter().chain(&words).map(|t| t.concat()) {
-            // `/usr/work/` and `snow-farm-` begin elsewhere.
+            // `/usr/work/` and `snow-farm-` begin with another word.
             let begins =
                 |at: usize| !line[..at].ends_with(|c: char| c.is_alphanumeric() || "-_.}".contains(c));
             if line.match_indices(&trace).any(|(at, _)| begins(at)) {
@@ -128,7 +129,7 @@ pub fn traces(text: &str) -> Found {
     found
 }
 
-/// No package asks for the bugs on purpose: who builds a product cannot have them by accident.
+/// Checks that no package enables the planted bugs, so that no product has them by accident.
 pub fn canary(path: &str, text: &str) -> Found {
     const DECLARED: [(&str, &[&str]); 2] = [
         ("crates/windfall-base/Cargo.toml", &["canary = []"]),
@@ -148,7 +149,7 @@ pub fn canary(path: &str, text: &str) -> Found {
         .collect()
 }
 
-/// The engine does not know the lab: only the command does, as something that a build may leave out.
+/// Checks that the engine does not depend on the lab. Only the command-line program does, and a build may leave it out.
 pub fn lab(path: &str, text: &str) -> Found {
     const ALLOWED: [(&str, &[&str]); 3] = [
         ("crates/windfall/Cargo.toml", &["lab = []"]),
@@ -176,7 +177,7 @@ pub fn lab(path: &str, text: &str) -> Found {
         .collect()
 }
 
-/// Whether a word stands in a line on its own.
+/// Returns whether a line contains a word that is not part of a longer one.
 fn has_word(line: &str, word: &str) -> bool {
     let inside = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
@@ -185,7 +186,7 @@ fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// Every module opens with its doc, under the same headings; a test says what it is for.
+/// Checks that every module begins with its doc, under the same headings. A test needs only a doc.
 pub fn module_doc(source: &Source) -> Found {
     let doc: Vec<&str> = source
         .text
@@ -200,7 +201,7 @@ pub fn module_doc(source: &Source) -> Found {
         return Vec::new();
     }
     let doc = doc.join("\n");
-    let headings = ["**Purpose.**", "**Invariants.**", "**May touch.**"];
+    let headings = ["**Purpose.**", "**Invariants.**"];
     let places: Vec<Option<usize>> = headings.iter().map(|h| doc.find(h)).collect();
     let missing = headings.iter().zip(&places).find(|(_, place)| place.is_none());
     match missing {
@@ -212,8 +213,8 @@ pub fn module_doc(source: &Source) -> Found {
     }
 }
 
-/// Locks, atomics, threads and clocks of the engine come through `sync` and `env` alone, so that a model checker and
-/// a simulation can take their place.
+/// Checks that the engine uses locks, atomics, threads and clocks only through `sync` and `env`, so that a model
+/// checker and a simulation can replace them.
 pub fn one_door(source: &Source) -> Found {
     let room = source.modules[0].first().map(String::as_str);
     if !imports::is_engine(source) || source.test || matches!(room, Some("sync" | "env")) {
@@ -221,7 +222,7 @@ pub fn one_door(source: &Source) -> Found {
     }
     let mut found = Vec::new();
     let named = imports::paths(source);
-    // What a thread has of its own, a thread of a model has to have, too: `sync` has the macro for both.
+    // A thread of a model must have thread-local variables, too: `sync` has the macro for both.
     let imported = named.iter().any(|n| n.path.iter().any(|part| part == "thread_local"));
     for (at, token) in source.tokens.iter().enumerate() {
         let is_call = source.tokens.get(at + 1).is_some_and(|next| next.text == "!");
@@ -235,7 +236,7 @@ pub fn one_door(source: &Source) -> Found {
             ["std", "thread_local"]
             | ["std" | "core" | "alloc", "sync", ..]
             | ["parking_lot" | "parking_lot_core", ..] => "sync",
-            // Whoever holds the module `time` holds the clock; whoever renames `std` holds everything.
+            // The module `time` gives access to the clock, and a renamed `std` to everything.
             ["std" | "core"]
             | ["std", "thread", ..]
             | ["std", "time"]
@@ -248,7 +249,7 @@ pub fn one_door(source: &Source) -> Found {
     found
 }
 
-/// Nothing is unwrapped outside tests, and what is expected is said in words.
+/// Checks that nothing is unwrapped outside tests, and that every `expect` states its reason.
 pub fn unwraps(source: &Source) -> Found {
     if source.test {
         return Vec::new();
@@ -279,7 +280,7 @@ pub fn unwraps(source: &Source) -> Found {
     found
 }
 
-/// Every `unsafe` says just above why it is sound, in tests too.
+/// Checks that every `unsafe` has its reason just above it, in tests too.
 pub fn safety(source: &Source) -> Found {
     let lines: Vec<&str> = source.text.lines().collect();
     let mut found = Vec::new();
@@ -288,7 +289,7 @@ pub fn safety(source: &Source) -> Found {
             continue;
         }
         let own = token.line - 1;
-        // The doc of an `unsafe fn` may be long: all of it counts.
+        // The doc of an `unsafe fn` may be long, so all of it counts.
         let doc = lines[..own]
             .iter()
             .rev()
@@ -303,7 +304,7 @@ pub fn safety(source: &Source) -> Found {
     found
 }
 
-/// `unsafe fn(..)` and `unsafe extern "C" fn(..)` are types: they do nothing.
+/// Returns whether this is `unsafe fn(..)` or `unsafe extern "C" fn(..)`: these are types and execute nothing.
 fn is_pointer_type(tokens: &[Token]) -> bool {
     let text = |n: usize| tokens.get(n).map_or("", |t| t.text.as_str());
     let function = match text(1) {

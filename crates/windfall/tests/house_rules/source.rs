@@ -1,4 +1,4 @@
-//! A Rust file as the rules see it: its lines, and its tokens with the line, the module and whether they are test code.
+//! A Rust file as the rules read it: its lines, and its tokens with line, module and whether they are test code.
 
 use std::str::FromStr;
 
@@ -9,7 +9,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 pub struct Token {
     pub text: String,
     pub line: usize,
-    /// Which of [`Source::modules`] it stands in.
+    /// The index in [`Source::modules`] of its module.
     pub module: usize,
     /// Whether it is compiled for tests only.
     pub test: bool,
@@ -18,7 +18,7 @@ pub struct Token {
 /// A file of the workspace.
 #[derive(Debug)]
 pub struct Source {
-    /// From the workspace's folder.
+    /// Relative to the workspace's folder.
     pub path: String,
     pub text: String,
     /// The crate's folder under `crates/`.
@@ -28,12 +28,12 @@ pub struct Source {
     pub modules: Vec<Vec<String>>,
     /// Whether the whole file is test code.
     pub test: bool,
-    /// Modules that this file declares for tests only, in files of their own.
+    /// Modules that this file declares for tests only, and that have files of their own.
     test_modules: Vec<Vec<String>>,
 }
 
 impl Source {
-    /// Reads a file. An error names the file and the place.
+    /// Parses a file. An error names the file and the line.
     pub fn parse(path: &str, text: &str) -> Result<Self, String> {
         let stream = TokenStream::from_str(text)
             .map_err(|e| format!("{path}:{}: not Rust: {e}", e.span().start().line))?;
@@ -57,9 +57,9 @@ impl Source {
         self.tokens.push(Token { text, line, module, test });
     }
 
-    /// Appends trees of one module, and marks what an attribute makes test code.
+    /// Appends the trees of one module, and marks those that an attribute makes test code.
     fn flatten(&mut self, trees: &[TokenTree], module: usize, test: bool) {
-        // Up to which tree an attribute has made it test code.
+        // The end of the trees that an attribute has made test code.
         let mut test_until = 0;
         let mut inner_module = None;
         for at in 0..trees.len() {
@@ -127,7 +127,7 @@ pub fn mark_tests(sources: &mut [Source]) {
     }
 }
 
-/// The module that a file is, or nothing for one outside `src/`: a test, a benchmark, an example.
+/// Returns the module of a file, or `None` for a file outside `src/`: a test, a benchmark, an example.
 fn module_of(path: &str) -> Option<Vec<String>> {
     let (_, inside) = path.split_once("/src/")?;
     let mut parts: Vec<String> = inside.trim_end_matches(".rs").split('/').map(Into::into).collect();
@@ -142,7 +142,7 @@ enum Attribute {
     Inner(Vec<TokenTree>),
 }
 
-/// The attribute that these trees begin with.
+/// Returns the attribute at the front of these trees.
 fn attribute(trees: &[TokenTree]) -> Option<Attribute> {
     let content = |tree: Option<&TokenTree>| match tree {
         Some(TokenTree::Group(g)) if g.delimiter() == Delimiter::Bracket => {
@@ -159,7 +159,7 @@ fn attribute(trees: &[TokenTree]) -> Option<Attribute> {
     }
 }
 
-/// Whether an attribute leaves its item to test builds alone.
+/// Returns whether an attribute restricts its item to test builds.
 fn is_for_tests(attribute: &[TokenTree]) -> bool {
     match attribute {
         [TokenTree::Ident(name)] => name == "test",
@@ -170,7 +170,7 @@ fn is_for_tests(attribute: &[TokenTree]) -> bool {
     }
 }
 
-/// Whether a condition can hold in test builds only.
+/// Returns whether a condition can only hold in test builds.
 fn needs_test(condition: &[TokenTree]) -> bool {
     match condition {
         [TokenTree::Ident(name)] => name == "test",
@@ -189,7 +189,7 @@ fn needs_test(condition: &[TokenTree]) -> bool {
     }
 }
 
-/// How many trees the item (or field, variant, statement) takes that these trees begin with.
+/// Returns the number of trees of the item (or field, variant, statement) at the front of these trees.
 fn item(trees: &[TokenTree]) -> usize {
     let mut at = 0;
     while attribute(&trees[at..]).is_some() {
