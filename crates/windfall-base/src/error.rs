@@ -1,12 +1,10 @@
-//! What can go wrong, one enum a family of operations, converging on [`Error`].
+//! The errors of the engine: one enum per family of operations, all convertible to [`Error`].
 //!
-//! **Purpose.** Every error names the thing (file, table, page, LSN) and, where there is one, the cure. The lower
-//! floors know tablespaces and no tables: what they say gets its [`Owner`] on the way up, where it costs nothing as
-//! long as nothing fails.
+//! **Purpose.** Every error names the object (file, table, page, LSN) and, where there is one, the remedy. The lower
+//! layers know tablespaces but no tables. The upper layers add the [`Owner`] to an error on its way up, which costs
+//! nothing unless a call fails.
 //!
-//! **Invariants.** Errors are cheap to clone, because a failure that poisons the database is told to everyone.
-//!
-//! **May touch.** `ids`, `sync`.
+//! **Invariants.** Errors are cheap to clone, because a failure that poisons the database is returned to every caller.
 
 mod lock;
 mod transaction;
@@ -14,7 +12,7 @@ mod transaction;
 use core::fmt;
 use std::{io, path::PathBuf};
 
-pub use lock::{InTheWay, LockError};
+pub use lock::{Blockers, LockError};
 pub use transaction::TransactionError;
 
 use crate::{
@@ -32,19 +30,19 @@ pub enum Error {
     /// The operating system refused or failed an operation on a file.
     #[error(transparent)]
     Disk(DiskError),
-    /// What was read is not what was written.
+    /// The bytes that were read are not the bytes that were written.
     #[error(transparent)]
     Corrupt(#[from] CorruptError),
-    /// The call itself cannot be served as it was made.
+    /// The call cannot be served with these arguments.
     #[error(transparent)]
     Usage(#[from] UsageError),
     /// A table, index or row that does not exist, or exists already.
     #[error(transparent)]
     Schema(#[from] SchemaError),
-    /// A lock of a transaction that was not had.
+    /// A transactional lock was not granted.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// What a transaction cannot do.
+    /// An operation that the transaction cannot carry out.
     #[error(transparent)]
     Transaction(#[from] TransactionError),
     /// The table or index of this handle was dropped, or truncated since an iterator on it began.
@@ -67,11 +65,11 @@ impl From<DiskError> for Error {
     }
 }
 
-/// What an error is about, by the names that its users know.
+/// The object of an error, by the names that users know.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Owner {
-    /// Nobody has said.
+    /// Not known yet.
     #[default]
     Unknown,
     /// A table.
@@ -96,7 +94,7 @@ impl fmt::Display for Owner {
 }
 
 impl Owner {
-    /// The names of its table and its index; the table's is empty where it is unknown.
+    /// Returns the names of the table and the index; the table's name is empty if it is unknown.
     #[doc(hidden)]
     pub fn names(&self) -> (&str, Option<&str>) {
         match self {
@@ -106,7 +104,7 @@ impl Owner {
         }
     }
 
-    /// What is too long in a tree of this owner.
+    /// Returns the name, for a message, of the key that is too long in a tree of this owner.
     fn key(&self) -> &'static str {
         match self {
             Self::Unknown | Self::Table(_) => "the key",
@@ -114,7 +112,7 @@ impl Owner {
         }
     }
 
-    /// What is to be made shorter then.
+    /// Returns what the user must then make shorter.
     fn part_of_key(&self) -> &'static str {
         match self {
             Self::Unknown | Self::Table(_) => "it",
@@ -122,7 +120,7 @@ impl Owner {
         }
     }
 
-    /// A tablespace of this owner.
+    /// Returns the description of a tablespace of this owner.
     #[doc(hidden)]
     pub fn tree(&self, space: SpaceId) -> String {
         match self {
@@ -134,8 +132,9 @@ impl Owner {
 }
 
 impl Error {
-    /// Says what it is about, unless that is known: `owner` is given the tablespace, if the error has one. What is only
-    /// words gets it in front, so this is for where an error leaves the engine, once.
+    /// Adds the owner to the error, unless it is known: `owner` is called with the tablespace, if the error has one. An
+    /// error that is only text gets the owner as a prefix, so this must be called once, where the error leaves the
+    /// engine.
     #[cold]
     #[doc(hidden)]
     #[must_use]
@@ -161,8 +160,8 @@ impl Error {
         self
     }
 
-    /// Whether it says that something that was written could not be read again, or not be made sense of: that is the
-    /// trouble of the table that it lies in, and of nobody else.
+    /// Returns whether the error reports written data that could not be read again, or could not be decoded: such a
+    /// failure concerns only the table in which the data lies.
     #[doc(hidden)]
     pub fn is_of_what_was_read(&self) -> bool {
         match self {
@@ -180,18 +179,18 @@ pub enum DiskError {
     /// A system call failed.
     #[error("{action} {path}: {source}")]
     Io {
-        /// What was attempted, as a verb ("read", "sync").
+        /// The attempted operation, as a verb ("read", "sync").
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         source: Arc<io::Error>,
     },
     /// No space is left on the device.
     #[error("{action} {path}: the file system is full: free some space and try again")]
     Full {
-        /// What was attempted.
+        /// The attempted operation.
         action: &'static str,
         /// The file.
         path: PathBuf,
@@ -208,13 +207,13 @@ pub enum DiskError {
         /// The file.
         path: PathBuf,
     },
-    /// The folder was released, and another process may have it open by now.
+    /// The folder was released, and another process may have opened it since.
     #[error("the database is closed")]
     Released,
-    /// A thread that carries out requests has panicked: what became of the request is not known.
+    /// A thread that carries out requests has panicked: the outcome of the request is unknown.
     #[error("an I/O thread has panicked: {what}")]
     Panicked {
-        /// What the panic said.
+        /// The panic's message.
         what: Arc<str>,
     },
     /// The simulated disk has crashed: nothing works until the machine is "restarted".
@@ -223,7 +222,7 @@ pub enum DiskError {
 }
 
 impl DiskError {
-    /// Whether it was a sync that failed, for whatever reason: what it was to make durable may be lost then.
+    /// Returns whether a sync failed, for any reason: the data that it should have made durable may be lost.
     #[doc(hidden)]
     pub fn is_of_sync(&self) -> bool {
         matches!(self, Self::Io { action: "sync", .. } | Self::Full { action: "sync", .. })
@@ -238,13 +237,13 @@ impl DiskError {
         }
     }
 
-    /// Whether something that is there could not be read.
+    /// Returns whether existing data could not be read.
     #[doc(hidden)]
     pub fn is_of_read(&self) -> bool {
         matches!(self, Self::Io { action: "read", .. })
     }
 
-    /// Says which page could not be read.
+    /// Adds the number of the page that could not be read.
     #[doc(hidden)]
     #[must_use]
     pub fn of_page(self, page: PageNo) -> Self {
@@ -262,14 +261,14 @@ impl DiskError {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CorruptError {
-    /// A page whose checksum or identity is wrong.
+    /// A page with a wrong checksum or identity.
     #[error("{file}: {page} (last changed at LSN {lsn}) is damaged: {what}; restore it from a backup")]
     Page {
         /// The data file.
         file: PathBuf,
         /// The page that was asked for.
         page: PageId,
-        /// The LSN in the header as found, for what it is worth.
+        /// The LSN in the header as found; it may be wrong.
         lsn: Lsn,
         /// What is wrong.
         what: Arc<str>,
@@ -279,23 +278,23 @@ pub enum CorruptError {
     Log {
         /// The segment file.
         file: PathBuf,
-        /// Where.
+        /// The LSN of the damage.
         lsn: Lsn,
         /// What is wrong.
         what: Arc<str>,
     },
-    /// A file that is not ours, or of another version.
+    /// A file that does not belong to the engine, or has another version.
     #[error("{file}: {what}")]
     File {
         /// The file.
         file: PathBuf,
-        /// What is wrong, and the cure.
+        /// What is wrong, and the remedy.
         what: Arc<str>,
     },
     /// A structure that contradicts itself.
     #[error("{}: {what}; restore it from a backup", owner.tree(*space))]
     Structure {
-        /// Whose tree it is.
+        /// The owner of the tree.
         owner: Owner,
         /// The tablespace.
         space: SpaceId,
@@ -304,11 +303,11 @@ pub enum CorruptError {
     },
 }
 
-/// A call that cannot be served as made.
+/// A call that cannot be served as it was made.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UsageError {
-    /// No database is in this folder, and none is to be made.
+    /// There is no database in this folder, and the options do not allow creating one.
     #[error(
         "there is no database in {folder}: name the folder of one, or let it be made by create_if_missing"
     )]
@@ -323,7 +322,7 @@ pub enum UsageError {
         owner.part_of_key()
     )]
     KeyTooLong {
-        /// Whose key it is.
+        /// The owner of the key.
         owner: Owner,
         /// Its length in bytes.
         length: usize,
@@ -333,24 +332,24 @@ pub enum UsageError {
     /// A value longer than the format allows.
     #[error("the value has {length} bytes, and {owner} takes at most {limit}: divide it among several rows")]
     ValueTooLong {
-        /// Whose value it is.
+        /// The owner of the value.
         owner: Owner,
         /// Its length in bytes.
         length: u64,
         /// The limit in bytes.
         limit: u64,
     },
-    /// A table has no number left.
+    /// A table has no auto-increment value left.
     #[error(
         "the numbers of {owner} are used up: {count} were asked for from {next} on; lower ones can still be chosen by hand, and \
          truncating the table begins anew"
     )]
     NumbersUsedUp {
-        /// Whose numbers they are.
+        /// The owner of the auto-increment values.
         owner: Owner,
-        /// How many were asked for.
+        /// How many values were requested.
         count: u64,
-        /// The one that would be next.
+        /// The value that would be next.
         next: u64,
     },
     /// An option out of its range.
@@ -358,16 +357,16 @@ pub enum UsageError {
     Option {
         /// The option's name.
         name: &'static str,
-        /// What is wrong, and what would be right.
+        /// What is wrong, and which values are valid.
         what: Arc<str>,
     },
-    /// The buffer pool has no frame left that could be freed: every one is latched.
+    /// The buffer pool has no frame that could be freed: all are latched.
     #[error("the buffer pool of {frames} frames is too small for this work: enlarge it")]
     PoolTooSmall {
         /// Its size in frames.
         frames: usize,
     },
-    /// Anything else that the caller can mend.
+    /// Any other mistake that the caller can correct.
     #[error("{0}")]
     Other(Arc<str>),
 }
@@ -406,7 +405,7 @@ pub enum SchemaError {
         /// Why not.
         what: &'static str,
     },
-    /// The key of a new index has a part that another one may not follow.
+    /// The key of a new index has a part that another part may not follow.
     #[error(
         "index {index} cannot be made: part {part} ({what}) of its key has no fixed length in rows that have a part {next} \
          ({next_what}), so rows that differ could have one key: only bytes of the value may stand before another part, and only \
@@ -417,23 +416,23 @@ pub enum SchemaError {
         index: Arc<str>,
         /// The part that has no fixed length, counted from 1.
         part: usize,
-        /// What it is.
+        /// The kind of that part.
         what: Arc<str>,
-        /// The first part behind it that makes it ambiguous.
+        /// The first part after it that makes it ambiguous.
         next: usize,
-        /// What that is.
+        /// The kind of that next part.
         next_what: Arc<str>,
     },
     /// A row with that key exists.
     #[error("the key exists already in {0}")]
     DuplicateKey(Owner),
-    /// Two of the rows that a table was to be made with have one key.
+    /// Two of the rows with which a table was to be created have the same key.
     #[error(
         "the key {key} comes twice among the rows for {owner}{}: leave one of them out",
         row.map_or(String::new(), |row| format!(", the second time as row {row}"))
     )]
     KeyTwice {
-        /// The table that was to be made.
+        /// The table that was to be created.
         owner: Owner,
         /// The key, shortened.
         key: Arc<str>,

@@ -1,13 +1,11 @@
 //! Whether the database may still write and acknowledge.
 //!
-//! **Purpose.** After a failed fsync nobody knows what is on disk, and after a panic inside a mini-transaction nobody
-//! knows what is in memory. From then on nothing further may be written or acknowledged; nor after the database is
-//! closed. Nor may a background worker be missed in silence that others wait for.
+//! **Purpose.** After a failed fsync the state on disk is unknown, and after a panic inside a mini-transaction the
+//! state in memory is unknown. From then on nothing further may be written or acknowledged; nor after the database is
+//! closed. The loss of a background worker stops the database, too: otherwise other threads would wait for it silently.
 //!
-//! **Invariants.** The first failure sticks; it is what everyone is told. Who waits is woken. What a panic of a worker
-//! has poisoned on its way out is told as that panic.
-//!
-//! **May touch.** `error`, `env`, `sync`.
+//! **Invariants.** The first failure is kept and returned to every caller. Waiting threads are woken. If a worker's
+//! panic poisons the database while it unwinds, the panic is reported as the reason.
 
 use core::{any::Any, fmt, panic::AssertUnwindSafe};
 use std::panic::{catch_unwind, resume_unwind};
@@ -30,12 +28,12 @@ struct State {
     failed: AtomicBool,
     closed: AtomicBool,
     reason: OnceLock<Arc<str>>,
-    /// The worker that panicked while all was well, and what it said.
+    /// The first panic of a worker in a healthy database: the worker and the message.
     panicked: OnceLock<Arc<str>>,
     tell: OnceLock<Tell>,
 }
 
-/// Wakes those who wait.
+/// The callback that wakes waiting threads.
 struct Tell(Box<dyn Fn() + Send + Sync>);
 
 impl fmt::Debug for Tell {
@@ -45,12 +43,12 @@ impl fmt::Debug for Tell {
 }
 
 impl Health {
-    /// A healthy state.
+    /// Returns a healthy state.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether an operation may go on.
+    /// Checks that an operation may continue.
     ///
     /// # Errors
     /// [`Error::Poisoned`] after the first failure.
@@ -58,12 +56,12 @@ impl Health {
         if self.0.failed.load(SeqCst) { Err(self.error()) } else { Ok(()) }
     }
 
-    /// Whether [`Health::check`] would fail.
+    /// Returns whether [`Health::check`] would fail.
     pub fn is_poisoned(&self) -> bool {
         self.0.failed.load(SeqCst)
     }
 
-    /// Stops the database for this reason, unless an earlier one stopped it, and gives the error to return.
+    /// Stops the database for this reason, unless an earlier failure stopped it, and returns the error to report.
     pub fn poison(&self, reason: &str) -> Error {
         if self.0.reason.set(reason.into()).is_ok() && !self.0.closed.load(SeqCst) {
             tracing::error!(reason, "the database stops");
@@ -75,12 +73,13 @@ impl Health {
         self.error()
     }
 
-    /// Names what wakes those who wait when the database stops. It may be called under any lock. The first one counts.
+    /// Registers the callback that wakes waiting threads when the database stops. It may be called under any lock. Only
+    /// the first registration counts.
     pub fn when_stopped(&self, tell: impl Fn() + Send + Sync + 'static) {
         let _ = self.0.tell.set(Tell(Box::new(tell)));
     }
 
-    /// The steps of a worker, which stops the database when it panics: nobody else will do its work.
+    /// Wraps a worker's steps so that a panic stops the database: no other thread would do the worker's work.
     pub fn watch(&self, name: &'static str, mut step: Step) -> Step {
         let health = self.clone();
         Box::new(move || {
@@ -96,7 +95,7 @@ impl Health {
         })
     }
 
-    /// The database is closed: nothing further is written or acknowledged, in good order.
+    /// Closes the database in good order: nothing further is written or acknowledged.
     pub fn close(&self) {
         self.0.closed.store(true, SeqCst);
         self.0.failed.store(true, SeqCst);
@@ -111,7 +110,7 @@ impl Health {
     }
 }
 
-/// What a panic said.
+/// Returns a panic's message.
 #[doc(hidden)]
 pub fn said(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -146,7 +145,7 @@ mod tests {
         let env = RealEnv::default();
         let ill = health.clone();
         let step = move || {
-            // As a mini-transaction does that is left unfinished.
+            // An unfinished mini-transaction does this.
             ill.poison("a trace of it");
             panic!("a reason")
         };

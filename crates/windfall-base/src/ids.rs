@@ -1,26 +1,24 @@
-//! The numbers that name things: log positions, tablespaces, pages, transactions, undo records.
+//! Typed identifiers: log positions, tablespaces, pages, transactions, undo records.
 //!
-//! **Purpose.** One newtype an idea, so that a page number cannot be passed where a frame number is meant.
+//! **Purpose.** One newtype per concept, so that a page number cannot be passed where a frame number is expected.
 //!
-//! **Invariants.** A [`SpaceId`] is an *incarnation*: it is never used twice, across restarts too, so whatever
-//! still names a dropped tablespace cannot reach its successor.
-//!
-//! **May touch.** Nothing.
+//! **Invariants.** A [`SpaceId`] is an *incarnation*: it is never used twice, not even after a restart, so a stale
+//! reference to a dropped tablespace cannot reach its successor.
 
 use core::fmt;
 
-/// A position in the redo log: the count of bytes logged before it since the database was created.
+/// A position in the redo log: the number of bytes logged before it since the database was created.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(pub u64);
 
 impl Lsn {
-    /// Before everything that was ever logged.
+    /// The position before all log records.
     pub const ZERO: Self = Self(0);
-    /// After everything that will ever be logged: the neutral element of a minimum.
+    /// The position after all log records that will ever exist: the neutral element of a minimum.
     pub const MAX: Self = Self(u64::MAX);
 }
 
-/// A tablespace incarnation. Zero is no tablespace; [`SpaceId::CATALOG`] is the catalog's.
+/// A tablespace incarnation. Zero is no tablespace; [`SpaceId::CATALOG`] is the catalog's tablespace.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct SpaceId(pub u64);
 
@@ -29,13 +27,13 @@ impl SpaceId {
     pub const NONE: Self = Self(0);
     /// The tablespace of the catalog tree, the only one that every database has.
     pub const CATALOG: Self = Self(1);
-    /// The first id handed out to others; the ids below are the engine's.
+    /// The first id that is assigned to a user tablespace; the ids below are the engine's.
     pub const FIRST: Self = Self(16);
-    /// No id above this is handed out.
+    /// The largest id that is assigned.
     pub const MAX: Self = Self(u64::MAX / 2);
 }
 
-/// The number of a page within its tablespace; page `n` lies at byte `n * page_size` of the file.
+/// The number of a page within its tablespace; page `n` begins at byte `n * page_size` of the file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct PageNo(pub u32);
 
@@ -48,7 +46,7 @@ impl PageNo {
     pub const NONE: Self = Self(u32::MAX);
 }
 
-/// The pages of a word with a bit for each, the lowest for page `64 * at`.
+/// Returns the pages of a bitmap word that has one bit per page, the lowest bit for page `64 * at`.
 pub fn pages_of(at: u32, bits: u64) -> impl Iterator<Item = PageNo> {
     (0..64).filter(move |bit| bits & 1 << bit != 0).map(move |bit| PageNo(at * 64 + bit))
 }
@@ -62,7 +60,8 @@ pub struct PageId {
     pub page: PageNo,
 }
 
-/// A transaction. 48 bits are kept in every index entry; zero is "committed before anyone could ask".
+/// A transaction id. Every index entry stores 48 bits of it; zero means that the entry was committed before every
+/// existing read view.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct TrxId(pub u64);
 
@@ -73,7 +72,8 @@ impl TrxId {
     pub const MAX: Self = Self((1 << 48) - 1);
 }
 
-/// Where an undo record lies: the stream in the upper 8 bits, the byte position in that endless stream below.
+/// The position of an undo record: the undo stream in the upper 8 bits, below it the byte position in that unbounded
+/// stream.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct UndoPos(pub u64);
 
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn what_is_none_is_no_id() {
-        // They are all told apart by their order, and by what the formats reserve.
+        // These values are distinguished by their order, and by what the formats reserve.
         assert!(SpaceId::NONE < SpaceId::CATALOG && SpaceId::CATALOG < SpaceId::FIRST);
         assert!(PageNo::HEADER < PageNo::ROOT && PageNo::ROOT < PageNo::NONE);
         assert_eq!([Lsn::ZERO, Lsn::MAX].iter().min(), Some(&Lsn::ZERO));

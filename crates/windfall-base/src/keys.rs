@@ -1,27 +1,25 @@
-//! Keys in their order.
+//! Ranges of keys, in byte order.
 //!
-//! **Purpose.** Ranges of keys, as they are asked for, in the one form in which the floors keep them.
+//! **Purpose.** The one representation of a range of keys that all layers use.
 //!
-//! **Invariants.** Between a key and the same with a zero byte behind it there is no other key, so each bound is the
-//! first key that is in or the first that is out.
-//!
-//! **May touch.** Nothing.
+//! **Invariants.** No key lies between a key and that key with a zero byte appended. So each bound is stored as the
+//! first key inside the range or the first key after it.
 
 use core::{fmt, ops::Bound};
 
-/// A key, as an end of a range.
+/// A key, as a bound of a range.
 pub type Key = Box<[u8]>;
 
-/// The keys from one on, up to another one that is not among them. By default these are all.
+/// The keys from one key (inclusive) to another (exclusive). The default is all keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyRange {
-    /// The first key; the empty one is below every other.
+    /// The first key; the empty key is below every other.
     pub from: Key,
-    /// The first key behind it; none if it has no end.
+    /// The first key after the range; `None` if the range has no end.
     pub to: Option<Key>,
 }
 
-/// The least key above this one.
+/// Returns the least key above this one.
 pub fn successor(key: &[u8]) -> Key {
     let mut next = Vec::with_capacity(key.len() + 1);
     next.extend_from_slice(key);
@@ -30,7 +28,7 @@ pub fn successor(key: &[u8]) -> Key {
 }
 
 impl KeyRange {
-    /// The keys between these bounds.
+    /// Returns the range between these bounds.
     pub fn new(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Self {
         let from = match lower {
             Bound::Included(key) => key.into(),
@@ -45,17 +43,17 @@ impl KeyRange {
         Self { from, to }
     }
 
-    /// Whether no key can be in it.
+    /// Returns whether the range contains no key.
     pub fn is_empty(&self) -> bool {
         self.begins_at(self.to.as_deref())
     }
 
-    /// Whether there is nothing in it from this key on.
+    /// Returns whether the range contains no key at or above this key.
     pub fn ends_at(&self, key: &[u8]) -> bool {
         self.to.as_deref().is_some_and(|to| to <= key)
     }
 
-    /// Whether there is nothing in it below this key; none is above all keys.
+    /// Returns whether the range contains no key below this key; `None` is above all keys.
     pub fn begins_at(&self, key: Option<&[u8]>) -> bool {
         key.is_some_and(|key| key <= &*self.from)
     }

@@ -1,11 +1,9 @@
-//! What every layer of the storage engine Windfall stands on.
+//! The base of every layer of the storage engine Windfall.
 //!
-//! **Purpose.** The numbers that name things, keys and rows, errors, synchronisation, memory, and the world around the
-//! engine (clock, randomness, workers, files). Nothing here knows a page.
+//! **Purpose.** Typed identifiers, keys and rows, errors, synchronisation, memory, and the environment of the engine
+//! (clock, randomness, workers, files). Nothing here knows the format of a page.
 //!
-//! **Invariants.** Each module states its own. This crate is no public API: `windfall` gives out what users need.
-//!
-//! **May touch.** Nothing of the engine.
+//! **Invariants.** Each module states its own. This crate is no public API: `windfall` re-exports what users need.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod disk;

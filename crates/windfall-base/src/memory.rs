@@ -1,13 +1,11 @@
 //! Memory from the system: mappings, and zeroed words.
 //!
-//! **Purpose.** A large area costs nothing before it is touched, and a part of it can be given back. The buffer pool
-//! and the hash indexes are such areas.
+//! **Purpose.** A large area costs nothing before it is touched, and a part of it can be returned to the system. The
+//! buffer pool and the hash indexes are such areas.
 //!
-//! **Invariants.** A fresh mapping reads as zero, and so does a part that was given back. Words are reached as atomics
-//! only, so any thread may read and write them. Whoever frees words in steps owns them alone. Calls of the system are
-//! counted as [`Work::MapCall`].
-//!
-//! **May touch.** `sync`; the system's memory mapping. One of the few places with `unsafe`.
+//! **Invariants.** A fresh mapping reads as zero, and so does a part that was returned. Words are accessed as atomics
+//! only, so any thread may read and write them. Freeing words in steps needs exclusive ownership. System calls are
+//! counted as [`Work::MapCall`]. This is one of the few modules with `unsafe`.
 #![expect(unsafe_code, reason = "mappings are memory that the language does not know")]
 
 use core::{
@@ -26,85 +24,86 @@ use crate::sync::{
     work::{self, Work},
 };
 
-/// A multiple of every page size of the system: where a mapping may be cut.
+/// A multiple of every page size of the system: a mapping may be cut only at multiples of it.
 const GRANULE: usize = 64 << 10;
 
-/// Words of at least so many bytes are mapped, smaller ones are on the heap: a mapping of its own is a structure of the
-/// kernel, of which a process may have some ten thousand.
+/// Areas of at least this many bytes are mapped, smaller ones are on the heap: each mapping is a structure of the
+/// kernel, of which a process may have some tens of thousands.
 const MAPPED: usize = 512 << 10;
 
-/// Whether a block of a queue of these (`SegQueue` of crossbeam) is a small request of the allocator. For a larger one
-/// glibc consolidates its free lists: up to 40,000 instructions of the statement that needs the block. So what a
-/// statement hands to the background through a queue is small.
+/// Returns whether a block of a queue of `T` (`SegQueue` of crossbeam) is a small request to the allocator. For a
+/// larger request glibc consolidates its free lists, which costs the statement that needs the block up to 40,000
+/// instructions. So statements pass only small items to the background through a queue.
 pub const fn queue_block_is_small<T>() -> bool {
-    // `BLOCK_CAP` of crossbeam, and the bytes that an entry takes besides its item.
+    // `BLOCK_CAP` of crossbeam, and the bytes that an entry takes in addition to its item.
     const ENTRIES: usize = 31;
     const AN_ENTRY: usize = 8;
-    // Of a block: the pointer to the next one.
+    // In each block: the pointer to the next block.
     const NEXT: usize = 8;
-    // The largest request for which glibc does not consolidate.
+    // The largest request, in bytes, for which glibc does not consolidate.
     const SMALL: usize = 1000;
     ENTRIES * (size_of::<T>() + AN_ENTRY) + NEXT <= SMALL
 }
 
-/// A private anonymous mapping. It reads as zero where it was not written to.
+/// A private anonymous mapping. Bytes that were never written read as zero.
 #[derive(Debug)]
 pub struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: it is the address of memory that belongs to this value alone; what is done with the memory is argued where it
-// is reached.
+// SAFETY: it is the address of memory that belongs to this value alone; each access to the memory has its own argument
+// where it is made.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; through a shared reference only the address and the length are told, and advice is given.
+// SAFETY: as above; through a shared reference only the address and the length are read, and advice is given.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Reserves so many bytes of address space. Memory comes with the first write to each page.
+    /// Reserves this many bytes of address space. The first write to each page allocates its memory.
     ///
     /// # Errors
-    /// When the system does not give so much address space.
+    /// When the system does not grant that much address space.
     pub fn new(bytes: usize) -> Result<Self> {
         work::count(Work::MapCall);
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a fresh anonymous mapping at an address of the system's choice disturbs nothing.
+        // SAFETY: a fresh anonymous mapping at an address of the system's choice affects no other memory.
         let start =
             unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
         let start = NonNull::new(start.cast()).expect("the system maps nothing at address zero");
         Ok(Self { start, bytes })
     }
 
-    /// Its first byte, aligned to the system's pages. It is there as long as the mapping.
+    /// Returns the address of the first byte, aligned to the system's pages. It is valid as long as the mapping.
     /// [`Mapping::discard`] may write zeroes there at any time.
     #[inline]
     pub fn start<T>(&self) -> *mut T {
         self.start.as_ptr().cast()
     }
 
-    /// Asks for huge pages, which spare most of the address translation of random reads. Without them all still works.
+    /// Asks for huge pages, which avoid most of the address translation of random reads. Without them everything still
+    /// works.
     pub fn prefer_huge_pages(&self) {
         work::count(Work::MapCall);
         // SAFETY: advice on our own mapping; it changes no content.
         let _ = unsafe { madvise(self.start(), self.bytes, Advice::LinuxHugepage) };
     }
 
-    /// Gives the memory of a part, in bytes, back to the system: it reads as zero from now on. The caller makes sure
-    /// that readers under way believe nothing of it.
+    /// Returns the memory of a part, in bytes, to the system: it reads as zero from now on. The caller ensures that
+    /// concurrent readers do not rely on its content.
     pub fn discard(&self, part: Range<usize>) {
         assert!(part.start <= part.end && part.end <= self.bytes, "a part beyond the mapping");
         work::count(Work::MapCall);
-        // SAFETY: a part of our own mapping. What it held is lost, which the caller has asked for; it stays valid
-        // memory, that reads as zero.
+        // SAFETY: a part of our own mapping. Its content is lost, which the caller has asked for; it stays valid memory
+        // that reads as zero.
         let _ =
             unsafe { madvise(self.start.as_ptr().add(part.start).cast(), part.len(), Advice::LinuxDontNeed) };
     }
 
-    /// Cuts the end off and gives it back to the system.
+    /// Cuts off the end and returns it to the system.
     fn shrink(&mut self, bytes: usize) {
         assert!(bytes < self.bytes && bytes.is_multiple_of(GRANULE), "a mapping is cut between pages");
         work::count(Work::MapCall);
-        // SAFETY: the end of our own mapping, which is borrowed exclusively: no reference leads there.
+        // SAFETY: the end of our own mapping, which is borrowed exclusively: no reference points there.
         let _ = unsafe { munmap(self.start.as_ptr().add(bytes).cast(), self.bytes - bytes) };
         self.bytes = bytes;
     }
@@ -113,12 +112,12 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         work::count(Work::MapCall);
-        // SAFETY: our own mapping, to which no reference is left, since references borrow what owns it.
+        // SAFETY: our own mapping, to which no reference is left, since references borrow the value that owns it.
         let _ = unsafe { munmap(self.start(), self.bytes) };
     }
 }
 
-/// Words that are zero at first, in a number that is a power of two.
+/// Words, initially zero; their initial number is a power of two.
 #[derive(Debug)]
 pub struct Words {
     memory: Memory,
@@ -127,21 +126,21 @@ pub struct Words {
 
 #[derive(Debug)]
 enum Memory {
-    /// Allocated: `words` is a box.
+    /// Allocated on the heap: `words` is a leaked box.
     Heap,
     Mapped(Mapping),
-    /// Freed in steps; there are no words.
+    /// All words were freed; none is left.
     Freed,
 }
 
 // SAFETY: the words are atomics that belong to this value alone.
 unsafe impl Send for Words {}
-// SAFETY: as above; any thread may reach atomics.
+// SAFETY: as above; any thread may access atomics.
 unsafe impl Sync for Words {}
 
 impl Words {
-    /// So many zeroes. Less than [half a MiB](MAPPED) of them are written here, others by the system as they are
-    /// touched: the cost has a bound. `None` when the system has no address space left.
+    /// Returns this many zeroed words. Below [half a MiB](MAPPED) they are zeroed here, otherwise by the system when
+    /// they are touched, so the cost is bounded. `None` when the system has no address space left.
     pub fn new(count: usize) -> Option<Self> {
         assert!(count.is_power_of_two(), "{count} words");
         let bytes = count * size_of::<AtomicU64>();
@@ -155,13 +154,13 @@ impl Words {
         Some(Self { memory: Memory::Mapped(mapping), words: NonNull::slice_from_raw_parts(start, count) })
     }
 
-    /// How many bytes they take.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
         self.words.len() * size_of::<AtomicU64>()
     }
 
-    /// Frees about so many bytes, from the end, or all that is on the heap. Gives how many were freed; zero when there
-    /// were none.
+    /// Frees about this many bytes, from the end; words on the heap are freed all at once. Returns the number of bytes
+    /// freed; zero when none were left.
     pub fn free_some(&mut self, bytes: usize) -> usize {
         let before = self.bytes();
         let left = before.saturating_sub(bytes.next_multiple_of(GRANULE));
@@ -179,7 +178,7 @@ impl Words {
     fn free(&mut self) {
         let words = core::mem::replace(&mut self.words, NonNull::from(&mut []));
         if matches!(core::mem::replace(&mut self.memory, Memory::Freed), Memory::Heap) {
-            // SAFETY: it was leaked from a box in `new`, and `Heap` says that it was not freed since.
+            // SAFETY: it was leaked from a box in `new`, and `Heap` means that it was not freed since.
             drop(unsafe { Box::from_raw(words.as_ptr()) });
         }
     }
@@ -190,8 +189,8 @@ impl Deref for Words {
 
     #[inline]
     fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: a box that was leaked, the first words of a mapping that is there, or nothing at all; aligned as
-        // either is. They are freed only through an exclusive reference. Zeroed memory is a valid `AtomicU64`.
+        // SAFETY: the words are a leaked box, the first words of a live mapping, or an empty slice; each is aligned.
+        // They are freed only through an exclusive reference. Zeroed memory is a valid `AtomicU64`.
         unsafe { slice::from_raw_parts(self.words.as_ptr().cast(), self.words.len()) }
     }
 }
@@ -239,7 +238,7 @@ mod tests {
     fn what_is_discarded_reads_as_zero() {
         let mapping = Mapping::new(4 * GRANULE).unwrap();
         let byte = |n: usize| {
-            // SAFETY: within the mapping, which nobody else knows.
+            // SAFETY: within the mapping, which no other code knows.
             unsafe { &mut *mapping.start::<u8>().add(n) }
         };
         *byte(GRANULE) = 1;

@@ -1,14 +1,12 @@
 //! Rows of several fields in one value.
 //!
-//! **Purpose.** A value is any bytes. Who wants fields can encode them so, and a secondary tree can then take its key
-//! from a field (`KeyPart::Field` of `windfall`).
+//! **Purpose.** A value may be any bytes. A user that needs fields can encode them with this module, and a secondary
+//! tree can then take its key from a field (`KeyPart::Field` of `windfall`).
 //!
-//! **Invariants.** Reading takes anything and panics at nothing. Format: the number of fields (`u16`), the end of each
+//! **Invariants.** Reading accepts any bytes and never panics. Format: the number of fields (`u16`), the end of each
 //! field counted from the first field's start (`u32` each), the fields; numbers are little-endian.
-//!
-//! **May touch.** Nothing.
 
-/// One value from several fields.
+/// Encodes several fields as one value.
 ///
 /// # Panics
 /// With more than 65,535 fields, or more than 4 GiB in all.
@@ -33,12 +31,13 @@ fn end(value: &[u8], number: usize) -> Option<usize> {
     Some(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize)
 }
 
-/// How many fields the value says it has.
+/// Returns the number of fields according to the header.
 pub fn count(value: &[u8]) -> usize {
     value.first_chunk().map_or(0, |count| usize::from(u16::from_le_bytes(*count)))
 }
 
-/// A field of a value, by its number from zero; `None` when there is none. An index takes that for an empty one.
+/// Returns a field of a value, by its number from zero; `None` if there is none. An index treats a missing field as
+/// empty.
 pub fn field(value: &[u8], number: usize) -> Option<&[u8]> {
     let count = count(value);
     if number >= count {
@@ -49,19 +48,19 @@ pub fn field(value: &[u8], number: usize) -> Option<&[u8]> {
     fields.get(start..end(value, number)?)
 }
 
-/// A value of fewer bytes has nothing in the field of this number: the header tells of it and of all before it, and one
-/// byte lies behind the header.
+/// Returns the least length of a value that has bytes in the field of this number: the header with the ends of this
+/// field and of all before it, and one byte after the header.
 #[doc(hidden)]
 pub fn least_with_field(number: u64) -> u64 {
     2 + 4 * (number + 1) + 1
 }
 
-/// Any value as a row.
+/// Fuzzing: any value as a row.
 #[cfg(feature = "fuzz")]
 pub mod fuzz {
     use super::{count, encode, field};
 
-    /// What has all its fields comes back with the same ones.
+    /// Checks that a value with all its fields keeps them when it is encoded again.
     pub fn row(value: &[u8]) {
         let fields: Option<Vec<&[u8]>> = (0..count(value)).map(|n| field(value, n)).collect();
         assert_eq!(field(value, count(value)), None);
@@ -74,7 +73,7 @@ pub mod fuzz {
         }
     }
 
-    /// Rows.
+    /// Returns rows to begin with.
     pub fn row_seeds() -> Vec<Vec<u8>> {
         let one = encode(&[b"one"]);
         vec![encode::<&[u8]>(&[]), encode(&[&b""[..], b"two", b"three"]), [&one[..], b"more"].concat(), one]

@@ -1,10 +1,8 @@
 //! Memory for I/O.
 //!
-//! **Purpose.** Direct I/O wants memory aligned to the device's blocks; this is such memory, owned.
+//! **Purpose.** Direct I/O needs memory aligned to the device's blocks. An [`IoBuffer`] owns such memory.
 //!
-//! **Invariants.** The address is a multiple of 4 KiB and the length a whole number of 4 KiB blocks.
-//!
-//! **May touch.** Nothing.
+//! **Invariants.** The address is a multiple of 4 KiB, and the length is a whole number of 4 KiB blocks.
 
 /// The alignment of direct I/O, in bytes.
 pub const BLOCK: usize = 4096;
@@ -24,22 +22,23 @@ impl core::fmt::Debug for IoBuffer {
 }
 
 impl IoBuffer {
-    /// Zeroed memory of this many bytes, rounded up to whole blocks.
+    /// Returns zeroed memory of this many bytes, rounded up to whole blocks.
     pub fn new(bytes: usize) -> Self {
         Self(vec![Block([0; BLOCK]); bytes.div_ceil(BLOCK)])
     }
 
-    /// Makes it this long, rounded up to whole blocks. What is new is zeroed, the rest as it was.
+    /// Resizes the buffer to this many bytes, rounded up to whole blocks. Added bytes are zero, the others keep their
+    /// content.
     pub fn resize(&mut self, bytes: usize) {
         self.0.resize(bytes.div_ceil(BLOCK), Block([0; BLOCK]));
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         self.0.as_flattened_bytes()
     }
 
-    /// The bytes, to be changed.
+    /// Returns the bytes for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.0.as_flattened_bytes_mut()
     }
@@ -58,7 +57,7 @@ impl Flatten for Vec<Block> {
     }
 
     fn as_flattened_bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above; the vector is borrowed exclusively, and any byte is a valid byte.
+        // SAFETY: as above; the vector is borrowed exclusively, and every byte value is valid.
         unsafe { core::slice::from_raw_parts_mut(self.as_mut_ptr().cast(), self.len() * BLOCK) }
     }
 }

@@ -1,15 +1,13 @@
-//! Open files: at most so many at a time, the least recently used one closed first.
+//! The cache of open files: a bounded number of handles, evicted in LRU order.
 //!
 //! **Purpose.** A database may have a hundred thousand files and a process a thousand descriptors.
 //!
-//! **Invariants.** The bound leaves a part of the process's own limit of open files to others, and when that is used up
-//! all the same, handles of data files are closed and the call is made again. A handle is shared by count: eviction and
-//! removal drop the cache's share, and the descriptor is closed when the last request on it is done. A handle that was
-//! opened while names changed is used but not cached, so no name ever leads to a file that lost it, and a removed
-//! file's blocks are not held back. Data files have a mutex of their own: a write of the log, which commits wait for,
-//! does not wait for a thread that opens or deletes data files.
-//!
-//! **May touch.** `error`, `sync`, the machine.
+//! **Invariants.** The bound leaves a part of the process's limit of open files to other code. If that limit is reached
+//! nevertheless, handles of data files are closed and the call is repeated. A handle is reference-counted: eviction and
+//! removal drop the cache's reference, and the descriptor is closed when the last request on it ends. A handle that was
+//! opened while names changed is used but not cached. So a name never leads to a file that no longer has it, and the
+//! blocks of a removed file are freed. Data files have a mutex of their own: a write of the log, which commits wait
+//! for, does not wait for a thread that opens or deletes data files.
 
 use std::{
     collections::BTreeMap,
@@ -37,8 +35,8 @@ use crate::{
     },
 };
 
-/// The cache may hold one in so many of the files that the process may have open: up to twice as many are open for a
-/// time, and there are others.
+/// The cache may hold this fraction (one in `SHARE`) of the files that the process may open: up to twice as many are
+/// open temporarily, and other code opens files too.
 const SHARE: usize = 4;
 
 /// The cache of open files.
@@ -46,24 +44,26 @@ const SHARE: usize = 4;
 pub struct Handles {
     root: PathBuf,
     limit: usize,
-    /// Whether files of the root and of the data folder are opened for direct I/O: each until its file system says no.
+    /// Whether files of the root folder and of the data folder are opened for direct I/O. Each entry is true until the
+    /// folder's file system rejects direct I/O.
     direct: [AtomicBool; 2],
     data: Mutex<Cache>,
-    /// The log, the control file and the doublewrite file.
+    /// Handles of the log, the control file and the doublewrite file.
     others: Mutex<Cache>,
     open: Arc<Open>,
 }
 
 #[derive(Debug, Default)]
 struct Cache {
-    /// How many handles it may hold. Without a limit they stay: a failed write to the page cache may never be reported
-    /// to a descriptor that was opened after it.
+    /// The maximum number of cached handles. Without a limit, handles stay open: the system may never report a failed
+    /// write to the page cache to a descriptor that was opened after the failure.
     limit: Option<usize>,
     files: FxHashMap<FileName, Entry>,
-    /// The names by the time of their last use, if there is a limit.
+    /// The names in the order of their last use, if there is a limit.
     by_use: BTreeMap<u64, FileName>,
     clock: u64,
-    /// Counts the changes of names, so that who opened a file can tell whether its name may have moved on.
+    /// Counts the changes of names. A thread that opened a file compares it to detect that the name may refer to
+    /// another file by now.
     changes: u64,
 }
 
@@ -95,7 +95,7 @@ impl Cache {
         self.files.drain().map(|(_, entry)| entry).collect()
     }
 
-    /// Adds a handle and gives those that had to leave.
+    /// Adds a handle and returns the evicted ones.
     fn put(&mut self, name: FileName, file: Arc<File>) -> Vec<Entry> {
         let mut gone: Vec<Entry> = self.take(name).into_iter().collect();
         self.clock += 1;
@@ -111,7 +111,7 @@ impl Cache {
 }
 
 impl Handles {
-    /// An empty cache over a database folder.
+    /// Returns an empty cache for a database folder.
     pub fn new(root: PathBuf, limit: usize, direct: bool) -> Self {
         let most =
             rustix::process::getrlimit(Resource::Nofile).current.map_or(limit, |most| most as usize / SHARE);
@@ -126,22 +126,22 @@ impl Handles {
         }
     }
 
-    /// The database folder.
+    /// Returns the database folder.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The path of a file.
+    /// Returns the path of a file.
     pub fn path(&self, name: FileName) -> PathBuf {
         self.root.join(name.to_string())
     }
 
-    /// The handles among which this file's is.
+    /// Returns the cache that holds the handle of this file.
     fn cache(&self, name: FileName) -> &Mutex<Cache> {
         if matches!(name, FileName::Data(_)) { &self.data } else { &self.others }
     }
 
-    /// The file, opened if need be.
+    /// Returns the file, and opens it if it is not open.
     pub fn get(&self, name: FileName) -> Result<Arc<File>, DiskError> {
         let changes = {
             let mut cache = self.cache(name).lock();
@@ -155,7 +155,7 @@ impl Handles {
         Ok(file)
     }
 
-    /// Caches a handle that was opened after so many changes of names, unless there were more meanwhile.
+    /// Caches a handle that was opened when the counter of name changes had this value, unless it has changed since.
     fn keep(&self, name: FileName, file: &Arc<File>, changes: u64) {
         let mut cache = self.cache(name).lock();
         let gone = if cache.changes == changes { cache.put(name, file.clone()) } else { Vec::new() };
@@ -164,14 +164,14 @@ impl Handles {
         drop(gone);
     }
 
-    /// The file, for a request that may wait in a queue. Waits while twice as many files are open as the cache may
-    /// hold: the others are held by requests under way, which end by themselves.
+    /// Returns the file for a request that may wait in a queue. Waits while twice as many files are open as the cache
+    /// may hold: the other handles belong to requests in progress, which end by themselves.
     pub fn get_for_queue(&self, name: FileName) -> Result<Arc<File>, DiskError> {
         self.open.fewer.wait(|| self.open.count.load(SeqCst) < self.limit * 2);
         self.get(name)
     }
 
-    /// Creates the file, or cuts it to nothing.
+    /// Creates the file, or truncates it to length zero.
     pub fn create(&self, name: FileName) -> Result<(), DiskError> {
         let file = Arc::new(self.open_file(name, "create", OFlags::CREATE | OFlags::TRUNC)?);
         let mut cache = self.cache(name).lock();
@@ -182,7 +182,7 @@ impl Handles {
         Ok(())
     }
 
-    /// Notes that these names lead elsewhere now, or nowhere.
+    /// Records that these names refer to other files now, or to none.
     pub fn forget(&self, names: &[FileName]) {
         for &name in names {
             let mut cache = self.cache(name).lock();
@@ -214,15 +214,15 @@ impl Handles {
         }
         let fd = fd.map_err(|error| failed(action, &path, error.into()))?;
         if matches!(name, FileName::Log(_)) {
-            // Read-ahead would put large folios into the page cache: a small write to one then goes through all its
-            // blocks. The log's reader reads in large pieces anyway.
+            // Read-ahead would put large folios into the page cache, and a small write to a folio then processes all
+            // its blocks. The log's reader reads in large pieces anyway.
             let _ = rustix::fs::fadvise(&fd, 0, None, Advice::Random);
         }
         let open = matches!(name, FileName::Data(_)).then(|| self.open.clone());
         Ok(File::new(fd, path, direct, open))
     }
 
-    /// Opens a file. Where there are too many open ones, handles are closed that nobody needs at the moment.
+    /// Opens a file. If too many files are open, closes the cached handles of data files and tries again.
     fn call_open(&self, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
         let open = || retry_on_intr(|| rustix::fs::open(path, flags, mode));
         match open() {

@@ -1,13 +1,11 @@
 //! Files: the data files of tablespaces, the log's segments, the control and doublewrite files.
 //!
 //! **Purpose.** One trait between the engine and the file system, so that the same engine runs on a real disk and on a
-//! simulated one that crashes, tears and forgets on command.
+//! simulated disk with fault injection: crashes, torn writes and lost writes.
 //!
-//! **Invariants.** Files are named by what they are ([`FileName`]), never by path: the name of a data file is its
+//! **Invariants.** Files are named by their role ([`FileName`]), never by path: the name of a data file is its
 //! incarnation. Nothing is durable before its `sync`; a new, renamed or removed name is not durable before
 //! `sync_folder`. A file object outlives every request on it, so a descriptor is never re-used under an I/O.
-//!
-//! **May touch.** `ids`, `error`, `sync`, `env`.
 
 mod buffer;
 mod handles;
@@ -34,17 +32,17 @@ use crate::{
 /// Bytes of a word of a page.
 const WORD: usize = 8;
 
-/// What a file is, which is also its name.
+/// The role of a file, which is also its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FileName {
     /// `windfall.control`: where recovery begins.
     Control,
-    /// `windfall.control.new`: what becomes the control file of a database that is being made.
+    /// `windfall.control.new`: becomes the control file of a database that is being created.
     NewControl,
-    /// `windfall.doublewrite`: copies of pages on their way to the data files.
+    /// `windfall.doublewrite`: copies of pages that are being written to the data files.
     Doublewrite,
-    /// `windfall.doublewrite.new`: what becomes the doublewrite file when recovery has found something there that it
-    /// relies on.
+    /// `windfall.doublewrite.new`: replaces the doublewrite file after recovery has found copies there on which it
+    /// relies.
     NewDoublewrite,
     /// `log/<16 hex digits>.log`: a segment of the redo log, by its number.
     Log(u64),
@@ -52,7 +50,7 @@ pub enum FileName {
     Data(SpaceId),
 }
 
-/// A folder of the database: its entries are made durable together.
+/// A folder of the database: one call makes all its entries durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Folder {
     /// The database folder itself.
@@ -64,7 +62,7 @@ pub enum Folder {
 }
 
 impl FileName {
-    /// The folder it lies in.
+    /// Returns the folder of the file.
     pub fn folder(self) -> Folder {
         match self {
             Self::Control | Self::NewControl | Self::Doublewrite | Self::NewDoublewrite => Folder::Root,
@@ -73,12 +71,12 @@ impl FileName {
         }
     }
 
-    /// Whether it is read and written in whole blocks, past the page cache where the file system can.
+    /// Returns whether the file is read and written in whole blocks, bypassing the page cache if the file system can.
     pub fn is_direct(self) -> bool {
         matches!(self, Self::Doublewrite | Self::NewDoublewrite | Self::Data(_))
     }
 
-    /// The file of this folder that has this name; `None` for one that is not ours.
+    /// Returns the file of this folder with this name; `None` for a file that the engine did not create.
     pub fn parse(folder: Folder, name: &str) -> Option<Self> {
         let number = |suffix| {
             let digits = name.strip_suffix(suffix)?;
@@ -93,7 +91,7 @@ impl FileName {
             Folder::Log => Self::Log(number(".log")?),
             Folder::Data => Self::Data(SpaceId(number(".tree")?)),
         };
-        // A number has several spellings (upper case, a sign), a file of ours has one.
+        // A number has several spellings (upper case, a sign), but a file of the engine has only one.
         (file.to_string().rsplit('/').next() == Some(name)).then_some(file)
     }
 }
@@ -111,7 +109,7 @@ impl fmt::Display for FileName {
     }
 }
 
-/// A file of every kind.
+/// One file of each kind.
 #[cfg(any(test, feature = "fuzz"))]
 const EVERY_KIND: [FileName; 6] = [
     FileName::Control,
@@ -122,14 +120,14 @@ const EVERY_KIND: [FileName; 6] = [
     FileName::Data(SpaceId(u64::MAX)),
 ];
 
-/// Any name in any folder.
+/// Fuzzing: any name in any folder.
 #[cfg(feature = "fuzz")]
 pub mod fuzz {
     use super::{EVERY_KIND, FileName, Folder};
 
     const FOLDERS: [Folder; 3] = [Folder::Root, Folder::Log, Folder::Data];
 
-    /// A name that is accepted is just the name that the file is given.
+    /// Checks that an accepted name equals the name that the engine gives the file.
     pub fn file_name(data: &[u8]) {
         let Ok(name) = str::from_utf8(data) else { return };
         for folder in FOLDERS {
@@ -139,7 +137,7 @@ pub mod fuzz {
         }
     }
 
-    /// The names of every kind of file.
+    /// Returns the names of all kinds of files.
     pub fn file_name_seeds() -> Vec<Vec<u8>> {
         let name = |file: FileName| file.to_string().rsplit('/').next().unwrap_or_default().into();
         EVERY_KIND.map(name).into()
@@ -149,20 +147,20 @@ pub mod fuzz {
 /// One request of a batch.
 #[derive(Debug)]
 pub struct Request {
-    /// Comes back with the completion; the disk does not look at it.
+    /// Returned with the completion; the disk does not interpret it.
     pub token: u64,
     /// The file.
     pub file: FileName,
-    /// Where in the file, in bytes; a multiple of 4 KiB.
+    /// The offset in the file, in bytes; a multiple of 4 KiB.
     pub offset: u64,
-    /// What to do with the buffer.
+    /// Whether the buffer is read or written.
     pub action: Action,
     /// The bytes to write, or room for the bytes to read: the whole buffer is transferred.
     pub buffer: IoBuffer,
 }
 
 impl Request {
-    /// Counts the request as work of the thread that submits it: what every disk does first with it.
+    /// Counts the request as work of the thread that submits it. Every disk calls this first.
     pub fn count(&self) {
         debug_assert!(self.offset.is_multiple_of(BLOCK as u64), "a request at offset {}", self.offset);
         work::count(match self.action {
@@ -172,39 +170,39 @@ impl Request {
     }
 }
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Fills the buffer from the file; what lies past the end of the file reads as zero.
+    /// Fills the buffer from the file; bytes past the end of the file read as zero.
     Read,
     /// Writes the buffer to the file, extending it where needed.
     Write,
 }
 
-/// The end of a request.
+/// The result of a request.
 #[derive(Debug)]
 pub struct Completion {
     /// The request's token.
     pub token: u64,
-    /// The request's buffer; after a read it holds what was read.
+    /// The request's buffer; after a read it holds the bytes that were read.
     pub buffer: IoBuffer,
-    /// Whether it worked.
+    /// Whether the request succeeded.
     pub result: Result<(), DiskError>,
 }
 
-/// Batches of requests under way, and their completions.
+/// Batches of requests in progress, and their completions.
 ///
-/// A request holds its file from `submit` on: it ends as it would have ended, whoever removes or renames the file
-/// meanwhile. A request is not ordered against others or against `sync` until its completion was received.
+/// A request holds its file from `submit` on: removing or renaming the file in the meantime does not change its
+/// outcome. A request is not ordered against other requests or against `sync` until its completion has been received.
 pub trait Queue: Send {
-    /// Starts a batch on data files or the doublewrite file. It waits only when very many files have requests under
-    /// way.
+    /// Starts a batch on data files or the doublewrite file. It waits only when very many files have requests in
+    /// progress.
     fn submit(&mut self, batch: Vec<Request>);
 
-    /// The completions since the last call. With `wait` set and requests under way it waits for at least one.
+    /// Returns the completions since the last call. With `wait` set and requests in progress, waits for at least one.
     fn complete(&mut self, wait: bool) -> Vec<Completion>;
 
-    /// How many requests are under way: submitted, their completions not yet received.
+    /// Returns the number of requests in progress: submitted, their completions not yet received.
     fn pending(&self) -> usize;
 }
 
@@ -213,37 +211,37 @@ pub trait Queue: Send {
 /// Every method may fail with [`DiskError`], naming the file. A data file need not be opened: the disk keeps a bounded
 /// cache of handles, and opens on demand. Reading or writing a file that does not exist is [`DiskError::Missing`].
 pub trait Disk: Send + Sync + fmt::Debug {
-    /// Lets others have the folder: the database is closed, and nothing will be written any more.
+    /// Releases the folder to other processes: the database is closed, and nothing is written any more.
     fn release(&self) {}
 
-    /// The path of a file, for messages.
+    /// Returns the path of a file, for messages.
     fn path(&self, file: FileName) -> PathBuf;
 
-    /// How much of the space below the data files is free, in percent; `None` where nobody can say.
+    /// Returns how much of the file system of the data files is free, in percent; `None` if this is unknown.
     fn free_percent(&self) -> Option<u64> {
         None
     }
 
-    /// Creates an empty file; one that has the name already is cut to nothing. Its name is durable after
+    /// Creates an empty file; an existing file of that name is truncated to length zero. Its name is durable after
     /// [`Disk::sync_folder`].
     ///
     /// # Errors
     /// [`DiskError::Full`], [`DiskError::Io`].
     fn create(&self, file: FileName) -> Result<(), DiskError>;
 
-    /// The length of a file in bytes, `None` when there is no such file.
+    /// Returns the length of a file in bytes, `None` if there is no such file.
     ///
     /// # Errors
-    /// [`DiskError::Io`]; that there is no such file is none.
+    /// [`DiskError::Io`]; a missing file is not an error.
     fn len(&self, file: FileName) -> Result<Option<u64>, DiskError>;
 
-    /// The files of a folder, in order of name. Files that are not ours are left out.
+    /// Returns the files of a folder, in order of name. Files that the engine did not create are left out.
     ///
     /// # Errors
     /// [`DiskError::Io`].
     fn list(&self, folder: Folder) -> Result<Vec<FileName>, DiskError>;
 
-    /// What else lies in the folders of the database. Nothing of it is ever touched.
+    /// Returns the files in the database's folders that the engine did not create. They are never touched.
     ///
     /// # Errors
     /// [`DiskError::Io`].
@@ -251,37 +249,36 @@ pub trait Disk: Send + Sync + fmt::Debug {
         Ok(Vec::new())
     }
 
-    /// Reads bytes, from any offset; gives how many there were before the end of the file. Through the page cache
-    /// where the file is the log or the control file; [`Disk::read_page`] is the quick way for data files.
+    /// Reads bytes from any offset; returns how many there were before the end of the file. The log and the control
+    /// file are read through the page cache; [`Disk::read_page`] is the fast way for data files.
     ///
     /// # Errors
     /// [`DiskError::Missing`], [`DiskError::Io`].
     fn read(&self, file: FileName, offset: u64, out: &mut [u8]) -> Result<usize, DiskError>;
 
-    /// Writes bytes to the log or the control file, extending it where needed. Data files and the doublewrite file
-    /// are written through a [`Queue`]; here they take whole blocks only.
+    /// Writes bytes to the log or the control file, extending it where needed. Data files and the doublewrite file are
+    /// written through a [`Queue`]; here they take whole blocks only.
     ///
     /// # Errors
     /// [`DiskError::Missing`], [`DiskError::Full`], [`DiskError::Io`]. Some of the bytes may have been written.
     fn write(&self, file: FileName, offset: u64, bytes: &[u8]) -> Result<(), DiskError>;
 
-    /// Reads one page of a data file straight into the words of a frame; what lies
-    /// past the end of the file reads as zero. The frame's memory is aligned to its size. The caller holds its exclusive
-    /// latch.
+    /// Reads one page of a data file straight into the words of a frame; bytes past the end of the file read as zero.
+    /// The frame's memory is aligned to its size. Must be called with the frame's exclusive latch held.
     ///
     /// # Errors
     /// [`DiskError::Missing`], [`DiskError::Io`]. The page's content is then undefined.
     fn read_page(&self, file: FileName, offset: u64, into: &[AtomicU64]) -> Result<(), DiskError>;
 
-    /// A queue for batches of requests. Each worker has its own; completions come back to the queue they were submitted
-    /// to, in any order.
+    /// Returns a queue for batches of requests. Each worker has its own; completions arrive at the queue to which the
+    /// requests were submitted, in any order.
     fn queue(&self) -> Box<dyn Queue>;
 
     /// Makes the content and length of a file durable.
     ///
     /// # Errors
-    /// [`DiskError::Missing`], [`DiskError::Io`]. What is durable is then unknown, and a later success says nothing
-    /// about what this call was to make durable: the database has to stop.
+    /// [`DiskError::Missing`], [`DiskError::Io`]. It is then unknown what is durable, and a later success says nothing
+    /// about the data of this call: the database must stop.
     fn sync(&self, file: FileName) -> Result<(), DiskError>;
 
     /// Makes the names in a folder durable: files created, renamed and removed.
@@ -290,33 +287,33 @@ pub trait Disk: Send + Sync + fmt::Debug {
     /// [`DiskError::Io`], with the same meaning as in [`Disk::sync`].
     fn sync_folder(&self, folder: Folder) -> Result<(), DiskError>;
 
-    /// Reserves space for the range, so that writing there cannot fail for want of it, and extends the file to its
-    /// end where it is shorter. What was never written reads as zero.
+    /// Reserves space for the range, so that writing there cannot fail for lack of space, and extends a shorter file to
+    /// the end of the range. Bytes that were never written read as zero.
     ///
     /// # Errors
     /// [`DiskError::Missing`], [`DiskError::Full`], [`DiskError::Io`].
     fn preallocate(&self, file: FileName, offset: u64, length: u64) -> Result<(), DiskError>;
 
-    /// Cuts the file to this length, or extends it with zeros.
+    /// Truncates the file to this length, or extends it with zeros.
     ///
     /// # Errors
     /// [`DiskError::Missing`], [`DiskError::Io`].
     fn truncate(&self, file: FileName, length: u64) -> Result<(), DiskError>;
 
-    /// Renames a file within its folder, replacing one that has the new name.
+    /// Renames a file within its folder, replacing a file that has the new name.
     ///
     /// # Errors
     /// [`DiskError::Missing`], [`DiskError::Io`].
     fn rename(&self, from: FileName, to: FileName) -> Result<(), DiskError>;
 
-    /// Removes a file's name. Open handles are closed when their last request is done.
+    /// Removes a file's name. Open handles are closed when their last request ends.
     ///
     /// # Errors
     /// [`DiskError::Missing`], [`DiskError::Io`].
     fn remove(&self, file: FileName) -> Result<(), DiskError>;
 }
 
-/// Stores bytes into the first words of a page; those behind them become zero.
+/// Stores bytes into the first words of a page; the words after them become zero.
 pub fn store_words(words: &[AtomicU64], bytes: &[u8]) {
     debug_assert!(bytes.len() <= words.len() * WORD, "{} bytes for {} words", bytes.len(), words.len());
     let mut rest = bytes.chunks(WORD);

@@ -1,13 +1,11 @@
 //! Batches of requests, carried out by a few threads that all queues share.
 //!
-//! **Purpose.** A worker hands over many page reads or writes at once and goes on; the device sees them together.
+//! **Purpose.** A worker submits many page reads or writes at once and continues; the device sees them together.
 //!
-//! **Invariants.** Threads are started when there is work for them, at most as many as allowed, and have ended, every
-//! request done, before the disk is gone. A request's share of its file is dropped before its completion is seen. Every
-//! request has a completion: a panic during one is its error ([`DiskError::Panicked`]), and the thread goes on.
-//! The caller has to stop the database then.
-//!
-//! **May touch.** `error`, `health`, `sync`.
+//! **Invariants.** Threads are started on demand, up to a limit. Before the disk is gone they have carried out every
+//! request and ended. A request drops its reference to the file before its completion is visible. Every request has a
+//! completion: a panic during a request becomes its error ([`DiskError::Panicked`]), and the thread continues. The
+//! caller must stop the database then.
 
 use core::panic::AssertUnwindSafe;
 use std::{collections::VecDeque, panic::catch_unwind};
@@ -45,7 +43,7 @@ struct Jobs {
     stopping: bool,
 }
 
-/// A request, its file, and where its completion goes.
+/// A request, its file, and the inbox for its completion.
 #[derive(Debug)]
 struct Job {
     request: Request,
@@ -108,7 +106,7 @@ impl Shared {
 }
 
 impl IoThreads {
-    /// No thread yet; at most `limit` later.
+    /// Starts no thread yet; at most `limit` later.
     pub fn new(limit: usize) -> Self {
         let shared = Shared { work: Mutex::new(Rank::Leaf, Jobs::default()), wake: Event::new() };
         Self { limit: limit.max(1), shared: Arc::new(shared) }
@@ -124,7 +122,7 @@ impl IoThreads {
                 Err(error) => tracing::warn!(%error, "no further I/O thread"),
             }
         }
-        // Where the system gives no thread at all, the submitter does the work.
+        // If the system starts no thread at all, the submitter carries out the request.
         let alone = if jobs.threads.is_empty() { jobs.waiting.pop_back() } else { None };
         drop(jobs);
         match alone {
@@ -160,7 +158,7 @@ pub struct RealQueue {
 }
 
 impl RealQueue {
-    /// A queue with nothing in it. It keeps the folder locked as long as it lives.
+    /// Returns an empty queue. It keeps the folder locked as long as it lives.
     pub fn new(disk: Arc<Inner>) -> Self {
         let inbox = Inbox { done: Mutex::new(Rank::Leaf, Vec::new()), arrived: Event::new() };
         Self { disk, inbox: Arc::new(inbox), pending: 0 }
@@ -212,10 +210,10 @@ mod tests {
         ids::SpaceId,
     };
 
-    /// Where no file is so long.
+    /// An offset that no file reaches.
     const TRAP: u64 = 1 << 60;
 
-    /// Panics at this place of a file.
+    /// Panics at the offset [`TRAP`].
     pub(super) fn spring_at(offset: u64) {
         assert!(offset != TRAP, "the trap was sprung");
     }

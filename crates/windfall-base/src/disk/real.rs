@@ -1,13 +1,11 @@
-//! The file system.
+//! The disk on a real file system.
 //!
-//! **Purpose.** What the product runs on: a folder with a lock file, direct I/O for data files where the file system
-//! has it, the page cache for the log and the control file.
+//! **Purpose.** The disk of the product: a folder with a lock file, direct I/O for data files where the file system
+//! supports it, the page cache for the log and the control file.
 //!
-//! **Invariants.** The lock is taken before anything is touched, and released after the last request has ended. Once it
-//! is released nothing is changed any more: a call that comes late, from a thread that the close of the database has
-//! overtaken, is refused ([`DiskError::Released`]).
-//!
-//! **May touch.** `error`, `sync`, the machine.
+//! **Invariants.** The lock is taken before any file is touched, and released after the last request has ended. After
+//! the release nothing is changed any more: a late call, from a thread that the close of the database did not wait for,
+//! is refused ([`DiskError::Released`]).
 
 use std::{
     fs, io,
@@ -35,14 +33,15 @@ use crate::{
     },
 };
 
-/// How a folder is used.
+/// Options of a database folder.
 #[derive(Clone, Copy, Debug)]
 pub struct RealDiskOptions {
-    /// How many data files are kept open; up to twice as many are while requests on them are under way.
+    /// Maximum number of cached handles of data files; up to twice as many are open while requests on them are in
+    /// progress.
     pub open_files: usize,
-    /// How many threads carry out batches.
+    /// Maximum number of threads that carry out batches.
     pub io_threads: usize,
-    /// Whether data files bypass the page cache, where the file system can.
+    /// Whether data files bypass the page cache, if the file system can.
     pub direct: bool,
     /// Whether a missing folder is created.
     pub create: bool,
@@ -50,17 +49,17 @@ pub struct RealDiskOptions {
 
 impl Default for RealDiskOptions {
     fn default() -> Self {
-        // Twice the files stay below the 1,024 descriptors that a process usually has.
+        // Twice as many files stay below the usual limit of 1,024 descriptors per process.
         Self { open_files: 400, io_threads: 8, direct: true, create: true }
     }
 }
 
-/// A folder of the file system. It is locked against other processes until [`Disk::release`], or until this and its
-/// queues are gone.
+/// A folder of the file system. It is locked against other processes until [`Disk::release`], or until this object and
+/// its queues are dropped.
 #[derive(Debug)]
 pub struct RealDisk(Arc<Inner>);
 
-/// What the disk and its queues share. The fields are dropped in this order: the lock is the last to go.
+/// The state that the disk and its queues share. The fields are dropped in this order: the lock is dropped last.
 #[derive(Debug)]
 pub struct Inner {
     threads: IoThreads,
@@ -71,12 +70,12 @@ pub struct Inner {
     tenure: Arc<Tenure>,
 }
 
-/// Whether the folder is locked, and may be changed.
+/// Whether this process still holds the folder's lock, and may change the folder.
 #[derive(Debug)]
 pub struct Tenure(RwLock<bool>);
 
 impl Tenure {
-    /// The right to change something: as long as somebody has it the folder is not released.
+    /// Returns the permission to change something: while a thread holds it the folder is not released.
     pub fn change(&self) -> Result<RwLockReadGuard<'_, bool>, DiskError> {
         let lasts = self.0.read();
         if *lasts { Ok(lasts) } else { Err(DiskError::Released) }
@@ -105,17 +104,17 @@ const LOCK: &str = "windfall.lock";
 const FOLDERS: [(Folder, &str); 3] = [(Folder::Root, ""), (Folder::Log, "log"), (Folder::Data, "data")];
 
 impl RealDisk {
-    /// Opens a database folder, creating what is missing of it, and locks it.
+    /// Opens a database folder, creates the missing parts, and locks it.
     ///
     /// # Errors
     /// [`DiskError::Locked`] when another process, or this one, has it open; [`UsageError::NoDatabase`] when there is
-    /// none and none is to be created; other failures of the system.
+    /// none and the options do not allow creating one; other failures of the system.
     pub fn open(path: impl AsRef<Path>, options: RealDiskOptions) -> Result<Self> {
         let root = path.as_ref();
         if options.create {
             create_folders(root)?;
         } else if !has_files(root)? {
-            // A folder of something else stays as it is.
+            // A folder of another program stays unchanged.
             return Err(UsageError::NoDatabase { folder: root.to_owned() }.into());
         }
         let lock = lock(root)?;
@@ -138,7 +137,7 @@ impl RealDisk {
     }
 }
 
-/// Whether files of a database are in this folder. Without the control file it is a damaged one.
+/// Returns whether files of a database are in this folder. If the control file is missing, the database is damaged.
 fn has_files(root: &Path) -> Result<bool, DiskError> {
     let control = root.join(FileName::Control.to_string());
     match fs::metadata(&control) {
@@ -170,7 +169,7 @@ fn open_folder(path: &Path) -> Result<OwnedFd, DiskError> {
     retry_on_intr(|| rustix::fs::open(path, flags, Mode::empty())).map_err(|e| failed("open", path, e.into()))
 }
 
-/// Creates a folder and those above it, each durable in the one that holds it.
+/// Creates a folder and its missing parents, each made durable in its parent.
 fn create_folders(path: &Path) -> Result<(), DiskError> {
     if path.is_dir() {
         return Ok(());
@@ -303,7 +302,7 @@ impl Disk for RealDisk {
     fn preallocate(&self, file: FileName, offset: u64, length: u64) -> Result<(), DiskError> {
         let _change = self.0.tenure.change()?;
         work::count(Work::FileCall);
-        // The system refuses an empty range.
+        // The system rejects an empty range.
         if length == 0 {
             return Ok(());
         }
@@ -324,7 +323,8 @@ impl Disk for RealDisk {
         self.0.handles.forget(&[from, to]);
         renamed.map_err(|error| failed("rename", &old, error.into()))?;
         if matches!(to, FileName::Log(_)) {
-            // Who leads the log finds it open: that it cannot be opened would be told too late there.
+            // Opened here, so that the leader of a log write finds it open: a failure to open it there would be
+            // reported too late.
             self.0.handles.get(to)?;
         }
         Ok(())

@@ -1,12 +1,10 @@
 //! Calls on an open file: whole transfers, and errors that name the file.
 //!
-//! **Purpose.** The system may transfer less than it was asked for, be interrupted, or refuse memory that is not
+//! **Purpose.** The system may transfer fewer bytes than requested, be interrupted, or refuse memory that is not
 //! aligned. Above this module a transfer is whole or an error.
 //!
-//! **Invariants.** Memory of a page is written through a raw pointer only: optimistic readers may look at the same
-//! words meanwhile, so no Rust reference may claim them.
-//!
-//! **May touch.** `error`, `sync`, the machine.
+//! **Invariants.** Memory of a page is written through a raw pointer only: optimistic readers may read the same words
+//! concurrently, so no Rust reference to its bytes may exist.
 
 use std::{
     io,
@@ -31,14 +29,14 @@ use crate::{
     },
 };
 
-/// How many files are open, for those who wait until there are fewer.
+/// The number of open files, and the event for threads that wait until it is lower.
 #[derive(Debug, Default)]
 pub struct Open {
     pub count: AtomicUsize,
     pub fewer: Event,
 }
 
-/// An open file. The descriptor is closed when the last holder lets go.
+/// An open file. The descriptor is closed when the last reference is dropped.
 #[derive(Debug)]
 pub struct File {
     fd: OwnedFd,
@@ -48,7 +46,7 @@ pub struct File {
 }
 
 impl File {
-    /// An open file, counted in `open` while it lives.
+    /// Returns an open file, counted in `open` while it lives.
     pub fn new(fd: OwnedFd, path: PathBuf, direct: bool, open: Option<Arc<Open>>) -> Self {
         if let Some(open) = &open {
             open.count.fetch_add(1, SeqCst);
@@ -60,12 +58,12 @@ impl File {
         result.map_err(|error| failed(action, &self.path, error))
     }
 
-    /// Reads from any offset into any memory; gives how many bytes there were.
+    /// Reads from any offset into any memory; returns how many bytes there were.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<usize, DiskError> {
         if !self.direct {
             return self.named("read", self.read_whole(offset, out));
         }
-        // Direct I/O wants whole blocks in aligned memory.
+        // Direct I/O needs whole blocks in aligned memory.
         let head = (offset % BLOCK as u64) as usize;
         let mut blocks = IoBuffer::new(head + out.len());
         let got = self.named("read", self.read_whole(offset - head as u64, blocks.bytes_mut()))?;
@@ -78,7 +76,7 @@ impl File {
         self.fill(out.len(), |at| Ok(rustix::io::pread(&self.fd, &mut out[at..], offset + at as u64)?))
     }
 
-    /// Fills memory by as many calls as it takes, up to the end of the file.
+    /// Fills memory by as many calls as needed, up to the end of the file.
     fn fill(&self, len: usize, mut call: impl FnMut(usize) -> io::Result<usize>) -> io::Result<usize> {
         let mut at = 0;
         while at < len {
@@ -86,7 +84,8 @@ impl File {
                 Ok(0) => break,
                 Ok(n) => {
                     at += n;
-                    // A direct read stops amid a block only at the end of the file, and could not go on from there.
+                    // A direct read stops inside a block only at the end of the file, and could not continue from
+                    // there.
                     if self.direct && n % BLOCK != 0 {
                         break;
                     }
@@ -98,7 +97,7 @@ impl File {
         Ok(at)
     }
 
-    /// Reads a page straight into its words; what lies past the end of the file is zero.
+    /// Reads a page straight into its words; bytes past the end of the file are zero.
     pub fn read_page(&self, offset: u64, into: &[AtomicU64]) -> Result<(), DiskError> {
         let length = size_of_val(into);
         let memory = into.as_ptr().cast::<u8>().cast_mut();
@@ -127,7 +126,7 @@ impl File {
         Ok(())
     }
 
-    /// Writes all the bytes. For a direct file they are whole blocks in aligned memory.
+    /// Writes all the bytes. For a direct file they must be whole blocks in aligned memory.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
         let mut at = 0;
         while at < bytes.len() {
@@ -141,7 +140,7 @@ impl File {
         Ok(())
     }
 
-    /// Writes bytes that lie anywhere in memory.
+    /// Writes bytes that need not be aligned in memory.
     pub fn write_unaligned(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
         if !self.direct {
             return self.write(offset, bytes);
@@ -151,7 +150,7 @@ impl File {
         self.write(offset, buffer.bytes())
     }
 
-    /// Does what a request of a batch asks for.
+    /// Carries out a request of a batch.
     pub fn transfer(&self, action: Action, offset: u64, buffer: &mut IoBuffer) -> Result<(), DiskError> {
         match action {
             Action::Read => {
@@ -165,7 +164,7 @@ impl File {
 
     /// Makes content and length durable.
     pub fn sync(&self) -> Result<(), DiskError> {
-        // A failed sync is never repeated: the system may have dropped what it could not write.
+        // A failed sync is never repeated: the system may have dropped the pages that it could not write.
         self.named("sync", retry_on_intr(|| rustix::fs::fdatasync(&self.fd)).map_err(Into::into))
     }
 
@@ -183,7 +182,8 @@ impl File {
         }
     }
 
-    /// What stands in for `fallocate`: zeros from the end of the file on, in whole blocks. Holes before it stay.
+    /// Replaces `fallocate` where it is not supported: writes zeros from the end of the file on, in whole blocks. Holes
+    /// before the end stay holes.
     pub fn fill_with_zeros(&self, end: u64) -> Result<(), DiskError> {
         const STEP: u64 = 1 << 20;
         let stat = self.named("preallocate", rustix::fs::fstat(&self.fd).map_err(Into::into))?;
@@ -192,7 +192,7 @@ impl File {
             return Ok(());
         }
         let zeros = IoBuffer::new(STEP as usize);
-        // Up to the next block the tail is a hole of the last block, which has its space.
+        // The tail up to the next block boundary lies in the last block, and the space of that block is allocated.
         let mut at = length.next_multiple_of(BLOCK as u64);
         while at < end {
             let n = (end - at).next_multiple_of(BLOCK as u64).min(STEP);
@@ -212,7 +212,7 @@ impl Drop for File {
     }
 }
 
-/// The error of a failed call.
+/// Returns the error of a failed call.
 pub fn failed(action: &'static str, path: &Path, error: io::Error) -> DiskError {
     let path = path.to_path_buf();
     match error.kind() {

@@ -1,13 +1,11 @@
-//! The world around the engine: time, chance, and the threads of background work.
+//! The environment of the engine: time, randomness, and the threads of background work.
 //!
-//! **Purpose.** The product runs on a real clock and real threads; a simulation runs the same code on one thread,
-//! where time and the order of background steps come from a seed, so that a failure can be replayed.
+//! **Purpose.** The product runs on a real clock and real threads. A simulation runs the same code on one thread, where
+//! time and the order of background steps come from a seed, so that a failure can be replayed.
 //!
-//! **Invariants.** Every background worker is a bounded step: it does a limited amount of work, never waits for
-//! another worker inside a step, and says when it wants to run again. A foreground wait goes through [`Env::wait`],
-//! which in a simulation runs steps until the condition holds.
-//!
-//! **May touch.** `error`, `sync`.
+//! **Invariants.** Every background worker runs in bounded steps: a step does a limited amount of work, never waits for
+//! another worker, and returns when it should run again. A foreground wait goes through [`Env::wait`], which in a
+//! simulation runs steps until the condition holds.
 
 #[cfg(feature = "model")]
 mod model;
@@ -24,7 +22,7 @@ use crate::{
     sync::{Arc, Event},
 };
 
-/// What a worker says after a step.
+/// The result of a worker's step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// There is more to do at once.
@@ -35,64 +33,65 @@ pub enum Next {
     Done,
 }
 
-/// What a worker's steps may wait for: each kind for more than the one before.
+/// What a worker's steps may wait for. Each kind may wait for more than the one before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Serves those who wait (for frames, for log space): it never waits for a page latch.
+    /// Serves threads that wait for frames or for log space: it never waits for a page latch.
     Service,
-    /// Serves those who wait for the log: it waits for the system tree's lock, page latches and frames, and for nothing
-    /// else.
+    /// Serves threads that wait for the log: it waits for the system tree's lock, page latches and frames, and for
+    /// nothing else.
     Recorder,
-    /// Uses the engine as its clients do, and may wait as they do.
+    /// Uses the engine like a client, and may wait like one.
     Tenant,
 }
 
-/// One bounded piece of background work.
+/// One bounded step of background work.
 pub type Step = Box<dyn FnMut() -> Next + Send>;
 
-/// Time, chance and workers.
+/// Time, randomness and workers.
 pub trait Env: Send + Sync + fmt::Debug {
-    /// The time since some fixed point; it never goes back.
+    /// Returns the time since a fixed point; it never goes back.
     fn now(&self) -> Duration;
 
-    /// A random number.
+    /// Returns a random number.
     fn random(&self) -> u64;
 
-    /// Starts a worker. `wake` brings an idle one back before its time.
+    /// Starts a worker. A notification of `wake` runs an idle worker before its time.
     ///
     /// # Errors
     /// The system starts no more threads.
     fn spawn(&self, name: &'static str, kind: Kind, wake: Arc<Event>, step: Step) -> Result<Worker>;
 
-    /// Waits until `ready` says so. Whoever makes it so notifies `event`. The caller may hold page latches, and nothing
-    /// else; in a simulation only [`Kind::Service`] workers run meanwhile.
+    /// Waits until `ready` returns true. The thread that makes it true notifies `event`. The caller may hold page
+    /// latches, and nothing else; in a simulation only [`Kind::Service`] workers run meanwhile.
     fn wait(&self, event: &Event, ready: &mut dyn FnMut() -> bool);
 
-    /// As [`Env::wait`], for a caller who holds neither a page latch nor the system tree: in a simulation
+    /// As [`Env::wait`], for a caller that holds neither a page latch nor the system tree: in a simulation
     /// [`Kind::Recorder`] workers run, too.
     fn wait_unlatched(&self, event: &Event, ready: &mut dyn FnMut() -> bool) {
         self.wait(event, ready);
     }
 
-    /// As [`Env::wait`], but not longer than this.
+    /// As [`Env::wait`], but at most this long.
     fn wait_for(&self, event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool);
 
-    /// As [`Env::wait_for`], for a caller who holds nothing that a worker may want: in a simulation all of them run.
+    /// As [`Env::wait_for`], for a caller that holds nothing that a worker may wait for: in a simulation all workers
+    /// run.
     fn wait_unhindered(&self, event: &Event, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
         self.wait_for(event, at_most, ready);
     }
 
-    /// A point between two operations of the foreground: a simulation may run background steps here.
+    /// A yield point between two foreground operations: a simulation may run background steps here.
     fn breathe(&self) {}
 }
 
-/// A running worker. Dropping it asks the worker to stop and waits until it has.
+/// A running worker. Dropping it asks the worker to stop and waits until it has stopped.
 pub struct Worker {
     stop: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 
 impl Worker {
-    /// A worker that `stop` asks to stop and waits for.
+    /// Returns the handle of a worker; `stop` asks the worker to stop and waits until it has stopped.
     pub fn new(stop: impl FnOnce() + Send + Sync + 'static) -> Self {
         Self { stop: Some(Box::new(stop)) }
     }

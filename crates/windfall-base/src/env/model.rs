@@ -1,11 +1,9 @@
-//! The environment of a model: its threads wait by event, and the scheduler decides who goes on.
+//! The environment of a model: its threads wait by event, and the scheduler decides which one continues.
 //!
-//! **Purpose.** What a scenario of `sync::model` stands on where a part of the engine needs an environment.
+//! **Purpose.** The environment that a scenario of `sync::model` uses where a part of the engine needs one.
 //!
-//! **Invariants.** The clock moves at each look, so that a run is the same whenever it is replayed. There are no
-//! workers: a scenario calls their steps.
-//!
-//! **May touch.** `error`, `sync`.
+//! **Invariants.** The clock advances at each read, so that a replayed run is the same. There are no workers: a
+//! scenario calls their steps.
 
 use core::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -18,7 +16,7 @@ use crate::{
     sync::{Arc, Event},
 };
 
-/// The environment.
+/// The environment of a model.
 #[derive(Debug, Default)]
 pub struct ModelEnv(AtomicU64);
 

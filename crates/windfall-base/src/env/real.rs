@@ -1,10 +1,8 @@
-//! The real clock, the real threads.
+//! The real clock and real threads.
 //!
-//! **Purpose.** What the product runs on.
+//! **Purpose.** The environment of the product.
 //!
 //! **Invariants.** A worker's thread is joined before its handle is gone.
-//!
-//! **May touch.** The machine.
 
 use core::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},

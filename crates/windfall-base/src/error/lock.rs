@@ -1,53 +1,52 @@
-//! What can come of asking for a lock of a transaction.
+//! Errors of requests for transactional locks.
 //!
-//! **Purpose.** Who did not get a lock learns why, who was in the way, and what may be done.
+//! **Purpose.** A caller that is not granted a lock learns the reason, the blocking transactions and the possible
+//! remedies.
 //!
-//! **Invariants.** An error holds nothing: the transaction keeps the locks that it had, until it ends.
-//!
-//! **May touch.** `ids`, `sync`.
+//! **Invariants.** An error holds nothing: the transaction keeps its locks until it ends.
 
 use core::{fmt, time::Duration};
 
 use crate::{ids::TrxId, sync::Arc};
 
-/// Why a lock was not taken.
+/// Why a lock was not granted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LockError {
-    /// Somebody was in the way, and the caller did not want to wait.
+    /// Another lock owner blocks the request, and the caller did not want to wait.
     #[error("the lock is not free, for {0} came first: try again when that has ended, or let the call wait")]
     Busy(InTheWay),
-    /// The time that the caller would wait has passed.
+    /// The caller's lock timeout has expired.
     #[error(
         "no lock after a wait of {waited:?}, for {in_the_way} came first: try again when that has ended, or wait longer"
     )]
     TimedOut {
-        /// Who was in the way at last.
+        /// The blockers when the timeout expired.
         in_the_way: InTheWay,
         /// How long the caller has waited.
         waited: Duration,
     },
-    /// Transactions waited for each other in a circle, and this one was chosen to give way.
+    /// Transactions waited for each other in a cycle, and this one was chosen as the deadlock victim.
     #[error(
         "a deadlock: this transaction and {0} wait for each other in a circle: roll it back and begin it again"
     )]
     Deadlock(InTheWay),
-    /// Somebody ended the wait from outside.
+    /// Another thread interrupted the wait.
     #[error(
         "the wait for a lock was interrupted: the transaction has what it had, and may go on or be rolled back"
     )]
     Interrupted,
 }
 
-/// The transactions that were in somebody's way, at most [`InTheWay::MOST`] of them; none where a statement was.
+/// The transactions that blocked a request, at most [`InTheWay::MOST`] of them; empty if a statement blocked it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InTheWay(Arc<[TrxId]>);
 
 impl InTheWay {
-    /// So many are named: a list of a thousand helps nobody.
+    /// The maximum number of transactions named: a longer list does not help the reader.
     pub const MOST: usize = 8;
 
-    /// The first of these, holders before those who wait.
+    /// Keeps the first distinct ids, up to [`InTheWay::MOST`]: the caller passes holders before waiters.
     #[doc(hidden)]
     pub fn new(transactions: impl IntoIterator<Item = TrxId>) -> Self {
         let mut first = Vec::new();
@@ -62,7 +61,7 @@ impl InTheWay {
         Self(first.into())
     }
 
-    /// Their ids.
+    /// Returns the ids of the transactions.
     pub fn ids(&self) -> &[TrxId] {
         &self.0
     }

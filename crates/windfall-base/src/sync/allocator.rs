@@ -1,13 +1,11 @@
-//! The system's allocator, with what each thread allocates and frees counted.
+//! The system's allocator, with counters for what each thread allocates and frees.
 //!
-//! **Purpose.** Freeing is work like any other: a drop that frees the memory of a table in the foreground is as slow as
-//! the table is large, and no other counter shows it. A program that wants to see it makes this its allocator, and
-//! `DropReport` of `windfall` has the counts.
+//! **Purpose.** Freeing is work like any other: a drop that frees the memory of a table in the foreground takes time in
+//! proportion to the table's size, and no other counter shows it. A program that needs these counts makes this its
+//! allocator, and `DropReport` of `windfall` reports them.
 //!
 //! **Invariants.** Every call goes to the system's allocator unchanged. The counters are plain thread-local cells
 //! without a destructor, so counting allocates nothing and works at any time of a thread's life.
-//!
-//! **May touch.** `work`.
 #![expect(unsafe_code, reason = "an allocator is unsafe by its contract")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -44,12 +42,12 @@ fn freed(bytes: usize) {
     work::add(Work::FreedBytes, bytes as u64);
 }
 
-// SAFETY: every method hands its arguments to the system's allocator, which fulfils the contract; counting touches
-// nothing but cells of the thread, and neither allocates nor panics.
+// SAFETY: every method passes its arguments to the system's allocator, which fulfils the contract; counting touches
+// only cells of the thread, and neither allocates nor panics.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         allocated(layout.size());
-        // SAFETY: the caller's promise is the one that is asked for.
+        // SAFETY: the caller upholds the contract that the system's allocator requires.
         unsafe { System.alloc(layout) }
     }
 

@@ -1,16 +1,13 @@
-//! Bugs on purpose, to see whether the nets hold.
+//! Planted bugs, which the tests must detect (mutation suite).
 //!
 //! **Purpose.** A test that cannot fail proves nothing. A build with the feature `canary` has one of these bugs when
 //! the environment names it (`WINDFALL_CANARY=LogNotSynced`): `tests/canary.rs` runs the other tests, and the fuzz
-//! targets, with each in turn, and one has to fail. A test build with the feature `model` has the choice, too: a
-//! scenario names the bugs that it is for, and has to fail with each of them (`sync::model`).
+//! targets, with each bug in turn, and at least one must fail. A test build with the feature `model` has the choice,
+//! too: a scenario names the bugs that it must find, and must fail with each of them (`sync::model`).
 //!
-//! **Invariants.** Outside such builds [`planted`] is a constant `false`, so a place that asks is compiled away; and
-//! the feature cannot be built without the assertions of a debug build, so no product has it. A bug is what somebody
-//! might write: a step left out, two steps the other way round, a look forgotten. None is there unless it was asked
-//! for.
-//!
-//! **May touch.** In those builds a variable of the environment.
+//! **Invariants.** Outside such builds [`planted`] is a constant `false`, so its calls are compiled away; and the
+//! feature cannot be built without the assertions of a debug build, so no product has it. Each bug is a plausible
+//! mistake: a missing step, two steps in the wrong order, a missing check. A bug is present only when it was requested.
 
 #[cfg(all(feature = "canary", not(debug_assertions)))]
 compile_error!("the feature `canary` is for tests: a release has no bugs on purpose");
@@ -24,10 +21,10 @@ macro_rules! bugs {
         }
 
         impl Bug {
-            /// All of them.
+            /// All bugs.
             pub const ALL: &[Self] = &[$(Self::$bug,)*];
 
-            /// What is wrong with it.
+            /// Returns what is wrong with it.
             #[cfg(feature = "canary")]
             pub const fn what(self) -> &'static str {
                 match self {
@@ -38,290 +35,290 @@ macro_rules! bugs {
     };
 }
 
-// By the file that has the place.
+// Grouped by the file that plants the bug.
 bugs! {
     // sync/latch.rs
     /// A release after a change keeps the version.
     VersionKept,
-    /// An exclusive latch is taken beside sharers.
+    /// An exclusive latch is taken while other threads share it.
     LatchBesideSharers,
     /// An upgrade does not compare the version.
     UpgradeOfAnyVersion,
-    /// The last sharer wakes nobody.
+    /// The last sharer wakes no waiter.
     LastSharerWakesNobody,
     // sync/event.rs
-    /// A notifier passes by the event's mutex.
+    /// A notifier does not take the event's mutex.
     NotifierPassesTheMutex,
-    /// A nap forgets the notification before it.
+    /// A nap discards an earlier notification when it begins.
     NapForgetsTheRing,
     // sync/gate.rs
-    /// A passer looks whether the gate is open, and counts itself then.
+    /// A passer checks whether the gate is open before it counts itself.
     GateLooksBeforeItCounts,
-    /// Who leaves a gate tells nobody.
+    /// A thread that leaves a gate does not notify the closer.
     LeaverTellsNobody,
-    /// A closing gate holds up those who are inside another one.
+    /// A closing gate blocks threads that are inside another gate.
     ClosingGateHoldsAll,
-    /// Gates that are closed together are looked at one after the other only.
+    /// Gates that are closed together are only checked one after the other.
     GatesClosedOneByOne,
     // page/op.rs
-    /// A change of a page is written wherever it says.
+    /// A change of a page is written even beyond the end of the page.
     WriteBeyondThePage,
     // page/node_check.rs
-    /// A node is sound with keys outside its fences.
+    /// The check of a node accepts keys outside its fence keys.
     KeyOutsideTheFences,
     // log/control.rs
-    /// The control file is written in the place of the one that counts.
+    /// The control file is written over its valid copy.
     ControlOverwritten,
-    /// The log goes on as if the control file were durable, and it is not.
+    /// The log goes on as if the control file were durable, but it is not.
     ControlNotSynced,
-    /// The control record that was found is synced and not written again.
+    /// The control record that was found is synced but not rewritten.
     ControlNotWrittenAgain,
     // log/mod.rs
-    /// A commit that is to be durable is only written.
+    /// A commit that must be durable is only written.
     CommitNotAwaited,
-    /// A commit that is to be written at least waits for nothing.
+    /// A commit that must at least be written waits for nothing.
     CommitNotWritten,
     // log/ring.rs
-    /// A group is seen before it is whole.
+    /// A log group becomes visible before it is complete.
     GroupSeenEarly,
     // log/reader.rs
-    /// A frame of the log counts whatever its checksum.
+    /// A frame of the log is accepted whatever its checksum.
     TornTailTaken,
     // log/record.rs
-    /// Room is made for as many transactions as a record says to have.
+    /// Memory is allocated for as many transactions as a record claims to have.
     CountBelieved,
     // log/writer.rs
     /// The log counts as durable without a sync.
     LogNotSynced,
-    /// The log is called durable before its sync.
+    /// The log is reported as durable before its sync.
     DurableBeforeTheSync,
-    /// What is written while a sync runs counts as durable when it ends.
+    /// Bytes written during a sync count as durable when it ends.
     WrittenMeanwhileIsDurable,
-    /// A leader steps down and tells nobody.
+    /// A leader of a log sync stops leading and notifies no waiter.
     LeaderTellsNobody,
-    /// The ring's space is handed out before it is clear.
+    /// The ring's space is released before it is cleared.
     SpaceGivenBeforeItIsClear,
-    /// A failing sync is one caller's error, and the database goes on.
+    /// A failed sync is reported to one caller, and the database goes on.
     FailureIsForgotten,
     // log/group.rs
-    /// The floor of appending looks at the slots first, and at the end of the log then.
+    /// The low-water mark of appending reads the slots before the end of the log.
     SlotsBeforeTheEnd,
     // log/segments.rs
-    /// The header of a segment that is taken over is synced and not written again.
+    /// The header of a segment that is taken over is synced but not rewritten.
     HeaderNotWrittenAgain,
     // log/space.rs
-    /// A promise looks at the end of the log before it is counted.
+    /// A log reservation reads the end of the log before it is counted.
     PromiseLooksFirst,
-    /// Log for the way back is promised, and not there.
+    /// Log space for rollback is reserved, but its segments do not exist.
     PromiseUncovered,
     // buffer/mod.rs
-    /// A look without a latch does not compare the tag.
+    /// A read without a latch does not compare the tag.
     LookWithoutTag,
     /// An exclusive latch does not compare the tag.
     LatchWithoutTag,
-    /// Who waits at a latch does not look whether the frame still has his page.
+    /// A waiter at a latch does not check whether the frame still holds its page.
     WaitForWhateverCame,
-    /// Who brings a page in does not look again whether its tablespace was dropped.
+    /// A thread that reads a page in does not check again whether its tablespace was dropped.
     LateInstall,
-    /// Whether a tablespace has a header is not asked under the header's latch.
+    /// The existence of a tablespace's header is not checked under the header's latch.
     HeaderMadeTwice,
-    /// A page counts whatever its checksum.
+    /// A page is accepted whatever its checksum.
     ChecksumIgnored,
     // buffer/replace.rs
     /// An evicted frame keeps its version.
     EvictionKeepsVersion,
-    /// A frame beyond a size that was just made smaller is used.
+    /// A frame beyond a pool size that was just reduced is used.
     FrameBeyondTheSize,
     // buffer/resize.rs
-    /// A frame is retired without another look at the size.
+    /// A frame is retired without another check of the pool size.
     RetiredForGood,
     // buffer/free.rs
-    /// The head of the free list does not count its changes.
+    /// The head of the free list does not count its changes (ABA problem).
     HeadWithoutCount,
     // buffer/page_table.rs
-    /// A chunk is unlinked while somebody enters it.
+    /// A chunk of the page table is unlinked while a thread inserts into it.
     ChunkGoesUnderAnEntry,
     // buffer/space.rs
-    /// A drop that finds a tablespace unknown leaves the pool the time to learn of it.
+    /// After the drop of a tablespace that the pool does not know, the pool can still register it.
     DropLeavesItUnknown,
     // buffer/reclaim.rs
-    /// A dropped frame is taken without a look at its tag under the latch.
+    /// A dropped frame is taken without a check of its tag under the latch.
     DrainWithoutTag,
-    /// A dropped frame that somebody has latched is not tried again.
+    /// A dropped frame that was latched is not tried again.
     LatecomerForgotten,
     // buffer/flush.rs
-    /// The flusher copies whatever the frame holds by now.
+    /// The flusher copies a frame without a check that it still holds the page.
     CopyWithoutTag,
     /// A page leaves the dirty set when it is copied.
     CleanWhenCopied,
     /// Pages are written before the log is durable up to them.
     PagesBeforeTheLog,
-    /// A copy that was taken after the database had stopped is written.
+    /// A copy that was made after the database had stopped is written.
     HalfAChangeWritten,
-    /// A write that failed makes dirty whatever the frame holds by now.
+    /// A failed write marks the frame dirty without a check that it still holds the page.
     FailedWriteWithoutTag,
     /// A page that could not be written counts as written.
     FailedWriteForgotten,
-    /// A torn page that is latched is not among the copies of the next batch.
+    /// A torn page that is latched is not among the copies of the next doublewrite batch.
     TornCopyForgotten,
-    /// Pages are written without a trial of their places while many pages are torn.
+    /// While many pages are torn, pages are written without a test write to their places.
     PlaceNotTried,
     // buffer/flush/files.rs
-    /// A file is made without a look whether its tablespace was dropped.
+    /// A file is created without a check whether its tablespace was dropped.
     FileBehindTheDeleter,
-    /// Data files are not synced before the floor passes their changes.
+    /// Data files are not synced before the low-water mark passes their changes.
     DataNotSynced,
-    /// What could not be synced of a dropped tablespace is forgotten before its drop is durable.
+    /// A failed sync of a dropped tablespace is forgotten before its drop is durable.
     FailedSyncOfDropped,
     /// A new file's name is not synced.
     FolderNotSynced,
     // buffer/doublewrite.rs
-    /// The copies of pages are not synced before the pages are written in their places.
+    /// The doublewrite copies are not synced before the pages are written in place.
     CopiesNotSynced,
-    /// Recovery relies on copies that it has not made durable.
+    /// Recovery relies on doublewrite copies that it has not made durable.
     CopiesFoundNotSynced,
     // buffer/floor.rs
-    /// The floor does not count what is logged and not registered.
+    /// The low-water mark does not count changes that are logged and not registered.
     FloorForgetsTheUnregistered,
-    /// The floor does not know of a dirty page.
+    /// The low-water mark does not count a dirty page.
     DirtyPageForgotten,
     // tablespace/mod.rs
-    /// A page that is given back stays marked as used.
+    /// A freed page stays marked as used.
     PageNotFreed,
-    /// Who learns of a map page by the one before keeps that latched, and goes on before it.
+    /// A thread that finds a map page through the previous one keeps that latched while it goes on.
     PreviousMapKept,
     // tablespace/deletion.rs
     /// A file is deleted before the drop of its tablespace is durable.
     FileGoesBeforeTheDrop,
     // tree/hash.rs
-    /// The table of a hash index is freed by the thread that lets go of it.
+    /// The table of a hash index is freed by the thread that releases it.
     HashTableFreedAtOnce,
     // tree/mod.rs
-    /// A hint of the hash index is believed.
+    /// A hint of the hash index is used without validation.
     HintBelieved,
     // tree/structure.rs
     /// A split is logged in two groups.
     SplitInTwoGroups,
     // transaction/chains.rs
-    /// A long value is freed with its first page alone.
+    /// Only the first overflow page of a long value is freed.
     ChainLeaked,
     // transaction/ids.rs
-    /// Tablespace numbers are used again after a restart.
+    /// Tablespace ids are used again after a restart.
     SpaceReused,
-    /// Transaction numbers are used again after a restart.
+    /// Transaction ids are used again after a restart.
     TransactionReused,
     // transaction/active.rs
-    /// A view sees the youngest transaction that is under way.
+    /// A read view sees the youngest transaction that is still active.
     ViewTooNew,
-    /// Nobody asks behind a look whether its view was ended meanwhile.
+    /// After a read no check is made whether the read view was ended meanwhile.
     EndedViewBelieved,
-    /// Purge asks nobody who may still look.
+    /// Purge ignores the read views that are still open.
     PurgeIgnoresViews,
     // transaction/purge.rs
-    /// A check is not told of the versions that open transactions need.
+    /// A check does not learn of the versions that open transactions need.
     LeftBehindUnseen,
     // transaction/temporary.rs
     /// Purge of temporary tables frees long values that are being read.
     TemporaryReadersUnseen,
     // transaction/version.rs
-    /// An older version has the bytes of another one, as if its page of undo had been used again.
+    /// An older version has the bytes of another one, as if its undo page had been reused.
     UndoUsedAgain,
     // transaction/lock.rs
-    /// A call does not wait for the row that another one changes.
+    /// A call does not wait for the row that another call changes.
     RowNotLocked,
     // transaction/locking.rs
-    /// A locking read does not lock the gaps.
+    /// A locking read takes no gap locks.
     GapNotLocked,
     // transaction/locks/mod.rs
-    /// How many locks there are is published when the lock table was left.
+    /// The number of locks is published after the lock table was released.
     LocksPublishedLate,
-    /// Who gives a lock back serves the next one and does not wake it.
+    /// The release of a lock grants it to the next waiter, but does not wake that waiter.
     ServedAndNotWoken,
     // transaction/locks/table.rs
-    /// A transaction that has ended is given a lock for what it had written.
+    /// A transaction that has ended is given an explicit lock for a row that it had written.
     EndedWriterLocks,
     // transaction/mod.rs
-    /// A checkpoint does not note which transactions are prepared.
+    /// A checkpoint does not record which transactions are prepared.
     PreparedNotNoted,
     // transaction/rollbacks.rs
     /// After a crash the tables of prepared transactions are not locked.
     PreparedUnlocked,
-    /// Who makes an index does not ask what is still to be taken back.
+    /// The creation of an index ignores the rollbacks that are still to be done.
     HandedOverUnseen,
     // transaction/followers.rs
-    /// Who adds an index is not told of the rows that are taken back.
+    /// The creation of an index does not learn of the rows that are rolled back.
     RollbackNotNoted,
-    /// What was unfinished at a crash is not rolled back.
+    /// Transactions that were unfinished at a crash are not rolled back.
     RollbackForgotten,
-    /// A check takes the change of a row that was cut off for a whole one.
+    /// A check takes a partial change of a row for a complete one.
     CutOffUnseen,
     // transaction/stream.rs
     /// Undo space is reserved for where a record begins, and not for where it ends.
     UndoNotReserved,
     // transaction/trx.rs
-    /// A prepared transaction is rolled back, and the log says for longer that it is prepared.
+    /// A prepared transaction rolls back, but the log still says that it is prepared.
     PreparedWhileTakenBack,
     /// A rollback leaves the entries of secondary trees.
     EntriesNotTakenBack,
     // catalog/record.rs
-    /// A table's record may have more bytes than it needs.
+    /// A table's record is accepted with more bytes than it needs.
     RestOfRecordIgnored,
     // catalog/building.rs
-    /// A change that puts a row's index key out of reach is not noted where the entry stays the same.
+    /// A change that puts a row's index key out of reach is not recorded if the entry stays the same.
     KeyOutOfReachNotNoted,
     // catalog/load.rs
-    /// A load that fails leaves its trees.
+    /// A failed load leaves its trees.
     LoadLeftBehind,
     // catalog/numbers.rs
-    /// Below what a table's numbers were handed out is known in memory only.
+    /// The ceiling of the auto-increment values of a table is kept in memory only.
     NumbersForgotten,
-    /// Numbers below a ceiling are handed out before it is logged.
+    /// Auto-increment values below a ceiling are assigned before the ceiling is logged.
     CeilingNotLoggedYet,
-    /// Which number is next at the end is looked up before the last one is handed out.
+    /// The next auto-increment value at the end is read before the last one is assigned.
     NumbersEndLate,
     // catalog/names.rs
-    /// A listing of tables misses those that get other names meanwhile.
+    /// A listing of tables misses those that are renamed meanwhile.
     MoveUnlisted,
     // catalog/ddl.rs
-    /// Who is to be alone with a table leaves its gate open.
+    /// A thread that needs exclusive access to a table leaves the table's gate open.
     GateLeftOpen,
     /// A tablespace is given up before its drop is in the log.
     DropBeforeLog,
     /// A drop leaves the secondary trees.
     IndexNotDropped,
     // checkpoint.rs
-    /// The floor passes the end of a transaction that the checkpoint calls unfinished.
+    /// The low-water mark passes the end of a transaction that the checkpoint calls unfinished.
     EndNotNoted,
-    /// The control file names a floor before the log behind it is durable.
+    /// The control file names a low-water mark before the log after it is durable.
     FloorBeforeTheLog,
-    /// The log is cut before the control file names the floor.
+    /// The log is truncated before the control file names the low-water mark.
     LogCutBeforeTheControlFile,
-    /// The control file does not note that there is a system tree.
+    /// The control file does not record that there is a system tree.
     SystemTreeForgotten,
     // recovery/mod.rs
-    /// What was prepared counts as unfinished after a crash.
+    /// Prepared transactions count as unfinished after a crash.
     PreparedForgotten,
-    /// What a killed process has written is not synced.
+    /// The writes of a killed process are not synced.
     KilledWritesNotSynced,
-    /// A page that replay finds done is not written once more.
+    /// A page that replay finds up to date is not written once more.
     FoundDoneNotDirty,
-    /// Torn pages are not put right from their copies.
+    /// Torn pages are not repaired from their doublewrite copies.
     TornPageKept,
-    /// What a page has already is applied to it again.
+    /// A change that a page contains already is applied to it again.
     ReplayedTwice,
     // engine/files.rs
     /// A file counts as recorded before its record is logged.
     RecordedBeforeItIsLogged,
     // engine/open.rs
-    /// What was to be deleted is forgotten at a restart.
+    /// Pending deletions are forgotten at a restart.
     DeletionForgotten,
 }
 
-/// The variable that names a bug to plant.
+/// The environment variable that names a bug to plant.
 #[cfg(any(feature = "canary", feature = "model"))]
 pub const VARIABLE: &str = "WINDFALL_CANARY";
 
-/// The bug that this process has.
+/// Returns the bug that is planted in this process.
 #[cfg(any(feature = "canary", feature = "model"))]
 pub fn chosen() -> Option<Bug> {
     static CHOSEN: super::OnceLock<Option<Bug>> = super::OnceLock::new();
@@ -332,7 +329,8 @@ pub fn chosen() -> Option<Bug> {
     })
 }
 
-/// Whether this bug is planted: in a build of the models only within a scenario, so what it begins with is sound.
+/// Returns whether this bug is planted. In a build of the models it is planted only within a scenario, so that the
+/// initial state of the scenario is sound.
 #[cfg(any(feature = "canary", feature = "model"))]
 pub fn planted(bug: Bug) -> bool {
     #[cfg(feature = "model")]
@@ -342,14 +340,14 @@ pub fn planted(bug: Bug) -> bool {
     chosen() == Some(bug)
 }
 
-/// No bug is planted.
+/// Returns `false`: no bug is planted in this build.
 #[cfg(not(any(feature = "canary", feature = "model")))]
 #[inline]
 pub const fn planted(_bug: Bug) -> bool {
     false
 }
 
-/// The product has none, and nobody has to run it to see that.
+/// The product has no planted bug, which the compiler proves here.
 #[cfg(not(any(feature = "canary", feature = "model")))]
 const _: () = {
     let mut n = 0;

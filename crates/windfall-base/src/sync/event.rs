@@ -1,12 +1,10 @@
-//! Something that threads wait for.
+//! An event that threads wait for.
 //!
-//! **Purpose.** A condition variable with its mutex and a generation, so that a notification between the check of
-//! a condition and the wait for it is never lost, and notifying costs one atomic load when nobody waits.
+//! **Purpose.** A condition variable with its mutex and a generation. A notification between the check of a condition
+//! and the wait for it is never lost, and notifying costs one atomic load when no thread waits.
 //!
-//! **Invariants.** The condition is re-checked after the waiter has announced itself; the notifier changes the
-//! condition before it looks for waiters; both with sequentially consistent fences between.
-//!
-//! **May touch.** Nothing.
+//! **Invariants.** A waiter announces itself and then checks the condition again; a notifier changes the condition and
+//! then checks for waiters. Both have a sequentially consistent fence in between.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -26,7 +24,7 @@ use super::{
     work::{self, Work},
 };
 
-/// An event to wait for. The condition lives elsewhere, in atomics or behind a lock of its own.
+/// An event to wait for. The condition itself is stored elsewhere, in atomics or under a lock of its own.
 #[derive(Debug, Default)]
 pub struct Event {
     waiters: AtomicU32,
@@ -37,7 +35,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// An event that nobody waits for.
+    /// Returns an event without waiters.
     pub const fn new() -> Self {
         Self {
             waiters: AtomicU32::new(0),
@@ -47,9 +45,10 @@ impl Event {
         }
     }
 
-    /// Wakes every waiter, which then looks at its condition again.
+    /// Wakes every waiter, which then checks its condition again.
     pub fn notify(&self) {
-        // The change of the condition comes before the look: who takes the ring back sees it.
+        // The change of the condition happens before the load of `rung`: a napper that clears `rung` afterwards sees
+        // the change.
         fence(SeqCst);
         if !self.rung.load(Relaxed) {
             self.rung.store(true, Relaxed);
@@ -60,9 +59,9 @@ impl Event {
         }
     }
 
-    /// As [`Event::notify`], for who changed the condition by a sequentially consistent store, and whose waiters look
-    /// at it by such loads; or under a lock, under which they look: these have one order as they are, and no fence is
-    /// needed.
+    /// As [`Event::notify`], for a condition that is changed by a sequentially consistent store and checked by
+    /// sequentially consistent loads, or that is changed and checked under one lock. Such accesses are ordered already,
+    /// so no fence is needed.
     pub fn notify_ordered(&self) {
         if !self.rung.load(SeqCst) {
             self.rung.store(true, SeqCst);
@@ -81,34 +80,34 @@ impl Event {
         self.condvar.notify_all();
     }
 
-    /// Waits until `ready` says so. `ready` runs under no lock but the event's own and must be quick.
+    /// Waits until `ready` returns true. `ready` runs under no lock but the event's own and must be quick.
     pub fn wait(&self, mut ready: impl FnMut() -> bool) {
         self.wait_some(None, &mut ready);
     }
 
-    /// Waits until `ready` says so, or until the time has passed. Says whether it was ready.
+    /// Waits until `ready` returns true, or until the time has passed. Returns whether it was ready.
     pub fn wait_for(&self, at_most: Duration, mut ready: impl FnMut() -> bool) -> bool {
         self.wait_some(Some(at_most), &mut ready)
     }
 
-    /// Waits for the next notification, or until the time has passed. One since the last nap ends it at once. For one
-    /// napper at a time.
+    /// Naps: waits for the next notification, or until the time has passed. A notification since the last nap ends it
+    /// at once. Only one thread may nap at a time.
     pub fn nap(&self, at_most: Duration) {
         if planted(Bug::NapForgetsTheRing) {
             self.rung.store(false, SeqCst);
         }
         self.wait_for(at_most, || self.rung.load(SeqCst));
         self.rung.store(false, SeqCst);
-        // A notifier that finds it rung still has made its change before this: what comes next here sees it.
+        // A notifier that still finds `rung` set has made its change before this fence: the caller's next reads see it.
         fence(SeqCst);
     }
 
-    /// Whether the next nap ends at once.
+    /// Returns whether the next nap ends at once.
     pub fn is_rung(&self) -> bool {
         self.rung.load(SeqCst)
     }
 
-    /// Whether a thread waits, or has begun to and not yet looked again.
+    /// Returns whether a thread waits, or is about to wait and has not checked its condition again yet.
     pub fn has_waiters(&self) -> bool {
         self.waiters.load(SeqCst) > 0
     }
@@ -133,7 +132,7 @@ impl Event {
             match at_most.zip(began) {
                 None => self.condvar.wait(&mut generation),
                 Some((time, began)) => {
-                    // However often it is woken in vain, the time is that of the whole wait.
+                    // The timeout covers the whole wait, including all spurious wakeups.
                     let left = time.saturating_sub(began.elapsed());
                     expired = self.condvar.wait_for(&mut generation, left).timed_out();
                 }
@@ -189,7 +188,7 @@ mod tests {
         let start = Instant::now();
         event.nap(Duration::from_millis(30));
         assert!(start.elapsed() >= Duration::from_millis(29), "it did not wait");
-        // The notification was before it.
+        // The notification came before the nap.
         event.notify();
         let start = Instant::now();
         event.nap(LONG);

@@ -1,28 +1,27 @@
-//! A gate: many pass at once, until someone closes it and waits for those inside to leave.
+//! A gate: admits many threads at once, until a closer closes it and waits for the threads inside to leave.
 //!
-//! **Purpose.** Row calls on a table pass its gate; DDL on that table closes it. Passing costs one atomic addition on
-//! a stripe that other threads do not share, so a hot table bounces no cache line.
+//! **Purpose.** A gate works like a drain lock: row calls on a table pass its gate, and DDL on that table closes it and
+//! drains it. Passing costs one atomic addition on one stripe of a striped counter, so the threads of a hot table do
+//! not all contend for one cache line.
 //!
-//! A closed gate opens when its [`Closed`] is dropped, also by a panic: nobody waits for who is no more. There is one
-//! at a time, so its holder is alone inside. By [`Gate::close_for_good`] it stays closed.
+//! A closed gate opens when its [`Closed`] is dropped, also by a panic: no thread waits for a closer that is gone. A
+//! gate has one [`Closed`] at a time, so its holder is alone inside. After [`Gate::close_for_good`] it stays closed.
 //!
-//! **Invariants.** Who passes first adds to a stripe, then looks whether the gate is closed; who closes first marks it
-//! closed, then sums the stripes; all sequentially consistent, so one of the two sees the other. A gate that is closed
-//! for good never opens again.
+//! **Invariants.** A thread that passes first adds to a stripe, then checks whether the gate is closed; a closer first
+//! marks the gate closed, then sums the stripes. All these accesses are sequentially consistent, so at least one of the
+//! two sees the other. A gate that is closed permanently never opens again.
 //!
 //! A thread may pass a gate while it is inside another, or the same: a row call may ask its caller for more of a value,
-//! and the caller may then call again. Somebody may be waiting for that thread to leave. So a gate is first *closing*:
-//! it holds up those who come from outside, and lets pass who is inside anything. It is *closed*, and holds up
-//! everyone, only once nobody is inside it or any other gate of the same closer. So whoever waits at a closed gate
-//! waits for work that waits for no thread inside a gate.
+//! and the caller may then call again. A closer may be waiting for that thread to leave. So a gate is first *closing*:
+//! it blocks threads that are inside no gate, and admits threads that are inside any gate. It is *closed*, and blocks
+//! every thread, only once no thread is inside it or any other gate of the same closer. So a thread that waits at a
+//! closed gate waits for work that waits for no thread inside a gate.
 //!
-//! What counts is whether the thread is inside any gate, whosever it is, be it of another database. A gate says nothing
-//! of what else its passer holds, and threads may go through two databases in both orders: one waits in the second for
-//! a lock, or for a gate that is being closed, while who is in the way waits for it in the first. Neither database
-//! sees more than half of that circle. So a call from within a call waits for nothing that another call may hold, in
-//! whichever database the two are.
-//!
-//! **May touch.** [`Event`]; `work`, to count waits.
+//! The test is whether the thread is inside any gate, including gates of other databases. A gate does not know what
+//! else its passer holds, and threads may go through two databases in both orders. One thread waits in the second
+//! database for a lock, or for a gate that is being closed, while the blocker waits for this thread in the first.
+//! Neither database sees more than half of that cycle. So a call within a call waits for nothing that another call may
+//! hold, in whichever databases the two are.
 
 use core::cell::Cell;
 
@@ -48,22 +47,22 @@ const CLOSED_FOR_GOOD: u8 = 3;
 const STRIPES: usize = 4;
 
 thread_local! {
-    /// How many gates this thread is inside of, those of all databases.
+    /// The number of gates that this thread is inside of, over all databases.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Whether this thread is inside a gate.
+/// Returns whether this thread is inside a gate.
 pub fn is_inside() -> bool {
     DEPTH.get() > 0
 }
 
-/// Whether this thread has passed a gate while it was inside one.
+/// Returns whether this thread has passed a gate while it was inside one.
 pub fn is_nested() -> bool {
     DEPTH.get() > 1
 }
 
-/// How many are inside by one stripe. Counters that lie a cache line apart never share one, wherever the gate itself
-/// begins; to align it would make every table larger and its allocation slower.
+/// The number of passes inside by one stripe. Counters that are a cache line apart never share one (no false sharing),
+/// wherever the gate itself begins. Aligning the gate would make every table larger and its allocation slower.
 #[derive(Debug, Default)]
 #[repr(C)]
 struct Stripe {
@@ -75,13 +74,13 @@ struct Stripe {
 #[derive(Debug, Default)]
 pub struct Gate {
     state: AtomicU8,
-    /// Whether who closed it last did that from inside a drop; known before the gate is seen closing.
+    /// Whether the last closer closed it from inside a drop; written before the gate is seen closing.
     by_drop: AtomicBool,
     inside: [Stripe; STRIPES],
     changed: Event,
 }
 
-/// Proof of being inside; leaving is dropping it. It stays with the thread that passed.
+/// Proof that the thread is inside the gate; dropping it leaves the gate. It stays with the thread that passed.
 #[derive(Debug)]
 pub struct Inside<'a> {
     gate: &'a Gate,
@@ -89,8 +88,8 @@ pub struct Inside<'a> {
     _note: Note,
 }
 
-/// Proof that a gate is closed and nobody inside. It opens when this is dropped, unless it was closed for good
-/// meanwhile.
+/// Proof that a gate is closed and no thread is inside. Dropping it opens the gate, unless the gate was closed
+/// permanently meanwhile.
 #[derive(Debug)]
 #[must_use = "the gate opens when this is dropped"]
 pub struct Closed<'g> {
@@ -98,14 +97,13 @@ pub struct Closed<'g> {
 }
 
 impl Gate {
-    /// An open gate.
+    /// Returns an open gate.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Passes the gate, waiting while it is closed; while it is closing, unless this thread is inside a gate. `None`
-    /// when it was closed for good. Any `stripe` will do; callers that run at the same time should bring different
-    /// ones.
+    /// Passes the gate. Waits while it is closed, and while it is closing unless this thread is inside a gate. Returns
+    /// `None` when it was closed permanently. Any `stripe` works; concurrent callers should pass different ones.
     pub fn enter(&self, stripe: usize) -> Option<Inside<'_>> {
         let (inside, waited_on_drop) = self.pass(stripe)?;
         if waited_on_drop {
@@ -114,7 +112,7 @@ impl Gate {
         Some(inside)
     }
 
-    /// As [`Gate::enter`], and whether it waited for a drop that left the gate open.
+    /// As [`Gate::enter`]; also returns whether it waited for a drop that left the gate open.
     fn pass(&self, stripe: usize) -> Option<(Inside<'_>, bool)> {
         let stripe = stripe % STRIPES;
         let nested = is_inside() && !planted(Bug::ClosingGateHoldsAll);
@@ -140,28 +138,28 @@ impl Gate {
         }
     }
 
-    /// Passes the gate on a stripe of this thread's own. See [`Gate::enter`].
+    /// Passes the gate on this thread's own stripe. See [`Gate::enter`].
     pub fn enter_here(&self) -> Option<Inside<'_>> {
         self.enter(machine::thread_number())
     }
 
-    /// Closes the gate and waits until nobody is inside. The caller is inside no gate.
+    /// Closes the gate and waits until no thread is inside. The caller must be inside no gate.
     ///
     /// # Panics
-    /// When somebody else has it closed: whoever closes it has claimed the table.
+    /// When another closer has it closed: a closer must hold the metadata lock of the table.
     pub fn close(&self) -> Closed<'_> {
         Self::close_all(core::iter::once(self)).pop().expect("one was closed")
     }
 
-    /// Closes several gates as one and waits until nobody is inside any of them. See [`Gate::close`].
+    /// Closes several gates as one and waits until no thread is inside any of them. See [`Gate::close`].
     pub fn close_all<'g>(gates: impl Iterator<Item = &'g Self>) -> SmallVec<[Closed<'g>; 1]> {
         let closed: SmallVec<[Closed<'g>; 1]> = gates.map(Self::begin_to_close).collect();
         let gates = || closed.iter().map(|closed| closed.gate);
         loop {
             gates().for_each(|gate| gate.changed.wait(|| gate.is_empty()));
-            // Nobody waits for a gate to be closed.
+            // No notification: no thread waits for a gate to become closed.
             gates().for_each(|gate| gate.store(CLOSED));
-            // Who was inside one of them may have passed another one that was empty before.
+            // A thread inside one of them may have passed another one after that was found empty.
             if planted(Bug::GatesClosedOneByOne) || gates().all(Self::is_empty) {
                 return closed;
             }
@@ -169,8 +167,8 @@ impl Gate {
         }
     }
 
-    /// Closes the gate for good and waits until nobody is inside. The caller is inside no gate, and may have closed
-    /// this one; somebody else may be closing it for good, too.
+    /// Closes the gate permanently and waits until no thread is inside. The caller must be inside no gate, and may have
+    /// closed this one; another thread may be closing it permanently, too.
     pub fn close_for_good(&self) {
         self.mark(CLOSED_FOR_GOOD);
         self.changed.wait(|| self.is_empty());
@@ -178,7 +176,7 @@ impl Gate {
 
     fn begin_to_close(&self) -> Closed<'_> {
         self.by_drop.store(work::is_dropping(), Relaxed);
-        // At an open gate nobody waits.
+        // No notification: no thread waits at an open gate.
         let was_open = self.state.compare_exchange(OPEN, CLOSING, SeqCst, SeqCst);
         assert!(was_open.is_ok(), "a gate has one closer at a time");
         Closed { gate: self }
@@ -200,7 +198,7 @@ impl Gate {
 }
 
 impl Closed<'_> {
-    /// Whether it is this gate that is closed.
+    /// Returns whether this gate is the closed one.
     pub fn is_of(&self, gate: &Gate) -> bool {
         core::ptr::eq(self.gate, gate)
     }
@@ -208,7 +206,7 @@ impl Closed<'_> {
 
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
-        // It may have been closed for good, and not been closed yet when a panic came.
+        // The gate may have been closed permanently, or still have been closing when a panic occurred.
         self.gate.store(OPEN);
         self.gate.changed.notify_ordered();
     }
@@ -287,7 +285,7 @@ mod tests {
             if by_drop { work::in_drop(hold).0 } else { hold() }
         };
         assert_eq!([waited(true, false), waited(false, false)], [Some(true), Some(false)]);
-        // It has not waited for another query, but lost its table.
+        // The caller has not waited for another query, but lost its table.
         assert_eq!(waited(true, true), None);
     }
 
@@ -302,7 +300,7 @@ mod tests {
                 thread::spawn(move || {
                     while !over.load(SeqCst) {
                         let outer = gates[n].enter(n).unwrap();
-                        // The third gate is closed by nobody; who is inside the others meets no closed one.
+                        // The third gate is never closed; a thread inside one of the others meets no closed gate.
                         assert!(n == 2 || !closed.load(SeqCst), "inside while the gates are closed");
                         for m in [1, 0, 2] {
                             let inner = gates[m].enter(n).unwrap();

@@ -1,12 +1,11 @@
-//! A value behind a gate: who is inside reads it without a lock, who has the gate closed replaces it.
+//! A value protected by a gate: a thread inside reads it without a lock, and a thread that has the gate closed replaces
+//! it.
 //!
-//! **Purpose.** Every row call looks at its table's shape, and statements change it now and then. The gate keeps the
-//! two apart anyway, so a look costs nothing but the passing of the gate.
+//! **Purpose.** Every row call reads the schema version of its table, and statements change it occasionally. The gate
+//! separates the two anyway, so reading the value costs only the passing of the gate.
 //!
-//! **Invariants.** The value changes only under a [`Closed`] of its own gate and under the lock. Who reads it is inside
-//! the gate, has it closed, or holds the lock.
-//!
-//! **May touch.** [`Gate`], `lock`.
+//! **Invariants.** The value changes only under a [`Closed`] of its own gate and under the lock. A reader is inside the
+//! gate, has it closed, or holds the lock.
 #![expect(unsafe_code, reason = "the gate keeps readers and the writer of one value apart")]
 
 use core::{cell::UnsafeCell, fmt, ops::Deref};
@@ -17,15 +16,15 @@ use super::{Closed, Gate, Inside, Mutex, Rank};
 pub struct Gated<T> {
     gate: Gate,
     value: UnsafeCell<T>,
-    /// For those who look from outside.
+    /// For readers outside the gate.
     lock: Mutex<()>,
 }
 
-// SAFETY: as for a read-write lock: references to the value go to several threads, and the value itself may be dropped
-// by another thread than the one that made it. Who may reach it when is argued where it is reached.
+// SAFETY: as for a read-write lock: several threads get references to the value, and another thread than its creator
+// may drop it. Which accesses exclude each other is argued where the value is accessed.
 unsafe impl<T: Send + Sync> Sync for Gated<T> {}
 
-/// The value, for somebody inside the gate. Leaving is dropping it.
+/// The value, for a thread inside the gate. Dropping it leaves the gate.
 #[derive(Debug)]
 pub struct Entered<'a, T> {
     value: &'a T,
@@ -47,12 +46,12 @@ impl<T> fmt::Debug for Gated<T> {
 }
 
 impl<T> Gated<T> {
-    /// A value behind an open gate.
+    /// Returns a value protected by an open gate.
     pub fn new(value: T) -> Self {
         Self { gate: Gate::new(), value: UnsafeCell::new(value), lock: Mutex::new(Rank::Leaf, ()) }
     }
 
-    /// The gate.
+    /// Returns the gate.
     pub fn gate(&self) -> &Gate {
         &self.gate
     }
@@ -60,13 +59,13 @@ impl<T> Gated<T> {
     /// Passes the gate, see [`Gate::enter`].
     pub fn enter(&self) -> Option<Entered<'_, T>> {
         let inside = self.gate.enter_here()?;
-        // SAFETY: the value is replaced only while a `Closed` of this gate exists, and then nobody is inside. The
-        // reference lives as long as `inside`, for it is reached through `Entered` alone.
+        // SAFETY: the value is replaced only while a `Closed` of this gate exists, and then no thread is inside. The
+        // reference lives as long as `inside`, because it is accessible through `Entered` alone.
         let value = unsafe { &*self.value.get() };
         Some(Entered { value, _inside: inside })
     }
 
-    /// Looks at the value from outside, under a lock: for a short look.
+    /// Reads the value from outside the gate, under the lock; `look` must be short.
     pub fn look<R>(&self, look: impl FnOnce(&T) -> R) -> R {
         let _lock = self.lock.lock();
         // SAFETY: the value is replaced only under the lock.
@@ -77,19 +76,19 @@ impl<T> Gated<T> {
         assert!(closed.is_of(&self.gate), "another gate is closed");
     }
 
-    /// The value, for who has the gate closed.
+    /// Returns the value; the caller has the gate closed.
     pub fn get<'a>(&'a self, closed: &'a Closed<'_>) -> &'a T {
         self.check(closed);
-        // SAFETY: the value is replaced only by who borrows the one `Closed` mutably, which is borrowed here.
+        // SAFETY: replacing the value needs a mutable borrow of the one `Closed`, which is borrowed here.
         unsafe { &*self.value.get() }
     }
 
-    /// Replaces the value. Gives the one that was there.
+    /// Replaces the value. Returns the old one.
     pub fn replace(&self, closed: &mut Closed<'_>, value: T) -> T {
         self.check(closed);
         let _lock = self.lock.lock();
-        // SAFETY: nobody is inside, and nobody comes while the gate is closed; no `get` is under way, for there is one
-        // `Closed` of a gate, borrowed mutably; and who looks from outside holds the lock.
+        // SAFETY: no thread is inside, and none enters while the gate is closed; no `get` is in progress, because a
+        // gate has one `Closed`, borrowed mutably here; and a reader outside the gate holds the lock.
         core::mem::replace(unsafe { &mut *self.value.get() }, value)
     }
 }

@@ -1,13 +1,14 @@
-//! Who holds what, and for how long.
+//! Which thread holds which lock, and for how long.
 //!
-//! **Purpose.** What hangs, or lets others hang, is told with the thread and the lock, not by a test that never ends.
+//! **Purpose.** A lock that is held or waited for too long is reported with the thread and the rank of the lock.
+//! Otherwise the only symptom would be a test that never ends.
 //!
-//! **Invariants.** Debug builds note each acquisition of a lock, a latch or a gate, and when it is given back; others
-//! know nothing, and pay nothing. Nobody waits for anything here but for the list of one thread, which is a moment's.
-//! Each acquisition has a number of its own: what comes and goes is not held for long. Nor is what is held while
-//! nobody looks, for then the process may have stood still as a whole.
+//! **Invariants.** Debug builds record each acquisition of a lock, a latch or a gate, and its release; other builds
+//! record nothing, and pay nothing. The only waits here are for the list of one thread and for the list of threads,
+//! each locked for a moment. Each acquisition has its own number, so that many short acquisitions do not look like a
+//! long one. One look adds only a limited time, because the whole process may have been suspended between two looks.
 //!
-//! **May touch.** Nothing: the machine's own locks, for these are none of the engine's.
+//! The locks in this module are those of the standard library, not the engine's own.
 
 use core::marker::PhantomData;
 use std::{
@@ -19,7 +20,7 @@ use noted::Noted;
 
 use super::Rank;
 
-/// What can be held.
+/// The object that a thread holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// A lock or a latch of this rank.
@@ -28,7 +29,7 @@ pub enum What {
     Gate,
 }
 
-/// That this thread holds something, as long as this lives. It stays with the thread that made it.
+/// Records that this thread holds something, as long as this lives. It stays with the thread that made it.
 #[derive(Debug)]
 pub struct Note {
     _noted: Noted,
@@ -36,14 +37,14 @@ pub struct Note {
 }
 
 impl Note {
-    /// Notes what the thread has just got, or waits for.
+    /// Records what the thread has just acquired, or waits for.
     #[inline]
     pub fn new(what: What) -> Self {
         Self { _noted: Noted::new(what), _thread: PhantomData }
     }
 }
 
-/// Who holds nothing that is noted.
+/// Other builds: nothing is recorded.
 #[cfg(not(debug_assertions))]
 mod noted {
     use std::sync::Arc;
@@ -82,11 +83,11 @@ mod noted {
 
     use super::What;
 
-    /// What one thread holds.
+    /// The list of what one thread holds.
     #[derive(Debug)]
     pub struct Holder {
         pub name: String,
-        /// Each with its number.
+        /// Each with its acquisition number.
         held: Mutex<Vec<(u64, What)>>,
     }
 
@@ -109,7 +110,7 @@ mod noted {
         holder
     }
 
-    /// Everything that is held: whose, the number of the acquisition, and what.
+    /// Returns everything that is held: the thread, the number of the acquisition, and the object.
     pub fn all() -> Vec<(Arc<Holder>, u64, What)> {
         let holders = HOLDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let held = |holder: Arc<Holder>| {
@@ -125,7 +126,7 @@ mod noted {
         }
     }
 
-    /// One thing that the thread holds. While the thread ends there is no list.
+    /// One object that the thread holds. `None` if the thread is ending: then it has no list any more.
     #[derive(Debug)]
     pub struct Noted(Option<u64>);
 
@@ -153,19 +154,19 @@ mod noted {
     }
 }
 
-/// Notices what is held for long, by looking now and then. Debug builds know; others never hold anything.
+/// Finds what is held for long, by looking from time to time. In other than debug builds it finds nothing.
 #[derive(Debug, Default)]
 pub struct Watchdog {
-    /// For how long each acquisition was seen, by its number.
+    /// How long each acquisition has been seen, by its number.
     seen: BTreeMap<u64, Duration>,
     last_look: Option<Instant>,
 }
 
-/// So many looks at least are needed to say that something was held for long.
+/// The minimum number of looks before something counts as held for long.
 const LOOKS: u32 = 5;
 
 impl Watchdog {
-    /// Looks around. Gives what was there at each look for so long, each with who holds it.
+    /// Looks at what is held. Returns what every look has found for at least this long, each with its thread.
     pub fn look(&mut self, long: Duration) -> Vec<String> {
         let (now, held) = (Instant::now(), noted::all());
         let passed = self.last_look.replace(now).map_or(Duration::ZERO, |last| now - last).min(long / LOOKS);
@@ -195,13 +196,13 @@ mod tests {
     fn who_holds_something_for_long_is_named() {
         let (mutex, gate, mut watchdog) = (Mutex::new(Rank::Leaf, ()), Gate::new(), Watchdog::default());
         let me = std::thread::current().name().unwrap().to_owned();
-        // Other tests hold things for moments.
+        // Other tests hold locks for moments.
         let mut mine = || {
             let all = watchdog.look(LONG).into_iter();
             all.filter(|told| told.contains(&me)).collect::<Vec<_>>()
         };
         let inside = gate.enter(0);
-        // What comes and goes is not held.
+        // Short acquisitions do not count.
         for _ in 0..2 * LOOKS {
             let held = mutex.lock();
             assert!(mine().iter().all(|told| told.contains("Gate")), "{:?}", mine());
@@ -212,7 +213,7 @@ mod tests {
         assert!(told.len() == 1 && told[0].contains("has held Gate for"), "{told:?}");
         drop(inside);
         let held = mutex.lock();
-        // Nor is it for being looked at rarely.
+        // Rare looks do not make an acquisition long.
         for _ in 0..2 {
             assert!(mine().is_empty());
             std::thread::sleep(LONG);

@@ -1,5 +1,5 @@
-//! Latch, event and gate in many orders. What each scenario was seen to catch stands with it; the bugs that it is given
-//! are planted whenever it runs.
+//! Latch, event and gate in many orders of their threads. Each scenario documents what it was seen to catch; the bugs
+//! passed to it are planted whenever it runs.
 
 use core::time::Duration;
 
@@ -16,7 +16,8 @@ use super::{
 /// A nap that only a notification ends.
 const LONG: Duration = Duration::from_hours(1);
 
-/// Two words under a latch that are always equal, with a word between them so that they are no walk.
+/// Two words under a latch that are always equal, with a word between them so that the model does not take them for one
+/// walk over neighbouring words.
 #[derive(Default)]
 struct Pair {
     latch: Latch,
@@ -28,7 +29,7 @@ impl Pair {
         (self.words[0].load(Relaxed), self.words[2].load(Relaxed))
     }
 
-    /// Adds one to both, from what they were.
+    /// Adds one to both words, to the values that were read before.
     fn change(&self, (a, b): (u64, u64)) {
         assert_eq!(a, b, "half a change is seen");
         self.words[0].store(a + 1, Relaxed);
@@ -37,9 +38,9 @@ impl Pair {
     }
 }
 
-/// Catches: a release that keeps the version; an exclusive latch taken beside a shared one; a shared one beside an
-/// exclusive; an upgrade that does not compare the version; a release or the last sharer that wakes nobody; a waiter
-/// who parks without looking again.
+/// Catches: a release that keeps the version; an exclusive latch taken next to a shared one; a shared one next to an
+/// exclusive one; an upgrade that does not compare the version; a release or the last sharer that wakes no waiter; a
+/// waiter that parks without checking again.
 #[test]
 fn a_latch_shows_no_half_change_and_loses_no_wakeup() {
     let bugs =
@@ -85,8 +86,8 @@ fn a_latch_shows_no_half_change_and_loses_no_wakeup() {
     });
 }
 
-/// Catches: a waiter who does not look again after it has announced itself, or announces itself after its look; a
-/// notifier who passes by the mutex.
+/// Catches: a waiter that does not check again after it has announced itself, or announces itself after its check; a
+/// notifier that bypasses the mutex.
 #[test]
 fn an_event_loses_no_notification() {
     explore(12_000, &[Bug::NotifierPassesTheMutex], || {
@@ -108,7 +109,7 @@ fn an_event_loses_no_notification() {
     });
 }
 
-/// Catches: a nap that forgets an earlier notification when it begins; a notification that does not ring.
+/// Catches: a nap that forgets an earlier notification when it begins; a notification that does not set `rung`.
 #[test]
 fn a_nap_misses_no_work() {
     explore(12_000, &[Bug::NapForgetsTheRing], || {
@@ -133,8 +134,8 @@ fn a_nap_misses_no_work() {
     });
 }
 
-/// Catches: a passer who looks before it counts itself, or who stays counted where it waits; a closer who sums before
-/// it closes; one who leaves and tells nobody; a gate that opens again after it was closed for good.
+/// Catches: a passer that checks before it counts itself, or that stays counted while it waits; a closer that sums
+/// before it closes; a leaving thread that does not notify; a gate that opens again after it was closed permanently.
 #[test]
 fn nobody_is_inside_a_closed_gate() {
     explore(8_000, &[Bug::GateLooksBeforeItCounts, Bug::LeaverTellsNobody], || {
@@ -145,7 +146,7 @@ fn nobody_is_inside_a_closed_gate() {
                 for _ in 0..3 {
                     let Some(_inside) = shared.0.enter(stripe) else { return };
                     assert!(!shared.1.load(SeqCst), "inside while the gate is closed");
-                    // Work, which takes its time.
+                    // Some time passes between the two checks, as if for work.
                     assert!(!shared.1.load(SeqCst), "closed while someone is inside");
                 }
             })
@@ -165,22 +166,22 @@ fn nobody_is_inside_a_closed_gate() {
     });
 }
 
-/// Two threads pass several gates, one from inside the other, while somebody closes two of them as one.
+/// Two threads pass several gates, one from inside the other, while another thread closes two of them as one.
 ///
-/// Catches: a closing gate that holds up who is inside another one; gates that are closed one after the other and not
-/// looked at again; a waiter who is not told, or does not see, that a closed gate is closing again.
+/// Catches: a closing gate that blocks a thread inside another gate; gates that are closed one after the other and not
+/// checked again; a waiter that is not notified, or does not see, that a closed gate is closing again.
 #[test]
 fn who_is_inside_a_gate_passes_one_that_is_closing() {
     explore(8_000, &[Bug::ClosingGateHoldsAll, Bug::GatesClosedOneByOne], || {
         let shared = Arc::new(([0; 3].map(|_| Gate::new()), AtomicBool::new(false)));
-        // The last gate is nobody's to close.
+        // The last gate is closed by no thread.
         let ways: [&[usize]; 2] = [&[2, 0, 1], &[1, 0]];
         let passers = ways.map(|way| {
             let shared = shared.clone();
             spawn(move || {
                 let (gates, alone) = &*shared;
                 for _ in 0..2 {
-                    // Left in the order in which they were passed backwards, as the calls return.
+                    // Left in the reverse order of passing, as the calls return.
                     let mut inside = Vec::new();
                     for gate in way {
                         inside.extend(gates[*gate].enter(way[0]).map(|inside| (*gate, inside)));
@@ -204,11 +205,11 @@ fn who_is_inside_a_gate_passes_one_that_is_closing() {
     });
 }
 
-/// Two threads go through two gates, in both orders, while two closers close one gate each: tables of two databases,
-/// say, of which neither knows of the other.
+/// Two threads go through two gates, in both orders, while two closers close one gate each. For example the gates of
+/// tables of two databases, of which neither knows of the other.
 ///
-/// Catches: a count of gates passed that is kept for each closer's gates apart: then each thread waits at the gate that
-/// the other one keeps its closer from closing.
+/// Catches: a count of passed gates that is kept separately for the gates of each closer. Then each thread waits at the
+/// gate that the other thread is inside of, and neither closer finishes.
 #[test]
 fn gates_of_closers_who_know_nothing_of_each_other_close_no_circle() {
     explore(8_000, &[Bug::ClosingGateHoldsAll], || {

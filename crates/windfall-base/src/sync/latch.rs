@@ -1,19 +1,21 @@
 //! The hybrid latch of a frame: optimistic, shared, exclusive.
 //!
-//! **Purpose.** Readers of inner pages take no latch at all: they note a version, read, and check that the version is
-//! still the same. Writers and those who must not be disturbed latch. The idea is that of `LeanStore`'s hybrid latch
-//! (Leis, Haubenschild, Neumann 2019).
+//! **Purpose.** Readers of inner pages take no latch at all: they note a version, read, and validate that the version
+//! is unchanged (optimistic read). Writers, and readers that must not be disturbed, take the latch. The idea is that of
+//! `LeanStore`'s hybrid latch (Leis, Haubenschild, Neumann 2019).
 //!
 //! **Invariants.** The version grows with every exclusive release that changed something, and is never reset: not when
-//! the frame gets another page, not when the pool shrinks. After 2^48 changes of one frame, a year of ten million a
-//! second, it begins again. A version says nothing about *which* page the frame holds:
-//! the tag is to be read under the version that is validated. Latches belong to frames, and the order in which they are
-//! taken to pages: who waits says whether the frame still has his page, and is asked whenever the latch changes hands.
-//! So he never waits for the holder of another page that came into the frame, who may wait for a page of his.
+//! the frame gets another page, not when the pool shrinks. After 2^48 changes of one frame (a year of ten million per
+//! second) it wraps around. A version says nothing about *which* page the frame holds: the tag must be read under the
+//! version that is validated.
 //!
-//! **May touch.** `work`, to count waits.
+//! Latches belong to frames, but their acquisition order is defined on pages. So a waiter supplies a check whether the
+//! frame still holds its page (`wanted`), which is repeated whenever the latch changes hands. Hence a waiter never
+//! waits for the holder of another page that was read into the frame; that holder may itself wait for a page of the
+//! waiter.
 //!
-//! The word: bit 63 exclusive, bit 62 someone is parked, bits 48 to 61 how many share, bits 0 to 47 the version.
+//! The word: bit 63 exclusive, bit 62 a thread is parked, bits 48 to 61 the number of sharers, bits 0 to 47 the
+//! version.
 
 use super::{
     Bug,
@@ -44,14 +46,15 @@ pub struct Latch(AtomicU64, DropMark);
 pub struct Version(u64);
 
 impl Latch {
-    /// The version, when nobody holds the latch exclusively.
+    /// Returns the version, if no thread holds the latch exclusively.
     #[inline]
     pub fn version(&self) -> Option<Version> {
         let word = self.0.load(Acquire);
         (word & EXCLUSIVE == 0).then_some(Version(word & VERSION))
     }
 
-    /// The version, after waiting for an exclusive holder to leave; `None` when the frame is not `wanted` any more.
+    /// Returns the version, after waiting for an exclusive holder to release; `None` when the frame is not `wanted` any
+    /// more.
     #[inline]
     pub fn version_while(&self, wanted: impl Fn() -> bool) -> Option<Version> {
         loop {
@@ -64,10 +67,11 @@ impl Latch {
         }
     }
 
-    /// Whether nothing has changed since the version was noted.
+    /// Returns whether nothing has changed since the version was noted.
     #[inline]
     pub fn is(&self, version: Version) -> bool {
-        // The reader's loads come before this load: they cannot have seen a later change unseen by it.
+        // The reader's loads come before this load: if they saw a later change, this load sees that the latch was
+        // taken.
         fence(Acquire);
         self.0.load(Relaxed) & (EXCLUSIVE | VERSION) == version.0
     }
@@ -75,14 +79,14 @@ impl Latch {
     fn take(&self, word: u64) -> bool {
         let taken = self.0.compare_exchange_weak(word, word | EXCLUSIVE, Acquire, Relaxed).is_ok();
         if taken {
-            // Whoever sees one of our changes sees the latch taken.
+            // A thread that sees one of our changes sees that the latch was taken.
             fence(Release);
             self.1.taken();
         }
         taken
     }
 
-    /// Takes the latch exclusively if nobody holds it.
+    /// Takes the latch exclusively if no thread holds it.
     pub fn try_exclusive(&self) -> bool {
         loop {
             let word = self.0.load(Relaxed);
@@ -96,7 +100,7 @@ impl Latch {
         }
     }
 
-    /// Takes the latch exclusively if nothing has changed since the version was noted and nobody holds it.
+    /// Takes the latch exclusively if nothing has changed since the version was noted and no thread holds it.
     pub fn try_exclusive_at(&self, version: Version) -> bool {
         loop {
             let word = self.0.load(Relaxed);
@@ -116,7 +120,7 @@ impl Latch {
         debug_assert!(taken, "who waits for ever has got it");
     }
 
-    /// Waits for the latch and takes it exclusively, unless the frame is not `wanted` any more. Says whether it was
+    /// Waits for the latch and takes it exclusively, unless the frame is not `wanted` any more. Returns whether it was
     /// taken.
     #[must_use]
     pub fn exclusive_while(&self, wanted: impl Fn() -> bool) -> bool {
@@ -142,7 +146,8 @@ impl Latch {
         }
     }
 
-    /// The version has begun again, once in 2^48 changes of a frame, and has carried into the sharers: takes that away.
+    /// Removes the carry of the version into the sharers: the version has wrapped around, once in 2^48 changes of a
+    /// frame.
     #[cold]
     fn carry(&self) {
         let word = self.0.fetch_sub(SHARE, Release);
@@ -151,7 +156,7 @@ impl Latch {
         }
     }
 
-    /// Releases the exclusive latch when nothing was changed: readers under way go on.
+    /// Releases the exclusive latch when nothing was changed: optimistic reads in progress stay valid.
     pub fn release_unchanged(&self) {
         self.1.given_in_drop();
         let word = self.0.fetch_and(!EXCLUSIVE, Release);
@@ -161,7 +166,7 @@ impl Latch {
         }
     }
 
-    /// Shares the latch if nobody holds it exclusively.
+    /// Takes the latch shared if no thread holds it exclusively.
     pub fn try_share(&self) -> bool {
         loop {
             let word = self.0.load(Relaxed);
@@ -176,7 +181,8 @@ impl Latch {
         }
     }
 
-    /// Waits for the latch and shares it, unless the frame is not `wanted` any more. Says whether it was shared.
+    /// Waits for the latch and takes it shared, unless the frame is not `wanted` any more. Returns whether it was
+    /// taken.
     #[must_use]
     pub fn share_while(&self, wanted: impl Fn() -> bool) -> bool {
         while !self.try_share() {
@@ -187,7 +193,7 @@ impl Latch {
         true
     }
 
-    /// Stops sharing.
+    /// Releases a shared latch.
     pub fn unshare(&self) {
         self.1.unshared_in_drop();
         let word = self.0.fetch_sub(SHARE, Release);
@@ -197,7 +203,8 @@ impl Latch {
         }
     }
 
-    /// Waits until none of the bits is set, or a little less: the caller looks again. Says whether he is still to.
+    /// Waits until none of the bits is set, or less: the caller must check again. Returns whether the frame is still
+    /// wanted.
     fn wait(&self, bits: u64, wanted: &impl Fn() -> bool) -> bool {
         for _ in 0..SPINS {
             if self.0.load(Relaxed) & bits == 0 {
@@ -213,9 +220,9 @@ impl Latch {
         if word & bits == 0 || self.0.compare_exchange(word, word | PARKED, Relaxed, Relaxed).is_err() {
             return true;
         }
-        // The mark that is seen here may be another waiter's by now. In either case: whoever took our page away and
-        // released before the mark was set is seen with all that he did, so we do not want the frame any more; whoever
-        // does it later sees the mark, and wakes us.
+        // The parked bit that is seen here may be another waiter's by now. No wakeup is lost in either case. If a
+        // thread took our page away and released before the bit was set, we see all that it did, so we do not want the
+        // frame any more. If it does so later, it sees the bit and wakes us.
         let validate = || {
             let word = self.0.load(Acquire);
             word & bits != 0 && word & PARKED != 0 && wanted()

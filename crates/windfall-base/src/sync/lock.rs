@@ -1,12 +1,10 @@
 //! Mutexes and read-write locks with a rank.
 //!
-//! **Purpose.** Two locks taken in both orders by two threads are a deadlock waiting for its night. Every lock has a
-//! rank; a thread takes locks in rising rank only.
+//! **Purpose.** Two locks that two threads take in opposite orders deadlock sooner or later. Every lock has a rank, and
+//! a thread takes locks only in rising rank.
 //!
-//! **Invariants.** [`Rank`] is the whole order, as ARCHITECTURE.md tells it. In debug builds each thread remembers the
-//! ranks that it holds, and an acquisition out of order panics with both names.
-//!
-//! **May touch.** `work`, to count acquisitions.
+//! **Invariants.** [`Rank`] is the whole order, as documented in ARCHITECTURE.md. In debug builds each thread remembers
+//! the ranks that it holds, and an acquisition out of order panics with both names.
 
 use core::ops::{Deref, DerefMut};
 
@@ -15,7 +13,7 @@ use super::{
     work::{self, DropMark, Work},
 };
 
-/// The order in which locks may be taken: a later one while an earlier one is held, never the other way round.
+/// The order in which locks may be taken: a later one while an earlier one is held, never the reverse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Rank {
@@ -23,36 +21,36 @@ pub enum Rank {
     Scope,
     /// A session's temporary tables.
     Session,
-    /// Tables that get other names, against listings of names.
+    /// Renames of tables, against listings of names.
     Moves,
     /// The names of open tables.
     Names,
-    /// A row's lock.
+    /// The wait for a row's key latch, or for a transactional lock.
     Row,
-    /// Whether transactions are being taken back.
+    /// Rollback and purge outside of a table's gate, against a check that has quiesced the table.
     RollBack,
     /// The purge of an undo stream.
     Purge,
     /// A checkpoint in progress.
     Checkpoint,
-    /// A page cleaner's round.
+    /// A page cleaner's batch.
     Cleaner,
-    /// An undo stream.
+    /// The right to append to an undo stream.
     Undo,
     /// A change of the system tree.
     System,
     /// The table of active transactions.
     Transactions,
-    /// The making of a tablespace's file.
+    /// The creation of a tablespace's file.
     File,
-    /// A latch on a page. Pages have an order of their own: parent before child, left before right, the
-    /// tree before the undo page, the allocation map last.
+    /// A latch on a page. Pages have an order of their own: parent before child, left before right, the tree before the
+    /// undo page, the allocation map last.
     Page,
-    /// The reclaimer's queue, the floor's heap.
+    /// The reclaimer's queue, the heap of dirty tablespaces.
     Pool,
     /// A tablespace's dirty set.
     Dirty,
-    /// The tablespaces by id.
+    /// The directory of tablespaces by id.
     Spaces,
     /// The leader of the log's syncs.
     LogSync,
@@ -60,11 +58,11 @@ pub enum Rank {
     LogWrite,
     /// The log's segment list.
     LogFiles,
-    /// Changes of the disk, against its release.
+    /// Changes on the disk, against its release.
     Disk,
-    /// The disk's handle cache.
+    /// The disk's cache of handles.
     Handles,
-    /// A leaf lock: nothing is taken while it is held.
+    /// A leaf lock: no other lock is taken while it is held.
     Leaf,
 }
 
@@ -79,7 +77,7 @@ mod order {
     }
 
     pub fn take(rank: Rank, try_only: bool) {
-        // While a panic unwinds, the first message is the one to keep.
+        // While a panic unwinds, its own message must not be replaced by another one.
         if std::thread::panicking() {
             return;
         }
@@ -108,8 +106,8 @@ mod order {
     }
 }
 
-/// A note that this thread holds a lock of this rank, for locks that are not built here (page latches).
-/// It stays with the thread that made it.
+/// Records that this thread holds a lock of this rank, for locks that are not implemented here (page latches). It stays
+/// with the thread that made it.
 #[derive(Debug)]
 pub struct Held {
     #[cfg_attr(
@@ -121,7 +119,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Notes a blocking acquisition and asserts its place in the order.
+    /// Records a blocking acquisition and asserts its place in the order.
     #[inline]
     pub fn take(rank: Rank) -> Self {
         #[cfg(debug_assertions)]
@@ -129,7 +127,7 @@ impl Held {
         Self { rank, _note: Note::new(What::Lock(rank)) }
     }
 
-    /// Notes an acquisition that did not wait, which cannot deadlock.
+    /// Records an acquisition that did not wait, which cannot deadlock.
     #[inline]
     pub fn tried(rank: Rank) -> Self {
         #[cfg(debug_assertions)]
@@ -146,7 +144,7 @@ impl Drop for Held {
     }
 }
 
-/// Runs something as if on a thread of its own, as far as the order of locks goes: a simulation has one thread.
+/// Runs a closure as if on another thread, as far as the lock order is concerned: a simulation has only one thread.
 pub fn as_another_thread<T>(run: impl FnOnce() -> T) -> T {
     #[cfg(debug_assertions)]
     let mine = order::swap(Vec::new());
@@ -156,7 +154,7 @@ pub fn as_another_thread<T>(run: impl FnOnce() -> T) -> T {
     result
 }
 
-/// That a lock is held from inside a drop, as long as it is.
+/// Marks a lock as held from inside a drop, as long as it is held.
 #[derive(Debug)]
 struct Marked<'a>(Option<&'a DropMark>);
 
@@ -174,7 +172,7 @@ impl Drop for Marked<'_> {
     }
 }
 
-/// That a lock is shared from inside a drop, as long as it is.
+/// Marks a lock as shared from inside a drop, as long as it is shared.
 #[derive(Debug)]
 struct Shared<'a>(Option<&'a DropMark>);
 
@@ -192,7 +190,8 @@ impl Drop for Shared<'_> {
     }
 }
 
-/// A mutex with a rank. A panic while it is held does not poison it: the engine's own poison is stickier.
+/// A mutex with a rank. A panic while it is held does not poison it: the engine has its own poisoning (`health`), which
+/// lasts.
 #[derive(Debug)]
 pub struct Mutex<T> {
     rank: Rank,
@@ -200,22 +199,22 @@ pub struct Mutex<T> {
     inner: machine::Mutex<T>,
 }
 
-/// What [`Mutex::lock`] gives.
+/// The guard of [`Mutex::lock`].
 #[derive(Debug)]
 pub struct MutexGuard<'a, T> {
-    /// Given back before the mutex is.
+    /// Dropped before the mutex is released.
     _marked: Marked<'a>,
     inner: machine::MutexGuard<'a, T>,
     _held: Held,
 }
 
 impl<T> Mutex<T> {
-    /// A mutex of this rank.
+    /// Returns a mutex of this rank.
     pub const fn new(rank: Rank, value: T) -> Self {
         Self { rank, mark: DropMark::new(), inner: machine::const_mutex(value) }
     }
 
-    /// Waits for the mutex.
+    /// Waits for the mutex and takes it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         let held = Held::take(self.rank);
         work::count(Work::Lock);
@@ -226,8 +225,8 @@ impl<T> Mutex<T> {
         MutexGuard { _marked: Marked::new(&self.mark), inner, _held: held }
     }
 
-    /// Waits for the mutex, whatever the thread holds. The caller says why those who hold the mutex now wait for
-    /// nothing that this thread holds.
+    /// Waits for the mutex and takes it, whatever the thread holds. The caller documents why the threads that hold the
+    /// mutex then wait for nothing that this thread holds.
     pub fn lock_out_of_order(&self) -> MutexGuard<'_, T> {
         let inner = self.inner.try_lock().unwrap_or_else(|| {
             self.mark.waited();
@@ -237,19 +236,19 @@ impl<T> Mutex<T> {
         MutexGuard { _marked: Marked::new(&self.mark), inner, _held: Held::tried(self.rank) }
     }
 
-    /// Takes the mutex if nobody holds it.
+    /// Takes the mutex if no thread holds it.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let inner = self.inner.try_lock()?;
         work::count(Work::Lock);
         Some(MutexGuard { _marked: Marked::new(&self.mark), inner, _held: Held::tried(self.rank) })
     }
 
-    /// Whether somebody holds the mutex, or did a moment ago.
+    /// Returns whether a thread holds the mutex, or held it a moment ago.
     pub fn is_locked(&self) -> bool {
         self.inner.is_locked()
     }
 
-    /// The value, when nobody else can hold the mutex.
+    /// Returns the value; no other thread can hold the mutex.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
     }
@@ -276,7 +275,7 @@ pub struct RwLock<T> {
     inner: machine::RwLock<T>,
 }
 
-/// What [`RwLock::read`] gives.
+/// The guard of [`RwLock::read`].
 #[derive(Debug)]
 pub struct RwLockReadGuard<'a, T> {
     _shared: Shared<'a>,
@@ -284,7 +283,7 @@ pub struct RwLockReadGuard<'a, T> {
     _held: Held,
 }
 
-/// What [`RwLock::write`] gives.
+/// The guard of [`RwLock::write`].
 #[derive(Debug)]
 pub struct RwLockWriteGuard<'a, T> {
     _marked: Marked<'a>,
@@ -293,7 +292,7 @@ pub struct RwLockWriteGuard<'a, T> {
 }
 
 impl<T> RwLock<T> {
-    /// A read-write lock of this rank.
+    /// Returns a read-write lock of this rank.
     pub const fn new(rank: Rank, value: T) -> Self {
         Self { rank, mark: DropMark::new(), inner: machine::const_rwlock(value) }
     }
@@ -309,7 +308,7 @@ impl<T> RwLock<T> {
         RwLockReadGuard { _shared: Shared::new(&self.mark), inner, _held: held }
     }
 
-    /// Shared access, unless a thread has exclusive access or waits for it.
+    /// Takes shared access, unless a thread has exclusive access or waits for it.
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         let inner = self.inner.try_read()?;
         work::count(Work::Lock);

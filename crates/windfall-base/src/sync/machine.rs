@@ -1,11 +1,10 @@
-//! The machine's own primitives, as the product uses them.
+//! The primitives of the machine, as the product uses them.
 //!
-//! **Purpose.** What the rest of `sync` is made of, in one place: a build of the tests with the feature `model` puts
-//! the module `model` here instead, whose primitives obey a model checker.
+//! **Purpose.** The primitives on which the rest of `sync` is built, in one place. A test build with the feature
+//! `model` has the module `model` here instead; a model checker schedules the primitives of that module.
 //!
-//! **Invariants.** Names only, or calls that are compiled away: the product pays nothing for being replaceable.
-//!
-//! **May touch.** The machine. One of the few places with `unsafe`.
+//! **Invariants.** This module contains only names, and calls that are compiled away: the product pays nothing for
+//! being replaceable. It is one of the few modules with `unsafe`.
 
 pub use core::{hint::spin_loop, sync::atomic};
 pub use std::thread_local;
@@ -15,13 +14,14 @@ pub use parking_lot::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, const_mutex, const_rwlock,
 };
 
-/// How often a waiter looks again before it parks: a page latch is held for a microsecond, or for an I/O.
+/// How often a waiter checks again before it parks: a page latch is held for a microsecond, or for an I/O.
 pub const SPINS: u32 = 60;
 
-/// Parks this thread, if `blocked` says so when nobody can unpark it any more unseen.
+/// Parks this thread if `blocked` returns true. `blocked` runs at a moment from which no unpark of this key can be
+/// missed.
 #[inline]
 pub fn park(key: usize, blocked: impl FnOnce() -> bool) {
-    // SAFETY: keys are addresses of latches, on which nobody else parks; the closures neither panic nor call into the
+    // SAFETY: keys are addresses of latches, on which no other code parks; the closures neither panic nor call into the
     // parking lot.
     unsafe {
         parking_lot_core::park(key, blocked, || {}, |_, _| {}, parking_lot_core::DEFAULT_PARK_TOKEN, None);
@@ -35,7 +35,7 @@ pub fn unpark_all(key: usize) {
     unsafe { parking_lot_core::unpark_all(key, parking_lot_core::DEFAULT_UNPARK_TOKEN) };
 }
 
-/// A number of this thread's own, small and dense: which of several stripes or slots to try first.
+/// Returns this thread's own number, small and dense: it selects which of several stripes or slots to try first.
 #[inline]
 pub fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);

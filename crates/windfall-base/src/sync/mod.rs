@@ -1,12 +1,10 @@
-//! Locks, events, atomics and counted work: the only door to the machine's primitives.
+//! Locks, events, atomics and counted work: the only access to the machine's primitives.
 //!
-//! **Purpose.** Everything that makes threads wait or see each other comes from here, so that a model checker can
-//! take its place (`model`), the order of locks can be asserted, and what an operation did can be counted.
+//! **Purpose.** Every primitive by which threads wait for or see each other comes from here. So a model checker can
+//! replace them (`model`), the lock order can be asserted, and the work of an operation can be counted.
 //!
-//! **Invariants.** Locks are taken in the order of [`Rank`]; debug builds assert it at every acquisition. A wait is
-//! by event, never by sleep.
-//!
-//! **May touch.** Nothing of the engine.
+//! **Invariants.** Locks are taken in the order of [`Rank`]; debug builds assert it at every acquisition. A wait is by
+//! event, never by sleep.
 
 mod allocator;
 pub mod bug;

@@ -1,24 +1,22 @@
-//! Threads that are not workers of an environment: those that carry blocking system calls for others.
+//! Threads that are not workers of an environment: they run blocking system calls for other threads.
 //!
-//! **Purpose.** The one place besides `env` where a thread is started, and where threads are told apart.
+//! **Purpose.** The one place besides `env` where threads are started, and the place where threads are numbered.
 //!
 //! **Invariants.** A thread is joined before its handle is gone.
-//!
-//! **May touch.** Nothing.
 
 use std::{io, thread};
 
 pub use super::machine::thread_number as number;
 
-/// A running thread. Dropping it waits for its end: whoever drops it has told it to end.
+/// A running thread. Dropping it waits for its end: the caller must have asked the thread to end.
 #[derive(Debug)]
 pub struct Thread(Option<thread::JoinHandle<()>>);
 
 impl Thread {
-    /// Starts a thread; its name shows in debuggers and in `top`.
+    /// Starts a thread; its name is visible in debuggers and in `top`.
     ///
     /// # Errors
-    /// When the system has no more threads to give.
+    /// When the system starts no more threads.
     pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<Self> {
         thread::Builder::new().name(format!("windfall-{name}")).spawn(run).map(|handle| Self(Some(handle)))
     }

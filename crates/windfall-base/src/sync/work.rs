@@ -1,13 +1,11 @@
 //! Counted work: what a thread has done, by kind.
 //!
 //! **Purpose.** A drop's cost is counted, not timed: frames touched, latches and locks taken, list entries walked,
-//! system calls made, memory allocated and freed. The counters sit where the work happens (frame access, latch, lock,
-//! `Disk`, allocator), never in the code that is measured.
+//! system calls made, memory allocated and freed. The counters are updated where the work is done (frame access, latch,
+//! lock, `Disk`, allocator), never in the code that is measured.
 //!
-//! **Invariants.** Counters belong to a thread and only grow. A measurement is a difference of two [`Counts`].
-//! Work on the catalog's pages is counted apart from work on others, by the page's tablespace.
-//!
-//! **May touch.** Nothing.
+//! **Invariants.** Counters belong to a thread and only grow. A measurement is a difference of two [`Counts`]. Work on
+//! the catalog's pages is counted separately from work on other pages, by the page's tablespace.
 
 use core::cell::Cell;
 
@@ -20,9 +18,9 @@ use super::machine::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Work {
-    /// A frame of the catalog was looked at.
+    /// A frame of the catalog was accessed.
     CatalogFrame,
-    /// Any other frame was looked at.
+    /// Any other frame was accessed.
     Frame,
     /// A latch on a page of the catalog was taken.
     CatalogLatch,
@@ -36,11 +34,11 @@ pub enum Work {
     LogWrite,
     /// The log was synced.
     LogSync,
-    /// A data file was read, in calls.
+    /// A data file was read; counts calls.
     Read,
-    /// A data file was written, in calls.
+    /// A data file was written; counts calls.
     Write,
-    /// A file other than the log was synced, or a directory.
+    /// A file other than the log, or a directory, was synced.
     Sync,
     /// Any other file-system call: create, open, truncate, rename, remove.
     FileCall,
@@ -50,24 +48,24 @@ pub enum Work {
     Reclaimed,
     /// A call that maps, unmaps or advises memory.
     MapCall,
-    /// The thread was about to sleep until another one wakes it, in calls.
+    /// The thread was about to sleep until another thread wakes it; counts calls.
     Wait,
-    /// Sleeping threads were woken, in calls.
+    /// Sleeping threads were woken; counts calls.
     Wake,
-    /// The thread, outside any drop, waited for something of a dropping thread: its part of [`waits_on_drops`].
+    /// The thread, outside any drop, waited for something that a dropping thread held: its part of [`waits_on_drops`].
     WaitOnDrop,
-    /// Memory was allocated, in calls. This and the next three are counted by
-    /// [`CountingAllocator`](super::CountingAllocator), where the program has it.
+    /// Memory was allocated; counts calls. This and the next three are counted by
+    /// [`CountingAllocator`](super::CountingAllocator), if the program uses it.
     Allocation,
-    /// How much, in bytes.
+    /// The amount of memory allocated, in bytes.
     AllocatedBytes,
-    /// Memory was freed, in calls.
+    /// Memory was freed; counts calls.
     Free,
-    /// How much, in bytes.
+    /// The amount of memory freed, in bytes.
     FreedBytes,
 }
 
-/// How many kinds there are.
+/// The number of kinds.
 const KINDS: usize = Work::FreedBytes as usize + 1;
 
 /// Counts by kind.
@@ -75,7 +73,7 @@ const KINDS: usize = Work::FreedBytes as usize + 1;
 pub struct Counts([u64; KINDS]);
 
 impl Counts {
-    /// The count of one kind.
+    /// Returns the count of one kind.
     pub fn of(&self, kind: Work) -> u64 {
         self.0[kind as usize]
     }
@@ -94,22 +92,22 @@ thread_local! {
     static BACKGROUND: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How often anyone outside a drop waited for what a dropping thread held.
+/// How often threads outside a drop waited for what a dropping thread held.
 static WAITS_ON_DROPS: AtomicU64 = AtomicU64::new(0);
 
-/// How many threads hold a lock or latch from inside a drop: beside each lock and latch, so that whoever has to wait
-/// can tell whether a drop is the reason.
+/// The number of threads that hold a lock or latch from inside a drop. Each lock and latch has one, so that a waiting
+/// thread can find out whether a drop is the reason.
 #[derive(Debug, Default)]
 pub struct DropMark(AtomicU32);
 
 impl DropMark {
-    /// Held by no dropping thread.
+    /// Returns a mark that is held by no dropping thread.
     pub const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// This thread has taken what the mark stands beside, and nobody else has it, nor writes here, meanwhile. Says
-    /// whether that was noted, and is to be taken back.
+    /// Records that this thread has taken the lock of this mark. No other thread has the lock or writes the mark
+    /// meanwhile. Returns whether this was recorded, and must be undone.
     #[inline]
     pub fn taken(&self) -> bool {
         let dropping = SCOPE.get();
@@ -119,7 +117,7 @@ impl DropMark {
         dropping
     }
 
-    /// As [`DropMark::taken`], beside others who may have taken it, too.
+    /// As [`DropMark::taken`], when other threads may have taken the lock, too.
     #[inline]
     pub fn shared(&self) -> bool {
         let dropping = SCOPE.get();
@@ -129,19 +127,19 @@ impl DropMark {
         dropping
     }
 
-    /// This thread is about to give back what it noted as taken.
+    /// Undoes [`DropMark::taken`]: this thread is about to release the lock.
     #[inline]
     pub fn given(&self) {
         self.0.store(0, Relaxed);
     }
 
-    /// This thread is about to give back what it noted as shared.
+    /// Undoes [`DropMark::shared`]: this thread is about to release the lock.
     #[inline]
     pub fn unshared(&self) {
         self.0.fetch_sub(1, Relaxed);
     }
 
-    /// As [`DropMark::given`], when what is taken in a drop is given back in it.
+    /// As [`DropMark::given`], when a lock that is taken in a drop is released in the same drop.
     #[inline]
     pub fn given_in_drop(&self) {
         if SCOPE.get() {
@@ -149,7 +147,7 @@ impl DropMark {
         }
     }
 
-    /// As [`DropMark::unshared`], when what is shared in a drop is given back in it.
+    /// As [`DropMark::unshared`], when a lock that is shared in a drop is released in the same drop.
     #[inline]
     pub fn unshared_in_drop(&self) {
         if SCOPE.get() {
@@ -157,7 +155,7 @@ impl DropMark {
         }
     }
 
-    /// This thread is about to wait.
+    /// Counts a wait that this thread is about to begin.
     pub fn waited(&self) {
         count(Work::Wait);
         if self.0.load(Relaxed) > 0 {
@@ -172,7 +170,7 @@ pub fn count(kind: Work) {
     add(kind, 1);
 }
 
-/// Counts several.
+/// Counts several pieces of work.
 #[inline]
 pub fn add(kind: Work, n: u64) {
     COUNTS.with(|counts| {
@@ -181,7 +179,7 @@ pub fn add(kind: Work, n: u64) {
     });
 }
 
-/// Runs a step of a background worker, so that its work is not taken for the foreground's.
+/// Runs a step of a background worker, so that its work is not counted as foreground work.
 pub fn in_background<T>(run: impl FnOnce() -> T) -> T {
     let before = BACKGROUND.replace(true);
     let result = run();
@@ -189,17 +187,17 @@ pub fn in_background<T>(run: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Whether this thread runs a step of a background worker.
+/// Returns whether this thread runs a step of a background worker.
 pub fn is_background() -> bool {
     BACKGROUND.get()
 }
 
-/// Whether this thread is inside a drop.
+/// Returns whether this thread is inside a drop.
 pub fn is_dropping() -> bool {
     SCOPE.get()
 }
 
-/// This thread waits, or has waited, for what a dropping thread holds.
+/// Counts that this thread waits, or has waited, for what a dropping thread holds.
 pub fn waited_on_drop() {
     if !is_dropping() {
         count(Work::WaitOnDrop);
@@ -207,21 +205,21 @@ pub fn waited_on_drop() {
     }
 }
 
-/// How often a thread outside any drop waited for something of a dropping thread: a lock, a latch, or the gate of a
-/// table that lives on, being truncated or having lost an index. A truncation, and the drop of an index, is a drop
-/// here.
+/// Returns how often a thread outside any drop waited for something that a dropping thread held: a lock, a latch, or
+/// the gate of a table that survives, being truncated or having lost an index. A truncation, and the drop of an index,
+/// count as drops here.
 ///
 /// Not counted:
-/// - waits at the gate of a table that is dropped. They are no other query's: they end with
+/// - waits at the gate of a table that is dropped. They are not waits of another query: they end with
 ///   [`TableDropped`](crate::Error::TableDropped);
-/// - waits for a name that a drop has claimed. Only who asks for the very name can be in one;
-/// - waits for the log. Whoever commits waits for it, and one sync serves all, a drop's among them; and whoever
-///   writes it out waits until every group before, which may be a drop's, is copied into its buffer.
+/// - waits for the metadata lock of a name that a drop holds. Only a statement that names the same table can be in one;
+/// - waits for the log. Every commit waits for it, and one sync serves all, a drop's among them; and the thread that
+///   writes it out waits until every earlier group, which may be a drop's, is copied into its buffer.
 pub fn waits_on_drops() -> u64 {
     WAITS_ON_DROPS.load(Relaxed)
 }
 
-/// What this thread has done since it began.
+/// Returns what this thread has done since it began.
 pub fn so_far() -> Counts {
     COUNTS.with(|counts| Counts(core::array::from_fn(|n| counts[n].get())))
 }

@@ -1,18 +1,16 @@
-//! The atomics of a model: the machine's, with a point for the scheduler before each access.
+//! The atomics of a model: those of the machine, with a scheduling point before each access.
 //!
-//! **Purpose.** They are as large as the machine's and zeroed memory is a zero, so what is mapped stays as it is.
+//! **Purpose.** They have the size of the machine's atomics, and zeroed memory is a zero, so mapped memory keeps its
+//! layout.
 //!
-//! **Invariants.** One access is one step. An update in a loop is a load and a compare-and-swap, as it is in the
-//! machine.
-//!
-//! **May touch.** The scheduler's points.
+//! **Invariants.** One access is one step. An update in a loop is a load and a compare-and-swap, as in the machine.
 
 use core::sync::atomic as machine;
 pub use core::sync::atomic::Ordering;
 
 use super::access;
 
-/// Everything is in one order here.
+/// Does nothing: all accesses have one total order here.
 pub fn fence(_order: Ordering) {}
 
 macro_rules! atomic {
@@ -23,33 +21,33 @@ macro_rules! atomic {
         pub struct $name(machine::$name);
 
         impl $name {
-            /// With this value.
+            /// Returns an atomic with this value.
             pub const fn new(value: $value) -> Self {
                 Self(machine::$name::new(value))
             }
 
-            /// Reads it.
+            /// Returns the value.
             pub fn load(&self, order: Ordering) -> $value {
                 access(self);
                 self.0.load(order)
             }
 
-            /// Writes it.
+            /// Stores a value.
             pub fn store(&self, value: $value, order: Ordering) {
                 access(self);
                 self.0.store(value, order);
             }
 
-            /// Writes it and gives the value before.
+            /// Stores a value and returns the previous one.
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
                 access(self);
                 self.0.swap(value, order)
             }
 
-            /// Writes it if it has the value.
+            /// Stores `new` if the value is `current`.
             ///
             /// # Errors
-            /// The value it has.
+            /// The value found.
             pub fn compare_exchange(
                 &self,
                 current: $value,
@@ -61,10 +59,10 @@ macro_rules! atomic {
                 self.0.compare_exchange(current, new, success, failure)
             }
 
-            /// As [`Self::compare_exchange`]: here it does not fail by chance.
+            /// As [`Self::compare_exchange`]: in a model it has no spurious failures.
             ///
             /// # Errors
-            /// The value it has.
+            /// The value found.
             pub fn compare_exchange_weak(
                 &self,
                 current: $value,
@@ -75,10 +73,10 @@ macro_rules! atomic {
                 self.compare_exchange(current, new, success, failure)
             }
 
-            /// Updates it, as long as `update` gives a value.
+            /// Updates the value if `update` returns a new one.
             ///
             /// # Errors
-            /// The value for which `update` gave none.
+            /// The value for which `update` returned none.
             pub fn fetch_update(
                 &self,
                 set: Ordering,

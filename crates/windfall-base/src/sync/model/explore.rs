@@ -1,13 +1,11 @@
-//! Runs a scenario in many orders.
+//! Runs a scenario in many orders of its threads.
 //!
-//! **Purpose.** The same orders each time, as many as are asked for; and one of them alone, to replay a failure. Then
-//! it is proven that the scenario can fail: with each bug that it is for, it does.
+//! **Purpose.** Runs the same orders each time, as many as requested, or a single one to replay a failure. Then it
+//! verifies that the scenario can fail: with each of its bugs planted, it must fail.
 //!
-//! **Invariants.** A scenario is the same in each run but for the order of its threads: it draws no chance of its own,
-//! and reads no clock. The first runs are repeated to see that this holds. A run that fails leaves threads and pins
-//! behind that nobody ends; so a bug is planted in a process of its own.
-//!
-//! **May touch.** The scheduler; four variables of the environment; processes, of this very program.
+//! **Invariants.** A scenario is the same in each run except for the order of its threads: it uses no random numbers of
+//! its own, and reads no clock. The first runs are repeated to verify this. A run that fails leaves threads and epoch
+//! pins that are never ended; so each bug is planted in a process of its own.
 
 use core::any::type_name;
 use std::{
@@ -29,19 +27,19 @@ use crate::sync::{
     bug::{self, VARIABLE as BUG},
 };
 
-/// How many times as many runs as usual.
+/// Multiplies the usual number of runs.
 const FACTOR: &str = "WINDFALL_MODEL_FACTOR";
-/// A schedule to run and no other, or the name of a file with it.
+/// The only schedule to run, or the name of a file that contains it.
 const REPLAY: &str = "WINDFALL_MODEL_REPLAY";
-/// What the scheduler prints before and behind a failing schedule.
+/// The text that the scheduler prints before and after a failing schedule.
 const SCHEDULE: [&str; 2] = ["failing schedule:\n\"\n", "\n\"\n"];
-/// Other orders than the usual ones.
+/// A seed for other orders than the usual ones.
 const OTHER: &str = "WINDFALL_MODEL_SEED";
-/// Any number: what was found once is found again.
+/// An arbitrary constant, so that a failure that was found once is found again.
 const SEED: u64 = 0x0f1e_2d3c;
-/// How many runs are repeated to see that they can be.
+/// The number of runs that are repeated to verify that they are repeatable.
 const REPEATED: usize = 5;
-/// The stack of a thread of a scenario, in bytes: what a test build needs for a way down to the disk.
+/// The stack of a scenario's thread, in bytes: what a test build needs for a call chain down to the disk.
 const STACK: usize = 256 << 10;
 
 /// Starts a thread of a scenario.
@@ -49,7 +47,7 @@ pub fn spawn<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> Joi
     shuttle::thread::spawn(run)
 }
 
-/// Says how to replay, once the failure itself has been told. It knows the name of the test.
+/// Prints how to replay a failure, after the failure itself was printed. It holds the name of the test.
 struct Advice(&'static str);
 
 impl Drop for Advice {
@@ -65,7 +63,7 @@ impl Drop for Advice {
     }
 }
 
-/// The name of the test in which a scenario is a closure.
+/// Returns the name of the test in which a scenario is a closure.
 fn test_of<S>(_: &S) -> &'static str {
     let path = type_name::<S>();
     let path = path.split_once("::").map_or(path, |(_crate, path)| path);
@@ -84,9 +82,10 @@ fn run(scheduler: impl Scheduler + 'static, scenario: &(impl Fn() + Clone + Send
     });
 }
 
-/// Runs the scenario in about so many orders: half of them drawn at random at every step, half with few changes of
-/// threads at places drawn at random (PCT: Burckhardt, Kothari, Musuvathi, Nagarakatte 2010), which finds what takes
-/// long stretches undisturbed. Then plants each of these bugs, of which each has to be found in as many.
+/// Runs the scenario in about this many orders. Half of them choose the thread at random at every step. The other half
+/// have few thread switches at random places (PCT: Burckhardt, Kothari, Musuvathi, Nagarakatte 2010), which finds
+/// failures that need long uninterrupted stretches. Then plants each of these bugs in turn; each must be found within
+/// as many orders.
 pub fn explore(runs: usize, bugs: &[Bug], scenario: impl Fn() + Clone + Send + Sync + 'static) {
     let test = test_of(&scenario);
     let advice = Advice(test);
@@ -109,7 +108,7 @@ pub fn explore(runs: usize, bugs: &[Bug], scenario: impl Fn() + Clone + Send + S
         run(PctScheduler::new_from_seed(seed, depth, runs / 8), &scenario);
     }
     drop(advice);
-    // That the usual orders find them is what counts.
+    // Only the usual orders must find the bugs.
     if planted.is_none() && other.is_none() {
         for bug in bugs {
             prove(test, *bug);
@@ -117,7 +116,7 @@ pub fn explore(runs: usize, bugs: &[Bug], scenario: impl Fn() + Clone + Send + S
     }
 }
 
-/// Runs a test with a bug, and sees that it fails, and that what it prints to replay the failure does that.
+/// Runs a test with a bug, and checks that it fails and that the schedule that it prints replays the failure.
 fn prove(test: &str, bug: Bug) {
     let found = with_bug(test, bug, None);
     let told = said(&found);
@@ -137,7 +136,7 @@ fn prove(test: &str, bug: Bug) {
 fn with_bug(test: &str, bug: Bug, schedule: Option<&str>) -> Output {
     let mut command = Command::new(env::current_exe().expect("a test knows its program"));
     command.args(["--exact", test, "--nocapture"]).env(BUG, format!("{bug:?}"));
-    // An endless loop has a schedule that is too long for a variable.
+    // An endless loop has a schedule that is too long for an environment variable.
     let mut file = tempfile::NamedTempFile::new().expect("there is room for a schedule");
     if let Some(schedule) = schedule {
         file.write_all(schedule.as_bytes()).expect("there is room for a schedule");
@@ -146,12 +145,12 @@ fn with_bug(test: &str, bug: Bug, schedule: Option<&str>) -> Output {
     command.output().expect("this very program runs")
 }
 
-/// What a test has said.
+/// Returns the output of a test.
 fn said(test: &Output) -> String {
     String::from_utf8_lossy(&[&test.stdout[..], &test.stderr].concat()).into_owned()
 }
 
-/// Where the first panic was.
+/// Returns the place of the first panic.
 fn place(told: &str) -> Option<&str> {
     told.split_once("panicked at ").and_then(|(_, rest)| rest.lines().next())
 }

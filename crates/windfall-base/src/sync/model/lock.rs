@@ -1,11 +1,9 @@
 //! The locks of a model, and its parking lot.
 //!
-//! **Purpose.** Whoever has to wait leaves the scheduler's list until somebody wakes it.
+//! **Purpose.** A thread that must wait is not scheduled until another thread wakes it.
 //!
-//! **Invariants.** The locks are the machine's, taken by trying only; so within a scenario the machine never waits. A
-//! waiter sits down in the step in which it saw that it has to wait.
-//!
-//! **May touch.** The scheduler.
+//! **Invariants.** The locks are those of the machine, taken by trying only; so within a scenario the machine never
+//! waits. A waiter enters the parking lot in the same step in which it saw that it must wait.
 
 use core::{
     cell::RefCell,
@@ -21,12 +19,13 @@ use shuttle::{
 
 use super::{current, point, still};
 
-/// A timed wait of this length does not end by itself: an hour is one, also when a part of it has passed.
+/// A timed wait of at least this length does not end by itself. Half an hour, so that a wait of one hour still counts
+/// when a part of it has passed.
 const FOREVER: Duration = Duration::from_mins(30);
-/// How many turns a shorter one lasts at most.
+/// The maximum number of scheduler yields that a shorter wait lasts.
 const TURNS: usize = 4;
 
-/// Where a waiter waits for its one wake-up.
+/// A waiter's place in the parking lot, where it waits for its one wakeup.
 type Seat = Rc<BatchSemaphore>;
 
 std::thread_local! {
@@ -43,13 +42,13 @@ fn wait(seat: &BatchSemaphore) {
     seat.acquire_blocking(1).expect("a seat is never closed");
 }
 
-/// Forgets who was waiting in a run that was cut off.
+/// Discards the waiters of a run that was cut off.
 pub(super) fn forget_waiters() {
-    // Whoever waited may lie on a stack that is gone: its seat is not to be touched any more.
+    // A waiter may be on a stack that no longer exists: its seat must not be touched any more.
     LOT.with_borrow_mut(|lot| lot.drain().for_each(|(_, seats)| core::mem::forget(seats)));
 }
 
-/// Waits for a wake-up, if `blocked` says so.
+/// Waits for a wakeup, if `blocked` returns true.
 pub fn park(key: usize, blocked: impl FnOnce() -> bool) {
     point();
     if current().is_none() {
@@ -59,7 +58,7 @@ pub fn park(key: usize, blocked: impl FnOnce() -> bool) {
     }
 }
 
-/// Wakes everybody who is parked under this key.
+/// Wakes every thread that is parked under this key.
 pub fn unpark_all(key: usize) {
     let seats = LOT.with_borrow_mut(|lot| lot.remove(&key));
     for seat in seats.into_iter().flatten() {
@@ -67,7 +66,7 @@ pub fn unpark_all(key: usize) {
     }
 }
 
-/// What waiters of a lock or a condition are known by.
+/// Returns the key under which waiters of a lock or a condition park.
 fn key<T>(of: &T) -> usize {
     core::ptr::from_ref(of).addr()
 }
@@ -95,7 +94,7 @@ fn take<G>(key: usize, mut attempt: impl FnMut() -> Option<G>, wait: impl FnOnce
     }
 }
 
-/// Holds a lock.
+/// The guard of a lock.
 #[derive(Debug)]
 pub struct Guard<G> {
     key: usize,
@@ -132,10 +131,10 @@ impl<G> Drop for Guard<G> {
 #[derive(Debug, Default)]
 pub struct Mutex<T>(parking_lot::Mutex<T>);
 
-/// What [`Mutex::lock`] gives.
+/// The guard of [`Mutex::lock`].
 pub type MutexGuard<'a, T> = Guard<parking_lot::MutexGuard<'a, T>>;
 
-/// A mutex with this value.
+/// Returns a mutex with this value.
 pub const fn const_mutex<T>(value: T) -> Mutex<T> {
     Mutex(parking_lot::const_mutex(value))
 }
@@ -146,18 +145,18 @@ impl<T> Mutex<T> {
         take(key(self), || self.0.try_lock(), || self.0.lock())
     }
 
-    /// Takes the mutex if nobody holds it.
+    /// Takes the mutex if no thread holds it.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         attempt(key(self), || self.0.try_lock())
     }
 
-    /// Whether somebody holds the mutex.
+    /// Returns whether a thread holds the mutex.
     pub fn is_locked(&self) -> bool {
         point();
         self.0.is_locked()
     }
 
-    /// The value, when nobody else can hold the mutex.
+    /// Returns the value; no other thread can hold the mutex.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
     }
@@ -167,13 +166,13 @@ impl<T> Mutex<T> {
 #[derive(Debug, Default)]
 pub struct RwLock<T>(parking_lot::RwLock<T>);
 
-/// What [`RwLock::read`] gives.
+/// The guard of [`RwLock::read`].
 pub type RwLockReadGuard<'a, T> = Guard<parking_lot::RwLockReadGuard<'a, T>>;
 
-/// What [`RwLock::write`] gives.
+/// The guard of [`RwLock::write`].
 pub type RwLockWriteGuard<'a, T> = Guard<parking_lot::RwLockWriteGuard<'a, T>>;
 
-/// A read-write lock with this value.
+/// Returns a read-write lock with this value.
 pub const fn const_rwlock<T>(value: T) -> RwLock<T> {
     RwLock(parking_lot::const_rwlock(value))
 }
@@ -184,7 +183,7 @@ impl<T> RwLock<T> {
         take(key(self), || self.0.try_read(), || self.0.read())
     }
 
-    /// Shared access if nobody writes.
+    /// Takes shared access if no thread has exclusive access.
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         attempt(key(self), || self.0.try_read())
     }
@@ -194,7 +193,7 @@ impl<T> RwLock<T> {
         take(key(self), || self.0.try_write(), || self.0.write())
     }
 
-    /// Exclusive access if nobody has any.
+    /// Takes exclusive access if no other thread has access.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         attempt(key(self), || self.0.try_write())
     }
@@ -204,24 +203,24 @@ impl<T> RwLock<T> {
 #[derive(Debug, Default)]
 pub struct Condvar(parking_lot::Condvar);
 
-/// Whether a wait ended with its time.
+/// Whether a wait ended by timeout.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitTimeoutResult(bool);
 
 impl WaitTimeoutResult {
-    /// Whether it did.
+    /// Returns whether the wait timed out.
     pub fn timed_out(self) -> bool {
         self.0
     }
 }
 
 impl Condvar {
-    /// One that nobody waits for.
+    /// Returns a condition variable without waiters.
     pub const fn new() -> Self {
         Self(parking_lot::Condvar::new())
     }
 
-    /// Wakes everybody who waits now.
+    /// Wakes all current waiters.
     pub fn notify_all(&self) {
         point();
         if current().is_some() {
@@ -231,7 +230,7 @@ impl Condvar {
         }
     }
 
-    /// Gives the mutex back, waits, and takes it again.
+    /// Releases the mutex, waits, and takes the mutex again.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         if current().is_some() {
             self.wait_outside(guard, |seat| {
@@ -243,7 +242,7 @@ impl Condvar {
         }
     }
 
-    /// The same, for some time at most.
+    /// As [`Condvar::wait`], but at most this long.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, at_most: Duration) -> WaitTimeoutResult {
         if current().is_none() {
             return WaitTimeoutResult(self.0.wait_for(guard.held(), at_most).timed_out());
@@ -263,10 +262,10 @@ impl Condvar {
         WaitTimeoutResult(expired)
     }
 
-    /// Sits down, gives the mutex back for the time of the wait, and gets up.
+    /// Enters the parking lot, releases the mutex during the wait, and takes it again.
     fn wait_outside<T>(&self, guard: &mut MutexGuard<'_, T>, wait: impl FnOnce(&Seat) -> bool) -> bool {
         point();
-        // The seat comes first: from here on a notification finds this thread.
+        // The seat is taken first: from here on a notification finds this thread.
         let seat = sit_down(key(self));
         let mutex = parking_lot::MutexGuard::mutex(guard.held());
         guard.inner = None;

@@ -1,4 +1,5 @@
-//! The primitives of a model: the same names as in `machine`, but a scheduler decides at each of them who goes on.
+//! The primitives of a model: the same names as in `machine`, but a scheduler decides at each of them which thread
+//! continues.
 //!
 //! **Purpose.** A test runs a scenario of a few threads many times ([`explore`]), each time in another order, and a
 //! failure is replayed by its schedule. The scheduler is that of the crate `shuttle`; the threads of a scenario are its
@@ -7,26 +8,26 @@
 //! **Invariants.** Only test builds with the feature `model` contain this. Outside a scenario everything here behaves
 //! as the machine does, so other tests run in such a build, too.
 //!
-//! **May touch.** `shuttle`.
+//! A scenario names the bugs that it must find ([`super::Bug`]). Each of them is planted once; if it is not found, the
+//! test fails.
 //!
-//! A scenario names the bugs that it is for ([`super::Bug`]). Each of them is planted once, and is found, or the test
-//! fails.
+//! The mechanism is one call, [`point`], before each access to an atomic: the scheduler may switch to another thread
+//! there. The atomics themselves are those of the machine, of the same size as in the product; so frames, pages and the
+//! log's ring are explored in place, in mapped memory. Locks, events and latches that must wait do so in a small
+//! parking lot ([`park`]), which has no spurious wakeups: a lost wakeup is a deadlock, and that is reported. A timed
+//! wait lasts for a random small number of scheduler yields; a wait of an hour or more never ends by itself.
 //!
-//! The mechanism is one call, [`point`], before each access to an atomic: the scheduler may let somebody else go on
-//! there. The atomics themselves are the machine's, as large as they are in the product; so frames, pages and the log's
-//! ring are explored where they lie, in mapped memory. Locks, events and latches that have to wait do so in a small
-//! parking lot ([`park`]), from which nobody comes back by chance: a wake-up that is lost is a deadlock, and that is
-//! reported. A timed wait lasts for a few turns that chance decides; one of an hour or more never ends by itself.
+//! This covers every possible order of the accesses of a scenario to our own atomics, locks and events. It does not
+//! cover:
 //!
-//! What this covers: every order in which the accesses of a scenario to our own atomics, locks and events may come.
-//! What it does not cover:
-//!
-//! - Weak memory. All accesses are sequentially consistent here, whatever order they ask for, and fences do nothing.
-//!   A `Relaxed` that ought to be `Release` is not found: that is left to the thread sanitizer and the machine itself.
-//! - `crossbeam-epoch`, `crossbeam-queue`, `Arc` and `OnceLock` run as they are: one of their calls is one step. All
-//!   threads of a scenario are one thread to the epochs, so a pin of any of them holds back what all of them free;
-//!   a missing pin is not found: that is left to the address sanitizer.
-//! - The inside of a walk over neighbouring words, as when a page is copied: there is a point every [`WALK`] words.
+//! - Weak memory. All accesses are sequentially consistent here, whatever memory ordering they ask for, and fences do
+//!   nothing. A `Relaxed` that ought to be `Release` is not found: that is left to the thread sanitizer and to runs on
+//!   real hardware.
+//! - The internals of `crossbeam-epoch`, `crossbeam-queue`, `Arc` and `OnceLock`: one of their calls is one step. All
+//!   threads of a scenario are one thread to epoch-based reclamation, so a pin of any of them holds back the memory
+//!   that all of them free. A missing pin is not found: that is left to the address sanitizer.
+//! - The inside of a walk over neighbouring words, as when a page is copied: there is a scheduling point every [`WALK`]
+//!   words.
 //! - Threads that the engine starts itself: a scenario calls the workers' steps from threads of its own.
 
 pub mod atomic;
@@ -46,34 +47,34 @@ pub use lock::{
 };
 pub(super) use lock::{park, unpark_all};
 
-/// In a model a second look in a row shows nothing new.
+/// In a model a second check in a row shows nothing new.
 pub(super) const SPINS: u32 = 1;
-/// How many neighbouring words are read or written in a row as one step.
+/// The number of neighbouring words that are read or written in a row as one step.
 const WALK: usize = 32;
 
 /// A variable, and a thread of the scenario.
 type Key = (usize, Option<usize>);
 
 std::thread_local! {
-    /// Whether the present look is to be one step.
+    /// Whether the current check must be one step.
     static STILL: Cell<bool> = const { Cell::new(false) };
-    /// The last word of the walk under way, and its length.
+    /// The last word of the current walk, and its length.
     static LAST_WORD: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
     /// The thread-local values of the scenario's threads, by variable and thread.
     static LOCALS: RefCell<HashMap<Key, Rc<dyn Any>>> = RefCell::default();
 }
 
-/// Which thread of the scenario this is; none outside of one.
+/// Returns the current thread of the scenario; `None` outside of one.
 fn current() -> Option<usize> {
     shuttle::current::try_get_current_task().map(usize::from)
 }
 
-/// Whether this is a thread of a scenario.
+/// Returns whether this is a thread of a scenario.
 pub fn is_scenario() -> bool {
     current().is_some()
 }
 
-/// Here the scheduler may let another thread go on.
+/// A scheduling point: the scheduler may switch to another thread here.
 fn point() {
     if !STILL.get() && current().is_some() {
         // The scheduler knows no time: this is a chance to switch, and nothing else.
@@ -81,7 +82,7 @@ fn point() {
     }
 }
 
-/// The point before an access to an atomic. A walk over neighbouring words has few of them.
+/// The scheduling point before an access to an atomic. A walk over neighbouring words has few of them.
 fn access<T>(atomic: &T) {
     let address = core::ptr::from_ref(atomic) as usize;
     let (last, length) = LAST_WORD.get();
@@ -101,7 +102,7 @@ fn still<T>(run: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Forgets what an earlier run has left: each run begins alike, or it could not be replayed.
+/// Discards the state of an earlier run: each run must begin in the same state, or it could not be replayed.
 fn begin() {
     lock::forget_waiters();
     LAST_WORD.set((0, 0));
@@ -109,7 +110,7 @@ fn begin() {
     LOCALS.with_borrow_mut(|locals| locals.retain(|(_, thread), _| thread.is_none()));
 }
 
-/// Lets others go on first.
+/// Lets other threads run first.
 pub(super) fn spin_loop() {
     if current().is_some() {
         shuttle::thread::yield_now();
@@ -118,22 +119,22 @@ pub(super) fn spin_loop() {
     }
 }
 
-/// A number of this thread's own, the same in every run.
+/// Returns this thread's own number, the same in every run.
 pub fn thread_number() -> usize {
     current().unwrap_or(0)
 }
 
-/// A variable of which each thread of a scenario has one of its own.
+/// A variable with a separate value for each thread of a scenario.
 #[derive(Debug)]
 pub struct Local<T: 'static>(fn() -> T);
 
 impl<T: 'static> Local<T> {
-    /// A variable that begins so in each thread.
+    /// Returns a variable with this initial value in each thread.
     pub const fn new(init: fn() -> T) -> Self {
         Self(init)
     }
 
-    /// Looks at this thread's value.
+    /// Passes this thread's value to `look`.
     pub fn with<R>(&'static self, look: impl FnOnce(&T) -> R) -> R {
         let key = (core::ptr::from_ref(self) as usize, current());
         let found = LOCALS.with_borrow(|locals| locals.get(&key).cloned());
@@ -147,7 +148,7 @@ impl<T: 'static> Local<T> {
 }
 
 impl<T: 'static> Local<Cell<T>> {
-    /// This thread's value.
+    /// Returns this thread's value.
     pub fn get(&'static self) -> T
     where
         T: Copy,
@@ -155,12 +156,12 @@ impl<T: 'static> Local<Cell<T>> {
         self.with(Cell::get)
     }
 
-    /// Sets it.
+    /// Sets this thread's value.
     pub fn set(&'static self, value: T) {
         self.with(|cell| cell.set(value));
     }
 
-    /// Sets it and gives the one before.
+    /// Sets this thread's value and returns the previous one.
     pub fn replace(&'static self, value: T) -> T {
         self.with(|cell| cell.replace(value))
     }
@@ -172,13 +173,13 @@ impl<T: 'static> Local<RefCell<T>> {
         self.with(|cell| change(&mut cell.borrow_mut()))
     }
 
-    /// Sets it and gives the one before.
+    /// Sets this thread's value and returns the previous one.
     pub fn replace(&'static self, value: T) -> T {
         self.with(|cell| cell.replace(value))
     }
 }
 
-/// Declares variables as the standard macro does.
+/// Declares thread-local variables as the standard macro does.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! scenario_local {
