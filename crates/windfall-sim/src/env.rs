@@ -1,12 +1,10 @@
-//! A world of one thread, driven by a seed.
+//! A simulated environment with one thread, driven by a seed.
 //!
-//! **Purpose.** Crash enumeration and randomised tests run the whole engine, background workers included, with an order
-//! of steps that the seed decides and a replay repeats.
+//! **Purpose.** Crash enumeration and randomised tests run the whole engine, background workers included. The seed
+//! decides the order of the steps, and a replay repeats it.
 //!
-//! **Invariants.** Nothing here blocks: a wait runs steps of workers until its condition holds, and panics when no
-//! step can bring it about. Time moves only by steps and [`SimulatedEnv::advance`].
-//!
-//! **May touch.** Of `windfall-base` the environment and synchronisation.
+//! **Invariants.** Nothing here blocks: a wait runs worker steps until its condition holds, and panics if no step can
+//! make it hold. Time advances only by steps and [`SimulatedEnv::advance`].
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -17,7 +15,7 @@ use windfall_base::{
     sync::{Arc, Event, Mutex, Rank, as_another_thread, work::in_background},
 };
 
-/// The simulated environment. Clones share one world.
+/// The simulated environment. Clones share its state.
 #[derive(Clone)]
 pub struct SimulatedEnv {
     world: Arc<Mutex<World>>,
@@ -27,7 +25,7 @@ struct World {
     now: Duration,
     seed: u64,
     next_id: u64,
-    /// A step is taken out while it runs, so that a wait inside it does not run it again.
+    /// A step is removed from its entry while it runs, so that a wait inside the step does not run it again.
     workers: BTreeMap<u64, Simulated>,
 }
 
@@ -55,19 +53,19 @@ impl World {
 }
 
 impl SimulatedEnv {
-    /// A world whose every chance comes from `seed`.
+    /// Creates an environment that draws all random numbers from `seed`.
     pub fn new(seed: u64) -> Self {
         let world = World { now: Duration::ZERO, seed, next_id: 0, workers: BTreeMap::new() };
         Self { world: Arc::new(Mutex::new(Rank::Leaf, world)) }
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub fn advance(&self, time: Duration) {
         self.world.lock().now += time;
     }
 
-    /// Runs one step of one worker: of one whose time has come, or, for someone who waits, of any up to this kind. Says
-    /// whether there was one.
+    /// Runs one step of one worker: of one that is due, or, for a caller that waits, of any up to this kind. Returns
+    /// whether there was such a worker.
     pub fn step(&self, waiting: Option<Kind>) -> bool {
         let (id, mut step) = {
             let mut world = self.world.lock();
@@ -104,13 +102,13 @@ impl SimulatedEnv {
                 worker.step = Some(step);
                 worker.due = due;
             }
-            // It has ended, or was stopped while it ran.
+            // The worker has ended, or was stopped while the step ran.
             _ => drop(world.workers.remove(&id)),
         }
         true
     }
 
-    /// Runs workers whose time has come until none is left or `most` steps were made; lets time pass between rounds.
+    /// Makes `most` attempts to run a step of a worker that is due. Lets 20 ms pass whenever none is due.
     pub fn settle(&self, most: usize) {
         for _ in 0..most {
             if !self.step(None) {
@@ -119,8 +117,8 @@ impl SimulatedEnv {
         }
     }
 
-    /// Runs steps of workers up to this kind until it is ready or the time is over, which passes at once if there is
-    /// none.
+    /// Runs steps of workers up to this kind until `ready` holds or the time is over. If no worker has a step, the time
+    /// passes at once.
     fn wait_for_a_time(&self, most: Kind, at_most: Duration, ready: &mut dyn FnMut() -> bool) {
         let end = self.now() + at_most;
         while !ready() && self.now() < end {
@@ -130,7 +128,7 @@ impl SimulatedEnv {
         }
     }
 
-    /// Runs workers up to this kind until it is so.
+    /// Runs steps of workers up to this kind until `ready` holds.
     fn wait_for_those(&self, most: Kind, ready: &mut dyn FnMut() -> bool) {
         for _ in 0..100_000 {
             if ready() {

@@ -1,10 +1,8 @@
-//! What every disk must do, whatever it is made of.
+//! Conformance tests for every implementation of [`Disk`].
 //!
 //! **Purpose.** The engine is tested on the simulated disk and runs on the real one: both pass the same tests.
 //!
 //! **Invariants.** The disk is empty at the start.
-//!
-//! **May touch.** All of `disk`.
 
 use windfall_base::{
     disk::{Action, Completion, Disk, FileName, Folder, IoBuffer, RealDisk, RealDiskOptions, Request},
@@ -24,7 +22,7 @@ fn data(n: u64) -> FileName {
     FileName::Data(SpaceId(n))
 }
 
-/// Runs them all.
+/// Runs all conformance tests.
 fn check(disk: &dyn Disk) {
     missing_files(disk);
     bytes_come_back(disk);
@@ -121,7 +119,7 @@ fn names_change(disk: &dyn Disk) {
     assert_eq!(out, [17]);
     disk.rename(FileName::Log(30), FileName::Log(30)).unwrap();
     assert_eq!(disk.len(FileName::Log(30)).unwrap(), Some(1));
-    // A file that takes the place of one of which a handle is open.
+    // A file that replaces another one on which a handle is open.
     for (file, byte) in [(FileName::Doublewrite, 1), (FileName::NewDoublewrite, 2)] {
         disk.create(file).unwrap();
         disk.write(file, 0, &[byte; 4096]).unwrap();
@@ -183,7 +181,7 @@ fn batches_complete(disk: &dyn Disk) {
     assert!(bytes[..4096].iter().all(|b| *b == 46) && bytes[4096..].iter().all(|b| *b == 0));
     assert!(past[1].buffer.bytes().iter().all(|b| *b == 0));
 
-    // A request under way survives the removal of its file.
+    // A request in progress survives the removal of its file.
     let mut queue = disk.queue();
     queue.submit(all(Action::Read));
     for n in 0..5 {
@@ -203,7 +201,7 @@ fn batches_complete(disk: &dyn Disk) {
 fn pages_are_read(disk: &dyn Disk) {
     disk.create(data(7)).unwrap();
     assert!(finish(disk, vec![request(4, data(7), 0, Action::Write)])[0].result.is_ok());
-    // Aligned to its size, as frames are, and one word off, as memory of tests is.
+    // Aligned to its size, as buffer frames are, and one word off, as memory of tests is.
     let words: Vec<AtomicU64> = (0..8192).map(|_| AtomicU64::new(u64::MAX)).collect();
     let aligned = (words.as_ptr().addr().next_multiple_of(16_384) - words.as_ptr().addr()) / 8;
     for skip in [aligned, aligned + 1] {
@@ -260,7 +258,7 @@ fn the_real_disk_conforms_with_and_without_direct_io() {
 
 #[test]
 fn the_real_disk_conforms_where_no_direct_io_may_be_had() {
-    // A memory file system; older kernels refuse direct I/O there.
+    // A file system in memory (tmpfs); older kernels refuse direct I/O there.
     let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
     check(&RealDisk::open(folder.path(), RealDiskOptions::default()).unwrap());
 }

@@ -1,13 +1,12 @@
-//! The bytes of a simulated file, and what becomes of them in a crash.
+//! The content of a simulated file, and what is left of it after a crash.
 //!
-//! **Purpose.** Between two syncs a disk may keep any of the writes, whole or in part, and the file's length apart
-//! from its bytes. A file therefore has two contents: what readers see, and what is certain to survive.
+//! **Purpose.** Between two syncs a disk may keep any of the writes, whole or in part, and the file's length
+//! independently of its bytes. A file therefore has two contents: the current one, which readers see, and the durable
+//! one.
 //!
-//! **Invariants.** The durable content changes by syncs only. What survives is the durable content with some of the
-//! changes since the last sync on top, the writes between two other changes in any order: of a sector written twice
-//! either write may be the last that arrived, but never bytes that nobody wrote there.
-//!
-//! **May touch.** `env`, `sync`.
+//! **Invariants.** Only syncs change the durable content. After a crash the file holds the durable content with some of
+//! the changes since the last sync applied. The writes between two other changes arrive in any order. Of two writes to
+//! the same sector either may be the last to arrive, but a sector never holds bytes that were not written there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,10 +15,10 @@ use windfall_base::{disk::BLOCK, env::Env as _, sync::Arc};
 use super::Survive;
 use crate::SimulatedEnv;
 
-/// What a device writes at once, at the least.
+/// The smallest unit that a device writes atomically, in bytes.
 pub const SECTOR: usize = 512;
 
-/// Bytes, in blocks that copies share. Blocks that were never written take no memory.
+/// The bytes of a file, in blocks that copies share. Blocks that were never written take no memory.
 #[derive(Clone, Debug, Default)]
 pub struct Content {
     blocks: BTreeMap<u64, Arc<[u8; BLOCK]>>,
@@ -35,12 +34,12 @@ impl Content {
         self.length
     }
 
-    /// How many bytes of the device it takes.
+    /// Space allocated on the device, in bytes.
     pub fn allocated(&self) -> u64 {
         (self.blocks.len() * BLOCK) as u64
     }
 
-    /// How many more bytes of the device this range would take.
+    /// Additional space on the device that this range would take, in bytes.
     pub fn growth(&self, offset: u64, length: u64) -> u64 {
         let range = blocks_of(offset, length);
         (range.end - range.start - self.blocks.range(range).count() as u64) * BLOCK as u64
@@ -94,7 +93,7 @@ impl Content {
         self.extend_to(offset + length);
     }
 
-    /// Where blocks with something in them begin.
+    /// Offsets of the blocks that are not all zero.
     pub fn filled(&self) -> impl Iterator<Item = u64> {
         let filled = self.blocks.iter().filter(|(_, bytes)| bytes.iter().any(|byte| *byte != 0));
         filled.map(|(block, _)| block * BLOCK as u64)
@@ -146,17 +145,17 @@ impl Change {
 /// A file without its name.
 #[derive(Clone, Debug, Default)]
 pub struct Inode {
-    /// What readers see.
+    /// The content that readers see.
     pub current: Content,
     durable: Content,
-    /// What happened since the last sync.
+    /// Changes since the last sync.
     changes: Vec<Change>,
-    /// Requests that were submitted on it and have not run yet.
+    /// Requests that were submitted on this file and have not run yet.
     pub under_way: u32,
 }
 
 impl Inode {
-    /// A file that survived with this content.
+    /// Creates a file that survived a crash with this content.
     pub fn survivor(content: Content) -> Self {
         Self { current: content.clone(), durable: content, ..Self::default() }
     }
@@ -166,7 +165,7 @@ impl Inode {
         self.changes.push(change);
     }
 
-    /// Writes what readers see, and nobody else will.
+    /// Writes bytes that readers see but that never become durable.
     pub fn show(&mut self, offset: u64, bytes: &[u8]) {
         self.current.write(offset, bytes);
     }
@@ -176,12 +175,12 @@ impl Inode {
         for change in core::mem::take(&mut self.changes) {
             self.keep(&change);
         }
-        // Cut where an earlier failed sync lost a truncation, extended where it lost a write.
+        // Shorter where an earlier failed sync lost a truncation, longer where it lost a write.
         self.durable.truncate(self.current.length);
     }
 
-    /// A sync that fails: some changes arrive, the others are forgotten by everyone, and the next sync does not know
-    /// of them. Readers still see them, until the crash.
+    /// Simulates a failed sync: some changes become durable, the others are dropped, and the next sync does not cover
+    /// them. Readers still see them, until the crash.
     pub fn sync_badly(&mut self, chance: &SimulatedEnv) {
         for change in core::mem::take(&mut self.changes) {
             if chance.random().is_multiple_of(2) {
@@ -208,8 +207,8 @@ impl Inode {
         self.durable.corrupt(offset, mask);
     }
 
-    /// What is left after a crash. Blocks that cannot be read, because their write was cut off, go to `unreadable` if
-    /// there may be such.
+    /// Returns the content after a crash. Blocks that are unreadable because their write was cut off are added to
+    /// `unreadable`; `None` means that no block becomes unreadable.
     pub fn survive(
         &self,
         how: Survive,
@@ -218,7 +217,7 @@ impl Inode {
     ) -> Content {
         match how {
             Survive::Nothing => self.durable.clone(),
-            // Not what readers saw: they have seen what a failed sync has forgotten.
+            // Not the current content: readers have also seen changes that a failed sync has dropped.
             Survive::Everything => {
                 let mut left = self.durable.clone();
                 self.changes.iter().for_each(|change| change.apply(&mut left));
@@ -226,7 +225,7 @@ impl Inode {
             }
             Survive::Random(_) => {
                 let mut left = self.durable.clone();
-                // From none to all, so that the extremes are met too.
+                // From none to all, so that both extremes occur as well.
                 let luck = chance.random() % 5;
                 let mut changes: Vec<&Change> = self.changes.iter().collect();
                 if chance.random().is_multiple_of(2) {
@@ -255,7 +254,7 @@ fn shuffle<T>(items: &mut [T], chance: &SimulatedEnv) {
     }
 }
 
-/// A change arrives, a write perhaps in part.
+/// Applies a change; a write may arrive only in part.
 fn arrive(
     change: &Change,
     left: &mut Content,
@@ -268,7 +267,7 @@ fn arrive(
         1 => BLOCK,
         _ => return change.apply(left),
     };
-    // A tear: the beginning, the end, or any of the pieces.
+    // A torn write: its beginning, its end, or any of its pieces arrive.
     let pieces = bytes.len().div_ceil(grain) as u64 + 1;
     let (kind, cut) = (chance.random() % 3, chance.random() % pieces);
     let mut at = 0;

@@ -1,45 +1,44 @@
-//! Failures that a test plans for a simulated disk.
+//! Fault injection: failures that a test plans for a simulated disk.
 //!
 //! **Purpose.** Disks fail in more ways than by crashing.
 //!
-//! **Invariants.** A planned fault happens only to operations that it fits, and once, unless it is to last.
-//!
-//! **May touch.** Nothing.
+//! **Invariants.** A planned fault happens only to operations that it fits, and only once unless it is lasting.
 
 use windfall_base::disk::FileName;
 
 /// A failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The operation fails and does nothing; a sync that fails so may have lost what it was to make durable.
+    /// The operation fails and has no effect. A sync that fails this way may have lost the changes that it covered.
     Eio,
-    /// As [`Fault::Eio`], but only what is to change something and is no sync.
+    /// As [`Fault::Eio`], but only for operations that change something, and not for syncs.
     WriteFails,
-    /// A read fails, a plain one too, which is no counted operation.
+    /// A read fails; plain reads too, although they are not counted as operations.
     ReadFails,
-    /// An operation that may take space finds none, and does nothing.
+    /// An operation that may take space finds none, and has no effect.
     Full,
-    /// A sync fails. Some of what it was to make durable is lost, readers still see it, and later syncs succeed
-    /// without it.
+    /// A sync fails. Some of the changes that it covered are lost. Readers still see them, and later syncs succeed
+    /// without them.
     SyncFails,
-    /// As [`Fault::SyncFails`], but what was missing was space: some file systems look for it only then.
+    /// As [`Fault::SyncFails`], but the disk was full: some file systems allocate space only at the sync.
     SyncFull,
-    /// The write of a page to a data file fails, and its beginning has arrived.
+    /// The write of a page to a data file fails after its beginning has arrived.
     TornPage,
     /// A write is acknowledged and never happens.
     LostWrite,
-    /// A write is acknowledged and forgotten: readers see it, syncs succeed, and after the crash it is gone.
+    /// A write is acknowledged but never durable: readers see it, syncs succeed, and after a crash it is gone.
     ForgottenWrite,
-    /// A write is acknowledged and happens elsewhere, where it may lengthen a file.
+    /// A write is acknowledged and happens at another place, where it may lengthen a file.
     MisdirectedWrite {
-        /// In which file, if not in its own; if there is none of this name the write is lost.
+        /// The file that is written instead; `None` is the write's own file. If no file has this name the write is
+        /// lost.
         file: Option<FileName>,
-        /// Where it happens, in bytes.
+        /// Where the write happens, in bytes.
         offset: u64,
     },
 }
 
-/// What an operation is, as far as faults are concerned.
+/// The kind of an operation, which decides the faults that fit it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A plain read, which is not counted.
@@ -56,23 +55,23 @@ pub enum Kind {
     Other,
 }
 
-/// A fault that is to come.
+/// A planned fault.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// From which operation on.
+    /// The first operation to which it may happen.
     pub from: u64,
-    /// In which file, if not in any.
+    /// The only file to which it may happen; `None` is any file.
     pub on: Option<FileName>,
-    /// How many operations that it fits are spared first.
+    /// Fitting operations that are skipped first.
     pub spared: u64,
-    /// Whether it stays once it has happened.
+    /// Whether the fault persists once it has happened.
     pub lasting: bool,
-    /// What it is.
+    /// The fault.
     pub fault: Fault,
 }
 
 impl Plan {
-    /// Whether it happens to this operation; counts those that are spared.
+    /// Returns whether the fault happens to this operation, and counts the fitting operations that are skipped.
     pub fn strikes(&mut self, now: u64, kind: Kind, file: FileName) -> bool {
         let fits = self.from <= now && self.on.is_none_or(|on| on == file) && self.fault.fits(kind, file);
         if fits && self.spared > 0 {
@@ -84,7 +83,7 @@ impl Plan {
 }
 
 impl Fault {
-    /// Whether it can happen to such an operation on this file.
+    /// Returns whether the fault can happen to an operation of this kind on this file.
     pub fn fits(self, kind: Kind, file: FileName) -> bool {
         match self {
             Self::Eio => kind != Kind::PlainRead,
@@ -97,7 +96,7 @@ impl Fault {
         }
     }
 
-    /// Whether the disk does not say that something went wrong.
+    /// Returns whether the fault is silent: the disk reports no error.
     pub fn is_damage(self) -> bool {
         matches!(self, Self::LostWrite | Self::ForgottenWrite | Self::MisdirectedWrite { .. })
     }

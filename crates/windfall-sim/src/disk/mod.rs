@@ -1,38 +1,38 @@
-//! A disk in memory that crashes, tears, forgets and fails on command.
+//! A disk in memory with crashes, torn writes, lost writes and failures on command.
 //!
-//! **Purpose.** Every crash that a real disk may suffer, at a chosen operation, and the damage that it may do,
-//! replayable from a seed.
+//! **Purpose.** Every crash that a real disk may suffer, at a chosen operation (crash point), and the damage that it
+//! may do, replayable from a seed.
 //!
 //! **Invariants.** Operations are counted from 1: creations, writes, syncs of files and folders, preallocations,
-//! truncations, renames, removals, and each request of a batch when it is carried out; plain reads are not. From the
-//! chosen operation on everything fails, and [`SimulatedDisk::restart`] gives what the machine finds afterwards.
-//! Everything that chance decides is drawn from the seed, in the order of the calls.
+//! truncations, renames, removals, and each request of a batch when it runs; plain reads are not counted. From the
+//! chosen operation on everything fails, and [`SimulatedDisk::restart`] returns the disk as the machine finds it
+//! afterwards. Every random decision is drawn from the seed, in the order of the calls.
 //!
-//! *What a crash leaves.* These are the rules that the engine may rely on; nothing beyond them is promised.
+//! *What a crash leaves.* These are the only rules on which the engine may rely.
 //!
-//! 1. What was synced is there: of a file its content and length, of a folder its names. Neither sync covers the other,
-//!    and no sync covers a request that has not completed.
-//! 2. Of the writes since the sync of their file any may arrive, in any order, the one that was cut off included: an
-//!    older one may lie over a younger one.
+//! 1. Everything synced survives: of a file its content and length, of a folder its names. Neither sync covers the
+//!    other, and no sync covers a request that has not completed.
+//! 2. Of the writes since the sync of their file any may arrive, in any order, including the one that was cut off: an
+//!    older write may overwrite a newer one.
 //! 3. A write may arrive in part, at sectors of 512 bytes or at blocks of 4 KiB: its beginning, its end, or any pieces.
-//!    A sector is whole. A file may have the length of a write whose bytes have not arrived: zeros then.
-//! 4. Truncations and reservations may each arrive or not, but no write arrives on the other side of them.
-//! 5. Of the names changed since the sync of their folder any may arrive: creations, renames, removals. A rename is
-//!    whole or has not happened, and a change of a name waits for the earlier ones of that name. No name waits for
+//!    A sector is never torn. The length that a write gives a file may arrive without the bytes, which are then zeros.
+//! 4. Truncations and reservations may each arrive or not, but writes are not reordered across them.
+//! 5. Of the names changed since the sync of their folder any change may arrive: creations, renames, removals. A rename
+//!    is atomic. A change of a name arrives only after the earlier changes of that name. No change of a name waits for
 //!    content.
-//! 6. Nothing is made up: no sector holds what nobody wrote there, no name leads to what it never led to.
-//! 7. A sync that is cut off or fails has promised nothing. After one that failed the disk forgets what it has not
-//!    kept: readers see it, later syncs succeed without it, and a crash shows what is missing.
+//! 6. Nothing is invented: no sector holds bytes that were not written there, and no name refers to a file to which it
+//!    never referred.
+//! 7. A sync that is cut off or fails guarantees nothing. After a failed sync the disk drops the changes that it has
+//!    not made durable: readers see them, later syncs succeed without them, and they are missing after a crash.
 //! 8. A block of 4 KiB of a data file or of the doublewrite file may be unreadable if its write was cut off: reads of
-//!    it fail until it is written again. The log and the control file are spared. They write blocks again that count:
-//!    commits share the last block of the log, and an opening writes the control record that it has found. There a
-//!    device has to leave a block in part the old one, in part the new one.
+//!    it fail until it is written again. The log and the control file are exempt, because they overwrite blocks with
+//!    live content: commits share the last block of the log, and an open writes the control record that it has found.
+//!    There a device must leave the block partly old and partly new.
 //!
 //! *Damage* ([`Fault::is_damage`], [`SimulatedDisk::flip`]) breaks these rules: a write that is acknowledged and lost,
-//! at once or at the crash although it was synced; one that lands elsewhere, in this file or in another one; bits that
-//! flip at rest. No engine survives that whole. What this one notices, and what it cannot, stands in docs/testing.md.
-//!
-//! **May touch.** `env`; of `windfall-base` the disk, errors and synchronisation.
+//! either at once or at the crash although it was synced; a write that lands elsewhere, in this file or in another;
+//! bits that flip at rest. No engine survives all of that. What this one detects, and what it cannot, is documented in
+//! docs/testing.md.
 
 #[cfg(test)]
 mod conformance;
@@ -69,18 +69,18 @@ use windfall_base::{
 
 use crate::SimulatedEnv;
 
-/// What a crash leaves of what was not synced.
+/// What a crash leaves of the changes that were not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survive {
-    /// Nothing: exactly what was synced is left.
+    /// Nothing: exactly the synced state is left.
     Nothing,
-    /// All of it, the operation that was cut off included.
+    /// All of them, including the operation that was cut off.
     Everything,
-    /// Some of it, as this seed decides: any of the writes, whole or torn, and any of the names.
+    /// Some of them, as this seed decides: any of the writes, whole or torn, and any of the names.
     Random(u64),
 }
 
-/// A word, or the seed.
+/// Formats as a word, or as the seed.
 impl fmt::Display for Survive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -91,7 +91,7 @@ impl fmt::Display for Survive {
     }
 }
 
-/// What it is displayed as.
+/// Parses the format of `Display`.
 impl FromStr for Survive {
     type Err = String;
 
@@ -107,11 +107,11 @@ impl FromStr for Survive {
     }
 }
 
-/// A simulated disk. Clones share it.
+/// A simulated disk. Clones share its state.
 #[derive(Clone, Debug)]
 pub struct SimulatedDisk {
     state: Arc<Mutex<State>>,
-    /// Syncs are no longer held.
+    /// Notified when syncs are no longer held.
     released: Arc<Event>,
 }
 
@@ -125,12 +125,12 @@ struct State {
     crash_at: Option<u64>,
     crashed: bool,
     faults: Vec<Plan>,
-    /// How often an operation has failed, by plan or for want of room, and which was the last.
+    /// Operations that have failed, by plan or because the disk was full, and the last of them.
     failures: u64,
     failed: Option<(&'static str, FileName)>,
     unreadable: BTreeSet<(InodeId, u64)>,
     capacity: Option<u64>,
-    /// From this operation on there is no space left.
+    /// The disk is full from this operation on.
     full_from: Option<u64>,
     /// Whether syncs of the log are held, and how many are.
     holds_log_syncs: bool,
@@ -138,7 +138,7 @@ struct State {
     cuts: Option<Cuts>,
 }
 
-/// The disk as crashes at these operations would have left it.
+/// Copies of the disk as a crash at each of these operations (crash points) would have left it.
 #[derive(Clone, Debug)]
 struct Cuts {
     at: RangeInclusive<u64>,
@@ -146,7 +146,7 @@ struct Cuts {
 }
 
 impl SimulatedDisk {
-    /// An empty disk.
+    /// Creates an empty disk.
     pub fn new(seed: u64) -> Self {
         Self::with(State::new(SimulatedEnv::new(seed), Names::default(), BTreeMap::new()))
     }
@@ -155,7 +155,7 @@ impl SimulatedDisk {
         Self { state: Arc::new(Mutex::new(Rank::Handles, state)), released: Arc::new(Event::new()) }
     }
 
-    /// How many operations there have been so far.
+    /// Returns the number of operations so far.
     pub fn operations(&self) -> u64 {
         self.state.lock().operations
     }
@@ -165,14 +165,14 @@ impl SimulatedDisk {
         self.state.lock().crash_at = Some(operation);
     }
 
-    /// Keeps, from now on, the disk as a crash at each of these operations would leave it: one run of a history then
-    /// gives all its crash points. [`SimulatedDisk::take_cuts`] hands them out.
+    /// Keeps, from now on, the disk as a crash at each of these operations would leave it, so that one run of a history
+    /// yields all its crash points. [`SimulatedDisk::take_cuts`] returns them.
     pub fn keep_cuts(&self, at: RangeInclusive<u64>) {
         self.state.lock().cuts = Some(Cuts { at, taken: Vec::new() });
     }
 
-    /// What was kept since the last call, each with its operation. They have crashed: [`SimulatedDisk::restart`] says
-    /// what is left.
+    /// Returns the disks kept since the last call, each with its operation. They have crashed:
+    /// [`SimulatedDisk::restart`] returns what is left.
     pub fn take_cuts(&self) -> Vec<(u64, Self)> {
         let mut state = self.state.lock();
         state.cuts.as_mut().map(|cuts| core::mem::take(&mut cuts.taken)).unwrap_or_default()
@@ -183,7 +183,7 @@ impl SimulatedDisk {
         self.state.lock().crashed = true;
     }
 
-    /// Whether it has crashed.
+    /// Returns whether the disk has crashed.
     pub fn is_crashed(&self) -> bool {
         self.state.lock().crashed
     }
@@ -193,23 +193,23 @@ impl SimulatedDisk {
         self.plan(Plan { from: operation, on: None, spared: 0, lasting: false, fault });
     }
 
-    /// Plans a failure of the `n`-th operation from here on that the fault fits, counted from 1, and of all later ones
+    /// Plans a failure of the `n`-th operation from now on that the fault fits, counted from 1, and of all later ones
     /// that it fits if it is `lasting`.
     pub fn fail_nth(&self, n: u64, fault: Fault, lasting: bool) {
         self.plan(Plan { from: 0, on: None, spared: n - 1, lasting, fault });
     }
 
-    /// How often an operation has failed, by plan or for want of room.
+    /// Returns the number of operations that have failed, by plan or because the disk was full.
     pub fn failures(&self) -> u64 {
         self.state.lock().failures
     }
 
-    /// The last of them: what was attempted, as it stands in the error, and the file.
+    /// Returns the last failed operation: the action, as named in the error, and the file.
     pub fn failed(&self) -> Option<(&'static str, FileName)> {
         self.state.lock().failed
     }
 
-    /// Forgets the faults that are planned.
+    /// Drops all planned faults.
     pub fn mend(&self) {
         self.state.lock().faults.clear();
     }
@@ -230,14 +230,14 @@ impl SimulatedDisk {
         self.plan(Plan { from: 0, on: Some(file), spared: 0, lasting: true, fault });
     }
 
-    /// Holds the syncs of log segments that begin from now on, or lets them go. A sync that is held has not happened
-    /// yet; it waits in its thread, so this is nothing for a simulation, which has one.
+    /// Holds the syncs of log segments that begin from now on, or releases them. A held sync has not happened yet. It
+    /// blocks its thread, so simulations, which have one thread, cannot use this.
     pub fn hold_log_syncs(&self, hold: bool) {
         self.state.lock().holds_log_syncs = hold;
         self.released.notify();
     }
 
-    /// How many syncs are being held.
+    /// Returns the number of syncs that are held.
     pub fn held_log_syncs(&self) -> usize {
         self.state.lock().held_log_syncs
     }
@@ -252,7 +252,7 @@ impl SimulatedDisk {
         self.state.lock().held_log_syncs -= 1;
     }
 
-    /// Limits the space for content: from then on a write that needs more finds the disk full. `None` is no limit.
+    /// Limits the space for content: from now on a write that needs more finds the disk full. `None` is no limit.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.state.lock().capacity = bytes;
     }
@@ -262,12 +262,12 @@ impl SimulatedDisk {
         self.state.lock().full_from = operation;
     }
 
-    /// How many bytes the content of all files takes, in whole blocks.
+    /// Returns the space that the content of all files takes, in bytes of whole blocks.
     pub fn used(&self) -> u64 {
         self.state.lock().used()
     }
 
-    /// Flips bits of one byte of a file, where it lies on the disk. Says whether there is such a byte.
+    /// Flips bits of one byte of a file on the disk. Returns whether the file has such a byte.
     pub fn corrupt(&self, file: FileName, offset: u64, mask: u8) -> bool {
         let mut state = self.state.lock();
         let Some(inode) = state.names.get(file).and_then(|id| state.inodes.get_mut(&id)) else {
@@ -277,7 +277,8 @@ impl SimulatedDisk {
         offset < inode.current.length()
     }
 
-    /// Flips one bit where chance says: in a file that `fits`, in a block that is not all zero. Gives file and offset.
+    /// Flips one random bit, in a file that `fits` and in a block that is not all zero. Returns the file and the
+    /// offset.
     pub fn flip(&self, fits: impl Fn(FileName) -> bool) -> Option<(FileName, u64)> {
         let mut state = self.state.lock();
         let files = state.names.current().iter().filter(|(file, _)| fits(**file));
@@ -299,7 +300,7 @@ impl SimulatedDisk {
         }
     }
 
-    /// Makes a block readable again that was not.
+    /// Makes an unreadable block readable again.
     pub fn make_readable(&self, file: FileName, offset: u64) {
         let mut state = self.state.lock();
         if let Some(id) = state.names.get(file) {
@@ -307,15 +308,15 @@ impl SimulatedDisk {
         }
     }
 
-    /// The disk as the machine finds it after a crash; this one has crashed then, if it had not before. Plans for
-    /// crashes and faults are not taken along, damage and the capacity are. Operations count from 1 again.
+    /// Returns the disk as the machine finds it after a crash. This disk crashes now if it has not before. Planned
+    /// crashes and faults are dropped; damage and the capacity are kept. Operations count from 1 again.
     #[must_use]
     pub fn restart(&self, survive: Survive) -> Self {
         self.crash();
         self.survivor(survive)
     }
 
-    /// The disk as the machine would find it if it crashed now; this one goes on.
+    /// Returns the disk as the machine would find it after a crash now. This disk goes on.
     #[must_use]
     pub fn survivor(&self, survive: Survive) -> Self {
         let old = self.state.lock();
@@ -341,8 +342,8 @@ impl SimulatedDisk {
         Self::with(next)
     }
 
-    /// The disk as the next process finds it after this one was killed: the machine goes on, so readers see what was
-    /// written, and what was not synced is still not durable.
+    /// Returns the disk as the next process finds it after this one was killed. The machine goes on: readers see all
+    /// that was written, and changes that were not synced are still not durable.
     #[must_use]
     pub fn next_process(&self) -> Self {
         self.crash();
@@ -354,8 +355,8 @@ impl SimulatedDisk {
         Self::with(old.followed_by(SimulatedEnv::new(old.operations), old.names.clone(), inodes))
     }
 
-    /// Counts an operation and runs it, unless a fault is due. A crash lets the operation begin: what it changed may
-    /// survive, a sync has made nothing durable.
+    /// Counts an operation and runs it, unless a fault is due. At a crash the operation still begins: its changes may
+    /// survive, except that a sync has made nothing durable.
     fn operate<T>(
         &self,
         action: &'static str,
@@ -374,7 +375,7 @@ impl SimulatedDisk {
             state.crashed = true;
             return Err(DiskError::Crashed);
         }
-        // As above: the crash comes before a sync, and behind anything else.
+        // As above: the crash comes before a sync, but after any other operation.
         if kind == Kind::Sync {
             state.cut();
         }
@@ -391,7 +392,7 @@ impl SimulatedDisk {
         result
     }
 
-    /// An operation on the content of a file.
+    /// Runs an operation on the content of a file.
     fn operate_on(
         &self,
         action: &'static str,
@@ -418,13 +419,13 @@ fn full(action: &'static str, file: FileName) -> DiskError {
     failed(action, &path(file), io::ErrorKind::StorageFull.into())
 }
 
-/// What a sync says that fails so.
+/// Returns the error of a sync that fails with this fault.
 fn unsynced(action: &'static str, file: FileName, fault: Fault) -> DiskError {
     if fault == Fault::SyncFull { full(action, file) } else { eio(action, file) }
 }
 
 impl State {
-    /// One at its first operation, of which nothing is planned.
+    /// Creates a state before its first operation, with nothing planned.
     fn new(chance: SimulatedEnv, names: Names, inodes: BTreeMap<InodeId, Inode>) -> Self {
         Self {
             chance,
@@ -446,7 +447,7 @@ impl State {
         }
     }
 
-    /// Keeps what a crash at this operation would leave, if that is asked for.
+    /// Keeps what a crash at this operation would leave, if requested.
     fn cut(&mut self) {
         let now = self.operations;
         if self.cuts.as_ref().is_none_or(|cuts| !cuts.at.contains(&now)) {
@@ -460,7 +461,7 @@ impl State {
         }
     }
 
-    /// What comes after this one, with what is left of its files: damage and capacity stay.
+    /// Returns the successor of this state, with these names and files: damage and capacity are kept.
     fn followed_by(&self, chance: SimulatedEnv, names: Names, inodes: BTreeMap<InodeId, Inode>) -> Self {
         Self {
             next_inode: self.next_inode,
@@ -474,7 +475,7 @@ impl State {
         if self.crashed { Err(DiskError::Crashed) } else { Ok(()) }
     }
 
-    /// The fault that happens to this operation, if one is due.
+    /// Returns the fault that happens to this operation, if one is due.
     fn strike(&mut self, action: &'static str, kind: Kind, file: FileName) -> Option<Fault> {
         let now = self.operations;
         let n = self.faults.iter_mut().position(|plan| plan.strikes(now, kind, file))?;
@@ -489,7 +490,7 @@ impl State {
         self.names.get(file).ok_or_else(|| DiskError::Missing { path: path(file) })
     }
 
-    /// An inode that a name or a request leads to.
+    /// Returns the inode of a name or a request.
     fn inode(&mut self, id: InodeId) -> &mut Inode {
         self.inodes.get_mut(&id).expect("what a name or a request leads to is kept")
     }
@@ -539,7 +540,7 @@ impl State {
                 return Ok(());
             }
             Some(Fault::MisdirectedWrite { file, offset }) => {
-                // Whoever it lands upon: where there is nobody, it is only lost.
+                // It lands in whichever file has the name. If there is none, the write is lost.
                 let Some(id) = file.map_or(Some(id), |file| self.names.get(file)) else { return Ok(()) };
                 (id, offset)
             }
@@ -567,7 +568,7 @@ impl State {
         Ok(self.inode(id).current.read(offset, out))
     }
 
-    /// Forgets files that nothing leads to any more.
+    /// Drops files that can no longer be reached.
     fn collect(&mut self) {
         let reachable = self.names.reachable();
         self.inodes.retain(|id, inode| inode.under_way > 0 || reachable.contains(id));
@@ -667,7 +668,7 @@ impl Disk for SimulatedDisk {
 
     fn sync_folder(&self, folder: Folder) -> Result<(), DiskError> {
         work::count(Work::Sync);
-        // For a message any file of the folder will do.
+        // For an error message any file of the folder will do.
         let file = match folder {
             Folder::Root => FileName::Control,
             Folder::Log => FileName::Log(0),

@@ -1,12 +1,10 @@
-//! The names of simulated files, and what becomes of them in a crash.
+//! The names of simulated files, and what is left of them after a crash.
 //!
-//! **Purpose.** A name is durable apart from the content it leads to: a synced file may lose its name, a name may lead
-//! to a file whose content never arrived, a removed file may come back.
+//! **Purpose.** A name becomes durable independently of the file's content: a synced file may lose its name, a name may
+//! refer to a file without the content that was written, and a removed file may reappear.
 //!
-//! **Invariants.** Durable names change by syncs of their folder only. A change of one name is atomic, a rename too;
-//! changes of the same name arrive in their order, those of different names in any.
-//!
-//! **May touch.** `env`.
+//! **Invariants.** Durable names change only by syncs of their folder. A change of a name is atomic, renames included.
+//! Changes of the same name arrive in order, changes of different names in any order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +16,7 @@ use windfall_base::{
 use super::Survive;
 use crate::SimulatedEnv;
 
-/// The number of a file that may have lost its name.
+/// The number that identifies a file, even one that has lost its name.
 pub type InodeId = u64;
 
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +59,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Names that survived.
+    /// Creates the names after a crash, all of them durable.
     pub fn survivors(names: BTreeMap<FileName, InodeId>) -> Self {
         Self { current: names.clone(), durable: names, changes: Vec::new() }
     }
@@ -104,14 +102,14 @@ impl Names {
         });
     }
 
-    /// A sync of a folder that fails: some changes arrive, the others are forgotten by everyone.
+    /// Simulates a failed sync of a folder: some changes become durable, the others are dropped.
     pub fn sync_badly(&mut self, folder: Folder, chance: &SimulatedEnv) {
         let (now, later): (Vec<_>, Vec<_>) = self.changes.drain(..).partition(|c| c.folder() == folder);
         self.changes = later;
         arrive(&now, &mut self.durable, 2, chance);
     }
 
-    /// Every file that a name leads to, or may lead to after a crash.
+    /// Returns every file to which a name refers, or may refer after a crash.
     pub fn reachable(&self) -> BTreeSet<InodeId> {
         let changed = self.changes.iter().filter_map(|change| match change {
             Change::Link(_, inode) | Change::Rename { inode, .. } => Some(*inode),
@@ -120,7 +118,7 @@ impl Names {
         self.current.values().chain(self.durable.values()).copied().chain(changed).collect()
     }
 
-    /// The names that are left after a crash.
+    /// Returns the names that are left after a crash.
     pub fn survive(&self, how: Survive, chance: &SimulatedEnv) -> BTreeMap<FileName, InodeId> {
         let with = |changes: &[Change]| {
             let mut left = self.durable.clone();
@@ -134,7 +132,7 @@ impl Names {
             Survive::Everything => with(&self.changes),
             Survive::Random(_) => {
                 if chance.random().is_multiple_of(2) {
-                    // As a journal does it: what happened before some moment.
+                    // As with a journal: the changes before some point in time.
                     let until = (chance.random() % (self.changes.len() as u64 + 1)) as usize;
                     return with(&self.changes[..until]);
                 }
@@ -146,7 +144,8 @@ impl Names {
     }
 }
 
-/// Some of the changes arrive, `luck` in four of them. A change of a name waits for the earlier ones of that name.
+/// Applies some of the changes, each with a chance of `luck` in four. A change is lost too if an earlier change of its
+/// name is lost.
 fn arrive(changes: &[Change], left: &mut BTreeMap<FileName, InodeId>, luck: u64, chance: &SimulatedEnv) {
     let mut lost = BTreeSet::new();
     for change in changes {

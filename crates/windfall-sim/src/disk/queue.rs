@@ -1,11 +1,10 @@
-//! Batches on the simulated disk.
+//! Request queues of the simulated disk.
 //!
-//! **Purpose.** Requests are carried out in an order that the seed decides, some at once, some only when their
-//! completion is asked for: a sync in between does not cover those.
+//! **Purpose.** Requests run in an order that the seed decides, some at once, some only when their completion is asked
+//! for. A sync in between does not cover the latter.
 //!
-//! **Invariants.** A request holds its file from its submission on. A queue that is dropped carries out what it has.
-//!
-//! **May touch.** `env`, `error`, `sync`.
+//! **Invariants.** A request holds its file from its submission on. A queue that is dropped runs its remaining
+//! requests.
 
 use windfall_base::{
     disk::{Action, Completion, FileName, Queue, Request},
@@ -21,7 +20,7 @@ enum Entry {
     Done(Completion),
 }
 
-/// A queue of the simulated disk.
+/// A request queue of the simulated disk.
 #[derive(Debug)]
 pub struct SimulatedQueue {
     disk: SimulatedDisk,

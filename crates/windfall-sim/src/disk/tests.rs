@@ -1,4 +1,4 @@
-//! The simulated disk against what a disk promises, and against protocols that are right or wrong.
+//! Tests of the simulated disk against its rules, and against protocols that are right or wrong.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ fn content(disk: &SimulatedDisk, file: FileName) -> Option<Vec<u8>> {
     for (n, block) in bytes.chunks_mut(4096).enumerate() {
         match disk.read(file, 4096 * n as u64, block) {
             Ok(read) => assert_eq!(read, block.len()),
-            // It may be so behind a crash.
+            // A block may be unreadable after a crash.
             Err(error) => {
                 assert!(error.is_of_read() && file == DATA, "{error}");
                 block.fill(b'?');
@@ -107,7 +107,7 @@ fn large_writes_tear_at_sectors_and_blocks() {
     assert!(sectors > 10 && blocks > 10, "{sectors} tears within blocks, {blocks} between them");
 }
 
-/// Replaces the log's content, by a new file that is renamed over it.
+/// Replaces the log's content by renaming a new file over it.
 fn replace(disk: &SimulatedDisk, careful: bool) -> Result<(), DiskError> {
     let new = FileName::Log(2);
     disk.create(new)?;
@@ -119,7 +119,7 @@ fn replace(disk: &SimulatedDisk, careful: bool) -> Result<(), DiskError> {
     disk.sync_folder(Folder::Log)
 }
 
-/// The contents found after crashes at every operation of a replacement, and whether it had been acknowledged.
+/// Returns the contents found after crashes at every operation of a replacement, and whether it had been acknowledged.
 fn outcomes(careful: bool) -> BTreeSet<(bool, Option<Vec<u8>>)> {
     let mut seen = BTreeSet::new();
     let whole = with_log(&[1; 6000]);
@@ -325,7 +325,7 @@ fn an_older_write_may_lie_over_a_younger_one() {
     assert!(seen.is_superset(&BTreeSet::from([(1, 1), (2, 2), (3, 1), (3, 2)])), "{seen:?}");
 }
 
-/// Every kind of operation, some of them twice.
+/// Runs every kind of operation, some of them twice.
 fn all_operations(disk: &SimulatedDisk) -> Result<(), DiskError> {
     disk.create(DATA)?;
     disk.preallocate(DATA, 0, 16_384)?;
@@ -512,7 +512,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..40)
 }
 
-/// What each sector may hold after a crash, and how long the file may be.
+/// The values that each sector may hold after a crash, and the bounds of the file's length, in sectors.
 struct Model {
     now: Vec<u8>,
     possible: Vec<BTreeSet<u8>>,
@@ -594,7 +594,7 @@ proptest! {
             let again = disk.restart(Survive::Random(seed ^ round));
             prop_assert_eq!(&content(&again, LOG).unwrap(), &bytes, "a seed is replayed");
             model.check(&bytes)?;
-            // What survived one crash is durable: it survives the next.
+            // Everything that survived one crash is durable: it survives the next.
             prop_assert_eq!(&content(&left.restart(Survive::Nothing), LOG).unwrap(), &bytes);
         }
         disk = disk.restart(Survive::Random(seed));

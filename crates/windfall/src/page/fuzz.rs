@@ -1,12 +1,11 @@
 //! Fuzz targets of pages and of their changes.
 //!
-//! **Purpose.** [`page`] takes any bytes for a page that was read from disk, [`redo`] any bytes for logged changes.
+//! **Purpose.** [`page`] treats arbitrary bytes as a page that was read from disk, [`redo`] treats them as logged
+//! changes.
 //!
-//! **Invariants.** Nothing that a page holds makes a reader panic. A node that passes [`validate`] answers for each of
-//! its records, can be made anew from them, and stays sound under changes that fit it. An operation that fails has
-//! changed nothing.
-//!
-//! **May touch.** `ids`, the rest of `page`.
+//! **Invariants.** No content of a page makes a reader panic. A node that passes [`validate`] finds each of its
+//! records, can be rebuilt from them, and stays valid under changes that fit it. An operation that fails has changed
+//! nothing.
 
 use super::{
     EntryHeader, HEADER, Node, NodeList, Page, PageOp, PageType, blank, node::NODE_HEADER, validate,
@@ -19,32 +18,32 @@ use crate::{
 /// The size of the pages.
 pub const SIZE: usize = 4096;
 
-/// No more operations are applied to one page: a longer log finds nothing else.
+/// The limit of operations that are applied to one page: a longer log finds nothing else.
 const OPS: usize = 64;
 
-/// Where the pages belong.
+/// The identity of the pages.
 const ID: PageId = PageId { space: SpaceId(77), page: PageNo(3) };
 
-/// A page that begins with these bytes, and ends with them if there are enough.
+/// Returns a page that begins with these bytes; its rest is zero.
 pub fn words(bytes: &[u8]) -> Box<[AtomicU64]> {
     let words = blank(SIZE);
     Page::new(&words).write(0, &bytes[..bytes.len().min(SIZE)]);
     words
 }
 
-/// The bytes of a page.
+/// Returns the bytes of a page.
 pub fn bytes(page: Page<'_>) -> Vec<u8> {
     let mut bytes = vec![0; page.len()];
     page.read(0, &mut bytes);
     bytes
 }
 
-/// The last few bytes, as a key.
+/// Returns the last few bytes, as a key.
 fn some_key(data: &[u8]) -> &[u8] {
     &data[data.len() - data.len().min(12)..]
 }
 
-/// Looks at everything that an optimistic reader may look at.
+/// Reads everything that an optimistic reader may read.
 fn look_around(page: Page<'_>, key: &[u8]) {
     let node = Node::new(page);
     let mut out = Vec::new();
@@ -63,7 +62,7 @@ fn look_around(page: Page<'_>, key: &[u8]) {
     let _ = (node.free_words(), node.live_words(), node.child_slot_below(None));
 }
 
-/// The records of a node, whole keys and bodies, and its fences.
+/// The fences of a node and its records, with whole keys and bodies.
 #[derive(Debug, PartialEq)]
 struct Content {
     level: u8,
@@ -84,7 +83,7 @@ impl Content {
     }
 }
 
-/// A sound node answers for each of its records, and for the gap behind each.
+/// Checks that a valid node finds each of its records, and the gap after each.
 fn answers(node: Node<'_>, content: &Content) {
     for (n, (key, _)) in content.records.iter().enumerate() {
         assert!(node.contains(key) && node.has_prefix_of(key));
@@ -103,7 +102,7 @@ fn answers(node: Node<'_>, content: &Content) {
     }
 }
 
-/// A sound node can be made anew from what it holds.
+/// Checks that a valid node can be rebuilt from its content.
 fn comes_back(node: Node<'_>, content: &Content) {
     let mut list = NodeList::default();
     list.push_node(node, 0, node.count());
@@ -119,7 +118,7 @@ fn comes_back(node: Node<'_>, content: &Content) {
     }
 }
 
-/// Changes a sound node as a tree would: it stays sound, and holds what was put into it.
+/// Changes a valid node as a tree would. Checks that it stays valid and holds what was put into it.
 fn changes_well(page: Page<'_>, data: &[u8]) {
     for chunk in data.chunks(9).take(8) {
         let node = Node::new(page);
@@ -141,7 +140,7 @@ fn changes_well(page: Page<'_>, data: &[u8]) {
             (false, false) => (PageOp::InnerInsert { slot: index, child: PageNo(8), suffix }, true),
         };
         if op.apply(page, ID).is_err() {
-            // It has no room, and only what makes it longer may say so.
+            // The node has no room. Only an operation that makes it longer may fail for that reason.
             assert!(there, "{op:?} does not fit a sound node");
             continue;
         }
@@ -152,7 +151,7 @@ fn changes_well(page: Page<'_>, data: &[u8]) {
     }
 }
 
-/// Takes the page for a node, and holds a sound one to its word.
+/// Reads the page as a node, and checks a valid one thoroughly.
 fn look(page: Page<'_>, data: &[u8]) {
     look_around(page, some_key(data));
     let Ok(node) = validate(page) else { return };
@@ -161,7 +160,7 @@ fn look(page: Page<'_>, data: &[u8]) {
     comes_back(node, &content);
 }
 
-/// A page that was read from disk.
+/// Tests a page that was read from disk.
 pub fn page(data: &[u8]) {
     let words = words(data);
     let page = Page::new(&words);
@@ -179,7 +178,7 @@ pub fn page(data: &[u8]) {
     }
 }
 
-/// Logged changes of a page, from one that was never written on.
+/// Applies logged changes to a page that was never written.
 pub fn redo(data: &[u8]) {
     let words = words(&[]);
     let page = Page::new(&words);
@@ -205,7 +204,7 @@ fn header(n: u64) -> EntryHeader {
     EntryHeader { trx: TrxId(n), flags: n as u16 % 3, undo: UndoPos(n << 7) }
 }
 
-/// The logged form of operations, one behind the other.
+/// Returns the logged form of operations, one after the other.
 fn logged(ops: &[PageOp<'_>]) -> Vec<u8> {
     let mut out = Vec::new();
     for op in ops {
@@ -214,7 +213,7 @@ fn logged(ops: &[PageOp<'_>]) -> Vec<u8> {
     out
 }
 
-/// Builds a node of so many records, and runs something with the operation.
+/// Builds the operation for a node of this many records, and passes it to `run`.
 fn build<T>(rows: u32, level: u8, upper: Option<&[u8]>, run: impl FnOnce(PageOp<'_>) -> T) -> T {
     let lower: &[u8] = if upper.is_some() { b"common" } else { b"" };
     let mut list = NodeList::default();
@@ -233,7 +232,7 @@ fn build<T>(rows: u32, level: u8, upper: Option<&[u8]>, run: impl FnOnce(PageOp<
     run(PageOp::NodeBuild { level, lower, upper, image: &image })
 }
 
-/// Every operation, on nodes that they fit.
+/// Returns logs with every operation, on nodes that the operations fit.
 pub fn redo_seeds() -> Vec<Vec<u8>> {
     let upper = Some(&b"commonX"[..]);
     let leaf = [
@@ -268,7 +267,7 @@ pub fn redo_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Pages of every type.
+/// Returns pages of every type.
 pub fn page_seeds() -> Vec<Vec<u8>> {
     let words = words(&[]);
     let page = Page::new(&words);
@@ -284,7 +283,7 @@ pub fn page_seeds() -> Vec<Vec<u8>> {
         let built = build(rows, level, upper, |op| op.apply(page, ID));
         assert_eq!(built, Ok(()));
         if rows > 0 {
-            // A hole in the heap.
+            // Makes a hole in the heap.
             assert_eq!(PageOp::NodeRemove { slot: 1 }.apply(page, ID), Ok(()));
         }
         keep();

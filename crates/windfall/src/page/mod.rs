@@ -1,13 +1,11 @@
-//! A page in memory and on disk: its header, its checksum, and the words it is made of.
+//! A page in memory and on disk: its header, its checksum, and its words.
 //!
-//! **Purpose.** Every page of every tablespace opens with the same 32 bytes, so that any page found anywhere
-//! says whose it is, what it is and when it was last changed.
+//! **Purpose.** Every page of every tablespace begins with the same 32 bytes, so that any page found anywhere
+//! identifies itself: its tablespace and number, its type, and its last change.
 //!
-//! **Invariants.** A page in memory is a slice of `AtomicU64` and is read and written only by relaxed word
-//! accesses: an optimistic reader may look at a page while it changes, and finds out afterwards that it did.
-//! Nothing above ever forms a `&[u8]` over a page in the pool. Bytes are numbered little-endian within words.
-//!
-//! **May touch.** `ids`, `error`, the atomics of `sync`.
+//! **Invariants.** A page in memory is a slice of `AtomicU64` and is accessed only by relaxed loads and stores of
+//! words. An optimistic reader may thus read a page while it changes, and detects the change afterwards. No layer above
+//! ever forms a `&[u8]` over a page in the pool. Bytes are numbered little-endian within words.
 //!
 //! # Header, byte by byte
 //!
@@ -20,7 +18,7 @@
 //! | 8 | 8 | tablespace incarnation |
 //! | 16 | 8 | page LSN: the end of the mini-transaction that changed the page last |
 //! | 24 | 4 | page number |
-//! | 28 | 4 | free for the page type |
+//! | 28 | 4 | used by the page type |
 
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
@@ -44,12 +42,12 @@ use crate::{
 
 /// Bytes of the header that all pages share.
 pub const HEADER: usize = 32;
-/// Page sizes that a database can be created with.
+/// Page sizes with which a database can be created.
 pub const SIZES: [usize; 5] = [4096, 8192, 16_384, 32_768, 65_536];
-/// The page size unless another is chosen.
+/// The default page size.
 pub const DEFAULT_SIZE: usize = 16_384;
 
-/// What a page is for.
+/// The type of a page, by its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PageType {
@@ -61,23 +59,23 @@ pub enum PageType {
     Leaf = 2,
     /// An inner node of a tree.
     Inner = 3,
-    /// A piece of a long value.
+    /// A piece of a long value, which is stored outside its leaf.
     Overflow = 4,
     /// A page of undo records.
     Undo = 5,
 }
 
-/// How a page is going to be used, for replacement.
+/// How a page is going to be used; a hint for page replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// A look-up: the page is likely to be wanted again.
+    /// A look-up: the page is likely to be needed again.
     Point,
-    /// One of many pages in passing.
+    /// A scan: the page is one of many and unlikely to be needed again.
     Scan,
 }
 
 impl PageType {
-    /// The type with this number, if there is one.
+    /// Returns the type with this number, if there is one.
     pub fn from_u8(n: u8) -> Option<Self> {
         [Self::Free, Self::Map, Self::Leaf, Self::Inner, Self::Overflow, Self::Undo]
             .into_iter()
@@ -85,37 +83,37 @@ impl PageType {
     }
 }
 
-/// How much of a page is copied out for its checksum at a time: three streams of 256 bytes, which is how the checksum
-/// is computed, some times over.
+/// Bytes of a page that are copied out for its checksum at a time: a multiple of 768, because the CRC code processes
+/// three streams of 256 bytes in parallel.
 const PIECE: usize = 4 * 768;
 
 impl Page<'_> {
-    /// The page type's number.
+    /// Returns the page type's number.
     pub fn page_type(self) -> u8 {
         self.u8(4)
     }
 
-    /// The level in the tree; 0 is a leaf.
+    /// Returns the level in the tree; 0 is a leaf.
     pub fn level(self) -> u8 {
         self.u8(5)
     }
 
-    /// Whose page this is, by its own word.
+    /// Returns the identity of the page, as recorded in its own header.
     pub fn id(self) -> PageId {
         PageId { space: SpaceId(self.u64(8)), page: PageNo(self.u32(24)) }
     }
 
-    /// The end of the mini-transaction that changed the page last.
+    /// Returns the end of the mini-transaction that changed the page last.
     pub fn lsn(self) -> Lsn {
         Lsn(self.u64(16))
     }
 
-    /// Notes the mini-transaction that changed the page.
+    /// Sets the LSN, the end of the mini-transaction that changed the page.
     pub fn set_lsn(self, lsn: Lsn) {
         self.set_u64(16, lsn.0);
     }
 
-    /// Clears the page and writes a fresh header. The LSN is zero until the mini-transaction commits.
+    /// Clears the page and writes a new header. The LSN is zero until the mini-transaction commits.
     pub fn format(self, id: PageId, kind: PageType, level: u8) {
         self.fill_zero(0, self.len());
         self.set_u8(4, kind as u8);
@@ -124,10 +122,10 @@ impl Page<'_> {
         self.set_u32(24, id.page.0);
     }
 
-    /// The checksum of the page as it stands.
+    /// Computes the checksum of the current content.
     pub fn checksum(self) -> u32 {
         let mut piece = [0; PIECE];
-        // Behind the checksum itself, up to the first whole word.
+        // After the checksum itself, up to the first whole word.
         self.read(0, &mut piece[..8]);
         let mut crc = crc32c::crc32c(&piece[4..8]);
         let mut at = 8;
@@ -140,20 +138,20 @@ impl Page<'_> {
         crc
     }
 
-    /// Stamps the checksum, as the last thing before the page goes to disk.
+    /// Sets the checksum, as the last step before the page is written to disk.
     pub fn seal(self) {
         self.set_u32(0, self.checksum());
     }
 
-    /// Whether every byte is zero: a page of a file that was never written.
+    /// Returns whether every byte is zero: a page of a file that was never written.
     pub fn is_zero(self) -> bool {
         self.words().iter().all(|w| w.load(Relaxed) == 0)
     }
 
-    /// Checks what was read from disk: checksum first, then identity.
+    /// Checks a page that was read from disk: checksum first, then identity.
     ///
     /// # Errors
-    /// What is wrong, in words for [`CorruptError::Page`](crate::error::CorruptError::Page).
+    /// A description of the defect, for [`CorruptError::Page`](crate::error::CorruptError::Page).
     pub fn verify(self, id: PageId) -> Result<(), &'static str> {
         if self.u32(0) != self.checksum() {
             Err("its checksum is wrong")

@@ -1,15 +1,13 @@
-//! A node of a tree inside a page: the layout, and how it is read.
+//! A node of a tree within a page: its layout, and how it is read.
 //!
 //! **Purpose.** Slotted pages with fence keys, prefix truncation and key heads, so that a search touches few cache
 //! lines and allocates nothing.
 //!
 //! **Invariants.** Keys are byte strings in memcmp order. A node holds the keys of `[lower fence, upper fence)`,
-//! strictly ascending; each begins with the common prefix of both fences, which only the lower fence stores. Slot 0 of
-//! an inner node has the lower fence as its key, so the child of a key is that of the last slot whose key is not
-//! greater. Reading is by relaxed word access and survives a page that changes meanwhile or is damaged: it never panics
-//! and never loops, it clamps; what was read counts only once the reader has validated.
-//!
-//! **May touch.** `ids`, the rest of `page`.
+//! strictly ascending. Each key begins with the common prefix of both fences, which only the lower fence stores. Slot 0
+//! of an inner node has the lower fence as its key, so the child for a key is in the last slot with a key that is not
+//! greater. Reads use relaxed word accesses and tolerate a page that changes meanwhile or is damaged: they never panic
+//! and never loop, they clamp. Their result counts only after version validation.
 //!
 //! # Layout, byte by byte
 //!
@@ -17,30 +15,30 @@
 //!
 //! | offset | size | field |
 //! | --- | --- | --- |
-//! | 0 | 28 | page header; type 2 (leaf) or 3 (inner), level 0 for a leaf; flags (offset 6, 2 bytes): bit 0, the node has an upper fence; bits 8 to 15, the *skip* |
+//! | 0 | 28 | page header; type 2 (leaf) or 3 (inner), level 0 for a leaf; flags at offset 6, 2 bytes: see below |
 //! | 28 | 2 | number of slots *n* |
 //! | 30 | 2 | heap: words taken by records, live and dead |
-//! | 32 | 2 | garbage: words of the heap that no slot names |
+//! | 32 | 2 | garbage: words of the heap to which no slot refers |
 //! | 34 | 2 | length of the common prefix in bytes |
 //! | 36 | 2 | length of the lower fence in bytes; an empty lower fence is below every key |
-//! | 38 | 2 | length of the upper fence in bytes; 0 without one, and then every key is below it |
+//! | 38 | 2 | length of the upper fence in bytes; 0 if there is none, and then every key is below it |
 //! | 40 | | lower fence, padded with zeros to whole words, then the upper fence, padded likewise |
-//! | *s* | 8*n* | slots in key order, right behind the fences |
+//! | *s* | 8*n* | slots in key order, directly after the fences |
 //! | … | … | free space |
 //! | *h* | | the heap of records, growing downwards from the page's end |
 //!
-//! A freshly formatted page, whose bytes 28 to 39 are zero, is thus an empty node without fences.
+//! A freshly formatted page, in which bytes 28 to 39 are zero, is thus an empty node without fences. Bit 0 of the
+//! **flags** is set if the node has an upper fence; bits 8 to 15 are the *skip*.
 //!
 //! A **slot** is one word. From the most significant bits: 32 bits *head*, 16 bits offset of the record in words, 16
-//! bits length of the key after the prefix (its *suffix*). The head is the first four bytes of the suffix behind the
-//! skip, big-endian, padded with zeros; in slot 0 of an inner node, with which no search compares, it is zero.
+//! bits length of the key after the prefix (its *suffix*). The head is the first four bytes of the suffix after the
+//! skip, big-endian, padded with zeros. In slot 0 of an inner node, which no search compares, it is zero.
 //!
-//! The **skip** is a number of bytes with which every suffix begins (that of an inner node's slot 0 left out), so that
-//! heads tell keys apart where fences give no prefix: in the root, and in the first and the last node of each level. It
-//! is found anew when a node is built, when an insert makes the number of slots a power of two, and when a key is
-//! inserted that does not begin so: the common prefix of the first and the last such suffix, at most 255, and 0 if less
-//! than
-//! 2. It is 0 in a node without such a slot.
+//! The **skip** is the number of leading bytes that all suffixes share, except that of an inner node's slot 0. It lets
+//! heads distinguish keys where the fences give no prefix: in the root, and in the first and the last node of each
+//! level. It is computed again when a node is built, when an insert makes the number of slots a power of two, and when
+//! an inserted key lacks the shared bytes. It is the length of the common prefix of the first and the last such suffix,
+//! at most 255, and 0 if that is less than two. It is 0 in a node without such a slot.
 //!
 //! | record of a leaf: offset | size | field |
 //! | --- | --- | --- |
@@ -80,27 +78,27 @@ pub(super) const PREFIX: usize = 34;
 pub(super) const LOWER_LEN: usize = 36;
 pub(super) const UPPER_LEN: usize = 38;
 
-/// The longest key of a database with this page size.
+/// Returns the maximum length of a key, in bytes, for this page size.
 pub const fn key_limit(page_size: usize) -> usize {
     page_size * 3 / 16
 }
 
-/// The longest value that a leaf keeps; longer ones go to overflow pages.
+/// Returns the maximum length of a value in a leaf, in bytes; longer ones are stored in overflow pages.
 pub const fn inline_limit(page_size: usize) -> usize {
     page_size / 4
 }
 
-/// Words that a record with this many bytes takes in the heap.
+/// Returns the words of the heap that a record of this many bytes takes.
 pub const fn record_words(fixed: usize, suffix: usize, value: usize) -> usize {
     (fixed + suffix + value).div_ceil(8)
 }
 
-/// Length of the longest common prefix.
+/// Returns the length of the longest common prefix.
 pub fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// The head of a suffix, as slots keep it.
+/// Returns the head of a suffix, as slots store it.
 #[inline]
 pub fn head_of(suffix: &[u8]) -> u32 {
     if let Some(bytes) = suffix.first_chunk::<4>() {
@@ -115,31 +113,31 @@ pub fn head_of(suffix: &[u8]) -> u32 {
 /// The version header of an index entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct EntryHeader {
-    /// Who made this version; at most [`TrxId::MAX`].
+    /// The transaction that wrote this version; at most [`TrxId::MAX`].
     pub trx: TrxId,
     /// [`EntryHeader::DELETED`] and [`EntryHeader::OVERFLOW`].
     pub flags: u16,
-    /// Where the version before is described.
+    /// Position of the undo record that describes the previous version.
     pub undo: UndoPos,
 }
 
 impl EntryHeader {
-    /// The entry is marked as deleted.
+    /// The entry is delete-marked.
     pub const DELETED: u16 = 1;
     /// The value is a reference to an overflow chain.
     pub const OVERFLOW: u16 = 2;
 
-    /// The header of an ordinary version.
+    /// Creates the header of an ordinary version.
     pub fn new(trx: TrxId, undo: UndoPos) -> Self {
         Self { trx, flags: 0, undo }
     }
 
-    /// Whether the entry is marked as deleted.
+    /// Returns whether the entry is delete-marked.
     pub fn is_deleted(self) -> bool {
         self.flags & Self::DELETED != 0
     }
 
-    /// Whether the value is a reference to an overflow chain.
+    /// Returns whether the value is a reference to an overflow chain.
     pub fn is_overflow(self) -> bool {
         self.flags & Self::OVERFLOW != 0
     }
@@ -165,7 +163,7 @@ impl Slot {
     pub fn head(self) -> u32 {
         (self.0 >> 32) as u32
     }
-    /// The record's offset in bytes.
+    /// Returns the record's offset in bytes.
     #[inline]
     pub fn record(self) -> usize {
         (self.0 >> 16) as u16 as usize * 8
@@ -176,15 +174,15 @@ impl Slot {
     }
 }
 
-/// The first slot whose head is not below `head`.
+/// Returns the first slot with a head that is not below `head`.
 #[inline]
 fn lower_bound(slots: &[AtomicU64], head: u32) -> usize {
     let is_below = |slot: &AtomicU64| Slot(slot.load(Relaxed)).head() < head;
     if slots.len() > 256 {
         return slots.partition_point(is_below);
     }
-    // A leaf is rarely in the processor's cache. One slot of each 64 bytes, all at once, costs one wait for memory,
-    // where a binary search waits at every step.
+    // A leaf is rarely in the CPU cache. Loading one slot of each 64-byte line at once costs one memory latency; a
+    // binary search pays one at every step.
     let below: usize = slots.iter().step_by(8).map(|slot| usize::from(is_below(slot))).sum();
     let Some(block) = below.checked_sub(1) else { return 0 };
     let block = block * 8;
@@ -192,7 +190,7 @@ fn lower_bound(slots: &[AtomicU64], head: u32) -> usize {
     block + 1 + rest.iter().map(|slot| usize::from(is_below(slot))).sum::<usize>()
 }
 
-/// A node, as it was when its header was read.
+/// A node, as of the moment when its header was read.
 #[derive(Clone, Copy, Debug)]
 pub struct Node<'a> {
     page: Page<'a>,
@@ -206,7 +204,7 @@ pub struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// Reads the page as a node. Whether it is one, [`Node::is_leaf`] and [`Node::is_inner`] tell.
+    /// Reads the page as a node. [`Node::is_leaf`] and [`Node::is_inner`] return whether it is one.
     #[inline]
     pub fn new(page: Page<'a>) -> Self {
         // Three loads for the whole header.
@@ -224,43 +222,43 @@ impl<'a> Node<'a> {
         .clamped()
     }
 
-    /// With no more slots than the page has words.
+    /// Limits the number of slots to the words of the page.
     #[inline]
     fn clamped(self) -> Self {
         let room = (self.page.len() / 8).saturating_sub(self.slots_at() / 8);
         Self { count: self.count.min(room as u16), ..self }
     }
 
-    /// The page.
+    /// Returns the page.
     pub fn page(self) -> Page<'a> {
         self.page
     }
 
-    /// Whether the page is a leaf.
+    /// Returns whether the page is a leaf.
     #[inline]
     pub fn is_leaf(self) -> bool {
         self.kind == PageType::Leaf as u8
     }
 
-    /// Whether the page is an inner node.
+    /// Returns whether the page is an inner node.
     #[inline]
     pub fn is_inner(self) -> bool {
         self.kind == PageType::Inner as u8
     }
 
-    /// The level; 0 is a leaf.
+    /// Returns the level; 0 is a leaf.
     #[inline]
     pub fn level(self) -> u8 {
         self.level
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     #[inline]
     pub fn count(self) -> usize {
         self.count.into()
     }
 
-    /// The length of the common prefix.
+    /// Returns the length of the common prefix.
     #[inline]
     pub fn prefix_len(self) -> usize {
         self.prefix.into()
@@ -277,26 +275,26 @@ impl<'a> Node<'a> {
         Slot(self.slots().get(slot).map_or(0, |word| word.load(Relaxed)))
     }
 
-    /// Bytes of a record before its suffix.
+    /// Returns the bytes of a record before its suffix.
     #[inline]
     pub(super) fn fixed(self) -> usize {
         if self.is_leaf() { LEAF_RECORD } else { INNER_RECORD }
     }
 
-    /// Bytes that all suffixes share.
+    /// Returns the skip: the leading bytes that all suffixes share.
     #[inline]
     pub(super) fn skip(self) -> usize {
         (self.flags >> 8).into()
     }
 
-    /// The first slot that searches compare with: that of an inner node's lower fence needs no comparison.
+    /// Returns the first slot that searches compare: slot 0 of an inner node, the lower fence, needs no comparison.
     #[inline]
     pub(super) fn first_slot(self) -> usize {
         usize::from(self.is_inner())
     }
 
-    /// Where a key is, or would be inserted, and whether it is there. The key must lie within the fences. In an inner
-    /// node the lower fence itself is not found, but placed behind slot 0.
+    /// Returns the slot where a key is, or would be inserted, and whether it is there. The key must lie within the
+    /// fences. In an inner node the lower fence itself is reported as absent, with its place after slot 0.
     #[inline]
     pub fn find(self, key: &[u8]) -> (usize, bool) {
         let suffix = key.get(self.prefix_len()..).unwrap_or(&[]);
@@ -321,7 +319,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Whether a slot has just this key, which lies within the fences.
+    /// Returns whether a slot has exactly this key, which must lie within the fences.
     #[inline]
     pub fn is_at(self, slot: usize, key: &[u8]) -> bool {
         let suffix = key.get(self.prefix_len()..).unwrap_or(&[]);
@@ -331,10 +329,10 @@ impl<'a> Node<'a> {
             && self.page.compare(at.record() + self.fixed(), at.suffix_len(), suffix) == Order::Equal
     }
 
-    /// Goes on with [`Node::find`] among the slots from `first` on that share the head.
+    /// Continues [`Node::find`] among the slots from `first` on with an equal head.
     #[inline]
     fn find_among(self, first: usize, suffix: &[u8], head: u32) -> (usize, bool) {
-        // Nearly always the head is unique: look at one slot before searching for the end of the run.
+        // The head is nearly always unique: check one slot before searching for the end of the run.
         match self.compare(self.slot(first), suffix) {
             Order::Equal => return (first, true),
             Order::Greater => return (first, false),
@@ -358,7 +356,7 @@ impl<'a> Node<'a> {
         (low, false)
     }
 
-    /// Compares a slot's suffix, which is known to be equal up to the head's end, with another.
+    /// Compares a slot's suffix, known to be equal up to the head's end, with another suffix.
     #[inline]
     fn compare(self, slot: Slot, suffix: &[u8]) -> Order {
         let len = slot.suffix_len();
@@ -367,12 +365,12 @@ impl<'a> Node<'a> {
             Some(rest) if len > known => {
                 self.page.compare(slot.record() + self.fixed() + known, len - known, rest)
             }
-            // One of them ends within the head: equal heads then differ in trailing zeros only.
+            // One of them ends within the head: equal heads then differ only in trailing zeros.
             _ => len.cmp(&suffix.len()),
         }
     }
 
-    /// The head that a slot should have with this skip.
+    /// Computes the head of a slot for this skip.
     pub(super) fn head_with(self, n: usize, skip: usize) -> u32 {
         let slot = self.slot(n);
         let left = slot.suffix_len().saturating_sub(skip);
@@ -383,7 +381,7 @@ impl<'a> Node<'a> {
         if left < 4 { head & !(u32::MAX >> (8 * left)) } else { head }
     }
 
-    /// The skip that the node would have if it were found anew.
+    /// Computes the best skip for the present keys.
     pub(super) fn best_skip(self) -> usize {
         let (first, last) = (self.first_slot(), self.count().saturating_sub(1));
         if self.count() <= first {
@@ -396,20 +394,20 @@ impl<'a> Node<'a> {
         if shared < 2 { 0 } else { shared }
     }
 
-    /// The slot of the child that a key belongs to.
+    /// Returns the slot of the child to which a key belongs.
     #[inline]
     pub fn child_slot(self, key: &[u8]) -> usize {
         let (slot, found) = self.find(key);
         if found { slot } else { slot.saturating_sub(1) }
     }
 
-    /// The slot of the child that the keys just below `key` belong to; the last one without a key.
+    /// Returns the slot of the child that contains the keys just below `key`; without a key, the last slot.
     pub fn child_slot_below(self, key: Option<&[u8]>) -> usize {
         key.map_or(self.count(), |key| self.find(key).0).saturating_sub(1)
     }
 
-    /// Whether a page is the child in this slot: a node of the level below, whose fences are the separators beside the
-    /// slot.
+    /// Returns whether a page is the child in this slot: a node of the level below, with the separators on both sides
+    /// of the slot as its fences.
     pub fn leads_to(self, slot: usize, child: Node<'_>) -> bool {
         if child.level().checked_add(1) != Some(self.level()) || child.is_leaf() != (child.level() == 0) {
             return false;
@@ -432,20 +430,20 @@ impl<'a> Node<'a> {
         has_upper == child.upper_into(&mut there) && here == there
     }
 
-    /// The child in a slot of an inner node.
+    /// Returns the child in a slot of an inner node.
     #[inline]
     pub fn child(self, slot: usize) -> PageNo {
         PageNo(self.page.u32(self.slot(slot).record()))
     }
 
-    /// The version header in a slot of a leaf.
+    /// Returns the version header in a slot of a leaf.
     #[inline]
     pub fn header(self, slot: usize) -> EntryHeader {
         let at = self.slot(slot).record();
         EntryHeader::from_words([self.page.u64(at), self.page.u64(at + 8)])
     }
 
-    /// Offset in the page and length of the value in a slot of a leaf.
+    /// Returns offset in the page and length of the value in a slot of a leaf.
     #[inline]
     pub fn value_range(self, slot: usize) -> (usize, usize) {
         let slot = self.slot(slot);
@@ -460,13 +458,13 @@ impl<'a> Node<'a> {
         self.page.append_to(at, len, out);
     }
 
-    /// Appends the key and then the value in a slot of a leaf. Gives the length of the key, which is within what was
-    /// appended whatever a torn read says.
+    /// Appends the key and then the value in a slot of a leaf. Returns the length of the key, which never exceeds the
+    /// appended bytes, even after a torn read.
     #[inline]
     pub fn entry_into(self, slot: usize, out: &mut Vec<u8>) -> usize {
         let start = out.len();
         self.page.append_to(NODE_HEADER, self.prefix_len(), out);
-        // The value lies behind the rest of the key.
+        // The value lies right after the rest of the key.
         let slot = self.slot(slot);
         let at = slot.record();
         let value = usize::from(self.page.u16(at + 16));
@@ -486,7 +484,7 @@ impl<'a> Node<'a> {
         self.suffix_into(slot, out);
     }
 
-    /// Where the slots begin, behind the fences.
+    /// Returns the offset of the slots, which follow the fences.
     #[inline]
     pub(super) fn slots_at(self) -> usize {
         NODE_HEADER
@@ -504,7 +502,7 @@ impl<'a> Node<'a> {
         self.has_upper().then_some((at, self.upper.into()))
     }
 
-    /// Appends the upper fence, if there is one.
+    /// Appends the upper fence, if there is one, and returns whether there is.
     pub fn upper_into(self, out: &mut Vec<u8>) -> bool {
         let range = self.upper_range();
         if let Some((at, len)) = range {
@@ -513,50 +511,50 @@ impl<'a> Node<'a> {
         range.is_some()
     }
 
-    /// Whether the node has an upper fence: the last of its level has none.
+    /// Returns whether the node has an upper fence: the last of its level has none.
     pub fn has_upper(self) -> bool {
         self.flags & HAS_UPPER != 0
     }
 
-    /// Whether a key lies within the fences.
+    /// Returns whether a key lies within the fences.
     pub fn contains(self, key: &[u8]) -> bool {
         self.page.compare(NODE_HEADER, self.lower.into(), key) != Order::Greater
             && self.upper_range().is_none_or(|(at, len)| self.page.compare(at, len, key) == Order::Greater)
     }
 
-    /// Whether the keys just below this one lie within the fences. Below the empty key there is none, and the first
-    /// node answers for that.
+    /// Returns whether the keys just below this one lie within the fences. No key is below the empty key; for it the
+    /// first node returns true.
     pub fn contains_below(self, key: &[u8]) -> bool {
         (self.lower == 0 || self.page.compare(NODE_HEADER, self.lower.into(), key) == Order::Less)
             && self.upper_range().is_none_or(|(at, len)| self.page.compare(at, len, key) != Order::Less)
     }
 
-    /// Whether a key begins with the common prefix: enough to trust a slot that was found for it.
+    /// Returns whether a key begins with the common prefix: enough to trust a slot that was found for it.
     #[inline]
     pub fn has_prefix_of(self, key: &[u8]) -> bool {
         key.get(..self.prefix_len())
             .is_some_and(|prefix| self.page.compare(NODE_HEADER, prefix.len(), prefix) == Order::Equal)
     }
 
-    /// Words that the record of a slot takes.
+    /// Returns the words that the record of a slot takes.
     pub fn words_of(self, slot: usize) -> usize {
         let slot = self.slot(slot);
         let value = if self.is_leaf() { self.page.u16(slot.record() + 16).into() } else { 0 };
         record_words(self.fixed(), slot.suffix_len(), value)
     }
 
-    /// Words for slots and records that are not in use, dead records included.
+    /// Returns the words that are free for slots and records, including those of dead records.
     pub fn free_words(self) -> usize {
         let free = self.page.len().saturating_sub(self.slots_at()) / 8 + usize::from(self.page.u16(GARBAGE));
         free.saturating_sub(self.count() + usize::from(self.page.u16(HEAP)))
     }
 
-    /// Words that slots and live records take.
+    /// Returns the words that slots and live records take.
     pub fn live_words(self) -> usize {
         (self.count() + usize::from(self.page.u16(HEAP))).saturating_sub(self.page.u16(GARBAGE).into())
     }
 
-    /// Words that a node of this page size has for slots, records and fences.
+    /// Returns the words that a node of this page size has for slots, records and fences.
     pub fn capacity(self) -> usize {
         self.page.len().saturating_sub(NODE_HEADER) / 8
     }

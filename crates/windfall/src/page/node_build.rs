@@ -1,12 +1,10 @@
-//! A whole node as a list: what a split, a merge or a bulk load makes nodes from.
+//! A whole node as a list: the input of splits, merges and bulk loads, which build nodes from it.
 //!
-//! **Purpose.** [`NodeList`] gathers records with their whole keys; [`NodeImage`] is the logged form, in which the
-//! common prefix of the fences is cut off.
+//! **Purpose.** [`NodeList`] collects records with their whole keys; [`NodeImage`] is the logged form, without the
+//! common prefix of the fences.
 //!
-//! **Invariants.** Records are added in ascending order of their keys, all within the fences that the image is then
-//! made with.
-//!
-//! **May touch.** `ids`, the rest of `page`.
+//! **Invariants.** Records are added in ascending order of their keys, all within the fences with which the image is
+//! then made.
 //!
 //! # The logged form
 //!
@@ -17,16 +15,16 @@
 //! | | suffix |
 //! | | body: of a leaf 16 bytes version header and the value, of an inner node 4 bytes page number |
 //!
-//! once a record, in key order.
+//! once per record, in key order.
 
 use super::node::{EntryHeader, INNER_RECORD, LEAF_RECORD, Node, common_prefix, record_words};
 use crate::ids::PageNo;
 
-/// Records in key order, keys whole.
+/// Records in key order, with whole keys.
 #[derive(Clone, Debug, Default)]
 pub struct NodeList {
     bytes: Vec<u8>,
-    /// Where each record's key begins, where its body begins, where it ends.
+    /// Start of each record's key, start of its body, and its end.
     entries: Vec<(u32, u32, u32)>,
 }
 
@@ -54,7 +52,7 @@ impl NodeList {
         self.entries.push((start, middle, self.bytes.len() as u32));
     }
 
-    /// Appends the records of a node's slots. The node must not change meanwhile.
+    /// Appends the records of slots `from..to` of a node. The node must not change meanwhile.
     pub fn push_node(&mut self, node: Node<'_>, from: usize, to: usize) {
         for slot in from..to {
             let start = self.bytes.len() as u32;
@@ -72,35 +70,35 @@ impl NodeList {
         }
     }
 
-    /// How many records there are.
+    /// Returns the number of records.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there is no record.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Removes all.
+    /// Removes all records.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.entries.clear();
     }
 
-    /// The key of a record.
+    /// Returns the key of a record.
     pub fn key(&self, n: usize) -> &[u8] {
         let (start, middle, _) = self.entries[n];
         &self.bytes[start as usize..middle as usize]
     }
 
-    /// The body of a record, in the logged form.
+    /// Returns the body of a record, in the logged form.
     pub fn body(&self, n: usize) -> &[u8] {
         let (_, middle, end) = self.entries[n];
         &self.bytes[middle as usize..end as usize]
     }
 
-    /// Moves the last record to another list, which becomes that record alone.
+    /// Moves the last record to another list, which then contains only that record.
     pub fn move_last(&mut self, to: &mut Self) {
         to.clear();
         if let Some((start, middle, end)) = self.entries.pop() {
@@ -110,18 +108,18 @@ impl NodeList {
         }
     }
 
-    /// Words for slots and records, with the prefix cut to this length.
+    /// Returns the words of slots and records, with a prefix of this length cut off.
     pub fn words(&self, leaf: bool, prefix: usize) -> usize {
         self.entries.iter().map(|(start, middle, end)| 1 + words(leaf, prefix, *start, *middle, *end)).sum()
     }
 
-    /// Words that one record takes with its slot, with the prefix cut to this length.
+    /// Returns the words of one record and its slot, with a prefix of this length cut off.
     pub fn words_of(&self, leaf: bool, prefix: usize, n: usize) -> usize {
         let (start, middle, end) = self.entries[n];
         1 + words(leaf, prefix, start, middle, end)
     }
 
-    /// The logged form for a node with these fences.
+    /// Returns the logged form for a node with these fences.
     pub fn image(&self, lower: &[u8], upper: Option<&[u8]>) -> Vec<u8> {
         let prefix = prefix_of(lower, upper);
         let mut out = Vec::with_capacity(self.bytes.len() + self.entries.len() * 4);
@@ -139,16 +137,16 @@ impl NodeList {
 fn words(leaf: bool, prefix: usize, start: u32, middle: u32, end: u32) -> usize {
     let fixed = if leaf { LEAF_RECORD } else { INNER_RECORD };
     let value = (end - middle) as usize - if leaf { 16 } else { INNER_RECORD };
-    // While a bulk load gathers, the newest key may not have the prefix that the others will not keep either.
+    // During a bulk load the newest key may lack the present prefix; if it stays in the node, the prefix shrinks.
     record_words(fixed, ((middle - start) as usize).saturating_sub(prefix), value)
 }
 
-/// Length of the prefix that a node with these fences cuts off its keys.
+/// Returns the length of the prefix that a node with these fences cuts off its keys.
 pub fn prefix_of(lower: &[u8], upper: Option<&[u8]>) -> usize {
     upper.map_or(0, |upper| common_prefix(lower, upper))
 }
 
-/// Words that fences take.
+/// Returns the words that fences take.
 pub fn fence_words(lower: &[u8], upper: Option<&[u8]>) -> usize {
     lower.len().div_ceil(8) + upper.map_or(0, |upper| upper.len().div_ceil(8))
 }
@@ -158,11 +156,11 @@ pub fn fence_words(lower: &[u8], upper: Option<&[u8]>) -> usize {
 pub struct ImageRecord<'a> {
     /// The key after the prefix.
     pub suffix: &'a [u8],
-    /// See the module's table.
+    /// The rest of the record; see the table of the module.
     pub body: &'a [u8],
 }
 
-/// A node's records in logged form, read back one by one.
+/// An iterator over a node's records in logged form.
 #[derive(Clone, Debug)]
 pub struct NodeImage<'a>(pub &'a [u8]);
 

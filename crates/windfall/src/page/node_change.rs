@@ -1,12 +1,10 @@
-//! How a node changes: the page operations of the tree, applied at run time and by recovery alike.
+//! Changes of a node: the page operations of the tree, applied at run time and by recovery alike.
 //!
-//! **Purpose.** Insert, replace and remove records, cut a node down to a range, make a node from a list.
+//! **Purpose.** Insert, replace and remove records, reduce a node to a range, build a node from a list.
 //!
-//! **Invariants.** The result depends on the page's content and the operation alone, compaction included. Everything is
-//! checked before the first word is written: on an error the page is as it was. Nothing here trusts the page's own
-//! numbers, which recovery may find damaged.
-//!
-//! **May touch.** `ids`, the rest of `page`.
+//! **Invariants.** The result depends only on the page's content and the operation, compaction included. Everything is
+//! checked before the first word is written: on an error the page is unchanged. No code here trusts the page's own
+//! counts and offsets, which may be damaged when recovery reads them.
 
 use super::{
     Page, PageType,
@@ -27,7 +25,7 @@ const NO_ROOM: &str = "the record does not fit the node";
 const MISCOUNTED: &str = "the node's garbage is miscounted";
 const BAD_RECORD: &str = "a record lies outside the node's heap";
 
-/// The page as a node whose areas lie within the page and do not overlap.
+/// Returns the page as a node, after checking that its areas lie within the page and do not overlap.
 pub(super) fn checked(page: Page<'_>, leaf: bool) -> Result<Node<'_>> {
     let node = Node::new(page);
     if !(if leaf { node.is_leaf() } else { node.is_inner() }) {
@@ -47,12 +45,12 @@ pub(super) fn checked(page: Page<'_>, leaf: bool) -> Result<Node<'_>> {
     Ok(node)
 }
 
-/// Where the heap begins. Only for nodes that are [`checked`].
+/// Returns the offset of the heap. Must be called with a [`checked`] node.
 fn heap_start(node: Node<'_>) -> usize {
     node.page().len() - usize::from(node.page().u16(HEAP)) * 8
 }
 
-/// A slot whose record lies within the heap, and the words of that record.
+/// Returns a slot, after checking that its record lies within the heap, and the words of that record.
 pub(super) fn checked_slot(node: Node<'_>, slot: usize) -> Result<(Slot, usize)> {
     if slot >= node.count() {
         return Err(NO_SLOT);
@@ -73,7 +71,7 @@ fn put_slot(node: Node<'_>, slot: usize, value: Slot) {
     node.page().set_u64(node.slots_at() + slot * 8, value.0);
 }
 
-/// What a record holds besides its suffix.
+/// The content of a record other than its suffix.
 #[derive(Clone, Copy)]
 enum Body<'a> {
     Leaf(EntryHeader, &'a [u8]),
@@ -158,7 +156,7 @@ fn insert(node: Node<'_>, slot: usize, suffix: &[u8], body: Body<'_>) -> Result 
     add(page, HEAP, words);
     let node = Node::new(page);
     let skip = node.skip();
-    // The last slot stands for all: if it is the new one, the first does.
+    // The last slot represents all others. If it is the new one, the first slot does.
     if node.count().is_power_of_two() || (skip > 0 && node.best_skip() < skip) {
         set_skip(node, node.best_skip());
     } else {
@@ -167,7 +165,7 @@ fn insert(node: Node<'_>, slot: usize, suffix: &[u8], body: Body<'_>) -> Result 
     Ok(())
 }
 
-/// Sets the skip, and every head accordingly.
+/// Sets the skip, and updates all heads.
 fn set_skip(node: Node<'_>, skip: usize) {
     for n in 0..node.count() {
         let slot = node.slot(n);
@@ -176,7 +174,7 @@ fn set_skip(node: Node<'_>, skip: usize) {
     node.page().set_u8(SKIP, skip as u8);
 }
 
-/// Moves the live records together, in slot order, against the page's end.
+/// Moves the live records together at the page's end, in slot order.
 fn compact(node: Node<'_>) -> Result {
     let page = node.page();
     let live = usize::from(page.u16(HEAP)) - usize::from(page.u16(GARBAGE));
@@ -230,7 +228,7 @@ fn take_out(node: Node<'_>, slot: usize, words: usize) {
     }
 }
 
-/// Replaces version header and value of a leaf's record.
+/// Replaces the version header and the value of a leaf's record.
 pub(super) fn leaf_replace(page: Page<'_>, slot: u16, header: EntryHeader, value: &[u8]) -> Result {
     let node = checked(page, true)?;
     let (at, old) = checked_slot(node, slot.into())?;
@@ -247,7 +245,7 @@ pub(super) fn leaf_replace(page: Page<'_>, slot: u16, header: EntryHeader, value
         return Ok(());
     }
     if heap_start(node) < node.slots_at() + (node.count() + new) * 8 {
-        // Compaction is needed: find out whether it can be done before anything changes.
+        // Compaction is needed: check that it can be done before anything changes.
         let mut live = 0;
         for n in 0..node.count() {
             live += checked_slot(node, n)?.1;
@@ -269,7 +267,7 @@ pub(super) fn leaf_header(page: Page<'_>, slot: u16, header: EntryHeader) -> Res
     Ok(())
 }
 
-/// Cuts a node down to the slots `from..to` and to narrower fences.
+/// Reduces a node to the slots `from..to` and to narrower fences.
 pub(super) fn keep(
     page: Page<'_>,
     id: PageId,
@@ -300,7 +298,7 @@ pub(super) fn keep(
     Ok(())
 }
 
-/// Makes the page a node with these fences and records, whatever it was.
+/// Makes the page a node with these fences and records, whatever it held before.
 pub(super) fn build(
     page: Page<'_>,
     id: PageId,

@@ -1,10 +1,8 @@
 //! The exact check of one node.
 //!
-//! **Purpose.** Everything that the layout promises about a single page, for `check` and for tests.
+//! **Purpose.** Checks everything that the layout guarantees about a single page, for `check` and for tests.
 //!
-//! **Invariants.** Reads only; whatever the page holds, the answer is an error, never a panic.
-//!
-//! **May touch.** The rest of `page`.
+//! **Invariants.** Only reads. A damaged page causes an error, never a panic, whatever it holds.
 
 use super::{
     Page, PageType,
@@ -14,11 +12,11 @@ use super::{
 };
 use crate::sync::{Bug, planted};
 
-/// Whether the page's header fits its type: what can be told of any page without a look at its entries, whenever it is
-/// read from disk or written there.
+/// Checks that the page's header fits its type, without looking at its entries. Done for any page, whenever it is read
+/// from disk or written to it.
 ///
 /// # Errors
-/// What contradicts what.
+/// A description of the contradiction.
 pub fn outline(page: Page<'_>) -> Result<(), &'static str> {
     let Some(kind) = PageType::from_u8(page.page_type()) else { return Err("it is of no known type") };
     if matches!(kind, PageType::Leaf | PageType::Inner) {
@@ -30,10 +28,10 @@ pub fn outline(page: Page<'_>) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Whether the page is a node whose parts agree with each other.
+/// Checks that the page is a node with consistent parts.
 ///
 /// # Errors
-/// What contradicts what.
+/// A description of the contradiction.
 pub fn validate(page: Page<'_>) -> Result<Node<'_>, &'static str> {
     let leaf = page.page_type() == PageType::Leaf as u8;
     let node = checked(page, leaf)?;

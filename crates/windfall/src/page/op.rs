@@ -1,18 +1,16 @@
-//! Changes of one page, as they are made and as they are logged.
+//! Changes of one page, as applied and as logged.
 //!
-//! **Purpose.** A change is a value: the running engine applies it to a page and logs it, recovery decodes it and
+//! **Purpose.** A change is a value: the running engine applies it to a page and logs it; recovery decodes it and
 //! applies it by the same code. Redo is *physiological*: physical to a page, logical within it.
 //!
-//! **Invariants.** Applying is deterministic in the page's content and the operation. Applying what was decoded from a
-//! log never panics: an operation that does not fit the page is an error.
-//!
-//! **May touch.** `ids`, the rest of `page`.
+//! **Invariants.** The result of applying depends only on the page's content and the operation. Applying an operation
+//! decoded from the log never panics: if it does not fit the page, that is an error.
 //!
 //! # The logged form, byte by byte
 //!
-//! One byte for the kind, then the fields in this order. Numbers are little-endian. A *string* is 4 bytes length and so
-//! many bytes; a *fence* is 2 bytes length and so many bytes, the length `0xffff` meaning that there is none; a
-//! *version* is the 16 bytes that open a leaf's record (see [`node`](super::node)).
+//! One byte for the kind, then the fields in this order. Numbers are little-endian. A *string* is 4 bytes length, then
+//! that many bytes. A *fence* is 2 bytes length, then that many bytes; the length `0xffff` means that there is none. A
+//! *version* is the first 16 bytes of a leaf's record (see [`node`](super::node)).
 //!
 //! | kind | operation | fields |
 //! | --- | --- | --- |
@@ -23,7 +21,7 @@
 //! | 5 | leaf header | slot (2), version |
 //! | 6 | inner insert | slot (2), child (4), suffix string |
 //! | 7 | node remove | slot (2) |
-//! | 8 | node keep | first slot kept (2), first slot behind them (2), lower fence, upper fence |
+//! | 8 | node keep | first slot kept (2), first slot after them (2), lower fence, upper fence |
 //! | 9 | node build | level (1), lower fence, upper fence, image string (see [`node_build`](super::node_build)) |
 
 use super::{Page, PageType, node::EntryHeader, node_change};
@@ -35,9 +33,9 @@ use crate::{
 /// One change of one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageOp<'a> {
-    /// Clears the page and makes it one of this type. Whatever the page held before does not matter.
+    /// Clears the page and sets its type. The previous content of the page does not matter.
     Format {
-        /// What it becomes.
+        /// Its new type.
         kind: PageType,
         /// Its level in the tree.
         level: u8,
@@ -51,34 +49,34 @@ pub enum PageOp<'a> {
     },
     /// Inserts a record into a leaf.
     LeafInsert {
-        /// Its slot; those from there on move up.
+        /// Its slot; the records from there on move up.
         slot: u16,
-        /// Its version.
+        /// Its version header.
         header: EntryHeader,
         /// The key after the node's common prefix.
         suffix: &'a [u8],
         /// The value.
         value: &'a [u8],
     },
-    /// Replaces version and value of a leaf's record, in place if the new value takes no more words.
+    /// Replaces the version header and the value of a leaf's record, in place if the new value takes no more words.
     LeafReplace {
         /// Its slot.
         slot: u16,
-        /// The new version.
+        /// The new version header.
         header: EntryHeader,
         /// The new value.
         value: &'a [u8],
     },
-    /// Replaces the version of a leaf's record: delete mark, transaction, undo position.
+    /// Replaces the version header of a leaf's record: delete mark, transaction, undo position.
     LeafHeader {
         /// Its slot.
         slot: u16,
-        /// The new version.
+        /// The new version header.
         header: EntryHeader,
     },
     /// Inserts a child into an inner node.
     InnerInsert {
-        /// Its slot; those from there on move up.
+        /// Its slot; the children from there on move up.
         slot: u16,
         /// The child.
         child: PageNo,
@@ -87,19 +85,19 @@ pub enum PageOp<'a> {
     },
     /// Removes a slot of a node.
     NodeRemove {
-        /// The slot; those behind it move down.
+        /// The slot; those after it move down.
         slot: u16,
     },
-    /// Cuts a node down to a range of its slots, with narrower fences.
+    /// Reduces a node to a range of its slots, with narrower fences.
     NodeKeep {
-        /// The first slot that stays, and the first behind it that goes.
+        /// The first slot that is kept, and the first after them that is removed.
         slots: [u16; 2],
         /// The new lower fence.
         lower: &'a [u8],
         /// The new upper fence.
         upper: Option<&'a [u8]>,
     },
-    /// Makes the page a node with these records. Whatever the page held before does not matter.
+    /// Makes the page a node with these records. The previous content of the page does not matter.
     NodeBuild {
         /// Its level in the tree; 0 is a leaf.
         level: u8,
@@ -107,7 +105,7 @@ pub enum PageOp<'a> {
         lower: &'a [u8],
         /// The upper fence.
         upper: Option<&'a [u8]>,
-        /// The records, as [`NodeImage`](super::node_build::NodeImage) tells.
+        /// The records, in the form of [`NodeImage`](super::node_build::NodeImage).
         image: &'a [u8],
     },
 }
@@ -124,7 +122,7 @@ const NODE_BUILD: u8 = 9;
 
 const SHORT: &str = "a page operation is cut short";
 
-/// In place of a fence's length: there is no fence.
+/// The length of a fence that does not exist.
 const NO_FENCE: u16 = u16::MAX;
 
 fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -143,7 +141,7 @@ fn put_header(out: &mut Vec<u8>, header: EntryHeader) {
     }
 }
 
-/// Takes logged fields off the front of bytes.
+/// Reads logged fields one after the other.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -184,7 +182,7 @@ impl<'a> Fields<'a> {
 }
 
 impl<'a> PageOp<'a> {
-    /// Whether applying it needs nothing of what the page held before: recovery then need not read the page.
+    /// Returns whether applying ignores the page's previous content, so that recovery need not read the page.
     pub fn makes_page_anew(&self) -> bool {
         matches!(self, Self::Format { .. } | Self::NodeBuild { .. })
     }
@@ -243,10 +241,10 @@ impl<'a> PageOp<'a> {
         }
     }
 
-    /// Reads a logged form back: the operation and what follows it.
+    /// Decodes a logged form. Returns the operation and the bytes that follow it.
     ///
     /// # Errors
-    /// What is wrong with the bytes.
+    /// A description of the defect in the bytes.
     pub fn decode(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), &'static str> {
         let mut fields = Fields(bytes);
         let [tag] = fields.chunk()?;
@@ -291,10 +289,10 @@ impl<'a> PageOp<'a> {
         Ok((op, fields.0))
     }
 
-    /// Changes the page.
+    /// Applies the operation to the page.
     ///
     /// # Errors
-    /// What does not fit. The page is unchanged then.
+    /// A description of the misfit; the page is then unchanged.
     pub fn apply(&self, page: Page<'_>, id: PageId) -> Result<(), &'static str> {
         match *self {
             Self::Format { kind, level } => page.format(id, kind, level),

@@ -1,20 +1,18 @@
 //! A page as a slice of atomic words, and the few ways to read and write it.
 //!
-//! **Purpose.** Optimistic readers race with writers by design. In Rust a race is defined only between atomic
-//! accesses of the same size, so pages are `[AtomicU64]` and every access is a relaxed load or store of a whole
-//! word; smaller fields are cut out of words. No `unsafe` is needed for it, and on x86 a relaxed load is a `mov`.
+//! **Purpose.** Optimistic readers race with writers by design. In Rust a race is defined only between atomic accesses
+//! of the same size. Pages are therefore `[AtomicU64]`, and every access is a relaxed load or store of a whole word;
+//! smaller fields are extracted from words. This needs no `unsafe`, and on x86 a relaxed load is a `mov`.
 //!
-//! **Invariants.** Writers hold the page's exclusive latch: the read-modify-write of a word for a small field is
-//! then not torn by another writer. Readers without a latch validate before they believe anything, and every
-//! accessor stays inside the page whatever offsets a torn read produced: it panics on none, it clamps.
-//!
-//! **May touch.** The atomics of `sync`.
+//! **Invariants.** Writers hold the page's exclusive latch, so no other writer interferes with the read-modify-write of
+//! a word for a small field. Readers without a latch validate before they trust a value. Read accessors stay inside the
+//! page whatever offsets a torn read produced: they never panic, they clamp.
 
 use core::cmp::Ordering as Order;
 
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A page's words. Copies are cheap and all name the same memory.
+/// A page's words. Copies are cheap and refer to the same memory.
 #[derive(Clone, Copy)]
 pub struct Page<'a> {
     words: &'a [AtomicU64],
@@ -26,35 +24,35 @@ impl core::fmt::Debug for Page<'_> {
     }
 }
 
-/// The words of a page of this many bytes, all zero: memory that is no frame.
+/// Returns the words of a page of this many bytes, all zero, in memory outside the pool.
 pub fn blank(page_size: usize) -> Box<[AtomicU64]> {
     (0..page_size / 8).map(|_| AtomicU64::new(0)).collect()
 }
 
 impl<'a> Page<'a> {
-    /// A page over these words.
+    /// Creates a page over these words.
     pub fn new(words: &'a [AtomicU64]) -> Self {
         Self { words }
     }
 
-    /// The words themselves.
+    /// Returns the words.
     pub fn words(self) -> &'a [AtomicU64] {
         self.words
     }
 
-    /// The page size in bytes.
+    /// Returns the page size in bytes.
     pub fn len(self) -> usize {
         self.words.len() * 8
     }
 
-    /// Never: a page has at least a header.
+    /// Returns false: a page has at least a header.
     pub fn is_empty(self) -> bool {
         self.words.is_empty()
     }
 
     #[inline]
     fn word(self, n: usize) -> u64 {
-        // An offset from a torn read may point anywhere: past the end there is only zero.
+        // An offset from a torn read may point anywhere: bytes past the end read as zero.
         self.words.get(n).map_or(0, |w| w.load(Relaxed))
     }
 
@@ -64,7 +62,7 @@ impl<'a> Page<'a> {
         word.store(word.load(Relaxed) & !mask | value & mask, Relaxed);
     }
 
-    /// Eight bytes from any offset, aligned or not; bytes past the end read as zero.
+    /// Reads eight bytes at any offset, aligned or not; bytes past the end read as zero.
     #[inline]
     pub fn u64(self, at: usize) -> u64 {
         let shift = at % 8 * 8;
@@ -72,19 +70,19 @@ impl<'a> Page<'a> {
         if shift == 0 { low } else { low >> shift | self.word(at / 8 + 1) << (64 - shift) }
     }
 
-    /// Four bytes.
+    /// Reads four bytes.
     #[inline]
     pub fn u32(self, at: usize) -> u32 {
         self.u64(at) as u32
     }
 
-    /// Two bytes.
+    /// Reads two bytes.
     #[inline]
     pub fn u16(self, at: usize) -> u16 {
         self.u64(at) as u16
     }
 
-    /// One byte.
+    /// Reads one byte.
     #[inline]
     pub fn u8(self, at: usize) -> u8 {
         (self.word(at / 8) >> (at % 8 * 8)) as u8
@@ -119,7 +117,7 @@ impl<'a> Page<'a> {
         self.set_bits(at, value.into(), 1);
     }
 
-    /// Copies bytes out; those past the end are zero.
+    /// Copies bytes out; bytes past the end read as zero.
     pub fn read(self, at: usize, out: &mut [u8]) {
         let words = self.words.get(at / 8..).unwrap_or(&[]);
         if at.is_multiple_of(8) {
@@ -147,7 +145,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// Copies bytes out, appending to `out`. A length from a torn read is cut at the page's end.
+    /// Appends bytes to `out`. A length from a torn read is cut at the page's end.
     pub fn append_to(self, at: usize, len: usize, out: &mut Vec<u8>) {
         let start = out.len();
         out.resize(start + len.min(self.len().saturating_sub(at)), 0);
@@ -206,7 +204,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// Compares `len` bytes at `at` with `other`, in memcmp order, shorter first.
+    /// Compares `len` bytes at `at` with `other`, in memcmp order; a prefix sorts first.
     #[inline]
     pub fn compare(self, at: usize, len: usize, other: &[u8]) -> Order {
         let common = len.min(other.len());
@@ -219,7 +217,7 @@ impl<'a> Page<'a> {
             }
         }
         if !rest.is_empty() {
-            // Both sides as numbers of as many bytes as are left.
+            // Compare both sides as numbers of the remaining bytes.
             let unused = 64 - 8 * rest.len();
             let theirs = rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
             match (self.u64(at).swap_bytes() >> unused).cmp(&theirs) {

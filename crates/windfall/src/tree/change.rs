@@ -1,17 +1,16 @@
 //! Writes in two phases: locate, then change.
 //!
-//! **Purpose.** Between the two the caller, who now knows what is there, appends undo in the same mini-transaction.
+//! **Purpose.** Between the phases the caller, which now knows the present entry, appends undo in the same
+//! mini-transaction.
 //!
-//! **Invariants.** A [`Located`] is a promise: the leaf is latched, and an entry whose value is at most as long as was
-//! asked for fits, so the second phase cannot fail. Whatever has to be split for that is split in mini-transactions of
-//! its own before the leaf is latched for good.
+//! **Invariants.** A [`Located`] guarantees that its leaf is latched and that an entry with a value of at most the
+//! requested length fits, so the second phase cannot fail. Splits that this requires are done before, in
+//! mini-transactions of their own; only then is the leaf latched for the second phase.
 //!
-//! **What fails, and when.** [`Tree::seek_for_change`] fails with `KeyTooLong` or `ValueTooLong` before anything
-//! happened; with the store's errors when a page cannot be read or allocated, and then the caller's mini-transaction
-//! holds no latch more than before and is unchanged, though nodes may have been split, which changes no entry. The
+//! **What fails, and when.** [`Tree::seek_for_change`] fails with `KeyTooLong` or `ValueTooLong` before it does
+//! anything. It fails with the store's errors if a page cannot be read or allocated. Then the caller's mini-transaction
+//! holds no more latches than before and is unchanged, although nodes may have been split, which changes no entry. The
 //! second phase has no errors.
-//!
-//! **May touch.** What `tree` may touch.
 
 use core::marker::PhantomData;
 
@@ -27,7 +26,7 @@ use crate::{
     page::{EntryHeader, Node, PageOp},
 };
 
-/// A key's place in a leaf that is latched in a mini-transaction.
+/// The place of a key in a leaf that is latched in a mini-transaction.
 #[derive(Debug)]
 pub struct Located<'k, S: PageStore> {
     key: &'k [u8],
@@ -39,12 +38,12 @@ pub struct Located<'k, S: PageStore> {
 }
 
 impl<S: PageStore> Tree<S> {
-    /// Finds the place of a key and latches its leaf in `mtr`. With `room`, an entry of this key with a value of up
-    /// to that many bytes is going to fit, be it inserted or put in place of the one that is there; without, only the
-    /// header may be changed or the entry removed.
+    /// Finds the place of a key and latches its leaf in `mtr`. With `room`, an entry of this key with a value of up to
+    /// that many bytes will fit, whether it is inserted or replaces the present one. Without, only the header may be
+    /// changed or the entry removed.
     ///
-    /// `mtr` must not hold a page of this tree, nor a page that is latched after trees (undo, allocation maps):
-    /// the descent and the splits would wait for it for ever.
+    /// `mtr` must not hold a page of this tree, nor a page that is latched after trees (undo, allocation maps): the
+    /// descent and the splits would wait for it for ever.
     ///
     /// # Errors
     /// See the module.
@@ -79,8 +78,8 @@ impl<S: PageStore> Tree<S> {
 }
 
 impl<S: PageStore> Tree<S> {
-    /// Splits the leaf of a key until an entry with a value of so many bytes would fit, or several entries that take
-    /// as much, in mini-transactions of its own. The caller holds no page of this tree.
+    /// Splits the leaf of a key, in mini-transactions of its own, until an entry with a value of `value` bytes fits, or
+    /// several entries that take as much. The caller must hold no page of this tree.
     ///
     /// # Errors
     /// Those of the store.
@@ -89,18 +88,18 @@ impl<S: PageStore> Tree<S> {
     }
 }
 
-/// Where a key is, seen from a leaf that is latched already.
+/// The place of a key relative to a leaf that is already latched.
 #[derive(Debug)]
 pub enum Beside<'k, S: PageStore> {
-    /// In the same leaf.
+    /// The key belongs in the same leaf.
     Place(Located<'k, S>),
-    /// In the same leaf, which has no room for it.
+    /// The key belongs in the same leaf, which has no room for it.
     NoRoom,
 }
 
 impl<S: PageStore> Tree<S> {
-    /// Finds the place of another key in the leaf of `other`, which `mtr` holds; `None` when it belongs elsewhere. What
-    /// is changed at one place moves the others behind it in the leaf.
+    /// Finds the place of another key in the leaf of `other`, which `mtr` holds; `None` if the key belongs in another
+    /// leaf. A change at one place shifts the later places in the leaf.
     pub fn seek_beside<'k>(
         &self,
         mtr: &S::MiniTransaction<'_>,
@@ -122,12 +121,12 @@ impl<S: PageStore> Tree<S> {
 }
 
 impl<S: PageStore> Located<'_, S> {
-    /// The entry's version header; `None` when the key has no entry. An entry that is marked as deleted is there.
+    /// Returns the entry's version header; `None` if the key has no entry. A delete-marked entry counts as present.
     pub fn header(&self) -> Option<EntryHeader> {
         self.found
     }
 
-    /// Copies the entry's value, in place of what `value` held.
+    /// Replaces the content of `value` by the entry's value.
     pub fn value_into(&self, mtr: &S::MiniTransaction<'_>, value: &mut Vec<u8>) {
         value.clear();
         if self.found.is_some() {
@@ -135,17 +134,17 @@ impl<S: PageStore> Located<'_, S> {
         }
     }
 
-    /// The latched leaf, which places that [`Tree::seek_beside`] has found share.
+    /// Returns the latched leaf, which is shared with the places that [`Tree::seek_beside`] has found.
     pub fn leaf(&self) -> Latched {
         self.leaf
     }
 
-    /// Lets go of the leaf, unchanged.
+    /// Releases the leaf, unchanged.
     pub fn release(self, mtr: &mut S::MiniTransaction<'_>) {
         mtr.unlatch(self.leaf);
     }
 
-    /// Inserts the entry. There must be none, and the value must be within the room asked for.
+    /// Inserts the entry. There must be none, and the value must fit the requested room.
     pub fn insert(&mut self, mtr: &mut S::MiniTransaction<'_>, header: EntryHeader, value: &[u8]) {
         assert!(self.found.is_none(), "an entry is inserted where one is");
         self.assert_room(value);
@@ -155,7 +154,7 @@ impl<S: PageStore> Located<'_, S> {
         self.found = Some(header);
     }
 
-    /// Replaces header and value of the entry, which must be there. The value must be within the room asked for.
+    /// Replaces header and value of the entry, which must exist. The value must fit the requested room.
     pub fn replace(&mut self, mtr: &mut S::MiniTransaction<'_>, header: EntryHeader, value: &[u8]) {
         assert!(self.found.is_some(), "an entry is replaced where none is");
         self.assert_room(value);
@@ -163,20 +162,20 @@ impl<S: PageStore> Located<'_, S> {
         self.found = Some(header);
     }
 
-    /// Replaces the version header of the entry, which must be there.
+    /// Replaces the version header of the entry, which must exist.
     pub fn set_header(&mut self, mtr: &mut S::MiniTransaction<'_>, header: EntryHeader) {
         assert!(self.found.is_some(), "an entry is marked where none is");
         mtr.apply(self.leaf, &PageOp::LeafHeader { slot: self.slot as u16, header });
         self.found = Some(header);
     }
 
-    /// Removes the entry, which must be there. Says whether the leaf holds so little now that [`Tree::maintain`]
-    /// should be called once the mini-transaction is committed.
+    /// Removes the entry, which must exist. Returns whether the leaf has become so empty that [`Tree::maintain`] should
+    /// be called after the commit of the mini-transaction.
     pub fn remove(self, mtr: &mut S::MiniTransaction<'_>) -> bool {
         assert!(self.found.is_some(), "an entry is removed where none is");
         mtr.apply(self.leaf, &PageOp::NodeRemove { slot: self.slot as u16 });
         let node = Node::new(mtr.page(self.leaf));
-        // A root has no neighbour, and a merge that was in vain is not tried again at every step.
+        // A root has no neighbour, and a merge that failed is not tried again after every removal.
         mtr.page_no(self.leaf) != PageNo::ROOT
             && is_underfull(node)
             && (node.count() < 8 || node.count().is_multiple_of(8))

@@ -1,14 +1,12 @@
 //! The exact check of a tree.
 //!
-//! **Purpose.** Walks every page that the tree reaches and confirms all that its nodes promise to each other.
+//! **Purpose.** Walks every page that the tree reaches and verifies that its nodes are consistent with each other.
 //!
-//! **Invariants.** Reads only. Damage is an error that names the page, never a panic, and never an endless walk: levels
-//! fall from node to node, and no page is visited twice. The tree must not be changed meanwhile: pages are latched
-//! one at a time, so a change would look like damage. Between two pieces of a [`Walk`] it may be: each begins at the
-//! root, and goes on at the key at which the one before has ended, be it amid a long value; if that is another value by
-//! now, it goes on behind it.
-//!
-//! **May touch.** What `tree` may touch.
+//! **Invariants.** Only reads. Damage causes an error that names the page, never a panic, and never an endless walk:
+//! levels fall from node to node, and no page is visited twice. The tree must not be changed during a check: pages are
+//! latched one at a time, so a change would look like damage. It may be changed between two pieces of a [`Walk`]: each
+//! piece begins at the root and continues at the key where the previous one ended, which may be in the middle of a long
+//! value. If that value has been replaced, the walk continues after it.
 
 use super::{
     PageSet, Tree,
@@ -21,30 +19,30 @@ use crate::{
     page::{self, Node, Page},
 };
 
-/// What a check has found in a sound tree.
+/// The result of a check of an undamaged tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TreeReport {
-    /// Entries, those marked as deleted included.
+    /// Entries, including delete-marked ones.
     pub entries: u64,
-    /// Entries marked as deleted.
+    /// Delete-marked entries.
     pub deleted: u64,
-    /// The latest transaction of which there is an entry, and the leaf of one.
+    /// The newest transaction in an entry's header, and a leaf with such an entry.
     pub newest: (TrxId, PageNo),
     /// Levels; 0 for a tree without a page.
     pub height: u32,
-    /// Leaves.
+    /// Number of leaves.
     pub leaves: u64,
-    /// Inner nodes.
+    /// Number of inner nodes.
     pub inner: u64,
-    /// Pages of overflow chains that entries refer to.
+    /// Pages of overflow chains to which entries refer.
     pub overflow: u64,
     /// Bytes that slots, records and fences take in the leaves.
     pub leaf_bytes: u64,
-    /// Every page that the tree uses, the allocation maps left out: to be compared with those.
+    /// Every page that the tree uses, except the allocation maps, with which the set is compared.
     pub pages: PageSet,
 }
 
-/// A node that is still to be visited, and what its parent says of it.
+/// A node still to be visited, and its level and fences according to its parent.
 struct Visit {
     page: PageNo,
     level: Option<u8>,
@@ -52,17 +50,17 @@ struct Visit {
     upper: Option<Vec<u8>>,
 }
 
-/// An overflow chain that is looked at: what is left of it.
+/// The rest of an overflow chain that is being checked.
 #[derive(Debug)]
 struct Rest {
     chain: OverflowRef,
     next: PageNo,
     place: u32,
-    /// Bytes in the pages before.
+    /// Bytes of the value in the pages before.
     length: u64,
 }
 
-/// A piece of it: the pages that it has looked at, and how many it may.
+/// One piece of a walk: the pages that it has visited, and their maximum number.
 struct Piece {
     seen: PageSet,
     most: usize,
@@ -74,19 +72,19 @@ impl Piece {
     }
 }
 
-/// A check under way: what has been found up to where.
+/// A check in progress: what it has found, and the position up to which it has come.
 #[derive(Debug, Default)]
 pub struct Walk {
-    /// What has been found, with every page that was reached, over all pieces.
+    /// The result so far, with every page that was reached, over all pieces.
     report: TreeReport,
-    /// The first key that was not looked at, or not to its end.
+    /// The first key that was not checked, or not completely.
     next: Vec<u8>,
-    /// What is left of its value.
+    /// The rest of its value.
     rest: Option<Rest>,
 }
 
 impl Walk {
-    /// What has been found. Where the tree has changed between two pieces, the numbers are of different times.
+    /// Returns the result. If the tree has changed between two pieces, the counts are of different times.
     pub fn finish(self) -> TreeReport {
         self.report
     }
@@ -103,9 +101,9 @@ impl<S: PageStore> Tree<S> {
         Ok(walk.finish())
     }
 
-    /// Checks some leaves more, with all that hangs from them and the way to them. Counts down the pages that are left
-    /// to be looked at, and ends behind the leaf, or the page of a long value, with which they are used up: so it looks
-    /// at no more than the way to one leaf beyond that. Says whether it has come to the end of the tree.
+    /// Checks further leaves, with the path to them and their overflow chains. Subtracts the visited pages from `left`,
+    /// and ends after the leaf, or the page of a long value, that exhausts it. A piece thus exceeds `left` at most by
+    /// the path to one leaf. Returns whether the walk has reached the end of the tree.
     ///
     /// # Errors
     /// As [`Tree::check`].
@@ -136,7 +134,7 @@ impl<S: PageStore> Tree<S> {
             if visit.level.is_none() {
                 walk.report.height = u32::from(node.level()) + 1;
             }
-            // An earlier piece has counted a node whose range it has begun.
+            // If its range has begun in an earlier piece, the node is already counted.
             let is_new = lower > from || lower == from && rest.is_none();
             if node.is_leaf() {
                 if is_new {
@@ -153,7 +151,7 @@ impl<S: PageStore> Tree<S> {
             } else {
                 walk.report.inner += u64::from(is_new);
                 let mut upper = upper;
-                // Pushed from the last to the first, so that the walk goes in key order.
+                // Pushed from last to first, so that the walk proceeds in key order.
                 for slot in (0..node.count()).rev() {
                     let mut lower = Vec::new();
                     node.key_into(slot, &mut lower);
@@ -175,8 +173,8 @@ impl<S: PageStore> Tree<S> {
         if seen.insert(page) { Ok(()) } else { Err(self.damaged(page, "it is reached twice")) }
     }
 
-    /// Checks the entries of a leaf from a slot on, that with the key of `begun` from amid its value. Gives the key at
-    /// which to go on, if the piece is over before the last one is.
+    /// Checks the entries of a leaf from a slot on; of the entry with the key of `begun` only the rest of its value.
+    /// Returns the key at which to continue, if the piece is over before the last entry.
     fn check_entries(
         &self,
         node: Node<'_>,
@@ -207,7 +205,7 @@ impl<S: PageStore> Tree<S> {
             let chain = OverflowRef::from_bytes(&value)
                 .ok_or_else(|| self.damaged(leaf, "an entry has no overflow reference where it should"))?;
             let rest = begun.unwrap_or(Rest { chain, next: chain.first, place: 0, length: 0 });
-            // What was begun may have been replaced.
+            // A value that was begun may have been replaced.
             if rest.chain == chain {
                 walk.rest = self.check_chain(rest, header.is_deleted(), &mut walk.report, piece)?;
             }
@@ -221,8 +219,8 @@ impl<S: PageStore> Tree<S> {
         Ok(None)
     }
 
-    /// Checks what is left of a chain, a page of it at the least. Gives what is left then, if the piece is over. Of an
-    /// entry that is marked as deleted the chain may be on its way out: from its second page on, and its first page
+    /// Checks the rest of a chain, at least one page of it. Returns what is still left if the piece is over. The chain
+    /// of a delete-marked entry may be partly freed: chains are freed from their second page on, and their first page
     /// last.
     fn check_chain(
         &self,

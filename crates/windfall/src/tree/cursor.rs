@@ -1,20 +1,18 @@
-//! Cursors: entries in key order, both ways.
+//! Cursors: entries in key order, in both directions.
 //!
-//! **Purpose.** A cursor copies a batch of entries out of one leaf, validates the copy, and then gives them out one by
-//! one without looking at a page. The first batch after a seek is small, since most seeks want few entries; each
+//! **Purpose.** A cursor copies a batch of entries from one leaf, validates the copy, and then returns the entries one
+//! by one without accessing a page. The first batch after a seek is small, because most seeks need few entries; each
 //! further one is larger, up to a whole leaf.
 //!
-//! **Invariants.** A batch is what the tree held in a key range at one moment: all entries in `[low, high)`, the bounds
-//! being the leaf's fences or the key at which the copy was cut short. The next batch begins exactly at a bound, so
-//! whatever splits, merges and deletes happen between batches, a key that is present throughout is given exactly once,
-//! in order, and no key is given twice. No latch is held between calls, and none within them. An entry may be older
-//! than a change that was committed since its batch was copied.
+//! **Invariants.** A batch is the content of the tree in a key range at one moment: all entries in `[low, high)`, where
+//! the bounds are the leaf's fences or the key at which the copy was cut short. The next batch begins exactly at a
+//! bound. Whatever splits, merges and deletes happen between batches, a key that is present throughout is returned
+//! exactly once, in order, and no key is returned twice. A cursor holds no latch, neither between calls nor within
+//! them. An entry may be older than a change that was committed since its batch was copied.
 //!
-//! A cursor may be kept within limits; to it the tree has no other entries, and it copies no others.
+//! A cursor may be restricted to limits. It then treats the tree as if it had no other entries, and copies no others.
 //!
-//! Leaves after the first are read as [`Access::Scan`]: a short range is a look-up, a long one passes by.
-//!
-//! **May touch.** What `tree` may touch.
+//! Leaves after the first are read as [`Access::Scan`]: a short range counts as a look-up, a long one as a scan.
 
 use core::ops::Deref;
 
@@ -29,26 +27,26 @@ use crate::{
     page::{EntryHeader, Node},
 };
 
-/// Where a cursor is to go.
+/// The target of a seek.
 #[derive(Clone, Copy, Debug)]
 pub enum Seek<'k> {
-    /// To the first entry.
+    /// The first entry.
     First,
-    /// To the last entry.
+    /// The last entry.
     Last,
-    /// To the first entry at or above the key.
+    /// The first entry at or above the key.
     AtLeast(&'k [u8]),
-    /// To the first entry above the key.
+    /// The first entry above the key.
     Above(&'k [u8]),
-    /// To the last entry at or below the key.
+    /// The last entry at or below the key.
     AtMost(&'k [u8]),
-    /// To the last entry below the key.
+    /// The last entry below the key.
     Below(&'k [u8]),
 }
 
 /// Entries of the first batch after a seek; each further batch takes four times as many.
 const FIRST_BATCH: usize = 8;
-/// A batch ends when it has copied so many bytes: keys with a long common prefix are much longer than their leaf.
+/// A batch ends after this many bytes: keys with a long common prefix take much more memory than their leaf does.
 const BATCH_BYTES: usize = 256 << 10;
 
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +56,7 @@ struct Entry {
     header: EntryHeader,
 }
 
-/// Entries copied from a leaf, in key order, and the range that they are all of.
+/// Entries copied from a leaf, in key order, and the key range that they cover.
 #[derive(Debug, Default)]
 struct Batch {
     bytes: Vec<u8>,
@@ -68,14 +66,14 @@ struct Batch {
     high: Option<Vec<u8>>,
 }
 
-/// A position in a tree, between calls held by nothing but the keys it has seen. After an error it must be sought anew.
-/// `T` is a reference to the tree, borrowed or counted.
+/// A position in a tree. Between calls it consists only of copied keys and entries. After an error it must be sought
+/// again. `T` is a reference to the tree, borrowed or counted.
 #[derive(Debug)]
 pub struct Cursor<T> {
     tree: T,
     limits: KeyRange,
     batch: Batch,
-    /// The current entry of the batch, plus one; 0 is before the first, `entries.len() + 1` behind the last.
+    /// Index of the current entry in the batch, plus one; 0 is before the first, `entries.len() + 1` after the last.
     at: usize,
     limit: usize,
     sought: bool,
@@ -98,7 +96,8 @@ impl Batch {
         &self.bytes[start as usize..end as usize]
     }
 
-    /// Copies what lies at or above `low` from its leaf, and below `until`. Says whether the copy counts.
+    /// Copies the entries at or above `low` and below `until` from the leaf of `low`. Returns whether the copy is
+    /// valid.
     fn fill_up(
         &mut self,
         node: Node<'_>,
@@ -108,7 +107,7 @@ impl Batch {
     ) -> bool {
         self.clear();
         let (first, _) = node.find(&self.low);
-        // It lies above `low`, and so not below the leaf.
+        // `until` is above `low`, and so not below the leaf.
         let until = until.filter(|until| node.contains(until));
         let stop = until.map_or(node.count(), |until| node.find(until).0);
         let mut end = first;
@@ -133,12 +132,13 @@ impl Batch {
         is_valid()
     }
 
-    /// Copies what lies below `high` from its leaf, and at or above `from`. Says whether the copy counts.
+    /// Copies the entries below `high` and at or above `from` from the leaf below `high`. Returns whether the copy is
+    /// valid.
     fn fill_down(&mut self, node: Node<'_>, from: &[u8], limit: usize, is_valid: impl Fn() -> bool) -> bool {
         self.clear();
-        // At most the leaf's upper fence, which begins with the prefix like every key of the leaf.
+        // `high` is at most the leaf's upper fence, which begins with the prefix like every key of the leaf.
         let end = self.high.as_ref().map_or(node.count(), |high| node.find(high).0);
-        // It lies below `high`, and so not above the leaf.
+        // `from` is below `high`, and so not above the leaf.
         let from = Some(from).filter(|from| node.contains(from));
         let stop = from.map_or(0, |from| node.find(from).0);
         let mut first = end;
@@ -158,42 +158,42 @@ impl Batch {
 }
 
 impl<S: PageStore> Tree<S> {
-    /// A cursor that is nowhere yet: [`Cursor::next`] goes to the first entry, [`Cursor::prev`] to the last.
+    /// Creates an unpositioned cursor: [`Cursor::next`] goes to the first entry, [`Cursor::prev`] to the last.
     pub fn cursor(&self) -> Cursor<&Self> {
         Cursor::new(self)
     }
 }
 
 impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
-    /// A cursor that is nowhere yet.
+    /// Creates an unpositioned cursor.
     pub fn new(tree: T) -> Self {
         let (limits, batch) = (KeyRange::default(), Batch::default());
         Self { tree, limits, batch, at: 0, limit: FIRST_BATCH, sought: false }
     }
 
-    /// Keeps it within limits; it is nowhere then.
+    /// Restricts the cursor to limits and resets it.
     pub fn keep_within(&mut self, limits: KeyRange) {
         self.limits = limits;
         self.reset();
     }
 
-    /// What it is kept within.
+    /// Returns the limits of the cursor.
     pub fn limits(&self) -> &KeyRange {
         &self.limits
     }
 
-    /// Takes it to nowhere, like a new one with its limits.
+    /// Makes the cursor unpositioned, like a new one; the limits stay.
     pub fn reset(&mut self) {
         self.batch.clear();
         (self.at, self.limit, self.sought) = (0, FIRST_BATCH, false);
     }
 
-    /// Whether it is nowhere yet.
+    /// Returns whether the cursor is unpositioned.
     pub fn is_new(&self) -> bool {
         !self.sought
     }
 
-    /// Goes there. Says whether there is such an entry; if not, the cursor is beyond that end.
+    /// Moves to the target. Returns whether there is such an entry; if not, the cursor is beyond that end.
     ///
     /// # Errors
     /// Those of [`PageStore::read`].
@@ -209,13 +209,13 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
             Seek::Below(key) => return self.down(Some(key.to_vec())),
         };
         let low = low.max(self.limits.from.to_vec());
-        // A batch of nothing, from which it goes either way.
+        // An empty batch, from which the cursor can move either way.
         self.batch.low.clone_from(&low);
         self.batch.high = Some(low);
         self.next()
     }
 
-    /// Goes to the next entry. Says whether there is one; if not, the cursor is behind the last.
+    /// Moves to the next entry. Returns whether there is one; if not, the cursor is after the last.
     ///
     /// # Errors
     /// Those of [`PageStore::read`].
@@ -229,7 +229,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
             return Ok(true);
         }
         loop {
-            // The range behind the last batch begins where that one ended.
+            // The range after the last batch begins where that batch ended.
             let Some(high) = self.batch.high.take_if(|high| !self.limits.ends_at(high)) else {
                 if let (Some(high), true) = (&self.batch.high, self.batch.entries.is_empty()) {
                     self.batch.low.clone_from(high);
@@ -250,7 +250,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
         }
     }
 
-    /// Goes to the entry before. Says whether there is one; if not, the cursor is before the first.
+    /// Moves to the previous entry. Returns whether there is one; if not, the cursor is before the first.
     ///
     /// # Errors
     /// Those of [`PageStore::read`].
@@ -273,7 +273,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
         self.down(Some(high))
     }
 
-    /// Goes to the last entry below a key.
+    /// Moves to the last entry below a key.
     fn down(&mut self, mut high: Option<Vec<u8>>) -> Result<bool> {
         if let Some(to) = self.limits.to.as_deref()
             && high.as_ref().is_none_or(|high| to < &**high)
@@ -304,10 +304,10 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
         }
     }
 
-    /// Fills the batch from its lower bound upwards or from its upper bound downwards. `false`: the tree has no page.
+    /// Fills the batch upwards from its lower bound or downwards from its upper bound. `false`: the tree has no page.
     fn fill(&mut self, up: bool) -> Result<bool> {
         let access = if self.limit == FIRST_BATCH { Access::Point } else { Access::Scan };
-        // A copy that did not count has overwritten the other bound only.
+        // An invalid copy has overwritten only the other bound.
         loop {
             let batch = &mut self.batch;
             let toward = if up { Toward::Key(&batch.low) } else { Toward::Below(batch.high.as_deref()) };
@@ -321,7 +321,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
                 batch.fill_down(node, from, self.limit, is_valid)
             };
             if counts {
-                // Whoever follows the bounds of damaged nodes may go in circles.
+                // The bounds of damaged nodes could lead the cursor in circles.
                 let gets_on = match &batch.high {
                     Some(high) => batch.low < *high || !up && batch.low.is_empty(),
                     None => true,
@@ -338,8 +338,8 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
         }
     }
 
-    /// Forgets what was read: the next step looks at the tree anew, from where the cursor is. Until then it is at no
-    /// entry: its batch is an empty one that reaches from its key to behind it.
+    /// Discards the copied entries: the next step reads the tree again, from the cursor's position. Until then there is
+    /// no current entry: the batch is empty and its range contains only the current key.
     ///
     /// # Errors
     /// Those of [`PageStore::read`].
@@ -350,13 +350,13 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
         let Batch { bytes, low, high, entries } = &mut self.batch;
         if self.at > entries.len() {
             if let Some(high) = high {
-                // Behind the last entry of its limits.
+                // After the last entry within the limits.
                 low.clone_from(high);
                 self.batch.clear();
                 self.at = 0;
                 return Ok(());
             }
-            // No key is a bound behind all others.
+            // There is no key above all others to serve as a bound.
             self.down(None)?;
             self.at = self.batch.entries.len() + 1;
             return Ok(());
@@ -373,7 +373,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
         Ok(())
     }
 
-    /// The header of the entry to which a step leads, if that entry was read already: then the step reads nothing.
+    /// Returns the header of the next entry in this direction if it was already copied: then the step reads nothing.
     pub fn ahead(&self, up: bool) -> Option<EntryHeader> {
         let at = if up { self.at } else { self.at.checked_sub(2)? };
         self.batch.entries.get(at).map(|entry| entry.header)
@@ -383,18 +383,18 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> Cursor<T> {
         self.batch.entries.get(self.at.wrapping_sub(1))
     }
 
-    /// The current entry's key; empty when the cursor is at none.
+    /// Returns the current entry's key; empty if there is no current entry.
     pub fn key(&self) -> &[u8] {
         self.entry().map_or(&[], |entry| self.batch.bytes(entry.key))
     }
 
-    /// The current entry's value; empty when the cursor is at none.
+    /// Returns the current entry's value; empty if there is no current entry.
     pub fn value(&self) -> &[u8] {
         self.entry().map_or(&[], |entry| self.batch.bytes(entry.value))
     }
 
-    /// The current entry's version header; `None` when the cursor is at none. Entries that are marked as deleted are
-    /// given like others.
+    /// Returns the current entry's version header; `None` if there is no current entry. Delete-marked entries are
+    /// returned like others.
     pub fn header(&self) -> Option<EntryHeader> {
         self.entry().map(|entry| entry.header)
     }

@@ -1,17 +1,15 @@
-//! The way from the root to a node, without latches.
+//! The descent from the root to a node, without latches.
 //!
-//! **Purpose.** One descent for all: readers, writers, cursors and changes of structure.
+//! **Purpose.** One descent for all users: readers, writers, cursors and changes of structure.
 //!
-//! **Invariants.** A child's version is taken before its parent is validated for the last time, so at that moment it
-//! was the parent's child, and reading on from that version is safe. Levels fall by one at each step: a descent ends,
-//! whatever the pages hold.
+//! **Invariants.** A child's version is taken before its parent is validated for the last time. At that moment the page
+//! was the parent's child, and reading on from that version is safe. Levels fall by one at each step, so a descent
+//! ends, whatever the pages hold.
 //!
-//! A page whose last write the disk has lost is whole, and may be a node that was split or merged since. So the first
-//! descent to a page that has come from the disk holds its fences against its parent; and who looks for what is not
-//! there, goes on from a node, or changes one, comes by [`Tree::reach`], which finds it to be another one's node, also
-//! where it is the parent that was lost.
-//!
-//! **May touch.** What `tree` may touch.
+//! A page is intact but stale if the disk has lost its last write. It may then be a node that was split or merged
+//! since. The first descent to a page that was read in from disk therefore compares its fences with its parent. Callers
+//! that look for an absent key, continue from a node, or change one use [`Tree::reach`]. It detects that the node is
+//! the wrong one, even if the parent is the stale page.
 
 use super::{
     Tree,
@@ -23,17 +21,17 @@ use crate::{
     page::Node,
 };
 
-/// Where to.
+/// The target of a descent.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Toward<'k> {
-    /// To the node whose fences hold this key.
+    /// The node with fences that contain this key.
     Key(&'k [u8]),
-    /// To the node that holds the keys just below this one, or the last one of its level.
+    /// The node that holds the keys just below this one, or the last node of its level.
     Below(Option<&'k [u8]>),
 }
 
 impl Toward<'_> {
-    /// Whether this is the node, by its fences.
+    /// Returns whether this is the right node, by its fences.
     pub fn is_at(self, node: Node<'_>) -> bool {
         match self {
             Toward::Key(key) => node.contains(key),
@@ -43,7 +41,7 @@ impl Toward<'_> {
     }
 }
 
-/// Where a descent has ended.
+/// The end of a descent.
 pub(super) struct Path<'a, S: PageStore + 'a> {
     /// The node's parent, unless the node is the root. It was valid when the node's version was taken.
     pub parent: Option<S::Reading<'a>>,
@@ -52,7 +50,7 @@ pub(super) struct Path<'a, S: PageStore + 'a> {
 }
 
 impl<S: PageStore> Tree<S> {
-    /// Descends to a level. `None` when the tree is not that high, or has no page.
+    /// Descends to a level. Returns `None` if the tree is not that high, or has no page.
     #[inline]
     pub(super) fn descend(
         &self,
@@ -70,7 +68,7 @@ impl<S: PageStore> Tree<S> {
         }
     }
 
-    /// As [`Tree::descend`], and the node is the right one by its own fences, too.
+    /// As [`Tree::descend`], but also checks that the node's own fences contain the target.
     pub(super) fn reach(&self, toward: Toward<'_>, level: u8, access: Access) -> Result<Option<Path<'_, S>>> {
         loop {
             let Some(path) = self.descend(toward, level, access)? else { return Ok(None) };
@@ -82,11 +80,11 @@ impl<S: PageStore> Tree<S> {
         }
     }
 
-    /// Holds a page that has come from the disk against its parent: their fences change together. The parent was valid
-    /// when the page's version was taken. `false` when one of them has changed since.
+    /// Verifies a page that was read in from disk against its parent: their fences change together. The parent was
+    /// valid when the page's version was taken. Returns `false` if one of them has changed since.
     ///
-    /// It is given copies: references would keep the two out of registers in every descent, which costs point reads a
-    /// tenth.
+    /// The arguments are copies: references would keep both values out of registers in every descent, which makes point
+    /// reads slower by a tenth.
     #[cold]
     fn prove(&self, parent: S::Reading<'_>, slot: usize, node: S::Reading<'_>) -> Result<bool> {
         let fits = Node::new(parent.page()).leads_to(slot, Node::new(node.page()));
@@ -101,7 +99,7 @@ impl<S: PageStore> Tree<S> {
         Ok(true)
     }
 
-    /// What is wrong with a page that the tree leads to and whose fences are others.
+    /// Returns the error for a page with fences that contradict its parent.
     pub(super) fn astray(&self, page: PageNo) -> Error {
         self.damaged(
             page,
@@ -109,7 +107,7 @@ impl<S: PageStore> Tree<S> {
         )
     }
 
-    /// One attempt; the outer `None` when something changed on the way.
+    /// Makes one attempt; the outer `None` if something changed during the descent.
     #[inline]
     #[expect(clippy::option_option, reason = "an attempt that failed is not a tree that is too low")]
     fn try_descend(
@@ -148,7 +146,7 @@ impl<S: PageStore> Tree<S> {
                 Toward::Below(key) => view.child_slot_below(key),
             };
             page = view.child(slot);
-            // Before a page number from a torn read could send the store to the disk.
+            // So that a page number from a torn read does not send the store to the disk.
             if !node.is_valid() {
                 return Ok(None);
             }

@@ -1,12 +1,10 @@
 //! Fuzz targets of trees and of overflow chains.
 //!
-//! **Purpose.** [`tree`] changes bytes of the pages of a tree and reads it in every way; [`overflow`] takes any bytes
-//! for a reference to a chain, and for a page of one.
+//! **Purpose.** [`tree`] changes bytes of the pages of a tree and reads it in every way; [`overflow`] treats arbitrary
+//! bytes as a reference to a chain, and as a page of one.
 //!
 //! **Invariants.** Every read ends, with an answer or an error, whatever the pages hold. A tree that passes its check
-//! gives each entry, once, in order, both ways and by its key.
-//!
-//! **May touch.** What `tree` may touch.
+//! returns each entry once, in order, in both directions and by its key.
 
 use super::{
     Seek, Tree,
@@ -26,9 +24,9 @@ use crate::{
     sync::{Arc, OnceLock},
 };
 
-/// How many entries the tree has: three levels of small pages.
+/// Entries of the tree: three levels of small pages.
 const ENTRIES: u64 = 700;
-/// No read of a tree of this size gives more.
+/// The maximum of entries or bytes that a read of this tree may return.
 const MOST: usize = 20_000;
 
 fn put(tree: &Tree<TestPool>, key: &[u8], header: EntryHeader, value: &[u8]) -> Result<()> {
@@ -46,7 +44,7 @@ fn tree_on(pool: TestPool) -> Tree<TestPool> {
     Tree::new(Arc::new(pool), SpaceId(77), TreeHash::new(Arc::new(HashBudget::new(1 << 20))))
 }
 
-/// A tree with a long value.
+/// Creates a tree with a long value.
 fn made() -> Result<Tree<TestPool>> {
     let tree = tree_on(TestPool::new(SIZE, false));
     for n in 0..ENTRIES {
@@ -67,7 +65,7 @@ fn made() -> Result<Tree<TestPool>> {
     Ok(tree)
 }
 
-/// The keys that a cursor gives; `None` if it found damage. It has to end.
+/// Returns the keys that a cursor returns; `None` if it found damage. The walk must end.
 fn walk(tree: &Tree<TestPool>, up: bool) -> Option<Vec<Vec<u8>>> {
     let mut keys = Vec::new();
     let mut cursor = tree.cursor();
@@ -81,7 +79,7 @@ fn walk(tree: &Tree<TestPool>, up: bool) -> Option<Vec<Vec<u8>>> {
     Some(keys)
 }
 
-/// Reads by every way; what it reads may be damaged.
+/// Reads in every way; the content may be damaged.
 fn look(tree: &Tree<TestPool>, key: &[u8]) {
     let mut value = Vec::new();
     for seek in [Seek::AtLeast(key), Seek::Above(key), Seek::AtMost(key), Seek::Below(key)] {
@@ -99,7 +97,7 @@ fn look(tree: &Tree<TestPool>, key: &[u8]) {
     let _ = tree.height();
 }
 
-/// A tree, some bytes of which are others.
+/// Tests a tree with some changed bytes.
 pub fn tree(data: &[u8]) {
     static MADE: OnceLock<Result<Tree<TestPool>>> = OnceLock::new();
     let Ok(made) = MADE.get_or_init(made) else { panic!("a tree cannot be made") };
@@ -128,7 +126,7 @@ pub fn tree(data: &[u8]) {
     }
 }
 
-/// Nothing, and bytes of the root, of inner nodes, of leaves, of the chain.
+/// Returns seeds: nothing, and bytes of the root, of inner nodes, of leaves, of the chain.
 pub fn tree_seeds() -> Vec<Vec<u8>> {
     let patch = |page: u8, at: u16, bytes: &[u8]| {
         [&[page][..], &at.to_le_bytes(), &[bytes.len() as u8], bytes].concat()
@@ -142,7 +140,7 @@ pub fn tree_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// A reference to a chain, and a page of one.
+/// Tests a reference to a chain, and a page of one.
 pub fn overflow(data: &[u8]) {
     if let Some(reference) = OverflowRef::from_bytes(data) {
         assert_eq!(reference.to_bytes(), data);
@@ -156,7 +154,7 @@ pub fn overflow(data: &[u8]) {
     assert_eq!(Link::of(page, stamp ^ 1, place).map(|link| link.next), None::<PageNo>);
 }
 
-/// References and pages of chains.
+/// Returns references and pages of chains.
 pub fn overflow_seeds() -> Vec<Vec<u8>> {
     let mut page = vec![0; 60];
     page[4] = 5;

@@ -1,21 +1,18 @@
-//! The adaptive hash index of a tree: from a key straight to its leaf.
+//! The adaptive hash index of a tree: it maps a key directly to its leaf.
 //!
-//! **Purpose.** Point reads of a tree that fits in memory skip the inner nodes. It can be switched at run time, and
-//! costs one relaxed load while it is off.
+//! **Purpose.** Point reads of a tree that fits in memory skip the inner nodes. The index can be switched at run time,
+//! and costs one relaxed load while it is off.
 //!
 //! **Invariants.** The table is *lossy*: entries are hints that overwrite each other, are never removed, and prove
-//! nothing. A hint counts only when the page is a valid leaf of this tablespace whose content answers for the key: the
-//! key is in it, or lies within its fences. So no split, merge, free or re-use of a page ever has to look for
-//! hints. The tables of all trees take memory within one [`HashBudget`]. A table is replaced by a larger one,
-//! empty, when it has been filled over often enough, by one thread at a time; a budget that is used up only stops the
-//! growth.
+//! nothing. A hint counts only if the page is a valid leaf of this tablespace and its content answers for the key: the
+//! leaf contains the key, or the key lies within its fences. No split, merge, free or re-use of a page therefore needs
+//! to look for hints. The tables of all trees take memory within one [`HashBudget`]. A table that has been filled over
+//! often enough is replaced by a larger, empty one, by one thread at a time. An exhausted budget only stops the growth.
 //!
-//! No thread that reads or drops pays for the size of a table. A new one costs a bounded time ([`Words::new`]). One
-//! that was replaced, switched off or dropped with its tree goes into a queue of the budget, whichever thread has let
-//! go of it last, and [`HashBudget::free_step`] frees it in the background in small steps; its share of the budget
-//! comes back with them.
-//!
-//! **May touch.** What `tree` may touch.
+//! No thread that reads or drops pays for the size of a table. A new one costs a bounded time ([`Words::new`]). A table
+//! that was replaced, switched off or dropped with its tree goes into a queue of the budget, whichever thread released
+//! it last. [`HashBudget::free_step`] frees it in the background in small steps, which also return its share of the
+//! budget.
 #![expect(unsafe_code, reason = "tables are replaced under readers, by epochs")]
 
 use crossbeam_epoch::{Atomic, Guard, Owned, Shared, pin};
@@ -37,26 +34,26 @@ use crate::{
 
 /// Entries of a tree's first table.
 const FIRST_TABLE: usize = 1024;
-/// How much larger the next one is.
+/// The growth factor from one table to the next.
 const GROWTH: usize = 4;
-/// One fill in so many is counted, chosen by the hash, so that readers do not meet at the counter.
+/// One of this many fills is counted, chosen by the hash, so that readers do not contend for the counter.
 const COUNTED: u64 = 16;
-/// How much one step frees, in bytes: some 50 us of the system's time.
+/// Bytes that one step frees: about 50 us of system time.
 const FREED_A_STEP: usize = 1 << 20;
 
-/// The memory that all hash indexes of a database may take, and the tables on their way out.
+/// The memory budget of all hash indexes of a database, and the tables that wait to be freed.
 #[derive(Debug)]
 pub struct HashBudget {
     limit: u64,
     used: AtomicU64,
-    /// Tables that no tree has any more.
+    /// Tables that no tree uses any more.
     retired: SegQueue<Box<Table>>,
-    /// The one that is being freed. For the background step alone.
+    /// The table that is being freed. Used only by the background step.
     freeing: Mutex<Option<Box<Table>>>,
 }
 
 impl HashBudget {
-    /// A budget of so many bytes.
+    /// Creates a budget of this many bytes.
     pub fn new(limit: u64) -> Self {
         Self {
             limit,
@@ -66,17 +63,17 @@ impl HashBudget {
         }
     }
 
-    /// The limit in bytes.
+    /// Returns the limit in bytes.
     pub fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Bytes in use, those of tables that are still to be freed included.
+    /// Returns the bytes in use, including those of tables that are still to be freed.
     pub fn used(&self) -> u64 {
         self.used.load(Relaxed)
     }
 
-    /// Whether so many bytes are left, at this moment.
+    /// Returns whether this many bytes are left at this moment.
     fn has_room(&self, bytes: u64) -> bool {
         self.used().saturating_add(bytes) <= self.limit
     }
@@ -90,7 +87,7 @@ impl HashBudget {
         self.used.fetch_sub(bytes, Relaxed);
     }
 
-    /// A table; `None` when the budget is used up, or the system's address space.
+    /// Creates a table; `None` if the budget or the system's address space is exhausted.
     fn table(&self, entries: usize) -> Option<Table> {
         let bytes = bytes_of(entries);
         if !self.reserve(bytes) {
@@ -103,10 +100,10 @@ impl HashBudget {
         entries.map(|entries| Table { entries, fills: AtomicU64::new(0) })
     }
 
-    /// Frees some of the memory of tables that no tree has any more. Says whether there is more. For one thread at a
-    /// time, in the background.
+    /// Frees some of the memory of tables that no tree uses any more. Returns whether there is more. Must be called by
+    /// one thread at a time, in the background.
     pub fn free_step(&self) -> bool {
-        // Tables that readers could still see come into the queue when the epochs move on.
+        // Tables that readers could still see enter the queue when the epoch advances.
         pin().flush();
         let mut freeing = self.freeing.lock();
         let Some(mut table) = freeing.take().or_else(|| self.retired.pop()) else { return false };
@@ -115,7 +112,7 @@ impl HashBudget {
         freeing.is_some() || !self.retired.is_empty()
     }
 
-    /// Takes over a table that nobody can see any more.
+    /// Takes over a table that no thread can see any more.
     fn retire(&self, table: Box<Table>) {
         if planted(Bug::HashTableFreedAtOnce) {
             self.give_back(table.entries.bytes() as u64);
@@ -127,10 +124,10 @@ impl HashBudget {
 
 #[derive(Debug)]
 struct Table {
-    /// The upper 16 bits of a key's hash, below them the slot, below that the page; 0 is an empty entry, as page 0 is
-    /// no leaf.
+    /// The upper 16 bits of a key's hash, then the slot, then the page in the lowest bits. 0 is an empty entry, because
+    /// page 0 is no leaf.
     entries: Words,
-    /// Counted fills since the table was made.
+    /// Counted fills since the table was created.
     fills: AtomicU64,
 }
 
@@ -142,19 +139,19 @@ fn bytes_of(entries: usize) -> u64 {
 #[derive(Debug)]
 pub struct TreeHash {
     on: AtomicBool,
-    /// Whether a thread is making a larger table.
+    /// Whether a thread is creating a larger table.
     growing: AtomicBool,
     table: Atomic<Table>,
     budget: Arc<HashBudget>,
 }
 
 impl TreeHash {
-    /// A hash index that is off.
+    /// Creates a hash index that is off.
     pub fn new(budget: Arc<HashBudget>) -> Self {
         Self { on: AtomicBool::new(false), growing: AtomicBool::new(false), table: Atomic::null(), budget }
     }
 
-    /// Switches it. Off gives its memory back; on takes some when the first reads have come.
+    /// Switches the index. Off releases its memory; on allocates some after the first reads.
     pub fn switch(&self, on: bool) {
         self.on.store(on, Relaxed);
         if !on {
@@ -163,14 +160,14 @@ impl TreeHash {
         }
     }
 
-    /// Bytes that its table takes.
+    /// Returns the bytes that its table takes.
     pub fn bytes(&self) -> u64 {
         let guard = pin();
         self.load(&guard).map_or(0, |table| bytes_of(table.entries.len()))
     }
 
-    /// Makes a table of so many bytes and touches all of it, as if as many keys had been read: what becomes of it can
-    /// be seen without them.
+    /// Creates a table of this many bytes and touches all of it, as if that many keys had been read. Experiments can
+    /// thus observe such a table without reading the keys.
     #[cfg(feature = "lab")]
     pub fn pretend(&self, bytes: u64) {
         let guard = pin();
@@ -188,13 +185,12 @@ impl TreeHash {
         unsafe { self.table.load(Acquire, guard).as_ref() }
     }
 
-    /// Puts an empty table of so many entries in the place of `old`, if there is room, unless another thread is doing
-    /// so.
+    /// Replaces `old` by an empty table of this many entries, if the budget has room and no other thread is doing so.
     fn grow(&self, old: Shared<'_, Table>, entries: usize, guard: &Guard) {
         if !self.budget.has_room(bytes_of(entries)) || self.growing.swap(true, Acquire) {
             return;
         }
-        // `old` may have been replaced before this thread's turn: then no table is made for nothing.
+        // `old` may have been replaced before this thread set `growing`; then no table is created for nothing.
         if self.table.load(Relaxed, guard) == old
             && let Some(table) = self.budget.table(entries)
         {
@@ -204,24 +200,25 @@ impl TreeHash {
                 Err(lost) => self.budget.retire(lost.new.into_box()),
             }
             if !self.is_on() {
-                // It was switched off meanwhile, perhaps before the exchange.
+                // The index was switched off meanwhile, perhaps before the exchange.
                 self.retire(self.table.swap(Shared::null(), AcqRel, guard), guard);
             }
         }
         self.growing.store(false, Release);
     }
 
-    /// Gives up a table that was taken out of its place.
+    /// Retires a table that was removed from `table`.
     fn retire(&self, table: Shared<'_, Table>, guard: &Guard) {
         if table.is_null() {
             return;
         }
         let budget = self.budget.clone();
-        // SAFETY: the caller took the table out of the only place that readers find it in, by an atomic exchange that
-        // only one thread wins, so it is retired once; readers that found it before hold guards, and this runs when
-        // they are gone. What it touches, the budget and the table, may be sent to the thread that runs it.
+        // SAFETY: the caller removed the table from the only place where readers find it, by an atomic exchange that
+        // only one thread wins, so it is retired once. Readers that found it before hold guards, and the closure runs
+        // when those are gone. All that the closure touches, the budget and the table, may be sent to the thread that
+        // runs it.
         unsafe { guard.defer_unchecked(move || budget.retire(table.into_owned().into_box())) };
-        // It would wait in this thread's bag until the thread has more to put there, which may be never.
+        // Otherwise it would wait in this thread's bag until the thread defers more, which may never happen.
         guard.flush();
     }
 }
@@ -252,7 +249,7 @@ impl HashIndex for TreeHash {
         let len = table.entries.len();
         let entry = hash >> 48 << 48 | u64::from(slot as u16) << 32 | u64::from(leaf.0);
         table.entries[hash as usize & (len - 1)].store(entry, Relaxed);
-        // The lowest bits choose the entry: take others, or only some entries would be counted.
+        // The lowest bits choose the entry: use others, or only the fills of some entries would be counted.
         if (hash >> 28).is_multiple_of(COUNTED) {
             let fills = table.fills.fetch_add(1, Relaxed) + 1;
             if (fills * COUNTED).is_multiple_of(2 * len as u64) {
@@ -267,16 +264,16 @@ impl HashIndex for TreeHash {
 
 impl Drop for TreeHash {
     fn drop(&mut self) {
-        // SAFETY: whoever looks for the table borrows the index, which nobody does any more; and what was taken out of
-        // here before was replaced.
+        // SAFETY: every reader of the table borrows the index, and no such borrow is left; a table that was removed
+        // from here before has been replaced.
         if let Some(table) = unsafe { core::mem::take(&mut self.table).try_into_owned() } {
             self.budget.retire(table.into_box());
         }
     }
 }
 
-/// The hash of a key, as the tree asks a [`HashIndex`] for it. It lives in memory only, so it may change from release
-/// to release.
+/// Returns the hash of a key, as the tree passes it to a [`HashIndex`]. Hashes exist only in memory, so the function
+/// may change from release to release.
 #[inline]
 pub fn hash_of(key: &[u8]) -> u64 {
     const A: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -301,7 +298,8 @@ mod tests {
     use super::*;
     use crate::sync::work::{self, Work};
 
-    /// A hash index whose table has at least so many entries, and what the thread that noted them paid at most for one.
+    /// Returns a hash index with a table of at least this many entries, and the maximum of map calls that noting one
+    /// key made.
     fn grown(budget: &Arc<HashBudget>, entries: usize) -> (TreeHash, u64) {
         let hash = TreeHash::new(budget.clone());
         hash.switch(true);
@@ -317,7 +315,7 @@ mod tests {
         (hash, most)
     }
 
-    /// Steps until a table has gone that readers could still see until now.
+    /// Runs steps until a table is freed that readers could still see until now.
     fn freed_in_a_step(budget: &HashBudget) -> u64 {
         let before = budget.used();
         while budget.used() == before {
@@ -358,7 +356,7 @@ mod tests {
             scope.spawn(|| {
                 hash.switch(false);
                 switched.wait();
-                // It lives on, and has nothing more for the epochs.
+                // The thread lives on, and defers nothing more to the epochs.
                 done.wait();
             });
             switched.wait();
@@ -381,7 +379,7 @@ mod tests {
         hash.growing.store(false, Relaxed);
         hash.grow(Shared::null(), FIRST_TABLE, &guard);
         assert_eq!((hash.bytes(), budget.used()), (8 * FIRST_TABLE as u64, 8 * FIRST_TABLE as u64));
-        // Its turn comes late: the table that it was to replace has gone.
+        // The thread is late: the table that it was to replace has been replaced.
         hash.grow(Shared::null(), FIRST_TABLE * GROWTH, &guard);
         assert_eq!(hash.bytes(), 8 * FIRST_TABLE as u64);
     }

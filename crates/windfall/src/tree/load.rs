@@ -3,12 +3,11 @@
 //! **Purpose.** Loads at sequential speed: pages in ascending order, each written once, by one operation, in one
 //! mini-transaction.
 //!
-//! **Invariants.** Until [`BulkLoader::finish`] the tree stays empty, since its root is built last; a load that is
-//! given up leaves pages that nobody reaches, so its tablespace is then to be dropped. Nobody else may change the tree
-//! meanwhile. Of the entries gathered for a node, all but the last always fit a page together with the fences they then
-//! have: that is checked as each entry comes, because a node's prefix, and so its size, depends on the key behind it.
-//!
-//! **May touch.** What `tree` may touch.
+//! **Invariants.** Until [`BulkLoader::finish`] the tree stays empty, because its root is built last. A load that is
+//! abandoned leaves unreachable pages, so its tablespace must then be dropped. The tree must not be changed otherwise
+//! during the load. Of the entries collected for a node, all but the last always fit a page together with the fences
+//! they then have. That is checked as each entry is added, because a node's prefix, and so its size, depends on the
+//! next key.
 
 use super::{
     Tree,
@@ -24,12 +23,12 @@ use crate::{
     },
 };
 
-/// The node that is being gathered on one level.
+/// The node that is being filled on one level.
 #[derive(Debug, Default)]
 struct Level {
     lower: Vec<u8>,
     list: NodeList,
-    /// Words of all records with the prefix cut to `prefix`.
+    /// Words of all records, with a prefix of length `prefix` cut off.
     words: usize,
     prefix: usize,
     /// Whether a node of this level was written.
@@ -50,7 +49,7 @@ impl<S: PageStore> Tree<S> {
     /// Begins to load the tree, which must be empty. Pages are filled to `fill_percent` (1 to 100).
     ///
     /// # Errors
-    /// [`UsageError::Other`] when the tree is not empty; those of the store.
+    /// [`UsageError::Other`] if the tree is not empty; those of the store.
     pub fn bulk_load(&self, fill_percent: usize) -> Result<BulkLoader<'_, S>> {
         self.ensure_root()?;
         let root = loop {
@@ -79,7 +78,7 @@ fn not_empty() -> crate::error::Error {
 }
 
 impl<S: PageStore> BulkLoader<'_, S> {
-    /// Appends an entry. Its key must be above all before; a long value must be an overflow reference already.
+    /// Appends an entry. Its key must be above all previous ones; a long value must already be an overflow reference.
     ///
     /// # Errors
     /// `KeyTooLong`, `ValueTooLong`, [`UsageError::Other`] for a key that is not above the last; those of the store.
@@ -97,7 +96,7 @@ impl<S: PageStore> BulkLoader<'_, S> {
         Ok(())
     }
 
-    /// Sees to it that an entry with this key can be appended on a level.
+    /// Ensures that an entry with this key can be appended on a level.
     fn make_way(&mut self, level: usize, key: &[u8]) -> Result<()> {
         let leaf = level == 0;
         let node = &mut self.levels[level];
@@ -106,7 +105,7 @@ impl<S: PageStore> BulkLoader<'_, S> {
         }
         let last = node.list.key(node.list.len() - 1);
         let upper = if leaf { separator(last, key) } else { key };
-        // If the node were closed here, its prefix would be this; it shrinks as keys ascend.
+        // The prefix if the node were closed here; it shrinks as keys ascend.
         let prefix = prefix_of(&node.lower, Some(upper));
         if prefix != node.prefix {
             node.prefix = prefix;
@@ -115,7 +114,7 @@ impl<S: PageStore> BulkLoader<'_, S> {
         let words = node.words + fence_words(&node.lower, Some(upper));
         let room =
             (self.tree.store.page_size() - crate::page::node::NODE_HEADER) / 8 * self.fill_percent / 100;
-        // However sparse the nodes are to be: with one child each, every entry would add a level.
+        // Two children at least, however sparse the nodes: with one child each, every entry would add a level.
         let fewest = if leaf { 1 } else { 2 };
         if node.list.len() > fewest && words > room { self.close_before_last(level) } else { Ok(()) }
     }
@@ -139,7 +138,7 @@ impl<S: PageStore> BulkLoader<'_, S> {
         self.write(level, &lower, Some(&upper), &full)
     }
 
-    /// Writes a node and links it one level above.
+    /// Writes a node and links it in the level above.
     fn write(&mut self, level: usize, lower: &[u8], upper: Option<&[u8]>, list: &NodeList) -> Result<()> {
         let kind = if level == 0 { PageType::Leaf } else { PageType::Inner };
         let mut mtr = self.tree.begin_long()?;
@@ -160,10 +159,10 @@ impl<S: PageStore> BulkLoader<'_, S> {
         Ok(())
     }
 
-    /// Writes what is left, the root last. Gives the LSN behind it.
+    /// Writes the remaining nodes, the root last. Returns the LSN after the last group.
     ///
     /// # Errors
-    /// [`UsageError::Other`] when somebody has put entries into the tree meanwhile; those of the store.
+    /// [`UsageError::Other`] if entries have been put into the tree meanwhile; those of the store.
     pub fn finish(mut self) -> Result<Lsn> {
         let room = (self.tree.store.page_size() - crate::page::node::NODE_HEADER) / 8;
         let mut level = 0;

@@ -2,22 +2,21 @@
 //!
 //! **Purpose.** Ordered entries of a key, a version header and a value, written against the traits of [`store`]: point
 //! reads ([`Tree::get_into`]), writes in two phases ([`Tree::seek_for_change`]), cursors, long values in overflow
-//! chains, bulk load, an exact check, and a hash index.
+//! chains, bulk load, an exact check, and an adaptive hash index.
 //!
 //! **Invariants.**
 //! - The root is page 1 of its tablespace and never moves. A tree without a page is empty; a tree that became empty
 //!   again keeps its root.
-//! - Every page is in the tree, in an overflow chain, or free: a node that leaves the tree is formatted as free before
-//!   its number is given back. Whatever reads a valid leaf of this tablespace thus reads a leaf of this tree.
-//! - There are no sibling links. Each node's fences are the separators beside its link in the parent, so a cursor or
-//!   a hint proves by the fences that it is in the right place.
-//! - Readers hold no latch: a child's version is taken while the parent is still what it was (lock coupling by
-//!   validation), and everything begins anew when it was not.
+//! - Every page is in the tree, in an overflow chain, or free: a node that is removed from the tree is formatted as
+//!   free before its number is returned to the free pages. A page that reads as a valid leaf of this tablespace is thus
+//!   a leaf of this tree.
+//! - There are no sibling links. The fences of each node are the separators on both sides of its link in the parent, so
+//!   a cursor or a hint verifies its position by the fences.
+//! - Readers hold no latch: a child's version is read while the parent's version is still valid (optimistic lock
+//!   coupling), and the descent restarts if validation fails.
 //! - A change of structure is one mini-transaction for one level: the parent, one or two nodes, a new or a freed page.
-//!   Latches are taken parent before child, left before right, the allocation map last. Between the
-//!   mini-transactions of a cascade the tree is whole.
-//!
-//! **May touch.** `ids`, `keys`, `error`, `page`, `sync`.
+//!   Latches are taken parent before child, left before right, the allocation map last. Between the mini-transactions
+//!   of a cascade the tree is consistent.
 
 mod change;
 mod check;
@@ -61,56 +60,57 @@ use descent::Toward;
 use hash::hash_of;
 use store::{Access, HashIndex as _, MiniTransaction, PageStore, Reading};
 
-/// A tree: one tablespace of a store.
+/// A tree, which is one tablespace of a store.
 #[derive(Debug)]
 pub struct Tree<S: PageStore> {
     store: Arc<S>,
     space: S::Space,
-    /// The root exists. It never goes away, so a look at this spares a look at the tablespace.
+    /// Whether the root exists. It is never removed, so this flag saves a look at the tablespace.
     rooted: AtomicBool,
     hash: S::Hash,
-    /// Whoever uses this handle has log for what has to be split: [`log_of_room`].
+    /// Whether users of this handle have reserved log space for splits: [`log_of_room`].
     promised: bool,
 }
 
 impl<S: PageStore> Tree<S> {
-    /// The tree in this tablespace, with its hash index.
+    /// Creates a handle of the tree in this tablespace, with its hash index.
     pub fn new(store: Arc<S>, space: S::Space, hash: S::Hash) -> Self {
         Self { store, space, rooted: AtomicBool::new(false), hash, promised: false }
     }
 
-    /// The same for somebody who was promised [`log_of_room`] for each entry that he makes longer: splits ask for none.
+    /// Marks the handle as one with log space reserved ([`log_of_room`]) for each entry that it makes longer: its
+    /// splits reserve none.
     #[must_use]
     pub fn promised(self) -> Self {
         Self { promised: true, ..self }
     }
 
-    /// The store that keeps the pages.
+    /// Returns the store of the pages.
     pub fn store(&self) -> &Arc<S> {
         &self.store
     }
 
-    /// The tablespace.
+    /// Returns the tablespace.
     pub fn space(&self) -> &S::Space {
         &self.space
     }
 
-    /// The hash index.
+    /// Returns the hash index.
     pub fn hash(&self) -> &S::Hash {
         &self.hash
     }
 
-    /// The longest key.
+    /// Returns the maximum length of a key, in bytes.
     pub fn key_limit(&self) -> usize {
         key_limit(self.store.page_size())
     }
 
-    /// The longest value that an entry keeps; longer ones belong into overflow chains.
+    /// Returns the maximum length of a value in an entry, in bytes; longer ones are stored in overflow chains.
     pub fn inline_limit(&self) -> usize {
         inline_limit(self.store.page_size())
     }
 
-    /// Levels of the tree; 0 for one without a page.
+    /// Returns the number of levels; 0 if the tree has no page.
     ///
     /// # Errors
     /// Those of [`PageStore::read`].
@@ -127,8 +127,8 @@ impl<S: PageStore> Tree<S> {
         }
     }
 
-    /// Reads the entry of a key: its version header, and its value into `value`, whose old content is lost. Entries
-    /// that are marked as deleted are found too: whether they count is for the caller to say.
+    /// Reads the entry of a key: returns its version header, and replaces the content of `value` by its value.
+    /// Delete-marked entries are returned too; the caller decides about their visibility.
     ///
     /// # Errors
     /// Those of [`PageStore::read`].
@@ -154,7 +154,7 @@ impl<S: PageStore> Tree<S> {
                 if !is_there {
                     return Err(self.astray(leaf));
                 }
-                // A root that is a leaf is found without a hint.
+                // If the root is a leaf, the descent is as fast as a hint.
                 if let Some(hash) = hash.filter(|_| path.parent.is_some()) {
                     self.hash.note(hash, leaf, slot);
                 }
@@ -163,14 +163,14 @@ impl<S: PageStore> Tree<S> {
         }
     }
 
-    /// Reads an entry from the leaf that the hash index names; the outer `None` when that leaf cannot answer.
+    /// Reads an entry from the leaf that the hash index hints at; the outer `None` if that leaf cannot answer.
     #[expect(clippy::option_option, reason = "no answer is not the answer that there is no entry")]
     fn get_by_hint(&self, hash: u64, key: &[u8], value: &mut Vec<u8>) -> Option<Option<EntryHeader>> {
         let (page, hint) = self.hash.hint(hash)?;
-        // Whatever fails here, the descent finds a better error if there is one.
+        // On any failure here, the descent finds a better error if there is one.
         let Ok(reading) = self.store.read(&self.space, page, Access::Point) else { return None };
         let node = Node::new(reading.page());
-        // A page that nobody has come to from its parent yet may be older than what the tree knows of it.
+        // A page that has not been verified against its parent yet may be stale.
         if !node.is_leaf() || !node.has_prefix_of(key) || reading.is_unproven() {
             return None;
         }
@@ -191,7 +191,7 @@ impl<S: PageStore> Tree<S> {
         (node.contains(key) && reading.is_valid()).then_some(None)
     }
 
-    /// Makes the root if there is none.
+    /// Creates the root if there is none.
     ///
     /// # Errors
     /// Those of [`PageStore::begin`] and [`MiniTransaction::allocate`].
@@ -200,7 +200,7 @@ impl<S: PageStore> Tree<S> {
             let mut mtr = self.store.begin()?;
             let root = mtr.allocate(&self.space, PageType::Leaf, 0, PageNo::ROOT)?;
             if mtr.page_no(root) != PageNo::ROOT {
-                // Someone else made the root at the same time. The map that says so is latched.
+                // Another thread created the root at the same time. The allocation map that shows it is latched.
                 let page = mtr.prepare_free(&self.space, root)?;
                 mtr.free(&self.space, page);
             }
@@ -228,7 +228,7 @@ impl<S: PageStore> Tree<S> {
         }
     }
 
-    /// Refuses a value that is too long to lie in a node.
+    /// Returns an error if a value is too long to be stored in a node.
     ///
     /// # Errors
     /// `ValueTooLong`.
@@ -242,7 +242,7 @@ impl<S: PageStore> Tree<S> {
         }
     }
 
-    /// The error for a structure that contradicts itself.
+    /// Returns the error for a structure that contradicts itself.
     fn damaged(&self, page: PageNo, what: &str) -> crate::error::Error {
         let space = self.store.space_id(&self.space);
         CorruptError::Structure { owner: Owner::Unknown, space, what: format!("page {page}: {what}").into() }

@@ -1,19 +1,17 @@
 //! Long values: chains of overflow pages in the tree's own tablespace.
 //!
-//! **Purpose.** Values beyond [`Tree::inline_limit`], up to 4 GiB, are written and read as streams, page by page. The
-//! entry then holds an [`OverflowRef`] in place of the value, and says so in its flags.
+//! **Purpose.** Values longer than [`Tree::inline_limit`], up to 4 GiB, are written and read as streams, page by page.
+//! The entry then holds an [`OverflowRef`] in place of the value, and a flag in its header.
 //!
 //! **Invariants.** A page is linked in the mini-transaction that allocates it, so a chain can be walked from its first
 //! page at any time, however little of it is written yet. A chain is freed from its second page on, in bounded steps,
-//! and its first page last: a walk from the first page finds the rest after a crash at any point, so whoever logged the
-//! first page (in undo) can free the whole chain, and no page is freed twice. Each page carries the chain's stamp and
-//! its place in the chain, so that a reader whose chain was freed, and the pages used again, gets an error and not
-//! another value's bytes.
+//! and its first page last: after a crash at any point, a walk from the first page finds the rest. A caller that has
+//! logged the first page (in undo) can thus free the whole chain, and no page is freed twice. Each page carries the
+//! chain's stamp and its place in the chain. If a reader's chain was freed and the pages used again, the reader gets an
+//! error and not another value's bytes.
 //!
-//! A chain belongs to the version of an entry. Whoever frees it must know that no reader may still want that version;
-//! a reader that nevertheless meets a chain that is gone should look at the entry again.
-//!
-//! **May touch.** What `tree` may touch.
+//! A chain belongs to the version of an entry. The caller that frees it must know that no reader can still need that
+//! version. A reader that nevertheless finds its chain gone should read the entry again.
 //!
 //! # Layout of an overflow page, byte by byte
 //!
@@ -52,15 +50,15 @@ const PLACE: usize = 40;
 const LEN: usize = 44;
 const DATA: usize = 48;
 
-/// The longest value.
+/// The maximum length of a value, in bytes.
 pub const VALUE_LIMIT: u64 = 4 << 30;
 
-/// What an entry holds in place of a long value.
+/// The stored reference to a long value, in place of the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverflowRef {
-    /// Its length in bytes.
+    /// The value's length in bytes.
     pub length: u64,
-    /// The chain's stamp: whatever its writer chose; unlike that of any chain that had the same first page before.
+    /// The chain's stamp, chosen by its writer. It must differ from that of any earlier chain with the same first page.
     pub stamp: u64,
     /// The first page of the chain.
     pub first: PageNo,
@@ -70,7 +68,7 @@ impl OverflowRef {
     /// Bytes of the stored form.
     pub const SIZE: usize = 20;
 
-    /// The stored form.
+    /// Encodes the stored form.
     pub fn to_bytes(self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
         bytes[..8].copy_from_slice(&self.length.to_le_bytes());
@@ -79,7 +77,7 @@ impl OverflowRef {
         bytes
     }
 
-    /// Reads the stored form; `None` when the bytes are not one.
+    /// Decodes the stored form; `None` if the bytes are not one.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (length, rest) = bytes.split_first_chunk()?;
         let (stamp, rest) = rest.split_first_chunk()?;
@@ -101,7 +99,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// The fields, if the page is this place of this chain and its fields make sense.
+    /// Reads the fields. `None` if the page is not at this place of this chain, or its fields are invalid.
     pub fn of(page: Page<'_>, stamp: u64, place: u32) -> Option<Self> {
         let link = Self {
             next: PageNo(page.u32(NEXT)),
@@ -116,7 +114,7 @@ impl Link {
         fits.then_some(link)
     }
 
-    /// The place that an overflow page itself says it has.
+    /// Returns the place that an overflow page itself records.
     pub fn place_of(page: Page<'_>) -> u32 {
         page.u32(PLACE)
     }
@@ -131,7 +129,7 @@ impl Link {
     }
 }
 
-/// Bytes of a value that a page holds.
+/// Returns the bytes of a value that fit a page.
 pub(super) const fn capacity(page_size: usize) -> usize {
     page_size - DATA
 }
@@ -146,14 +144,14 @@ pub struct OverflowWriter<'t, S: PageStore> {
     /// The place of the last page.
     place: u32,
     length: u64,
-    /// What is not written to a page yet.
+    /// Bytes not written to a page yet.
     pending: Vec<u8>,
 }
 
 impl<S: PageStore> Tree<S> {
-    /// Begins a chain: allocates its first page, empty, in the caller's mini-transaction, so that the caller can note
-    /// the page in undo in the same group. `mtr` must hold no allocation map and, when the tree has no root yet,
-    /// nothing at all of this tablespace. The writer is used after that mini-transaction is committed.
+    /// Begins a chain: allocates its first page, empty, in the caller's mini-transaction, so that the caller can record
+    /// the page in undo in the same group. `mtr` must hold no allocation map and, if the tree has no root yet, nothing
+    /// at all of this tablespace. The writer must be used only after that mini-transaction is committed.
     ///
     /// # Errors
     /// Those of [`MiniTransaction::allocate`].
@@ -175,7 +173,8 @@ impl<S: PageStore> Tree<S> {
         OverflowReader::new(self, value)
     }
 
-    /// Whether this page is still the first of the chain with this stamp: whoever frees a chain twice finds out here.
+    /// Returns whether this page is still the first of the chain with this stamp. A caller that might free a chain
+    /// twice checks it here.
     ///
     /// # Errors
     /// Those of the store.
@@ -184,16 +183,16 @@ impl<S: PageStore> Tree<S> {
         Ok(Link::of(page.page(), stamp, 0).is_some())
     }
 
-    /// Frees up to `at_most` pages of a chain behind its first, in one mini-transaction of its own. Says how many;
-    /// when there was none, [`Tree::free_overflow`] may follow. A chain can be shortened again after a crash.
+    /// Frees up to `at_most` pages of a chain after its first, in one mini-transaction of its own. Returns their
+    /// number; if it is zero, [`Tree::free_overflow`] may follow. The operation can be repeated after a crash.
     ///
     /// # Errors
-    /// Those of the store; damage when the page is not the first of such a chain.
+    /// Those of the store; damage if the page is not the first of such a chain.
     pub fn shorten_overflow(&self, first: PageNo, stamp: u64, at_most: usize) -> Result<usize> {
         let mut mtr = self.store.begin()?;
         let anchor = mtr.latch(&self.space, first)?;
         let mut link = self.link(mtr.page(anchor), first, stamp, 0)?;
-        // A step may have freed the pages of the places before: the second page tells its place itself.
+        // An earlier step may have freed the places before, so the place of the second page is read from the page.
         let mut expected = None;
         let mut gone = Vec::new();
         while gone.len() < at_most && link.next != PageNo::NONE {
@@ -207,7 +206,7 @@ impl<S: PageStore> Tree<S> {
         if gone.is_empty() {
             return Ok(0);
         }
-        // In rising order, because allocation maps are latched so, and all of them before the first change.
+        // In ascending order, because allocation maps are latched in that order, all of them before the first change.
         gone.sort_unstable_by_key(|page| mtr.page_no(*page));
         let freeing = gone.into_iter().map(|page| mtr.prepare_free(&self.space, page));
         let freeing = freeing.collect::<Result<Vec<_>>>()?;
@@ -220,11 +219,11 @@ impl<S: PageStore> Tree<S> {
         Ok(freed)
     }
 
-    /// Frees the first and only page of a chain that was shortened to it, in the caller's mini-transaction, together
-    /// with whatever the caller knows the chain by.
+    /// Frees the first page of a chain that was shortened to only that page, in the caller's mini-transaction, together
+    /// with the caller's own record of the chain.
     ///
     /// # Errors
-    /// Those of the store; damage when the page is not the first of such a chain, or not the only one.
+    /// Those of the store; damage if the page is not the first of such a chain, or not the only one.
     pub fn free_overflow(&self, mtr: &mut S::MiniTransaction<'_>, first: PageNo, stamp: u64) -> Result<()> {
         let page = mtr.latch(&self.space, first)?;
         let link = self.link(mtr.page(page), first, stamp, 0)?;
@@ -244,13 +243,13 @@ impl<S: PageStore> Tree<S> {
 const NOT_THE_CHAIN: &str = "it is not the page of the overflow chain that was expected";
 
 impl<S: PageStore> OverflowWriter<'_, S> {
-    /// The first page of the chain.
+    /// Returns the first page of the chain.
     pub fn first(&self) -> PageNo {
         self.first
     }
 
-    /// Appends a chunk. Whenever a page is full, it is written in a mini-transaction of its own. A lack of frames has
-    /// changed nothing when it is found.
+    /// Appends a chunk. Each page, once full, is written in a mini-transaction of its own. If no buffer frame is free,
+    /// that is detected before anything has changed.
     ///
     /// # Errors
     /// Those of the store; [`UsageError::ValueTooLong`].
@@ -272,7 +271,7 @@ impl<S: PageStore> OverflowWriter<'_, S> {
         Ok(())
     }
 
-    /// Writes what is left, and gives the reference and the LSN behind the last group.
+    /// Writes the remaining bytes, and returns the reference and the LSN after the last group.
     ///
     /// # Errors
     /// Those of the store.
@@ -281,12 +280,12 @@ impl<S: PageStore> OverflowWriter<'_, S> {
         Ok((OverflowRef { length: self.length, stamp: self.stamp, first: self.first }, lsn))
     }
 
-    /// Writes what is pending, at most a page. Whatever can fail comes before the first change.
+    /// Writes the pending bytes, at most a page. Everything that can fail comes before the first change.
     fn flush(&mut self) -> Result<Lsn> {
         let tree = self.tree;
         let mut mtr = tree.begin_long()?;
         let last = mtr.latch(&tree.space, self.last)?;
-        // The first page was made empty; every later last page is full.
+        // The first page was created empty; every later last page is full.
         let is_empty = self.place == 0 && tree.link(mtr.page(last), self.last, self.stamp, 0)?.len == 0;
         let (page, place) = if is_empty {
             (last, 0)
@@ -312,27 +311,27 @@ pub struct OverflowReader<T> {
     stamp: u64,
     page: PageNo,
     place: u32,
-    /// Where in the page to go on.
+    /// Offset in the page's part of the value at which to continue.
     at: usize,
     left: u64,
 }
 
 impl<S: PageStore, T: Deref<Target = Tree<S>>> OverflowReader<T> {
-    /// Reads from the value's beginning.
+    /// Creates a reader at the value's beginning.
     pub fn new(tree: T, value: OverflowRef) -> Self {
         Self { tree, stamp: value.stamp, page: value.first, place: 0, at: 0, left: value.length }
     }
 
-    /// Bytes still to come.
+    /// Returns the number of bytes still to be read.
     pub fn left(&self) -> u64 {
         self.left
     }
 
-    /// Reads some bytes: 0 only at the end of the value, or when `out` is empty.
+    /// Reads some bytes; returns 0 only at the end of the value, or if `out` is empty.
     ///
     /// # Errors
-    /// Those of [`PageStore::read`]; damage when the chain ends early or is not the one expected, which after a
-    /// concurrent change means that the entry should be read again.
+    /// Those of [`PageStore::read`]; damage if the chain ends early or is not the one expected. After a concurrent
+    /// change the latter means that the entry should be read again.
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize> {
         if self.left == 0 || out.is_empty() {
             return Ok(0);
@@ -367,7 +366,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> OverflowReader<T> {
         }
     }
 
-    /// Reads the rest, appending to `out`.
+    /// Appends the rest of the value to `out`.
     ///
     /// # Errors
     /// As [`OverflowReader::read`]; a value that does not fit in memory.
@@ -377,7 +376,7 @@ impl<S: PageStore, T: Deref<Target = Tree<S>>> OverflowReader<T> {
         while self.left > 0 {
             let start = out.len();
             let more = piece.min(usize::try_from(self.left).unwrap_or(piece));
-            // Bit by bit: a damaged length claims no memory.
+            // In small steps, so that a damaged length does not allocate memory.
             out.try_reserve(more).map_err(|_| {
                 let what =
                     format!("there is no memory for a value of {whole} bytes: read it with read_stream");

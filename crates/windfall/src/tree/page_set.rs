@@ -1,12 +1,10 @@
 //! A set of page numbers.
 //!
-//! **Purpose.** Which pages a tree reaches, to be compared with its allocation maps: in pieces, 64 pages at a time, as
-//! the maps have them.
+//! **Purpose.** The pages that a tree reaches, to be compared with its allocation maps in words of 64 pages, as the
+//! maps store them.
 //!
-//! **Invariants.** No word is zero. Pages that lie side by side, as those of a tree mostly do, take less than half a
-//! byte each; the set grows by small nodes, so adding one never copies them all.
-//!
-//! **May touch.** `ids`.
+//! **Invariants.** No word is zero. Adjacent pages, as those of a tree mostly are, take less than half a byte each. The
+//! set grows by small nodes, so adding a page never copies the whole set.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
@@ -15,13 +13,13 @@ use crate::ids::{PageNo, pages_of};
 /// A set of pages, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageSet {
-    /// By the number of the first page divided by 64.
+    /// Keyed by the number of the first page divided by 64.
     words: BTreeMap<u32, u64>,
     len: usize,
 }
 
 impl PageSet {
-    /// Adds a page. Says whether it was not there.
+    /// Adds a page. Returns whether it was absent.
     pub fn insert(&mut self, page: PageNo) -> bool {
         let (word, bit) = (self.words.entry(page.0 / 64).or_default(), 1 << (page.0 % 64));
         let is_new = *word & bit == 0;
@@ -46,27 +44,27 @@ impl PageSet {
         }
     }
 
-    /// How many pages.
+    /// Returns the number of pages.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The 64 pages from `64 * at` on, the lowest bit first.
+    /// Returns the 64 pages from `64 * at` on as bits, the lowest bit first.
     pub fn word(&self, at: u32) -> u64 {
         self.words.get(&at).copied().unwrap_or(0)
     }
 
-    /// Where the next page from `64 * at` on is, divided by 64.
+    /// Returns the position, divided by 64, of the next word with a page from `64 * at` on.
     pub fn next(&self, at: u32) -> Option<u32> {
         self.words.range(at..).next().map(|(at, _)| *at)
     }
 
-    /// The pages, ascending.
+    /// Returns the pages in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = PageNo> {
         self.words.iter().flat_map(|(at, bits)| pages_of(*at, *bits))
     }

@@ -1,16 +1,14 @@
-//! The seam: what a tree needs of whatever keeps its pages.
+//! The interface between a tree and the store of its pages.
 //!
 //! **Purpose.** The tree is an algorithm over pages. The product's buffer pool and mini-transactions implement these
-//! traits, and so may any other pool; the tree never knows which.
+//! traits, and so may any other pool; the tree does not depend on which.
 //!
-//! **Invariants.** An optimistic reader believes nothing before [`Reading::is_valid`]. A writer changes a page only
+//! **Invariants.** An optimistic reader trusts nothing before [`Reading::is_valid`]. A writer changes a page only
 //! through [`MiniTransaction::apply`], under the exclusive latch that [`MiniTransaction::latch`] or
-//! [`MiniTransaction::upgrade`] took and that is held until commit, so that what was changed and what was logged are
-//! the same thing. Latches are taken parent before child, left before right, tree before allocation map. A
-//! mini-transaction that has applied something must be committed: it has no way back. So whatever can fail comes before
-//! the first [`MiniTransaction::apply`].
-//!
-//! **May touch.** `ids`, `error`, `page`.
+//! [`MiniTransaction::upgrade`] took. The latch is held until commit, so that the change and its log record are always
+//! the same. Latches are taken parent before child, left before right, tree before allocation map. A mini-transaction
+//! that has applied a change must be committed: it cannot be rolled back. Everything that can fail must therefore come
+//! before the first [`MiniTransaction::apply`].
 
 use core::fmt::Debug;
 
@@ -21,47 +19,47 @@ use crate::{
     page::{Page, PageOp, PageType},
 };
 
-/// A page as an optimistic reader sees it.
+/// An optimistic read of a page.
 pub trait Reading: Clone {
-    /// The page. Its content may change under the reader's eyes until [`Reading::is_valid`] has said that it did not.
+    /// Returns the page. Its content may change during the read; [`Reading::is_valid`] then returns false.
     fn page(&self) -> Page<'_>;
 
-    /// Whether everything read so far was one unchanged version of the very page that was asked for.
+    /// Returns whether everything read so far was one unchanged version of the requested page.
     fn is_valid(&self) -> bool;
 
-    /// Whether the page has come from the disk and nobody has held it against what leads to it since.
+    /// Returns whether the page was read in from disk and has not been verified against its parent since.
     fn is_unproven(&self) -> bool;
 
-    /// The page is what its parent says.
+    /// Marks the page as verified: it matches its parent.
     fn proven(&self);
 }
 
-/// A page under a shared latch: it does not change.
+/// A page under a shared latch, which prevents changes.
 pub trait Shared {
-    /// The page.
+    /// Returns the page.
     fn page(&self) -> Page<'_>;
 }
 
-/// Where keys were last seen: lets point reads skip the inner nodes. A hint proves nothing: the tree believes what it
-/// finds in the leaf that is named, if that answers for the key.
+/// The adaptive hash index: the place where each key was last seen, so that point reads skip the inner nodes. A hint
+/// proves nothing: the tree trusts only the content of the leaf, if that answers for the key.
 pub trait HashIndex: Send + Sync + Debug {
-    /// Whether it is on. While it is not, nothing else is asked or told.
+    /// Returns whether the index is on. While it is off, no other method is called.
     fn is_on(&self) -> bool;
 
-    /// The leaf that a key with this hash was last seen in, and its slot there.
+    /// Returns the leaf and the slot in which a key with this hash was last seen.
     fn hint(&self, hash: u64) -> Option<(PageNo, usize)>;
 
-    /// Notes the leaf and the slot of a key that was found by a descent, or in another slot than was hinted.
+    /// Records the leaf and the slot of a key that was found by a descent, or in another slot than the hint's.
     fn note(&self, hash: u64, leaf: PageNo, slot: usize);
 }
 
-/// Keeps the pages of tablespaces.
+/// A store of the pages of tablespaces.
 pub trait PageStore: Send + Sync + Sized + 'static {
-    /// A tablespace, as the store knows it. Cheap to clone.
+    /// A tablespace, as the store represents it. Cheap to clone.
     type Space: Clone + Send + Sync + Debug;
-    /// What a tree is given to note its keys in.
+    /// The hash index of a tree.
     type Hash: HashIndex;
-    /// An optimistic look at a page.
+    /// An optimistic read of a page.
     type Reading<'a>: Reading
     where
         Self: 'a;
@@ -69,27 +67,27 @@ pub trait PageStore: Send + Sync + Sized + 'static {
     type Shared<'a>: Shared
     where
         Self: 'a;
-    /// A group of changes that reaches the log whole or not at all.
+    /// A group of changes that reaches the log completely or not at all.
     type MiniTransaction<'a>: MiniTransaction<'a, Self>
     where
         Self: 'a;
 
-    /// The page size in bytes.
+    /// Returns the page size in bytes.
     fn page_size(&self) -> usize;
 
-    /// The incarnation of a tablespace.
+    /// Returns the incarnation of a tablespace.
     fn space_id(&self, space: &Self::Space) -> SpaceId;
 
-    /// Whether the tablespace has any page yet. A new one has none; the first allocation makes its header.
+    /// Returns whether the tablespace has no page yet. A new one has none; the first allocation creates its header.
     ///
     /// # Errors
-    /// `TableDropped` when the tablespace was dropped.
+    /// `TableDropped` if the tablespace was dropped.
     fn is_empty(&self, space: &Self::Space) -> Result<bool>;
 
-    /// Looks at a page without a latch, reading it from disk if need be. Waits while someone holds it exclusively.
+    /// Reads a page without a latch, from disk if needed. Waits while another thread holds it exclusively.
     ///
     /// # Errors
-    /// `TableDropped` when the tablespace was dropped; damage; I/O.
+    /// `TableDropped` if the tablespace was dropped; damage; I/O.
     fn read<'a>(&'a self, space: &'a Self::Space, page: PageNo, access: Access) -> Result<Self::Reading<'a>>;
 
     /// Latches a page shared.
@@ -101,7 +99,7 @@ pub trait PageStore: Send + Sync + Sized + 'static {
     /// Begins a mini-transaction.
     ///
     /// # Errors
-    /// When the database is poisoned or closed.
+    /// If the database is poisoned or closed.
     fn begin(&self) -> Result<Self::MiniTransaction<'_>>;
 }
 
@@ -109,64 +107,64 @@ pub trait PageStore: Send + Sync + Sized + 'static {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latched(pub usize);
 
-/// A group of changes that reaches the log whole or not at all.
+/// A group of changes that reaches the log completely or not at all.
 pub trait MiniTransaction<'a, S: PageStore> {
     /// A latched page that is ready to be freed.
     type Freeing;
 
-    /// Makes sure that the log takes a long change, of so many bytes at most. Short ones are the caller's to care for.
+    /// Reserves log space for a long change, of at most this many bytes. For short ones the caller is responsible.
     ///
     /// # Errors
-    /// When it does not.
+    /// If the log has no room.
     fn reserve(&mut self, space: &S::Space, bytes: u64) -> Result<()>;
 
-    /// Latches a page exclusively, waiting for it. A page that this mini-transaction has latched already is given
+    /// Latches a page exclusively, waiting for it. If this mini-transaction has already latched the page, returns it
     /// again.
     ///
     /// # Errors
     /// As [`PageStore::read`].
     fn latch(&mut self, space: &S::Space, page: PageNo) -> Result<Latched>;
 
-    /// Latches the page that was read, if it is still what was read; `None` when it changed meanwhile.
+    /// Latches the page that was read, if it is unchanged since; `None` if it has changed.
     ///
     /// # Errors
     /// As [`PageStore::read`].
     fn upgrade(&mut self, space: &S::Space, reading: &S::Reading<'_>) -> Result<Option<Latched>>;
 
-    /// Lets go of a page that was latched but not changed, before the commit.
+    /// Releases, before the commit, a page that was latched but not changed.
     fn unlatch(&mut self, page: Latched);
 
-    /// A latched page.
+    /// Returns a latched page.
     fn page(&self, page: Latched) -> Page<'_>;
 
-    /// The number of a latched page.
+    /// Returns the number of a latched page.
     fn page_no(&self, page: Latched) -> PageNo;
 
-    /// Changes a latched page and records the change.
+    /// Applies a change to a latched page and records it.
     fn apply(&mut self, page: Latched, op: &PageOp<'_>);
 
     /// Allocates a page, latched, formatted with this type and level. Takes the lowest free page at or after `near`,
     /// else the lowest free one.
     ///
     /// # Errors
-    /// When the tablespace is full or dropped.
+    /// If the tablespace is full or dropped.
     fn allocate(&mut self, space: &S::Space, kind: PageType, level: u8, near: PageNo) -> Result<Latched>;
 
-    /// Makes ready to free a latched page, without changing anything: what can fail of that fails here, so this goes
-    /// before the first change. Of several pages the lowest first.
+    /// Prepares to free a latched page, without changing anything. Everything that can fail in freeing fails here, so
+    /// this must be called before the first change. Several pages must be prepared in ascending order.
     ///
     /// # Errors
     /// As [`PageStore::read`].
     fn prepare_free(&mut self, space: &S::Space, page: Latched) -> Result<Self::Freeing>;
 
-    /// Frees a page: it is formatted as free, so that nobody takes it for what it was. Its latch is kept until the
-    /// commit.
+    /// Frees a page: it is formatted as free, so that no reader takes it for its former content. Its latch is held
+    /// until the commit.
     fn free(&mut self, space: &S::Space, freeing: Self::Freeing);
 
-    /// Makes the changes one group of the log, marks the pages dirty, lets go of all latches. Gives the LSN behind the
-    /// group, which is durable once the log is durable up to it; [`Lsn::ZERO`] when nothing was changed.
+    /// Writes the changes to the log as one group, marks the pages dirty, and releases all latches. Returns the LSN
+    /// after the group, which is durable once the log is durable up to it; [`Lsn::ZERO`] if nothing was changed.
     ///
     /// # Errors
-    /// When the log takes no more; the database is poisoned then.
+    /// If the log accepts no more; the database is then poisoned.
     fn commit(self) -> Result<Lsn>;
 }

@@ -1,24 +1,22 @@
 //! Splits, merges, and the growing and shrinking of the root.
 //!
-//! **Purpose.** Make room where an entry needs it, and give pages back when entries are gone.
+//! **Purpose.** Makes room where an entry needs it, and frees pages when entries are gone.
 //!
 //! **Invariants.** Each change is one mini-transaction that latches the parent, then the node (and its right
-//! neighbour), then allocates or frees; if the parent has no room for a separator, the parent is split first, in a
-//! mini-transaction of its own, and the descent begins anew. The root is split in place: its content moves to a new
-//! child, which is then split like any other. A node that falls under a third is merged with a neighbour if both fit
-//! one page with a reserve of an eighth, so that neighbours never both stay small and a merge is not undone by the next
-//! insert; entries are not shifted between nodes. Where inner nodes are merged, children become neighbours that were
-//! none: they are looked at again.
+//! neighbour), then allocates or frees. If the parent has no room for a separator, it is split first, in a
+//! mini-transaction of its own, and the descent restarts. The root is split in place: its content moves to a new child,
+//! which is then split like any other. A node that is less than a third full is merged with a neighbour if both fit one
+//! page with a reserve of an eighth. Thus neighbours never both stay small, and the next insert does not undo a merge;
+//! entries are not shifted between nodes. When inner nodes are merged, children that had different parents become
+//! neighbours, and these are considered for a merge again.
 //!
-//! Why a split always finds its place: a record takes at most 7/16 of a page and a fence at most 3/16, so between
-//! "the left part with its fences just fits" and "the right part just fits" lies at least one boundary of
-//! records. When the record to come is too large to fit either half at once, the node is split without it,
-//! and again, with fewer records each time.
+//! Why a split always finds its place: a record takes at most 7/16 of a page and a fence at most 3/16. Between "the
+//! left part with its fences just fits" and "the right part just fits" there is therefore at least one boundary of
+//! records. If the new record is too large to fit either half at once, the node is split without it, and again, with
+//! fewer records each time.
 //!
-//! Log is promised to each of these changes on its own, before it changes anything; a split on the way back of a
-//! transaction takes what was promised before ([`log_of_room`]).
-//!
-//! **May touch.** What `tree` may touch.
+//! Each of these changes reserves its own log space before it changes anything. A split during the rollback of a
+//! transaction uses the space that was reserved before ([`log_of_room`]).
 
 use std::borrow::Cow;
 
@@ -38,22 +36,22 @@ use crate::{
     sync::{Bug, planted},
 };
 
-/// How many nodes are split at most where one entry is put: its leaf three times; each level above twice, as a
-/// separator takes less than a quarter of a page; and the root moves down once. That is for six levels of nodes above
-/// the leaves: where keys are so long that there are more, splits still do not meet on all of them.
+/// The maximum number of splits for one entry: its leaf three times; each level above twice, because a separator takes
+/// less than a quarter of a page; and the root moves down once. That is enough for six levels of nodes above the
+/// leaves. Longer keys can cause more levels, but splits still do not occur on all of them.
 const MOST_SPLITS: u64 = 16;
 
-/// Log that one change of the structure takes, at most: the image of a page, and the keys that say where things are.
+/// Maximum of log that one change of the structure takes, in bytes: the image of a page, and fences and separators.
 const fn one_change(page_size: usize) -> u64 {
     2 * page_size as u64
 }
 
-/// Log that making room for one entry takes, at most.
+/// Returns the maximum of log that making room for one entry takes, in bytes.
 pub const fn log_of_room(page_size: usize) -> u64 {
     MOST_SPLITS * one_change(page_size)
 }
 
-/// An entry that is going to be put into a node.
+/// An entry that will be put into a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Need<'k> {
     key: &'k [u8],
@@ -62,7 +60,7 @@ pub(super) struct Need<'k> {
 }
 
 impl<'k> Need<'k> {
-    /// An entry of a leaf with a value of this length.
+    /// Creates the need for an entry of a leaf with a value of this length.
     pub fn leaf(key: &'k [u8], value: usize) -> Self {
         Self { key, fixed: LEAF_RECORD, value }
     }
@@ -71,12 +69,12 @@ impl<'k> Need<'k> {
         Self { key, fixed: INNER_RECORD, value: 0 }
     }
 
-    /// Words of slot and record.
+    /// Returns the words of slot and record.
     fn words(&self, node: Node<'_>) -> usize {
         1 + record_words(self.fixed, self.key.len().saturating_sub(node.prefix_len()), self.value)
     }
 
-    /// Whether the node has room for it, an entry of the same key giving way.
+    /// Returns whether the node has room for the entry, including that of an entry of the same key, which it replaces.
     pub fn fits(&self, node: Node<'_>) -> bool {
         let words = self.words(node);
         let free = node.free_words();
@@ -87,26 +85,26 @@ impl<'k> Need<'k> {
     }
 }
 
-/// Whether a node should be merged with a neighbour.
+/// Returns whether a node should be merged with a neighbour.
 pub(super) fn is_underfull(node: Node<'_>) -> bool {
     node.live_words() < node.capacity() / 3 || node.count() < if node.is_leaf() { 1 } else { 2 }
 }
 
-/// The shortest key that is above `a` and not above `b`.
+/// Returns the shortest key that is above `a` and not above `b`.
 pub(super) fn separator<'b>(a: &[u8], b: &'b [u8]) -> &'b [u8] {
     &b[..(common_prefix(a, b) + 1).min(b.len())]
 }
 
-/// A record, present or to come, when a node is to be split.
+/// A record, present or new, when a node is about to be split.
 struct Item {
     slot: Option<usize>,
     words: usize,
-    /// Words without the record to come.
+    /// Words without the new record.
     words_now: usize,
 }
 
-/// Where to split a node so that `need` fits one of the parts, or at least so that it will sooner or later: the first
-/// slot of the right part, and the separator.
+/// Plans a split of a node after which `need` fits one of the parts, or at least will after further splits. Returns the
+/// first slot of the right part, and the separator.
 fn plan_split(node: Node<'_>, need: &Need<'_>) -> Option<(usize, Vec<u8>)> {
     let (place, found) = node.find(need.key);
     let coming = |slot, words_now| Item { slot, words: need.words(node), words_now };
@@ -130,7 +128,7 @@ fn plan_split(node: Node<'_>, need: &Need<'_>) -> Option<(usize, Vec<u8>)> {
     let lower = fence.len().div_ceil(8);
     fence.clear();
     let upper = if node.upper_into(&mut fence) { fence.len().div_ceil(8) } else { 0 };
-    // Keys that come in ascending order leave full nodes behind.
+    // Keys inserted in ascending order should leave full nodes.
     let appending = !node.has_upper() && items.last().is_some_and(|item| item.slot.is_none());
 
     let key_of = |item: &Item, key: &mut Vec<u8>| {
@@ -149,7 +147,7 @@ fn plan_split(node: Node<'_>, need: &Need<'_>) -> Option<(usize, Vec<u8>)> {
         let mut best: Option<(usize, usize, Vec<u8>)> = None;
         for n in 1..items.len() {
             left += words(&items[n - 1]);
-            // An inner node's separator must be the key of a child that is there.
+            // An inner node's separator must be the key of a present child.
             if node.is_inner() && items[n].slot.is_none() {
                 continue;
             }
@@ -174,14 +172,14 @@ fn plan_split(node: Node<'_>, need: &Need<'_>) -> Option<(usize, Vec<u8>)> {
 }
 
 impl<S: PageStore> Tree<S> {
-    /// Begins a mini-transaction that logs up to a page, with log for it.
+    /// Begins a mini-transaction that logs up to a page, with log space reserved for it.
     pub(super) fn begin_long(&self) -> Result<S::MiniTransaction<'_>> {
         let mut mtr = self.store.begin()?;
         mtr.reserve(&self.space, one_change(self.store.page_size()))?;
         Ok(mtr)
     }
 
-    /// Begins a mini-transaction that makes room.
+    /// Begins a mini-transaction for a split.
     fn begin_split(&self) -> Result<S::MiniTransaction<'_>> {
         if self.promised { self.store.begin() } else { self.begin_long() }
     }
@@ -255,7 +253,7 @@ impl<S: PageStore> Tree<S> {
         Ok(())
     }
 
-    /// Moves the root's content to a new child, one level below. Nothing happens if the root has changed.
+    /// Moves the root's content to a new child, one level below. Does nothing if the root has changed.
     fn grow(&self, root: &S::Reading<'_>) -> Result<()> {
         let mut mtr = self.begin_split()?;
         let Some(root) = mtr.upgrade(&self.space, root)? else { return Ok(()) };
@@ -275,9 +273,9 @@ impl<S: PageStore> Tree<S> {
         Ok(())
     }
 
-    /// Merges the leaf of a key with a neighbour if it holds little, and so on upwards. To be called after entries
-    /// were removed, in no mini-transaction that holds pages of this tree. Whether it is called, and when, changes how
-    /// much space the tree takes, never what it holds.
+    /// Merges the leaf of a key with a neighbour if it is underfull, and so on upwards. Must be called after entries
+    /// were removed, outside any mini-transaction that holds pages of this tree. Whether and when it is called affects
+    /// only the space that the tree takes, never its content.
     ///
     /// # Errors
     /// Those of the store.
@@ -298,7 +296,7 @@ impl<S: PageStore> Tree<S> {
         Ok(())
     }
 
-    /// Merges the node of a key on this level, if it should and can be.
+    /// Merges the node of a key on this level, if it should and can be merged.
     fn merge_at(&self, key: &[u8], level: u8) -> Result<Outcome> {
         loop {
             let Some(path) = self.reach(Toward::Key(key), level, Access::Point)? else {
@@ -356,7 +354,7 @@ impl<S: PageStore> Tree<S> {
         }
     }
 
-    /// Takes the content of the root's only child into the root. Says whether there was one.
+    /// Moves the content of the root's only child into the root. Returns whether there was such a child.
     fn collapse(&self) -> Result<bool> {
         let mut mtr = self.begin_long()?;
         let root = mtr.latch(&self.space, PageNo::ROOT)?;
@@ -379,13 +377,13 @@ impl<S: PageStore> Tree<S> {
     }
 }
 
-/// What has become of a node that might have been merged.
+/// The outcome for a node that is considered for a merge.
 enum Outcome {
-    /// It stays as it is.
+    /// The node stays as it is.
     Stays,
-    /// It is its parent's only child: a neighbour comes when the parent is merged.
+    /// The node is its parent's only child: it gets a neighbour when the parent is merged.
     Alone,
-    /// It was merged: see [`Merged::seam`].
+    /// The node was merged: see [`Merged::seam`].
     Merged(Option<[Vec<u8>; 2]>),
 }
 
@@ -395,12 +393,12 @@ struct Merged {
     lower: Vec<u8>,
     upper: Option<Vec<u8>>,
     image: Vec<u8>,
-    /// Of inner nodes, keys of two of their children: these had different parents, and are neighbours now.
+    /// For inner nodes, keys of two of their children, which had different parents and are now neighbours.
     seam: Option<[Vec<u8>; 2]>,
 }
 
 impl Merged {
-    /// `None` when they do not fit one page with a reserve.
+    /// Merges two neighbours. `None` if they do not fit one page with a reserve.
     fn of([left, right]: [Node<'_>; 2]) -> Option<Self> {
         if left.live_words() + right.live_words() > left.capacity() {
             return None;

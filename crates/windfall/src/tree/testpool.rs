@@ -1,12 +1,10 @@
-//! A pool behind one mutex: the smallest thing that implements the seam.
+//! A pool guarded by one mutex: the smallest implementation of the traits of [`store`](super::store).
 //!
-//! **Purpose.** Proves that the tree needs nothing but the traits of [`store`](super::store), and lets its tests run
-//! without disk, log and recovery. It can keep every logged operation, and rebuild all pages from them.
+//! **Purpose.** Proves that the tree needs nothing but those traits, and lets its tests run without disk, log and
+//! recovery. It can keep every logged operation, and rebuild all pages from them.
 //!
 //! **Invariants.** One mutex guards everything but the words of pages and their versions. A version is odd while its
 //! page is latched exclusively.
-//!
-//! **May touch.** What `tree` may touch.
 
 use std::collections::HashMap;
 
@@ -65,7 +63,7 @@ pub struct TestPool {
     released: Event,
 }
 
-/// A pool's optimistic look at a page.
+/// An optimistic read of a page of the pool.
 #[derive(Clone, Debug)]
 pub struct TestReading {
     frame: Arc<Frame>,
@@ -92,7 +90,7 @@ impl Reading for TestReading {
     }
 }
 
-/// A pool's shared latch.
+/// A shared latch on a page of the pool.
 #[derive(Debug)]
 pub struct TestShared<'a> {
     frame: Arc<Frame>,
@@ -115,7 +113,7 @@ impl Drop for TestShared<'_> {
 }
 
 impl TestPool {
-    /// A pool of pages of this size.
+    /// Creates a pool of pages of this size.
     pub fn new(page_size: usize, keeps_log: bool) -> Self {
         let state = Mutex::new(Rank::Leaf, State::default());
         Self { page_size, keeps_log, state, released: Event::new() }
@@ -131,7 +129,7 @@ impl TestPool {
         })
     }
 
-    /// Waits until `take` gets what it wants from the state.
+    /// Waits until `take` returns a value from the state.
     fn wait<T>(&self, mut take: impl FnMut(&mut State) -> Option<T>) -> T {
         let mut taken = None;
         self.released.wait(|| {
@@ -145,24 +143,24 @@ impl TestPool {
         state.pages.get(&id).cloned().ok_or_else(|| Error::from(UsageError::Other(format!("no {id}").into())))
     }
 
-    /// The numbers of the pages that a tablespace has allocated, without the allocation map's own.
+    /// Returns the pages that a tablespace has allocated, except the allocation map itself.
     pub fn allocated(&self, space: SpaceId) -> PageSet {
         let state = self.state.lock();
         let bits = state.allocated.get(&space).map_or(&[][..], |bits| bits);
         (0..).zip(bits).filter(|(n, used)| *n > 0 && **used).map(|(n, _)| PageNo(n)).collect()
     }
 
-    /// The groups that were logged so far.
+    /// Returns the groups that were logged so far.
     pub fn log(&self) -> Vec<Vec<Logged>> {
         self.log_since(0)
     }
 
-    /// The groups that were logged behind the first so many.
+    /// Returns the groups that were logged after the first `groups`.
     pub fn log_since(&self, groups: usize) -> Vec<Vec<Logged>> {
         self.state.lock().log[groups..].to_vec()
     }
 
-    /// Changes a page behind everyone's back.
+    /// Changes a page without a latch or a log record.
     pub fn damage(&self, id: PageId, change: impl FnOnce(Page<'_>)) {
         let state = self.state.lock();
         if let Some(frame) = state.pages.get(&id) {
@@ -172,7 +170,8 @@ impl TestPool {
         }
     }
 
-    /// A pool with what a recovery makes of the first groups of the log, by decoding and applying them.
+    /// Creates a pool with the pages that recovery builds from the first groups of the log, by decoding and applying
+    /// them.
     ///
     /// # Errors
     /// The operation that failed.
@@ -197,7 +196,7 @@ impl TestPool {
         Ok(Self { page_size: self.page_size, keeps_log: false, state, released: Event::new() })
     }
 
-    /// A pool with the same pages, and without a log.
+    /// Creates a pool with the same pages, and without a log.
     #[cfg(feature = "fuzz")]
     #[must_use]
     pub fn copy(&self) -> Self {
@@ -223,7 +222,7 @@ impl TestPool {
         for (id, frame) in &state.pages {
             let page = Page::new(&frame.words);
             let Some(other) = rebuilt.get(id) else { return Err(format!("{id} was never logged")) };
-            // The log position is stamped by the commit, not by an operation.
+            // The LSN is set by the commit, not by an operation.
             Page::new(&other.words).set_lsn(page.lsn());
             let differs = |(a, b): (&AtomicU64, &AtomicU64)| a.load(Relaxed) != b.load(Relaxed);
             if let Some(at) = frame.words.iter().zip(&other.words).position(differs) {
@@ -297,11 +296,11 @@ pub struct TestMini<'a> {
     pages: Vec<Option<Held>>,
     log: Vec<Logged>,
     changed: bool,
-    /// Whether it has allocated: a pool with allocation maps would hold one latched.
+    /// Whether it has allocated a page: a pool with allocation maps would then hold one latched.
     allocated: bool,
 }
 
-/// Latches a frame for change if nobody else holds it.
+/// Latches a frame exclusively if it is not latched otherwise.
 fn try_latch(frame: &Frame) -> bool {
     let version = frame.version.load(Acquire);
     let free = version.is_multiple_of(2) && frame.shared.load(Relaxed) == 0;
@@ -398,7 +397,7 @@ impl<'a> MiniTransaction<'a, TestPool> for TestMini<'a> {
             let n = free.or_else(|| bits.iter().position(|used| !used)).unwrap_or(bits.len());
             let id = PageId { space: *space, page: PageNo(n as u32) };
             let frame = state.pages.entry(id).or_insert_with(|| self.pool.frame()).clone();
-            // Whoever frees a page keeps it latched until the commit.
+            // A page that is being freed stays latched until the commit.
             try_latch(&frame).then(|| {
                 bits.resize(bits.len().max(n + 1), false);
                 bits[n] = true;
@@ -442,7 +441,7 @@ impl<'a> MiniTransaction<'a, TestPool> for TestMini<'a> {
 
 impl Drop for TestMini<'_> {
     fn drop(&mut self) {
-        // Changes that were not committed were not logged either: a replay finds them.
+        // Changes that were not committed were not logged either: a replay detects them.
         self.release(Lsn::ZERO);
     }
 }

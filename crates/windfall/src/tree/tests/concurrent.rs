@@ -1,11 +1,9 @@
 //! Many threads on one tree.
 //!
-//! **Purpose.** Readers and cursors beside writers that split and merge.
+//! **Purpose.** Readers and cursors run concurrently with writers that split and merge.
 //!
-//! **Invariants.** Keys that nobody removes are always found, with a value that was put whole, and every cursor sees
-//! each of them once, in order.
-//!
-//! **May touch.** What `tree` may touch.
+//! **Invariants.** Keys that are never removed are always found, with a value that was written as a whole, and every
+//! cursor sees each of them once, in order.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +19,7 @@ fn key(n: u64) -> Vec<u8> {
     [b"a common prefix ", &n.to_be_bytes()[..]].concat()
 }
 
-/// A value that tells when it is torn: its first byte repeated, and a length that follows from it.
+/// Returns a value that reveals when it is torn: its first byte repeated, and a length that follows from that byte.
 fn value(seed: u64) -> Vec<u8> {
     vec![seed as u8; 8 + seed as u8 as usize]
 }
@@ -38,7 +36,7 @@ fn number(key: &[u8]) -> u64 {
     u64::from_be_bytes(key[16..].try_into().unwrap())
 }
 
-/// Each writer has keys of its own between those that stay.
+/// Writes. Each writer has keys of its own between those that are never removed.
 fn write(tree: &Tree<TestPool>, writer: u64, stop: &AtomicBool) {
     let mut random = writer + 1;
     while !stop.load(Relaxed) {
@@ -54,7 +52,7 @@ fn write(tree: &Tree<TestPool>, writer: u64, stop: &AtomicBool) {
     }
 }
 
-/// Once at least, even if it is told to stop before it has begun.
+/// Scans the tree at least once, even if `stop` is set before it has begun.
 fn scan(tree: &Tree<TestPool>, up: bool, stop: &AtomicBool) {
     let mut is_last = false;
     while !is_last {

@@ -1,11 +1,9 @@
 //! Damaged pages.
 //!
-//! **Purpose.** `check` finds what was planted. What any bytes do is for the fuzz targets (`page/fuzz.rs`,
-//! `tree/fuzz.rs`).
+//! **Purpose.** `check` finds planted damage. The effects of arbitrary bytes are tested by the fuzz targets
+//! (`page/fuzz.rs`, `tree/fuzz.rs`).
 //!
-//! **Invariants.** Every damage that changes what the tree means is found.
-//!
-//! **May touch.** What `tree` may touch.
+//! **Invariants.** Every damage that changes the meaning of the tree is found.
 
 use super::{confirm, header, put, remove, tree};
 use crate::{
@@ -30,13 +28,13 @@ fn id(page: PageNo) -> PageId {
     PageId { space: SpaceId(77), page }
 }
 
-/// Where a slot lies in a page.
+/// Returns the offset of a slot in a page.
 fn slot(page: Page<'_>, n: usize) -> usize {
     let fence = |at| usize::from(page.u16(at)).next_multiple_of(8);
     40 + fence(36) + fence(38) + n * 8
 }
 
-/// A leaf that is not the root.
+/// Returns a leaf that is not the root.
 fn leaf(tree: &Tree<TestPool>) -> PageNo {
     let mut found = None;
     for page in tree.check().unwrap().pages.iter() {
@@ -108,8 +106,8 @@ fn reading_a_damaged_page_is_an_error_or_an_answer_but_no_panic() {
     assert!(tree.check().is_err());
 }
 
-/// A leaf as it was before a merge, under a parent that knows of the merge: nothing goes in circles, and what lies
-/// outside of its fences is not taken for absent.
+/// A leaf as it was before a merge, under a parent that records the merge: no read goes in circles, and a key outside
+/// the leaf's fences is not reported as absent.
 #[test]
 fn a_leaf_whose_last_write_was_lost_is_told() {
     let tree = some_tree();
@@ -174,13 +172,14 @@ fn put_back(tree: &Tree<TestPool>, page: PageNo, image: &Image) {
     tree.store().damage(id(page), |page| page.write(0, &image.bytes));
 }
 
-/// The leaves of a tree of two levels.
+/// Returns the leaves of a tree of two levels.
 fn leaves(tree: &Tree<TestPool>) -> Vec<PageNo> {
     tree.check().unwrap().pages.iter().filter(|page| *page != PageNo::ROOT).collect()
 }
 
-/// A leaf as it was before a split, under a parent that knows of the split: its keys of today may be found in it, with
-/// the entries of earlier. It is told as soon as it has come from the disk, and nothing is built upon it.
+/// A leaf as it was before a split, under a parent that records the split: it may still contain keys that have moved
+/// since, with old entries. The error is reported as soon as the page is read in from disk, and no change is based on
+/// the page.
 #[test]
 fn a_leaf_that_has_lost_its_split_is_told_for_every_key() {
     let tree = tree(4096);
@@ -212,8 +211,7 @@ fn a_leaf_that_has_lost_its_split_is_told_for_every_key() {
     confirm(&tree);
 }
 
-/// A merge comes to a leaf and its neighbour, and to the neighbour not by a descent: whether it is the right page is
-/// asked there.
+/// A merge reaches a leaf by a descent, but not its neighbour. It must therefore verify the neighbour itself.
 #[test]
 fn a_neighbour_that_has_lost_its_split_is_not_merged() {
     let tree = tree(4096);
@@ -227,14 +225,14 @@ fn a_neighbour_that_has_lost_its_split_is_not_merged() {
     assert!(old.upper != now.upper, "it was not split");
     let images = leaves(&tree).into_iter().map(|page| image(&tree, page));
     let below = images.into_iter().find(|leaf| leaf.upper.as_ref() == Some(&now.lower)).unwrap().keys;
-    // Emptied, so that it is to be merged: with its right neighbour, if that may be.
+    // Emptied, so that it must be merged: with its right neighbour, if possible.
     for key in &below {
         let mut mtr = tree.store().begin().unwrap();
         let place = tree.seek_for_change(&mut mtr, key, None).unwrap();
         place.remove(&mut mtr);
         mtr.commit().unwrap();
     }
-    // Older than the split; or of before it came to be what it is, with fences that fit by chance.
+    // A page from before the split; or a page of another level or type, with fences that fit by chance.
     let damages: [&dyn Fn(); 3] = [
         &|| put_back(&tree, page, &old),
         &|| tree.store().damage(id(page), |page| page.set_u8(5, 1)),

@@ -1,10 +1,8 @@
 //! Tests of the tree on the test pool.
 //!
-//! **Purpose.** What the tree promises, against a model, under concurrent change, and over a replay of its log.
+//! **Purpose.** The guarantees of the tree, against a model, under concurrent change, and over a replay of its log.
 //!
-//! **Invariants.** After every test the pages are what a replay of the log makes of nothing.
-//!
-//! **May touch.** What `tree` may touch.
+//! **Invariants.** After every test the pages equal those that a replay of the log builds from an empty pool.
 
 mod concurrent;
 mod damage;
@@ -25,7 +23,7 @@ use crate::{
     sync::Arc,
 };
 
-/// A tree on a pool of its own that keeps its log.
+/// Creates a tree on a pool of its own that keeps its log.
 fn tree(page_size: usize) -> Tree<TestPool> {
     tree_on(&Arc::new(TestPool::new(page_size, true)))
 }
@@ -38,7 +36,7 @@ fn header(n: u64) -> EntryHeader {
     EntryHeader::new(TrxId(n), UndoPos(n << 7))
 }
 
-/// Inserts or replaces.
+/// Inserts or replaces an entry.
 fn put(tree: &Tree<TestPool>, key: &[u8], header: EntryHeader, value: &[u8]) {
     let mut mtr = tree.store().begin().unwrap();
     let mut place = tree.seek_for_change(&mut mtr, key, Some(value.len())).unwrap();
@@ -50,7 +48,7 @@ fn put(tree: &Tree<TestPool>, key: &[u8], header: EntryHeader, value: &[u8]) {
     mtr.commit().unwrap();
 }
 
-/// Removes, and gives space back.
+/// Removes an entry, and merges nodes if the tree asks for it.
 fn remove(tree: &Tree<TestPool>, key: &[u8]) -> bool {
     let mut mtr = tree.store().begin().unwrap();
     let place = tree.seek_for_change(&mut mtr, key, None).unwrap();
@@ -68,7 +66,7 @@ fn get(tree: &Tree<TestPool>, key: &[u8]) -> Option<(EntryHeader, Vec<u8>)> {
     tree.get_into(key, &mut value).unwrap().map(|header| (header, value))
 }
 
-/// Checks the tree, and that its pages are those allocated, and that a replay of the log gives the same pages.
+/// Checks the tree, that its pages are exactly the allocated ones, and that a replay of the log builds the same pages.
 fn confirm(tree: &Tree<TestPool>) -> TreeReport {
     let report = tree.check().unwrap();
     assert_eq!(report.pages, tree.store().allocated(*tree.space()));

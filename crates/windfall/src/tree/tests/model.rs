@@ -1,10 +1,8 @@
 //! The tree against a `BTreeMap`.
 //!
-//! **Purpose.** Random histories over nasty keys, every page size.
+//! **Purpose.** Random histories over difficult keys, for every page size.
 //!
-//! **Invariants.** Tree and model agree after every step that is looked at.
-//!
-//! **May touch.** What `tree` may touch.
+//! **Invariants.** Tree and model agree at every step that is checked.
 
 use std::{
     collections::BTreeMap,
@@ -28,11 +26,11 @@ enum Step {
     Put(Vec<u8>, usize),
     Mark(Vec<u8>),
     Remove(Vec<u8>),
-    /// Removes so many of the keys that come first at or after one.
+    /// Removes this many keys, beginning with the first one at or after the given key.
     RemoveRun(Vec<u8>, usize),
 }
 
-/// Keys that hurt: short ones, long common prefixes, zeros at the end, the longest possible.
+/// Difficult keys: short ones, long common prefixes, zeros at the end, the longest possible.
 fn key(limit: usize) -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         4 => prop::collection::vec(prop::sample::select(vec![0u8, 1, b'a', 255]), 0..6),
@@ -122,7 +120,7 @@ fn compare(tree: &Tree<TestPool>, model: &Model) {
     assert!(!cursor.prev().unwrap());
 }
 
-/// Every way to seek, from a key that may or may not be there.
+/// Compares every kind of seek, from a key that may or may not be present.
 fn compare_seeks(tree: &Tree<TestPool>, model: &Model, key: &Vec<u8>) {
     let mut cursor = tree.cursor();
     let (below, above) = ((Unbounded, Excluded(key)), (Excluded(key), Unbounded));
@@ -136,7 +134,7 @@ fn compare_seeks(tree: &Tree<TestPool>, model: &Model, key: &Vec<u8>) {
     ] {
         assert_eq!(cursor.seek(seek).unwrap(), expected.is_some(), "{seek:?}");
         assert_eq!(cursor.key(), expected.map_or(&[][..], |(key, _)| &key[..]), "{seek:?}");
-        // And on to its neighbours, both ways round.
+        // Then step to its neighbours, in both directions.
         let Some((at, _)) = expected else { continue };
         let mut after = model.range::<Vec<u8>, _>((Excluded(at), Unbounded)).map(|(key, _)| key);
         for _ in 0..20 {
@@ -228,8 +226,8 @@ fn many_rows_come_and_go() {
     confirm(&tree);
 }
 
-/// With separators so long that a node has three or four children, nodes above the leaves cannot be merged for long:
-/// their only children become neighbours late.
+/// If separators are so long that a node has three or four children, nodes above the leaves cannot be merged for a long
+/// time: their only children become neighbours late.
 #[test]
 fn a_tree_that_is_emptied_in_any_order_is_one_page() {
     let tree = tree(4096);
@@ -261,7 +259,7 @@ fn ascending_keys_fill_their_pages() {
     for n in 0..20_000u64 {
         put(&tree, &n.to_be_bytes(), header(n), &value(n, 50));
     }
-    // 88 bytes a row with its slot: 46 rows fill a page.
+    // A row takes 88 bytes with its slot: 46 rows fill a page.
     let pages = tree.store().allocated(*tree.space()).len();
     assert!(pages < 20_000 / 44, "{pages} pages");
 }

@@ -27,7 +27,7 @@ fn some_tree(entries: u32) -> Tree<TestPool> {
     tree
 }
 
-/// Walks the tree, so many pages at a time, with something done in between. Gives how many pieces there were, too.
+/// Walks the tree, this many pages at a time, and calls `between` between pieces. Also returns the number of pieces.
 fn walk(tree: &Tree<TestPool>, pages: usize, mut between: impl FnMut()) -> Result<(TreeReport, u32)> {
     let (mut walk, mut pieces) = (Walk::default(), 1);
     while !tree.check_piece(&mut walk, &mut { pages })? {
@@ -46,12 +46,12 @@ fn many_pieces_find_what_one_does() {
         let (report, pieces) = walk(&tree, pages, || {}).unwrap();
         assert_eq!(report, whole, "{pages} pages at a time");
         assert_eq!(pieces > 1, pages < 1000);
-        // The way to a leaf counts, too.
+        // The path to a leaf counts, too.
         assert!(pieces >= (whole.leaves as u32) / pages as u32 / 2);
     }
 }
 
-/// A tree with long values beside short ones, and the chains of these, by their keys.
+/// Creates a tree with long and short values. Returns the chains of the long ones, by their keys.
 fn tree_of_long_values() -> (Tree<TestPool>, Vec<(u32, OverflowRef)>) {
     let tree = some_tree(400);
     let mut chains = Vec::new();
@@ -135,7 +135,7 @@ fn a_page_that_a_long_value_has_lost_is_found_in_any_piece() {
     for pages in [1, 3, 1000] {
         let (tree, chains) = tree_of_long_values();
         let (_, chain) = chains[1];
-        // The last but so many: it is freed under an entry that is not marked.
+        // Frees the five pages after the first, under an entry that is not delete-marked.
         tree.shorten_overflow(chain.first, chain.stamp, 5).unwrap();
         let error = walk(&tree, pages, || {}).unwrap_err().to_string();
         assert!(error.contains("overflow chain"), "{pages} pages at a time: {error}");
@@ -147,7 +147,7 @@ fn what_changes_between_two_pieces_is_no_damage() {
     let tree = some_tree(2000);
     let (mut n, mut turn) = (0, 0);
     let between = || {
-        // Leaves before, at and behind the place of the walk are merged and split.
+        // Leaves before, at and after the position of the walk are merged and split.
         turn += 1;
         for _ in 0..40 {
             n = (n + 611) % 2000;

@@ -1,10 +1,8 @@
-//! Cursors beside changes, and bulk load.
+//! Cursors concurrent with changes, and bulk load.
 //!
-//! **Purpose.** What a cursor promises when the tree changes between its calls; trees that were loaded in bulk.
+//! **Purpose.** The guarantees of a cursor when the tree changes between its calls; trees that were loaded in bulk.
 //!
 //! **Invariants.** Keys that are present throughout are seen once, in order.
-//!
-//! **May touch.** What `tree` may touch.
 
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -16,7 +14,7 @@ use crate::{
     tree::Seek,
 };
 
-/// Keys that stay, with others between them that come and go.
+/// Returns a key that stays; the tests insert and remove other keys between such keys.
 fn staying(n: u64) -> Vec<u8> {
     (n * 1000).to_be_bytes().to_vec()
 }
@@ -35,7 +33,7 @@ fn a_cursor_survives_what_happens_between_its_calls() {
             if u64::from_be_bytes(cursor.key().try_into().unwrap()).is_multiple_of(1000) {
                 seen.push(cursor.key().to_vec());
             }
-            // Leaves split and merge all around.
+            // Leaves around the cursor split and merge.
             let base = round.wrapping_mul(7919) % 600 * 1000 + 1;
             for n in 0..20 {
                 put(&tree, &(base + n).to_be_bytes(), header(1), &[1; 200]);
@@ -76,14 +74,15 @@ fn a_cursor_on_an_empty_tree_is_nowhere() {
     assert!(!cursor.seek(Seek::Last).unwrap() && !cursor.prev().unwrap());
 }
 
-/// A walk within random limits, beside a place among the keys that lie in them: the first is at 1, before it is 0.
+/// Compares a cursor within random limits with a position among the keys in these limits: the first key is at 1, and 0
+/// is before it.
 #[test]
 fn a_cursor_stays_within_its_limits() {
     let chance = &mut StdRng::seed_from_u64(7);
     let tree = tree(4096);
     let mut all: Vec<Vec<u8>> = Vec::new();
     for n in 0..1_000_u64 {
-        // Between two keys there is room for limits that are none; some leaves have a prefix, some have not.
+        // Limits may lie between two keys; some leaves have a prefix, others have none.
         let key = [&b"ab"[..(n / 300 % 3) as usize], &(n * 3).to_be_bytes()[5..]].concat();
         put(&tree, &key, header(n), &vec![1; 10 + (n % 90) as usize]);
         all.push(key);
@@ -117,7 +116,7 @@ fn a_cursor_stays_within_its_limits() {
             let below = keys.partition_point(|other| **other < key);
             let up_to = keys.partition_point(|other| **other <= key);
             let onward = chance.random_range(1..120);
-            // What it has read makes no difference to where it goes.
+            // The entries that were read ahead make no difference to the cursor's moves.
             if chance.random_range(0..3) == 0 {
                 cursor.forget_ahead().unwrap();
             }
@@ -162,7 +161,7 @@ fn loaded(page_size: usize, fill: usize, keys: &[Vec<u8>], value: impl Fn(usize)
     for (n, key) in keys.iter().enumerate() {
         assert_eq!(get(&tree, key), Some((header(n as u64), value(n))));
     }
-    // It is a tree like any other.
+    // The loaded tree can be changed like any other.
     for key in keys.iter().step_by(3) {
         put(&tree, key, header(1), &[9; 300]);
     }
@@ -223,7 +222,7 @@ fn bulk_load_fills_pages_and_logs_each_once() {
     load.finish().unwrap();
     let report = confirm(&tree);
     assert!(report.leaves <= 50_000 / 46 + 1, "{} leaves", report.leaves);
-    // The root's making and its building, and once every other page.
+    // Two groups for the root, its creation and its building, and one for every other page.
     assert_eq!(tree.store().log().len(), report.pages.len() + 1);
     let mut cursor = tree.cursor();
     let mut n = 0u64;

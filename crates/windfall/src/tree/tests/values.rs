@@ -1,10 +1,9 @@
 //! Long values, limits, and the hash index.
 //!
-//! **Purpose.** Overflow chains are written, read, shortened and freed; the hash index finds and never lies.
+//! **Purpose.** Overflow chains are written, read, shortened and freed; the hash index finds entries and never returns
+//! a wrong one.
 //!
 //! **Invariants.** Every page is accounted for after every step.
-//!
-//! **May touch.** What `tree` may touch.
 
 use proptest::prelude::*;
 
@@ -115,7 +114,7 @@ fn a_chain_on_its_way_out_is_sound_while_its_entry_is_marked_as_deleted() {
     free(&tree, value, 4);
     let report = tree.check().unwrap();
     assert_eq!((report.overflow, report.pages), (0, only_the_root()));
-    // The pages are another chain's now.
+    // The pages now belong to another chain.
     let other = write(&tree, 10, &bytes(50_000), 50_000);
     assert_eq!(other.first, value.first);
     refer(&tree, b"other", other);
@@ -163,7 +162,7 @@ fn the_hash_index_finds_and_never_lies() {
     assert_eq!(budget.used(), 0, "nothing was read yet");
     for round in 0..6 {
         for n in 0..5000 {
-            // Each round before has removed one residue class.
+            // Each earlier round has removed one residue class.
             let expected = (n % 7 >= round).then(|| (header(n), n.to_le_bytes().to_vec()));
             assert_eq!(get(&tree, &key(n)), expected);
             assert_eq!(get(&tree, &(n * 10 + 1).to_be_bytes()), None);
@@ -174,7 +173,7 @@ fn the_hash_index_finds_and_never_lies() {
     }
     let used = tree.hash().bytes();
     assert!(used > 8192 && used <= 100_000, "{used} bytes");
-    // The budget is one for all: a second tree gets what is left.
+    // All trees share the budget: a second tree gets only the rest.
     let second = Tree::new(pool.clone(), SpaceId(78), TreeHash::new(budget.clone()));
     second.hash().switch(true);
     for n in 0..50_000 {
@@ -184,7 +183,7 @@ fn the_hash_index_finds_and_never_lies() {
     tree.hash().switch(false);
     drop(second);
     assert_eq!(tree.hash().bytes(), 0);
-    // Memory comes back when the epochs have moved on.
+    // Memory is returned when the epoch has advanced.
     for _ in 0..100_000 {
         if budget.used() == 0 {
             break;
@@ -195,8 +194,8 @@ fn the_hash_index_finds_and_never_lies() {
     drop(tree_on(&pool));
 }
 
-/// Entries as long and as short as may be, in every order: what one of them logs to make room stays within what is
-/// promised.
+/// Entries as long and as short as possible, in every order: the log that one of them takes to make room stays within
+/// the reservation.
 #[test]
 fn making_room_for_an_entry_takes_no_more_log_than_is_promised() {
     let mut seed = 5u64;
@@ -240,7 +239,8 @@ fn a_value_that_nobody_announced_is_not_written() {
     place.insert(&mut mtr, header(1), &[7; 11]);
 }
 
-/// How often a leaf is merged, and when, is a matter of cost: not after each of many removals, and never a root.
+/// The frequency of merges is a trade-off of cost: a leaf asks for one not after each of many removals, and a root
+/// never.
 #[test]
 fn merges_are_asked_for_by_leaves_that_hold_little() {
     for (rows, expected) in [(20, &[][..]), (200, &[24, 16, 8, 7, 6, 5, 4, 3, 2, 1, 0])] {
