@@ -1,15 +1,15 @@
-//! Checkpoints: the log floor rises behind the page cleaner.
+//! Checkpoints: the log's low-water mark advances as the page cleaner writes.
 //!
-//! **Purpose.** A checkpoint is fuzzy: it stops nobody. The page cleaner writes old changes all the time; a checkpoint
-//! only finds out up to where everything is in the data files, writes that to the control file, and lets the log go
-//! below.
+//! **Purpose.** Checkpoints are fuzzy: they stop no thread. The page cleaner writes old changes all the time. A
+//! checkpoint only finds the LSN below which all changes are in the data files, and writes it to the control file. Then
+//! the log space below may be reused. This LSN is the low-water mark (`floor` in the code): the oldest LSN that
+//! recovery still needs.
 //!
-//! **Invariants.** The floor is the minimum of: the start of every group whose pages are not all registered dirty, read
-//! first; the oldest change of a page that is not durable in its file; files whose record is still to be written; and
-//! what the transaction floor says ([`Unfinished::note`]). The record of unfinished transactions is logged at or above
-//! the floor, and durable before the control file names the floor. The log is cut only afterwards.
-//!
-//! **May touch.** `buffer`, `log`, `transaction` by a trait of its own.
+//! **Invariants.** The low-water mark is the minimum of four LSNs. The first is read first: the start of the oldest
+//! group with pages that are not all registered dirty. The others are: the oldest change of a page that is not durable
+//! in its data file; the log record of the oldest data file that has no catalog record yet; the limit that transactions
+//! set ([`Unfinished::note`]). The record of unfinished transactions is logged at or above the low-water mark, and is
+//! durable before the control file names the mark. The log is truncated only afterwards.
 
 #[cfg(all(test, feature = "model"))]
 mod interleavings;
@@ -30,25 +30,26 @@ use crate::{
     transaction::Transactions,
 };
 
-/// The cleaner writes what is older than this part of the log's size, in percent: the rest is room for bursts.
+/// Age of a change, in percent of the log's size, from which the cleaner writes it: the rest of the log is room for
+/// bursts.
 const OLD_PERCENT: u64 = 40;
-/// A checkpoint is made when the floor could rise by this part of the log's size, in percent.
+/// A checkpoint is made when the low-water mark can rise by this part of the log's size, in percent.
 const STEP_PERCENT: u64 = 5;
-/// An idle cleaner looks again after this time.
+/// The pause of an idle worker between two checks.
 const PAUSE: Duration = Duration::from_millis(100);
-/// A worker that operations wait for, or are about to, looks again after this time.
+/// The pause of a worker that operations wait for, or will soon.
 const HURRY: Duration = Duration::from_millis(2);
-/// What changed longer ago than this is written even when the log is young, so that a quiet database is soon clean.
+/// Changes older than this are written even when the log has room, so that a quiet database is soon clean.
 const QUIET: Duration = Duration::from_secs(30);
 /// In a quiet database, fewer bytes of log than this are not worth a checkpoint.
 const WORTHWHILE: u64 = 4096;
 
-/// What a checkpoint asks of the transactions.
+/// What a checkpoint needs from the transactions.
 pub trait Unfinished: Send + Sync {
-    /// Appends the record of unfinished transactions. Gives the LSN above which the floor may not rise because of them.
+    /// Appends the record of unfinished transactions. Returns the LSN that limits the low-water mark because of them.
     fn note(&self, group: &mut GroupWriter) -> Lsn;
 
-    /// No tablespace id, and no transaction id, at or above these was handed out.
+    /// Returns upper bounds of the tablespace ids and the transaction ids assigned so far: all are below these.
     fn ceilings(&self) -> (u64, u64);
 }
 
@@ -56,18 +57,18 @@ pub trait Unfinished: Send + Sync {
 pub struct Checkpointer {
     pool: Arc<BufferPool>,
     control: Mutex<ControlFile>,
-    /// Who knows the transactions. While recovery replays nobody does, and there is no checkpoint.
+    /// The transactions. Not set while recovery replays the log: until then there is no checkpoint.
     unfinished: OnceLock<Arc<dyn Unfinished>>,
-    /// The log's end some time ago, to find what has been dirty for long.
+    /// The log's end some time ago, to find pages that have been dirty for long.
     earlier: Mutex<Earlier>,
-    /// When the last checkpoint was made, and the log's end behind its record.
+    /// The time of the last checkpoint, and the log's end after its record.
     last: Mutex<(Duration, Lsn)>,
     made: AtomicU64,
     /// Wakes the checkpoint worker.
     pub wake: Arc<Event>,
 }
 
-/// Two looks at the log's end, half of [`QUIET`] apart.
+/// Two samples of the log's end, half of [`QUIET`] apart.
 #[derive(Debug)]
 struct Earlier {
     at: Duration,
@@ -82,8 +83,8 @@ impl core::fmt::Debug for Checkpointer {
 }
 
 impl Checkpointer {
-    /// A checkpointer over an open control file. The floor stays where it is until [`Checkpointer::recovered`]: what
-    /// recovery has not replayed yet is dirty nowhere.
+    /// Returns a checkpointer over an open control file. The low-water mark stays where it is until
+    /// [`Checkpointer::recovered`]: changes that recovery has not replayed yet are in no dirty set.
     pub fn new(pool: Arc<BufferPool>, control: ControlFile) -> Self {
         let end = pool.ground().log.end();
         let wake = Arc::new(Event::new());
@@ -99,23 +100,24 @@ impl Checkpointer {
         }
     }
 
-    /// Recovery has replayed everything, and this is who knows the transactions: from now on the floor may rise.
+    /// Must be called when recovery has replayed everything, with the transactions: from now on the low-water mark may
+    /// rise.
     pub fn recovered(&self, unfinished: Arc<dyn Unfinished>) {
         let _ = self.unfinished.set(unfinished);
     }
 
-    /// Where the floor could be now.
+    /// Returns the LSN to which the low-water mark could rise now, apart from transactions.
     fn floor(&self) -> Lsn {
-        // First the groups under way: a page that one of them dirties later is at or above it.
+        // First the groups that are being appended: a page that one of them dirties later is at or above this LSN.
         let appending = self.pool.ground().log.append_floor();
         appending.min(self.pool.oldest_dirty()).min(self.pool.files_floor())
     }
 
-    /// Makes a checkpoint, unless recovery is not done. Gives the floor. `clean` says that nothing will be written
-    /// after it.
+    /// Makes a checkpoint, unless recovery is still under way. Returns the low-water mark. `clean` says that nothing
+    /// will be written after this checkpoint.
     ///
     /// # Errors
-    /// What the log or the control file says; either poisons the database.
+    /// Errors of the log or the control file; both poison the database.
     pub fn checkpoint(&self, clean: bool) -> Result<Lsn> {
         let mut control = self.control.lock();
         let log = &self.pool.ground().log;
@@ -126,7 +128,7 @@ impl Checkpointer {
         let mut group = GroupWriter::default();
         let ending = unfinished.note(&mut group);
         let floor = if planted(Bug::EndNotNoted) { floor } else { floor.min(ending) };
-        // This makes room.
+        // A checkpoint makes room in the log, so it is admitted without a wait.
         let _room = log.admit_drop(group.log_bytes())?;
         let (start, end) = log.begin_group().append(group.bytes())?;
         if !planted(Bug::FloorBeforeTheLog) {
@@ -143,7 +145,7 @@ impl Checkpointer {
             control.space_ceiling = space_ceiling;
             control.trx_ceiling = trx_ceiling;
             control.clean = clean;
-            // The log's word for it may be cut from now on.
+            // The log record that says so may be truncated from now on.
             control.system_made |= system_made && !planted(Bug::SystemTreeForgotten);
         })?;
         log.set_floor(floor);
@@ -153,21 +155,21 @@ impl Checkpointer {
         Ok(floor)
     }
 
-    /// How many checkpoints were made.
+    /// Returns the number of checkpoints made.
     pub fn made(&self) -> u64 {
         self.made.load(Relaxed)
     }
 
-    /// Writes everything that is dirty and makes a checkpoint.
+    /// Writes all dirty pages and makes a checkpoint.
     ///
     /// # Errors
-    /// As [`Checkpointer::checkpoint`], and what the data files say.
+    /// As [`Checkpointer::checkpoint`], and errors of the data files.
     pub fn checkpoint_all(&self, clean: bool) -> Result<Lsn> {
         self.pool.flush_all()?;
         self.checkpoint(clean)
     }
 
-    /// Changes at or before this LSN are to be written now.
+    /// Returns the LSN up to which changes must be written now.
     fn old_up_to(&self) -> Lsn {
         let log = &self.pool.ground().log;
         let end = log.end();
@@ -179,7 +181,7 @@ impl Checkpointer {
         Lsn(end.0.saturating_sub(log.size() / 100 * OLD_PERCENT)).max(earlier.before)
     }
 
-    /// Whether everything is in the data files for a while and the control file does not say so.
+    /// Returns whether all changes have been in the data files for a while and the control file does not say so.
     fn is_quiet(&self) -> bool {
         let (at, end) = *self.last.lock();
         let now = self.pool.ground().env.now();
@@ -217,7 +219,7 @@ impl Checkpointer {
             self.pool.cleaner_wake.notify();
         }
         let rise = self.floor().min(log.end()).0.saturating_sub(log.floor().0);
-        // The fuller the log, the smaller the steps: operations then wait often and shortly instead of seldom and long.
+        // The fuller the log, the smaller the steps: operations then have many short waits instead of a few long ones.
         let step = match log.pressure() {
             0..80 => STEP_PERCENT,
             80..95 => 1,
@@ -237,7 +239,7 @@ impl Checkpointer {
     /// Starts the page cleaner and the checkpoint worker.
     ///
     /// # Errors
-    /// The system starts no more threads.
+    /// When the operating system starts no more threads.
     pub fn spawn(self: &Arc<Self>, env: &dyn Env) -> Result<[Worker; 2]> {
         let (cleaner, checkpointer) = (self.clone(), self.clone());
         let health = &self.pool.ground().health;

@@ -1,17 +1,15 @@
-//! Mini-transactions: latched pages, and their changes as one group of the log.
+//! Mini-transactions: latched pages, and their changes as one group of log records.
 //!
-//! **Purpose.** A change of several pages happens whole or not at all. Pages are latched as they are needed, each
-//! change is applied and recorded in one go, and the commit makes the records one group, marks the pages dirty and lets
-//! go.
+//! **Purpose.** A change of several pages is atomic. Pages are latched as they are needed, and each change is applied
+//! and recorded in one step. The commit appends the records as one group, marks the pages dirty and releases the
+//! latches.
 //!
-//! **Invariants.** All latches are held to the commit, so nobody sees a part of the change. The pages are registered
-//! dirty before the log's floor may pass the group ([`Log::begin_group`](crate::log::Log::begin_group)). What was
-//! applied must be committed: a mini-transaction that is dropped after it has changed something, by a panic or an error
-//! on its way, poisons the database, because memory and log disagree from then on; unless all that it changed was
-//! dropped under its hands, as may happen to purge: nobody looks at these pages again. Changes of temporary tablespaces
-//! are applied and not recorded.
-//!
-//! **May touch.** `buffer`, `log` and what is below.
+//! **Invariants.** All latches are held until the commit, so no other thread sees a part of the change. The pages are
+//! registered dirty before the log's low-water mark can pass the group
+//! ([`Log::begin_group`](crate::log::Log::begin_group)). Applied changes must be committed. A mini-transaction that is
+//! dropped after a change, by a panic or an error, poisons the database, because memory and log disagree from then on.
+//! The exception: every changed page belongs to a tablespace that was dropped meanwhile, as may happen to purge. No
+//! thread reads these pages again. Changes of temporary tablespaces are applied and not logged.
 
 use smallvec::SmallVec;
 
@@ -24,7 +22,7 @@ use crate::{
     sync::Arc,
 };
 
-/// A page latched by a mini-transaction: its place among them.
+/// A page latched by a mini-transaction: its index in the list of latched pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(pub usize);
 
@@ -39,19 +37,19 @@ struct Memo<'a> {
 #[derive(Debug)]
 pub struct Mtr<'a> {
     pool: &'a BufferPool,
-    /// Latched pages in the order of latching. A page that was let go leaves a gap.
+    /// Latched pages in the order of latching. A page that was unlatched early leaves a gap.
     pages: SmallVec<[Option<Memo<'a>>; 4]>,
     group: GroupWriter,
     /// Whether a page was changed, logged or not.
     applied: bool,
-    /// Whether something beside pages was recorded.
+    /// Whether a record was added that is not a change of a page.
     recorded: bool,
-    /// Log for what is long.
+    /// The log reservation of a long change.
     promise: Option<Promise<'a>>,
 }
 
 impl<'a> Mtr<'a> {
-    /// Begins one.
+    /// Begins a mini-transaction.
     ///
     /// # Errors
     /// When the database is poisoned.
@@ -61,8 +59,8 @@ impl<'a> Mtr<'a> {
         Ok(Self { pool, pages: SmallVec::new(), group, applied: false, recorded: false, promise: None })
     }
 
-    /// Makes sure of log for a long change of a tablespace, before the first change. Short ones, and what takes back,
-    /// are in the promise of who makes them.
+    /// Reserves log space for a long change of a tablespace, before the first change. Short changes and rollbacks are
+    /// covered by the log reservation of their caller.
     ///
     /// # Errors
     /// A full disk, or another failure to make room.
@@ -74,12 +72,12 @@ impl<'a> Mtr<'a> {
         Ok(())
     }
 
-    /// The pool it works in.
+    /// Returns the buffer pool that it works in.
     pub fn pool(&self) -> &'a BufferPool {
         self.pool
     }
 
-    /// The page, if it is latched.
+    /// Returns the slot of a page, if the page is latched.
     pub fn find(&self, id: PageId) -> Option<Slot> {
         self.pages.iter().position(|memo| memo.as_ref().is_some_and(|m| m.id == id)).map(Slot)
     }
@@ -93,12 +91,12 @@ impl<'a> Mtr<'a> {
         self.pages[slot.0].as_ref().expect("the page is latched")
     }
 
-    /// The pages of a tablespace that are latched.
+    /// Returns the latched pages of a tablespace.
     pub fn latched(&self, space: SpaceId) -> impl Iterator<Item = PageNo> {
         self.pages.iter().flatten().filter(move |memo| memo.id.space == space).map(|memo| memo.id.page)
     }
 
-    /// Latches a page exclusively, or gives the latch that is held already.
+    /// Latches a page exclusively, or returns its slot if it is latched already.
     ///
     /// # Errors
     /// `TableDropped`, damage, I/O.
@@ -111,7 +109,7 @@ impl<'a> Mtr<'a> {
         Ok(self.keep(space, id, latched))
     }
 
-    /// Latches a page that is going to be formatted; it is not read from disk.
+    /// Latches a page that will be formatted; it is not read from disk.
     ///
     /// # Errors
     /// As [`Mtr::latch`].
@@ -124,7 +122,8 @@ impl<'a> Mtr<'a> {
         Ok(self.keep(space, id, latched))
     }
 
-    /// Latches the header page of a tablespace without pages, to be formatted; `None` when it has pages by now.
+    /// Latches the header page of a tablespace without pages, to be formatted. Returns `None` when the tablespace has
+    /// pages by now.
     ///
     /// # Errors
     /// As [`Mtr::latch`].
@@ -135,26 +134,26 @@ impl<'a> Mtr<'a> {
         Ok(latched.map(|page| self.keep(space, id, page)))
     }
 
-    /// Latches the page that was read, if it is unchanged.
+    /// Latches the page of an optimistic read exclusively, if the page is unchanged since.
     pub fn upgrade(&mut self, space: &Arc<Space>, reading: &Reading<'_>) -> Option<Slot> {
         let latched = self.pool.upgrade(reading)?;
         let id = latched.id();
         Some(self.keep(space, id, latched))
     }
 
-    /// Lets go of a page that was not changed.
+    /// Releases the latch of a page that was not changed.
     pub fn unlatch(&mut self, slot: Slot) {
         let memo = self.pages[slot.0].take();
         assert!(!memo.is_some_and(|m| m.page.is_changed()), "a changed page is latched to the commit");
     }
 
-    /// Whether a latched page was changed.
+    /// Returns whether a latched page was changed.
     pub fn is_changed(&self, slot: Slot) -> bool {
         self.memo(slot).page.is_changed()
     }
 
-    /// Refuses to hold so many pages that the rest of the pool is too small for others. Whoever latches as many as its
-    /// caller wishes asks before each.
+    /// Refuses to hold one more page if that leaves too small a pool for other threads. Must be called before each page
+    /// by code that latches as many pages as its own caller asks for.
     ///
     /// # Errors
     /// [`UsageError::PoolTooSmall`](crate::error::UsageError::PoolTooSmall).
@@ -162,8 +161,8 @@ impl<'a> Mtr<'a> {
         self.pool.check_may_hold(self.pages.len() + 1)
     }
 
-    /// Refuses to log so much more that no group holds it. Whoever changes as much as its caller wishes asks before the
-    /// first change.
+    /// Refuses `bytes` more of log if the group would become too large. Must be called before the first change by code
+    /// that changes as much as its own caller asks for.
     ///
     /// # Errors
     /// As [`Log::check_group`](crate::log::Log::check_group).
@@ -171,22 +170,22 @@ impl<'a> Mtr<'a> {
         self.pool.ground().log.check_group(self.group.bytes().len() + bytes)
     }
 
-    /// What it is going to log, as far as it has changed anything, in bytes.
+    /// Returns the bytes of log that the changes made so far will take.
     pub fn logged(&self) -> usize {
         self.group.bytes().len()
     }
 
-    /// Lets go of all pages; none was changed.
+    /// Releases all latches; no page was changed.
     pub fn unlatch_all(&mut self) {
         (0..self.pages.len()).for_each(|slot| self.unlatch(Slot(slot)));
     }
 
-    /// A latched page.
+    /// Returns a latched page.
     pub fn page(&self, slot: Slot) -> Page<'_> {
         self.memo(slot).page.page()
     }
 
-    /// Which page it is.
+    /// Returns the id of a latched page.
     pub fn id(&self, slot: Slot) -> PageId {
         self.memo(slot).id
     }
@@ -197,7 +196,7 @@ impl<'a> Mtr<'a> {
         let memo = self.pages[slot.0].as_mut().expect("the page is latched");
         memo.page.changed();
         if let Err(what) = op.apply(memo.page.page(), memo.id) {
-            // The operation was made for this very page: that it does not fit is a defect of the engine.
+            // The operation was made for this very page: if it does not fit, the engine has a bug.
             let what = format!("{}: {what}: {op:?}", memo.id);
             self.pool.ground().health.poison(&what);
             panic!("{what}");
@@ -207,18 +206,18 @@ impl<'a> Mtr<'a> {
         }
     }
 
-    /// Records something beside the changes of pages.
+    /// Adds a record that is not a change of a page.
     pub fn record(&mut self, record: &Record<'_>) {
         self.applied = true;
         self.recorded = true;
         self.group.push(record);
     }
 
-    /// Ends it: one group in the log, the pages dirty, all latches released. Gives the LSN behind the group, or
-    /// [`Lsn::ZERO`] when there was nothing to log.
+    /// Commits: appends one group to the log, marks the pages dirty and releases all latches. Returns the LSN after the
+    /// group, or [`Lsn::ZERO`] when there was nothing to log.
     ///
     /// # Errors
-    /// When the log takes no more; the database is poisoned then.
+    /// When the log accepts no more; the database is poisoned then.
     pub fn commit(mut self) -> Result<Lsn> {
         if !self.applied {
             return Ok(Lsn::ZERO);

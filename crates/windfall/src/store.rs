@@ -1,11 +1,9 @@
-//! The product's pages: what the tree is given to work on.
+//! The engine's page store: what the B+tree works on.
 //!
-//! **Purpose.** Implements the seam of [`tree::store`](crate::tree::store) with the buffer pool, mini-transactions and
-//! tablespaces. Everything above uses the names of this file, and the tree's type parameter ends here.
+//! **Purpose.** Implements the traits of [`tree::store`](crate::tree::store) with the buffer pool, mini-transactions
+//! and tablespaces. All layers above use the names of this file, so the tree's type parameter ends here.
 //!
-//! **Invariants.** None of its own: each call is one call below.
-//!
-//! **May touch.** `tree`, `tablespace`, `mtr`, `buffer`.
+//! **Invariants.** None of its own: each call forwards to one call of a lower layer.
 
 use crate::{
     buffer::{BufferPool, Reading, SharedPage, Space},
@@ -21,7 +19,7 @@ use crate::{
     },
 };
 
-/// The product's tree.
+/// The tree over the buffer pool.
 pub type Tree = crate::tree::Tree<BufferPool>;
 
 impl store::Reading for Reading<'_> {

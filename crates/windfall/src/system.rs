@@ -1,21 +1,20 @@
-//! The system tree: what the database knows of itself.
+//! The system tree: the metadata of the database.
 //!
-//! **Purpose.** Keys and values in the tablespace [`SpaceId::CATALOG`], for the floors above: tables, undo slices,
+//! **Purpose.** Keys and values in the tablespace [`SpaceId::CATALOG`], for the layers above: tables, undo slices,
 //! files.
 //!
-//! **Invariants.** A record is there or not: changes are redo-only and belong to one group of the log, whatever their
-//! number. Several records are changed under the latches of all their leaves, which are taken in the order of the keys,
-//! and only after every leaf was seen to have room. Whoever finds its leaves and whoever merges take turns: a merge
-//! holds the inner node that the way to the next leaf leads through, and would wait for the leaf that is held already.
+//! **Invariants.** A change of records is atomic: changes are redo-only and belong to one group of the log, whatever
+//! their number. Several records are changed under the latches of all their leaves. The leaves are latched in key
+//! order, and no record changes before every leaf was seen to have room. A mutex keeps writers that latch their leaves
+//! apart from merges: a merge holds the inner node on the path to the next leaf, and would wait for the leaf that the
+//! writer holds already.
 //!
-//! **What a drop holds here.** The turn of the writers, until it has found its leaves, and the leaves, until its
-//! group is in the log's buffer; it waits neither for the log to be written or synced, nor for anybody outside this
-//! tree, but for a page that is not in memory and for room in that buffer. Readers take neither. Besides statements
-//! and background workers only a writer that must make its own undo slice waits for it, which the purge worker spares
-//! it by making slices ahead. Both are marked for the count of waits on drops
-//! ([`DropMark`](crate::sync::work::DropMark)).
-//!
-//! **May touch.** `store`, `tree`, `mtr`.
+//! **What a drop holds here.** The writer mutex until the drop has latched its leaves, and the leaves until its group
+//! is in the log buffer. Meanwhile a drop may wait for a page that is not in memory and for room in the log buffer. It
+//! never waits for the log to be written or synced, nor for a thread outside this tree. Readers take neither the mutex
+//! nor these latches. Besides statements and background workers, only a writer that must make its own undo slice waits
+//! for the drop. The purge worker makes slices ahead to avoid that. Mutex and latches are marked for the count of waits
+//! on drops ([`DropMark`](crate::sync::work::DropMark)).
 //!
 //! # Keys
 //!
@@ -53,12 +52,12 @@ pub const FILE: u8 = b'f';
 /// The header of records: every reader sees them.
 const HEADER: EntryHeader = EntryHeader { trx: TrxId::NONE, flags: 0, undo: UndoPos::NONE };
 
-/// What the change of a record takes in the log at most, besides its key and value.
+/// The most log bytes of a record's change, besides its key and value.
 const CHANGE: usize = 48;
-/// What a record takes in a leaf beside its key and value, and a little more.
+/// The bytes of a record in a leaf besides its key and value, rounded up.
 const ENTRY: usize = 48;
 
-/// The places of changes: mostly there is one.
+/// The positions of changes: usually there is one.
 type Places<'k> = SmallVec<[Located<'k, BufferPool>; 1]>;
 
 /// A key. Most are short.
@@ -73,17 +72,17 @@ pub struct Change {
 }
 
 impl Change {
-    /// Writes a record, whether there is one or not.
+    /// Makes a change that inserts a record or replaces the existing one.
     pub fn put(key: impl Into<Key>, value: Vec<u8>) -> Self {
         Self { key: key.into(), value: Some(value) }
     }
 
-    /// What the change takes in the log at most, in bytes.
+    /// Returns the most log bytes that the change can take.
     pub fn log_bytes(&self) -> usize {
         self.value.as_ref().map_or(CHANGE, |value| CHANGE + self.key.len() + value.len())
     }
 
-    /// Removes a record, if there is one.
+    /// Makes a change that removes a record, if it exists.
     pub fn remove(key: impl Into<Key>) -> Self {
         Self { key: key.into(), value: None }
     }
@@ -95,15 +94,15 @@ const _: () = assert!(memory::queue_block_is_small::<Vec<u8>>());
 #[derive(Debug)]
 pub struct SystemTree {
     tree: Tree,
-    /// The turn of the writers: merging leaves must not meet a change that has some of them latched.
+    /// Serializes the writers: a merge of leaves must not meet a change that has some of them latched.
     writing: Mutex<()>,
-    /// Keys of leaves that hold little since a change removed records, one for each leaf of a change: what removes them
-    /// does not stop to merge.
+    /// Keys of leaves that became sparse when a change removed records, one for each leaf of a change: the removal
+    /// itself does not stop to merge.
     sparse: SegQueue<Vec<u8>>,
 }
 
 impl SystemTree {
-    /// The system tree in its tablespace, which the pool knows.
+    /// Returns the system tree in its tablespace, which the pool must know.
     pub fn new(pool: Arc<BufferPool>, budget: Arc<HashBudget>) -> Self {
         let space =
             pool.space(SpaceId::CATALOG).expect("the pool knows the system tablespace before anything else");
@@ -114,17 +113,17 @@ impl SystemTree {
         }
     }
 
-    /// The tree, for checks.
+    /// Returns the tree, for checks.
     pub fn tree(&self) -> &Tree {
         &self.tree
     }
 
-    /// An error that says that a record here is damaged.
+    /// Returns the error for a damaged record in this tree.
     pub fn damaged(&self, what: &str) -> Error {
         CorruptError::Structure { owner: Owner::Unknown, space: SpaceId::CATALOG, what: what.into() }.into()
     }
 
-    /// A record's value.
+    /// Returns a record's value.
     ///
     /// # Errors
     /// Damage, I/O.
@@ -133,7 +132,7 @@ impl SystemTree {
         Ok(self.tree.get_into(key, &mut value)?.map(|_| value))
     }
 
-    /// Visits the records whose key begins so, in order, until `visit` says no.
+    /// Visits the records with keys that begin with `prefix`, in key order, until `visit` returns false.
     ///
     /// # Errors
     /// Damage, I/O.
@@ -146,12 +145,12 @@ impl SystemTree {
         Ok(())
     }
 
-    /// How many records with keys and values of this length together may be put at once.
+    /// Returns the most records that one change may put, each with `length` bytes of key and value together.
     pub fn most_puts(&self, length: usize) -> usize {
         self.tree.inline_limit() / (length + ENTRY)
     }
 
-    /// Changes records within `mtr`, which holds no page yet. The changes are put in order; no key may be named twice.
+    /// Changes records within `mtr`, which must hold no page yet. Sorts the changes by key; no key may occur twice.
     ///
     /// # Errors
     /// Damage, I/O; a record that is too long, more leaves than the pool can hold. Nothing was changed then.
@@ -165,7 +164,7 @@ impl SystemTree {
                 break places;
             }
         };
-        // From the last to the first: a change moves only the slots behind it.
+        // From the last to the first: a change moves only the slots after it.
         let mut noted = None;
         for change in changes.iter().rev() {
             let mut place = places.pop().expect("one for each change");
@@ -185,11 +184,11 @@ impl SystemTree {
         Ok(())
     }
 
-    /// Latches the leaves of all changes, in order, each with room for all that is put into it. `None` when one of them
-    /// had too little and was split instead.
+    /// Latches the leaves of all changes in key order, each with room for everything that is put into it. Returns
+    /// `None` when a leaf had too little room and was split instead.
     fn locate<'k>(&self, mtr: &mut Mtr<'_>, changes: &'k [Change]) -> Result<Option<Places<'k>>> {
         let mut places = Places::with_capacity(changes.len());
-        // What is put into the leaf of the last place, but for the key of the next one.
+        // The bytes put into the leaf of the last position, except for the key of the current change.
         let mut put = 0;
         for change in changes {
             let value = change.value.as_ref().map(Vec::len);
@@ -212,13 +211,13 @@ impl SystemTree {
         Ok(Some(places))
     }
 
-    /// Runs something while nobody changes the tree.
+    /// Runs `run` while no thread changes the tree.
     pub fn at_rest<T>(&self, run: impl FnOnce(&Tree) -> T) -> T {
         let _turn = self.writing.lock();
         run(&self.tree)
     }
 
-    /// Merges leaves that removals have left nearly empty, a few of them. Says whether there may be more.
+    /// Merges a few leaves that removals have left nearly empty. Returns whether there may be more.
     ///
     /// # Errors
     /// Damage, I/O.
@@ -282,7 +281,7 @@ mod tests {
                     .then(|| vec![chance.random() as u8; length as usize]);
                 batch.insert(key(chance.random() % 60), value);
             }
-            // No more than two long ones: a leaf has to hold what is put into it.
+            // At most two long ones: a leaf must hold everything that is put into it.
             let long = batch.values().flatten().filter(|value| value.len() > 200).count();
             if long > 2 {
                 continue;
@@ -323,7 +322,7 @@ mod tests {
         assert_eq!(db.engine().system.get(b"x none").unwrap(), None);
         assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
 
-        // A record that is too long changes nothing, whatever comes with it.
+        // A record that is too long changes nothing, whatever other changes come with it.
         let mut changes = [
             Change::put(key(1), b"changed".to_vec()),
             Change::put(key(2), vec![0; limit as usize + 1]),
@@ -348,7 +347,7 @@ mod tests {
         while system.tidy_step().unwrap() {}
         let mut changes: Vec<Change> = (1..records).map(|n| Change::remove(key(n))).collect();
         change(&db, &mut changes).unwrap();
-        // What a record takes in its leaf, and leaves that are half full at least.
+        // A record takes 128 bytes in its leaf, and leaves are at least half full.
         let leaves = records as usize * 128 / (4096 / 2);
         let noted = system.sparse.len();
         assert!((2..=leaves).contains(&noted), "{noted} keys of at most {leaves} leaves");
@@ -373,7 +372,7 @@ mod tests {
         assert_eq!(seen, [0, 1, 2, 3, 4]);
     }
 
-    /// The turn and the leaves are two things to wait for, and both are counted.
+    /// The writer mutex and the leaf latches are two things to wait for, and waits for both are counted.
     #[test]
     fn a_wait_for_what_a_drop_holds_is_counted() {
         let disk = SimulatedDisk::new(1);

@@ -1,12 +1,11 @@
 //! The memory of the pool: page bytes and frame descriptors, reserved for the largest pool, touched as used.
 //!
-//! **Purpose.** Frames are type-stable: a frame's memory stays a frame's memory for the life of the pool, so that a
-//! reader with a stale frame number reads something harmless and finds out by tag and version.
+//! **Purpose.** Frames are type-stable: the memory of a frame is used as that frame for the lifetime of the pool. A
+//! reader with a stale frame number reads valid memory, and detects the change by the frame's tag and version.
 //!
 //! **Invariants.** Both areas are mapped for the largest pool at creation and unmapped at the end. A page that was
-//! given back to the system reads as zero. The version in a descriptor's latch is never reset.
-//!
-//! **May touch.** `memory`, `page`, `sync`. One of the few places with `unsafe`.
+//! returned to the operating system reads as zero. The version in a descriptor's latch is never reset. This module is
+//! one of the few places with `unsafe`.
 
 use core::slice;
 
@@ -22,8 +21,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrameNo(pub u32);
 
-/// The two areas. They hold atomics only, which any thread may reach through `&Arena`; their addresses are never handed
-/// out other than as references bound to the arena's life.
+/// The two areas. They hold atomics only, which any thread may access through `&Arena`. Their addresses leave the arena
+/// only as references bound to its lifetime.
 #[derive(Debug)]
 pub struct Arena {
     pages: Mapping,
@@ -44,7 +43,7 @@ impl Arena {
     /// Reserves room for `count` frames of `page_size` bytes.
     ///
     /// # Errors
-    /// When the system does not give so much address space.
+    /// When the operating system does not grant this much address space.
     pub fn new(count: usize, page_size: usize) -> Result<Self> {
         let pages = reserve(count * page_size)?;
         let frames = reserve(count * size_of::<Frame>())?;
@@ -52,12 +51,12 @@ impl Arena {
         Ok(Self { pages, frames, page_size, count })
     }
 
-    /// How many frames there is room for.
+    /// Returns the number of frames that there is room for.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// A frame's descriptor.
+    /// Returns a frame's descriptor.
     #[inline]
     pub fn frame(&self, no: FrameNo) -> &Frame {
         assert!((no.0 as usize) < self.count, "a frame number beyond the arena");
@@ -66,12 +65,12 @@ impl Arena {
         unsafe { &*self.frames.start::<Frame>().add(no.0 as usize) }
     }
 
-    /// A frame's page.
+    /// Returns a frame's page.
     #[inline]
     pub fn page(&self, no: FrameNo) -> Page<'_> {
         assert!((no.0 as usize) < self.count, "a frame number beyond the arena");
-        // SAFETY: in range and aligned; the memory is only ever reached as `AtomicU64`, or by the system in a read into
-        // an exclusively latched frame.
+        // SAFETY: in range and aligned; the memory is only ever accessed as `AtomicU64`, or by the operating system in
+        // a read into an exclusively latched frame.
         let words = unsafe {
             let words = self.page_size / 8;
             slice::from_raw_parts(self.pages.start::<AtomicU64>().add(no.0 as usize * words), words)
@@ -79,8 +78,8 @@ impl Arena {
         Page::new(words)
     }
 
-    /// Gives the page bytes of these frames back to the system; they read as zero from now on. Readers under way see
-    /// zeroes, which they do not validate: the pool has made the versions of these frames grow before.
+    /// Returns the page bytes of these frames to the operating system; they read as zero from now on. Concurrent
+    /// readers see zeroes, which fail their validation: the pool has raised the versions of these frames before.
     pub fn release(&self, from: FrameNo, to: FrameNo) {
         let (from, to) = (from.0 as usize, (to.0 as usize).min(self.count));
         if from < to {

@@ -1,13 +1,11 @@
-//! The tablespaces that the pool may hold pages of.
+//! The directory of the tablespaces that the pool may hold pages of.
 //!
-//! **Purpose.** Eviction knows a frame's tag and needs the page table to take the page out of; recovery, undo and the
-//! flusher know a tablespace's number. Both find the tablespace here.
+//! **Purpose.** Eviction knows a frame's tag and needs the page table to remove the page from. Recovery, undo and the
+//! flusher know a tablespace's id. All of them find the tablespace here.
 //!
-//! **Invariants.** A tablespace is here from its first page on, or earlier. It has one slot while it is here, and
-//! frames note the slot; a slot is used again, so the incarnation is compared. A drop does not come here: the
-//! reclaimer takes the tablespace out once its frames are back.
-//!
-//! **May touch.** `space`.
+//! **Invariants.** A tablespace is entered before its first page comes into the pool. It keeps one slot while it is in
+//! the directory, and frames note the slot. Slots are reused, so a look-up compares the tablespace id, which is never
+//! reused. A drop does not touch the directory: the reclaimer removes the tablespace once all its frames are freed.
 
 use rustc_hash::FxHashMap;
 
@@ -36,7 +34,7 @@ impl Default for Directory {
 }
 
 impl Directory {
-    /// The slot of a tablespace, which is entered if it is not here yet.
+    /// Returns the slot of a tablespace, and enters the tablespace if it is not in the directory yet.
     ///
     /// # Errors
     /// [`TableDropped`](crate::error::Error::TableDropped), if it was dropped before.
@@ -60,7 +58,7 @@ impl Directory {
         Ok(slot as u32)
     }
 
-    /// Takes tablespaces out.
+    /// Removes tablespaces.
     pub fn remove(&self, spaces: &[Arc<Space>]) {
         let mut tables = self.0.write();
         for space in spaces {
@@ -71,18 +69,18 @@ impl Directory {
         }
     }
 
-    /// The tablespace of a frame's tag.
+    /// Returns the tablespace of a frame's tag.
     pub fn at(&self, slot: u32, id: SpaceId) -> Option<Arc<Space>> {
         self.0.read().slots.get(slot as usize)?.as_ref().filter(|space| space.id() == id).cloned()
     }
 
-    /// The tablespace of this number.
+    /// Returns the tablespace with this id.
     pub fn get(&self, id: SpaceId) -> Option<Arc<Space>> {
         let tables = self.0.read();
         tables.slots[*tables.by_id.get(&id)? as usize].clone()
     }
 
-    /// All of them.
+    /// Returns all tablespaces.
     pub fn all(&self) -> Vec<Arc<Space>> {
         self.0.read().slots.iter().flatten().cloned().collect()
     }

@@ -1,13 +1,12 @@
-//! A tablespace's dirty set: which of its pages have changes that are not on disk, and since when.
+//! A tablespace's dirty set: its pages with changes that are not on disk, and the LSN of the oldest such change of
+//! each.
 //!
-//! **Purpose.** The flusher takes pages oldest first; the log may be cut only below the oldest. The set belongs to
-//! the tablespace, so a drop leaves it behind in one piece.
+//! **Purpose.** The flusher takes pages oldest first, and the log may be truncated only below the oldest. The set
+//! belongs to the tablespace, so a drop discards it as a whole.
 //!
 //! **Invariants.** A page is in `waiting` while its frame is `DIRTY`, under the LSN that the frame notes. It is in
-//! `writing` from the moment a copy of it was taken until that copy is durable in the data file. It may be in both,
-//! when it changed again meanwhile. The oldest LSN counts both.
-//!
-//! **May touch.** `ids`, `sync`.
+//! `writing` from the moment a copy of it was taken until that copy is durable in the data file. It is in both if it
+//! changed again meanwhile. The oldest LSN counts both.
 
 use std::collections::BTreeSet;
 
@@ -24,24 +23,24 @@ pub struct DirtySet {
 }
 
 impl DirtySet {
-    /// A page has its first change since it was last copied.
+    /// Adds a page at its first change since it was last copied.
     pub fn insert(&mut self, page: PageNo, since: Lsn) {
         self.waiting.insert((since, page));
     }
 
-    /// The page was copied for writing.
+    /// Moves a page to `writing`: it was copied to be written.
     pub fn start_writing(&mut self, page: PageNo, since: Lsn) {
         self.waiting.remove(&(since, page));
         self.writing.insert((since, page));
     }
 
-    /// The copy is durable.
+    /// Removes a page from `writing`: the copy is durable.
     pub fn written(&mut self, page: PageNo, since: Lsn) {
         self.writing.remove(&(since, page));
     }
 
-    /// The copy could not be written. `changed_since` is when the page changed again meanwhile, if it did: it is
-    /// dirty since the earlier change now.
+    /// Moves a page back to `waiting`: the copy could not be written. `changed_since` is the LSN of the next change, if
+    /// the page changed again meanwhile. The page is dirty since the earlier change now.
     pub fn not_written(&mut self, page: PageNo, since: Lsn, changed_since: Option<Lsn>) {
         self.writing.remove(&(since, page));
         if let Some(later) = changed_since {
@@ -50,13 +49,13 @@ impl DirtySet {
         self.waiting.insert((since, page));
     }
 
-    /// The oldest change that is not durable in the data file.
+    /// Returns the LSN of the oldest change that is not durable in the data file.
     pub fn oldest(&self) -> Option<Lsn> {
         let first = |set: &BTreeSet<(Lsn, PageNo)>| set.first().map(|(lsn, _)| *lsn);
         first(&self.waiting).into_iter().chain(first(&self.writing)).min()
     }
 
-    /// The pages that wait to be written, oldest first, up to this LSN and at most so many.
+    /// Returns at most `most` of the pages that wait to be written, oldest first, up to this LSN.
     pub fn oldest_waiting(&self, up_to: Lsn, most: usize) -> Vec<(Lsn, PageNo)> {
         let oldest: Vec<_> =
             self.waiting.iter().take_while(|(lsn, _)| *lsn <= up_to).take(most).copied().collect();
@@ -64,23 +63,23 @@ impl DirtySet {
         oldest
     }
 
-    /// One of the pages that wait: of so many as there are, the `n`-th, counted on from the first behind the last.
+    /// Returns the `n`-th of the pages that wait to be written, counting from the first page again after the last.
     pub fn nth_waiting(&self, n: usize) -> Option<PageNo> {
         let place = n.checked_rem(self.waiting.len())?;
         self.waiting.iter().nth(place).map(|(_, page)| *page)
     }
 
-    /// How many pages wait.
+    /// Returns the number of pages that wait to be written.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether there is no page in it.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.writing.is_empty()
     }
 
-    /// Forgets at most so many pages, and frees their memory. Says whether there are more.
+    /// Removes at most `most` pages, and frees their memory. Returns whether there are more.
     pub fn free_some(&mut self, most: usize) -> bool {
         for _ in 0..most {
             let _ = self.waiting.pop_first().or_else(|| self.writing.pop_first());

@@ -1,31 +1,34 @@
-//! The doublewrite file: a page is on disk twice while it is being written, so that a torn write is survived.
+//! The doublewrite file: a page is on disk twice while it is being written, so a torn write does not destroy it.
 //!
-//! **Purpose.** A page write is not atomic: a crash may leave half of it. So a batch of pages goes to this file first,
-//! which is synced before the pages are written to their places. Redo then needs only pages that are whole. Pages of
-//! temporary tablespaces do not go here: their files are never synced, and nothing of them counts behind a crash.
+//! **Purpose.** A page write is not atomic: a crash may leave half of it. So a batch of pages is written to this file
+//! first and synced, before the pages are written to their data files. Redo then needs to handle only whole pages.
+//! Pages of temporary tablespaces are not copied here: their files are never synced, and their content is not needed
+//! after a crash.
 //!
-//! **Invariants.** There is one batch at a time: the next begins when the pages of the last are durable in their
-//! places, or are among its own, because their writes failed. The file has two halves for batches to take turns: what
-//! the last batch may have torn stays whole here until the next one is. The header block names the pages of the batch
-//! with their LSNs; a copy counts only if it is just the one that the header names, and of two the younger, so copies
-//! left over from earlier batches can never bring old content back; beside a half that cannot be read one may be
-//! outdated, and recovery asks the floor of the log. What cannot be read is no header, and no copy: a device may leave
-//! a sector so whose write a loss of power has cut off. Batches are numbered, so it is known which of two whole headers
-//! is the later one: what only the earlier one names was durable in its place before the later one was written. A batch
-//! of which a crash has left a copy that is not whole never came to the pages' places; a copy that a device has damaged
-//! since the crash looks just so.
+//! **Invariants.** There is one batch at a time. The next one begins when each page of the last is durable in its data
+//! file, or is in the next batch as well, because its write failed. The file has two halves, which batches use in turn:
+//! pages that the last batch may have torn stay whole here until the next batch is durable.
 //!
-//! What recovery finds here need not be durable, and a sync does not prove that it is: if an earlier one has failed,
-//! the system shows what it has lost. So before recovery relies on copies it writes them to a new file, which takes the
-//! place of this one when it is durable. This one is not written for that: as long as no page has been written, the
-//! next opening finds the same copies, whatever fails or is cut off, or after a crash of the machine those of them that
-//! were durable before. In two cases it stays, and it and its name are synced, which is enough unless a sync has failed
-//! before:
+//! The header block names the pages of the batch with their LSNs. A copy counts only if it is exactly the page that the
+//! header names, and of two copies the younger one counts. So copies left over from earlier batches never bring old
+//! content back. If one half cannot be read, a copy in the other half may be outdated, and recovery checks it against
+//! the log's low-water mark. A header or a copy that cannot be read counts as missing: a device may leave a sector
+//! unreadable if a loss of power interrupts its write.
 //!
-//! - A part of it cannot be read. That may have the only whole copy of a page, and be read one day.
-//! - A full disk has no room for the new file: it would keep a database closed in which a drop could make room.
+//! Batches are numbered, so it is known which of two whole headers is the later one. A page that only the earlier
+//! header names was durable in its data file before the later batch was written. If a crash has left a copy of a batch
+//! that is not whole, the batch never reached the data files. A copy that a device has damaged since the crash looks
+//! the same.
 //!
-//! **May touch.** `disk`, `page`.
+//! The copies that recovery finds here need not be durable, and a sync does not prove that they are: if an earlier sync
+//! has failed, the operating system still shows the data that it has lost. So before recovery relies on copies it
+//! writes them to a new file, which replaces this one when it is durable. This file is not overwritten in the process.
+//! As long as no page has been written, the next opening finds the same copies, whatever fails or is interrupted. After
+//! a crash of the machine it finds those of them that were durable before. In two cases this file stays, and the file
+//! and its name are synced, which is enough unless a sync has failed before:
+//!
+//! - A part of it cannot be read. That part may hold the only whole copy of a page, and may be readable again one day.
+//! - A full disk has no room for the new file. An error would keep a database closed in which a drop could make room.
 //!
 //! # File format
 //!
@@ -37,7 +40,7 @@
 //! | 8 | 4 | CRC-32C of the bytes from 12 to the end of the header |
 //! | 12 | 4 | page size |
 //! | 16 | 4 | pages in the batch |
-//! | 20 | 4 | number of the batch; zero when it is not known which one it was |
+//! | 20 | 4 | number of the batch; zero when it is unknown |
 //! | 24 | 24 each | tablespace, page LSN (8 bytes each), page number, zero (4 bytes each) |
 //! | header size | page size each | the copies |
 //!
@@ -63,20 +66,20 @@ pub(super) const HEADER: usize = (ENTRIES_AT + PAGES * ENTRY).next_multiple_of(4
 /// The doublewrite file.
 #[derive(Debug, Default)]
 pub struct Doublewrite {
-    /// The half that the next batch takes over, 0 or 1.
+    /// The half that the next batch overwrites, 0 or 1.
     turn: u64,
     /// The number of the last batch.
     number: u32,
-    /// Of the last batch, to be used again: new memory for each would be cleared by the system, page by page.
+    /// The buffer of the last batch, reused: the operating system would clear new memory for each batch, page by page.
     buffer: IoBuffer,
 }
 
-/// Bytes of one half.
+/// Returns the size of one half in bytes.
 pub(super) fn half(page_size: usize) -> u64 {
     (HEADER + PAGES * page_size) as u64
 }
 
-/// Bytes of a page as words, to be looked at as a page.
+/// Converts the bytes of a page to words, so that they can be accessed as a `Page`.
 pub fn words(bytes: &[u8]) -> Vec<AtomicU64> {
     let word = |chunk: &[u8]| chunk.iter().rev().fold(0, |w, b| w << 8 | u64::from(*b));
     bytes.chunks(8).map(|chunk| AtomicU64::new(word(chunk))).collect()
@@ -89,7 +92,7 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 }
 
 impl Doublewrite {
-    /// Makes the file, with room for two batches. Its name is durable when the folder is synced.
+    /// Makes the file, with room for two batches. Its name becomes durable when the folder is synced.
     ///
     /// # Errors
     /// I/O.
@@ -99,8 +102,8 @@ impl Doublewrite {
         Ok(())
     }
 
-    /// Removes a new file that an opening has left that failed or was cut off. If that cannot be done it stays, which
-    /// takes only room: it is never read, and the next one is made in its place.
+    /// Removes a new file that a failed or interrupted opening has left. If that fails the file stays and only takes
+    /// room: it is never read, and the next new file replaces it.
     pub fn remove_new(disk: &dyn Disk) {
         let file = FileName::NewDoublewrite;
         let remove = || if disk.len(file)?.is_some() { disk.remove(file) } else { Ok(()) };
@@ -109,18 +112,18 @@ impl Doublewrite {
         }
     }
 
-    /// Makes durable what was read of the file, before anything relies on it: in a new file, which takes its place.
+    /// Makes the copies that were read durable before recovery relies on them: in a new file, which replaces this one.
     ///
     /// # Errors
-    /// I/O. No page may be written then. The next opening finds what this one has found, or, if the machine crashes
-    /// before the new name is durable, what was durable of it before.
+    /// I/O. No page may be written then. The next opening finds the same copies as this one. If the machine crashes
+    /// before the new name is durable, it finds those that were durable before.
     pub fn make_durable(disk: &dyn Disk, copies: &Copies, page_size: usize) -> Result<(), DiskError> {
         let file = FileName::NewDoublewrite;
         let replace = || {
             reserve(disk, file, page_size)?;
             let mut halves = (0..).zip(&copies.read);
             halves.try_for_each(|(turn, bytes)| disk.write(file, turn * half(page_size), bytes))?;
-            // Some file systems look for space only now.
+            // Some file systems allocate the space only now.
             if !planted(Bug::CopiesFoundNotSynced) {
                 disk.sync(file)?;
             }
@@ -141,16 +144,16 @@ impl Doublewrite {
         if !is_replaced {
             disk.sync(FileName::Doublewrite)?;
         }
-        // In any case: an opening that was killed may have given the file its name, which is not durable yet.
+        // In any case: an opening that was killed may have renamed the file without making the new name durable.
         disk.sync_folder(Folder::Root)
     }
 
-    /// The next batch takes over this half, and has the number behind this one.
+    /// Sets the half that the next batch overwrites, and the number of the last batch.
     pub(super) fn go_on(&mut self, half: u64, number: u32) {
         (self.turn, self.number) = (half, number);
     }
 
-    /// Writes the copies of a batch and makes them durable. A failure leaves the batch before as it was.
+    /// Writes the copies of a batch and makes them durable. A failure leaves the previous batch as it was.
     pub(super) fn write(
         &mut self,
         disk: &dyn Disk,
@@ -198,11 +201,11 @@ impl Doublewrite {
         Ok(())
     }
 
-    /// The copies that are whole.
+    /// Returns the copies that are whole.
     ///
     /// # Errors
-    /// I/O. A header or a copy that is not whole, or cannot be read, is none: then the batch never reached the pages'
-    /// places.
+    /// I/O. A header or a copy that is not whole, or cannot be read, is not an error: its batch never reached the data
+    /// files.
     pub fn copies(disk: &dyn Disk, page_size: usize) -> Result<Copies> {
         let mut copies = Copies::default();
         if disk.len(FileName::Doublewrite)?.is_some() {
@@ -220,7 +223,7 @@ fn reserve(disk: &dyn Disk, file: FileName, page_size: usize) -> Result<(), Disk
     disk.preallocate(file, 0, 2 * half(page_size))
 }
 
-/// The number of the batch that follows. None has zero.
+/// Returns the number of the next batch. No batch has number zero.
 fn following(number: u32) -> u32 {
     number.wrapping_add(1).max(1)
 }
@@ -230,29 +233,29 @@ fn following(number: u32) -> u32 {
 pub struct CopyFound {
     /// The LSN of the page.
     pub lsn: Lsn,
-    /// The page.
+    /// The bytes of the page.
     pub bytes: Vec<u8>,
-    /// The LSNs of the page's copies, by their halves.
+    /// The LSNs of the page's copies, by half.
     pub lsns: [Option<Lsn>; 2],
 }
 
-/// What is found in the file.
+/// The content of the file.
 #[derive(Debug, Default)]
 pub struct Copies {
-    /// The youngest copy of each page: among them are those of all pages that may be torn in their places.
+    /// The youngest copy of each page. It includes all pages that may be torn in their data files.
     pub pages: BTreeMap<PageId, CopyFound>,
-    /// The half of which something cannot be read. It may have had a younger copy.
+    /// The half of which a part cannot be read. It may have had a younger copy.
     pub unread: Option<u64>,
-    /// The numbers of the batches, by their halves.
+    /// The numbers of the batches, by half.
     numbers: [Option<u32>; 2],
-    /// The pages of the batches, by their halves. A copy of one of them need not be whole.
+    /// The pages that the headers name, by half. A copy of one of them need not be whole.
     named: [BTreeSet<PageId>; 2],
-    /// What was read of the halves: their headers, and the copies that these name.
+    /// The bytes that were read, by half: the header, and the copies that it names.
     read: [Vec<u8>; 2],
 }
 
 impl Copies {
-    /// The half of the later batch, if that is known.
+    /// Returns the half of the later batch, if that is known.
     pub fn later(&self) -> Option<usize> {
         match self.numbers {
             _ if self.unread.is_some() => None,
@@ -264,9 +267,9 @@ impl Copies {
         }
     }
 
-    /// Whether a page was durable in its place before the last batch came to the places of its pages, and is not of
-    /// that batch. That is the later batch, or the earlier one if a crash has left copies of the later one that are not
-    /// whole.
+    /// Returns whether a page was durable in its data file before the last batch was written to the data files, and is
+    /// not in that batch. The last batch is the later one, or the earlier one if a crash has left copies of the later
+    /// one that are not whole.
     pub fn was_durable_before_last_batch(&self, id: &PageId) -> bool {
         self.later().is_some_and(|later| {
             let has = |half: usize| self.named[half].contains(id);
@@ -274,20 +277,20 @@ impl Copies {
         })
     }
 
-    /// Whether every copy that a half names is whole.
+    /// Returns whether every copy that a half names is whole.
     fn is_whole(&self, half: usize) -> bool {
         let has_copy = |id| self.pages.get(id).is_some_and(|found| found.lsns[half].is_some());
         self.named[half].iter().all(has_copy)
     }
 
-    /// A number of which no batch in the file has one behind it, whether its half can be read or not: the two batches
-    /// have neighbouring numbers.
+    /// Returns a number such that no batch in the file has the one after it, even if a half cannot be read: the two
+    /// batches have consecutive numbers.
     pub fn last_number(&self) -> u32 {
         let later = self.later().unwrap_or_default();
         self.numbers[later].or(self.numbers[1 - later]).map_or(0, following)
     }
 
-    /// Reads from a half of the file. Says whether all of it is there and can be read.
+    /// Reads from a half of the file. Returns whether all bytes exist and can be read.
     fn read(&mut self, disk: &dyn Disk, turn: u64, offset: u64, out: &mut [u8]) -> Result<bool> {
         match disk.read(FileName::Doublewrite, offset, out) {
             Ok(got) => Ok(got == out.len()),
@@ -335,7 +338,7 @@ fn collect(disk: &dyn Disk, page_size: usize, turn: u64, copies: &mut Copies) ->
         if page.verify(id).is_ok() && page.lsn() == lsn {
             let found =
                 copies.pages.entry(id).or_insert(CopyFound { lsn, bytes: Vec::new(), lsns: [None; 2] });
-            // Bytes that no batch has written may name a page twice.
+            // Bytes that were not written as a batch may name a page twice.
             let of_half = &mut found.lsns[turn as usize];
             *of_half = (*of_half).max(Some(lsn));
             if found.lsn <= lsn {
@@ -353,7 +356,7 @@ mod tests {
     use super::*;
     const SIZE: usize = 4096;
 
-    /// A page that says of itself what it is, and its LSN.
+    /// Returns a page with a valid header: its id and its LSN.
     fn sealed(page: u32, lsn: u64) -> (PageId, IoBuffer) {
         let id = PageId { space: SpaceId(20), page: PageNo(page) };
         let words = words(&[0; SIZE]);
@@ -381,7 +384,7 @@ mod tests {
         assert_eq!(found([Some(9), Some(8)], None), (Some(0), 10));
         assert_eq!(found([Some(1), Some(u32::MAX)], None), (Some(0), 2));
         assert_eq!(found([Some(u32::MAX), Some(u32::MAX - 1)], None), (Some(0), 1));
-        // From before batches had numbers, and where a half cannot be read.
+        // From before batches had numbers, and with a half that cannot be read.
         assert_eq!(found([Some(0), Some(0)], None), (None, 1));
         assert_eq!(found([Some(0), Some(7)], None).0, None);
         assert_eq!(found([Some(7), Some(8)], Some(1)), (None, 8));
@@ -401,7 +404,8 @@ mod tests {
         }
     }
 
-    /// A page that the later batch names was not durable in its place, unless that batch never came to its places.
+    /// A page that the later batch names was not durable in its data file, unless that batch never reached the data
+    /// files.
     #[test]
     fn pages_that_were_durable_before_the_last_batch_are_known() {
         let disk = SimulatedDisk::new(1);
@@ -443,7 +447,7 @@ mod tests {
             file.write(&disk, &mut *disk.queue(), &pages, SIZE).unwrap();
         }
         assert_eq!(found(), [(1, 20), (2, 21), (3, 22), (4, 13)], "the youngest of each page");
-        // Of the second batch one copy is torn, and one is whole and another page's, or of another time.
+        // In the second batch one copy is torn, one is of another LSN, and one is of another page.
         let put = |n: usize, bytes: &[u8]| {
             let at = half(SIZE) + (HEADER + n * SIZE) as u64;
             disk.write(FileName::Doublewrite, at, bytes).unwrap();

@@ -1,16 +1,14 @@
-//! The oldest change that only the log knows: the pool's part of the log floor.
+//! The oldest change that only the log has: the pool's part of the log's low-water mark.
 //!
-//! **Purpose.** The minimum over all dirty tablespaces, for 100,000 of them, without a scan and without a lock that a
-//! change of a page or a drop would take.
+//! **Purpose.** Computes the minimum over all dirty tablespaces, for 100,000 of them, without a scan and without a lock
+//! that a page change or a drop would take.
 //!
 //! **Invariants.** A tablespace with a dirty page is in the inbox or in the heap. Its key in the heap is at most its
-//! oldest LSN, now and later, so the top of the heap, once its key is up to date, is the minimum. Groups register their
-//! pages in any order: an older change may come after a younger one. So a key never rises above the LSN below which
-//! everything is registered, which is read before the dirty set is looked at. A dropped tablespace counts until its
-//! drop is durable, or until the reclaimer has taken its dirty set: the control file names no floor before the log is
-//! durable beyond everything that was appended before.
-//!
-//! **May touch.** `space`.
+//! oldest LSN, now and later. So the top of the heap, once its key is up to date, is the minimum. Groups register their
+//! pages in any order: an older change may arrive after a younger one. So a key never rises above the LSN below which
+//! all changes are registered, and this LSN is read before the dirty set is examined. A dropped tablespace counts until
+//! its drop is durable, or until the reclaimer has taken its dirty set. The second case is safe because the control
+//! file names no low-water mark before the log is durable beyond everything that was appended before.
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -28,7 +26,7 @@ use crate::{
     },
 };
 
-/// Where the log may be cut, as far as dirty pages go.
+/// [`Floor`] computes the low-water mark of dirty pages: the oldest LSN that the log must keep because of them.
 #[derive(Debug)]
 pub struct Floor {
     inbox: SegQueue<Arc<Space>>,
@@ -67,20 +65,20 @@ impl Default for Floor {
 }
 
 impl Floor {
-    /// A page has its first change since it was last copied for writing.
+    /// Registers a page at its first change since it was last copied to be written.
     pub fn page_dirtied(&self, space: &Arc<Space>, page: PageNo, since: Lsn) {
         let mut dirty = space.dirty.lock();
         dirty.insert(page, since);
-        // The log knows nothing of a temporary tablespace.
+        // A temporary tablespace has no changes in the log.
         let is_known = space.durability() == Durability::Logged && !planted(Bug::DirtyPageForgotten);
         if is_known && !space.listed.swap(true, AcqRel) {
             self.inbox.push(space.clone());
         }
     }
 
-    /// The oldest change of a page that is not durable in its data file, or `registered` if that is lower; [`Lsn::MAX`]
-    /// when there is none. `durable` is up to where the log is, and every change below `registered` was registered
-    /// before the call.
+    /// Returns the LSN of the oldest change of a page that is not durable in its data file, or `registered` if that is
+    /// lower; [`Lsn::MAX`] when there is none. `durable` is the LSN up to which the log is durable. Every change below
+    /// `registered` must have been registered before the call.
     pub fn oldest(&self, durable: Lsn, registered: Lsn) -> Lsn {
         let registered = if planted(Bug::FloorForgetsTheUnregistered) { Lsn::MAX } else { registered };
         let mut heap = self.heap.lock();
@@ -99,30 +97,29 @@ impl Floor {
         Lsn::MAX
     }
 
-    /// The space's oldest LSN; a space that is clean, or durably dropped, leaves the list.
+    /// Returns the tablespace's oldest LSN. A tablespace that is clean, or durably dropped, leaves the list: `None`.
     fn oldest_of(space: &Space, durable: Lsn) -> Option<Lsn> {
         let dirty = space.dirty.lock();
         let oldest = dirty.oldest().filter(|_| !(space.is_dropped() && space.drop_lsn() <= durable));
         if oldest.is_none() {
-            // Under the dirty set's lock: whoever dirties a page next enters the space again.
+            // Under the lock of the dirty set: the thread that dirties the next page lists the tablespace again.
             space.listed.store(false, Release);
         }
         oldest
     }
 
     fn empty_inbox(&self, heap: &mut Heap) {
-        // As many as there are now: others may go on pushing.
+        // Only as many as there are now: other threads may continue to push.
         for _ in 0..self.inbox.len() {
             if let Some(space) = self.inbox.pop() {
-                // Zero is below whatever it holds; the key is put right when it comes to the top.
+                // Zero is below any LSN of the tablespace; the key is corrected when it reaches the top.
                 heap.push(Lsn::ZERO, space);
             }
         }
     }
 
-    /// Live tablespaces with old dirty pages, oldest first: at most `most` whose oldest change is at or before `up_to`,
-    /// and whose file is not failing.
-    /// `durable` and `registered` are as for [`Floor::oldest`].
+    /// Returns at most `most` live tablespaces with old dirty pages, oldest first: their oldest change is at or before
+    /// `up_to`, and their file is not failing. `durable` and `registered` are as for [`Floor::oldest`].
     pub fn oldest_spaces(&self, up_to: Lsn, most: usize, durable: Lsn, registered: Lsn) -> Vec<Arc<Space>> {
         let mut heap = self.heap.lock();
         self.empty_inbox(&mut heap);
@@ -200,7 +197,7 @@ mod tests {
         let floor = Floor::default();
         let space = |n| Arc::new(Space::new(SpaceId(n), Durability::Logged));
         let (late, other) = (space(20), space(21));
-        // The group at 100 is slow: the one at 200 registers its page first, and someone looks in between.
+        // The group at 100 is slow: the one at 200 registers its page first, and a check comes in between.
         floor.page_dirtied(&late, PageNo(2), Lsn(200));
         assert_eq!(floor.oldest(Lsn(0), Lsn(100)), Lsn(100));
         assert_eq!(floor.oldest_spaces(Lsn(300), 9, Lsn(0), Lsn(100)).len(), 1);

@@ -1,34 +1,34 @@
 //! Writing dirty pages to the data files.
 //!
-//! **Purpose.** A batch at a time: copy pages under a shared latch, make the log durable up to them, write them to the
-//! doublewrite file, then to their places, and only when they are durable there let the log floor pass. Nobody waits
-//! for a page while it is on its way to the disk.
+//! **Purpose.** Pages are written in batches. A batch copies the pages under a shared latch and makes the log durable
+//! up to their LSNs. It writes the copies to the doublewrite file first, and then to the data files. The log's
+//! low-water mark passes them only when they are durable there. No thread waits for a page while it is being written.
 //!
-//! **Invariants.** Write-ahead: the log is durable up to the youngest copy before any copy is written. A page on its
-//! way is not copied a second time, so two writes of a page never race; and it keeps its frame until the whole batch is
-//! durable, so what could not be written is dirty again, since when it was. The next batch takes over the doublewrite
-//! file, which may have the only whole copies of pages: so it begins only when the last one's writes are synced, and
-//! has a copy of every page that a failed write has torn, until one succeeds or the drop of its tablespace is durable.
-//! Pages that recovery could not write in their places are such pages from the start: they come with the half of the
-//! doublewrite file that has all their copies, and the first batch takes over the other one.
+//! **Invariants.** Write-ahead: the log is durable up to the youngest copy before any copy is written. A page that is
+//! being written is not copied a second time, so two writes of a page never race. It keeps its frame until the whole
+//! batch is durable, so a page with a failed write becomes dirty again, with its old dirty-since LSN.
 //!
-//! *A file that takes no writes is the trouble of its tablespace alone.* While it fails, a batch takes one page of such
-//! a tablespace, to see whether it still does, and no others. Only pages that are torn in their places, or cannot be
-//! read there, have to be in every batch. They leave room for others, however many files fail:
+//! The next batch overwrites a half of the doublewrite file, which may have the only whole copies of pages. So it
+//! begins only when the writes of the last batch are synced. It has a copy of every page that a failed write has torn,
+//! until a write succeeds or the drop of the page's tablespace is durable. Pages that recovery could not write to the
+//! data files count as torn from the start: all their copies are in one half of the doublewrite file, and the first
+//! batch overwrites the other.
 //!
-//! - A batch writes the pages that are new to it in two halves, and leaves the second one out when a page of the first
-//!   one fails. So half of its room is free behind a failure.
-//! - While torn pages have half of the room ([`TORN_MANY`]), each place is tried before its page is written: it has to
-//!   be read, and the bytes that are found are written there again. If that stops halfway the place is whole all the
-//!   same. Where either fails the page stays dirty, and takes no room.
+//! *A file that rejects writes is a problem of its tablespace alone.* As long as such files fail, a batch takes only
+//! one page of all their tablespaces, to test whether the writes still fail. Only pages that are torn in their data
+//! files, or cannot be read there, must be in every batch. They leave room for other pages, however many files fail:
 //!
-//! So the files that fail when a batch begins tear at most three quarters of a batch together. More is torn only in
-//! places that fail in the moment behind their trial, or that no longer can be read when a trial has failed: such a
-//! batch takes at most half of the room that is left, rounded up. With no room left (it takes six such batches, with no
-//! torn page written or dropped between them) no other page is written: every flush says why, the pages stay dirty, and
-//! the floor of the log stays below their changes.
+//! - A batch writes its new pages in two halves, and skips the second half when a page of the first half fails. So half
+//!   of its room is free after a failure.
+//! - While torn pages fill half of the room ([`TORN_MANY`]), a trial write comes before the write of each new page: the
+//!   page's old bytes are read from the data file and written back. If the trial stops halfway, the page in the file
+//!   stays whole. Where the trial fails, the page stays dirty and takes no room.
 //!
-//! **May touch.** `disk`, `log`, the rest of `buffer`.
+//! So the files that fail when a batch begins tear at most three quarters of a batch together. More pages are torn only
+//! if a write fails right after its trial succeeded, or if the page cannot be read any more after its trial failed.
+//! Such a batch tears at most half of the room that is left, rounded up. With no room left (after six such batches,
+//! with no torn page written or dropped between them) no other page is written: every flush returns the error, the
+//! pages stay dirty, and the log's low-water mark stays below their changes.
 
 pub mod files;
 #[cfg(test)]
@@ -52,50 +52,51 @@ use crate::{
     sync::{Arc, Bug, Event, atomic::Ordering::Relaxed, planted, work},
 };
 
-/// How many tablespaces a round by age looks at.
+/// The most tablespaces that a round by age examines.
 const SPACES_A_ROUND: usize = 32;
-/// So many torn pages are too many for more to come by pages that are written without a trial of their places.
+/// With this number of torn pages, no page may be written without a trial write, so that hardly any are added.
 const TORN_MANY: usize = PAGES / 2;
-/// How many frames a round frees, but for what one call of the reclaimer gives on top.
+/// The frames that a round frees, apart from the surplus of one call of the reclaimer.
 const FREED_A_ROUND: usize = 512;
-/// How many frames the cleaner's clock passes in one round.
+/// The most frames that the cleaner's clock hand passes in one round.
 const CLEANER_REACH: usize = 32_768;
-/// A round that fails counts as so many fruitless rounds: a waiter gives up after a hundred of them.
+/// A round that fails counts as this number of fruitless rounds: a waiter gives up after a hundred of them.
 const FRUITLESS_FAILURE: u64 = PATIENCE / 100;
-/// A batch of which nothing is written counts as so many failures, for the next one may come so much later: one of
-/// which a part is written counts as one.
+/// A batch that writes nothing counts as this number of failures, because the next one may come that much later. A
+/// batch that is written in part counts as one failure.
 const FAILURES_A_BATCH: u64 = 50;
-/// So many failures in a row, two seconds or less, are no passing trouble.
+/// This number of failures in a row, two seconds or less, is not a passing problem.
 const FAILURES_IN_A_ROW: u64 = 20 * FAILURES_A_BATCH;
-/// Rounds that write nothing after which the rest is left to the next checkpoint.
+/// After this number of rounds without a write, the rest is left to the next checkpoint.
 const IDLE_ROUNDS_MOST: u64 = 1000;
-/// How long such a round is, but for the first ones.
+/// The pause after such a round, except for the first ones.
 const IDLE_PAUSE: Duration = Duration::from_millis(1);
 
-/// What the flusher keeps between batches.
+/// The state that the flusher keeps between batches.
 pub struct Flusher {
     queue: Box<dyn Queue>,
     doublewrite: Doublewrite,
-    /// Copies whose write failed and whose pages are not dirty again yet.
+    /// Copies with a failed write and pages that are not yet marked dirty again.
     failed: Vec<Copy>,
-    /// Logged pages that may be torn in their places: each from a write that failed until one succeeds or its
-    /// tablespace's drop is durable. It is dirty or being written all the while. No more than a batch has room for.
+    /// Logged pages that may be torn in their data files: each from a failed write until one succeeds or the drop of
+    /// its tablespace is durable. All the while such a page is dirty or being written. There are no more than fit into
+    /// a batch.
     torn: Vec<Torn>,
-    /// Tablespaces whose file could not be made, or not be written, the one that was tried last at the end, and those
-    /// of which only torn pages are dirty. They know that they are here.
+    /// Tablespaces with a file that could not be made or written, and those that have no dirty pages except torn ones.
+    /// The one tried last is at the end. Each has its flag `Space::is_failing` set.
     failing: VecDeque<Arc<Space>>,
-    /// Which page of such a tablespace is tried next.
+    /// Selects the page of such a tablespace that is tried next.
     probe: usize,
-    /// Buffers of the last batch, to be used again.
+    /// Buffers of the last batch, for reuse.
     spare: Vec<IoBuffer>,
 }
 
-/// A page that is torn in its place.
+/// A page that is torn in its data file.
 #[derive(Debug)]
 struct Torn {
     space: Arc<Space>,
     page: PageNo,
-    /// What was to be written.
+    /// The bytes that its failed write had.
     copy: IoBuffer,
 }
 
@@ -105,7 +106,8 @@ impl Torn {
     }
 }
 
-/// The pages of a batch that were not written, by their places in it, and why, unless they were not tried.
+/// The pages of a batch that were not written, by their indexes in the batch, with the error, or `None` if no write was
+/// tried.
 type Unwritten = BTreeMap<usize, Option<DiskError>>;
 
 /// The tablespaces of a batch.
@@ -130,8 +132,8 @@ impl Flusher {
         }
     }
 
-    /// Writes pages to their places, and waits until that is done. The token of each is its place in the batch; those
-    /// whose write has failed go to `failed` with their copies.
+    /// Writes pages to their data files, and waits until that is done. The token of each is its index in the batch.
+    /// Failed writes go to `failed` with their copies.
     fn write(&mut self, requests: Vec<Request>, failed: &mut BTreeMap<usize, (DiskError, IoBuffer)>) {
         self.queue.submit(requests);
         while self.queue.pending() > 0 {
@@ -148,7 +150,7 @@ impl Flusher {
 
     /// Notes which files fail. `copies` are the pages that were tried and had not been torn before.
     fn note_failing<'a>(&mut self, copies: impl Iterator<Item = (&'a Copy, bool)> + Clone) {
-        // If one of them can be written again, the others perhaps can be, too.
+        // If one of them can be written again, perhaps the others can, too.
         let is_written = |(copy, failed): (&Copy, bool)| !failed && !copy.space.is_dropped();
         if copies.clone().any(|tried| is_written(tried) && tried.0.space.is_failing()) {
             self.failing.drain(..).for_each(|space| space.set_failing(false));
@@ -165,10 +167,11 @@ impl Flusher {
         }
     }
 
-    /// A dirty page of a tablespace whose file fails, another one each time. The torn pages are in the batch already.
+    /// Returns a dirty page of a tablespace with a failing file, another one each time. The torn pages are in the batch
+    /// already.
     fn next_probe(&mut self) -> Option<(Arc<Space>, PageNo)> {
-        // Where nothing else is dirty the torn pages show whether the file takes writes: that tablespace must not be
-        // among those with the oldest changes, or enough of them would keep all others out.
+        // If a tablespace has no other dirty pages, its torn pages show whether the file accepts writes. It must not
+        // count among those with the oldest changes, or enough of them would crowd out all others.
         for Torn { space, .. } in &self.torn {
             if !space.is_failing() && space.dirty.lock().waiting() == 0 {
                 space.set_failing(true);
@@ -192,7 +195,7 @@ impl Flusher {
     }
 }
 
-/// A copy of a page on its way to the disk.
+/// A copy of a page that is being written.
 #[derive(Debug)]
 struct Copy {
     space: Arc<Space>,
@@ -200,7 +203,7 @@ struct Copy {
     frame: FrameNo,
     since: Lsn,
     lsn: Lsn,
-    /// What is wrong with it, if anything: then it is memory that is damaged.
+    /// The defect of the copy, if any: then the page was damaged in memory.
     wrong: Option<&'static str>,
 }
 
@@ -211,8 +214,8 @@ impl Copy {
 }
 
 impl BufferPool {
-    /// One background round: frees frames until enough are ready, and writes what is dirty and cold, or else what
-    /// changed at or before `up_to`. Says whether there is more to do at once.
+    /// Runs one background round: frees frames until enough are ready, and writes dirty cold pages, or else pages that
+    /// changed at or before `up_to`. Returns whether there is more to do at once.
     ///
     /// # Errors
     /// As [`BufferPool::flush`].
@@ -251,14 +254,14 @@ impl BufferPool {
         Ok(shrinking || (short && done > 0) || written == PAGES)
     }
 
-    /// The page in a frame, with its tablespace.
+    /// Returns the page in a frame, with its tablespace.
     fn page_in(&self, frame: FrameNo) -> Option<(Arc<Space>, PageNo)> {
         let descriptor = self.arena.frame(frame);
         let id = descriptor.tag();
         Some((self.directory.at(descriptor.slot(), id.space)?, id.page))
     }
 
-    /// Pages that changed at or before `up_to`, of the tablespaces with the oldest changes whose files do not fail.
+    /// Returns pages that changed at or before `up_to`, of the tablespaces with the oldest changes and no failing file.
     fn old_pages(&self, up_to: Lsn) -> Vec<(Arc<Space>, PageNo)> {
         let (registered, durable) = (self.registered(), self.ground.log.durable());
         let mut pages: Vec<(Lsn, Arc<Space>, PageNo)> = Vec::new();
@@ -270,8 +273,8 @@ impl BufferPool {
         pages.into_iter().map(|(_, space, page)| (space, page)).collect()
     }
 
-    /// Writes at most [`PAGES`] pages: those that are torn, one of a file that fails, then of these, as far as their
-    /// files do not. Gives how many were written.
+    /// Writes at most [`PAGES`] pages: the torn ones, one of a failing file, then pages of `wanted` without a failing
+    /// file. Returns the number of pages written.
     ///
     /// # Errors
     /// A full disk, or another failure to write, when no page was written at all: the pages stay dirty. A failing sync
@@ -289,7 +292,7 @@ impl BufferPool {
         let room = PAGES - flusher.torn.len();
         let probe = flusher.next_probe();
         let Flusher { torn, spare, .. } = &mut *flusher;
-        // A torn page that comes free only now stays out: the copy that is kept would outlive its write.
+        // A torn page that is unlatched only now stays out of the batch: its copy in `torn` would outlive its write.
         let is_kept_out =
             |space: &Space, page| torn.iter().any(|torn| torn.space.id() == space.id() && torn.page == page);
         let wanted = wanted.into_iter().filter(|(space, _)| !space.is_failing());
@@ -311,7 +314,7 @@ impl BufferPool {
         let (copies, buffers): (Vec<_>, Vec<_>) = batch.into_iter().map(with_id).unzip();
         let (error, failed) = match self.write_out(&mut flusher, &copies, buffers, retried, &kept) {
             Ok(mut unwritten) => {
-                // The file of a dropped tablespace may be gone, and is not missed.
+                // The file of a dropped tablespace may be deleted, and is not needed.
                 unwritten.retain(|n, _| !copies[*n].space.is_dropped());
                 let tried = copies.iter().enumerate().skip(retried).filter_map(|(n, copy)| {
                     unwritten
@@ -327,8 +330,8 @@ impl BufferPool {
         let written = copies.len() - failed.len();
         for (n, copy) in copies.into_iter().enumerate() {
             if !failed.contains(&n) {
-                // A frame that was taken from a dropped tablespace meanwhile is not on its way: there is one batch at
-                // a time.
+                // A frame that was reclaimed from a dropped tablespace meanwhile is not being written: there is one
+                // batch at a time.
                 self.arena.frame(copy.frame).clear(WRITING);
                 copy.space.dirty.lock().written(copy.page, copy.since);
             } else if !self.dirty_again(&copy) {
@@ -362,15 +365,15 @@ impl BufferPool {
     fn forget_dropped(&self, flusher: &mut Flusher) -> Result<()> {
         let dropped = flusher.torn.iter().filter(|torn| torn.space.is_dropped());
         if let Some(lsn) = dropped.map(|torn| torn.space.drop_lsn()).max() {
-            // A drop that a crash may take back needs its pages whole.
+            // If a crash undoes the drop, its pages must be whole.
             self.ground.log.sync_to(lsn)?;
             flusher.torn.retain(|torn| torn.space.drop_lsn() > lsn);
         }
         Ok(())
     }
 
-    /// Copies the torn pages. Gives the places of those that are latched now: of them the copies that are kept go into
-    /// the doublewrite file again.
+    /// Copies the torn pages. Returns the indexes of those that are latched now: their copies in `torn` go into the
+    /// doublewrite file again.
     fn copy_torn(&self, flusher: &mut Flusher, batch: &mut Vec<(Copy, IoBuffer)>) -> Vec<usize> {
         let Flusher { torn, spare, .. } = flusher;
         let mut kept = Vec::new();
@@ -389,20 +392,21 @@ impl BufferPool {
         kept
     }
 
-    /// Whether a torn page has still to be written. It keeps its frame until then.
+    /// Returns whether a torn page must still be written. It keeps its frame until then.
     fn is_unwritten(&self, torn: &Torn) -> bool {
         let frame = torn.space.pages.get(torn.page).map(|no| self.arena.frame(no));
         frame.is_some_and(|frame| frame.tag() == torn.id() && frame.is(DIRTY | WRITING))
     }
 
-    /// How many torn pages recovery may leave to batches: they have to leave room there, and in the pool.
+    /// Returns the most torn pages that recovery may leave to batches: they must leave room there, and in the pool.
     pub fn room_for_torn(&self) -> usize {
         TORN_MANY.min(self.limit.load(Relaxed) as usize / 4)
     }
 
-    /// The first batch takes over the half of the doublewrite file that is not `kept`, and has the number behind this
-    /// one. The `torn` pages could not be written in their places: each has a copy in the half that is kept, and is
-    /// dirty since `since`. That no batch comes between them, this is one call, before there is any other page.
+    /// Prepares the first batch: it overwrites the half of the doublewrite file that is not `kept`, and has the number
+    /// after `number`. The `torn` pages could not be written to their data files: each has a copy in the half that is
+    /// kept, and is dirty since `since`. This is one call, before there is any other page, so that no batch comes in
+    /// between.
     ///
     /// # Errors
     /// As [`BufferPool::read`].
@@ -428,7 +432,7 @@ impl BufferPool {
         Ok(())
     }
 
-    /// Waits until nobody is writing pages, after the database was closed: nobody will again.
+    /// Waits until no thread is writing pages, after the database was closed: none will again.
     pub fn quiesce(&self) {
         self.tell_freed();
         drop(self.flusher.lock());
@@ -444,14 +448,14 @@ impl BufferPool {
         error
     }
 
-    /// Counts failures. After many in a row, operations do not wait for the log's floor any more.
+    /// Counts failures. After many in a row, operations no longer wait for the log's low-water mark.
     fn note_failures(&self, failures: u64, error: Error) {
         if self.failures.fetch_add(failures, Relaxed) + failures >= FAILURES_IN_A_ROW {
             self.ground.log.set_unflushed(Some(error));
         }
     }
 
-    /// Copies a dirty page, if it can be had at once and no copy of it is under way.
+    /// Copies a dirty page, if its latch is free and no copy of it is being written.
     fn copy_out(
         &self,
         space: Arc<Space>,
@@ -491,14 +495,15 @@ impl BufferPool {
         copied
     }
 
-    /// Makes a page dirty again whose write failed. Says whether it is settled; if not, someone has it latched.
+    /// Marks a page dirty again after its write failed. Returns whether that is done; if not, another thread has it
+    /// latched.
     fn dirty_again(&self, copy: &Copy) -> bool {
         let frame = self.arena.frame(copy.frame);
         if !frame.latch.try_share() {
             return false;
         }
         let mut dirty = copy.space.dirty.lock();
-        // The frame of a dropped page may hold another one by now.
+        // The frame of a dropped page may hold another page by now.
         if frame.tag() == copy.id() || planted(Bug::FailedWriteWithoutTag) {
             let changed_since = (frame.set(DIRTY) & DIRTY != 0).then(|| frame.oldest());
             if changed_since.is_none() {
@@ -515,8 +520,8 @@ impl BufferPool {
         true
     }
 
-    /// Writes a batch. The first `retried` of its pages were torn before it, as are those of which only the `kept`
-    /// copies are had: they go into the doublewrite file, and not to their places.
+    /// Writes a batch. The first `retried` of its pages were torn before it. Other torn pages are latched, so there are
+    /// only the `kept` copies: these go into the doublewrite file and not to the data files.
     fn write_out(
         &self,
         flusher: &mut Flusher,
@@ -533,8 +538,8 @@ impl BufferPool {
         {
             self.ground.log.sync_to(lsn)?;
         }
-        // A change that is left unfinished stops the database and lets go of its pages then: what was copied behind
-        // that is found here.
+        // A mini-transaction that is left unfinished poisons the database before it releases its latches. A page copied
+        // after that is detected here.
         if !planted(Bug::HalfAChangeWritten) {
             self.ground.health.check()?;
         }
@@ -608,15 +613,16 @@ impl BufferPool {
             }
         }
         debug_assert!(flusher.torn.len() <= PAGES, "{} torn pages are more than a batch", flusher.torn.len());
-        // After a failure, too: what did reach its place may be torn there while only the doublewrite file has it
-        // whole.
+        // After a failure, too: a page that reached its data file may be torn there while only the doublewrite file has
+        // it whole.
         self.sync_files(&spaces)?;
         Ok(unwritten)
     }
 
-    /// Tries the places of these pages: what is found in each is written there again. Gives the requests whose places
-    /// took it. The pages of the others are `unwritten`, or have `failed` where the trial has torn the place. All have
-    /// to be durable in the doublewrite file: a crash may leave a place that was being written unreadable.
+    /// Makes trial writes for these pages: writes back the bytes that are read from their data files. Returns the
+    /// requests with a successful trial. The other pages are added to `unwritten`, or to `failed` if the trial has torn
+    /// the page in the file. All must be durable in the doublewrite file before: a crash may leave a page that is being
+    /// written unreadable.
     fn try_places(
         &self,
         flusher: &mut Flusher,
@@ -631,7 +637,7 @@ impl BufferPool {
             let place = &mut buffer.bytes_mut()[..self.page_size];
             match self.ground.disk.read(file, offset, place) {
                 Ok(read) => {
-                    // Behind the end of the file.
+                    // Beyond the end of the file.
                     place[read..].fill(0);
                     trials.push(Request { token, file, offset, action: Action::Write, buffer });
                 }
@@ -664,8 +670,8 @@ impl BufferPool {
         tried
     }
 
-    /// Whether a page that could not be written is whole in its place, or was never written there: then it needs no
-    /// copy.
+    /// Returns whether a page that could not be written is whole in its data file, or was never written there. Then it
+    /// needs no copy.
     fn is_whole_in_place(&self, id: PageId) -> bool {
         let words = page::blank(self.page_size);
         let found = Page::new(&words);
@@ -673,8 +679,8 @@ impl BufferPool {
         read.is_ok() && (found.is_zero() || found.verify(id).is_ok())
     }
 
-    /// Checks what is about to be written, as far as that costs next to nothing. What is wrong here has gone wrong in
-    /// memory: on disk it would be damage.
+    /// Checks the pages to be written, as far as that costs next to nothing. A defect that is found here arose in
+    /// memory; on disk it would be damage.
     fn check_copies(&self, copies: &[Copy]) -> Result<()> {
         let durable = self.ground.log.durable();
         for copy in copies {
@@ -690,8 +696,8 @@ impl BufferPool {
         Ok(())
     }
 
-    /// A failure of the doublewrite file's sync leaves its content unknown, as does a panic; other failures leave
-    /// nothing behind.
+    /// Poisons the database if the error leaves the content of the doublewrite file unknown: a failed sync, or a panic.
+    /// Other failures have no lasting effect.
     fn unless_benign(&self, error: DiskError) -> Error {
         if error.is_of_sync() || matches!(error, DiskError::Panicked { .. }) {
             self.ground.health.poison(&error.to_string())
@@ -700,13 +706,13 @@ impl BufferPool {
         }
     }
 
-    /// Runs something while no page is being written.
+    /// Runs `run` while no page is being written.
     pub fn between_writes<T>(&self, run: impl FnOnce() -> T) -> T {
         let _flusher = self.flusher.lock();
         run()
     }
 
-    /// Writes everything that is dirty now. Pages that change meanwhile may stay dirty.
+    /// Writes all pages that are dirty now. Pages that change meanwhile may stay dirty.
     ///
     /// # Errors
     /// As [`BufferPool::flush`].
@@ -716,7 +722,7 @@ impl BufferPool {
         while self.oldest_dirty() < up_to && idle < IDLE_ROUNDS_MOST {
             idle = if self.flush(self.old_pages(up_to))? == 0 { idle + 1 } else { 0 };
             if idle > IDLE_ROUNDS_MOST / 10 {
-                // Someone has a page latched, and may be waiting for something himself.
+                // Another thread has a page latched, and may itself be waiting for something.
                 self.ground.env.wait_for(&Event::new(), IDLE_PAUSE, &mut || false);
             }
         }

@@ -1,11 +1,9 @@
 //! The free list: frames that hold nothing.
 //!
-//! **Purpose.** A stack without locks, linked through the descriptors.
+//! **Purpose.** A lock-free stack, linked through the descriptors.
 //!
-//! **Invariants.** A frame is in the list once or not at all; who pops it owns it. The head carries a count of changes,
-//! so that a head seen twice is the same head (the ABA problem of Treiber's stack, 1986).
-//!
-//! **May touch.** `arena`.
+//! **Invariants.** A frame is in the list at most once; the thread that pops it owns it. The head carries a count of
+//! its changes, so that equal heads mean an unchanged list (the ABA problem of Treiber's stack, 1986).
 
 use super::arena::{Arena, FrameNo};
 use crate::sync::{
@@ -17,12 +15,12 @@ use crate::sync::{
     planted,
 };
 
-/// The upper half of the head that follows this one.
+/// Returns the upper half of the head that follows this one.
 fn next_count(head: u64) -> u64 {
     (head >> 32).wrapping_add(u64::from(!planted(Bug::HeadWithoutCount))) << 32
 }
 
-/// The list. The head: changes in the upper half, frame number plus one in the lower.
+/// The list. The head has the count of changes in the upper half, and the frame number plus one in the lower.
 #[derive(Debug, Default)]
 pub struct FreeList {
     head: AtomicU64,
@@ -44,7 +42,7 @@ impl FreeList {
         self.count.fetch_add(1, Relaxed);
     }
 
-    /// Takes a frame.
+    /// Removes and returns a frame.
     pub fn pop(&self, arena: &Arena) -> Option<FrameNo> {
         let mut head = self.head.load(Acquire);
         loop {
@@ -61,23 +59,23 @@ impl FreeList {
         }
     }
 
-    /// Takes every frame that is here now.
+    /// Removes every frame that is in the list now, and passes each to `take`.
     pub fn take_all(&self, arena: &Arena, take: &mut dyn FnMut(FrameNo)) {
         let mut next = self
             .head
             .fetch_update(AcqRel, Acquire, |head| Some(next_count(head)))
             .unwrap_or_else(|head| head) as u32;
         while let Some(frame) = next.checked_sub(1).map(FrameNo) {
-            // Before it is taken: its link is the taker's then.
+            // Read before `take` is called: afterwards the link belongs to the new owner.
             next = arena.frame(frame).next_free.load(Relaxed);
             self.count.fetch_sub(1, Relaxed);
             take(frame);
         }
     }
 
-    /// How many there are; for a moment it may be off by the calls under way.
+    /// Returns the number of frames; concurrent calls may make it inexact for a moment.
     pub fn len(&self) -> usize {
-        // A pop may count before the push that it follows.
+        // A pop may decrement the count before the push that it follows has incremented it.
         self.count.load(Relaxed).min(usize::MAX / 2)
     }
 }

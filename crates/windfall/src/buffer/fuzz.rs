@@ -1,10 +1,8 @@
 //! The fuzz target of the doublewrite file.
 //!
-//! **Purpose.** Both halves of the file, of headers and copies that fit each other or do not.
+//! **Purpose.** Reads a file with two halves, with headers and copies that match each other or do not.
 //!
-//! **Invariants.** A copy that is given is whole, is the page that the header names, and is the youngest such one.
-//!
-//! **May touch.** `disk`, `page`.
+//! **Invariants.** A copy that is returned is whole, is the page that the header names, and is the youngest such one.
 
 use std::collections::BTreeMap;
 
@@ -21,10 +19,10 @@ use crate::{
     },
 };
 
-/// Bytes of a copy that the input says.
+/// The leading bytes of a copy that come from the input.
 const HEAD: usize = 32;
 
-/// The doublewrite file. What may be taken from it is kept beside it.
+/// Builds a doublewrite file, and checks that exactly the expected copies are found.
 pub fn doublewrite(data: &[u8]) {
     let mut input = Input(data);
     let disk = SimulatedDisk::new(1);
@@ -82,7 +80,7 @@ pub fn doublewrite(data: &[u8]) {
     }
 }
 
-/// Files of two batches, with the same page in both, a torn copy, a wrong header.
+/// Returns files of two batches: with the same page in both, a torn copy, a wrong header.
 pub fn doublewrite_seeds() -> Vec<Vec<u8>> {
     let copy = |wrong: u8, space: u64, lsn: u64, page: u32| {
         [&[wrong][..], &space.to_le_bytes(), &lsn.to_le_bytes(), &page.to_le_bytes(), &[7; HEAD]].concat()

@@ -1,18 +1,17 @@
 //! The buffer pool: pages in memory.
 //!
-//! **Purpose.** Finds a page by way of its tablespace's own page table, reads it from disk when it is not there, lets
-//! readers look without a latch, and gives frames back when a tablespace is dropped, without looking at any of them.
+//! **Purpose.** Finds a page through its tablespace's own page table, and reads it from disk when it is not there.
+//! Readers can read a page without a latch. When a tablespace is dropped, its frames are freed without a visit to any
+//! of them.
 //!
-//! **Invariants.** A frame is type-stable memory; what it holds is told by its tag, read under the version that is
-//! validated. A page is changed under the exclusive latch only. A dirty page is written only after the log up to its
-//! LSN is durable. A frame comes from the free list, then from dropped tablespaces, and only then from a live tree. The
-//! foreground never writes a page: when every victim is dirty it waits for the cleaner.
+//! **Invariants.** A frame is type-stable memory. Its tag names the page that it holds; a reader checks the tag under
+//! the version that it validates. A page is changed under the exclusive latch only. A dirty page is written only after
+//! the log is durable up to its LSN. A frame comes from the free list, then from dropped tablespaces, and only then
+//! from a live tree. The foreground never writes a page: when every victim is dirty it waits for the cleaner.
 //!
-//! **May touch.** `log`, `disk`, `health`, `env`, `sync`, `page`, `ids`, `error`.
-//!
-//! The way of a read: [`BufferPool::read`] asks the tablespace's [`page_table`], notes the frame's version, checks its
-//! tag; on a miss `load` takes a frame ([`replace`]), latches and tags it, enters it into the page table and reads the
-//! page while others wait at the latch. The way of a drop: [`BufferPool::detach`], which is one store and one push.
+//! A read: [`BufferPool::read`] looks up the tablespace's [`page_table`], notes the frame's version and checks its tag.
+//! On a miss, `load` takes a frame ([`replace`]), latches and tags it, enters it into the page table and reads the page
+//! while other threads wait at the latch. A drop: [`BufferPool::detach`], which is one store and one push.
 
 pub mod arena;
 mod directory;
@@ -62,31 +61,31 @@ use crate::{
     },
 };
 
-/// The smallest pool: eight threads that split pages at the same time fit in.
+/// The smallest pool, in frames: enough for eight threads that split pages at the same time.
 pub const SMALLEST: usize = 64;
 
-/// What the pool stands on.
+/// [`Ground`] is the context of the pool: the services of lower layers that it uses.
 #[derive(Clone, Debug)]
 pub struct Ground {
     /// The files.
     pub disk: Arc<dyn Disk>,
     /// The redo log.
     pub log: Arc<Log>,
-    /// Time and waiting.
+    /// Clock and waiting.
     pub env: Arc<dyn Env>,
-    /// Whether all is well.
+    /// The health of the database: whether it is poisoned.
     pub health: Health,
 }
 
-/// The pool.
+/// The buffer pool.
 #[derive(Debug)]
 pub struct BufferPool {
     ground: Ground,
     arena: Arena,
     page_size: usize,
-    /// How many frames are in use: those below this number.
+    /// The size of the pool: the frames below this number are in use.
     limit: AtomicU32,
-    /// How many frames were ever used: the others' memory is untouched.
+    /// The number of frames that were ever used: the memory of the others is untouched.
     used: AtomicU32,
     /// Whether frames beyond the size are still in use.
     shrinking: AtomicBool,
@@ -101,37 +100,37 @@ pub struct BufferPool {
     frames_freed: AtomicU64,
     frame_waiters: AtomicU64,
     rounds: replace::Rounds,
-    /// Why nothing of the last batch was written, until a page is.
+    /// The error of the last batch if nothing of it was written, until a page is.
     flush_error: Mutex<Option<Error>>,
-    /// Failures in a row to write a batch as a whole.
+    /// Failures in a row to write a batch, weighted.
     failures: AtomicU64,
     /// Wakes the page cleaner.
     pub cleaner_wake: Arc<Event>,
     flusher: Mutex<flush::Flusher>,
-    /// Held while it is decided whether a tablespace gets a file, or loses it.
+    /// Held during the decision whether a tablespace gets a file or loses it.
     files: Mutex<flush::files::Files>,
-    /// Recovery goes through the log page by page, and not in its order.
+    /// Whether recovery is replaying the log, which it does page by page and not in LSN order.
     recovering: AtomicBool,
     /// Counters for the metrics.
     pub counters: Counters,
 }
 
-/// What the pool has done, for metrics.
+/// Counters of the pool, for metrics.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Pages read from disk.
     pub reads: AtomicU64,
-    /// Those of them that were read ahead of their use.
+    /// Those of `reads` that were read ahead of their use.
     pub reads_ahead: AtomicU64,
     /// Pages written to data files.
     pub writes: AtomicU64,
-    /// Those of them that no background worker wrote.
+    /// Those of `writes` that no background worker wrote.
     pub foreground_writes: AtomicU64,
     /// Live pages evicted.
     pub evictions: AtomicU64,
     /// Frames taken from dropped tablespaces.
     pub reclaimed: AtomicU64,
-    /// How often the foreground waited for a frame.
+    /// The number of waits of the foreground for a frame.
     pub frame_waits: AtomicU64,
     /// Data files created.
     pub files_created: AtomicU64,
@@ -139,7 +138,7 @@ pub struct Counters {
     pub dirty: AtomicU64,
 }
 
-/// A look at a page without a latch.
+/// An optimistic read of a page, without a latch.
 #[derive(Clone, Debug)]
 pub struct Reading<'a> {
     pool: &'a BufferPool,
@@ -148,31 +147,31 @@ pub struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// The page. Nothing read from it holds before [`Reading::is_valid`].
+    /// Returns the page. Nothing read from it may be relied on before [`Reading::is_valid`].
     #[inline]
     pub fn page(&self) -> Page<'_> {
         self.pool.arena.page(self.frame)
     }
 
-    /// Whether it was the page asked for, unchanged, until now.
+    /// Returns whether the frame still holds the requested page, unchanged since the read began.
     ///
-    /// Always a part of its caller: a look whose address is taken lies on the stack, where it is read back in other
-    /// pieces than it was written in, and that waits for every load before it. Reads by the hash index took 8 % more
-    /// before.
+    /// Always inlined: if its address is taken, a `Reading` is kept on the stack, where it is read back in other pieces
+    /// than it was written in. That defeats store forwarding and waits for every load before it. Reads through the hash
+    /// index took 8 % longer before.
     #[expect(clippy::inline_always, reason = "measured, as said above")]
     #[inline(always)]
     pub fn is_valid(&self) -> bool {
         self.pool.arena.frame(self.frame).latch.is(self.version)
     }
 
-    /// Whether nobody has held the page against what leads to it since it came from the disk. A hint, as it is not part
-    /// of the version.
+    /// Returns whether the page has not been verified against the page that points to it since it was read from disk. A
+    /// hint, because it is not part of the version.
     #[inline]
     pub fn is_unproven(&self) -> bool {
         self.pool.arena.frame(self.frame).is(UNPROVEN)
     }
 
-    /// Notes that it was held against that.
+    /// Notes that the page was verified against the page that points to it.
     pub fn proven(&self) {
         self.pool.arena.frame(self.frame).clear(UNPROVEN);
     }
@@ -187,7 +186,7 @@ pub struct SharedPage<'a> {
 }
 
 impl SharedPage<'_> {
-    /// The page.
+    /// Returns the page.
     pub fn page(&self) -> Page<'_> {
         self.pool.arena.page(self.frame)
     }
@@ -199,7 +198,8 @@ impl Drop for SharedPage<'_> {
     }
 }
 
-/// A page under an exclusive latch. Dropping it releases the latch; say [`ExclusivePage::changed`] when it changed.
+/// A page under an exclusive latch. Dropping it releases the latch. A caller that changes the page must call
+/// [`ExclusivePage::changed`].
 #[derive(Debug)]
 pub struct ExclusivePage<'a> {
     pool: &'a BufferPool,
@@ -214,28 +214,28 @@ impl<'a> ExclusivePage<'a> {
         Self { pool, frame, changed: false, handed_over: false, _held: held }
     }
 
-    /// Ends the guard while the latch stays taken: it is the caller's to release now.
+    /// Ends the guard without releasing the latch: the caller must release it.
     fn hand_over(mut self) -> FrameNo {
         self.handed_over = true;
         self.frame
     }
 
-    /// The page.
+    /// Returns the page.
     pub fn page(&self) -> Page<'_> {
         self.pool.arena.page(self.frame)
     }
 
-    /// Whose page it is.
+    /// Returns the page's id.
     pub fn id(&self) -> PageId {
         self.pool.arena.frame(self.frame).tag()
     }
 
-    /// The page is about to change: its version will grow at the release.
+    /// Notes that the page is about to change: its version will grow at the release.
     pub fn changed(&mut self) {
         self.changed = true;
     }
 
-    /// Whether it was said to change.
+    /// Returns whether a change was noted.
     pub fn is_changed(&self) -> bool {
         self.changed
     }
@@ -245,7 +245,7 @@ impl<'a> ExclusivePage<'a> {
     pub fn mark_dirty(&mut self, space: &Arc<Space>, since: Lsn) {
         self.changed = true;
         let frame = self.pool.arena.frame(self.frame);
-        // Nobody else sets it under this latch, and nobody clears it.
+        // Under this latch no other thread sets or clears the bit.
         if !frame.is(DIRTY) {
             frame.set(DIRTY);
             frame.set_oldest(since);
@@ -275,7 +275,7 @@ fn count_access(space: SpaceId, latch: bool) {
 }
 
 impl BufferPool {
-    /// Refuses a size that cannot be.
+    /// Refuses an impossible size.
     ///
     /// # Errors
     /// [`UsageError::Option`].
@@ -296,10 +296,11 @@ impl BufferPool {
         Ok(())
     }
 
-    /// A pool of `frames` frames that may grow to `most`. The caller has had [`BufferPool::check_frames`] look at them.
+    /// Makes a pool of `frames` frames that may grow to `most`. The sizes must have passed
+    /// [`BufferPool::check_frames`].
     ///
     /// # Errors
-    /// When the address space is not to be had.
+    /// When the address space cannot be reserved.
     pub fn new(ground: Ground, page_size: usize, frames: usize, most: usize) -> Result<Self> {
         let most = most.max(frames);
         debug_assert!(Self::check_frames(frames, most, page_size).is_ok(), "a pool that cannot be");
@@ -332,36 +333,36 @@ impl BufferPool {
         })
     }
 
-    /// What the pool stands on.
+    /// Returns the context of the pool.
     pub fn ground(&self) -> &Ground {
         &self.ground
     }
 
-    /// The page size in bytes.
+    /// Returns the page size in bytes.
     pub fn page_size(&self) -> usize {
         self.page_size
     }
 
-    /// Makes a tablespace known to the pool at once, so that it is found by its number before it has a page.
+    /// Makes a tablespace known to the pool at once, so that it is found by its id before it has a page.
     pub fn attach(&self, id: SpaceId, durability: Durability) -> Arc<Space> {
         let space = Arc::new(Space::new(id, durability));
         self.directory.slot_of(&space).expect("nobody could drop it yet");
         space
     }
 
-    /// The tablespace of this number, if the pool knows it.
+    /// Returns the tablespace with this id, if the pool knows it.
     pub fn space(&self, id: SpaceId) -> Option<Arc<Space>> {
         self.directory.get(id)
     }
 
-    /// All tablespaces that the pool knows, dropped ones included while their frames are not all back.
+    /// Returns all tablespaces that the pool knows, including dropped ones until all their frames are freed.
     pub fn spaces(&self) -> Vec<Arc<Space>> {
         self.directory.all()
     }
 
     /// Drops a tablespace: one store, one push. `lsn` is the end of the group that logged the drop. Nothing in the pool
-    /// is looked at; the frames are used again from now on, and the file goes once the log is durable up to `lsn`. What
-    /// never had a page has neither. Says whether this call dropped it.
+    /// is visited. The frames are reused from now on, and the file is deleted once the log is durable up to `lsn`. A
+    /// tablespace that never had a page has neither frames nor a file. Returns whether this call dropped it.
     pub fn detach(&self, space: &Arc<Space>, lsn: Lsn) -> bool {
         let dropped = space.mark_dropped(lsn);
         if dropped && space.is_known_for_good() {
@@ -370,12 +371,12 @@ impl BufferPool {
         dropped
     }
 
-    /// Says whether recovery changes the pages: then the log's floor stays where it is.
+    /// Sets whether recovery is changing the pages: then the log's low-water mark stays where it is.
     pub fn set_recovering(&self, recovering: bool) {
         self.recovering.store(recovering, Release);
     }
 
-    /// Looks at a page without a latch.
+    /// Begins an optimistic read of a page, without a latch.
     ///
     /// # Errors
     /// [`Error::TableDropped`], damage, I/O.
@@ -398,7 +399,7 @@ impl BufferPool {
         }
     }
 
-    /// Latches a page shared.
+    /// Latches a page in shared mode.
     ///
     /// # Errors
     /// As [`BufferPool::read`].
@@ -438,7 +439,7 @@ impl BufferPool {
         }
     }
 
-    /// Latches the frame in which a page was found; `None` when the page has left it.
+    /// Latches the frame in which a page was found. Returns `None` when the frame no longer holds the page.
     fn latch(&self, frame: FrameNo, id: PageId) -> Option<ExclusivePage<'_>> {
         let descriptor = self.arena.frame(frame);
         let held = Held::take(Rank::Page);
@@ -449,7 +450,7 @@ impl BufferPool {
         (descriptor.tag() == id || planted(Bug::LatchWithoutTag)).then_some(latched)
     }
 
-    /// Latches the page that was read, if it is unchanged since.
+    /// Latches the page of an optimistic read exclusively, if it is unchanged since.
     pub fn upgrade(&self, reading: &Reading<'_>) -> Option<ExclusivePage<'_>> {
         let descriptor = self.arena.frame(reading.frame);
         count_access(descriptor.tag().space, true);
@@ -457,7 +458,7 @@ impl BufferPool {
         latched.then(|| ExclusivePage::new(self, reading.frame, Held::tried(Rank::Page)))
     }
 
-    /// Latches a page that is going to be formatted: what it held does not matter, so it is not read.
+    /// Latches a page that will be formatted: its old content does not matter, so it is not read from disk.
     ///
     /// # Errors
     /// As [`BufferPool::read`].
@@ -479,25 +480,27 @@ impl BufferPool {
         }
     }
 
-    /// Latches the header page of a tablespace without pages, to be formatted; `None` when it has pages by now.
+    /// Latches the header page of a tablespace without pages, to be formatted. Returns `None` when the tablespace has
+    /// pages by now.
     ///
     /// # Errors
     /// As [`BufferPool::read`].
     pub fn first(&self, space: &Arc<Space>) -> Result<Option<ExclusivePage<'_>>> {
         let latched = self.fresh(space, PageNo::HEADER)?;
-        // Who makes the header notes it under this latch.
+        // The thread that makes the header notes it under this latch.
         if !space.has_pages() || planted(Bug::HeaderMadeTwice) {
             return Ok(Some(latched));
         }
-        // It was made, and may even have been written and evicted: then this frame is not what is in the file.
+        // It was made, and may even have been written and evicted: then this frame does not have the content of the
+        // file.
         if latched.page().is_zero() {
             self.abandon(space, PageNo::HEADER, latched.hand_over());
         }
         Ok(None)
     }
 
-    /// Enters a page as if it had been read, and touches none of its bytes: the bookkeeping of a pool of hundreds of
-    /// gigabytes can be had on a machine with less memory. Nobody may ask for such a page.
+    /// Enters a page as if it had been read, and touches none of its bytes: so the bookkeeping of a pool of hundreds of
+    /// gigabytes can be measured on a machine with less memory. No thread may request such a page.
     ///
     /// # Errors
     /// As [`BufferPool::read`].
@@ -517,7 +520,7 @@ impl BufferPool {
         }
     }
 
-    /// Brings a page in, unless someone else is doing so.
+    /// Reads a page in, unless another thread is doing so.
     #[cold]
     fn load(&self, space: &Arc<Space>, page: PageNo, hint: Access) -> Result<()> {
         let Some(mut latched) = self.install(space, page, hint)? else { return Ok(()) };
@@ -534,13 +537,13 @@ impl BufferPool {
         }
     }
 
-    /// Enters a page into the page table with a frame that is latched exclusively and holds nothing yet. `None` when
-    /// someone else entered it first.
+    /// Enters a page into the page table with a frame that is latched exclusively and holds nothing yet. Returns `None`
+    /// when another thread entered the page first.
     fn install(&self, space: &Arc<Space>, page: PageNo, hint: Access) -> Result<Option<ExclusivePage<'_>>> {
         self.enter(space, page, hint, || self.allocate().map(Some))
     }
 
-    /// The same with a frame that comes from elsewhere. `None` also when there is none.
+    /// As [`BufferPool::install`], with a frame from the given source. Also returns `None` when the source has none.
     fn enter(
         &self,
         space: &Arc<Space>,
@@ -552,7 +555,7 @@ impl BufferPool {
         let slot = self.directory.slot_of(space)?;
         let Some(frame) = frame()? else { return Ok(None) };
         let descriptor = self.arena.frame(frame);
-        // A reader with a stale frame number may hold the latch for a moment; nobody else can.
+        // A reader with a stale frame number may hold the latch for a moment; no other thread can.
         descriptor.latch.exclusive();
         descriptor.set_tag(PageId { space: space.id(), page }, slot);
         descriptor.arrive(u8::from(hint == Access::Point));
@@ -562,7 +565,8 @@ impl BufferPool {
             return Ok(None);
         }
         space.page_came();
-        // The drop marks before it drains, we enter before we look: one of us takes the page out.
+        // The drop marks before it drains, and this thread enters the page before it checks the mark. So one of the two
+        // removes the page.
         if space.is_dropped() && !planted(Bug::LateInstall) {
             self.abandon(space, page, frame);
             return Err(Error::TableDropped(Owner::Unknown));
@@ -570,14 +574,14 @@ impl BufferPool {
         Ok(Some(ExclusivePage::new(self, frame, Held::tried(Rank::Page))))
     }
 
-    /// Takes a page out again that is latched exclusively.
+    /// Removes an exclusively latched page from the pool.
     fn abandon(&self, space: &Space, page: PageNo, frame: FrameNo) {
         space.pages.remove(page, frame, &self.reclaimer.empty_chunks, &crossbeam_epoch::pin());
         space.page_went();
         self.free_latched(frame);
     }
 
-    /// Frees an exclusively latched frame whose page is in no page table.
+    /// Frees an exclusively latched frame that is in no page table.
     fn free_latched(&self, frame: FrameNo) {
         let descriptor = self.arena.frame(frame);
         if descriptor.clear_tag() {
@@ -587,7 +591,7 @@ impl BufferPool {
         self.give(frame);
     }
 
-    /// Gives a frame that holds nothing to whoever needs one.
+    /// Frees a frame that holds nothing.
     fn give(&self, frame: FrameNo) {
         if frame.0 >= self.limit.load(Acquire) {
             self.retire(frame);
@@ -597,9 +601,9 @@ impl BufferPool {
         self.tell_freed();
     }
 
-    /// Lets those who wait for the log or for a frame look again when the database has stopped.
+    /// Wakes the threads that wait for the log or for a frame when the database has stopped.
     pub fn tell_when_stopped(self: &Arc<Self>) {
-        // The health is known to both.
+        // A weak reference, because the pool has a reference to the health: a strong one would make a cycle.
         let pool = Arc::downgrade(self);
         self.ground.health.when_stopped(move || {
             if let Some(pool) = pool.upgrade() {
@@ -609,7 +613,7 @@ impl BufferPool {
         });
     }
 
-    /// Lets those who wait for a frame look again.
+    /// Wakes the threads that wait for a frame.
     pub(crate) fn tell_freed(&self) {
         self.frames_freed.fetch_add(1, Release);
         self.frame_freed.notify();
@@ -627,8 +631,8 @@ impl BufferPool {
         self.verify(id, into)
     }
 
-    /// Checks a page as it came from the disk: its checksum, that it is the one that was asked for, that its header
-    /// fits its type, and that the log knows its last change. The flusher checks the same of what it writes.
+    /// Checks a page that was read from disk: its checksum, its id, that its header matches its type, and that its last
+    /// change is in the log. The flusher checks the same of the pages that it writes.
     ///
     /// # Errors
     /// [`CorruptError::Page`].
@@ -646,27 +650,27 @@ impl BufferPool {
         Err(CorruptError::Page { file, page: id, lsn: page.lsn(), what: what.into() }.into())
     }
 
-    /// Where a page lies in its file.
+    /// Returns the offset of a page in its file.
     pub fn offset(&self, page: PageNo) -> u64 {
         u64::from(page.0) * self.page_size as u64
     }
 
-    /// The oldest change of a page that only the log knows, or a little below it.
+    /// Returns the LSN of the oldest page change that only the log has, or an LSN a little below it.
     pub fn oldest_dirty(&self) -> Lsn {
         let registered = self.registered();
         self.floor.oldest(self.ground.log.durable(), registered)
     }
 
-    /// Below this every change of a page is in a dirty set.
+    /// Returns the LSN below which every change of a page is in a dirty set.
     fn registered(&self) -> Lsn {
         let log = &self.ground.log;
         if self.recovering.load(Acquire) { log.floor() } else { log.append_floor() }
     }
 
-    /// How full the pool is, and with what. Looks at the queue of dropped tablespaces, not at frames.
+    /// Returns how full the pool is, and with what. Examines the queue of dropped tablespaces, not the frames.
     pub fn occupancy(&self) -> Occupancy {
         let frames = self.limit.load(Relaxed) as usize;
-        // While the pool shrinks the list holds frames beyond its size, too.
+        // While the pool shrinks the list contains frames beyond its size, too.
         let free = self.free_frames().min(frames);
         let (dropped_pending, dropped, dropped_dirty) = self.reclaimer.pending_frames();
         let dirty = (self.counters.dirty.load(Relaxed) as usize).saturating_sub(dropped_dirty);
@@ -674,14 +678,14 @@ impl BufferPool {
         Occupancy { frames, free, dirty, dropped, dropped_pending }
     }
 
-    /// What the pool's own bookkeeping takes for each frame, in bytes: its descriptor, its entry in a page table, and
-    /// its place in a dirty set if every page is dirty.
+    /// Returns the pool's bookkeeping per frame in bytes: the descriptor, the entry in a page table, and the entry in a
+    /// dirty set if every page is dirty.
     pub fn bookkeeping_per_frame(&self) -> usize {
         size_of::<frame::Frame>() + size_of::<AtomicU32>() + size_of::<(Lsn, PageNo)>()
     }
 }
 
-/// How full the pool is.
+/// The occupancy of the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Occupancy {
     /// Frames of the pool.
@@ -690,8 +694,8 @@ pub struct Occupancy {
     pub free: usize,
     /// Frames with a page of a live tablespace that has changes to be written.
     pub dirty: usize,
-    /// Frames that still hold pages of dropped tablespaces: the next to be used.
+    /// Frames that still hold pages of dropped tablespaces: they are reused next.
     pub dropped: usize,
-    /// Dropped tablespaces that still have frames to give back.
+    /// Dropped tablespaces that still have frames to free.
     pub dropped_pending: usize,
 }

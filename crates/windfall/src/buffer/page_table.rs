@@ -1,18 +1,18 @@
-//! A tablespace's page table: which frame holds a page.
+//! A tablespace's page table: maps each resident page to its frame.
 //!
-//! **Purpose.** The tablespace owns its translation. Dropping the tablespace detaches it, with every frame it names:
-//! the detached table *is* the chain of frames to be used again.
+//! **Purpose.** The tablespace owns its mapping. Dropping the tablespace detaches the table with all frames that it
+//! names: the detached table *is* the list of frames to be reused.
 //!
-//! **Invariants.** An entry is set by compare-and-swap from empty and cleared by compare-and-swap or swap, so whoever
-//! clears it is the only one. The cost is in proportion to the pages that are resident: eight entries inline, then one
-//! chunk of 56, then a radix tree of chunks of 512; a radix chunk that becomes empty is unlinked, and comes to the
-//! [`EmptyChunks`] of the pool when no reader can be in it. The thread that finds out that the epoch is over, which may
-//! be any reader, moves up to 512 of them there and frees none: the background does, and an eviction frees two where
-//! more than 1024 wait (2 MiB); those that come when the pool is gone are freed with the last of them. A chunk counts
-//! its entries *before* they are set and after they are cleared; the count of a chunk that was given up is `DEAD`, and
-//! nobody enters it any more.
+//! **Invariants.** An entry is set by compare-and-swap from empty and cleared by compare-and-swap or swap, so only one
+//! thread clears it. The memory is in proportion to the resident pages: eight entries inline, then one chunk of 56,
+//! then a radix tree of chunks of 512. A radix chunk that becomes empty is unlinked, and is queued in the pool's
+//! [`EmptyChunks`] when no reader can be in it.
 //!
-//! **May touch.** `ids`, `sync`; crossbeam's epochs and queue. One of the few places with `unsafe`.
+//! The thread that detects the end of the epoch, which may be any reader, moves up to 512 chunks to that queue and
+//! frees none. The background worker frees them, and an eviction frees two when more than 1024 are queued (2 MiB).
+//! Chunks that arrive when the pool is gone are freed with the last of them. A chunk increments its count of entries
+//! *before* an entry is set and decrements it after the entry is cleared. The count of a chunk that was given up is
+//! `DEAD`, and no page is entered into it any more. This module is one of the few places with `unsafe`.
 
 use crossbeam_epoch::{Atomic, Guard, Owned, Shared};
 use crossbeam_queue::SegQueue;
@@ -37,9 +37,10 @@ const CHUNK: usize = 512;
 const CHUNK_BITS: u32 = CHUNK.trailing_zeros();
 /// The count of a chunk that was given up.
 const DEAD: u32 = u32::MAX;
-/// So many empty chunks may wait for the background.
+/// The most empty chunks that may be queued for the background worker.
 const WAITING_MOST: usize = 1024;
-/// So many chunks the giving up of one frees where more than that wait: fewer wait then.
+/// The chunks that an eviction frees when it queues one beyond that limit: more than one, so that the queue becomes
+/// shorter.
 const FREED_ABOVE: usize = 2;
 
 /// Frame number plus one; zero is empty.
@@ -51,7 +52,7 @@ struct Leaf {
 }
 
 struct Inner {
-    /// How many levels of inner nodes lie below this one.
+    /// The number of levels of inner nodes below this one.
     level: u32,
     children: [Atomic<Node>; CHUNK],
 }
@@ -66,12 +67,12 @@ enum Node {
 pub struct EmptyChunks(SegQueue<Box<Node>>);
 
 impl EmptyChunks {
-    /// Frees some, and says how many.
+    /// Frees at most `most` chunks, and returns how many.
     pub fn free_some(&self, most: usize) -> usize {
         (0..most).map_while(|_| self.0.pop()).count()
     }
 
-    /// How many wait to be freed.
+    /// Returns how many chunks wait to be freed.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.0.len()
@@ -94,7 +95,7 @@ impl EmptyChunks {
 pub struct PageTable {
     inline: [Entry; INLINE],
     small: OnceLock<Box<[Entry; SMALL]>>,
-    /// An inner node, once there is a page beyond the small ones. Its height grows; it never shrinks.
+    /// An inner node, once there is a page beyond the small ones. The tree grows in height and never shrinks.
     root: Atomic<Node>,
 }
 
@@ -118,12 +119,12 @@ fn new_inner(level: u32, first: Shared<'_, Node>) -> Owned<Node> {
     Owned::new(Node::Inner(Box::new(inner)))
 }
 
-/// The child's place under an inner node of this level.
+/// Returns the index of the child under an inner node of this level.
 fn child_index(level: u32, page: PageNo) -> usize {
     (page.0 >> (CHUNK_BITS * (level + 1))) as usize % CHUNK
 }
 
-/// The highest page that a tree with a root of this level can hold.
+/// Returns the highest page that a tree with a root of this level can hold.
 fn reach(level: u32) -> u32 {
     u32::try_from((1u64 << (CHUNK_BITS * (level + 2))) - 1).unwrap_or(u32::MAX)
 }
@@ -135,7 +136,7 @@ impl Default for PageTable {
 }
 
 impl PageTable {
-    /// The frame that holds the page, as far as one can tell without a latch: check the frame's tag.
+    /// Returns the frame that holds the page. Without a latch this is a hint: the caller must check the frame's tag.
     #[inline]
     pub fn get(&self, page: PageNo) -> Option<FrameNo> {
         let n = page.0 as usize;
@@ -145,7 +146,7 @@ impl PageTable {
         if n < INLINE + SMALL {
             return decode(self.small.get()?[n - INLINE].load(Acquire));
         }
-        // What lies before goes with the table only.
+        // Only chunks need the guard: the entries before them are freed with the table only.
         let guard = &crossbeam_epoch::pin();
         let leaf = self.find(page, guard)?;
         decode(leaf.entries[n % CHUNK].load(Acquire))
@@ -154,7 +155,7 @@ impl PageTable {
     #[inline]
     fn find<'g>(&self, page: PageNo, guard: &'g Guard) -> Option<&'g Leaf> {
         let mut node = self.root.load(Acquire, guard);
-        // The first node is the root, which alone says how far the tree reaches.
+        // The first node is the root, the only one that determines the highest page in the tree.
         // SAFETY: nodes are unlinked before they are freed, and freed only when no guard of their time is left.
         if let Some(Node::Inner(root)) = unsafe { node.as_ref() }
             && page.0 > reach(root.level)
@@ -172,7 +173,7 @@ impl PageTable {
         }
     }
 
-    /// Enters a page. Gives the frame that has it already, if one has.
+    /// Enters a page, unless it has an entry.
     ///
     /// # Errors
     /// The frame that holds the page.
@@ -215,7 +216,7 @@ impl PageTable {
         }
     }
 
-    /// Takes a page out, if that frame holds it. Says whether it did.
+    /// Removes a page, if that frame holds it. Returns whether it did.
     pub fn remove(
         &self,
         page: PageNo,
@@ -239,7 +240,7 @@ impl PageTable {
         removed
     }
 
-    /// One entry fewer in the chunk; the last to leave gives it up.
+    /// Decrements the chunk's count of entries. If it becomes zero, gives up the chunk.
     fn leave(&self, leaf: &Leaf, page: PageNo, empty_chunks: &Arc<EmptyChunks>, guard: &Guard) {
         let gives_up = || {
             planted(Bug::ChunkGoesUnderAnEntry)
@@ -248,7 +249,7 @@ impl PageTable {
         if leaf.count.fetch_sub(1, AcqRel) != 1 || !gives_up() {
             return;
         }
-        // Nobody enters the chunk now, and this thread alone unlinks it.
+        // No entry is added to the chunk any more, and this thread alone unlinks it.
         let mut node = self.root.load(Acquire, guard);
         // SAFETY: nodes are unlinked before they are freed, and freed only when no guard of their time is left.
         while let Some(Node::Inner(inner)) = unsafe { node.as_ref() } {
@@ -298,7 +299,7 @@ impl PageTable {
                             Err(lost) => lost.current,
                         };
                     }
-                    // A chunk that was unlinked between the two loads: look again.
+                    // A chunk that was unlinked between the two loads: load again.
                     if !next.is_null() {
                         node = next;
                     }
@@ -307,9 +308,9 @@ impl PageTable {
         }
     }
 
-    /// Visits the entries from `from` on and takes out those that `take` wants, until `take` says to stop or `most`
-    /// places of the table were looked at. Gives where to go on; `None` at the end of the table. Never frees a chunk:
-    /// this is for a detached table.
+    /// Removes the entries from `from` on and passes them to `take`, until `take` returns false or `most` positions of
+    /// the table were examined. Returns where to continue; `None` at the end of the table. Never frees a chunk: this is
+    /// for a detached table.
     pub fn drain(
         &self,
         from: PageNo,
@@ -351,7 +352,7 @@ impl PageTable {
         None
     }
 
-    /// The first page behind the empty subtree that would hold `at`; `None` beyond the root's reach.
+    /// Returns the first page after the empty subtree that would hold `at`; `None` beyond the highest page of the tree.
     fn skip(&self, at: u64, guard: &Guard) -> Option<u64> {
         let mut node = self.root.load(Acquire, guard);
         // SAFETY: as in `find`.
@@ -373,15 +374,16 @@ impl PageTable {
 }
 
 impl PageTable {
-    /// Frees some chunks of a table that nobody else knows any more, whatever is in them. Says whether there are more.
+    /// Frees some chunks of a table that no other thread can reach any more, whatever is in them. Returns whether there
+    /// are more.
     pub fn free_some(&mut self, most: usize) -> bool {
         let mut left = most;
         !free_below(&self.root, &mut left)
     }
 }
 
-/// Frees nodes that only this thread knows, leaves first, until none is left to be freed. Says whether the whole
-/// subtree is gone.
+/// Frees nodes that only this thread can reach, leaves first, until `left` is used up. Returns whether the whole
+/// subtree is freed.
 fn free_below(place: &Atomic<Node>, left: &mut usize) -> bool {
     // SAFETY: the caller has the table exclusively: no reader is left.
     let guard = unsafe { crossbeam_epoch::unprotected() };
@@ -486,8 +488,8 @@ mod tests {
         while table.free_some(2) {
             steps += 1;
         }
-        // Pages 70, 600, 1500, 300,000, 90,000,000 and the last one lie in a leaf each, below six inner nodes: of page
-        // 300,000 and those before it in two, of the others in two each with the root of a level more above all.
+        // 13 nodes: a leaf each for pages 70, 600, 1500, 300,000, 90,000,000 and the last one, below four inner nodes
+        // of level 0, two of level 1 and the root.
         assert_eq!(steps, 6 + 1, "two nodes a step");
         assert!(pages[2..].iter().all(|page| table.get(PageNo(*page)).is_none()));
         assert!(!table.free_some(usize::MAX));
@@ -520,7 +522,7 @@ mod tests {
         assert_eq!(table.drain(PageNo(0), usize::MAX, &crossbeam_epoch::pin(), |_, _| true), None);
     }
 
-    /// Fills so many chunks with a page each, and empties them.
+    /// Fills `count` chunks with one page each, and empties them.
     fn empty_chunks(table: &PageTable, chunks: &Arc<EmptyChunks>, count: usize) {
         for n in 0..count {
             let (page, guard) = (PageNo((n * CHUNK + CHUNK) as u32), &crossbeam_epoch::pin());
@@ -529,7 +531,7 @@ mod tests {
         }
     }
 
-    /// Waits until all chunks that were emptied are with those that can be freed: no reader has freed one.
+    /// Waits until all chunks that were emptied are queued to be freed: no reader has freed one.
     fn await_chunks(chunks: &Arc<EmptyChunks>, count: usize) {
         let began = Instant::now();
         while chunks.len() < count {
@@ -550,10 +552,10 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| {
                 empty_chunks(&table, &chunks, 700);
-                // What is in the bag of this thread goes, too.
+                // Pushes the deferred chunks in this thread's bag, too.
                 crossbeam_epoch::pin().flush();
             });
-            // Each 128th of these looks whether something can be freed.
+            // Every 128th of these checks whether something can be freed.
             for _ in 0..50_000 {
                 assert_eq!(table.get(PageNo(u32::MAX)), None);
             }
@@ -564,11 +566,11 @@ mod tests {
         assert_eq!((freed, chunks.len()), (vec![300, 300, 100], 0));
     }
 
-    /// Where the background does not get on, those that empty chunks free two each, and no more.
+    /// If the background worker does not run, each thread that empties a chunk frees two, and no more.
     #[test]
     fn empty_chunks_that_wait_are_bounded() {
         let (table, chunks) = (PageTable::default(), Arc::new(EmptyChunks::default()));
-        // With a guard no epoch ends meanwhile, so none comes but where it is waited for.
+        // While this guard is held no epoch ends, so chunks are queued only where the test waits for them.
         let empty = |count| {
             let _guard = crossbeam_epoch::pin();
             empty_chunks(&table, &chunks, count);

@@ -1,11 +1,10 @@
 //! Reading many pages at once.
 //!
-//! **Purpose.** Recovery and purge know which pages they need next; asking for them in one batch keeps the disk busy.
+//! **Purpose.** Recovery and purge know which pages they need next. Requesting them in one batch keeps the disk busy.
 //!
 //! **Invariants.** As for a single read: a page is latched exclusively from its entry into the page table until its
-//! content is verified. A page whose read fails is taken out again, and whoever needs it reads it itself and is told.
-//!
-//! **May touch.** `disk`, the rest of `buffer`.
+//! content is verified. A page with a failed read is removed again. A thread that needs it reads it itself and gets the
+//! error.
 
 use super::{BufferPool, ExclusivePage, FileState, Space, doublewrite::words, frame::UNPROVEN};
 use crate::{
@@ -16,15 +15,15 @@ use crate::{
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
-/// The most pages in one batch: a small pool is not flooded.
+/// The most pages in one batch, so that a small pool is not flooded.
 pub const PAGES: usize = 64;
 
 impl BufferPool {
-    /// Reads those of the pages that are not in the pool, at most [`PAGES`] and at most an eighth of the pool, and no
-    /// more than there are frames for without a wait.
+    /// Reads those of the pages that are not in the pool: at most [`PAGES`], at most an eighth of the pool, and only as
+    /// many as get frames without a wait.
     ///
     /// # Errors
-    /// When the database is poisoned, or no frame is to be had. A page that cannot be read is not an error here.
+    /// When the database is poisoned, or no frame is available. A page that cannot be read is not an error here.
     pub fn read_ahead(&self, queue: &mut dyn Queue, wanted: &[(Arc<Space>, PageNo)]) -> Result<()> {
         let most = PAGES.min(self.limit.load(Relaxed) as usize / 8);
         let mut under_way: Vec<Option<(&Arc<Space>, ExclusivePage<'_>)>> = Vec::new();
@@ -40,7 +39,7 @@ impl BufferPool {
                 if is_first {
                     return self.allocate().map(Some);
                 }
-                // Whoever wants one of the others waits for this thread, which must not wait then.
+                // A thread that needs one of the latched pages waits for this thread, so this thread must not wait.
                 let frame = self.allocate_at_once();
                 is_out = frame.is_none();
                 Ok(frame)
@@ -49,7 +48,7 @@ impl BufferPool {
                 Ok(Some(latched)) => latched,
                 Ok(None) if is_out => break,
                 Ok(None) => continue,
-                // What was to be read by now was not: nobody may take it for a page.
+                // The pages requested so far were not read: they must leave the pool.
                 Err(error) => {
                     for (space, latched) in under_way.into_iter().flatten() {
                         self.abandon(space, latched.id().page, latched.hand_over());

@@ -1,17 +1,15 @@
-//! The frames of dropped tablespaces: the first to be used again.
+//! Reclaiming the frames of dropped tablespaces, which are reused first.
 //!
-//! **Purpose.** A dropped tablespace's page table is a chain of frames nobody needs. Whoever needs a frame and finds
-//! the free list empty takes some from here, before any live page is evicted; a background step takes the rest, and
-//! frees the memory of what the tablespace leaves: its dirty set and its page table.
+//! **Purpose.** A dropped tablespace's page table is a list of frames that are not needed. A thread that needs a frame
+//! and finds the free list empty takes some from here, before any live page is evicted. A background step takes the
+//! rest, and frees the memory that the tablespace leaves: its dirty set and its page table.
 //!
-//! **Invariants.** A call looks at a bounded number of entries and of tablespaces, so no call pays for a whole table
-//! or for all tables of a group. A frame is taken by its latch and its tag: a frame that is latched by someone else
-//! waits in `latecomers` and is tried again. A dropped page is never written: its dirty mark goes with its tag. Memory
-//! is freed by the background step alone, a bounded amount a step, and so are chunks that evictions have emptied
-//! ([`EmptyChunks`]). The reclaimer keeps a tablespace until nothing else has it, so no other thread is ever the last
-//! to let go of one that the pool knew.
-//!
-//! **May touch.** The rest of `buffer`.
+//! **Invariants.** A call examines a bounded number of entries and of tablespaces, so no call pays for a whole table or
+//! for all tables of a group. A frame is taken by its latch and its tag: a frame that another thread has latched is
+//! kept in `latecomers` and tried again. A dropped page is never written: its dirty bit is cleared with its tag. Only
+//! the background step frees memory, a bounded amount per step. That includes chunks that evictions have emptied
+//! ([`EmptyChunks`]). The reclaimer keeps a tablespace until nothing else has a reference. So no other thread ever
+//! drops the last reference to a tablespace that the pool knew.
 
 use std::collections::VecDeque;
 
@@ -32,58 +30,58 @@ use crate::{
     },
 };
 
-/// How many places of a dropped page table one call looks at.
+/// The positions of a dropped page table that one call examines.
 const PLACES_A_CALL: usize = 512;
-/// How many steps without a frame one call takes: among many empty tablespaces it leaves the rest to the background.
+/// The rounds without a frame in one call: among many empty tablespaces it leaves the rest to the background step.
 const ROUNDS_A_CALL: usize = 1024;
-/// How many frames one call takes.
+/// The frames that one call takes.
 const FRAMES_A_CALL: usize = 64;
-/// How many newly dropped tablespaces one call takes in.
+/// The newly dropped tablespaces that one call takes from the inbox.
 const ARRIVALS_A_CALL: usize = 64;
-/// How many tablespaces without frames one step takes leave of, and how many it looks at of those that others still
-/// have.
+/// The tablespaces without frames that one step removes from the pool, and those with references elsewhere that it
+/// checks.
 const SPACES_A_STEP: usize = 32;
-/// How many entries of dirty sets one step frees.
+/// The entries of dirty sets that one step frees.
 const DIRTY_A_STEP: usize = 4096;
-/// How many chunks of one page table one step frees, and how many of those that evictions have emptied.
+/// The chunks of one page table that one step frees, and the chunks emptied by evictions.
 const CHUNKS_A_STEP: usize = 128;
 
 const _: () = assert!(memory::queue_block_is_small::<(Arc<Space>, usize)>());
 
-/// Dropped tablespaces whose frames are still to be used again.
+/// Dropped tablespaces with frames to be reclaimed.
 #[derive(Debug)]
 pub struct Reclaimer {
-    /// Those that no call has taken in yet, with how many frames they had.
+    /// Newly dropped tablespaces that no call has taken yet, with the number of frames that they had.
     inbox: SegQueue<(Arc<Space>, usize)>,
     queue: Mutex<VecDeque<Dropped>>,
-    /// Dropped tablespaces under way, to be asked without a lock.
+    /// The number of dropped tablespaces that still have frames, to be read without a lock.
     pending: AtomicUsize,
-    /// Dropped tablespaces that nobody has taken over yet for their files.
+    /// The number of dropped tablespaces that were not yet handed over to have their files deleted.
     unfinished: AtomicUsize,
-    /// How many frames those under way still hold, as it was when each was last looked at.
+    /// The frames that the pending tablespaces still hold, as of the last check of each.
     frames: AtomicUsize,
-    /// How many of these were dirty, of those that were taken in.
+    /// The dirty ones among these frames, without those of tablespaces in the inbox.
     dirty: AtomicUsize,
-    /// Those whose frames are all back.
+    /// Tablespaces with all frames freed.
     finished: SegQueue<Arc<Space>>,
-    /// What is left of them to be freed.
+    /// Their memory that is still to be freed.
     leaving: Mutex<Leaving>,
-    /// Chunks of page tables that are in use.
+    /// Emptied chunks of page tables that are in use.
     pub empty_chunks: Arc<EmptyChunks>,
 }
 
 #[derive(Debug)]
 struct Dropped {
     space: Arc<Space>,
-    /// Where the drain goes on; `None` at its end.
+    /// Where the drain continues; `None` at its end.
     at: Option<PageNo>,
     latecomers: Vec<(PageNo, FrameNo)>,
-    /// What is counted of it in [`Reclaimer::frames`] and [`Reclaimer::dirty`].
+    /// Its part of [`Reclaimer::frames`] and [`Reclaimer::dirty`].
     frames: usize,
     dirty: usize,
 }
 
-/// Memory of tablespaces whose frames are all back.
+/// Memory of tablespaces with all frames freed.
 #[derive(Debug, Default)]
 struct Leaving {
     dirty: VecDeque<DirtySet>,
@@ -91,7 +89,7 @@ struct Leaving {
 }
 
 impl Leaving {
-    /// Frees some. Says whether it did: nothing is freed of a tablespace that others have.
+    /// Frees some memory. Returns whether it did: a tablespace with references elsewhere is left alone.
     fn free_some(&mut self) -> bool {
         if let Some(dirty) = self.dirty.front_mut() {
             if !dirty.free_some(DIRTY_A_STEP) {
@@ -133,8 +131,8 @@ impl Default for Reclaimer {
 }
 
 impl Reclaimer {
-    /// Takes over a tablespace that was marked dropped. All that a drop does to the pool is this; it does not even wake
-    /// the background step, which looks by itself now and then.
+    /// Takes over a tablespace that was marked dropped. This is all that a drop does to the pool. It does not even wake
+    /// the background step, which checks by itself from time to time.
     pub fn push(&self, space: Arc<Space>) {
         self.unfinished.fetch_add(1, SeqCst);
         self.pending.fetch_add(1, Relaxed);
@@ -143,13 +141,14 @@ impl Reclaimer {
         self.inbox.push((space, frames));
     }
 
-    /// How many dropped tablespaces still have frames to give back.
+    /// Returns the number of dropped tablespaces that still have frames to free.
     pub fn pending(&self) -> usize {
         self.pending.load(Relaxed)
     }
 
-    /// How many are not handed over yet, how many frames they still hold, and how many of these were dirty. As exact as
-    /// frames that come and go meanwhile allow; of more than a few new ones the dirty frames are counted later.
+    /// Returns the number of tablespaces that are not handed over yet, the frames that they still hold, and how many of
+    /// these were dirty. Pages that are read in and evicted meanwhile make it inexact; if more than a few tablespaces
+    /// are new, their dirty frames are counted later.
     pub fn pending_frames(&self) -> (usize, usize, usize) {
         self.take_in(&mut self.queue.lock());
         (self.unfinished.load(SeqCst), self.frames.load(Relaxed), self.dirty.load(Relaxed))
@@ -168,7 +167,7 @@ impl Reclaimer {
     fn recount(&self, dropped: &mut Dropped) {
         let frames = dropped.space.resident() as usize;
         let dirty = dropped.dirty.min(frames);
-        // Others may have brought pages in behind the drop, which go at once.
+        // Other threads may have read in pages after the drop, which are removed at once.
         self.frames.fetch_add(frames.wrapping_sub(dropped.frames), Relaxed);
         self.dirty.fetch_sub(dropped.dirty - dirty, Relaxed);
         (dropped.frames, dropped.dirty) = (frames, dirty);
@@ -176,7 +175,7 @@ impl Reclaimer {
 }
 
 impl BufferPool {
-    /// Frees some frames of dropped tablespaces into the free list. Gives how many; zero when there is none to be had.
+    /// Moves some frames of dropped tablespaces to the free list. Returns how many; zero when there are none.
     pub(super) fn reclaim_some(&self) -> usize {
         let reclaimer = &self.reclaimer;
         if reclaimer.pending() == 0 {
@@ -184,14 +183,14 @@ impl BufferPool {
         }
         let mut queue = reclaimer.queue.lock();
         reclaimer.take_in(&mut queue);
-        // Every round either moves on in a table, ends one, or finds one whose last frames are all latched.
+        // Every round advances in a table, finishes one, or finds one with only latched frames left.
         let (mut busy, mut rounds) = (0, 0);
         while busy < queue.len()
             && rounds < ROUNDS_A_CALL
             && let Some(mut dropped) = queue.pop_front()
         {
             rounds += 1;
-            // The mark came first: a page that comes now is taken out by whoever brings it.
+            // The mark came first: the thread that enters a page now removes it itself.
             let freed = if dropped.space.resident() == 0 {
                 (dropped.at, dropped.latecomers) = (None, Vec::new());
                 0
@@ -264,25 +263,25 @@ impl BufferPool {
         Taken::Freed
     }
 
-    /// One background step: gives frames back, and frees some of the memory that tablespaces without frames have left,
-    /// and evictions. Those that have a file go to `finished`. Says whether there may be more to do.
+    /// Runs one background step: frees frames, and some of the memory of tablespaces without frames and of emptied
+    /// chunks. Tablespaces with a file are passed to `finished`. Returns whether there may be more to do.
     pub fn reclaim_step(&self, finished: &mut dyn FnMut(Arc<Space>)) -> bool {
         let reclaimed = self.reclaim_some() > 0;
         let popped = core::iter::from_fn(|| self.reclaimer.finished.pop());
         let spaces: Vec<Arc<Space>> = popped.take(SPACES_A_STEP).collect();
-        // In each step: what leaves does not wait for arrivals to end.
+        // In each step, so that freeing does not wait for arrivals to end.
         let freed = self.reclaimer.leaving.lock().free_some();
-        // Those that readers could still be in come when the epochs move on.
+        // Chunks that readers could still be in are queued when the epoch advances.
         crossbeam_epoch::pin().flush();
         let freed = self.reclaimer.empty_chunks.free_some(CHUNKS_A_STEP) > 0 || freed;
         if spaces.is_empty() {
             return reclaimed || freed;
         }
-        // Whoever makes a tablespace known waits for this: once for many.
+        // Threads that attach a tablespace wait for this lock, so it is taken once for many.
         self.directory.remove(&spaces);
         for space in spaces {
-            // The set may be large, and nothing looks for these pages any more; the tablespace lives on with its
-            // handles.
+            // The set may be large, and no thread looks for these pages any more. The tablespace itself lives on with
+            // its handles.
             let dirty = core::mem::take(&mut *space.dirty.lock());
             if self.file_of_dropped(&space) != FileState::None {
                 finished(space.clone());
@@ -302,7 +301,7 @@ enum Taken {
     Freed,
     /// The frame holds another page by now.
     Gone,
-    /// Someone has it latched.
+    /// Another thread has it latched.
     Busy,
 }
 
@@ -364,7 +363,7 @@ mod tests {
         let spaces: Vec<_> = (0..group).map(|n| dropped(&pool, 100 + n as u64, 3, 1)).collect();
         assert_eq!(pool.reclaim_some(), 3);
         assert_eq!(pool.reclaimer.inbox.len(), group - ARRIVALS_A_CALL);
-        // All frames are counted although most tablespaces were not taken in yet.
+        // All frames are counted although most tablespaces are still in the inbox.
         assert_eq!(pool.occupancy().dropped, 3 * (group - 1));
         while pool.reclaim_step(&mut |_| panic!("none of them has a file")) {}
         assert_eq!((pool.reclaimer.pending_frames(), pool.free_frames()), ((0, 0, 0), 1024));
@@ -375,7 +374,7 @@ mod tests {
     fn what_a_dropped_tablespace_leaves_is_freed_in_steps_when_nothing_has_it() {
         let (_, pool) = new_pool(64);
         let space = pool.attach(SpaceId(100), Durability::Logged);
-        // Each page lies in a leaf of the page table's own.
+        // Each page is in a leaf of the page table of its own.
         let pages = CHUNKS_A_STEP as u32 + 50;
         for page in 1..=pages {
             let guard = &crossbeam_epoch::pin();
@@ -389,7 +388,8 @@ mod tests {
         drop(pool.fresh(&space, PageNo(1)).unwrap());
         pool.detach(&space, Lsn::ZERO);
         let steps = || core::iter::from_fn(|| pool.reclaim_step(&mut |_| {}).then_some(())).count();
-        // The frame, the directory, three of the dirty set; the page table stays as long as there is a handle.
+        // One step for the frame, one for the directory, three for the dirty set. The page table stays as long as there
+        // is a handle.
         assert_eq!(steps(), 2 + 3);
         assert_eq!(pool.reclaimer.leaving.lock().spaces.len(), 1);
         drop(space);
@@ -401,13 +401,13 @@ mod tests {
     fn chunks_that_evictions_have_emptied_are_freed_in_the_background() {
         let (_, pool) = new_pool(64);
         let space = pool.attach(SpaceId(100), Durability::Temporary);
-        // Each page lies in a chunk of its own.
+        // Each page is in a chunk of its own.
         for page in (1..=40).map(|n| PageNo(512 * n)) {
             drop(pool.fresh(&space, page).unwrap());
             assert!(pool.evict(space.pages.get(page).unwrap()));
         }
         let chunks = &pool.reclaimer.empty_chunks;
-        // Each that waits for readers knows where it is to go.
+        // Each chunk that waits for readers holds a reference to its queue.
         let began = Instant::now();
         while Arc::strong_count(chunks) > 1 || chunks.len() > 0 {
             assert!(began.elapsed() < Duration::from_mins(10), "{} chunks wait", chunks.len());

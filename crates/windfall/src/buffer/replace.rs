@@ -1,18 +1,18 @@
-//! Where a frame comes from: the free list, then dropped tablespaces, then CLOCK.
+//! Page replacement: a frame comes from the free list, then from dropped tablespaces, then from CLOCK.
 //!
-//! **Purpose.** CLOCK keeps its state in the descriptors, so a drop has no list to unlink pages from. A page that a
-//! scan brought in leaves at the hand's first visit unless it was used again; a page of a look-up is spared once, one
-//! that is used again twice.
+//! **Purpose.** CLOCK (clock sweep) keeps its state in the descriptors, so a drop has no list to unlink pages from. A
+//! page that a scan read in is evicted at the hand's first visit unless it was used again. A page of a look-up is
+//! spared once, and one that is used again twice.
 //!
-//! **Invariants.** The last free frames are kept for those who take a change back or drop a tablespace
-//! ([`on_kept_frames`]): when dirty pages cannot be written, others give up while there are still some, and what they
-//! have begun can be taken back. Nobody waits for a frame without an end, not even for that: the frames that could come
-//! free may be latched by callers that wait themselves. The foreground looks at a bounded number of
-//! frames and writes none: when it finds few free ones it wakes the cleaner, and when it finds no clean victim either
-//! it waits for a frame. The last clean pages are no victims, so that a descent finds its way. A victim is claimed by
-//! its latch, then its tag and state are looked at.
+//! **Invariants.** The last free frames are reserved for threads that roll a change back or drop a tablespace
+//! ([`on_kept_frames`]). When dirty pages cannot be written, other threads give up while some frames are left, and
+//! their changes can be rolled back. No thread waits for a frame without limit, not even for a rollback: the frames
+//! that could come free may be latched by callers that wait themselves.
 //!
-//! **May touch.** The rest of `buffer`.
+//! The foreground examines a bounded number of frames and writes none. When it finds few free ones it wakes the
+//! cleaner, and when it finds no clean victim either it waits for a frame. The last clean pages are not victims, so
+//! that a descent can keep its path in memory. A victim is claimed by its latch, and then its tag and state are
+//! checked.
 
 use core::cell::Cell;
 
@@ -35,24 +35,24 @@ use crate::{
     },
 };
 
-/// How many frames the foreground passes before it waits for the cleaner.
+/// The frames that the foreground examines before it waits for the cleaner.
 const FOREGROUND_REACH: usize = 4096;
-/// How many fruitless rounds of the cleaner in a row a waiter sees before it gives up, some ten seconds: every frame is
+/// The fruitless rounds of the cleaner in a row, some ten seconds, after which a waiter gives up: every frame is
 /// latched by waiters, or no page can be written.
 pub(super) const PATIENCE: u64 = 5_000;
 
-/// The most frames that are kept for those who make room.
+/// The most reserved frames.
 const KEPT_MOST: usize = 8;
 
-/// The most clean pages that stay where all others wait to be written.
+/// The most clean pages that are kept when all others wait to be written.
 const CLEAN_LEFT: u64 = 8;
 
 thread_local! {
-    /// Whether this thread takes from what is kept.
+    /// Whether this thread may take reserved frames.
     static FROM_KEPT: Cell<bool> = Cell::default();
 }
 
-/// Runs what takes a change back, or makes room: for that the last frames are kept.
+/// Runs a rollback, or work that makes room, with access to the reserved frames.
 pub fn on_kept_frames<T>(run: impl FnOnce() -> T) -> T {
     let before = FROM_KEPT.replace(true);
     let result = run();
@@ -60,22 +60,22 @@ pub fn on_kept_frames<T>(run: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Whether the rounds of the cleaner come to anything. That decides how long a caller waits for a frame, and not how
-/// often it was woken: a change of the pool's size wakes it, and brings no frame.
+/// Whether the rounds of the cleaner have any effect. That limits how long a caller waits for a frame. The number of
+/// wakeups does not: a change of the pool's size wakes the caller, and need not free a frame.
 #[derive(Debug, Default)]
 pub struct Rounds {
-    /// Those that brought nothing. One may count as many.
+    /// Rounds without effect. One may count as many.
     fruitless: AtomicU64,
-    /// How many those were when one was fruitful last.
+    /// The value of `fruitless` at the last round with effect.
     at_fruit: AtomicU64,
-    /// Frames that were handed out to callers, also between the rounds.
+    /// Frames that callers got, also between the rounds.
     handed_out: AtomicU64,
-    /// How many those were at the end of the last round.
+    /// The value of `handed_out` at the end of the last round.
     handed_out_before: AtomicU64,
 }
 
 impl Rounds {
-    /// The end of a round of the one cleaner. Says whether it was fruitless.
+    /// Ends a round of the only cleaner. Returns whether it was fruitless.
     pub(super) fn end(&self, is_fruitful: bool, counts_as: u64) -> bool {
         let handed_out = self.handed_out.load(Relaxed);
         let none_was = self.handed_out_before.swap(handed_out, Relaxed) == handed_out;
@@ -87,7 +87,7 @@ impl Rounds {
         true
     }
 
-    /// Whether a caller that began to wait at so many fruitless rounds has seen enough of them.
+    /// Returns whether a caller that began to wait at this number of fruitless rounds has seen enough of them.
     fn are_hopeless_since(&self, began: u64) -> bool {
         let since = began.max(self.at_fruit.load(Acquire));
         self.fruitless.load(Acquire) > since + PATIENCE
@@ -95,11 +95,11 @@ impl Rounds {
 }
 
 impl BufferPool {
-    /// Gives a frame that holds nothing and is in no list.
+    /// Returns a frame that holds nothing and is in no list.
     pub(super) fn allocate(&self) -> Result<FrameNo> {
         let began = self.rounds.fruitless.load(Acquire);
         loop {
-            // Before the first look: a frame that comes free behind a look ends the wait.
+            // Read before the first attempt: a frame that comes free after an attempt ends the wait.
             let freed = self.frames_freed.load(Acquire);
             if let Some(frame) = self.allocate_at_once() {
                 return Ok(frame);
@@ -108,7 +108,7 @@ impl BufferPool {
         }
     }
 
-    /// The same, if there is one to be had without a wait.
+    /// The same without a wait; `None` if no frame is available.
     pub(super) fn allocate_at_once(&self) -> Option<FrameNo> {
         let frame = self.find_frame();
         if frame.is_some() && !FROM_KEPT.get() {
@@ -135,22 +135,22 @@ impl BufferPool {
         }
     }
 
-    /// Whether this thread may take one of the free frames.
+    /// Returns whether this thread may take one of the free frames.
     fn has_to_spare(&self) -> bool {
         FROM_KEPT.get() || self.free_frames() > self.kept_frames()
     }
 
-    /// Whether a clean page may go for another one. A descent needs its parent when the child comes: among the last
-    /// clean pages each evicts the one that led to it, for ever where nothing is written.
+    /// Returns whether a clean page may be evicted for another one. A descent needs the parent while the child is read
+    /// in. Among the last clean pages each read evicts the page that led to it, forever if nothing is written.
     fn has_clean_to_spare(&self) -> bool {
         let limit = self.limit.load(Relaxed);
         let not_clean = self.counters.dirty.load(Relaxed) + self.free_frames() as u64;
         FROM_KEPT.get() || u64::from(limit).saturating_sub(not_clean) > u64::from(limit / 16).min(CLEAN_LEFT)
     }
 
-    /// How many free frames are kept for those who make room.
+    /// Returns the number of reserved frames.
     pub(super) fn kept_frames(&self) -> usize {
-        // The cleaner keeps more than these ready, or nobody else would ever get one.
+        // The cleaner keeps more than these ready, or no other thread would ever get one.
         let few = self.limit.load(Relaxed) as usize / 16;
         few.min(self.wanted_free() / 2).min(KEPT_MOST)
     }
@@ -161,12 +161,13 @@ impl BufferPool {
         }
     }
 
-    /// Frames that hold nothing.
+    /// Returns the number of frames that hold nothing.
     pub(super) fn free_frames(&self) -> usize {
         self.free.len() + self.unused_count()
     }
 
-    /// Waits until more frames have come free than `freed`, for a caller that has waited since `began`.
+    /// Waits until frames have come free since the count was `freed`, for a caller that began to wait at the fruitless
+    /// round `began`.
     fn wait_for_frame(&self, freed: u64, began: u64) -> Result<()> {
         self.counters.frame_waits.fetch_add(1, Relaxed);
         let given_up = || self.rounds.are_hopeless_since(began);
@@ -188,8 +189,8 @@ impl BufferPool {
         UsageError::PoolTooSmall { frames: self.limit.load(Relaxed) as usize }.into()
     }
 
-    /// Refuses to latch more than half of all frames: with nearly all of them held a descent evicts with each page the
-    /// one that led there, and never arrives.
+    /// Refuses to latch more than half of all frames: with nearly all of them held, a descent evicts with each page the
+    /// one that led there, and never ends.
     ///
     /// # Errors
     /// [`UsageError::PoolTooSmall`].
@@ -197,25 +198,25 @@ impl BufferPool {
         if pages > self.limit.load(Relaxed) as usize / 2 { Err(self.too_small()) } else { Ok(()) }
     }
 
-    /// Whether somebody waits for a frame, and the cleaner's next round may find one: none where pages cannot be
+    /// Returns whether a thread waits for a frame and the cleaner's next round may find one: not if pages cannot be
     /// written.
     pub fn is_waited_for(&self) -> bool {
         self.frame_waiters.load(SeqCst) > 0 && self.flush_error.lock().is_none()
     }
 
-    /// How many free frames the cleaner keeps ready.
+    /// Returns how many free frames the cleaner keeps ready.
     pub(super) fn wanted_free(&self) -> usize {
         (self.limit.load(Relaxed) as usize / 32).clamp(8, 4096)
     }
 
-    /// Moves the hand over at most `reach` frames, which it counts down. Gives the first clean victim, taken out of its
-    /// page table. Dirty pages whose time is up are told to `dirty`.
+    /// Moves the hand over at most `reach` frames, and decrements `reach` for each. Returns the first clean victim,
+    /// removed from its page table. Dirty pages that may be evicted are passed to `dirty`.
     pub(super) fn clock(&self, reach: &mut usize, dirty: &mut dyn FnMut(FrameNo)) -> Option<FrameNo> {
         let limit = u64::from(self.limit.load(Acquire).min(self.used.load(Acquire)));
         if limit == 0 {
             return None;
         }
-        // Three rounds bring every counter to zero; more would find nothing new.
+        // Three sweeps bring every counter to zero; more would find nothing new.
         for _ in 0..(*reach).min(limit as usize * 3 + 1) {
             *reach -= 1;
             let frame = FrameNo((self.hand.fetch_add(1, AcqRel) % limit) as u32);
@@ -233,7 +234,7 @@ impl BufferPool {
         None
     }
 
-    /// Takes a clean page out of its frame. Says whether the frame is the caller's now.
+    /// Evicts a clean page. Returns whether the caller owns the frame now.
     pub(super) fn evict(&self, frame: FrameNo) -> bool {
         let descriptor = self.arena.frame(frame);
         if !descriptor.latch.try_exclusive() {
@@ -304,7 +305,7 @@ mod tests {
         while pool.free_frames() > 0 {
             on_kept_frames(|| pool.allocate()).unwrap();
         }
-        // The cleaner found nothing to free, and sleeps. Now there is a clean page that nobody uses.
+        // The cleaner found nothing to free, and sleeps. Now there is a clean page that is not in use.
         pool.cleaner_wake.nap(Duration::ZERO);
         let waits = pool.counters.frame_waits.load(Relaxed);
         pool.allocate().unwrap();

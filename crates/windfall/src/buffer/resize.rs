@@ -3,12 +3,11 @@
 //! **Purpose.** Descriptors and address space are reserved for the largest pool, so the size is a number: the frames
 //! below it are in use. Frames that were never used are not touched: the pool takes them one after the other.
 //!
-//! **Invariants.** A frame beyond the size is retired when it comes free; its version has grown before its page bytes
-//! go back to the system, so no reader validates what is then zero. A retired frame is in no list. Who retires a frame
-//! looks at the size again afterwards, who grows the pool sets the size before it looks for retired frames. The same
-//! holds for who takes a frame that was never used, and who makes the pool smaller and looks how many are in use.
-//!
-//! **May touch.** The rest of `buffer`.
+//! **Invariants.** A frame beyond the size is retired when it comes free. Its version has grown before its page bytes
+//! return to the operating system, so no reader validates the zeroes that it then reads. A retired frame is in no list.
+//! A thread that retires a frame checks the size again afterwards; a thread that grows the pool sets the size before it
+//! looks for retired frames. The same holds for a thread that takes a frame that was never used, and one that shrinks
+//! the pool and then reads how many are in use.
 
 use super::{
     BufferPool, SMALLEST,
@@ -25,21 +24,21 @@ use crate::{
     },
 };
 
-/// How many frames beyond the size a step looks at.
+/// The frames beyond the size that a step examines.
 const FRAMES_A_STEP: u32 = 4096;
 
-/// How far a round over the frames beyond the size has come.
+/// The position of a round over the frames beyond the size.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Round {
-    /// The size that it is for.
+    /// The size of the pool at the start of the round.
     limit: u32,
     at: u32,
-    /// Whether frames stayed in use behind it.
+    /// Whether frames before `at` stayed in use.
     left: bool,
 }
 
 impl BufferPool {
-    /// Sets the number of frames. Growing is at once; shrinking goes on in the background, by the page cleaner.
+    /// Sets the number of frames. Growing takes effect at once; the page cleaner shrinks the pool in the background.
     ///
     /// # Errors
     /// When the number is out of range.
@@ -57,24 +56,24 @@ impl BufferPool {
         if self.limit.load(SeqCst) < self.used.load(SeqCst) {
             self.shrinking.store(true, SeqCst);
         }
-        // Frames that were never used are to be had now, too.
+        // Frames that were never used are available now, too.
         self.tell_freed();
         self.cleaner_wake.notify();
         Ok(())
     }
 
-    /// A frame that was never used. The pool may have become smaller meanwhile: the caller looks at the size again.
+    /// Returns a frame that was never used. The pool may have shrunk meanwhile: the caller must check the size again.
     pub(super) fn unused(&self) -> Option<FrameNo> {
         let take = |used: u32| (used < self.limit.load(Acquire)).then_some(used + 1);
         self.used.fetch_update(SeqCst, Acquire, take).ok().map(FrameNo)
     }
 
-    /// Frames that were never used and may be.
+    /// Returns the number of frames that were never used and are below the size.
     pub(super) fn unused_count(&self) -> usize {
         self.limit.load(Acquire).saturating_sub(self.used.load(Acquire)) as usize
     }
 
-    /// A frame beyond the pool's size has come free.
+    /// Retires a frame beyond the pool's size that has come free.
     pub(super) fn retire(&self, frame: FrameNo) {
         self.arena.release(frame, FrameNo(frame.0 + 1));
         self.arena.frame(frame).set(RETIRED);
@@ -89,10 +88,10 @@ impl BufferPool {
         }
     }
 
-    /// Frees some frames beyond the pool's size. Dirty ones are told to `dirty`, to be written first. Says whether some
-    /// are still in use.
+    /// Frees some frames beyond the pool's size. Dirty ones are passed to `dirty`, to be written first. Returns whether
+    /// some are still in use.
     pub(super) fn shrink(&self, dirty: &mut dyn FnMut(FrameNo)) -> bool {
-        // Whoever makes the pool smaller meanwhile says so again.
+        // A thread that shrinks the pool meanwhile sets this flag again.
         if !self.shrinking.swap(false, SeqCst) {
             return false;
         }
@@ -100,7 +99,8 @@ impl BufferPool {
         let mut round = *self.shrink_round.lock();
         if round.limit != limit || round.at >= used {
             round = Round { limit, at: limit, left: false };
-            // All of them at once: what is given back comes on top, and the others lie below.
+            // All of them at once: frames are pushed on top of the list, so those beyond the size would stay at its
+            // bottom.
             self.free.take_all(&self.arena, &mut |frame| self.give(frame));
         }
         let end = used.min(round.at.saturating_add(FRAMES_A_STEP));

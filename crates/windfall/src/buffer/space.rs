@@ -1,15 +1,13 @@
-//! What the pool knows of a tablespace: the branch that a drop unlinks.
+//! The pool's state of a tablespace: the one object that a drop unlinks.
 //!
-//! **Purpose.** The page table, the dirty set and the state of the file hang from this one object. A drop marks it and
-//! pushes it on the reclaimer's queue; nothing else is looked at.
+//! **Purpose.** The page table, the dirty set and the state of the file belong to this object. A drop marks it and
+//! pushes it on the reclaimer's queue; nothing else is visited.
 //!
-//! **Invariants.** Once dropped, never live again: the incarnation is not used a second time. Who installs a page looks
-//! at the mark afterwards; who drops marks before the table is drained; so a page installed too late is taken out by
-//! whoever installed it. The pool learns of a tablespace with its first page, at the latest; one that is dropped before
-//! has nothing to give back, and its slot settles which of the two it is. The memory stays valid until the last handle
-//! goes.
-//!
-//! **May touch.** `ids`, `sync`.
+//! **Invariants.** A dropped tablespace stays dropped: its id is never reused. A thread that installs a page checks the
+//! mark afterwards, and a drop marks before the table is drained. So a page that is installed too late is removed by
+//! the thread that installed it. The pool learns of a tablespace at its first page, at the latest. A tablespace that is
+//! dropped before has nothing to free; its slot decides which of the two cases it is. The memory stays valid until the
+//! last handle is released.
 
 use super::{dirty::DirtySet, page_table::PageTable};
 use crate::{
@@ -30,25 +28,25 @@ use crate::{
 pub enum Durability {
     /// Logged, checkpointed, recovered.
     Logged,
-    /// Neither: temporary, gone with the process.
+    /// Neither logged nor recovered: temporary, lost with the process.
     Temporary,
 }
 
-/// What is known of the data file.
+/// The state of the data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FileState {
-    /// There is none: no page was ever flushed.
+    /// There is no file: no page was ever flushed.
     None,
     /// It was created; name and content may not be durable yet.
     Created,
-    /// It is durable, and the log says so.
+    /// It is durable, and the log has a record of that.
     Made,
 }
 
 /// The slot of a tablespace that the pool does not know yet.
 const UNKNOWN: u32 = u32::MAX;
-/// The slot of one that was dropped before the pool knew it.
+/// The slot of a tablespace that was dropped before the pool knew it.
 const NEVER: u32 = u32::MAX - 1;
 
 /// A tablespace, as the pool knows it.
@@ -56,44 +54,45 @@ const NEVER: u32 = u32::MAX - 1;
 pub struct Space {
     id: SpaceId,
     durability: Durability,
-    /// Its place in the pool's directory, [`UNKNOWN`] or [`NEVER`].
+    /// Its slot in the pool's directory, [`UNKNOWN`] or [`NEVER`].
     slot: AtomicU32,
-    /// The end of the group that dropped it, [`Lsn::MAX`] while it lives; until that is durable the file and the log
-    /// floor wait.
+    /// The end of the group that dropped it, [`Lsn::MAX`] while it is live. Until that is durable, the file and the log
+    /// that the tablespace needs are kept.
     dropped: AtomicU64,
     file: AtomicU8,
-    /// When it was made: a view from before knows nothing of it.
+    /// When it was made: a read view from before does not see it.
     born: AtomicU64,
     /// Whether it has any page: an empty tree has none.
     has_pages: AtomicBool,
-    /// No page below this is free: where a search for a free one may start.
+    /// No page below this is free: a search for a free one may start here.
     free_hint: AtomicU32,
     map_groups: AtomicU32,
-    /// How many of its pages are in the pool; counted where pages come and go, never where they are used.
+    /// The number of its resident pages; updated when pages are read in and evicted, never when they are used.
     resident: AtomicU32,
-    /// Up to where the file is known to have blocks, in bytes.
+    /// The length in bytes for which the file is known to have blocks.
     allocated: AtomicU64,
-    /// Whether the file could not be made, or not be written, when that was last tried.
+    /// Whether the last attempt to make or write the file failed.
     failing: AtomicBool,
     pub(super) pages: PageTable,
     pub(super) dirty: Mutex<DirtySet>,
-    /// Whether the floor's heap, or its inbox, knows the space. Changed under `dirty`.
+    /// Whether the tablespace is in the heap or the inbox from which the pool's low-water mark is computed. Changed
+    /// under `dirty`.
     pub(super) listed: AtomicBool,
     rest: RwLock<()>,
 }
 
 impl Space {
-    /// When it was made; [`TrxId::NONE`] is before all views.
+    /// Returns when it was made; [`TrxId::NONE`] is before all read views.
     pub fn born(&self) -> TrxId {
         TrxId(self.born.load(Acquire))
     }
 
-    /// Says when it was made, before anybody can find it.
+    /// Sets when it was made, before any thread can find it.
     pub fn set_born(&self, stamp: TrxId) {
         self.born.store(stamp.0, Release);
     }
 
-    /// A tablespace without pages and file.
+    /// Returns a tablespace without pages and file.
     pub fn new(id: SpaceId, durability: Durability) -> Self {
         Self {
             id,
@@ -115,23 +114,23 @@ impl Space {
         }
     }
 
-    /// Of the tablespace of a table's rows: held shared by whatever changes the trees of the table outside of its gate,
-    /// for one undo record at a time, and exclusively by a check of the table.
+    /// Returns a lock of the tablespace that has a table's rows. Threads that change the trees of the table without
+    /// having passed its gate hold it shared, for one undo record at a time; a check of the table holds it exclusively.
     pub fn rest(&self) -> &RwLock<()> {
         &self.rest
     }
 
-    /// Its incarnation.
+    /// Returns its id, which is unique to this incarnation.
     pub fn id(&self) -> SpaceId {
         self.id
     }
 
-    /// Whether its changes are logged.
+    /// Returns whether its changes are logged.
     pub fn durability(&self) -> Durability {
         self.durability
     }
 
-    /// Whether it was dropped.
+    /// Returns whether it was dropped.
     #[inline]
     pub fn is_dropped(&self) -> bool {
         self.drop_lsn() != Lsn::MAX
@@ -145,23 +144,24 @@ impl Space {
         if self.is_dropped() { Err(Error::TableDropped(Owner::Unknown)) } else { Ok(()) }
     }
 
-    /// Marks it dropped by the group that ends at `lsn`. Says whether this call did.
+    /// Marks it dropped by the group that ends at `lsn`. Returns whether this call did.
     pub(super) fn mark_dropped(&self, lsn: Lsn) -> bool {
         self.dropped.compare_exchange(Lsn::MAX.0, lsn.0, SeqCst, Relaxed).is_ok()
     }
 
-    /// Its place in the pool's directory, once it has one.
+    /// Returns its slot in the pool's directory, once it has one.
     pub(super) fn slot(&self) -> Option<u32> {
         Some(self.slot.load(Acquire)).filter(|slot| *slot < NEVER)
     }
 
-    /// Gives it a place, unless it was dropped before. For the directory, under its lock.
+    /// Assigns it a slot, unless it was dropped before. For the directory, under its lock.
     pub(super) fn set_slot(&self, slot: u32) -> Result<()> {
         let set = self.slot.compare_exchange(UNKNOWN, slot, SeqCst, Relaxed);
         set.map(drop).map_err(|_| Error::TableDropped(Owner::Unknown))
     }
 
-    /// It was marked dropped: if the pool does not know it, it never will. Says whether it does.
+    /// Must be called after it was marked dropped: if the pool does not know it, it never will. Returns whether the
+    /// pool knows it.
     pub(super) fn is_known_for_good(&self) -> bool {
         if planted(Bug::DropLeavesItUnknown) {
             return self.slot().is_some();
@@ -169,12 +169,12 @@ impl Space {
         self.slot.compare_exchange(UNKNOWN, NEVER, SeqCst, Relaxed).is_err()
     }
 
-    /// Where its drop was logged.
+    /// Returns the end of the group that dropped it.
     pub fn drop_lsn(&self) -> Lsn {
         Lsn(self.dropped.load(SeqCst))
     }
 
-    /// The state of its file.
+    /// Returns the state of its file.
     pub fn file(&self) -> FileState {
         match self.file.load(Acquire) {
             0 => FileState::None,
@@ -191,17 +191,17 @@ impl Space {
         }
     }
 
-    /// Whether the file could not be made, or not be written, when that was last tried.
+    /// Returns whether the last attempt to make or write the file failed.
     pub(super) fn is_failing(&self) -> bool {
         self.failing.load(Relaxed)
     }
 
-    /// Notes whether it could. For the flusher, which alone decides by it.
+    /// Notes whether the last attempt failed. Only the choice of pages to flush depends on it.
     pub(super) fn set_failing(&self, failing: bool) {
         self.failing.store(failing, Relaxed);
     }
 
-    /// Whether it has any page.
+    /// Returns whether it has any page.
     pub fn has_pages(&self) -> bool {
         self.has_pages.load(Acquire)
     }
@@ -211,64 +211,64 @@ impl Space {
         self.has_pages.store(true, Release);
     }
 
-    /// No page below this is free, unless the hint is behind.
+    /// Returns a page number below which no page is free, if the hint is up to date.
     pub fn free_hint(&self) -> u32 {
         self.free_hint.load(Relaxed)
     }
 
-    /// Moves the hint up, unless it moved meanwhile.
+    /// Raises the hint, unless it changed meanwhile.
     pub fn raise_free_hint(&self, from: u32, to: u32) {
         let _ = self.free_hint.compare_exchange(from, to, Relaxed, Relaxed);
     }
 
-    /// A page was freed.
+    /// Lowers the hint: this page was freed.
     pub fn lower_free_hint(&self, page: u32) {
         self.free_hint.fetch_min(page, Relaxed);
     }
 
-    /// How many allocation-map pages are known to exist; there may be more.
+    /// Returns how many allocation-map pages are known to exist; there may be more.
     pub fn map_groups(&self) -> u32 {
         self.map_groups.load(Relaxed)
     }
 
-    /// Notes how many allocation-map pages exist. Who has looked before somebody else takes nothing back.
+    /// Notes how many allocation-map pages exist. A thread with an older count does not lower it.
     pub fn raise_map_groups(&self, groups: u32) {
         self.map_groups.fetch_max(groups, Relaxed);
     }
 
-    /// Knows as little of its pages as after a restart.
+    /// Resets what is known of its pages, as a restart does.
     #[cfg(test)]
     pub(crate) fn forget(&self) {
         self.map_groups.store(0, Relaxed);
         self.free_hint.store(0, Relaxed);
     }
 
-    /// How many of its pages are in the pool.
+    /// Returns the number of its resident pages.
     pub fn resident(&self) -> u32 {
         self.resident.load(SeqCst)
     }
 
-    /// A page has come.
+    /// Counts a page that was entered.
     pub(super) fn page_came(&self) {
         self.resident.fetch_add(1, SeqCst);
     }
 
-    /// A page has gone.
+    /// Counts a page that was removed.
     pub(super) fn page_went(&self) {
         self.resident.fetch_sub(1, Relaxed);
     }
 
-    /// Up to where the file is known to have blocks.
+    /// Returns the length for which the file is known to have blocks.
     pub(super) fn allocated(&self) -> u64 {
         self.allocated.load(Relaxed)
     }
 
-    /// Notes up to where the file has blocks.
+    /// Notes the length for which the file has blocks.
     pub(super) fn set_allocated(&self, bytes: u64) {
         self.allocated.store(bytes, Relaxed);
     }
 
-    /// How many of its pages wait to be written.
+    /// Returns how many of its pages wait to be written.
     pub fn dirty_pages(&self) -> usize {
         self.dirty.lock().waiting()
     }

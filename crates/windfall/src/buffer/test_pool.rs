@@ -1,4 +1,4 @@
-//! A pool for tests of single steps, on this floor and those just above it: a simulated disk, and no workers.
+//! A pool for unit tests of this layer and those just above it: a simulated disk, and no workers.
 
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
@@ -12,7 +12,7 @@ use crate::{
 
 pub(crate) const PAGE_SIZE: usize = 4096;
 
-/// A pool of so many frames over a new disk.
+/// Returns a pool of `frames` frames over a new disk.
 pub(crate) fn new_pool(frames: usize) -> (SimulatedDisk, Arc<BufferPool>) {
     let disk = SimulatedDisk::new(1);
     let (shared, env, health) = (Arc::new(disk.clone()), Arc::new(SimulatedEnv::new(1)), Health::new());

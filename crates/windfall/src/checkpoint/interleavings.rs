@@ -1,4 +1,4 @@
-//! A checkpoint in many orders, while pages change and are written, and a tablespace is dropped.
+//! Interleavings of checkpoints with page changes, page writes and the drop of a tablespace.
 
 use std::collections::BTreeMap;
 
@@ -25,12 +25,12 @@ use crate::{
     tree::hash::HashBudget,
 };
 
-/// The size of a segment of the prepared log.
+/// The segment size of the prepared log.
 const SEGMENT: u64 = 64 << 10;
-/// Where a page's LSN stands.
+/// The offset of the LSN in a page.
 const LSN: u64 = 16;
 
-/// There are no transactions.
+/// A stub without transactions.
 struct Nobody;
 
 impl Unfinished for Nobody {
@@ -43,7 +43,7 @@ impl Unfinished for Nobody {
     }
 }
 
-/// The LSN of a page on this disk.
+/// Returns the LSN of a page on this disk.
 fn lsn_on(disk: &dyn Disk, space: usize, page: PageNo) -> Lsn {
     let mut lsn = [0; 8];
     let at = u64::from(page.0) * PAGE_SIZE as u64 + LSN;
@@ -51,12 +51,12 @@ fn lsn_on(disk: &dyn Disk, space: usize, page: PageNo) -> Lsn {
     Lsn(u64::from_le_bytes(lsn))
 }
 
-/// A tablespace is changed and dropped, and nobody waits until the drop is durable; another one changes; pages are
-/// written, and checkpoints made. Wherever the machine stops, what lies below the floor in the control file is in the
-/// data files, or of a tablespace whose drop the log tells.
+/// A tablespace is changed and dropped without a wait until the drop is durable. Another one changes, pages are
+/// written, and checkpoints are made. At every crash point, each change below the low-water mark in the control file is
+/// in the data files, or the drop of its tablespace is in the log.
 ///
-/// Catches: a control file that is ahead of the log: the dirty set of the dropped tablespace is gone, and a crash takes
-/// the drop back; a page that leaves the dirty set when it is copied.
+/// Catches: a control file that is ahead of the log: the dirty set of the dropped tablespace is gone, and a crash
+/// undoes the drop; a page that leaves the dirty set when it is copied.
 #[test]
 fn a_floor_on_disk_passes_nothing_that_a_crash_would_miss() {
     let prepared = Prepared::new();
@@ -112,8 +112,8 @@ fn a_floor_on_disk_passes_nothing_that_a_crash_would_miss() {
     });
 }
 
-/// A transaction ends while a checkpoint is made. Wherever the machine stops afterwards, recovery does not take it for
-/// unfinished: it would take back what was acknowledged.
+/// A transaction ends while a checkpoint is made. At every crash point afterwards, recovery does not find it
+/// unfinished: recovery would roll back an acknowledged commit.
 #[test]
 fn what_has_ended_is_not_found_unfinished() {
     let prepared = Prepared::new();
@@ -139,7 +139,7 @@ fn what_has_ended_is_not_found_unfinished() {
         trx.write_undo(&mut mtr, &mut tail, place, &record, SpaceId(7), 0);
         mtr.commit().unwrap();
         drop(tail);
-        // Nothing but the transaction keeps the floor down.
+        // Only the transaction holds the low-water mark down.
         pool.flush_all().unwrap();
         pool.files_to_record(16).into_iter().for_each(|space| pool.file_recorded(space));
         let worker = spawn(move || checkpointer.checkpoint(false).unwrap());
@@ -159,10 +159,10 @@ fn what_has_ended_is_not_found_unfinished() {
     });
 }
 
-/// A checkpoint is made while the log's worker prepares segments, out of old ones if the floor lets it. Wherever the
-/// machine stops, the log is there from the floor in the control file on.
+/// A checkpoint is made while the log worker prepares segments, reusing old ones if the low-water mark permits. At
+/// every crash point, the log is complete from the low-water mark in the control file on.
 ///
-/// Catches: a log that is cut before the control file names the floor.
+/// Catches: a log that is truncated before the control file names the low-water mark.
 #[test]
 fn no_segment_is_used_again_that_the_control_file_still_needs() {
     let prepared = Prepared::new();
@@ -172,7 +172,7 @@ fn no_segment_is_used_again_that_the_control_file_still_needs() {
         let control = ControlFile::open(Arc::new(base.disk.clone()), Health::new()).unwrap();
         let checkpointer = Checkpointer::new(base.pool.clone(), control);
         checkpointer.recovered(Arc::new(Nobody));
-        // Into the second segment: the first one is below the floor that comes.
+        // Into the second segment: the first one is below the coming low-water mark.
         while segment_of(SEGMENT, log.end()) == 0 {
             log.begin_group().append(&[1; 9000]).unwrap();
         }
@@ -181,7 +181,7 @@ fn no_segment_is_used_again_that_the_control_file_still_needs() {
         let look = move || {
             let disk: Arc<dyn Disk> = Arc::new(base.disk.survivor(Survive::Nothing));
             let control = ControlFile::open(disk.clone(), Health::new()).unwrap();
-            // What the groups say does not matter.
+            // The content of the groups does not matter.
             let mut reader = LogReader::new(disk, control.control(), control.control().floor).unwrap();
             while reader.next_group().unwrap().is_some() {}
             assert!(reader.end() >= durable, "the log from the floor on is gone");

@@ -1,12 +1,10 @@
-//! The ceiling of a table's numbers, in the header of its tablespace.
+//! The upper bound of a table's auto-increment values, in the header of its tablespace.
 //!
-//! **Purpose.** A word of page 0 that says below what the numbers of a table were handed out. It belongs to the
-//! tablespace as the tree does: a drop and a truncation leave it behind, a table that is renamed takes it along.
+//! **Purpose.** A word of page 0, called the ceiling: all auto-increment values assigned so far are below it. It
+//! belongs to the tablespace as the tree does: a drop and a truncation discard it, a rename of the table keeps it.
 //!
-//! **Invariants.** Zero says that nobody has asked for a number. The latch on the header is the only one held
-//! meanwhile.
-//!
-//! **May touch.** `mtr`, `buffer` and what is below.
+//! **Invariants.** Zero means that no value was requested yet. While the ceiling is read or written, the latch on the
+//! header is the only one held.
 
 use super::{MAGIC, MAGIC_AT};
 use crate::{
@@ -20,7 +18,7 @@ use crate::{
 
 const CEILING_AT: usize = 48;
 
-/// Refuses a first page that is no header.
+/// Returns an error if this is the first page and it is not a header, or if it is not a map page.
 pub(super) fn check_header(id: PageId, page: Page<'_>) -> Result<()> {
     if page.page_type() == PageType::Map as u8 && (id.page != PageNo::HEADER || page.u64(MAGIC_AT) == MAGIC) {
         return Ok(());
@@ -29,7 +27,7 @@ pub(super) fn check_header(id: PageId, page: Page<'_>) -> Result<()> {
     Err(CorruptError::Structure { owner: Owner::Unknown, space: id.space, what }.into())
 }
 
-/// The ceiling; zero when there is none.
+/// Returns the ceiling; zero when there is none.
 ///
 /// # Errors
 /// When the tablespace is dropped; damage, I/O.

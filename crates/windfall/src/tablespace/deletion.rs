@@ -1,15 +1,13 @@
-//! Deleting the files of dropped tablespaces, slowly.
+//! Throttled deletion of the files of dropped tablespaces.
 //!
-//! **Purpose.** Freeing the blocks of a large file competes with every fsync of the same file system, whoever does it
-//! and for as long as it lasts. So a file is cut from its end in small pieces, with pauses in between, and small files
-//! go as many at a time as make a piece. The size of the pieces follows what the log writer feels: its syncs getting
-//! slower than they were, one that is under way among them, means less. Where nobody has written for a while, and where
-//! space is short, there are no pauses.
+//! **Purpose.** Freeing the blocks of a large file competes with every fsync of the same file system, whichever thread
+//! does it and for as long as it lasts. So a file is truncated from its end in small pieces, with pauses in between.
+//! Small files are removed several at a time, as many as make one piece. The size of the pieces follows the sync times
+//! of the log writer: if its syncs, including one under way, become slower than usual, the pieces shrink. If no thread
+//! has written for a while, or free space is short, there are no pauses.
 //!
-//! **Invariants.** No file goes before the drop of its tablespace is durable. A step cuts one piece or removes one
-//! name. What a crash leaves of a file is named by no record, and is deleted after recovery.
-//!
-//! **May touch.** `buffer`, `disk`, `log`, `env`.
+//! **Invariants.** No file is deleted before the drop of its tablespace is durable. A step truncates one piece or
+//! removes one name. A file that a crash leaves partly deleted is named by no record, and is deleted after recovery.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -32,48 +30,47 @@ use crate::{
 
 /// The smallest and the largest piece.
 const PIECES: core::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
-/// The pause between pieces under load: with the smallest piece 32 MB and more go in a second.
+/// The pause between pieces under load: even with the smallest piece at least 32 MB per second are freed.
 const PAUSE: Duration = Duration::from_millis(25);
-/// With nothing to do.
+/// The pause with nothing to do.
 const IDLE: Duration = Duration::from_millis(500);
-/// A sync that takes longer than this much of what the longest usually takes, in percent, is a neighbour that suffers.
+/// A sync that takes more than this part of the usual longest sync, in percent, is slowed down by the deletion.
 const SUFFERS: u32 = 150;
-/// Nobody writes who has not written for so long.
+/// The log counts as quiet if no thread has written for this long.
 const QUIET: Duration = Duration::from_millis(250);
-/// What the removal of a file counts at least, in bytes.
+/// The least that the removal of a file counts, in bytes.
 const NAME: u64 = 64 << 10;
-/// With less free space than this, in percent, the pace is no matter.
+/// With less free space than this, in percent, deletion is not throttled.
 const SHORT_PERCENT: u64 = 5;
-/// How many files a step looks at for the first time.
+/// The new files of which a step reads the length.
 const LOOKS_A_STEP: usize = 16;
 
 #[derive(Debug)]
 struct Doomed {
     space: SpaceId,
-    /// Where its drop stands in the log; zero where recovery found a file without a record.
+    /// The LSN of its drop; zero where recovery found a file without a record.
     dropped: Lsn,
-    /// How much is left, once it was looked at.
+    /// The bytes that are left, once the length was read.
     left: Option<u64>,
 }
 
 #[derive(Debug)]
 struct Pace {
     piece: u64,
-    /// What the longest of the log's syncs between two looks takes when nothing is being deleted; zero as long as there
-    /// was none.
+    /// The usual longest log sync between two samples when nothing is being deleted; zero as long as there was none.
     usual: Duration,
-    /// The log's end at the last look.
+    /// The log's end at the last sample.
     log_end: Lsn,
-    /// Since when nobody has written, as far as the looks tell.
+    /// Since when no thread has written, as far as the samples show.
     quiet_since: Option<Duration>,
-    /// What has gone of small files since the last pause.
+    /// The bytes of small files removed since the last pause.
     gone: u64,
 }
 
-/// What is known of the neighbours of a deletion.
+/// A sample of the load that competes with a deletion.
 #[derive(Clone, Copy, Debug, Default)]
 struct Neighbours {
-    /// What the longest of the log's syncs took since the last look, zero if there was none. That is what someone felt.
+    /// The longest log sync since the last sample, zero if there was none. A committer may have waited for it.
     longest_sync: Duration,
     /// The log's end.
     log_end: Lsn,
@@ -81,19 +78,19 @@ struct Neighbours {
     short_of_space: bool,
 }
 
-/// Deletes files.
+/// The deleter of files.
 #[derive(Debug)]
 pub struct Deleter {
     pool: Arc<BufferPool>,
-    /// Files that nobody has looked at yet.
+    /// Files with a length that was not read yet.
     arrived: Mutex<VecDeque<Doomed>>,
     queue: Mutex<VecDeque<Doomed>>,
-    /// How many files wait or are being cut.
+    /// The number of files that wait or are being truncated.
     pending: AtomicU64,
-    /// What is left of those that were looked at, in bytes.
+    /// The remaining bytes of files with a known length.
     pending_bytes: AtomicU64,
     pace: Mutex<Pace>,
-    /// Tablespaces whose file is gone, for whoever keeps records of files.
+    /// Tablespaces with a file that is deleted, for the code that keeps the records of files.
     gone: Mutex<Vec<SpaceId>>,
     deleted_files: AtomicU64,
     deleted_bytes: AtomicU64,
@@ -101,12 +98,12 @@ pub struct Deleter {
     pub wake: Arc<Event>,
 }
 
-/// What is waiting to be deleted, and what was.
+/// The files that wait to be deleted, and those that were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Deletions {
     /// Files that wait, some of them perhaps without blocks.
     pub pending_files: u64,
-    /// Bytes that these still have, as far as they were looked at.
+    /// The remaining bytes of these, as far as their lengths are known.
     pub pending_bytes: u64,
     /// Files deleted since the database was opened.
     pub files: u64,
@@ -115,7 +112,7 @@ pub struct Deletions {
 }
 
 impl Deleter {
-    /// One that has nothing to do.
+    /// Returns a deleter that has nothing to do.
     pub fn new(pool: Arc<BufferPool>) -> Self {
         Self {
             pool,
@@ -147,12 +144,12 @@ impl Deleter {
         self.wake.notify();
     }
 
-    /// Tablespaces whose file is gone since the last call.
+    /// Returns the tablespaces with a file that was deleted since the last call.
     pub fn take_gone(&self) -> Vec<SpaceId> {
         core::mem::take(&mut *self.gone.lock())
     }
 
-    /// What waits, and what was done.
+    /// Returns the counts of pending and finished deletions.
     pub fn deletions(&self) -> Deletions {
         Deletions {
             pending_files: self.pending.load(SeqCst),
@@ -162,7 +159,7 @@ impl Deleter {
         }
     }
 
-    /// One step.
+    /// Runs one step.
     pub fn step(&self) -> Next {
         if self.pool.ground().health.is_poisoned() {
             return Next::Idle(IDLE);
@@ -200,19 +197,19 @@ impl Deleter {
         }
     }
 
-    /// Looks at some files that have come.
+    /// Reads the lengths of some new files.
     fn look(&self) {
         for _ in 0..LOOKS_A_STEP {
             let first = self.arrived.lock().pop_front();
             let Some(mut doomed) = first else { break };
-            // What cannot be looked at now is when it is its turn.
+            // If the length cannot be read now, it is read when the file is next in the queue.
             doomed.left = self.pool.ground().disk.len(FileName::Data(doomed.space)).ok().flatten();
             self.pending_bytes.fetch_add(doomed.left.unwrap_or(0), Relaxed);
             self.queue.lock().push_back(doomed);
         }
     }
 
-    /// Cuts a piece off the file, or removes it when little is left. Says whether it is gone.
+    /// Truncates the file by a piece, or removes it when little is left. Returns whether it is deleted.
     fn cut(&self, doomed: &mut Doomed) -> Result<bool, DiskError> {
         let disk = &self.pool.ground().disk;
         let file = FileName::Data(doomed.space);
@@ -251,7 +248,7 @@ impl Deleter {
         self.pace.lock().after(neighbours)
     }
 
-    /// Nothing is being deleted: learns what the log's syncs usually take.
+    /// With nothing to delete: measures the usual time of the log's syncs.
     fn rest(&self) {
         let neighbours = self.neighbours();
         self.pace.lock().rest(neighbours);
@@ -273,13 +270,13 @@ impl Pace {
         Self { piece: *PIECES.start(), usual: Duration::ZERO, log_end: Lsn::ZERO, quiet_since: None, gone: 0 }
     }
 
-    /// A file of so many bytes has gone whole. Says whether that makes a piece, with those before.
+    /// Counts a file of `bytes` bytes that was removed. Returns whether the files since the last pause make a piece.
     fn is_a_piece(&mut self, bytes: u64) -> bool {
         self.gone += bytes.max(NAME);
         self.gone >= self.piece
     }
 
-    /// After a piece.
+    /// Chooses the next piece and the pause, after a piece.
     fn after(&mut self, neighbours: Neighbours) -> Next {
         self.gone = 0;
         let sync = neighbours.longest_sync;
@@ -291,7 +288,7 @@ impl Pace {
             self.piece = (self.piece * 2).min(*PIECES.end());
             return Next::Again;
         }
-        // Who does not know yet what is usual is careful.
+        // As long as the usual time is unknown it is zero, and the pieces become smaller.
         let piece = if sync.is_zero() {
             self.piece
         } else if sync <= self.usual * SUFFERS / 100 {
@@ -304,7 +301,7 @@ impl Pace {
         Next::Idle(PAUSE)
     }
 
-    /// With nothing to delete.
+    /// Measures the usual sync time, with nothing to delete.
     fn rest(&mut self, neighbours: Neighbours) {
         self.piece = *PIECES.start();
         self.log_end = neighbours.log_end;
@@ -315,7 +312,7 @@ impl Pace {
     }
 }
 
-/// Whether somebody else has removed the file.
+/// Returns whether the file had already been removed by something else.
 fn is_gone(done: Result<(), DiskError>) -> Result<bool, DiskError> {
     match done {
         Ok(()) => Ok(false),
@@ -355,7 +352,7 @@ mod tests {
             );
             lengths.extend(left[0]);
         }
-        // Nobody syncs the log: the pieces become larger.
+        // The log is not synced: the pieces become larger.
         assert!(lengths.len() > 2 && lengths.is_sorted_by(|a, b| a > b), "{lengths:?}");
         assert_eq!(deleter.take_gone(), [one, other]);
     }
@@ -370,7 +367,7 @@ mod tests {
             disk.preallocate(file, 0, length).unwrap();
             deleter.push_file(space);
         }
-        // It knows how long they are.
+        // The deleter knows now how long they are.
         let _ = deleter.step();
         assert!(deleter.deletions().pending_bytes > 0);
         for space in [SpaceId(20), SpaceId(21)] {
@@ -390,7 +387,7 @@ mod tests {
     #[test]
     fn the_pace_follows_what_others_feel() {
         let mut pace = Pace::new();
-        // Nothing is known yet, and someone syncs: the smallest pieces, and still 32 MB a second and more.
+        // Nothing is known yet, and the log is synced: the smallest pieces, and still at least 32 MB per second.
         assert!(matches!(pace.after(synced(MS)), Next::Idle(PAUSE)));
         assert_eq!(pace.piece, *PIECES.start());
         assert!(*PIECES.start() as f64 / PAUSE.as_secs_f64() > 32e6);
@@ -426,7 +423,7 @@ mod tests {
         assert_eq!(pace.piece, *PIECES.end());
     }
 
-    /// A client that commits twenty times a second is mostly between two commits.
+    /// A client that commits twenty times a second is most of the time between two commits.
     #[test]
     fn a_slow_writer_is_a_writer() {
         let mut pace = Pace::new();

@@ -1,4 +1,4 @@
-//! The deleter in many orders, beside drops, new tablespaces and the flusher.
+//! Interleavings of the deleter with drops, new tablespaces and the flusher.
 
 use super::*;
 use crate::{
@@ -14,14 +14,15 @@ use crate::{
     },
 };
 
-/// What comes in the place of what is dropped.
+/// The tablespace that replaces the dropped ones.
 const NEW: SpaceId = SpaceId(103);
 
-/// Two tablespaces are dropped and nobody waits until that is durable: one with a file and a page on its way there, one
-/// whose file is about to be made. A new one comes in their place.
+/// Two tablespaces are dropped without a wait until that is durable. One has a file and a page that is being written,
+/// the file of the other is about to be created. A new tablespace replaces them.
 ///
-/// Catches: a file that goes before its drop is durable; one that is made, or made anew by a late write, behind the
-/// deleter's back; a deleter that takes more than it was given, or stops before its work is done.
+/// Catches: a file that is deleted before its drop is durable; one that is created, or created again by a late write,
+/// after the deleter has asked for it; a deleter that deletes other files than it was given, or stops before its work
+/// is done.
 #[test]
 fn a_file_goes_behind_its_drop_and_stays_away() {
     let prepared = Prepared::new();

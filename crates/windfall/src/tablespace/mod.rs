@@ -1,21 +1,21 @@
-//! Pages within a tablespace: which are in use.
+//! Allocation of pages within a tablespace.
 //!
 //! **Purpose.** Allocates and frees pages of a tablespace, within the mini-transaction that needs them.
 //!
-//! **Invariants.** A tablespace without pages has no header; the first allocation makes page 0, and the page it gives
-//! is page 1. A bit is set while its page is in use; map pages have their own bits set. The latches on map pages are
-//! the last that a mini-transaction takes, in rising order: whoever holds one asks for later ones and the page just
-//! allocated, and for no other. A full one is given back before the search goes on at the beginning. So several pages
-//! are freed in rising order, too. A map page is latched, and read if need be, before the mini-transaction changes
-//! anything: one that is damaged is an error of this tablespace and no half of a change. A freed page is formatted as
-//! free, so that whatever still points at it sees that it is nobody's.
+//! **Invariants.** A tablespace without pages has no header. The first allocation makes page 0, and returns page 1. A
+//! bit is set while its page is in use; map pages have their own bits set.
 //!
-//! **May touch.** `mtr`, `buffer` and what is below.
+//! The latches on map pages are the last that a mini-transaction takes, in ascending order. A thread that holds one
+//! requests only later ones and the page just allocated. The latch on a full map page is released before the search
+//! continues at the beginning. Several pages are freed in ascending order for the same reason. A map page is latched,
+//! and read in if necessary, before the mini-transaction changes anything. So a damaged map page is an error of this
+//! tablespace and leaves no half-finished change. A freed page is formatted as free, so that a stale pointer to it is
+//! detected.
 //!
 //! # Allocation map, byte by byte
 //!
-//! Every page whose number is a multiple of the bits in a map page is a map page, for the group of pages from its own
-//! number on; so is page 0.
+//! A map page has one bit for each page of its group. The group begins with the map page itself: page 0, and every page
+//! number that is a multiple of the number of bits.
 //!
 //! | offset | size | field |
 //! | --- | --- | --- |
@@ -23,9 +23,11 @@
 //! | 32 | 8 | `"WFSPACE1"` (page 0 only) |
 //! | 40 | 4 | page size (page 0 only) |
 //! | 44 | 4 | zero |
-//! | 48 | 8 | ceiling of the table's numbers, 0 while there is none ([`ceiling()`]; page 0 only) |
+//! | 48 | 8 | ceiling of the table's auto-increment values, 0 while there is none ([`ceiling()`]; page 0 only) |
 //! | 56 | 72 | zero |
-//! | 128 | page size - 128 | one bit a page, lowest bit first, set while in use; the very last bit says instead that the next group exists, and its page is never used |
+//! | 128 | page size - 128 | one bit per page, lowest bit first, set while the page is in use |
+//!
+//! The very last bit of a map page says instead that the next group exists; the page of this bit is never used.
 
 mod ceiling;
 mod deletion;
@@ -51,7 +53,7 @@ const MAGIC_AT: usize = 32;
 const PAGE_SIZE_AT: usize = 40;
 const BITS_AT: usize = 128;
 
-/// How many pages a map page of this size speaks for.
+/// Returns the number of pages in the group of a map page of this size.
 pub fn pages_a_map(page_size: usize) -> u32 {
     ((page_size - BITS_AT) * 8) as u32
 }
@@ -60,7 +62,7 @@ fn is_used(map: Page<'_>, bit: u32) -> bool {
     map.u8(BITS_AT + bit as usize / 8) & 1 << (bit % 8) != 0
 }
 
-/// The first free page of the group at or after `from`. The last one of a group is never given.
+/// Returns the first free page of the group at or after `from`. The last page of a group is never allocated.
 fn first_free(map: Page<'_>, from: u32) -> Option<u32> {
     let bits = pages_a_map(map.len()) - 1;
     let mut at = from;
@@ -77,7 +79,7 @@ fn first_free(map: Page<'_>, from: u32) -> Option<u32> {
     None
 }
 
-/// A map page of any content.
+/// The fuzz target of map pages with any content.
 #[cfg(feature = "fuzz")]
 pub mod fuzz {
     use super::{first_free, is_used, pages_a_map};
@@ -86,7 +88,7 @@ pub mod fuzz {
         fuzz::{page_seeds, words},
     };
 
-    /// The page that is given is the first free one, and never the map or what lies beyond it.
+    /// Checks that the page returned is the first free one, and never the map or beyond it.
     pub fn map(data: &[u8]) {
         let words = words(data);
         let map = Page::new(&words);
@@ -97,7 +99,7 @@ pub mod fuzz {
         }
     }
 
-    /// Maps: empty, full, and with pages in use.
+    /// Returns maps: empty, full, and with pages in use.
     pub fn map_seeds() -> Vec<Vec<u8>> {
         let mut seeds = page_seeds();
         seeds.retain(|page| page[4] == PageType::Map as u8);
@@ -123,7 +125,7 @@ fn set_bit(mtr: &mut Mtr<'_>, map: Slot, bit: u32, used: bool) {
 #[derive(Clone, Copy)]
 enum Map {
     Made(Slot),
-    /// It is to be formatted, and the map before it to say that it exists.
+    /// The map page must be formatted, and the one before it must be marked to say that it exists.
     New(Slot, Option<Slot>),
 }
 
@@ -142,13 +144,13 @@ fn make_map(mtr: &mut Mtr<'_>, map: Slot, before: Option<Slot>) {
     set_bit(mtr, map, 0, true);
 }
 
-/// The last group whose map page is latched.
+/// Returns the last group with a latched map page.
 fn last_latched(mtr: &Mtr<'_>, space: &Space) -> Option<u32> {
     let span = pages_a_map(mtr.pool().page_size());
     mtr.latched(space.id()).filter(|page| page.0.is_multiple_of(span)).map(|page| page.0 / span).max()
 }
 
-/// Latches the map page of a group that exists, unless it is latched already. Says whether it was not.
+/// Latches the map page of a group that exists, unless it is latched already. Returns whether this call latched it.
 fn latch_made(mtr: &mut Mtr<'_>, space: &Arc<Space>, group: u32) -> Result<(Slot, bool)> {
     let page = PageNo(group * pages_a_map(mtr.pool().page_size()));
     if let Some(map) = mtr.find(PageId { space: space.id(), page }) {
@@ -161,8 +163,9 @@ fn latch_made(mtr: &mut Mtr<'_>, space: &Arc<Space>, group: u32) -> Result<(Slot
     Ok((mtr.latch(space, page)?, true))
 }
 
-/// Latches the map page of a group, which is new when the tablespace has not grown so far. The group before it exists.
-/// No map page stays latched that was not, but this one and, if this one is new, the one before. Nothing is changed.
+/// Latches the map page of a group, which is new if the tablespace has not grown that far. The group before it must
+/// exist. Of the map pages latched here only this one stays latched and, if this one is new, the one before. Changes
+/// nothing.
 fn latch_map(mtr: &mut Mtr<'_>, space: &Arc<Space>, group: u32) -> Result<Map> {
     let span = pages_a_map(mtr.pool().page_size());
     let page = PageNo(group * span);
@@ -187,7 +190,8 @@ fn latch_map(mtr: &mut Mtr<'_>, space: &Arc<Space>, group: u32) -> Result<Map> {
     Ok(Map::Made(latch_made(mtr, space, group)?.0))
 }
 
-/// Allocates a page, latched and formatted: the lowest free one at or after `near` in its group, else the lowest one.
+/// Allocates a page, latched and formatted: the lowest free one at or after `near` in its group, otherwise the lowest
+/// one.
 ///
 /// # Errors
 /// When the tablespace is dropped or has no page number left.
@@ -202,10 +206,10 @@ pub fn allocate(
     let span = pages_a_map(mtr.pool().page_size());
     let hint = space.free_hint();
     let near_group = near.0 / span;
-    // What is latched before the first look stays so.
+    // A map page that was latched before the search stays latched.
     let kept = last_latched(mtr, space);
     for group in core::iter::once(near_group).chain(0..u32::MAX / span) {
-        // After the group of `near`: from the hint on. And never below a map that stays latched.
+        // After the group of `near`: from the hint on. And never below a map page that stays latched.
         let is_below = kept.is_some_and(|kept| group < kept);
         if is_below || group != near_group && group < hint / span {
             continue;
@@ -218,7 +222,7 @@ pub fn allocate(
                 let page = mtr.page(map);
                 (map, first_free(page, from).or_else(|| first_free(page, 0)))
             }
-            // All pages are free but the map itself.
+            // All pages are free except the map itself.
             Map::New(map, _) => (map, Some(if (1..span - 1).contains(&from) { from } else { 1 })),
         };
         let Some(bit) = bit else {
@@ -227,7 +231,7 @@ pub fn allocate(
             }
             continue;
         };
-        // Before anything is changed: there may be no frame to be had.
+        // Before anything is changed, because there may be no frame available.
         let slot = mtr.latch_fresh(space, PageNo(first + bit))?;
         if let Map::New(map, before) = found {
             make_map(mtr, map, before);
@@ -239,7 +243,7 @@ pub fn allocate(
             space.raise_free_hint(hint, first + next);
         }
         mtr.apply(slot, &PageOp::Format { kind, level });
-        // Whoever reads the first page because of this waits for its latch.
+        // A thread that reads the first page because of this flag waits for its latch.
         if !space.has_pages() {
             space.set_has_pages();
         }
@@ -249,7 +253,7 @@ pub fn allocate(
     Err(UsageError::Other(what.into()).into())
 }
 
-/// A latched page that is going to be freed, and its latched map page.
+/// A latched page that will be freed, and its latched map page.
 #[derive(Debug)]
 #[must_use]
 pub struct Freeing {
@@ -257,9 +261,9 @@ pub struct Freeing {
     map: Slot,
 }
 
-/// Makes ready to free a latched page; of several in one mini-transaction the lowest first. Whatever can fail happens
-/// here, and nothing is changed: it goes before the first change of the mini-transaction. The page stays latched to the
-/// commit.
+/// Prepares to free a latched page; several pages in one mini-transaction must be prepared in ascending order.
+/// Everything that can fail happens here, and nothing is changed: it must precede the first change of the
+/// mini-transaction. The page stays latched until the commit.
 ///
 /// # Errors
 /// When the tablespace is dropped, the map cannot be read, or the page is not in use.
@@ -274,7 +278,7 @@ pub fn prepare_free(mtr: &mut Mtr<'_>, space: &Arc<Space>, page: Slot) -> Result
     Ok(Freeing { page, map })
 }
 
-/// Frees a page that was made ready for it.
+/// Frees a page that was prepared for it.
 pub fn free(mtr: &mut Mtr<'_>, space: &Space, freeing: Freeing) {
     let Freeing { page, map } = freeing;
     let no = mtr.id(page).page;
@@ -285,16 +289,16 @@ pub fn free(mtr: &mut Mtr<'_>, space: &Space, freeing: Freeing) {
     space.lower_free_hint(no.0);
 }
 
-/// What an allocation map says.
+/// The content of an allocation map page.
 #[derive(Debug)]
 pub struct Group {
-    /// A bit for each page of the group from its map page on, the lowest of the first word first.
+    /// One bit for each page of the group, from its map page on, beginning with the lowest bit of the first word.
     pub used: Vec<u64>,
-    /// Whether there is another group behind it.
+    /// Whether another group follows.
     pub has_next: bool,
 }
 
-/// What the map page of a group says. Of a tablespace without pages it is that there is none in use.
+/// Returns the content of a group's map page. For a tablespace without pages, no page is in use.
 ///
 /// # Errors
 /// Damage, I/O.
@@ -315,7 +319,7 @@ pub fn group(pool: &BufferPool, space: &Arc<Space>, group: u32) -> Result<Group>
     Ok(Group { used, has_next })
 }
 
-/// The pages in use, map pages included, in order. For tests and comparisons: reads every map page.
+/// Returns the pages in use, including map pages, in order. For tests and comparisons: reads every map page.
 ///
 /// # Errors
 /// Damage, I/O.

@@ -1,4 +1,4 @@
-//! The allocation map beside a plain set of numbers.
+//! The allocation map compared with a plain set of numbers.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ use crate::{
     sync::{Arc, atomic::AtomicU64},
 };
 
-/// Pages in the group of a map page.
+/// The number of pages in the group of a map page.
 const SPAN: u32 = ((PAGE_SIZE - 128) * 8) as u32;
 
 proptest! {
@@ -38,7 +38,7 @@ proptest! {
             let at = BITS_AT + *bit as usize / 8;
             map.write(at, &[map.u8(at) & !(1 << (bit % 8))]);
         }
-        // The last page of a group is never given.
+        // The last page of a group is never allocated.
         prop_assert_eq!(first_free(map, from), free.range(from..).next().copied().filter(|bit| *bit < SPAN - 1));
         for bit in (0..200).chain(free.iter().copied()).chain([SPAN - 1]) {
             prop_assert_eq!(is_used(map, bit), !free.contains(&bit));
@@ -81,12 +81,12 @@ impl Base {
         pages_in_use(&self.pool, &self.space).unwrap().into_iter().map(|page| page.0).collect()
     }
 
-    /// Marks all of a group as used, but for these of its pages.
+    /// Marks all pages of a group as used, except these.
     fn fill(&self, group: u32, but: &[u32]) {
         let mut mtr = Mtr::begin(&self.pool).unwrap();
         let map = mtr.latch(&self.space, PageNo(group * SPAN)).unwrap();
         let mut bytes = vec![0xff; PAGE_SIZE - BITS_AT];
-        // What says that there is a next group stays as it is.
+        // The bit that says that there is a next group stays as it is.
         let says_next = if is_used(mtr.page(map), SPAN - 1) { None } else { Some(&(SPAN - 1)) };
         for bit in but.iter().chain(says_next) {
             bytes[*bit as usize / 8] &= !(1 << (bit % 8));
@@ -99,7 +99,7 @@ impl Base {
 #[test]
 fn pages_are_given_one_behind_the_other() {
     let base = Base::new();
-    // More than a word of bits, and more than two.
+    // More than one word of bits, and more than two.
     let given: Vec<u32> = (0..200).map(|_| base.allocate(0)).collect();
     assert_eq!(given, (1..=200).collect::<Vec<_>>());
     assert_eq!(base.used(), (0..=200).collect::<Vec<_>>());
@@ -123,7 +123,7 @@ fn a_large_file_grows_in_steps() {
         let used = u64::from(last + 1) * PAGE_SIZE as u64;
         let length = disk.len(FileName::Data(base.space.id())).unwrap().unwrap();
         let spare = length - used;
-        // A small file is as long as it has to be; a large one is a little longer.
+        // A small file is only as long as necessary; a large one is a little longer.
         assert!(if used < 1 << 20 { spare == 0 } else { spare <= used / 8 + (2 << 20) }, "{used}: {spare}");
         lengths.insert(length);
         assert!(n < 20 || lengths.len() < 20, "its length changes with each flush");
@@ -181,10 +181,11 @@ fn a_full_group_is_followed_by_the_next() {
     assert_eq!(base.allocate(0), 1);
     base.fill(0, &[7, SPAN - 2]);
     assert_eq!([0, 0].map(|near| base.allocate(near)), [7, SPAN - 2]);
-    // The last page of a group is nobody's, and page SPAN is a map.
+    // The last page of a group is unused, and page SPAN is a map.
     assert_eq!([0, 0].map(|near| base.allocate(near)), [SPAN + 1, SPAN + 2]);
     assert_eq!(base.used().last_chunk(), Some(&[SPAN - 2, SPAN, SPAN + 1, SPAN + 2]));
-    // Whoever finds the second group full makes a third; who frees in the first is served from there again.
+    // An allocation that finds the second group full makes a third. After pages were freed in the first, it is used
+    // again.
     base.fill(1, &[]);
     assert_eq!(base.allocate(SPAN + 9), 2 * SPAN + 1);
     assert_eq!(base.allocate(2 * SPAN + 40), 2 * SPAN + 40);
@@ -221,7 +222,7 @@ fn how_far_a_tablespace_goes_is_learnt_once() {
     assert_eq!(base.space.map_groups(), 0);
     assert_eq!(base.allocate(SPAN + 30), SPAN + 31);
     assert_eq!(base.space.map_groups(), 2);
-    // Who has looked longer ago.
+    // From a thread with an older count.
     base.space.raise_map_groups(1);
     assert_eq!(base.space.map_groups(), 2);
 }
@@ -231,7 +232,7 @@ fn what_is_freed_far_below_is_found_again() {
     let base = Base::new();
     assert_eq!(base.allocate(0), 1);
     base.fill(0, &[7]);
-    // With the last page of a group the search begins in the next one.
+    // After the last page of a group the search begins in the next one.
     assert_eq!([0, 0].map(|near| base.allocate(near)), [7, SPAN + 1]);
     base.fill(1, &[9]);
     assert_eq!([SPAN, SPAN].map(|near| base.allocate(near)), [SPAN + 9, 2 * SPAN + 1]);
@@ -241,7 +242,7 @@ fn what_is_freed_far_below_is_found_again() {
     assert_eq!(base.allocate(2 * SPAN + 5), 3 * SPAN + 1);
 }
 
-/// It learns by the map before that there is a group, and finds that one full: a free page lies far below both.
+/// The map before shows that the group exists, and its own map shows that it is full. A free page is far below both.
 #[test]
 fn maps_are_latched_in_rising_order_after_a_restart() {
     let base = Base::new();
@@ -262,7 +263,7 @@ fn maps_are_latched_in_rising_order_after_a_restart() {
     mtr.commit().unwrap();
 }
 
-/// One mini-transaction frees and allocates: what is free below a map that it has latched is not for it.
+/// One mini-transaction frees and allocates: it does not get pages that are free below a map that it has latched.
 #[test]
 fn nothing_is_allocated_below_a_map_that_stays_latched() {
     let base = Base::new();

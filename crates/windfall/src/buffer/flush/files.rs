@@ -1,13 +1,11 @@
 //! The data files that pages are written to.
 //!
-//! **Purpose.** Before a batch is written its tablespaces get the files that they lack, and large ones grow. Behind it
-//! they are synced, and the log says which are new.
+//! **Purpose.** Before a batch is written, missing files of its tablespaces are created, and large files grow. After it
+//! the files are synced, and new files are recorded in the log.
 //!
-//! **Invariants.** A tablespace's file is made at the first flush; it counts as made when its name, its content and the
-//! log's record of it are durable. Whether a tablespace gets a file, and whether a dropped one loses it, is decided
-//! under one lock, so a file is never made behind the deleter's back.
-//!
-//! **May touch.** `disk`, `log`, the rest of `buffer`.
+//! **Invariants.** A tablespace's file is created at the first flush. It counts as made when its name, its content and
+//! its log record are durable. One lock guards the decisions whether a tablespace gets a file, and whether a dropped
+//! one has a file to delete. So no file is created after the deleter has asked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,12 +24,12 @@ use crate::{
 /// Files up to this many bytes grow as they are written; larger ones are preallocated in steps.
 const PREALLOCATE_FROM: u64 = 1 << 20;
 
-/// What is decided about files under the lock.
+/// The state of files under the lock.
 #[derive(Debug, Default)]
 pub struct Files {
-    /// Files that the log says were made, with the LSN where it says so, until a record in the catalog says so too.
+    /// Files with a log record that they were made, and the LSN of that record, until the catalog has a record, too.
     made: BTreeMap<SpaceId, Lsn>,
-    /// The same in the order of the log: its floor asks for the first one.
+    /// The same in LSN order: the first one limits the log's low-water mark.
     by_lsn: BTreeSet<(Lsn, SpaceId)>,
 }
 
@@ -54,7 +52,7 @@ impl Files {
 }
 
 impl BufferPool {
-    /// Makes the files of tablespaces that have none. Gives those that cannot be made, and why.
+    /// Creates the files of tablespaces that have none. Returns those that cannot be created, with the error.
     pub(super) fn make_files(&self, spaces: &Spaces<'_>) -> BTreeMap<SpaceId, DiskError> {
         let mut unmade = BTreeMap::new();
         if spaces.values().all(|space| space.file() != FileState::None) {
@@ -76,7 +74,7 @@ impl BufferPool {
         unmade
     }
 
-    /// Grows large files in steps, so that their blocks lie together and their length seldom changes. A failure is
+    /// Grows large files in steps, so that their blocks are contiguous and their length seldom changes. A failure is
     /// left to the write itself to report.
     pub(super) fn preallocate(&self, spaces: &Spaces<'_>, pages: &[(PageId, IoBuffer)]) {
         for (id, space) in spaces {
@@ -100,7 +98,7 @@ impl BufferPool {
         }
     }
 
-    /// Makes what was written durable, and lets the log say which files were made.
+    /// Makes the pages that were written durable, and logs which files were made.
     pub(super) fn sync_files(&self, spaces: &Spaces<'_>) -> Result<()> {
         let disk = &*self.ground.disk;
         let poison = |error: DiskError| self.ground.health.poison(&error.to_string());
@@ -112,7 +110,7 @@ impl BufferPool {
             let synced = if planted(Bug::DataNotSynced) { Ok(()) } else { disk.sync(FileName::Data(*id)) };
             match synced {
                 Ok(()) => {}
-                // As for a page that could not be written: the drop has to be durable, and then nobody misses the file.
+                // As for a page that could not be written: the drop must be durable, and then the file is not needed.
                 Err(_) if space.is_dropped() => {
                     if !planted(Bug::FailedSyncOfDropped) {
                         self.ground.log.sync_to(space.drop_lsn())?;
@@ -135,7 +133,7 @@ impl BufferPool {
         for space in &new {
             group.push(&Record::FileMade { space: space.id() });
         }
-        // Where there is no place to say so, the batch has failed: it is written again.
+        // If there is no log space for the record, the batch has failed and is written again.
         let _room = self.ground.log.admit_drop(group.log_bytes())?;
         let appending = self.ground.log.begin_group();
         let (start, _) = appending.append(group.bytes())?;
@@ -149,8 +147,8 @@ impl BufferPool {
         Ok(())
     }
 
-    /// Makes files durable that were created and of which the log does not say so yet, and lets it say so: recovery
-    /// may have found them with all their pages as they should be, so that no flush is to come.
+    /// Makes files durable that were created and have no log record yet, and logs it: recovery may have found all their
+    /// pages up to date, so no flush may follow.
     ///
     /// # Errors
     /// A failing sync poisons the database.
@@ -163,27 +161,27 @@ impl BufferPool {
         Ok(())
     }
 
-    /// Where the log says first of a file that it was made while no record in the catalog says so yet.
+    /// Returns the LSN of the oldest log record of a file that has no record in the catalog yet.
     pub fn files_floor(&self) -> Lsn {
         self.files.lock().floor()
     }
 
-    /// Files that were made and whose record is still to be written: at most `most`.
+    /// Returns at most `most` of the files that were made and have no record in the catalog yet.
     pub fn files_to_record(&self, most: usize) -> Vec<SpaceId> {
         self.files.lock().made.keys().take(most).copied().collect()
     }
 
-    /// A file's record is written, or not needed any more.
+    /// Notes that a file's record is written, or not needed any more.
     pub fn file_recorded(&self, space: SpaceId) {
         self.files.lock().forget(space);
     }
 
-    /// Recovery found that the log says the file was made, and no record.
+    /// Notes that recovery found a log record of the file, and no record in the catalog.
     pub fn file_was_made(&self, space: SpaceId, lsn: Lsn) {
         self.files.lock().note(space, lsn);
     }
 
-    /// Asks whether a dropped tablespace has a file to delete. After this none will be made.
+    /// Returns whether a dropped tablespace has a file to delete. After this call none will be created.
     pub fn file_of_dropped(&self, space: &Space) -> FileState {
         debug_assert!(space.is_dropped());
         let _deciding = self.files.lock();

@@ -1,4 +1,4 @@
-//! Batches that fail, in part or as a whole, and what is decided about files.
+//! Batches that fail, in part or as a whole, and the decisions about files.
 
 use windfall_sim::{Fault, SimulatedDisk, Survive};
 
@@ -23,7 +23,7 @@ fn what_was_dropped_gets_no_file() {
     assert_eq!((exists(&dropped), exists(&live)), (false, true));
 }
 
-/// So many dirty pages of a tablespace, or a few more: its header and its map are pages, too.
+/// Makes at least `pages` dirty pages of a tablespace, perhaps a few more: its header and its map are pages, too.
 fn dirty_pages(pool: &BufferPool, space: &Arc<Space>, pages: usize) {
     while space.dirty.lock().waiting() < pages {
         let mut mtr = Mtr::begin(pool).unwrap();
@@ -32,7 +32,7 @@ fn dirty_pages(pool: &BufferPool, space: &Arc<Space>, pages: usize) {
     }
 }
 
-/// Changes the root at its end: the beginning of the page is not all that is new.
+/// Changes the last bytes of the root, so that not only the beginning of the page is new.
 fn change_whole_root(pool: &BufferPool, space: &Arc<Space>) {
     let mut mtr = Mtr::begin(pool).unwrap();
     let slot = mtr.latch(space, PageNo::ROOT).unwrap();
@@ -40,7 +40,7 @@ fn change_whole_root(pool: &BufferPool, space: &Arc<Space>) {
     mtr.commit().unwrap();
 }
 
-/// Two tablespaces with files, in a pool where everything is clean.
+/// Returns two tablespaces with files, in a pool where everything is clean.
 fn bad_and_good() -> (SimulatedDisk, Arc<BufferPool>, [Arc<Space>; 2]) {
     let (disk, pool) = new_pool(2048);
     let spaces = [100, 101].map(|id| pool.attach(SpaceId(id), Durability::Logged));
@@ -55,7 +55,8 @@ fn waiting(spaces: &[Arc<Space>; 2]) -> [usize; 2] {
     spaces.each_ref().map(|space| space.dirty.lock().waiting())
 }
 
-/// How many rounds of the cleaner write all pages of the second tablespace. A caller waits for a frame meanwhile.
+/// Returns how many rounds of the cleaner write all pages of the second tablespace. A caller waits for a frame
+/// meanwhile.
 fn rounds_to_write(pool: &BufferPool, spaces: &[Arc<Space>; 2]) -> usize {
     pool.frame_waiters.fetch_add(1, Relaxed);
     for round in 1..=300 {
@@ -74,7 +75,7 @@ fn rounds_to_write(pool: &BufferPool, spaces: &[Arc<Space>; 2]) -> usize {
     panic!("pages that could be written wait: {:?} are left", waiting(spaces));
 }
 
-/// A file that takes no writes is reported. Once it does again, all its pages are written, and none is torn.
+/// A file that rejects writes is reported. Once it accepts them again, all its pages are written, and none is torn.
 fn all_is_written_once_writes_succeed(disk: &SimulatedDisk, pool: &BufferPool) {
     assert!(pool.flush_all().is_err());
     disk.mend();
@@ -110,7 +111,7 @@ fn a_file_that_cannot_be_made_holds_up_no_other() {
     }
 }
 
-/// What recovery finds in the doublewrite file has every torn page as it was to be written.
+/// Checks that the doublewrite file has the right copy of every torn page. Returns the number of torn pages.
 fn torn_pages_have_copies(disk: &SimulatedDisk, pool: &BufferPool) -> usize {
     let copies = Doublewrite::copies(disk, PAGE_SIZE).unwrap().pages;
     let flusher = pool.flusher.lock();
@@ -121,15 +122,15 @@ fn torn_pages_have_copies(disk: &SimulatedDisk, pool: &BufferPool) -> usize {
     flusher.torn.len()
 }
 
-/// All operations on these files that the faults fit fail from now on.
+/// Makes all operations on these files that match the faults fail from now on.
 fn fail(disk: &SimulatedDisk, spaces: &[Arc<Space>], faults: &[Fault]) {
     for (space, fault) in spaces.iter().flat_map(|space| faults.iter().map(move |fault| (space, *fault))) {
         disk.fail_always_on(FileName::Data(space.id()), fault);
     }
 }
 
-/// A sound tablespace where everything is clean, and more than a batch has pages, whose files fail at the same time,
-/// with two dirty pages each.
+/// Returns one good tablespace without dirty pages, and bad ones with two dirty pages each: more of them than a batch
+/// has pages. The files of all bad ones fail at the same time.
 fn many_bad_and_good(faults: &[Fault]) -> (SimulatedDisk, Arc<BufferPool>, Arc<Space>, Vec<Arc<Space>>) {
     let (disk, pool, [good, _]) = bad_and_good();
     let bad: Vec<_> = (200..400).map(|id| pool.attach(SpaceId(id), Durability::Logged)).collect();
@@ -152,7 +153,7 @@ fn many_files_that_take_no_writes_hold_up_no_other() {
     for (faults, are_torn) in [(&neither[..1], 0..=0), (&neither, many.clone()), (&[Fault::TornPage], many)] {
         let (disk, pool, good, bad) = many_bad_and_good(faults);
         let oldest = pool.oldest_dirty();
-        // Behind changes that cannot be written, and when the trouble is known.
+        // With older changes that cannot be written, and then when the failures are known.
         for most in [20, 5, 5] {
             dirty_pages(&pool, &good, 100);
             let rounds = rounds_to_write(&pool, &[bad[0].clone(), good.clone()]);
@@ -161,7 +162,7 @@ fn many_files_that_take_no_writes_hold_up_no_other() {
             assert!(are_torn.contains(&torn), "{faults:?}: {torn} pages are torn");
             assert_eq!(pool.oldest_dirty(), oldest, "the log is needed for what is not written");
         }
-        // One that takes writes again is found out soon, whichever it is.
+        // A file that accepts writes again is detected soon, whichever it is.
         disk.mend();
         fail(&disk, &bad[..150], faults);
         fail(&disk, &bad[151..], faults);
@@ -172,7 +173,7 @@ fn many_files_that_take_no_writes_hold_up_no_other() {
     }
 }
 
-/// A place whose trial is cut off may not be readable behind the crash.
+/// A page with an interrupted trial write may not be readable after the crash.
 #[test]
 fn a_crash_amid_trials_of_places_leaves_every_page_whole_somewhere() {
     let (disk, pool, good, bad) = many_bad_and_good(&[Fault::TornPage]);
@@ -203,7 +204,7 @@ fn a_crash_amid_trials_of_places_leaves_every_page_whole_somewhere() {
     assert!(torn > 1000 && unreadable > 10, "{torn} pages have been torn, {unreadable} of them unreadable");
 }
 
-/// Each page of such a file that was tried is taken for torn: its place cannot be read.
+/// Each page of such a file that was tried counts as torn: it cannot be read from the file.
 #[test]
 fn a_file_that_can_be_neither_written_nor_read_fills_no_batch() {
     for pages in [50, 127, 300] {
@@ -224,21 +225,21 @@ fn a_file_that_can_be_neither_written_nor_read_fills_no_batch() {
     }
 }
 
-/// A copy that stayed there would be outdated, and be put in the page's place where that cannot be read.
+/// A copy that stayed there would be outdated, and would replace the page if the data file cannot be read.
 #[test]
 fn a_page_that_was_written_has_no_copy_among_the_torn_ones() {
     let (disk, pool, [space, _]) = bad_and_good();
     change_whole_root(&pool, &space);
     disk.fail_at(0, Fault::TornPage);
     assert!(pool.flush([(space.clone(), PageNo::ROOT)]).is_err());
-    // It is latched while another page shows that the file takes writes.
+    // It is latched while another page shows that the file accepts writes.
     let latch = &pool.arena.frame(space.pages.get(PageNo::ROOT).unwrap()).latch;
     assert!(latch.try_exclusive());
     pool.exclusive(&space, PageNo::HEADER).unwrap().mark_dirty(&space, pool.ground.log.durable());
     while space.is_failing() {
         pool.flush([]).unwrap();
     }
-    // The latch is free again when the batch has looked at the torn pages.
+    // The latch is free again when the batch has handled the torn pages.
     let wanted = core::iter::once_with(|| {
         latch.release_unchanged();
         (space.clone(), PageNo::ROOT)

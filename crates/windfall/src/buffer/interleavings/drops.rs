@@ -1,4 +1,4 @@
-//! A drop amid everything that may be under way with its pages.
+//! A drop during everything that may be under way with the tablespace's pages.
 
 use windfall_sim::Fault;
 
@@ -11,13 +11,13 @@ use crate::{
     },
 };
 
-/// The one error that a drop may bring upon others.
+/// Ignores the one error that a drop may cause in other threads.
 fn dropped(error: Error) -> Result<()> {
     if matches!(error, Error::TableDropped(_)) { Ok(()) } else { Err(error) }
 }
 
 impl Base {
-    /// A background step.
+    /// Runs a background step.
     fn reclaim(&self, finished: &AtomicU64) -> bool {
         self.pool.reclaim_step(&mut |space| {
             assert_eq!(space.id(), SPACES[0]);
@@ -26,13 +26,13 @@ impl Base {
     }
 }
 
-/// One thread drops the first tablespace while one reads pages of it in, alone and in a batch, one needs frames for the
-/// other tablespace, and one writes what is dirty.
+/// One thread drops the first tablespace. Meanwhile one reads in pages of it, singly and in a batch, one needs frames
+/// for the other tablespace, and one writes dirty pages.
 fn drop_amid(base: Base) {
     let [first, second, far] = PAGES;
     base.change(0, first).unwrap();
     base.change(1, first).unwrap();
-    // Nothing else of the scenario waits for the log.
+    // Nothing else in the scenario waits for the log.
     base.pool.ground().log.sync_to(Lsn::MAX).unwrap();
     let finished = Arc::new(AtomicU64::new(0));
     let run = |role: fn(&Base, &AtomicU64)| {
@@ -64,7 +64,8 @@ fn drop_amid(base: Base) {
     while base.reclaim(&finished) {}
     assert_eq!(finished.load(Relaxed), 1, "the dropped tablespace is handed over once");
     assert!(base.pool.space(SPACES[0]).is_none() && base.pool.reclaimer.pending() == 0);
-    // What could not be written is written now; what was dropped holds no floor. The failure may be still to come.
+    // Pages with a failed write are written now; dropped pages hold down no low-water mark. The fault may not have
+    // struck yet.
     let _ = base.pool.flush_all();
     base.pool.flush([]).unwrap();
     base.pool.flush_all().unwrap();
@@ -72,19 +73,20 @@ fn drop_amid(base: Base) {
     base.audit();
 }
 
-/// Catches: an install that does not look at the mark again; a tablespace that is queued before it is marked; a drain
-/// that does not compare the tag, or forgets frames that were latched; a frame that is evicted and taken out of the
-/// page table behind its release; residents that are counted too late; a written frame that keeps its mark.
+/// Catches: an install that does not check the drop mark again; a tablespace that is queued before it is marked; a
+/// drain that does not compare the tag, or forgets frames that were latched; a frame that is evicted and removed from
+/// the page table only after its release; resident pages that are counted too late; a written frame that keeps
+/// `WRITING`.
 #[test]
 fn a_drop_gets_every_frame_back_whatever_is_under_way() {
     let prepared = Prepared::new();
-    // So many frames that a batch has room for two pages.
+    // Enough frames that a batch has room for two pages.
     explore(6000, &[Bug::LateInstall, Bug::LatecomerForgotten], move || drop_amid(prepared.open(16)));
 }
 
-/// The same, and the batch that is on its way cannot be written, for the disk is full.
+/// The same, and the batch under way cannot be written, because the disk is full.
 ///
-/// Catches: a failed write that makes a frame dirty again which holds another page by now.
+/// Catches: a failed write that marks a frame dirty again which holds another page by now.
 #[test]
 fn a_drop_and_a_failing_batch_leave_nothing_behind() {
     let prepared = Prepared::new();
@@ -95,9 +97,9 @@ fn a_drop_and_a_failing_batch_leave_nothing_behind() {
     });
 }
 
-/// The same, and a page of the batch is torn in its place.
+/// The same, and a page of the batch is torn in its data file.
 ///
-/// Catches: what the scenario above does, where the batch is written but for a page.
+/// Catches: the bugs of the scenario above, where all of the batch is written except one page.
 #[test]
 fn a_drop_and_a_torn_page_leave_nothing_behind() {
     let prepared = Prepared::new();
@@ -108,9 +110,9 @@ fn a_drop_and_a_torn_page_leave_nothing_behind() {
     });
 }
 
-/// The frames of a dropped tablespace are taken by whoever needs them and by the drain at the same time.
+/// The frames of a dropped tablespace are taken by a thread that needs them and by the drain at the same time.
 ///
-/// Catches: a drain that looks at the tag before it has the latch, and not again.
+/// Catches: a drain that checks the tag before it has the latch, and not again.
 #[test]
 fn a_drain_takes_no_frame_that_has_gone_on() {
     let prepared = Prepared::new();
@@ -157,8 +159,7 @@ fn the_flusher_takes_no_page_for_another() {
 
 /// A tablespace that the pool does not know yet gets its first page while it is dropped.
 ///
-/// Catches: a look whether the pool knows it that comes before the mark, or that leaves the pool the time to learn of
-/// it.
+/// Catches: a check whether the pool knows it that precedes the mark, or that leaves the pool time to learn of it.
 #[test]
 fn a_tablespace_dropped_at_its_first_page_is_handed_back_or_never_known() {
     let prepared = Prepared::new();
@@ -179,9 +180,11 @@ fn a_tablespace_dropped_at_its_first_page_is_handed_back_or_never_known() {
     });
 }
 
-/// The first page of a tablespace is on its way to a file that is still to be made when the tablespace is dropped.
+/// The first page of a tablespace is being written, and its file is still to be created, when the tablespace is
+/// dropped.
 ///
-/// Catches: a file that is made without a look at the mark, or not under the lock under which it is asked for.
+/// Catches: a file that is created without a check of the mark, or not under the lock under which the deleter asks for
+/// it.
 #[test]
 fn no_file_is_made_behind_the_deleter() {
     let prepared = Prepared::new();
@@ -203,10 +206,10 @@ fn no_file_is_made_behind_the_deleter() {
     });
 }
 
-/// The pages of a tablespace are written when it is dropped, and the sync of its file fails.
+/// The pages of a tablespace are being written when it is dropped, and the sync of its file fails.
 ///
-/// Catches: what could not be synced given up before the drop is durable: a crash takes the drop back, and the page is
-/// nowhere.
+/// Catches: pages with a failed sync that are given up before the drop is durable: a crash undoes the drop, and the
+/// pages are lost.
 #[test]
 fn what_could_not_be_synced_is_missed_until_the_drop_is_durable() {
     let prepared = Prepared::new();
@@ -222,7 +225,7 @@ fn what_could_not_be_synced_is_missed_until_the_drop_is_durable() {
                 written.is_ok().then(|| (base.disk.failures(), base.pool.ground().log.durable()))
             })
         };
-        // It is stopped if the sync has failed before the drop.
+        // The log is stopped if the sync has failed before the drop.
         let dropped = base.pool.ground().log.begin_group().append(&[1; 8]).ok().map(|(_, dropped)| dropped);
         if let Some(dropped) = dropped {
             base.pool.detach(&base.spaces[0], dropped);

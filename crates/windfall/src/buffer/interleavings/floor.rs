@@ -1,4 +1,4 @@
-//! The floor of the log, while pages change and are written.
+//! The log's low-water mark, while pages change and are written.
 
 use super::*;
 use crate::{
@@ -9,18 +9,18 @@ use crate::{
     },
 };
 
-/// Where a page's LSN stands.
+/// The offset of the LSN in a page.
 const LSN: u64 = 16;
-/// How often the checkpoint looks.
+/// How often the checkpoint reads the low-water mark.
 const LOOKS: usize = 4;
 
-/// Two threads change pages, one writes them, and a checkpoint asks for the floor again and again. Wherever the machine
-/// stops right then, every change whose group begins below the floor has to be in the data file, and nothing there may
-/// be ahead of the log.
+/// Two threads change pages, one writes them, and a checkpoint reads the low-water mark again and again. At every such
+/// crash point, each change with a group that begins below the mark must be in the data file, and nothing there may be
+/// ahead of the log.
 ///
-/// Catches: pages that are registered behind the end of their group; a page that leaves the dirty set when it is
-/// copied, or written and not synced; a change under way with a copy that is not noted again; a tablespace that was
-/// clean in between and is not entered again; pages written before the log.
+/// Catches: pages that are registered after the end of their group; a page that leaves the dirty set when it is copied,
+/// or when it is written but not synced; a page that changes while its copy is written and is not registered again; a
+/// tablespace that was clean in between and is not listed again; pages written before the log.
 #[test]
 fn a_floor_passes_nothing_that_only_the_log_knows() {
     let prepared = Prepared::new();
@@ -28,7 +28,7 @@ fn a_floor_passes_nothing_that_only_the_log_knows() {
         let base = prepared.open(16);
         let pool = base.pool.clone();
         let log = pool.ground().log.clone();
-        // A first change, to know how long a group is.
+        // A first change, to measure the length of a group.
         let before = log.end();
         let end = base.change(0, PAGES[0]).unwrap();
         let length = end.0 - before.0;
@@ -85,11 +85,10 @@ fn a_floor_passes_nothing_that_only_the_log_knows() {
     });
 }
 
-/// Two groups register a page each in one tablespace, in any order, and nothing is ever written: no look at the floor
-/// may pass the older one.
+/// Two groups each register a page in one tablespace, in any order, and nothing is ever written: no reading of the
+/// low-water mark may pass the older one.
 ///
-/// Catches: a tablespace whose place among the others follows its oldest page while an older one is still to be
-/// registered.
+/// Catches: a tablespace that is ordered by its oldest registered page while an older one is still to be registered.
 #[test]
 fn a_floor_waits_for_the_older_of_two_groups() {
     let prepared = Prepared::new();

@@ -1,4 +1,4 @@
-//! Who owns a frame that holds nothing.
+//! The ownership of frames that hold nothing.
 
 use super::*;
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     sync::model::{explore, spawn},
 };
 
-/// Catches: a head without the count of its changes (the ABA problem); a link that is read behind the take.
+/// Catches: a head without the count of its changes (the ABA problem); a link that is read after the take.
 #[test]
 fn a_free_frame_has_one_owner() {
     explore(12_000, &[Bug::HeadWithoutCount], || {
@@ -27,7 +27,8 @@ fn a_free_frame_has_one_owner() {
                 for frame in &mine {
                     own(arena, *frame);
                 }
-                // The first one back first: the list begins as it did for a moment, and goes on differently.
+                // The first one is pushed first: for a moment the list has the same head as before, and a different
+                // rest.
                 for frame in mine {
                     give(arena, list, frame);
                 }
@@ -51,9 +52,10 @@ fn a_free_frame_has_one_owner() {
     });
 }
 
-/// A frame beyond the size comes free while the pool grows over it, and shrinks again.
+/// A frame beyond the size comes free while the pool grows beyond it and shrinks again.
 ///
-/// Catches: a frame that is retired without another look at the size; one that is brought back by both who see it.
+/// Catches: a frame that is retired without another check of the size; one that is brought back by both threads that
+/// see it.
 #[test]
 fn a_growing_pool_gets_each_retired_frame_once() {
     let prepared = Prepared::new();
@@ -78,9 +80,9 @@ fn a_growing_pool_gets_each_retired_frame_once() {
     });
 }
 
-/// A pool is made smaller while somebody takes a frame that was never used.
+/// A pool shrinks while another thread takes a frame that was never used.
 ///
-/// Catches: a frame that is taken by the old size and that nobody gets back.
+/// Catches: a frame that is taken under the old size and is never returned.
 #[test]
 fn a_shrinking_pool_gets_every_frame_back() {
     let prepared = Prepared::new();
@@ -88,15 +90,15 @@ fn a_shrinking_pool_gets_every_frame_back() {
         let smallest = crate::buffer::SMALLEST;
         let base = prepared.open(smallest as u32 + 2);
         let pool = base.pool.clone();
-        // All frames below the new size are in other hands.
+        // All frames below the new size are in use elsewhere.
         pool.used.store(smallest as u32, Relaxed);
         let taker = {
             let base = base.clone();
-            // One of those who get the last frame, too.
+            // This thread may take the last frame, too.
             spawn(move || on_kept_frames(|| base.look(0, PAGES[0]).unwrap()))
         };
         pool.resize(smallest).unwrap();
-        // Whoever finds no frame below the size waits for one.
+        // A thread that finds no frame below the size waits for one.
         pool.give(FrameNo(0));
         taker.join().unwrap();
         for _ in 0..4 {

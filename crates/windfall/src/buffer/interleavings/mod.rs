@@ -1,5 +1,5 @@
-//! The pool in many orders, over the simulated disk. What each scenario was seen to catch stands with it; the bugs that
-//! it is given are planted whenever it runs. The floors above use what is here.
+//! Interleavings of the buffer pool, over the simulated disk. Each scenario lists the bugs that it was seen to catch,
+//! and the bugs passed to it are planted whenever it runs. The layers above use the helpers of this file.
 
 mod drops;
 mod floor;
@@ -29,21 +29,21 @@ pub(crate) const PAGE_SIZE: usize = 4096;
 /// The tablespaces of the scenarios, and the pages that each of them has.
 pub(crate) const SPACES: [SpaceId; 2] = [SpaceId(100), SpaceId(101)];
 pub(crate) const PAGES: [PageNo; 3] = [PageNo(1), PageNo(2), PageNo(100)];
-/// A tablespace without pages and file, for those who want one.
+/// A tablespace without pages and file, for scenarios that need one.
 pub(crate) const EMPTY: SpaceId = SpaceId(102);
-/// Where a page says whose it is, at its two ends.
+/// Where the page's id is stamped into a page, at both ends.
 const STAMPS: [u32; 2] = [64, PAGE_SIZE as u32 - 8];
 
 fn stamp(id: PageId) -> [u8; 8] {
     (id.space.0 << 32 | u64::from(id.page.0)).to_le_bytes()
 }
 
-/// Whether a page is whole and the one that was asked for.
+/// Returns whether a page is whole and the requested one.
 fn is_page(page: Page<'_>, id: PageId) -> bool {
     STAMPS.iter().all(|at| page.u64(*at as usize).to_le_bytes() == stamp(id))
 }
 
-/// A disk with the pages in their files, to begin every run from.
+/// A disk with the pages in their files, the start of every run.
 #[derive(Clone)]
 pub(crate) struct Prepared {
     disk: SimulatedDisk,
@@ -111,7 +111,7 @@ impl Prepared {
     }
 }
 
-/// Makes the header page, unless somebody has made it. Says whether this call did.
+/// Makes the header page, unless it exists. Returns whether this call made it.
 pub(crate) fn make_header(pool: &BufferPool, space: &Arc<Space>) -> Result<bool> {
     let mut mtr = Mtr::begin(pool)?;
     let Some(slot) = mtr.latch_first(space)? else { return Ok(false) };
@@ -122,7 +122,7 @@ pub(crate) fn make_header(pool: &BufferPool, space: &Arc<Space>) -> Result<bool>
 }
 
 impl Base {
-    /// Looks at a page without a latch until a look is valid.
+    /// Reads a page optimistically until a read is valid.
     pub(crate) fn look(&self, space: usize, page: PageNo) -> Result<()> {
         let space = &self.spaces[space];
         let id = PageId { space: space.id(), page };
@@ -136,7 +136,7 @@ impl Base {
         }
     }
 
-    /// Changes a page in a mini-transaction, where it does not matter. Gives where its group ends.
+    /// Changes unused bytes of a page in a mini-transaction. Returns the LSN at the end of its group.
     pub(crate) fn change(&self, space: usize, page: PageNo) -> Result<Lsn> {
         let mut mtr = Mtr::begin(&self.pool)?;
         let slot = mtr.latch(&self.spaces[space], page)?;
@@ -145,8 +145,8 @@ impl Base {
         mtr.commit()
     }
 
-    /// After everything was written: every frame is held by one page of one live tablespace, or is in the free list
-    /// once, and what is counted is there.
+    /// After all pages were written: checks that every frame is held by one page of one live tablespace or is in the
+    /// free list once, and that the counts are right.
     fn audit(&self) {
         let pool = &self.pool;
         let used = pool.used.load(Relaxed);

@@ -1,4 +1,4 @@
-//! Finding pages while they come and go.
+//! Finding pages while they are read in and evicted.
 
 use core::time::Duration;
 
@@ -11,7 +11,8 @@ use crate::{
     },
 };
 
-/// Cleans while these threads run: whoever finds every frame latched waits for it. Looks at everything afterwards.
+/// Cleans while these threads run: a thread that finds every frame latched waits for the cleaner. Audits the pool
+/// afterwards.
 fn clean_beside(base: &Base, running: &AtomicU64, threads: [shuttle::thread::JoinHandle<()>; 2]) {
     while running.load(Relaxed) > 0 {
         base.pool.clean_step(Lsn::ZERO).unwrap();
@@ -23,11 +24,11 @@ fn clean_beside(base: &Base, running: &AtomicU64, threads: [shuttle::thread::Joi
     base.audit();
 }
 
-/// Two threads use six pages in three frames, while the cleaner frees frames: latches and looks get the page that they
-/// asked for.
+/// Two threads use six pages in three frames, while the cleaner frees frames: latches and optimistic reads get the
+/// requested page.
 ///
-/// Catches: a look, a shared or an exclusive latch that does not compare the tag; a frame that is used again with the
-/// version that it had; an evicted frame that is left in the page table.
+/// Catches: an optimistic read, or a shared or exclusive latch, that does not compare the tag; a frame that is reused
+/// with its old version; an evicted frame that is left in the page table.
 #[test]
 fn nobody_takes_a_page_for_another() {
     let prepared = Prepared::new();
@@ -58,14 +59,14 @@ fn nobody_takes_a_page_for_another() {
     });
 }
 
-/// Pages are latched in the order of a tree and of its maps, frames in none: who holds a page, and found another one's
-/// frame just before that page left it, may not wait there for whoever holds what came, and waits for the page he
-/// holds.
+/// Pages are latched in the order of a tree and of its maps, frames in none. A thread holds a page, and has found the
+/// frame of another page just before that page was evicted. It must not wait there for a thread that holds the frame's
+/// new page and waits for the page that the first thread holds.
 ///
-/// Catches: a waiter at a latch who does not look whether the frame still has his page.
+/// Catches: a thread waiting at a latch that does not check whether the frame still has its page.
 fn wait_beside_an_eviction(prepared: &Prepared, wait: fn(&Base)) {
     let base = prepared.open(3);
-    // All frames are taken, and the first to be taken again is that of the page to come to last.
+    // All frames are taken, and the first to be reused is the frame of the page that will be requested last.
     for (space, page) in [(0, PAGES[1]), (0, PAGES[0]), (0, PAGES[2])] {
         base.look(space, page).unwrap();
     }
@@ -121,11 +122,10 @@ fn a_look_waits_for_no_page_that_came_into_the_frame() {
     });
 }
 
-/// One thread looks at pages and latches what it has seen, while another one needs the frames, and the cleaner frees
-/// some.
+/// One thread reads pages optimistically and upgrades to latches, while another one needs the frames, and the cleaner
+/// frees some.
 ///
-/// Catches: a frame that is taken from its page with the version that it had; an upgrade that does not compare the
-/// version.
+/// Catches: a frame that is evicted without a new version; an upgrade that does not compare the version.
 #[test]
 fn what_was_seen_is_latched_or_nothing() {
     let prepared = Prepared::new();
@@ -156,10 +156,10 @@ fn what_was_seen_is_latched_or_nothing() {
     });
 }
 
-/// Entries of one chunk come and go, and with the last one the chunk.
+/// Entries of one chunk are added and removed, and the chunk is removed with its last entry.
 ///
-/// Catches: a chunk whose entries are counted behind their entry, or given up while one is announced; an entry that its
-/// remover does not compare.
+/// Catches: an entry that is counted only after it is set, or a chunk that is given up while an entry is announced; a
+/// removal that does not compare the entry.
 #[test]
 fn a_chunk_goes_with_its_last_entry_only() {
     explore(8000, &[Bug::ChunkGoesUnderAnEntry], || {
@@ -187,8 +187,7 @@ fn a_chunk_goes_with_its_last_entry_only() {
 
 /// Two threads make the header of an empty tablespace, while the cleaner writes and evicts it.
 ///
-/// Catches: a header that is made a second time; one that was made, written and evicted, and of which an empty frame is
-/// left.
+/// Catches: a header that is made twice; one that was made, written and evicted, and for which an empty frame is left.
 #[test]
 fn a_header_is_made_once() {
     let prepared = Prepared::new();

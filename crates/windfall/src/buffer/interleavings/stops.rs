@@ -1,4 +1,4 @@
-//! The database stops amid a change.
+//! The database stops in the middle of a change.
 
 use super::*;
 use crate::{
@@ -9,15 +9,16 @@ use crate::{
     },
 };
 
-/// Where the change that is left unfinished writes, and what.
+/// The offset and the bytes that the unfinished change writes.
 const AT: u32 = 256;
 const HALF: [u8; 8] = *b"half of ";
 
-/// Somebody leaves a change of several pages when it has changed one, as a panic would, while the page's older change
-/// is on its way to the disk, and another thread wants to change it, too. Half a change gets into no file and no group.
+/// A thread leaves a change of several pages when it has changed one, as a panic would. Meanwhile the page's older
+/// change is being written, and another thread wants to change the page, too. Half a change reaches no file and no
+/// group.
 ///
-/// Catches: a page that is copied, or changed further, behind the end of the latch, by somebody who looked whether all
-/// is well before it; a latch that goes before the database has stopped.
+/// Catches: a page that is copied, or changed further, after its latch was released, by a thread that had checked the
+/// health of the database before; a latch that is released before the database has stopped.
 #[test]
 fn half_a_change_gets_nowhere() {
     let prepared = Prepared::new();
@@ -52,7 +53,8 @@ fn half_a_change_gets_nowhere() {
         let mut written = [0; 8];
         base.disk.read(file, offset + u64::from(AT), &mut written).unwrap();
         assert_ne!(written, HALF, "half a change is in the file");
-        // Who had the page after it was refused, so the log ends with what came before, or beside it.
+        // The thread that latched the page next was refused, so the log has only the earlier and the concurrent
+        // changes.
         let first = end.0 - prepared.end.0;
         assert!(log.end().0 <= end.0 + 2 * first, "a change on top of half a one is logged");
     });
