@@ -1,36 +1,36 @@
 //! Checking a whole database.
 //!
-//! **Purpose.** Every page of every data file by its checksum, every tree by its order, every page by the allocation
-//! map, every file by the records: what is wrong is listed, by file and page.
+//! **Purpose.** Verifies every page of every data file by its checksum, every tree by its order, every page against
+//! the allocation map, and every file against the records. What is wrong is listed, by file and page.
 //!
-//! **Invariants.** The check changes nothing but that dirty pages are written. Opening has done more: it has recovered,
-//! and it deletes data files that no record names. Of those it has kept a list, and the check tells which of them a
-//! drop or a crash may have left, and which this database never made. Files that are not ours are told and left alone.
+//! **Invariants.** The check changes nothing, except that dirty pages are written. Opening has done more: it has
+//! recovered, and it deletes data files that no record names. It keeps a list of them, and the check reports which of
+//! them a drop or a crash may have left, and which this database never created. Foreign files are reported and left
+//! alone.
 //!
-//! While a table's trees are read its name is claimed, its gate is closed, and neither rollback nor purge changes it,
-//! so that no change under way looks like damage ([`transaction::rest`](crate::transaction::rest)). That holds up
-//! calls and statements on this table, and the rollbacks of what was changed in it. Of other tables nothing waits but
-//! purge, and that only once it has put off as many records of this table as it may.
-//! What is unfinished in the table is no damage either:
-//! - Long values that nothing leads to are passed over while a reader, or a transaction that has not ended, may need
-//!   versions of this table.
-//! - Where a crash, or a failed rollback, has cut off the change of a row, the rows are not compared with the entries
-//!   of the indexes. The check waits for such a rollback before it closes the table, as long as that gets on and a
-//!   call would wait for a lock; if it is pending even so, the report says that the table was not compared.
+//! While a table's trees are read, the check holds the metadata lock of its name, its gate (`sync::Gate`, a drain lock)
+//! is closed, and neither rollback nor purge changes it, so that no change in progress looks like damage
+//! ([`transaction::rest`](crate::transaction::rest)). That blocks calls and statements on this table, and the
+//! rollbacks of changes in it. For other tables only purge waits, and only once it has deferred as many records of
+//! this table as it may. Unfinished work in the table is no damage either:
+//! - Unreferenced long values are skipped while a reader, or a transaction that has not ended, may need versions of
+//!   this table.
+//! - If a crash or a failed rollback has interrupted the change of a row, the rows are not compared with the entries
+//!   of the indexes. The check waits for such a rollback before it closes the table, as long as the rollback makes
+//!   progress, and no longer than a call would wait for a lock. If it is still pending then, the report says that the
+//!   table was not compared.
 //!
-//! A check beside others does that a piece at a time ([`pieces`]), and leaves the table to them in between; what it
-//! says is of the moment of each piece, and what only a look at everything at once could tell of a table of several
-//! pieces it does not say: whether rows and entries are as many, and whether a page that has changed meanwhile is
-//! lost, or one of a long value while purge is behind. A table that is made, or gets another name, after the check
-//! has begun is passed over, and so is a tree that its table gets after its first piece. What is found never ends the
+//! A check that runs concurrently with other work proceeds piece by piece ([`pieces`]), and releases the table in
+//! between. Its findings hold for the moment of each piece. For a table of several pieces it does not report what only
+//! a view of everything at once could prove: whether the counts of rows and entries are equal, and whether a page is
+//! lost that has changed meanwhile, or one of a long value while purge lags. A table that is created or renamed after
+//! the check has begun is skipped, and so is a tree that its table gets after its first piece. Findings never end the
 //! check.
 //!
-//! Statements go on while files are compared with the records. A tablespace is first one that a statement makes, then
-//! one of a table, then dropped; and it is entered with the next of these before it leaves the one before. So the files
-//! are listed first, and then one question after the other is asked in that order: a file for which all of them say no
-//! belongs to nothing, whatever happened meanwhile.
-//!
-//! **May touch.** `engine` and what is below.
+//! Statements continue while files are compared with the records. A tablespace first belongs to a statement that
+//! creates it, then to a table, then it is dropped; and it is entered in the next of these lists before it leaves the
+//! previous one. So the files are listed first, and then the lists are read in that order: a file that is in none of
+//! them belongs to nothing, whatever happened meanwhile.
 
 mod pieces;
 #[cfg(test)]
@@ -52,25 +52,25 @@ use crate::{
 };
 use pieces::Pieces;
 
-/// How many pages of a table are looked at while its calls wait, if others are to go on.
+/// Pages of a table that one piece examines while the table's calls wait, if other work must continue.
 pub(crate) const PIECE: usize = 256;
 
-/// What a check has found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
     /// Each tree that was checked.
     pub trees: Vec<CheckedTree>,
-    /// Pages of data files whose checksum was verified.
+    /// The number of pages of data files with a verified checksum.
     pub pages: u64,
     /// What is wrong. Empty when nothing is.
     pub findings: Vec<String>,
-    /// Tables whose rows were not compared with the entries of their indexes: a change that a crash has cut off could
-    /// not be taken back yet.
+    /// Tables with rows that were not compared with the entries of their indexes: a change that a crash interrupted
+    /// could not be rolled back yet.
     pub uncompared: Vec<String>,
-    /// Data files of dropped and of temporary tables, and of what was never committed, that a crash has left and that
-    /// are being deleted.
+    /// Data files of dropped and temporary tables, and of creations that never committed, that a crash has left and
+    /// that are being deleted.
     pub pending: Vec<String>,
-    /// Files in the folders of the database that are not its own.
+    /// Files in the folders of the database that do not belong to it.
     pub foreign: Vec<String>,
 }
 
@@ -79,22 +79,22 @@ pub struct CheckReport {
 pub struct CheckedTree {
     /// The table; the system tree has none.
     pub table: String,
-    /// The index; none for the rows themselves.
+    /// The index; none for the rows themselves (the clustered index).
     pub index: Option<String>,
     /// The tablespace.
     pub space: u64,
     /// Live entries.
     pub entries: u64,
-    /// Entries that are marked as deleted.
+    /// Delete-marked entries.
     pub deleted: u64,
-    /// Levels of the tree.
+    /// The number of levels of the tree.
     pub height: u32,
-    /// Its pages, allocation maps not counted.
+    /// The pages of the tree, without allocation maps.
     pub pages: u64,
 }
 
 impl CheckReport {
-    /// Whether nothing is wrong.
+    /// Returns whether nothing is wrong.
     pub fn is_sound(&self) -> bool {
         self.findings.is_empty()
     }
@@ -104,7 +104,7 @@ impl CheckReport {
     }
 }
 
-/// Checks the database. While a table is looked at, its calls wait: `piece` pages at a time.
+/// Checks the database. While a table is examined, its calls wait: for `piece` pages at a time.
 pub(crate) fn check(engine: &Engine, piece: usize) -> Result<CheckReport> {
     Catalog::check_outside()?;
     let mut report = CheckReport::default();
@@ -116,7 +116,7 @@ pub(crate) fn check(engine: &Engine, piece: usize) -> Result<CheckReport> {
             .system
             .at_rest(|tree| pieces.hold(|pieces| pieces.go_on(report, &[(Owner::Unknown, tree)], rest)))
     });
-    // All of its waits for rollbacks together.
+    // One limit for all waits for rollbacks together.
     let until = engine.env.now() + engine.transactions.lock_wait();
     for (name, table) in engine.catalog.tables() {
         let left = until.saturating_sub(engine.env.now());
@@ -130,7 +130,7 @@ pub(crate) fn check(engine: &Engine, piece: usize) -> Result<CheckReport> {
     Ok(report)
 }
 
-/// Checks a piece of a table. Says whether it was the last.
+/// Checks a piece of a table. Returns whether it was the last.
 fn check_some(
     engine: &Engine,
     name: &Arc<str>,
@@ -144,7 +144,7 @@ fn check_some(
         let of_index = |index: &IndexRecord| Owner::Index { table: name.clone(), index: index.name.clone() };
         let owners = once(Owner::Table(name.clone())).chain(shape.record.indexes.iter().map(of_index));
         let trees: Vec<_> = owners.zip(shape.trees().map(|tree| &**tree)).collect();
-        // All of it at once waits for purge, too.
+        // A check in one piece waits for purge, too.
         let catches_up = pieces.are_one();
         let space = shape.clustered.space();
         pieces.hold(|pieces| {
@@ -153,7 +153,7 @@ fn check_some(
                 .with_table_at_rest(space, catches_up, |rest| pieces.go_on(report, &trees, rest))
         })
     };
-    // If the table is gone it is nobody's trouble.
+    // A table that no longer exists needs no check.
     engine.catalog.alone(name, check).unwrap_or(true)
 }
 
@@ -196,14 +196,14 @@ fn check_files(engine: &Engine, report: &mut CheckReport, named: &BTreeSet<Space
     Ok(())
 }
 
-/// Those of the tablespaces of these files, which were there before, that belong to nothing. Between two looks it does
-/// this.
+/// Returns the tablespaces among `files`, listed earlier, that belong to nothing. Calls `between` between any two
+/// reads.
 fn unowned(engine: &Engine, mut files: Vec<SpaceId>, mut between: impl FnMut()) -> Vec<SpaceId> {
     between();
     if files.is_empty() {
         return files;
     }
-    // In this order: each of them is entered with the next before it leaves the one before.
+    // In this order: each tablespace is entered in the next list before it leaves the previous one.
     let making = engine.catalog.making();
     files.retain(|id| !making.contains(id));
     between();
@@ -219,12 +219,12 @@ fn unowned(engine: &Engine, mut files: Vec<SpaceId>, mut between: impl FnMut()) 
     files
 }
 
-/// Whether a tablespace was dropped, or is temporary.
+/// Returns whether a tablespace was dropped, or is temporary.
 fn is_going(engine: &Engine, id: SpaceId) -> bool {
     match engine.pool.space(id) {
         Some(space) => space.is_dropped() || space.durability() == Durability::Temporary,
-        // The pool hands a tablespace over before it counts it as gone, and the deleter deletes the file before it
-        // does.
+        // The pool passes a tablespace on before it counts it as gone, and the deleter deletes the file before it
+        // counts it as deleted.
         None => {
             engine.pool.occupancy().dropped_pending > 0
                 || engine.deleter.deletions().pending_files > 0
@@ -233,7 +233,7 @@ fn is_going(engine: &Engine, id: SpaceId) -> bool {
     }
 }
 
-/// Verifies the pages of a file. One that is being written is looked at again.
+/// Verifies the pages of a file. A page that is being written is read again.
 fn check_pages(engine: &Engine, report: &mut CheckReport, space: &Arc<Space>) {
     let file = FileName::Data(space.id());
     let page_size = engine.pool.page_size();
@@ -245,7 +245,7 @@ fn check_pages(engine: &Engine, report: &mut CheckReport, space: &Arc<Space>) {
     let page = Page::new(&words);
     let look = |id: PageId| -> Result<()> {
         engine.disk.read_page(file, u64::from(id.page.0) * page_size as u64, page.words())?;
-        // Room made ahead is zero.
+        // Preallocated space is zero.
         if page.is_zero() { Ok(()) } else { engine.pool.verify(id, page) }
     };
     let pages = u32::try_from(length / page_size as u64).unwrap_or(u32::MAX);

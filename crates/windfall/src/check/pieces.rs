@@ -1,19 +1,18 @@
-//! A table under check, in pieces between which calls and statements go on.
+//! Checking a table in pieces, between which calls and statements continue.
 //!
-//! **Purpose.** Holds a table's trees for so many pages at a time: first those that the tree reaches, then its
-//! allocation maps, each of which is compared with what was reached. What is only judgement comes after each hold.
+//! **Purpose.** Blocks a table's trees for a limited number of pages at a time: first the pages that the tree reaches,
+//! then its allocation maps, each of which is compared with the pages reached. Work that needs no blocking follows
+//! each hold.
 //!
-//! **Invariants.** A hold looks at no more pages than a piece has, and those on the way to one leaf; of the allocation
-//! maps it compares as many as that, and no more than gives a piece of suspects. A check remembers which pages of one
+//! **Invariants.** A hold examines no more pages than a piece has, plus those on the way to one leaf. It compares at
+//! most that many allocation maps, and no more than yield a piece of suspects. A check remembers which pages of one
 //! tree it has reached, less than half a byte for each, and the suspects of one piece.
 //!
-//! Whoever allocates or frees a page changes it. So a page that the tree and its map see differently, and that has
-//! not changed since the first piece, was neither allocated nor freed since; and a tree that leads to a page does so
-//! until then: it is no matter of when the one and the other were looked at. Of a page that has changed nothing is
-//! said. Nor is anything of a page of a long value if at any piece a version was still needed: what a rollback has
+//! Allocating or freeing a page changes it. So if tree and map disagree about a page that has not changed since the
+//! first piece, the page was neither allocated nor freed since; and a tree that references a page does so until then:
+//! it does not matter when each of them was read. Nothing is reported about a page that has changed. Nor is anything
+//! reported about a page of a long value if a version was still needed during any piece: a page that a rollback has
 //! put back, after the tree was walked, has not changed.
-//!
-//! **May touch.** What `check` may touch.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -32,55 +31,55 @@ use crate::{
     tree::{PageSet, Walk},
 };
 
-/// For how long a table is left to others between two looks, at most.
+/// The longest time for which a table is released between two pieces.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// A table under check.
 pub struct Pieces<'a> {
     engine: &'a Engine,
-    /// How many pages are looked at while others wait.
+    /// Pages examined while other work waits.
     piece: usize,
-    /// Those that were there at the first piece.
+    /// The trees that existed at the first piece.
     trees: BTreeMap<SpaceId, Stage>,
-    /// How many pieces there were.
+    /// Pieces so far.
     so_far: u32,
-    /// The log's end when the first one began: what changed later may be as it should be and look otherwise.
+    /// The log's end when the first piece began: pages changed later may look inconsistent although they are correct.
     since: Lsn,
-    /// For how long the last one held up others.
+    /// The time for which the last piece blocked other work.
     held: Duration,
-    /// At none of them a version waited for purge, or a transaction could take something back.
+    /// In none of the pieces did a version wait for purge, and no transaction could roll back.
     purged: bool,
-    /// What a test does during a piece.
+    /// A hook that a test runs during a piece.
     #[cfg(test)]
     pub amid: Option<Box<dyn FnMut() + 'a>>,
-    /// Of the last piece.
+    /// The suspects of the last piece.
     suspects: Vec<Suspect>,
 }
 
-/// How far the check of a tree has come.
+/// The progress of the check of a tree.
 enum Stage {
     Walk(Walk),
     Maps(Maps),
     Ended,
 }
 
-/// A comparison of the pages that were reached with the allocation maps.
+/// A comparison of the pages reached with the allocation maps.
 struct Maps {
     reached: PageSet,
     /// The first page that was not compared, divided by 64.
     at: u32,
-    /// Whether it lies behind the last map.
+    /// Whether it is above the last map.
     is_behind: bool,
 }
 
-/// A page that the tree and the allocation map see differently.
+/// A page about which the tree and the allocation map disagree.
 struct Suspect {
     space: Arc<Space>,
     owner: Owner,
     page: PageNo,
-    /// In use and not reached; else the other way round.
+    /// Allocated and not reached; otherwise reached and not allocated.
     is_lost: bool,
-    /// Nothing but the rows needs pages.
+    /// No old version needs pages; only the current rows do.
     purged: bool,
 }
 
@@ -101,7 +100,7 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// Checks piece after piece, until one says that it was the last.
+    /// Checks piece after piece, until one reports that it was the last.
     pub fn run(
         mut self,
         report: &mut CheckReport,
@@ -114,12 +113,12 @@ impl<'a> Pieces<'a> {
         self.judge(report);
     }
 
-    /// Whether there is but one piece, of everything.
+    /// Returns whether everything is checked in a single piece.
     pub fn are_one(&self) -> bool {
         self.piece == usize::MAX
     }
 
-    /// Does what holds up others.
+    /// Runs work that blocks others, and records its duration.
     pub fn hold<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> T {
         let from = self.engine.env.now();
         let result = run(self);
@@ -127,8 +126,8 @@ impl<'a> Pieces<'a> {
         result
     }
 
-    /// Checks some pages more, while nothing changes these trees, and this is known of them. Says whether that was the
-    /// last piece.
+    /// Checks some more pages, while nothing changes these trees; `rest` describes their state. Returns whether that
+    /// was the last piece.
     pub fn go_on(&mut self, report: &mut CheckReport, trees: &[(Owner, &Tree)], rest: AtRest) -> bool {
         self.purged &= rest.is_purged;
         if self.so_far == 0 {
@@ -173,8 +172,8 @@ impl<'a> Pieces<'a> {
         has_ended
     }
 
-    /// The same for one of them. Gives how far it has come, and adds the number of its entries to `counts` when it has
-    /// been walked to its end.
+    /// Does the same for one tree. Returns its progress, and adds the number of its entries to `counts` when its walk
+    /// has ended.
     fn go_on_with(
         &mut self,
         report: &mut CheckReport,
@@ -192,7 +191,7 @@ impl<'a> Pieces<'a> {
                     return Ok(Stage::Walk(walk));
                 }
                 let found = walk.finish();
-                // Asked behind the look: whoever has written has begun.
+                // Checked after the walk: any transaction that had written by then has begun.
                 let (trx, page) = found.newest;
                 if !self.engine.transactions.has_begun(trx) {
                     let (owner, space) = (owner.clone(), tree.space().id());
@@ -219,7 +218,7 @@ impl<'a> Pieces<'a> {
         Ok(if has_ended { Stage::Ended } else { Stage::Maps(maps) })
     }
 
-    /// Compares some of the pages that were reached with the allocation maps. Says whether these were the last.
+    /// Compares some of the pages reached with the allocation maps. Returns whether these were the last.
     fn compare(
         &mut self,
         maps: &mut Maps,
@@ -243,7 +242,7 @@ impl<'a> Pieces<'a> {
             used.first_mut().into_iter().for_each(|word| *word &= !1);
             let first = maps.at / words * words;
             loop {
-                // What is neither used nor reached is most of a small tree's map: it is passed over as a whole.
+                // Most of a small tree's map is neither allocated nor reached: it is skipped as a whole.
                 let is_used = used.iter().skip((maps.at - first) as usize).position(|word| *word != 0);
                 let next = is_used.map(|ahead| maps.at + ahead as u32);
                 let next = next.into_iter().chain(maps.reached.next(maps.at)).min();
@@ -271,15 +270,15 @@ impl<'a> Pieces<'a> {
         Ok(true)
     }
 
-    /// Tells of the suspects of the last piece, which holds up nobody any more.
+    /// Reports the suspects of the last piece, after other work is no longer blocked.
     pub fn judge(&mut self, report: &mut CheckReport) {
         for Suspect { space, owner, page, is_lost, purged } in core::mem::take(&mut self.suspects) {
             let is_told = match self.engine.pool.share(&space, page, Access::Scan) {
-                // All of it was looked at at once.
+                // Everything was examined at once.
                 _ if self.so_far == 1 && (purged || !is_lost) => true,
                 Ok(shared) => {
                     let page = shared.page();
-                    // One of a long value may be an older version's.
+                    // A page of a long value may belong to an older version.
                     let is_needed = is_lost && !purged && page.page_type() == PageType::Overflow as u8;
                     page.lsn() <= self.since && !is_needed
                 }
@@ -293,10 +292,10 @@ impl<'a> Pieces<'a> {
         }
     }
 
-    /// Leaves the table to others for as long as it was held, or a while.
+    /// Releases the table to other work for as long as it was held, up to a limit.
     fn pause(&self) {
         let (env, health) = (&self.engine.env, &self.engine.pool.ground().health);
-        // The clock may have jumped, and whoever waits has come in long before.
+        // The clock may have jumped, and waiting calls have entered long before.
         env.wait_for(&Event::new(), self.held.min(LONGEST_PAUSE), &mut || health.is_poisoned());
     }
 }

@@ -1,4 +1,4 @@
-//! Checks beside what others do, at chosen places.
+//! Checks concurrent with other work, at chosen points.
 
 mod purge;
 
@@ -42,7 +42,7 @@ fn indexed() -> TableOptions {
     TableOptions::default().index("first", IndexOptions::on_value(0..1))
 }
 
-/// A value in pages of its own.
+/// Returns a value long enough for overflow pages.
 fn long(fill: u8) -> Vec<u8> {
     vec![fill; 50_000]
 }
@@ -51,14 +51,14 @@ fn space(db: &Database, table: &str) -> Arc<Space> {
     db.engine.catalog.table(table).unwrap().shape().clustered.space().clone()
 }
 
-/// A page that is in use, and that nothing leads to.
+/// Allocates a page that nothing references.
 fn lose_a_page(db: &Database, table: &str, kind: PageType) {
     let mut mtr = Mtr::begin(&db.engine.pool).unwrap();
     tablespace::allocate(&mut mtr, &space(db, table), kind, 0, PageNo::ROOT).unwrap();
     mtr.commit().unwrap();
 }
 
-/// A check of a table, during which this is done; returns what it finds.
+/// Checks a table and runs `amid` during each piece; returns the report.
 fn check_amid(db: &Database, table: &str, piece: usize, mut amid: impl FnMut()) -> CheckReport {
     let (mut report, mut named) = (CheckReport::default(), BTreeSet::new());
     let mut pieces = Pieces::new(&db.engine, piece);
@@ -101,7 +101,7 @@ fn a_lost_page_is_told_beside_others_too() {
     }
 }
 
-/// Counted, not timed: what is looked at while a table's calls wait depends on no size.
+/// Counted, not timed: the number of pages examined while a table's calls wait is independent of the table's size.
 #[test]
 fn a_hold_of_a_large_tree_is_as_short_as_that_of_a_small_one() {
     let options = Options::default().page_size(4096).buffer_pool_size(4096 * 4096).log_size(128 << 20);
@@ -164,7 +164,7 @@ fn what_is_taken_back_in_other_tables_does_not_wait_for_a_check() {
     let mut came = 0;
     let space = space(&db, "checked");
     let report = check_amid(&db, "checked", usize::MAX, || {
-        // What is taken back in the table itself would wait.
+        // A rollback in the table itself would wait.
         assert!(space.rest().try_read().is_none());
         let trx = trx.take().expect("it is one piece");
         thread::scope(|scope| {
@@ -189,12 +189,12 @@ fn what_is_taken_back_in_other_tables_does_not_wait_for_a_check() {
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
 }
 
-/// The index of a table.
+/// Returns the index of a table.
 fn index(db: &Database, table: &str) -> Arc<Tree> {
     db.engine.catalog.table(table).unwrap().shape().secondaries[0].clone()
 }
 
-/// How many entries of a table's index are marked as deleted.
+/// Returns the number of delete-marked entries of a table's index.
 fn marked(db: &Database, table: &str) -> u64 {
     marked_in(&index(db, table))
 }
@@ -205,7 +205,7 @@ fn marked_in(tree: &Tree) -> u64 {
     walk.finish().deleted
 }
 
-/// The one worker that takes transactions back in the background passes over the table under check, and so does purge.
+/// The single worker for background rollbacks skips the table under check, and so does purge.
 #[test]
 fn workers_go_on_with_other_tables_beside_a_check() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
@@ -224,7 +224,7 @@ fn workers_go_on_with_other_tables_beside_a_check() {
     assert_eq!(rollbacks(), 2);
     let marked = |name| marked(&db, name);
     let report = check_amid(&db, "checked", PIECE, || {
-        // Its own rows are as the crash has left them.
+        // The table's own rows are as the crash has left them.
         env.settle(500);
         assert_eq!(rollbacks(), 1, "that of the other table has ended");
         other.put(&[1], &[7; 100]).unwrap();
@@ -239,8 +239,9 @@ fn workers_go_on_with_other_tables_beside_a_check() {
     assert_eq!((report.findings, report.uncompared), (Vec::new(), Vec::new()));
 }
 
-/// Purge of other tables does not wait for a check, whatever waits of the one that is checked: what a view kept until
-/// then, and the records of a transaction that ends meanwhile. These lie before those of the other table.
+/// Purge of other tables does not wait for a check, whatever records of the checked table are pending: versions kept
+/// by a read view until then, or the records of a transaction that ends meanwhile. These precede those of the other
+/// table.
 #[test]
 fn purge_passes_over_any_number_of_records_of_the_table_under_check() {
     const ROWS: u32 = 1000;
@@ -251,7 +252,7 @@ fn purge_passes_over_any_number_of_records_of_the_table_under_check() {
         let change = |table: &Table, fill: u8| {
             (0..ROWS).for_each(|n| table.put(&n.to_be_bytes(), &[fill; 800]).unwrap());
         };
-        // Beside the slice that is written, and the next one, of each stream; a second transaction has one of its own.
+        // Besides the current slice and the next one of each stream; a second transaction has one of its own.
         let has_undo = || db.metrics().undo_slices > 4;
         for table in [&checked, &other] {
             change(table, 1);
@@ -262,7 +263,7 @@ fn purge_passes_over_any_number_of_records_of_the_table_under_check() {
             checked.within(&trx).get(b"x").unwrap();
             change(&checked, 2);
         } else {
-            // It is purged from its last record to the first.
+            // Its undo is purged from the last record to the first.
             change(&other.within(&trx), 2);
             change(&checked.within(&trx), 2);
         }
@@ -287,10 +288,10 @@ fn purge_passes_over_any_number_of_records_of_the_table_under_check() {
     }
 }
 
-/// A check waits for purge of its own table: work on others, which comes without end, does not keep the table closed.
+/// A check waits for purge of its own table: endless work on other tables does not keep the table closed.
 #[test]
 fn a_load_on_other_tables_does_not_prolong_a_check() {
-    // So many rows take purge as long as a check waits for what does not get on.
+    // Purge needs as long for that many rows as a check waits for work without progress.
     const ROWS: u32 = 6000;
     const LOADS: usize = 40;
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
@@ -321,7 +322,7 @@ fn a_load_on_other_tables_does_not_prolong_a_check() {
     drop(trx);
 }
 
-/// What is left unfinished does not hide what is wrong.
+/// Unfinished work does not hide damage.
 #[test]
 fn damage_is_found_beside_a_transaction_with_long_values() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
@@ -335,7 +336,7 @@ fn damage_is_found_beside_a_transaction_with_long_values() {
     env.settle(500);
     let checks = || [db.check().unwrap().findings, db.check_live().unwrap().findings];
     assert_eq!(checks(), [Vec::<String>::new(), Vec::new()]);
-    // A page of the table that is none of a long value, and one of another table that is.
+    // A page of the table that belongs to no long value, and a page of a long value in another table.
     let mut wrong = Vec::new();
     for (name, kind) in [("t", PageType::Leaf), ("other", PageType::Overflow)] {
         lose_a_page(&db, name, kind);
@@ -366,7 +367,7 @@ fn damage_is_found_beside_a_transaction_with_long_values() {
     drop(trx);
 }
 
-/// Of the pages of one piece the tree was walked in an earlier one, and a rollback has come in between.
+/// The tree was walked in an earlier piece than the one that compares the pages, and a rollback has run in between.
 #[test]
 fn a_value_that_a_rollback_puts_back_between_two_pieces_is_not_lost() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
@@ -385,7 +386,7 @@ fn a_value_that_a_rollback_puts_back_between_two_pieces_is_not_lost() {
     let (mut pieces, mut holds) = (Pieces::new(&db.engine, PIECE), 0);
     while !check_some(&db.engine, &"t".into(), &mut pieces, &mut report, &mut named) {
         pieces.judge(&mut report);
-        // The row was met as the transaction has left it.
+        // The walk saw the row as the transaction had left it.
         trx.take().into_iter().for_each(|trx| trx.rollback().unwrap());
         env.settle(500);
         holds += 1;
@@ -396,7 +397,7 @@ fn a_value_that_a_rollback_puts_back_between_two_pieces_is_not_lost() {
     assert_eq!(table.get(&key).unwrap(), Some(long(1)));
 }
 
-/// A call that fails, and whose change of a row cannot be taken back as a whole.
+/// A call fails, and its change of a row cannot be rolled back completely.
 #[test]
 fn what_a_failed_rollback_has_cut_off_is_no_damage() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
@@ -411,17 +412,17 @@ fn what_a_failed_rollback_has_cut_off_is_no_damage() {
     for check in [Database::check, Database::check_live] {
         assert_eq!(check(&db).unwrap().uncompared, ["t"]);
     }
-    // With the transaction it is over.
+    // It ends with the transaction.
     trx.rollback().unwrap();
     assert_eq!(db.check().unwrap().uncompared, Vec::<String>::new());
-    // A call that fails and is taken back leaves nothing.
+    // A call that fails and is rolled back leaves nothing.
     transactions.fail_at(3);
     assert!(matches!(table.put(b"row", &[3; 100]), Err(Error::Usage(_))));
     let report = db.check().unwrap();
     assert_eq!((report.findings, report.uncompared), (Vec::new(), Vec::new()));
 }
 
-/// Statements between any two of the looks at what a file is of.
+/// Statements run between any two reads of the lists of tablespaces.
 #[test]
 fn no_statement_makes_a_file_look_unowned() {
     type Statement = fn(&Database);
@@ -455,7 +456,7 @@ fn no_statement_makes_a_file_look_unowned() {
     }
     db.checkpoint().unwrap();
     let mut looks = 0;
-    // Each statement at each place, and the next one at the next place, as others go on.
+    // Each statement at each point, and the next one at the next point, as concurrent work would.
     for round in 0..60 {
         let files = engine_files(&db.engine);
         assert!(!files.is_empty());
@@ -464,7 +465,7 @@ fn no_statement_makes_a_file_look_unowned() {
             if at.get() == round / statements.len() % 4 || round % 3 == 0 {
                 statements[looks % statements.len()](&db);
                 looks += 1;
-                // Now and then what was dropped goes meanwhile.
+                // Sometimes dropped files are deleted meanwhile.
                 if looks % 5 == 0 {
                     env.settle(100);
                 }
@@ -475,7 +476,7 @@ fn no_statement_makes_a_file_look_unowned() {
     }
     assert!(looks > 60, "{looks} statements");
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
-    // One that belongs to nothing is told.
+    // A file that belongs to nothing is reported.
     let lost = db.engine.transactions.ids().space().unwrap();
     let attached = db.engine.pool.attach(lost, Durability::Logged);
     assert_eq!(unowned(&db.engine, vec![lost], || {}), [lost]);

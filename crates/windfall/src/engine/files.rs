@@ -1,12 +1,10 @@
-//! The records that say which data files were made.
+//! The records that state which data files were created.
 //!
-//! **Purpose.** The log says it first, and only until it is cut. So a record in the system tree says it, too, before
-//! the log's floor passes; and it goes when the file has gone.
+//! **Purpose.** The log states it first, but only until it is truncated. So a record in the system tree states it,
+//! too, before the log's low-water mark passes; the record is removed after the file.
 //!
-//! **Invariants.** A live tablespace whose file was made has a record, or the log says so at or above the floor. A
-//! record whose tablespace nobody names is of no consequence. The same worker tidies the system tree.
-//!
-//! **May touch.** `system`, `buffer`, `tablespace`, `mtr`.
+//! **Invariants.** A live tablespace with a created file has a record, or the log states it at or above the low-water
+//! mark. The record of a tablespace that nothing else names has no effect. The same worker tidies the system tree.
 
 #[cfg(all(test, feature = "model"))]
 mod interleavings;
@@ -21,52 +19,52 @@ use crate::{
     tablespace::Deleter,
 };
 
-/// How many records one group changes.
+/// Records that one group changes at most.
 pub(super) const BATCH: usize = 64;
-/// Log that such a group takes at most.
+/// The maximum log bytes of such a group.
 pub(super) const LOG_A_BATCH: u64 = 64 << 10;
-/// From this pressure on the log is left to others, in percent.
+/// At this log pressure and above, in percent, optional work is skipped.
 const CROWDED: u64 = 90;
 /// The length of a record: its key.
 const KEY: usize = 1 + size_of::<SpaceId>();
 
-/// Keeps the records.
+/// Maintains the records of data files.
 #[derive(Debug)]
 pub struct FileRecords {
     pool: Arc<BufferPool>,
     system: Arc<SystemTree>,
     deleter: Arc<Deleter>,
-    /// Tablespaces whose file is gone and whose record may still be there.
+    /// Tablespaces with a deleted file; their record may still exist.
     gone: Vec<SpaceId>,
 }
 
-/// The key of a tablespace's file record.
+/// Returns the key of a tablespace's file record.
 pub fn file_key(space: SpaceId) -> Vec<u8> {
     [&[FILE][..], &space.0.to_be_bytes()].concat()
 }
 
-/// The tablespace of a file record's key.
+/// Returns the tablespace of a file record's key.
 pub fn space_of_key(key: &[u8]) -> Option<SpaceId> {
     let (&[FILE], rest) = key.split_first_chunk()? else { return None };
     Some(SpaceId(u64::from_be_bytes(rest.try_into().ok()?)))
 }
 
 impl FileRecords {
-    /// A keeper of records.
+    /// Creates the state of the worker.
     pub fn new(pool: Arc<BufferPool>, system: Arc<SystemTree>, deleter: Arc<Deleter>) -> Self {
         Self { pool, system, deleter, gone: Vec::new() }
     }
 
-    /// Writes or removes some records. Says whether there is more to do.
+    /// Writes or removes some records. Returns whether there is more to do.
     ///
     /// # Errors
-    /// What the log or the system tree says.
+    /// Errors of the log or the system tree.
     pub fn step(&mut self) -> Result<bool> {
         self.gone.extend(self.deleter.take_gone());
-        // With small pages one leaf has no room for so many.
+        // With small pages one leaf has no room for a whole batch.
         let most_made = BATCH.min(self.system.most_puts(KEY));
         let made = self.pool.files_to_record(most_made);
-        // These nobody waits for.
+        // Nothing waits for the removals.
         let most_gone = if self.pool.ground().log.pressure() < CROWDED { BATCH } else { 0 };
         let gone: Vec<SpaceId> = self.gone.iter().rev().take(most_gone).copied().collect();
         let is_live = |space: &SpaceId| self.pool.space(*space).is_some_and(|space| !space.is_dropped());
@@ -81,7 +79,7 @@ impl FileRecords {
             recorded();
         }
         if !changes.is_empty() {
-            // The floor waits for these records: whoever waits for the floor here would wait for itself.
+            // The low-water mark waits for these records: waiting for it here would be a self-deadlock.
             let _room = self.pool.ground().log.admit_now(LOG_A_BATCH)?;
             let mut mtr = Mtr::begin(&self.pool)?;
             self.system.change(&mut mtr, &mut changes)?;
@@ -125,7 +123,7 @@ mod tests {
         assert!(!records.step().unwrap(), "a worker that always has more to do never sleeps");
     }
 
-    /// The floor cannot pass what the value is written to before there is a record of its file.
+    /// The low-water mark cannot pass the log of the value before there is a record of its file.
     #[test]
     fn who_waits_for_the_log_has_its_file_recorded() {
         let db = open(256);

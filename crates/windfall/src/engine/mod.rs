@@ -1,13 +1,11 @@
-//! The assembled engine: what an open database consists of.
+//! The assembled engine: the components of an open database.
 //!
-//! **Purpose.** Puts the floors together in the order in which they can stand, starts the background workers, and
-//! takes all of it down again.
+//! **Purpose.** Assembles the layers in the order of their dependencies, starts the background workers, and shuts all
+//! of it down again.
 //!
 //! **Invariants.** Opening is the same after a crash and after a clean shutdown; a crash only leaves more to replay.
-//! Nothing is served before every page is at the end of the log and every unfinished transaction is active again, to be
-//! rolled back in the background. What no record names is dropped then.
-//!
-//! **May touch.** All floors below.
+//! No call is served before every page is at the end of the log and every unfinished transaction is active again, to
+//! be rolled back in the background. Tablespaces that no record names are dropped at that point.
 
 mod files;
 mod open;
@@ -36,45 +34,46 @@ use crate::{
     tree::hash::HashBudget,
 };
 
-/// How often the reclaimer looks for dropped tablespaces; who needs a frame does not wait for it.
+/// The interval at which the reclaimer looks for dropped tablespaces; a thread that needs a frame does not wait for
+/// it.
 const RECLAIM_PAUSE: Duration = Duration::from_millis(20);
-/// How often the keeper of file records looks: the log's floor waits for it.
+/// The interval at which the worker for file records runs: the log's low-water mark waits for it.
 const RECORD_PAUSE: Duration = Duration::from_millis(10);
-/// After so many failures in a row nobody waits any more for what these records hold up.
+/// After this many failures in a row, threads that wait for these records get the error.
 const RECORD_FAILURES: u32 = 100;
-/// How often rollbacks look when nobody wakes them: what could not go on is tried again.
+/// The interval at which the rollback worker runs without a wakeup: a blocked rollback is tried again.
 const ROLLBACK_PAUSE: Duration = Duration::from_millis(200);
-/// How often purge looks when nobody wakes it.
+/// The interval at which purge runs without a wakeup.
 const PURGE_PAUSE: Duration = Duration::from_millis(200);
 
 /// An open database.
 #[derive(Debug)]
 pub struct Engine {
-    /// The files.
+    /// The database's files.
     pub disk: Arc<dyn Disk>,
-    /// Time and waiting.
+    /// The environment: time, waiting, and threads.
     pub env: Arc<dyn Env>,
     /// The redo log.
     pub log: Arc<Log>,
-    /// The pages.
+    /// The buffer pool.
     pub pool: Arc<BufferPool>,
-    /// What the database knows of itself.
+    /// The system tree: the records about files, tables and undo.
     pub system: Arc<SystemTree>,
-    /// Transactions.
+    /// The transactions.
     pub transactions: Arc<Transactions>,
-    /// Tables.
+    /// The tables.
     pub catalog: Arc<Catalog>,
-    /// Checkpoints.
+    /// Takes checkpoints.
     pub checkpointer: Arc<Checkpointer>,
-    /// Files on their way out.
+    /// Deletes files of dropped tablespaces.
     pub deleter: Arc<Deleter>,
-    /// The memory of the hash indexes.
+    /// The memory budget of the hash indexes.
     pub hash_budget: Arc<HashBudget>,
-    /// What opening has found without a name.
+    /// Data files that no record named at opening.
     pub leftovers: Leftovers,
     flush_log: AtomicU8,
     closed: AtomicBool,
-    /// How closing ended, and who is told then.
+    /// The outcome of closing, and the event that is notified then.
     outcome: OnceLock<Result<()>>,
     ended: Event,
     /// Stopped first: the workers that change something.
@@ -84,18 +83,18 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// When commits are durable.
+    /// Returns when commits become durable.
     pub fn flush_log(&self) -> FlushLog {
         FlushLog::try_from(self.flush_log.load(SeqCst)).unwrap_or_default()
     }
 
-    /// Changes when commits are durable, from the next one on.
+    /// Changes when commits become durable, from the next one on.
     pub fn set_flush_log(&self, mode: FlushLog) {
         self.flush_log.store(mode as u8, SeqCst);
     }
 
-    /// Waits until the log is as durable as asked for up to this position; for nothing at [`Lsn::ZERO`], where nothing
-    /// was logged.
+    /// Waits until the log is durable up to this position, as the mode demands; does nothing at [`Lsn::ZERO`], when
+    /// nothing was logged.
     ///
     /// # Errors
     /// When the log cannot be written; the database has stopped then.
@@ -103,7 +102,7 @@ impl Engine {
         if end > Lsn::ZERO { self.log.commit(end, mode) } else { Ok(()) }
     }
 
-    /// How long a call waits for a lock.
+    /// Returns the lock timeout of a call.
     pub fn lock_wait(&self) -> Duration {
         self.transactions.lock_wait()
     }
@@ -174,8 +173,8 @@ impl Engine {
         let wake = transactions.rollbacks().wake();
         let at_end = health.clone();
         let roll_back = move || {
-            // Who holds a lock may never end his transaction now. Whoever stops the database holds anything, and tells
-            // nobody who waits for a lock himself.
+            // The holder of a lock may never end its transaction now. The thread that stops the database may hold any
+            // latch, so it does not wake lock waiters itself.
             if at_end.is_poisoned() {
                 transactions.end_lock_waits();
                 return Next::Idle(ROLLBACK_PAUSE);
@@ -187,12 +186,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes everything, marks the database as shut down cleanly and stops the workers. Whoever calls it later, or
-    /// meanwhile, waits for the same outcome.
+    /// Writes everything, marks the database as shut down cleanly and stops the workers. Later and concurrent calls
+    /// wait for the same outcome.
     ///
     /// # Errors
-    /// What could not be written; the log has it then. A second call from within a row call, which the first one may be
-    /// waiting for.
+    /// What could not be written; the log has it then. A second call from within a row call, which the first one may
+    /// be waiting for.
     pub fn close(&self) -> Result<()> {
         if self.closed.swap(true, SeqCst) {
             let ended = || self.outcome.get().is_some();
@@ -210,18 +209,18 @@ impl Engine {
     }
 
     fn stop(&self) -> Result<()> {
-        // Who waits for purge, or for a lock, would wait in vain.
+        // Threads that wait for purge, or for a lock, would never be woken.
         self.transactions.set_undo_limit(None);
         self.transactions.end_lock_waits();
         let mut changers = core::mem::take(&mut *self.changers.lock());
-        // The last first: purge waits for room in the log, which may take the keeper of file records to make.
+        // The last one first: purge waits for room in the log, which may depend on the worker for file records.
         while let Some(changer) = changers.pop() {
             drop(changer);
         }
         let result = self.shut();
         let servers = core::mem::take(&mut *self.servers.lock());
         drop(servers);
-        // Calls that are still under way end here: another process may open the database now.
+        // Calls still in progress end here: another process may open the database now.
         self.pool.ground().health.close();
         self.pool.quiesce();
         self.log.quiesce();
@@ -240,7 +239,7 @@ impl Engine {
     }
 }
 
-/// Tells those who wait for the outcome of closing, also of one that panics.
+/// Wakes the threads that wait for the outcome of closing, even if closing panics.
 struct Told<'a>(&'a Engine);
 
 impl Drop for Told<'_> {

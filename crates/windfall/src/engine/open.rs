@@ -1,11 +1,9 @@
-//! Opening: making a database, or bringing one back.
+//! Opening: creating a database, or recovering an existing one.
 //!
-//! **Purpose.** The order in which recovery goes through the floors.
+//! **Purpose.** The order in which recovery brings up the layers.
 //!
-//! **Invariants.** A new database exists once its control file does, which is made last. No page is written before the
-//! log is open, because only then is everything that recovery has read durable.
-//!
-//! **May touch.** All floors below.
+//! **Invariants.** A new database exists once its control file does, which is created last. No page is written before
+//! the log is open, because only then is everything that recovery has read durable.
 
 use std::collections::BTreeSet;
 
@@ -35,13 +33,13 @@ use crate::{
     tree::hash::HashBudget,
 };
 
-/// So many unnamed tablespaces are dropped by one group of the log: it fits into the smallest log buffer.
+/// Unnamed tablespaces that one group of the log drops: such a group fits into the smallest log buffer.
 const DROPS_A_GROUP: usize = 1024;
 
-/// Refuses to make a database where there is to be none, or has been one.
+/// Refuses to create a database if options forbid it, or files show that there was one.
 fn check_is_new(disk: &Arc<dyn Disk>, options: &Options) -> Result<()> {
     let control = disk.path(FileName::Control);
-    // A creation makes the control file durable before any of these: here a database has lost it.
+    // Creation makes the control file durable before any of these files: so this database has lost it.
     for folder in [Folder::Data, Folder::Log] {
         if let Some(file) = disk.list(folder)?.first() {
             let what = format!(
@@ -82,7 +80,7 @@ fn create(
     ControlFile::create(disk.clone(), health.clone(), control)
 }
 
-/// A number of frames.
+/// Returns a number of frames.
 fn frames(bytes: u64, page_size: usize) -> usize {
     usize::try_from(bytes / page_size as u64).unwrap_or(usize::MAX)
 }
@@ -108,9 +106,9 @@ fn check_page_size(disk: &Arc<dyn Disk>, control: &Control, options: &Options) -
 /// Makes tablespaces known to the pool as records name them.
 struct Attacher<'a> {
     pool: &'a BufferPool,
-    /// The data files that were there when recovery began.
+    /// The data files that existed when recovery began.
     files: Files,
-    /// Tablespaces whose file was made durably, by their record or by the log.
+    /// Tablespaces with a file that was created durably, according to their record or the log.
     made: BTreeSet<SpaceId>,
     named: BTreeSet<SpaceId>,
     lost: Lost,
@@ -139,10 +137,11 @@ impl Attacher<'_> {
 /// Data files that no record named when the database was opened. They are being deleted.
 #[derive(Clone, Debug, Default)]
 pub struct Leftovers {
-    /// Those whose number was handed out once: of a drop whose deletion was cut off, of what was never committed, or of
-    /// a temporary table. The last of these leave no trace but the file: so one that was lost track of is here, too.
+    /// Those with an id that was assigned once: of a drop with an interrupted deletion, of a creation that never
+    /// committed, or of a temporary table. Temporary tables leave no trace but the file: so a file that was lost track
+    /// of is here, too.
     pub pending: Vec<SpaceId>,
-    /// Those whose number was never handed out: no crash leaves such a file.
+    /// Those with an id that was never assigned: no crash leaves such a file.
     pub leaked: Vec<SpaceId>,
 }
 
@@ -155,10 +154,10 @@ impl Leftovers {
 }
 
 impl Engine {
-    /// Opens the database on this disk, or makes one.
+    /// Opens the database on this disk, or creates one.
     ///
     /// # Errors
-    /// What is wrong with the files or the options.
+    /// Errors of the files or the options.
     pub fn open(
         disk: Arc<dyn Disk>,
         env: Arc<dyn Env>,
@@ -174,7 +173,7 @@ impl Engine {
             check_is_new(&disk, options)?;
             (None, options.page_size.unwrap_or(page::DEFAULT_SIZE))
         };
-        // Before anything is made.
+        // Checked before anything is created.
         let (size, most) =
             (frames(options.buffer_pool_size, page_size), frames(options.pool_max(page_size), page_size));
         BufferPool::check_frames(size, most, page_size)?;
@@ -220,7 +219,7 @@ impl Engine {
             &mut |space| attacher.attach(space),
         )?;
         pool.say_files_made()?;
-        // From here on there is work that asks for room in the log, which may be full.
+        // From here on there is work that requests room in the log, which may be full.
         checkpointer.recovered(transactions.clone());
         let leftovers = Leftovers::of(&scan, &attacher);
         drop_unnamed(&pool, &system, &deleter, &attacher)?;
@@ -252,7 +251,7 @@ impl Engine {
     }
 }
 
-/// The system tree, and what is known of the data files.
+/// Returns the system tree, and what is known of the data files.
 fn system_tree<'a>(
     pool: &'a Arc<BufferPool>,
     budget: &Arc<HashBudget>,
@@ -282,7 +281,7 @@ fn system_tree<'a>(
     Ok((system, attacher))
 }
 
-/// Drops what no record names: what a statement had begun, and what a drop had not come to delete.
+/// Drops what no record names: the remains of unfinished creations and of drops with undeleted files.
 fn drop_unnamed(
     pool: &Arc<BufferPool>,
     system: &SystemTree,
@@ -307,8 +306,9 @@ fn drop_unnamed(
     let stale = attacher.made.iter().filter(|space| unnamed(space) && !attacher.files.contains(space));
     let mut changes: Vec<Change> = stale.map(|space| Change::remove(files::file_key(*space))).collect();
     for batch in changes.chunks_mut(files::BATCH) {
-        // The floor may stand below the files that replay has made until their records are written, which begins later:
-        // nobody may wait for it here. And a full disk keeps no database shut: something may be dropped from it.
+        // The low-water mark may be below the creation of files by replay until their records are written, which
+        // begins later: so nothing may wait for it here. And a full disk must not prevent opening: the user may drop
+        // something to free space.
         let _room = pool.ground().log.admit_drop(files::LOG_A_BATCH)?;
         let mut mtr = Mtr::begin(pool)?;
         system.change(&mut mtr, batch)?;
@@ -338,7 +338,7 @@ mod tests {
             named: engine.pool.spaces().iter().map(|space| space.id()).collect(),
             lost: Lost::new(),
         };
-        // More than the drops that one group of the log has room for.
+        // More than the drops that fit in one group of the log.
         let unnamed: Vec<_> =
             (10_000..15_000).map(|id| engine.pool.attach(SpaceId(id), Durability::Logged)).collect();
         drop_unnamed(&engine.pool, &engine.system, &engine.deleter, &attacher).unwrap();
@@ -362,10 +362,10 @@ mod tests {
             engine.system.change(&mut mtr, &mut [change]).unwrap();
             mtr.commit().unwrap();
         };
-        // A record of a file that is gone, as a crowded log leaves it.
+        // A record of a deleted file, as a log under pressure leaves it.
         let stale = files::file_key(engine.transactions.ids().space().unwrap());
         change(Change::put(stale.clone(), Vec::new()));
-        // The log says that a file was made, and no record does: its floor cannot pass that.
+        // The log states that a file was created, and no record does: the low-water mark cannot pass that.
         engine.pool.flush_all().unwrap();
         let held = engine.pool.files_floor();
         assert!(held < Lsn::MAX, "the record was written already");
@@ -376,7 +376,7 @@ mod tests {
         let crashed = disk.restart(Survive::Nothing);
         drop(db);
 
-        // In a simulation a wait for what nobody does is a panic.
+        // In a simulation a wait for an event that no thread will notify is a panic.
         let db = open(&crashed);
         let engine = db.engine();
         assert!(engine.log.pressure() >= 100, "there was room in the log");

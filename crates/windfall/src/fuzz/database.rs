@@ -1,12 +1,10 @@
-//! The fuzz target of opening: a database whose files hold anything, with checksums that are right.
+//! The fuzz target of opening: a database with arbitrary file contents under valid checksums.
 //!
-//! **Purpose.** What no decoder sees alone: recovery, undo streams, allocation maps and the system tree, over pages and
-//! groups of the log that say anything.
+//! **Purpose.** It covers what no decoder sees alone: recovery, undo streams, allocation maps and the system tree,
+//! over pages and log groups with arbitrary contents.
 //!
-//! **Invariants.** Opening, checking, reading, the work in the background and closing end, with an answer or an error.
-//! A database that was left alone holds its rows, and one in which the check finds nothing can be read.
-//!
-//! **May touch.** The public API, the log's target.
+//! **Invariants.** Opening, checking, reading, background work and closing end, with a result or an error. An
+//! unmodified database has its rows, and a database in which the check finds nothing can be read.
 
 use std::io;
 
@@ -28,7 +26,7 @@ use crate::{
 };
 
 const ROWS: u32 = 120;
-/// No scan of so small a database gives more.
+/// The maximum number of rows that a scan of so small a database returns.
 const MOST: usize = 20_000;
 
 fn options() -> Options {
@@ -43,7 +41,7 @@ fn open(disk: &SimulatedDisk, env: &SimulatedEnv) -> Result<Database> {
     Database::open_on(Arc::new(disk.clone()), Arc::new(env.clone()), &options(), &|_| {})
 }
 
-/// A value that takes a picture of the disk while it is being read.
+/// A value source that takes a snapshot of the disk while it is being read.
 struct Source<'a> {
     disk: &'a SimulatedDisk,
     env: &'a SimulatedEnv,
@@ -64,8 +62,8 @@ impl io::Read for Source<'_> {
     }
 }
 
-/// A database as a crash left it, in the middle of a change: with pages in files and changes in the log, with undo,
-/// with long values, an index, rows that wait for purge.
+/// Returns a database as a crash left it, in the middle of a change: with pages in files and changes in the log, with
+/// undo, long values, an index, and rows that wait for purge.
 fn image() -> Result<SimulatedDisk> {
     let (disk, env) = (SimulatedDisk::new(5), SimulatedEnv::new(5));
     let db = open(&disk, &env)?;
@@ -87,7 +85,7 @@ fn image() -> Result<SimulatedDisk> {
     picture.ok_or_else(|| UsageError::Other("the value was not read".into()).into())
 }
 
-/// The page that the input names, of the files that there are.
+/// Returns the page that the input selects from the existing files.
 fn some_page(input: &mut Input<'_>, disk: &SimulatedDisk) -> Option<(FileName, PageNo)> {
     let files = disk.list(Folder::Data).ok()?;
     let file = *files.get(usize::from(input.u8()) % files.len().max(1))?;
@@ -95,7 +93,7 @@ fn some_page(input: &mut Input<'_>, disk: &SimulatedDisk) -> Option<(FileName, P
     Some((file, PageNo((u64::from(input.u8()) % pages) as u32)))
 }
 
-/// Changes bytes of a page in its file, and makes its checksum right.
+/// Changes bytes of a page in its file, and corrects its checksum.
 fn patch(input: &mut Input<'_>, disk: &SimulatedDisk) -> Option<()> {
     let (file, no) = some_page(input, disk)?;
     let (at, len) = (usize::from(input.u16()) % SIZE, usize::from(input.u8()) % 64);
@@ -109,7 +107,7 @@ fn patch(input: &mut Input<'_>, disk: &SimulatedDisk) -> Option<()> {
     disk.write(file, offset, &bytes(page)).ok()
 }
 
-/// Appends a group to the log that changes a page in some ways.
+/// Appends a group with changes of a page to the log.
 fn log_changes(input: &mut Input<'_>, disk: &SimulatedDisk) -> Option<()> {
     let (file, page) = some_page(input, disk)?;
     let FileName::Data(space) = file else { return None };
@@ -123,13 +121,13 @@ fn log_changes(input: &mut Input<'_>, disk: &SimulatedDisk) -> Option<()> {
     log::fuzz::append(disk, group.bytes())
 }
 
-/// Reads all there is. Says whether every row could be read.
+/// Reads everything. Returns whether every row could be read.
 fn read_all(db: &Database) -> bool {
     let mut whole = true;
     for name in ["people", "other"] {
         let Ok(table) = db.table(name) else { continue };
         whole &= table.peek_number().is_ok();
-        // They may be used up.
+        // The auto-increment values may be used up.
         let _ = table.next_number();
         let rows = table.rows().map(|rows| rows.take(MOST).map(|row| row.is_ok()).collect::<Vec<_>>());
         whole &= rows.is_ok_and(|rows| rows.len() < MOST && rows.into_iter().all(|is_ok| is_ok));
@@ -144,7 +142,7 @@ fn read_all(db: &Database) -> bool {
     whole
 }
 
-/// A database some bytes of which are others, or whose log goes on with anything.
+/// Opens a database with modified bytes, or with arbitrary groups appended to its log.
 pub(super) fn database(data: &[u8]) {
     static IMAGE: OnceLock<Result<SimulatedDisk>> = OnceLock::new();
     let image = match IMAGE.get_or_init(image) {
@@ -183,7 +181,7 @@ pub(super) fn database(data: &[u8]) {
     let _ = db.close();
 }
 
-/// Changes of pages of every file, and groups for the log.
+/// Returns changes of pages of every file, and groups for the log.
 pub(super) fn database_seeds() -> Vec<Vec<u8>> {
     let mut seeds = vec![Vec::new()];
     for file in 0..8 {

@@ -1,22 +1,20 @@
 //! Takes fields from the bytes of a fuzzer.
 //!
-//! **Purpose.** What a decoder reads is made from a few fields, so that a mutation changes one thing at a time.
+//! **Purpose.** The input of a decoder is built from a few fields, so that a mutation changes one thing at a time.
 //!
-//! **Invariants.** Any bytes are an input: what is missing is zero or empty.
-//!
-//! **May touch.** Nothing.
+//! **Invariants.** Any bytes are an input: missing fields are zero or empty.
 
-/// The bytes that are left.
+/// The remaining bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a>(pub &'a [u8]);
 
 impl<'a> Input<'a> {
-    /// Whether nothing is left.
+    /// Returns whether nothing is left.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The next so many bytes, or as many as there are.
+    /// Returns the next `most` bytes, or as many as are left.
     pub fn take(&mut self, most: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(most.min(self.0.len()));
         self.0 = rest;
@@ -28,17 +26,17 @@ impl<'a> Input<'a> {
         core::array::from_fn(|n| taken.get(n).copied().unwrap_or(0))
     }
 
-    /// The next byte.
+    /// Returns the next byte.
     pub fn u8(&mut self) -> u8 {
         u8::from_le_bytes(self.array())
     }
 
-    /// The next two bytes.
+    /// Returns the next two bytes.
     pub fn u16(&mut self) -> u16 {
         u16::from_le_bytes(self.array())
     }
 
-    /// The next eight bytes.
+    /// Returns the next eight bytes.
     pub fn u64(&mut self) -> u64 {
         u64::from_le_bytes(self.array())
     }

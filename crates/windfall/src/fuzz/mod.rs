@@ -1,12 +1,10 @@
-//! The fuzz targets: each decoder of bytes that may be anything.
+//! The fuzz targets: one for each decoder of untrusted bytes.
 //!
-//! **Purpose.** Lists the functions that stand beside the decoders, for whoever feeds them: the fuzzer and the tests of
+//! **Purpose.** Lists the target functions, which are next to their decoders, for the fuzzer and the tests of
 //! `crates/windfall-fuzz`.
 //!
-//! **Invariants.** Only builds with the feature `fuzz` have it. A target panics when a decoder breaks its word, and at
-//! nothing else; it depends on its input alone.
-//!
-//! **May touch.** The targets of all floors.
+//! **Invariants.** Only builds with the feature `fuzz` have this module. A target panics only when a decoder violates
+//! its contract; it depends on its input alone.
 
 mod database;
 pub mod input;
@@ -16,11 +14,11 @@ use crate::{buffer, catalog, disk, log, options, page, row, tablespace, transact
 /// A decoder under test.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// What it is called, here and in the folders of its inputs.
+    /// The name of the target, here and in the folders of its inputs.
     pub name: &'static str,
-    /// Decodes the bytes and holds what was accepted to its word.
+    /// Decodes the bytes and verifies the contract for what was accepted.
     pub run: fn(&[u8]),
-    /// Inputs made of real encodings.
+    /// Returns inputs made of real encodings.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
@@ -30,7 +28,7 @@ macro_rules! targets {
     };
 }
 
-/// All of them, lowest floor first.
+/// All targets, lowest layer first.
 pub const TARGETS: &[Target] = &targets! {
     "row": row::fuzz::row, row::fuzz::row_seeds;
     "page": page::fuzz::page, page::fuzz::page_seeds;

@@ -1,7 +1,7 @@
 //! The control file: where recovery begins.
 //!
-//! **Purpose.** Two slots of 4 KiB, written in turn, so that a torn write costs at most the newer of two truths. Each
-//! holds a sequence number and a checksum; the valid one with the larger number counts. In little endian:
+//! **Purpose.** Two slots of 4 KiB, written in turn, so that a torn write costs at most the newer of the two records.
+//! Each holds a sequence number and a checksum; the valid one with the larger number counts. In little endian:
 //!
 //! | bytes | field |
 //! | --- | --- |
@@ -14,23 +14,22 @@
 //! | 44..48 | flags; bit 0: shut down cleanly; bit 1: the file of the system tablespace was made |
 //! | 48..56 | LSN at which the incarnation begins |
 //! | 56..64 | segment size of the log |
-//! | 64..72 | floor: recovery reads the log from this LSN |
+//! | 64..72 | low-water mark (floor): recovery reads the log from this LSN |
 //! | 72..80 | LSN of the checkpoint's record |
 //! | 80..88 | LSN up to which the log was durable |
-//! | 88..96 | no tablespace id at or above this was handed out |
-//! | 96..104 | no transaction id at or above this was handed out |
+//! | 88..96 | all tablespace ids assigned so far are below this |
+//! | 96..104 | all transaction ids assigned so far are below this |
 //! | 4092..4096 | CRC-32C of bytes 0..4092 |
 //!
-//! A damaged slot is the trace of a write that a crash cut off, or has rotted. The other one counts then, and is the
-//! newest truth unless the log says otherwise: whatever reads the log is told ([`Control::alone`]).
+//! A damaged slot is the trace of a write that a crash interrupted, or of bit rot. The other slot counts then, and is
+//! the newest record unless the log proves otherwise: the flag [`Control::alone`] reports this to the reader of the
+//! log.
 //!
-//! Magic, version and checksum keep their places in every later version, so that a newer file is told from a damaged
-//! one.
+//! Magic, version and checksum keep their places in every later version, so that a newer file is distinguished from a
+//! damaged one.
 //!
-//! **Invariants.** A slot is durable before the other one is touched: opening writes what it has read once more and
-//! syncs it, and a failed write poisons the database.
-//!
-//! **May touch.** `ids`, `error`, `health`, `disk`, `sync`.
+//! **Invariants.** A slot is durable before the other one is overwritten: opening rewrites the slot that it has read
+//! and syncs it, and a failed write poisons the database.
 
 use super::frame::{self, BLOCK};
 use crate::{
@@ -45,34 +44,34 @@ const MAGIC: &[u8; 8] = b"WINDFALL";
 /// The version of the whole database format.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// What the control file says.
+/// The content of the control file.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Control {
     /// The size of a page in bytes.
     pub page_size: u32,
-    /// The database.
+    /// The UUID of the database.
     pub uuid: [u8; 16],
-    /// The incarnation of the log: one more at every opening.
+    /// The incarnation of the log, incremented at every opening.
     pub incarnation: u32,
-    /// Where this incarnation begins. Everything before it is durable.
+    /// The LSN at which this incarnation begins. Everything before it is durable.
     pub incarnation_start: Lsn,
     /// The size of a log segment in bytes, fixed when the database is made.
     pub segment_size: u64,
-    /// Recovery reads the log from here.
+    /// The low-water mark: recovery reads the log from here.
     pub floor: Lsn,
-    /// The record of the last checkpoint.
+    /// The LSN of the last checkpoint's record.
     pub checkpoint: Lsn,
-    /// Up to here the log was durable when this was written.
+    /// The position up to which the log was durable when this was written.
     pub durable: Lsn,
-    /// No tablespace id at or above this was handed out.
+    /// All tablespace ids assigned so far are below this.
     pub space_ceiling: u64,
-    /// No transaction id at or above this was handed out.
+    /// All transaction ids assigned so far are below this.
     pub trx_ceiling: u64,
     /// Whether the database was shut down cleanly and has not been opened since.
     pub clean: bool,
-    /// Whether the file of the system tablespace was made: nothing else could say that it is lost.
+    /// Whether the file of the system tablespace was created: the only way to notice that it is lost.
     pub system_made: bool,
-    /// Whether the other slot is damaged, and may have been the newer one. Not in the file.
+    /// Whether the other slot is damaged, and may have been the newer one. Not stored in the file.
     pub alone: bool,
 }
 
@@ -103,7 +102,7 @@ impl Control {
         slot
     }
 
-    /// The content of a slot and its sequence number, or what is wrong with it.
+    /// Returns the content of a slot and its sequence number, or what is wrong with it.
     fn decode(slot: &[u8; BLOCK]) -> Result<(u64, Self), Damage> {
         if !slot.starts_with(MAGIC) {
             return Err(Damage::Foreign);
@@ -151,11 +150,11 @@ pub struct ControlFile {
 }
 
 impl ControlFile {
-    /// Makes the control file of a new database, with both slots, durably. Make it last: it is what makes the folder a
-    /// database. It gets its name when it is whole.
+    /// Creates the control file of a new database, with both slots, durably. This must be the last step of creating a
+    /// database, because this file is what makes the folder one. It gets its name when it is complete.
     ///
     /// # Errors
-    /// What the disk says; there is no database then.
+    /// Errors of the disk; no database exists then.
     pub fn create(disk: Arc<dyn Disk>, health: Health, control: Control) -> Result<Self> {
         let file = FileName::NewControl;
         disk.create(file)?;
@@ -165,21 +164,21 @@ impl ControlFile {
         disk.sync(file)?;
         disk.rename(file, FileName::Control)?;
         if let Err(error) = disk.sync_folder(Folder::Root) {
-            // A later opening would take a name for durable that may not be.
+            // A later opening would take the name for durable although it may not be.
             let _ = disk.remove(FileName::Control);
             return Err(error.into());
         }
         Ok(Self { disk, health, sequence: 1, control })
     }
 
-    /// Reads the control file and makes durable what it has read.
+    /// Reads the control file and makes the record that it has read durable.
     ///
     /// # Errors
-    /// [`CorruptError::File`] when there is none, when it is not ours, of another version, or damaged in both slots.
+    /// [`CorruptError::File`] when it is missing, foreign, of another version, or damaged in both slots.
     pub fn open(disk: Arc<dyn Disk>, health: Health) -> Result<Self> {
         let (sequence, control) = Self::read(disk.as_ref())?;
-        // The next write relies on this slot. What a killed process wrote may still be in the page cache only, and when
-        // its sync has failed another sync of the same bytes means nothing.
+        // The next write relies on this slot. Bytes written by a killed process may be in the page cache only, and
+        // after a failed sync another sync of the same bytes means nothing.
         if !planted(Bug::ControlNotWrittenAgain) {
             disk.write(FileName::Control, offset(sequence), &control.encode(sequence))?;
         }
@@ -218,14 +217,14 @@ impl ControlFile {
                 Err(Damage::Version(found)) => version = Some(found),
             }
         }
-        // A slot of another version is no old truth to fall back from: whoever wrote it owns the database now.
+        // A slot of another version is not an older record to skip: the program that wrote it owns the database now.
         let what = match (version, newest) {
             (Some(found), _) => format!(
                 "the database has format version {found}; this program knows version {FORMAT_VERSION}: open it with \
                  the program version that wrote it"
             ),
-            // In the place of the other one it may have taken the place of a newer one, and is about to be written over
-            // what tells that there was one.
+            // A record in the wrong slot may have overwritten a newer one, and the next write would overwrite the
+            // evidence that there was one.
             (None, Some((sequence, mut control))) if !(damaged && misplaced) => {
                 control.alone = damaged;
                 return Ok((sequence, control));
@@ -238,22 +237,22 @@ impl ControlFile {
         Err(wrong(what).into())
     }
 
-    /// What it says.
+    /// Returns the current content.
     pub fn control(&self) -> &Control {
         &self.control
     }
 
-    /// Changes what it says, durably.
+    /// Changes the content, durably.
     ///
     /// # Errors
-    /// A failure poisons the database, for nobody knows then what the file says.
+    /// A failure poisons the database, because the content of the file is then unknown.
     pub fn update(&mut self, change: impl FnOnce(&mut Control)) -> Result<()> {
         self.health.check()?;
         let mut control = self.control.clone();
         change(&mut control);
         // The damaged slot is the next to be written.
         control.alone = false;
-        // No database writes so often: it says whatever it was made to say.
+        // No real database writes this often: only a forged sequence number gets here.
         let sequence = self.sequence.checked_add(1);
         let sequence =
             sequence.ok_or_else(|| self.health.poison("the control file was written too often"))?;

@@ -1,6 +1,6 @@
-//! Frames: how a group lies in the stream, and how it is told from anything else.
+//! Frames: the layout of a group in the stream, and how it is recognised.
 //!
-//! **Purpose.** One frame a group: a header of 24 bytes, the payload, zeros up to a multiple of 8. In little endian:
+//! **Purpose.** One frame per group: a header of 24 bytes, the payload, zeros up to a multiple of 8. In little endian:
 //!
 //! | bytes | field |
 //! | --- | --- |
@@ -8,14 +8,12 @@
 //! | 4..8 | CRC-32C over the database's uuid, bytes 0..4, bytes 8..24 and the payload |
 //! | 8..16 | LSN of the frame's first byte |
 //! | 16..20 | incarnation of the log that wrote it |
-//! | 20..24 | how far behind the durable end was then, in units of 8 bytes; all ones: no statement |
+//! | 20..24 | distance from the durable end to this frame then, in units of 8 bytes; all ones: not stated |
 //!
-//! A frame without payload is a *marker*: it only states what is durable.
+//! A frame without payload is a *marker*: it only states which position is durable.
 //!
-//! **Invariants.** A frame counts only at its own LSN, for its own database, in an incarnation that fits; its padding
-//! is zero. Decoding takes any bytes and never panics.
-//!
-//! **May touch.** `ids`.
+//! **Invariants.** A frame counts only at its own LSN, for its own database, in a matching incarnation; its padding is
+//! zero. Decoding accepts any bytes and never panics.
 
 use crate::ids::Lsn;
 
@@ -23,19 +21,19 @@ use crate::ids::Lsn;
 pub(super) const HEADER: usize = 24;
 /// Frames begin at multiples of this, in bytes.
 pub(super) const ALIGN: u64 = 8;
-/// No frame is longer, in bytes: what a damaged length can make a reader allocate.
+/// The maximum length of a frame, in bytes: bounds what a damaged length can make a reader allocate.
 pub(super) const MAX_FRAME: usize = 64 << 20;
-/// The size of a block that is sealed with a checksum: segment headers, control slots.
+/// The size of a block that is sealed with a checksum (segment header, control slot).
 pub(super) const BLOCK: usize = 4096;
-/// The lag that states nothing.
+/// The lag value that states nothing.
 const NO_STATEMENT: u32 = u32::MAX;
 
-/// The database, as it enters every checksum.
+/// The contribution of the database to every checksum.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seed(u32);
 
 impl Seed {
-    /// The seed of a database.
+    /// Returns the seed of a database.
     pub(super) fn new(uuid: &[u8; 16]) -> Self {
         Self(crc32c::crc32c(uuid))
     }
@@ -44,18 +42,18 @@ impl Seed {
 /// A frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    /// Header and payload in bytes, without padding.
+    /// The length of header and payload in bytes, without padding.
     len: u32,
     crc: u32,
-    /// Where the frame begins.
+    /// The LSN of the frame's first byte.
     pub(super) lsn: Lsn,
-    /// Who wrote it.
+    /// The incarnation that wrote it.
     pub(super) incarnation: u32,
     lag: u32,
 }
 
 impl Header {
-    /// The header of this payload. The caller has bounded its length.
+    /// Returns the header of this payload. The caller has bounded its length.
     pub(super) fn new(seed: Seed, lsn: Lsn, incarnation: u32, durable: Lsn, payload: &[u8]) -> Self {
         let lag = u32::try_from(lsn.0.saturating_sub(durable.0) / ALIGN).unwrap_or(NO_STATEMENT);
         let len = (HEADER + payload.len()) as u32;
@@ -64,7 +62,7 @@ impl Header {
         header
     }
 
-    /// The words as they are stored; the first one makes the frame visible.
+    /// Returns the words as they are stored; storing the first one makes the frame visible.
     pub(super) fn words(&self) -> [u64; 3] {
         [
             u64::from(self.len) | u64::from(self.crc) << 32,
@@ -73,7 +71,7 @@ impl Header {
         ]
     }
 
-    /// The header in these bytes, `None` when there are too few or the length cannot be.
+    /// Decodes a header; `None` when there are too few bytes or the length is impossible.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let word = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
         let (first, lsn, third) = (word(0)?, word(8)?, word(16)?);
@@ -89,17 +87,17 @@ impl Header {
             .then_some(header)
     }
 
-    /// The length of the payload in bytes.
+    /// Returns the length of the payload in bytes.
     pub(super) fn payload(&self) -> usize {
         (self.len as usize).saturating_sub(HEADER)
     }
 
-    /// The length of the whole frame with its padding, in bytes.
+    /// Returns the length of the whole frame with its padding, in bytes.
     pub(super) fn span(&self) -> usize {
         span(self.payload())
     }
 
-    /// Up to where the log was durable when the frame was made.
+    /// Returns the position up to which the log was durable when the frame was made.
     pub(super) fn durable(&self) -> Lsn {
         if self.lag == NO_STATEMENT {
             return Lsn::ZERO;
@@ -107,7 +105,7 @@ impl Header {
         Lsn(self.lsn.0.saturating_sub(u64::from(self.lag) * ALIGN))
     }
 
-    /// Whether these bytes, header and padding included, are the frame whole.
+    /// Returns whether these bytes, header and padding included, are the complete, valid frame.
     pub(super) fn holds(&self, seed: Seed, frame: &[u8]) -> bool {
         let Some((payload, padding)) =
             frame.get(HEADER..self.span()).and_then(|rest| rest.split_at_checked(self.payload()))
@@ -127,18 +125,18 @@ impl Header {
     }
 }
 
-/// The length of a frame with this payload, padded, in bytes.
+/// Returns the length of a frame with this payload, padded, in bytes.
 pub(super) const fn span(payload: usize) -> usize {
     (HEADER + payload).next_multiple_of(ALIGN as usize)
 }
 
-/// Seals a block: its last four bytes become the CRC-32C of all before them.
+/// Seals a block: its last four bytes become the CRC-32C of all the bytes before them.
 pub(super) fn seal(block: &mut [u8; BLOCK]) {
     let crc = crc32c::crc32c(&block[..BLOCK - 4]);
     block[BLOCK - 4..].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Whether a block is as it was sealed.
+/// Returns whether a block matches its seal.
 pub(super) fn sealed(block: &[u8; BLOCK]) -> bool {
     block[BLOCK - 4..] == crc32c::crc32c(&block[..BLOCK - 4]).to_le_bytes()
 }

@@ -1,12 +1,11 @@
 //! Fuzz targets of the log and the control file.
 //!
-//! **Purpose.** [`records`] takes any bytes for a group, [`stream`] makes segments of frames and of anything else,
+//! **Purpose.** [`records`] takes any bytes for a group, [`stream`] makes segments of frames and of arbitrary bytes,
 //! [`control`] both slots of the control file.
 //!
-//! **Invariants.** What the reader gives as a group lies in the segments as a whole frame of the right incarnation, one
-//! behind the other; an end is given only behind what was durable. What was read is written as it was.
-//!
-//! **May touch.** All of `log`, `disk`.
+//! **Invariants.** Every group that the reader returns is in the segments as a complete frame of the right
+//! incarnation, one after the other; an end is returned only at or above the durable position. Re-encoding what was
+//! read yields the same bytes.
 
 use windfall_sim::SimulatedDisk;
 
@@ -26,10 +25,10 @@ use crate::{
 
 const SEGMENT: u64 = 64 << 10;
 const UUID: [u8; 16] = [9; 16];
-/// How long the stream may get: some segments.
+/// The maximum length of the stream: some segments.
 const LONGEST: usize = 5 * SEGMENT as usize;
 
-/// A group's records.
+/// Decodes any bytes as a group's records.
 pub fn records(data: &[u8]) {
     let records: Vec<_> = GroupReader::new(data).map_while(Result::ok).collect();
     let mut writer = GroupWriter::default();
@@ -39,14 +38,14 @@ pub fn records(data: &[u8]) {
     assert!(writer.bytes().len() <= data.len(), "records grow");
     let again: Vec<_> = GroupReader::new(writer.bytes()).map_while(Result::ok).collect();
     assert_eq!(again, records);
-    // A group is read whole or not at all, and what was read whole has but one form, if changes of one page share its
-    // name.
+    // A group is read whole or not at all, and a group that was read whole has only one encoding if consecutive
+    // changes of one page share its id.
     if GroupReader::new(data).all(|record| record.is_ok()) && writer.bytes().len() == data.len() {
         assert_eq!(writer.bytes(), data);
     }
 }
 
-/// Groups with every record.
+/// Returns groups that contain every kind of record.
 pub fn records_seeds() -> Vec<Vec<u8>> {
     let id = |n| PageId { space: SpaceId(n), page: PageNo(3) };
     let op = PageOp::Format { kind: PageType::Leaf, level: 0 };
@@ -76,14 +75,14 @@ pub fn records_seeds() -> Vec<Vec<u8>> {
     groups.iter().map(encode).collect()
 }
 
-/// Appends a frame where the stream ends.
+/// Appends a frame to the stream.
 fn put_frame(stream: &mut Vec<u8>, incarnation: u32, lag: u64, payload: &[u8]) {
     let lsn = Lsn(stream.len() as u64);
     let header = Header::new(Seed::new(&UUID), lsn, incarnation, Lsn(lsn.0.saturating_sub(lag * 8)), payload);
     stream.extend(frame_of(&header, payload));
 }
 
-/// A frame as it lies in the stream.
+/// Returns a frame as it is stored in the stream.
 fn frame_of(header: &Header, payload: &[u8]) -> Vec<u8> {
     let mut frame: Vec<u8> = header.words().iter().flat_map(|word| word.to_le_bytes()).collect();
     frame.extend_from_slice(payload);
@@ -91,7 +90,7 @@ fn frame_of(header: &Header, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The stream that the input describes: frames, zeros, and bytes as they are.
+/// Builds the stream that the input describes: frames, zeros, and raw bytes.
 fn stream_of(mut input: Input<'_>) -> Vec<u8> {
     let mut stream = Vec::new();
     while !input.is_empty() && stream.len() < LONGEST {
@@ -115,7 +114,7 @@ fn stream_of(mut input: Input<'_>) -> Vec<u8> {
     stream
 }
 
-/// A disk with this stream in segments; of those that `damage` names the header is bad, or the file missing.
+/// Returns a disk with this stream in segments; those that `damage` selects have a bad header or no file.
 fn disk_with(stream: &[u8], damage: u8) -> Arc<dyn Disk> {
     let disk = SimulatedDisk::new(1);
     let geometry = Geometry::new(SEGMENT);
@@ -136,10 +135,10 @@ fn disk_with(stream: &[u8], damage: u8) -> Arc<dyn Disk> {
     Arc::new(disk)
 }
 
-/// A group as it was read: where it starts and ends, and its payload.
+/// A group as it was read: its start, its end, and its payload.
 type Group = (Lsn, Lsn, Vec<u8>);
 
-/// What a reader gives, and the end it found; `None` when it found damage.
+/// Returns the groups that a reader returns, and the end that it found; `None` when it found damage.
 fn read(mut reader: LogReader) -> (Vec<Group>, Option<Lsn>) {
     let mut groups = Vec::new();
     loop {
@@ -151,7 +150,7 @@ fn read(mut reader: LogReader) -> (Vec<Group>, Option<Lsn>) {
     }
 }
 
-/// Segments with frames, some of them damaged, and what the control file says of them.
+/// Reads segments with frames, some of them damaged, under any control record.
 pub fn stream(data: &[u8]) {
     if let Some(header) = Header::decode(data) {
         assert!(header.span() <= frame::MAX_FRAME + 8);
@@ -185,7 +184,7 @@ pub fn stream(data: &[u8]) {
         );
         let bytes = &stream[from.0 as usize..to.0 as usize];
         let field = |at: usize| u32::from_le_bytes(core::array::from_fn(|n| bytes[at + n]));
-        // By the description of a frame, and not by its decoder.
+        // Checked against the description of a frame, not its decoder.
         let summed = [&UUID[..], &bytes[..4], &bytes[8..HEADER], payload].concat();
         assert_eq!(field(4), crc32c::crc32c(&summed), "the frame at {from}");
         assert!(field(0) as usize == HEADER + payload.len() && bytes[HEADER..].starts_with(payload));
@@ -201,9 +200,9 @@ pub fn stream(data: &[u8]) {
     }
 }
 
-/// Logs: of one life and of two, cut short, with a damaged frame, over several segments.
+/// Returns logs of one incarnation and of two, truncated, with a damaged frame, and over several segments.
 pub fn stream_seeds() -> Vec<Vec<u8>> {
-    // Flags, damage, incarnation; its start, the durable end and the floor in units of 8 bytes.
+    // Flags, damage, incarnation; its start, the durable end and the low-water mark in units of 8 bytes.
     let log = |flags: u8, damage: u8, places: [u16; 3], items: &[&[u8]]| {
         let places = places.iter().flat_map(|place| place.to_le_bytes());
         [flags, damage, 2].into_iter().chain(places).chain(items.concat()).collect::<Vec<u8>>()
@@ -222,10 +221,10 @@ pub fn stream_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Bytes of a slot that mean something.
+/// The bytes of a slot that have a meaning.
 const SLOT: usize = 104;
 
-/// The control file: each slot sealed or not, and the log that it describes.
+/// Opens the control file, each slot sealed or not, and the log that it describes.
 pub fn control(data: &[u8]) {
     let mut input = Input(data);
     let flags = input.u8();
@@ -248,7 +247,7 @@ pub fn control(data: &[u8]) {
     let again = ControlFile::open(disk.clone(), Health::new()).map(|file| file.control().clone());
     assert!(again.is_ok_and(|again| again == control), "opening changes nothing");
     if let Ok(mut reader) = LogReader::new(disk.clone(), &control, control.floor) {
-        // There is no segment: the end of a log that never was, or damage.
+        // There is no segment: the end of a log that was never written, or damage.
         assert!(!matches!(reader.next_group(), Ok(Some(_))));
     }
     if opened.update(|control| control.trx_ceiling ^= 1).is_err() {
@@ -263,7 +262,7 @@ pub fn control(data: &[u8]) {
     assert!(again.is_ok_and(|again| again == changed), "the newest record counts");
 }
 
-/// Control files: young, grown, with one slot damaged, of another version.
+/// Returns control files: new, after some use, with one damaged slot, of another version.
 pub fn control_seeds() -> Vec<Vec<u8>> {
     let young = Control { uuid: UUID, segment_size: SEGMENT, page_size: 4096, ..Control::default() };
     let grown = Control {
@@ -290,7 +289,7 @@ pub fn control_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Appends a group to the log that a disk has, as its last writer would have; `None` when that cannot be.
+/// Appends a group to the log of a disk, as its last writer would have; `None` when that is impossible.
 pub fn append(disk: &SimulatedDisk, group: &[u8]) -> Option<()> {
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
     let control = ControlFile::open(shared.clone(), Health::new()).ok()?.control().clone();

@@ -1,14 +1,12 @@
-//! Appending: reservation by one atomic addition, and the floor of what is being appended.
+//! Appending: reservation by one atomic addition, and the low-water mark of groups being appended.
 //!
-//! **Purpose.** A mini-transaction appends its redo as one group and then registers its pages dirty. In between,
-//! nothing but its slot here tells a checkpoint that pages are about to be dirty from an older LSN on.
+//! **Purpose.** A mini-transaction appends its redo as one group and then registers its pages dirty. In between, only
+//! its slot here informs a checkpoint that pages are about to become dirty from an older LSN on.
 //!
-//! **Invariants.** Whoever appends publishes in a slot a lower bound of what it will reserve *before* it reserves;
+//! **Invariants.** An appending thread publishes in a slot a lower bound of what it will reserve *before* it reserves.
 //! [`Log::append_floor`] reads the reserved end first and the slots after it. So it either sees the slot, or the
-//! reservation came after its own look at the end: whatever lies below the floor has been registered by its appender.
-//! All of it is sequentially consistent. A group waits for no latch while it holds its slot.
-//!
-//! **May touch.** `ids`, `error`, `sync`, `frame`, `ring`.
+//! reservation happened after its read of the end: whatever lies below the returned mark has been registered by its
+//! appender. All of this is sequentially consistent. A thread waits for no latch while it holds a slot.
 
 use core::cell::Cell;
 
@@ -29,33 +27,34 @@ use crate::{
     },
 };
 
-/// How many may append at the same time; more wait for a slot. A model has few, so that somebody does wait.
+/// The maximum number of concurrent appenders; more wait for a slot. A model has few, so that waiting does occur.
 pub(super) const SLOTS: usize = if cfg!(all(test, feature = "model")) { 2 } else { 128 };
-/// The bound of a slot that nobody holds.
+/// The bound of a free slot.
 const FREE: u64 = u64::MAX;
 
 thread_local! {
-    /// The slot that this thread had last: most likely free, and in its cache.
+    /// The slot that this thread used last: most likely free, and in its cache.
     static LAST: Cell<usize> = Cell::new(thread::number());
 }
 
-/// A place for one who appends.
+/// A slot for one appending thread.
 #[derive(Debug)]
 pub(super) struct Slot {
     /// A lower bound of what the holder reserves, or [`FREE`].
     bound: AtomicU64,
-    /// Groups appended by the holders so far: each counts where nobody else does.
+    /// Groups appended by the holders so far: each thread counts in its own cache line.
     groups: AtomicU64,
 }
 
 impl Slot {
-    /// One that nobody holds.
+    /// Returns a free slot.
     pub(super) fn free() -> Self {
         Self { bound: AtomicU64::new(FREE), groups: AtomicU64::new(0) }
     }
 }
 
-/// Someone who appends. Dropping it says that what was appended is registered dirty.
+/// An appending thread's hold of a slot. Dropping it declares that the pages of the appended groups are registered
+/// dirty.
 #[derive(Debug)]
 pub struct LogGroup<'a> {
     log: &'a Log,
@@ -63,8 +62,8 @@ pub struct LogGroup<'a> {
 }
 
 impl Log {
-    /// Begins to append. The caller holds every latch that it needs, appends, registers its pages dirty, and drops
-    /// the group.
+    /// Begins to append. The caller holds every latch that it needs, appends, registers its pages dirty, and drops the
+    /// guard.
     pub fn begin_group(&self) -> LogGroup<'_> {
         let first = LAST.get();
         loop {
@@ -85,30 +84,30 @@ impl Log {
         }
     }
 
-    /// Everything below this has been registered dirty by whoever appended it.
+    /// Returns a position below which every group's pages have been registered dirty.
     pub fn append_floor(&self) -> Lsn {
-        // First the end and then the slots: who takes one later appends behind it.
+        // Read the end first and the slots after it: a thread that takes a slot later appends above the end.
         let end = self.reserved.load(SeqCst);
         let floor = self.slots.iter().map(|slot| slot.bound.load(SeqCst)).fold(u64::MAX, u64::min);
         let end = if planted(Bug::SlotsBeforeTheEnd) { self.reserved.load(SeqCst) } else { end };
         Lsn(end.min(floor))
     }
 
-    /// How many groups were appended.
+    /// Returns the number of appended groups.
     pub(super) fn groups(&self) -> u64 {
         self.slots.iter().map(|slot| slot.groups.load(Relaxed)).sum()
     }
 
-    /// The longest payload that one group can have, in bytes.
+    /// Returns the maximum payload of one group, in bytes.
     pub fn max_group(&self) -> usize {
         (self.ring.capacity() as usize / 4).min(MAX_FRAME) - HEADER
     }
 
-    /// Refuses a payload that is too long for a group. Whoever logs as much as its caller wishes asks before it changes
+    /// Refuses a payload that is too long for a group. A caller with unbounded payloads checks before it changes
     /// anything.
     ///
     /// # Errors
-    /// [`UsageError`], which names the option.
+    /// [`UsageError`] with the name of the option.
     pub fn check_group(&self, bytes: usize) -> Result<()> {
         let most = self.max_group();
         if bytes <= most {
@@ -122,8 +121,8 @@ impl Log {
 }
 
 impl LogGroup<'_> {
-    /// Appends a group: where it starts and where it ends. Nothing is durable yet. When the buffer is full, this
-    /// writes. An empty payload appends a marker, which no reader gets to see.
+    /// Appends a group and returns its start and end. Nothing is durable yet. When the buffer is full, this call
+    /// writes. An empty payload appends a marker, which no reader returns.
     ///
     /// # Errors
     /// [`UsageError`] when the payload is longer than [`Log::max_group`]; nothing is changed then. A failure to write

@@ -1,5 +1,6 @@
-//! The log in many orders: appending, the ring, group commit, failures, promises, the floor of what is being appended.
-//! What each scenario was seen to catch stands with it; the bugs that it is given are planted whenever it runs.
+//! The log under many interleavings: appending, the ring, group commit, failures, reservations, the low-water mark of
+//! appending. Each scenario names the bugs that it is known to catch; the planted bugs passed to it are tried in every
+//! run.
 
 use super::{
     tests::{Group, Life, new_database, open_in, read},
@@ -18,17 +19,17 @@ fn open() -> Life {
     open_in(new_database(), Arc::new(ModelEnv::default()))
 }
 
-/// Appends as a mini-transaction does that has nothing to register.
+/// Appends like a mini-transaction that has nothing to register.
 fn append(log: &Log, payload: &[u8]) -> Group {
     let (start, end) = log.begin_group().append(payload).unwrap();
     (start, end, payload.to_vec())
 }
 
-/// Three commits at once, two slots: whatever was acknowledged is on the disk at that moment.
+/// Three concurrent commits, two slots: whatever was acknowledged is on the disk at that moment.
 ///
-/// Catches: a frame that is published before it is copied, or of which nobody is told; a leader that says how far it
-/// has come before the sync, or before the write; one that steps down and tells nobody; a follower who waits for
-/// progress and not for the leader's end; a slot that is given back and nobody told.
+/// Catches: a frame that is published before it is copied, or without a notification; a leader that reports its
+/// progress before the sync, or before the write; one that steps down without a notification; a follower that waits
+/// for progress and not for the leader's end; a slot that is freed without a notification.
 #[test]
 fn what_is_acknowledged_is_written_and_nobody_waits_for_ever() {
     explore(1200, &[Bug::DurableBeforeTheSync, Bug::LeaderTellsNobody, Bug::GroupSeenEarly], || {
@@ -39,7 +40,7 @@ fn what_is_acknowledged_is_written_and_nobody_waits_for_ever() {
             spawn(move || {
                 let group = append(&log, &vec![n; len]);
                 log.commit(group.1, mode).unwrap();
-                // Crashes of the machine take what is not synced, one of the process takes what is not written.
+                // Crashes of the machine lose what is not synced, one of the process loses what is not written.
                 let crashes = if mode == FlushLog::Sync { 1..4 } else { 0..1 };
                 for crash in crashes {
                     let found = read(&disk.crash(crash), None).unwrap().1;
@@ -55,11 +56,11 @@ fn what_is_acknowledged_is_written_and_nobody_waits_for_ever() {
     });
 }
 
-/// One commits durably, another one writes meanwhile and wants to have it durable then: it is, and not by the sync that
-/// was under way when it wrote.
+/// One thread commits durably, another one writes meanwhile and then makes its group durable: it is durable, and not
+/// by the sync that was running when it wrote.
 ///
-/// Catches: a sync that calls durable what was written after it had begun; a segment that counts as synced though it
-/// was written to meanwhile.
+/// Catches: a sync that declares durable what was written after it had begun; a segment that counts as synced although
+/// it was written to meanwhile.
 #[test]
 fn what_is_written_during_a_sync_is_durable_with_the_next_one() {
     explore(1500, &[Bug::WrittenMeanwhileIsDurable], || {
@@ -80,12 +81,12 @@ fn what_is_written_during_a_sync_is_durable_with_the_next_one() {
     });
 }
 
-/// Three commits at once on a disk of which one sync fails and keeps nothing, though a later one would work. Who was
-/// acknowledged is not lost; once anyone was refused, everybody is; and nobody waits for ever.
+/// Three concurrent commits on a disk of which one sync fails and keeps nothing, although a later one would succeed.
+/// No acknowledged commit is lost; once one is refused, all are; and no thread waits for ever.
 ///
-/// Catches: a failing sync of which only the leader is told; a follower who is acknowledged by the leader's end; a
-/// leader who goes on after a failure because it did not look again; a failure that is told before the database has
-/// stopped.
+/// Catches: a failed sync that only the leader learns of; a follower that is acknowledged by the leader's end; a
+/// leader that continues after a failure because it did not check again; a failure that is reported before the
+/// database has stopped.
 #[test]
 fn a_failing_sync_is_told_to_everybody_and_acknowledges_nobody() {
     explore(2000, &[Bug::FailureIsForgotten, Bug::LeaderTellsNobody, Bug::DurableBeforeTheSync], || {
@@ -119,20 +120,19 @@ fn a_failing_sync_is_told_to_everybody_and_acknowledges_nobody() {
     });
 }
 
-/// Two callers append at the end of a segment what they were promised, and then the disk is full: both have what they
-/// need.
+/// Two callers append what they reserved at the end of a segment, and then the disk is full: both have what they need.
 ///
-/// Catches: a promise that looks at the end of the log before it is counted: who appends and gives an older promise
-/// back in between is counted neither here nor there.
+/// Catches: a reservation that reads the end of the log before it is counted: if another thread appends and releases
+/// an older reservation in between, its bytes are counted nowhere.
 #[test]
 fn a_promise_is_kept_on_a_full_disk() {
-    /// Bytes of a group, and what is promised for it.
+    /// Bytes of a group, and the reservation for it.
     const GROUP: usize = 900;
     const PROMISE: u64 = 1000;
     explore(1500, &[Bug::PromiseLooksFirst], || {
         let life = open();
         let geometry = life.log.segments.geometry();
-        // Room for one of the two is left in the segment that is there.
+        // The existing segment has room for one of the two.
         while geometry.left(life.log.end()) > 2 * PROMISE {
             let room = geometry.left(life.log.end()) - 3 * PROMISE / 2;
             append(&life.log, &vec![7; (room as usize).min(life.log.max_group())]);
@@ -157,10 +157,10 @@ fn a_promise_is_kept_on_a_full_disk() {
     });
 }
 
-/// Six groups of which four fit the ring: who finds it full writes, while others still copy.
+/// Six groups of which four fit the ring: a thread that finds it full writes, while others still copy.
 ///
-/// Catches: space that is handed out before it is cleared; an appender who does not wait for room; a leader who writes
-/// beyond the first frame that is not whole.
+/// Catches: space that becomes available before it is cleared; an appender that does not wait for room; a leader that
+/// writes beyond the first incomplete frame.
 #[test]
 fn a_full_ring_loses_and_mixes_nothing() {
     explore(600, &[Bug::SpaceGivenBeforeItIsClear], || {
@@ -182,9 +182,9 @@ fn starts(groups: &[Group]) -> Vec<Lsn> {
     groups.iter().map(|group| group.0).collect()
 }
 
-/// Whoever appends registers before the floor passes.
+/// Every appender registers its pages before the low-water mark passes them.
 ///
-/// Catches: a slot that is taken after the space is reserved; a floor that looks at the slots first and then at the
+/// Catches: a slot that is taken after the space is reserved; a low-water mark that reads the slots first and then the
 /// end.
 #[test]
 fn the_floor_of_appending_waits_for_those_who_append() {

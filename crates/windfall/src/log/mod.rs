@@ -1,41 +1,42 @@
-//! The redo log: append, group commit, read back; and the control file.
+//! The redo log (write-ahead log): appending, group commit, reading back; and the control file.
 //!
-//! **Purpose.** Every change of a page is described here before the page may reach its file. The log is an endless
-//! stream of bytes; a position in it is an LSN. It holds one *frame* (`frame`) for each mini-transaction, copied into a
-//! ring in memory (`ring`) by the thread that made it (`group`), written and synced by whichever committing thread
-//! comes first (`writer`) to segment files (`segments`), and read back by recovery ([`LogReader`]). [`ControlFile`]
-//! says where to begin.
+//! **Purpose.** Every change of a page is logged here before the page may be written to its file. The log is an
+//! endless stream of bytes; a position in it is an LSN. It holds one *frame* (`frame`) per mini-transaction. The
+//! thread that made the mini-transaction copies the frame into a ring buffer in memory (`ring`, `group`). The first
+//! committing thread that needs it writes and syncs it (`writer`) to segment files (`segments`), and recovery reads it
+//! back ([`LogReader`]). [`ControlFile`] records where recovery begins.
 //!
 //! **The end of the log.** After a crash the stream ends in a bad frame: torn, never written, or old bytes of a
-//! segment that is used again. That is the normal end, unless something proves that the log was durable beyond that
-//! frame: then a device has lost or changed what it had promised to keep, and going on would silently drop committed
-//! work. What proves it:
+//! recycled segment. That is the normal end, unless there is proof that the log was durable beyond that frame. In that
+//! case a device has lost or changed data that it had synced, and continuing would silently drop committed work. The
+//! proofs are:
 //!
-//! - The control file names a durable position, and the LSN at which the newest incarnation begins, before which
+//! - The control file records a durable position, and the LSN at which the newest incarnation begins, before which
 //!   everything was made durable.
-//! - Each frame says up to where the log was durable when the frame was made. A good frame behind the bad one that
-//!   names a position above it is proof; one that does not may have reached the disk out of order before the crash. So
-//!   damage is told from a torn tail for everything but the last commits before a crash. When the log is idle, a
-//!   *marker* frame closes that gap a second later, and a clean shutdown closes it at once.
-//! - A good frame in a segment whose header is bad: the header was durable before the frame was written.
+//! - Each frame records up to where the log was durable when the frame was made. A good frame after the bad one that
+//!   records a durable position above the bad one is proof. A good frame that does not may have reached the disk out
+//!   of order before the crash. So damage is distinguished from a torn tail for everything but the last commits before
+//!   a crash. When the log is idle, a *marker* frame closes that gap a second later, and a clean shutdown closes it at
+//!   once.
+//! - A good frame in a segment with a bad header: the header was durable before the frame was written.
 //!
-//! **Remnants.** The bytes behind the end stay where they are, but for zeros up to the end of a block that was entered.
-//! Among them may be good frames of the past, at the very LSN that they carry, and new frames may end exactly where one
-//! of them begins. So every opening of the log is an *incarnation* with a number of its own, recorded durably in the
-//! control file, with the LSN at which it begins, before it writes anything. From that LSN on only frames of that
-//! incarnation count; before it, numbers never fall along the stream. A remnant has a lower number than the frame
-//! before it, counts as neither frame nor proof, and nothing has to be erased. Stale frames of a segment that is used
-//! again carry other LSNs.
+//! **Remnants.** The bytes after the end stay where they are, except that a block is filled with zeros when its first
+//! byte is written. Among them may be good frames of the past, at the very LSN that they carry, and new frames may end
+//! exactly where one of them begins. So every opening of the log is an *incarnation* with its own number. The number
+//! is recorded durably in the control file, with the LSN at which the incarnation begins, before the incarnation
+//! writes anything. From that LSN on only frames of that incarnation count; before it, numbers never fall along the
+//! stream. A remnant has a lower number than the frame before it, counts as neither frame nor proof, and nothing has
+//! to be erased. Stale frames of a recycled segment carry other LSNs.
 //!
 //! **Invariants.**
-//! - LSNs of frames are multiples of 8. What the ring holds is `written..reserved`; `durable <= written <= reserved`.
+//! - LSNs of frames are multiples of 8. The ring holds the range `written..reserved`; `durable <= written <=
+//!   reserved`.
 //! - Below [`Log::append_floor`] every group's pages are registered dirty.
-//! - Appending never waits for the floor of the log, only for writing; [`Log::wait_for_room`] is where operations wait.
-//!   It takes what was promised before ([`Promise`]): the segments for that are prepared.
-//! - A segment is given up only when the control file durably names a floor above it.
-//! - A failing write or sync poisons the database, and everybody who waits is told.
-//!
-//! **May touch.** `ids`, `error`, `health`, `sync`, `env`, `disk`.
+//! - Appending never waits for the low-water mark of the log (the *floor*: the oldest LSN still needed), only for
+//!   writing. Operations wait in [`Log::wait_for_room`]. Appending consumes a log reservation made before
+//!   ([`Promise`]), and the segments for that reservation are prepared.
+//! - A segment is retired only when the control file durably records a low-water mark above it.
+//! - A failed write or sync poisons the database, and every waiter gets the error.
 
 mod control;
 mod frame;
@@ -113,13 +114,13 @@ impl TryFrom<u8> for FlushLog {
     }
 }
 
-/// The sizes of a log.
+/// Sizes of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogOptions {
-    /// The age that the log is kept below, in bytes; at least two segments.
+    /// The size, in bytes, that the age is kept below; at least two segments.
     pub size: u64,
-    /// The size of the buffer in memory, in bytes: a power of two from 64 KiB to 1 GiB. No group is longer than a
-    /// quarter.
+    /// The size of the buffer in memory, in bytes: a power of two from 64 KiB to 1 GiB. A group is at most a quarter
+    /// of it.
     pub buffer: usize,
 }
 
@@ -134,7 +135,7 @@ impl Default for LogOptions {
     }
 }
 
-/// What a log has done since it was opened, and how it stands.
+/// Counters of a log since it was opened, and its current state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct LogMetrics {
     /// Syncs of a segment.
@@ -145,17 +146,17 @@ pub struct LogMetrics {
     pub bytes: u64,
     /// Groups appended.
     pub groups: u64,
-    /// How often a thread waited for another one to write or sync.
+    /// Times a thread waited for another one to write or sync.
     pub follows: u64,
-    /// How often the buffer was full, so that who appended had to write.
+    /// Times the buffer was full, so that the appending thread had to write.
     pub buffer_full: u64,
-    /// How often an operation waited for the floor to rise.
+    /// Times an operation waited for the low-water mark to rise.
     pub waits: u64,
     /// The longest of these waits.
     pub longest_wait: Duration,
-    /// How long the last sync took.
+    /// The duration of the last sync.
     pub last_sync: Duration,
-    /// From the floor to the end, in bytes.
+    /// The distance from the low-water mark to the end, in bytes.
     pub age: u64,
     /// The size that the age is kept below, in bytes.
     pub size: u64,
@@ -183,64 +184,66 @@ pub struct Log {
     size: u64,
     segments: Segments,
     ring: Ring,
-    /// The end of what is reserved: the next group begins here.
+    /// The end of the reserved range: the next group begins here.
     reserved: CachePadded<AtomicU64>,
-    /// The end of what is written. The ring's space below is free again.
+    /// The end of the written range. The ring's space below it is free again.
     written: CachePadded<AtomicU64>,
     durable: AtomicU64,
     floor: AtomicU64,
-    /// What is promised to those who are going to append.
+    /// Bytes in outstanding log reservations ([`Promise`]).
     promised: CachePadded<AtomicU64>,
-    /// All that was ever promised.
+    /// Bytes reserved since the log was opened.
     #[cfg(test)]
     pub(crate) promised_ever: AtomicU64,
-    /// The end of the last marker.
+    /// The end of the last marker frame.
     marked: AtomicU64,
     slots: Box<[CachePadded<group::Slot>]>,
-    /// Whose turn it is to sync, and to write.
+    /// Held by the leader of syncs, and by the writer.
     syncer: Mutex<()>,
     writer: Mutex<Writer>,
-    /// How many have ever needed a sync, how many of them had when the last one began, and how many took part in it or
-    /// came while it ran.
+    /// Threads that have ever needed a sync; those of them that had arrived when the last sync began; and those that
+    /// took part in that sync or arrived while it ran.
     arrived: AtomicU64,
     served: AtomicU64,
     crowd: AtomicU64,
-    /// How many a leader waits for who gathers; without end while none does.
+    /// The value of `arrived` at which a gathering leader stops waiting; the maximum while no leader gathers.
     expected: AtomicU64,
-    /// So many have arrived.
+    /// Notified when `arrived` reaches `expected`.
     arrival: Event,
-    /// How often in a row a leader waited for company in vain, and how often one could have waited.
+    /// How many times in a row a leader waited for other committers without result, and how often one could have
+    /// waited.
     vain: AtomicU64,
     turns: AtomicU64,
-    /// `written` has moved, or a writer has stepped down.
+    /// Notified when `written` moves or a writer steps down.
     progress: Event,
-    /// The same of `durable`, and of a leader of syncs: who waits for that is not woken by each write.
+    /// Notified when `durable` moves or a leader of syncs steps down. Separate, so that waiters for a sync are not
+    /// woken by each write.
     synced: Event,
-    /// A frame has become whole.
+    /// Notified when a frame is complete.
     published: Event,
     slot_free: Event,
-    /// The floor has risen.
+    /// Notified when the low-water mark has risen.
     room: Event,
     wake: Arc<Event>,
     checkpointer: OnceLock<Arc<Event>>,
-    /// Why no segment could be prepared ahead, if so.
+    /// The error with which preparing a segment ahead failed last.
     unprepared: Obstacle,
-    /// Why pages cannot be written, if so: the floor does not rise then.
+    /// The error that keeps pages from being written: the low-water mark does not rise then.
     unflushed: Obstacle,
-    /// Why the files that were made cannot be recorded, if so: neither does it then.
+    /// The error that keeps created files from being recorded: the low-water mark does not rise then either.
     unrecorded: Obstacle,
     last_sync_at: AtomicU64,
     last_sync_took: AtomicU64,
-    /// The longest sync since somebody asked for it.
+    /// The longest sync since the last call of [`Log::take_longest_sync`].
     longest_sync: AtomicU64,
-    /// When the sync that is under way began; zero when none is.
+    /// When the current sync began; zero when none is running.
     syncing_since: AtomicU64,
     counts: Counts,
 }
 
-/// The arithmetic of a database's log, if the control file makes sense.
+/// Returns the arithmetic of a database's log, after checking the control file for contradictions.
 fn geometry(disk: &dyn Disk, control: &Control) -> Result<Geometry> {
-    // Far beyond what any log reaches: keeps the sums of positions and lengths from overflowing.
+    // Far beyond what any log reaches: keeps sums of positions and lengths from overflowing.
     let sane = |lsn: Lsn| lsn.0.is_multiple_of(frame::ALIGN) && lsn.0 < 1 << 62;
     let size = control.segment_size;
     let makes_sense = (64 << 10..=1 << 40).contains(&size)
@@ -260,11 +263,11 @@ fn geometry(disk: &dyn Disk, control: &Control) -> Result<Geometry> {
 
 impl Log {
     /// Opens the log that ends at `end`, as a [`LogReader`] has found it, and begins a new incarnation there.
-    /// Everything before is durable then. A new database has an empty folder and ends at zero.
+    /// Everything before it is durable on return. A new database has an empty folder and ends at zero.
     ///
     /// # Errors
-    /// [`UsageError::Option`] for sizes that cannot be, [`CorruptError::File`] when the control file contradicts
-    /// itself, and what the disk says.
+    /// [`UsageError::Option`] for impossible sizes, [`CorruptError::File`] when the control file contradicts itself,
+    /// and errors of the disk.
     pub fn open(
         disk: Arc<dyn Disk>,
         env: Arc<dyn Env>,
@@ -345,22 +348,22 @@ impl Log {
         })
     }
 
-    /// The end of the log: where the next group will begin.
+    /// Returns the end of the log: where the next group will begin.
     pub fn end(&self) -> Lsn {
         Lsn(self.reserved.load(SeqCst))
     }
 
-    /// Up to here the log has been written.
+    /// Returns the position up to which the log has been written.
     pub fn written(&self) -> Lsn {
         Lsn(self.written.load(SeqCst))
     }
 
-    /// Up to here the log is durable: pages changed below may be written.
+    /// Returns the position up to which the log is durable: pages changed below it may be written.
     pub fn durable(&self) -> Lsn {
         Lsn(self.durable.load(SeqCst))
     }
 
-    /// What a commit whose last group ends at `lsn` has to wait for.
+    /// Waits for what the mode demands of a commit, given the end `lsn` of its last group.
     ///
     /// # Errors
     /// A failure poisons the database.

@@ -1,13 +1,11 @@
 //! Reading the log back.
 //!
-//! **Purpose.** Recovery reads group after group from the floor to the end, and learns where the end is.
+//! **Purpose.** Recovery reads group after group from the low-water mark to the end, and learns where the end is.
 //!
-//! **Invariants.** The end is reported only where no evidence speaks against it: a bad frame below a position known to
-//! have been durable is damage (the module documentation of `log` gives the reasoning). A whole frame of an incarnation
+//! **Invariants.** The end is reported only if no evidence contradicts it: a bad frame below a position known to have
+//! been durable is damage (the module documentation of `log` gives the reasoning). A complete frame of an incarnation
 //! that the control file does not know proves that the control file has lost its newest record. Bytes from disk are
-//! never trusted: no input makes it panic, and memory grows with what the files hold, up to the largest frame.
-//!
-//! **May touch.** `ids`, `error`, `disk`, `sync`, `frame`, `segments`, `control`.
+//! never trusted: no input makes the reader panic, and memory grows with what the files hold, up to the largest frame.
 
 use super::{
     control::Control,
@@ -21,10 +19,10 @@ use crate::{
     sync::{Arc, Bug, planted},
 };
 
-/// How much is read at once, in bytes.
+/// The maximum length of one read, in bytes.
 const CHUNK: usize = 1 << 20;
 
-/// A reader.
+/// A reader of the log.
 #[derive(Debug)]
 pub struct LogReader {
     disk: Arc<dyn Disk>,
@@ -34,31 +32,31 @@ pub struct LogReader {
     /// The newest incarnation, and where it begins.
     incarnation: u32,
     incarnation_start: Lsn,
-    /// Up to here the log is known to have been durable.
+    /// The position up to which the log is known to have been durable.
     known: Lsn,
-    /// The end of a log that was shut down cleanly: nothing behind it needs a look.
+    /// The end of a log that was shut down cleanly: nothing above it needs to be examined.
     clean_end: Option<Lsn>,
     /// Where the log is known to end.
     stop: Option<Lsn>,
-    /// The control file has lost one of its records.
+    /// Whether the control file has lost one of its records.
     alone: bool,
     /// The stream from `base` on.
     buffer: Vec<u8>,
     base: Lsn,
     /// Where the next frame begins.
     at: Lsn,
-    /// The incarnation of the frame before.
+    /// The incarnation of the previous frame.
     newest: u32,
-    /// The segment whose header was last found good.
+    /// The segment last found to have a good header.
     entered: Option<u64>,
-    /// The segment that cannot be entered, and why.
+    /// The segment with a bad header, and what is wrong with it.
     blocked: Option<(u64, &'static str)>,
     ended: bool,
 }
 
 impl LogReader {
-    /// A reader of the log that `control` describes, from the beginning of a frame on: the floor, or any start or end
-    /// of a group above it.
+    /// Returns a reader of the log that `control` describes. Reading starts at `from`, the beginning of a frame: the
+    /// low-water mark, or any start or end of a group above it.
     ///
     /// # Errors
     /// [`CorruptError::File`] when the control file contradicts itself.
@@ -85,17 +83,17 @@ impl LogReader {
         })
     }
 
-    /// Ends at the end that another reader has found: nothing behind it is looked at.
+    /// Ends at the end that another reader has found: nothing above it is examined.
     #[must_use]
     pub fn up_to(mut self, end: Lsn) -> Self {
         self.stop = Some(end);
         self
     }
 
-    /// The next group: where it starts, where it ends, and its payload. `None` at the end of the log.
+    /// Returns the next group: its start, its end, and its payload. `None` at the end of the log.
     ///
     /// # Errors
-    /// [`CorruptError::Log`] where the log is damaged before its end, and what the disk says.
+    /// [`CorruptError::Log`] where the log is damaged before its end, and errors of the disk.
     pub fn next_group(&mut self) -> Result<Option<(Lsn, Lsn, &[u8])>> {
         while !self.ended && self.stop.is_none_or(|stop| self.at < stop) {
             let header = match self.frame()? {
@@ -116,12 +114,12 @@ impl LogReader {
         Ok(None)
     }
 
-    /// How far it has read: once there is no further group, the end of the log.
+    /// Returns the position up to which it has read: once there is no further group, the end of the log.
     pub fn end(&self) -> Lsn {
         self.at
     }
 
-    /// The frame that begins here, or what is wrong with it.
+    /// Returns the frame that begins here, or what is wrong with it.
     fn frame(&mut self) -> Result<Result<Header, &'static str>> {
         if !self.fill(HEADER)? {
             return Ok(Err("the log stops"));
@@ -160,7 +158,7 @@ impl LogReader {
         })
     }
 
-    /// Makes sure that this many bytes from here on are in the buffer. Says whether the log has them.
+    /// Makes sure that this many bytes from here on are in the buffer. Returns whether the log has them.
     fn fill(&mut self, bytes: usize) -> Result<bool> {
         loop {
             let consumed = (self.at.0 - self.base.0) as usize;
@@ -185,7 +183,7 @@ impl LogReader {
         }
     }
 
-    /// The frame here is bad: either the log ends here, or it is damaged.
+    /// Decides what a bad frame here means: either the log ends here, or it is damaged.
     fn bad(&mut self, what: &'static str) -> Result<()> {
         let lost = self.blocked.is_some_and(|(number, _)| self.geometry.start(number) < self.known);
         let proof = if self.at < self.known || lost {
@@ -218,7 +216,7 @@ impl LogReader {
         Err(CorruptError::Log { file, lsn: self.at, what: what.into() }.into())
     }
 
-    /// What a frame says that was written after the newest record of the control file was lost.
+    /// Returns the error for a frame that was written after the control file's newest record was lost.
     fn outdated(&self, lsn: Lsn) -> CorruptError {
         let what = format!(
             "its newest record is damaged or lost: the log goes on at LSN {lsn} behind what the older one knows, and \
@@ -227,8 +225,8 @@ impl LogReader {
         CorruptError::File { file: self.disk.path(FileName::Control), what: what.into() }
     }
 
-    /// Looks for a frame behind this position that proves that the log was durable beyond it. A frame in a segment
-    /// whose header is bad is proof as well: the header was durable before any frame of the segment was written.
+    /// Searches above this position for a frame that proves that the log was durable beyond it. A frame in a segment
+    /// with a bad header is proof as well: the header was durable before any frame of the segment was written.
     fn proof(&self) -> Result<Option<Lsn>> {
         let mut window = vec![0; CHUNK + HEADER];
         let mut frame = Vec::new();
@@ -238,8 +236,8 @@ impl LogReader {
             if end <= self.at || end == Lsn(u64::MAX) {
                 continue;
             }
-            // Nor was anything written behind a segment that was not there; one that is gone was given up below a floor
-            // that the control file named once.
+            // Nor was anything written after a missing segment; a segment that was retired was below a low-water mark
+            // that the control file recorded once.
             let behind = |bad| bad == number || self.alone && bad < number;
             let blocked = self.blocked.is_some_and(|(bad, _)| behind(bad));
             let mut at = self.geometry.start(number).max(Lsn(self.at.0 + 8));
@@ -268,7 +266,7 @@ impl LogReader {
         Ok(None)
     }
 
-    /// The stream from a position on, as much as there is in one piece and fits, whatever the headers say.
+    /// Reads the stream from a position on, as much as is contiguous and fits, without checking the segment headers.
     fn window<'w>(&self, at: Lsn, window: &'w mut [u8]) -> Result<&'w [u8]> {
         let mut length = 0;
         while length < window.len() {
@@ -286,7 +284,7 @@ impl LogReader {
         Ok(&window[..length])
     }
 
-    /// Appends this many bytes of the stream, or as many as there are in one piece, whatever the headers say.
+    /// Appends this many bytes of the stream, or as many as are contiguous, without checking the segment headers.
     fn read_through(&self, at: Lsn, bytes: usize, out: &mut Vec<u8>) -> Result<()> {
         let wanted = out.len() + bytes;
         while out.len() < wanted {
@@ -301,12 +299,12 @@ impl LogReader {
     }
 }
 
-/// Where in these bytes, which begin at `at`, a frame may begin: its LSN stands in its header. Most of what lies behind
-/// the end of the log was never written, and a block of zeros holds none.
+/// Returns where in these bytes, which begin at `at`, a frame may begin: its LSN is in its header. Most of what lies
+/// above the end of the log was never written, and a block of zeros holds none.
 fn candidates(window: &[u8], at: Lsn) -> impl Iterator<Item = usize> {
     let starts = window.len().saturating_sub(HEADER - 1).min(CHUNK);
     let blocks = (0..starts).step_by(BLOCK).filter(move |block| {
-        // The field of a header that begins in this block may lie in the next one.
+        // The field of a header that begins in this block may be in the next one.
         let block = &window[*block..(block + BLOCK + HEADER).min(window.len())];
         block.iter().fold(0, |any, byte| any | byte) != 0
     });
@@ -316,7 +314,7 @@ fn candidates(window: &[u8], at: Lsn) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Appends what one segment has from a position on. A segment that is not there has nothing.
+/// Appends the bytes of one segment from a position on. A missing segment has none.
 fn read_on(
     disk: &dyn Disk,
     geometry: Geometry,
@@ -325,14 +323,14 @@ fn read_on(
     out: &mut Vec<u8>,
 ) -> Result<(), DiskError> {
     let had = out.len();
-    // The bound on the memory: a chunk at a time, however long a frame claims to be.
+    // Bounds the memory: one chunk at a time, whatever length a frame claims.
     out.resize(had + at_most.min(CHUNK).min(geometry.left(at) as usize), 0);
     let read = read_into(disk, geometry, at, &mut out[had..]);
     out.truncate(had + read.as_ref().map_or(0, |n| *n));
     read.map(drop)
 }
 
-/// Reads what one segment has from a position on, and says how much. A segment that is not there has nothing.
+/// Reads the bytes of one segment from a position on, and returns their number. A missing segment has none.
 fn read_into(disk: &dyn Disk, geometry: Geometry, at: Lsn, out: &mut [u8]) -> Result<usize, DiskError> {
     let most = out.len().min(usize::try_from(geometry.left(at)).unwrap_or(usize::MAX));
     match disk.read(FileName::Log(geometry.number(at)), geometry.offset(at), &mut out[..most]) {

@@ -1,11 +1,10 @@
-//! What a group of the log is made of.
+//! The records of a log group.
 //!
-//! **Purpose.** A group is a sequence of records: changes of pages, and the few facts that recovery needs beside them.
+//! **Purpose.** A group is a sequence of records: changes of pages, and the few facts that recovery needs besides
+//! them.
 //!
-//! **Invariants.** The decoder takes anything and panics at nothing. A page record names its page; consecutive changes
+//! **Invariants.** The decoder accepts any bytes and never panics. A page record names its page; consecutive changes
 //! of one page repeat only a byte.
-//!
-//! **May touch.** `ids`, `page`, `frame`.
 
 use std::borrow::Cow;
 
@@ -28,15 +27,15 @@ pub enum Record<'a> {
     },
     /// Tablespaces were dropped.
     Drop {
-        /// Which.
+        /// Their ids.
         spaces: Cow<'a, [SpaceId]>,
     },
     /// A tablespace's file exists durably.
     FileMade {
-        /// Whose.
+        /// The tablespace.
         space: SpaceId,
     },
-    /// Ids below these may have been handed out.
+    /// All ids assigned so far are below these.
     Ceilings {
         /// For tablespaces.
         space: SpaceId,
@@ -45,30 +44,30 @@ pub enum Record<'a> {
     },
     /// A transaction wrote its first undo record here.
     TrxBegin {
-        /// Which.
+        /// The transaction.
         trx: TrxId,
         /// Its first undo record.
         first: UndoPos,
     },
-    /// The transactions that were active at a checkpoint, each with its first undo record. Only the one that the
+    /// The transactions that were active at a checkpoint, each with its first undo record. Only the table that the
     /// control file names counts.
     TrxTable {
-        /// Which.
+        /// The transactions.
         active: Vec<(TrxId, UndoPos)>,
     },
-    /// A transaction is prepared: it has done all that it does, and is neither rolled back nor committed but when it is
-    /// asked for. In a group with a [`Record::TrxTable`] it was so at the checkpoint, and counts as that does.
+    /// A transaction is prepared (XA): its work is complete, and it commits or rolls back only on request. In a group
+    /// with a [`Record::TrxTable`] it was prepared at the checkpoint, and counts only if that table does.
     TrxPrepare {
-        /// Which.
+        /// The transaction.
         trx: TrxId,
-        /// The name it is asked for by, at most 255 bytes; without any it is being rolled back after all.
+        /// Its XID, at most 255 bytes; empty when the transaction is rolling back after all.
         xid: Cow<'a, [u8]>,
     },
     /// A transaction committed, or its rollback is complete.
     TrxEnd {
-        /// Which.
+        /// The transaction.
         trx: TrxId,
-        /// The stream it wrote to.
+        /// The undo stream that it wrote to.
         stream: u8,
     },
 }
@@ -83,7 +82,7 @@ const TRX_END: u8 = 7;
 const TRX_TABLE: u8 = 8;
 const TRX_PREPARE: u8 = 9;
 
-/// What most groups take, in bytes.
+/// The size that suffices for most groups, in bytes.
 const GROUP: usize = 256;
 
 /// Appends records to a group.
@@ -94,17 +93,17 @@ pub struct GroupWriter {
 }
 
 impl GroupWriter {
-    /// Whether nothing was appended.
+    /// Returns whether nothing was appended.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// The group so far.
+    /// Returns the group so far.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// What the group takes of the log, in bytes.
+    /// Returns the size of the group in the log, in bytes.
     pub fn log_bytes(&self) -> u64 {
         frame::span(self.bytes.len()) as u64
     }
@@ -172,7 +171,7 @@ pub struct GroupReader<'a> {
 }
 
 impl<'a> GroupReader<'a> {
-    /// The records of this group.
+    /// Returns a reader of this group's records.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, page: None }
     }

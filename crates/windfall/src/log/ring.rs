@@ -1,13 +1,11 @@
-//! The log buffer: a ring between those who append and the one who writes.
+//! The log buffer: a ring between the appending threads and the writer.
 //!
 //! **Purpose.** Appenders copy their frames in at positions they have reserved, in any order, without a lock. The
 //! writer finds the finished prefix by walking from frame to frame.
 //!
-//! **Invariants.** A word is zero from the moment its space is handed out until its owner writes it. An owner stores
-//! the first word of its frame last, so that whoever sees it sees the rest; that word is never zero. So a non-zero
-//! first word means a whole frame. Only the writer clears, and only what it has consumed.
-//!
-//! **May touch.** `frame`, `error`.
+//! **Invariants.** A word is zero from the moment its space becomes available until its owner writes it. An owner
+//! stores the first word of its frame last, so that a thread that sees it sees the rest; that word is never zero. So a
+//! non-zero first word means a complete frame. Only the writer clears, and only what it has consumed.
 
 use super::frame::{HEADER, Header, span};
 use crate::{
@@ -23,7 +21,7 @@ use crate::{
     },
 };
 
-/// The ring.
+/// The ring buffer.
 pub(super) struct Ring {
     words: Box<[AtomicU64]>,
 }
@@ -35,10 +33,10 @@ impl core::fmt::Debug for Ring {
 }
 
 impl Ring {
-    /// A ring of this many bytes, a power of two.
+    /// Creates a ring of this many bytes, a power of two.
     ///
     /// # Errors
-    /// [`UsageError::Option`] when so much memory is not to be had.
+    /// [`UsageError::Option`] when that much memory is not available.
     pub(super) fn new(bytes: usize) -> Result<Self> {
         assert!(bytes.is_power_of_two() && bytes >= 4096, "the log buffer's size is a power of two");
         let mut words = Vec::new();
@@ -50,7 +48,7 @@ impl Ring {
         Ok(Self { words: words.into_boxed_slice() })
     }
 
-    /// Its size in bytes.
+    /// Returns the size in bytes.
     pub(super) fn capacity(&self) -> u64 {
         self.words.len() as u64 * 8
     }
@@ -59,14 +57,14 @@ impl Ring {
         (at.0 / 8) as usize & (self.words.len() - 1)
     }
 
-    /// The words from `at` on: up to the ring's end, and the rest from its beginning.
+    /// Returns the words from `at` on: up to the ring's end, and the rest from its beginning.
     fn range(&self, at: Lsn, words: usize) -> (&[AtomicU64], &[AtomicU64]) {
         let from = self.index(at);
         let first = words.min(self.words.len() - from);
         (&self.words[from..from + first], &self.words[..words - first])
     }
 
-    /// Puts a frame in place and makes it visible. The caller owns the space.
+    /// Stores a frame and makes it visible. The caller owns the space.
     pub(super) fn put(&self, header: &Header, payload: &[u8]) {
         let [first, second, third] = header.words();
         let word = |n: u64| &self.words[self.index(Lsn(header.lsn.0 + 8 * n))];
@@ -88,16 +86,16 @@ impl Ring {
             last[..rest.len()].copy_from_slice(rest);
             word(3 + whole.len() as u64).store(u64::from_le_bytes(last), Relaxed);
         }
-        // In one order with the looks of those who wait for it.
+        // Sequentially consistent with the loads of the threads that wait for it.
         word(0).store(first, SeqCst);
     }
 
-    /// Whether the frame that begins here is whole.
+    /// Returns whether the frame that begins here is complete.
     pub(super) fn is_published(&self, at: Lsn) -> bool {
         self.words[self.index(at)].load(SeqCst) != 0
     }
 
-    /// The end of the whole frames from `from` on, at most one turn of the ring.
+    /// Returns the end of the complete frames from `from` on, at most one revolution of the ring.
     pub(super) fn published(&self, from: Lsn) -> Lsn {
         let mut at = from;
         while at.0 - from.0 < self.capacity() {
@@ -123,7 +121,7 @@ impl Ring {
         }
     }
 
-    /// Clears what was consumed. The space is handed out only afterwards, by a store with release ordering.
+    /// Clears consumed space. The space becomes available only afterwards, by a store with release ordering.
     pub(super) fn clear(&self, at: Lsn, bytes: usize) {
         let (low, high) = self.range(at, bytes / 8);
         for word in low.iter().chain(high) {

@@ -1,4 +1,4 @@
-//! Segment files: where a position of the stream lies, and the life of the files.
+//! Segment files: mapping positions of the stream to files, and the files' life cycle.
 //!
 //! **Purpose.** The stream is cut into segments of a fixed size, numbered from 0. Each begins with a sealed header of
 //! 4 KiB:
@@ -13,21 +13,20 @@
 //! | 48..56 | segment size in bytes, header included |
 //! | 4092..4096 | CRC-32C of bytes 0..4092 |
 //!
-//! Segments are prepared ahead, with their space reserved; those below the floor are renamed and used again.
+//! Segments are prepared ahead, with their space preallocated; those below the low-water mark are renamed and
+//! recycled.
 //!
-//! **When a sync fails** the system may have dropped the pages that it could not write and call the file clean: the
-//! next sync of it works, and the bytes are lost all the same. So no sync is tried again. A segment that holds a part
-//! of the stream stops the database (`writer`). One that is being prepared holds nothing yet: its file is removed, and
-//! the next attempt begins with another one, every byte of which has to be written anew; till then operations are told.
-//! If it cannot be removed, or if it is the sync of the folder that fails, after which nobody knows which names there
-//! are, the database stops. And whoever opens it again reads what may not be durable: so all that lies behind what was
-//! certainly durable is written once more before it is synced.
+//! **When a sync fails** the system may have dropped the pages that it could not write and marked the file clean: the
+//! next sync of the file succeeds, and the bytes are lost all the same. So no sync is tried again. If a segment that
+//! holds a part of the stream fails, the database stops (`writer`). A segment that is being prepared holds nothing
+//! yet: its file is removed, and the next attempt begins with another file, every byte of which must be written again;
+//! until then operations get the error. If the file cannot be removed, or if the sync of the folder fails, after which
+//! the set of durable names is unknown, the database stops. The next opening reads bytes that may not be durable: so
+//! everything above the position that was certainly durable is rewritten before it is synced.
 //!
-//! **Invariants.** Header and name of a segment are durable before the first frame is written to it. A segment that is
-//! used again gets its header under its old name, is synced, and is renamed then: at no moment is a file with a
-//! wrong header found under a number that counts.
-//!
-//! **May touch.** `ids`, `error`, `health`, `disk`, `sync`.
+//! **Invariants.** Header and name of a segment are durable before the first frame is written to it. A recycled
+//! segment gets its header under its old name, is synced, and is then renamed: a file with a wrong header is never
+//! found under a number that counts.
 
 use std::collections::BTreeSet;
 
@@ -46,9 +45,9 @@ use crate::{
 
 const MAGIC: &[u8; 8] = b"WINDLOG1";
 const VERSION: u32 = 1;
-/// How many segments below the floor are kept to be used again; more are removed.
+/// Segments below the low-water mark kept for recycling; more are removed.
 const KEPT: usize = 2;
-/// The most that is written again at once, in bytes.
+/// The most that is rewritten at once, in bytes.
 const CHUNK: u64 = 1 << 20;
 
 /// The arithmetic of positions.
@@ -57,13 +56,13 @@ pub(super) struct Geometry {
     segment_size: u64,
 }
 
-/// The segment in which a position lies.
+/// Returns the number of the segment that contains a position.
 pub fn segment_of(segment_size: u64, at: Lsn) -> u64 {
     Geometry::new(segment_size).number(at)
 }
 
 impl Geometry {
-    /// For segments of this many bytes, header included: a multiple of 4 KiB, more than one.
+    /// For segments of this many bytes, header included: a multiple of 4 KiB, and more than 4 KiB.
     pub(super) fn new(segment_size: u64) -> Self {
         Self { segment_size }
     }
@@ -72,22 +71,22 @@ impl Geometry {
         self.segment_size - BLOCK as u64
     }
 
-    /// The segment in which a position lies.
+    /// Returns the number of the segment that contains a position.
     pub(super) fn number(self, at: Lsn) -> u64 {
         at.0 / self.room()
     }
 
-    /// The first position of a segment; the last possible one when there is no such segment.
+    /// Returns the first position of a segment; the last possible one when there is no such segment.
     pub(super) fn start(self, number: u64) -> Lsn {
         Lsn(number.saturating_mul(self.room()))
     }
 
-    /// Where in its file a position lies.
+    /// Returns the offset of a position in its file.
     pub(super) fn offset(self, at: Lsn) -> u64 {
         BLOCK as u64 + at.0 % self.room()
     }
 
-    /// How many bytes there are from a position to the end of its segment.
+    /// Returns the number of bytes from a position to the end of its segment.
     pub(super) fn left(self, at: Lsn) -> u64 {
         self.room() - at.0 % self.room()
     }
@@ -104,7 +103,7 @@ impl Geometry {
         block
     }
 
-    /// Looks at a segment's header: what is wrong with it, if anything.
+    /// Checks a segment's header and returns what is wrong with it, if anything.
     pub(super) fn check(
         self,
         disk: &dyn Disk,
@@ -130,19 +129,19 @@ impl Geometry {
 
 #[derive(Debug)]
 struct Files {
-    /// The lowest number whose content may still be needed.
+    /// The lowest number of a segment that may still be needed.
     first: u64,
-    /// Numbers below the floor whose files are still there.
+    /// Numbers of segments below the low-water mark that still have files.
     retired: Vec<u64>,
 }
 
-/// Takes over a segment behind the end of the log. Says whether it was one.
+/// Takes over a segment above the end of the log. Returns whether it was a valid one.
 fn take_over(disk: &dyn Disk, geometry: Geometry, uuid: &[u8; 16], number: u64) -> Result<bool, DiskError> {
     let file = FileName::Log(number);
     if disk.len(file)? != Some(geometry.segment_size) || geometry.check(disk, uuid, number)?.is_some() {
         return Ok(false);
     }
-    // As for the rest of the log: its sync may have failed, and what can be read is not durable for that.
+    // As for the rest of the log: its sync may have failed, and readable bytes need not be durable.
     let write = || disk.write(file, 0, &geometry.header(uuid, number));
     if !planted(Bug::HeaderNotWrittenAgain) && write().is_err() {
         return Ok(false);
@@ -151,7 +150,7 @@ fn take_over(disk: &dyn Disk, geometry: Geometry, uuid: &[u8; 16], number: u64) 
     Ok(true)
 }
 
-/// Writes a part of the stream to where it lies already.
+/// Rewrites a part of the stream in place.
 fn write_again(disk: &dyn Disk, geometry: Geometry, from: Lsn, end: Lsn) -> Result<(), DiskError> {
     let (mut at, mut bytes) = (from, Vec::new());
     while at < end {
@@ -167,7 +166,7 @@ fn write_again(disk: &dyn Disk, geometry: Geometry, from: Lsn, end: Lsn) -> Resu
     Ok(())
 }
 
-/// The files.
+/// The segment files.
 #[derive(Debug)]
 pub(super) struct Segments {
     disk: Arc<dyn Disk>,
@@ -181,9 +180,9 @@ pub(super) struct Segments {
 
 impl Segments {
     /// Takes over the files of a log that is needed from `floor` on, was certainly durable up to `known`, and ends at
-    /// `end`. Makes durable what lies between. Beyond lie segments that were prepared: what was promised then, for
-    /// taking back what is unfinished, is asked for again now, perhaps on a full disk. They stay as far as they are
-    /// whole.
+    /// `end`. Makes the range in between durable. Above it are segments that were prepared for reservations. The
+    /// rollback of unfinished transactions now requests that space again, perhaps on a full disk. So these segments
+    /// are kept as far as they are valid.
     pub(super) fn open(
         disk: Arc<dyn Disk>,
         health: Health,
@@ -193,10 +192,10 @@ impl Segments {
         known: Lsn,
         end: Lsn,
     ) -> Result<Self> {
-        // A sync of an earlier process may have failed: what it left would stay readable and never become durable.
+        // A sync of an earlier process may have failed: its bytes would stay readable and never become durable.
         write_again(&*disk, geometry, known, end)?;
         let first = geometry.number(floor);
-        // At the very beginning of a segment nothing in its file counts yet.
+        // If the log ends at the very beginning of a segment, nothing in that file counts yet.
         let in_use = geometry.number(end) + u64::from(end > geometry.start(geometry.number(end)));
         let (mut retired, mut ahead) = (Vec::new(), BTreeSet::new());
         for file in disk.list(Folder::Log)? {
@@ -220,17 +219,17 @@ impl Segments {
         Ok(Self { disk, health, uuid, geometry, prepared: AtomicU64::new(prepared), files })
     }
 
-    /// The arithmetic.
+    /// Returns the arithmetic of positions.
     pub(super) fn geometry(&self) -> Geometry {
         self.geometry
     }
 
-    /// Whether a segment can be written at once.
+    /// Returns whether a segment can be written at once.
     pub(super) fn is_ready(&self, number: u64) -> bool {
         self.prepared.load(SeqCst) > number
     }
 
-    /// Makes sure that a segment can be written.
+    /// Prepares segments until this one can be written.
     pub(super) fn ready(&self, number: u64) -> Result<()> {
         while self.prepared.load(SeqCst) <= number {
             self.prepare(number)?;
@@ -238,14 +237,14 @@ impl Segments {
         Ok(())
     }
 
-    /// Prepares the next segment if it is not above `up_to`. Says whether it did.
+    /// Prepares the next segment if it is not above `up_to`. Returns whether it did.
     pub(super) fn prepare(&self, up_to: u64) -> Result<bool> {
         let mut files = self.files.lock();
         let number = self.prepared.load(SeqCst);
         if number > up_to {
             return Ok(false);
         }
-        // Only a file of full size is used again: another would not hold its space reserved.
+        // Only a file of full size is recycled: another one would not have its space reserved.
         let again = match files.retired.last() {
             Some(&old) if self.disk.len(FileName::Log(old))? == Some(self.geometry.segment_size) => {
                 files.retired.pop()
@@ -253,7 +252,7 @@ impl Segments {
             _ => None,
         };
         if let Err(error) = self.make(number, again) {
-            // It may have had its new name already.
+            // It may already have its new name.
             self.throw_away(number, &error)?;
             if let Some(old) = again
                 && !self.throw_away(old, &error)?
@@ -267,7 +266,7 @@ impl Segments {
         Ok(true)
     }
 
-    /// Makes a segment, out of an old file if one is to be used again.
+    /// Makes a segment, out of an old file if one is to be recycled.
     fn make(&self, number: u64, again: Option<u64>) -> Result<(), DiskError> {
         let (name, header) = (FileName::Log(number), self.geometry.header(&self.uuid, number));
         if let Some(old) = again.map(FileName::Log) {
@@ -281,7 +280,7 @@ impl Segments {
         self.disk.sync(name)
     }
 
-    /// Removes a file of which no segment could be made. Says whether it is gone; it has to be if its sync has failed.
+    /// Removes a file that could not be made a segment. Returns whether it is gone; it must be if its sync has failed.
     fn throw_away(&self, number: u64, error: &DiskError) -> Result<bool> {
         match self.disk.remove(FileName::Log(number)) {
             Ok(()) | Err(DiskError::Missing { .. }) => Ok(true),
@@ -292,7 +291,7 @@ impl Segments {
         }
     }
 
-    /// Gives up what lies wholly below the floor.
+    /// Retires the segments that are wholly below the low-water mark.
     pub(super) fn retire(&self, floor: Lsn) {
         let first = self.geometry.number(floor);
         let mut files = self.files.lock();
@@ -303,8 +302,8 @@ impl Segments {
         }
     }
 
-    /// Removes one file that is needed neither now nor soon. Says whether there was one. What could not be removed
-    /// comes last: it is used again, or removed later.
+    /// Removes one file that is not needed now or soon. Returns whether there was one. A file that could not be
+    /// removed moves to the end of the list: it is recycled, or removed later.
     pub(super) fn remove_one(&self) -> Result<bool> {
         let mut files = self.files.lock();
         if files.retired.len() <= KEPT {

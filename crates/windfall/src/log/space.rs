@@ -1,23 +1,22 @@
 //! The space of the log, and its background work.
 //!
-//! **Purpose.** The log is as long as the distance from its floor to its end, its *age*. Operations ask for admission
-//! before they latch anything, are slowed down there while the log is old, and wait while it is too old; appending
-//! itself never waits for the floor, for its caller holds latches that the checkpoint may need. So the files may exceed
-//! the size somewhat.
+//! **Purpose.** The distance from the log's low-water mark (*floor*) to its end is its *age*. Operations request
+//! admission before they latch anything, are throttled there while the log is old, and wait while it is too old.
+//! Appending itself never waits for the low-water mark, because its caller holds latches that the checkpoint may need.
+//! So the files may exceed the size somewhat.
 //!
-//! Whoever appends has a [`Promise`] of as many bytes: the disk has them, reserved in segments that are prepared. So a
-//! full disk is an error of who asks for a promise, before anything is changed, and never of who leads the log.
+//! A thread that appends has a log reservation ([`Promise`]) of at least that many bytes: the disk has them,
+//! preallocated in prepared segments. So a full disk is an error of the reservation, before anything is changed, and
+//! never of the leader of group commit.
 //!
-//! **Invariants.** The floor only rises, and only after the control file names it. A step of the background worker
-//! makes or removes at most one file, or syncs once. The segments that are prepared reach beyond the log's end by all
-//! that is promised, and, when an ordinary promise is given, by [`KEPT`] more; of that only those take who make room,
-//! and they promise little; half of it may go to those who take something back ([`Log::admit_way_back`]). A promise
-//! counts in full until it is given back, so what was appended under it counts twice for a while. A change is given its
-//! promise together with what taking it back appends, and keeps it until it has ended: rollback asks for nothing. What
-//! is long, the pages of long values and of nodes that are split or merged, is promised for each mini-transaction on
-//! its own.
-//!
-//! **May touch.** `ids`, `error`, `env`, `sync`, `frame`, `segments`.
+//! **Invariants.** The low-water mark only rises, and only after the control file records it. A step of the background
+//! worker makes or removes at most one file, or syncs once. The prepared segments reach beyond the log's end by all
+//! outstanding reservations, and, when an ordinary reservation is made, by [`KEPT`] bytes more. Only work that makes
+//! room uses those bytes, and it reserves little; half of them may go to rollback ([`Log::admit_way_back`]). A
+//! reservation counts in full until it is dropped, so bytes appended under it count twice for a while. The reservation
+//! of a change includes what its rollback appends, and lasts until the change has ended: rollback requests nothing.
+//! Long data, the pages of long values and of nodes that are split or merged, is reserved for each mini-transaction
+//! separately.
 
 use core::time::Duration;
 
@@ -36,21 +35,21 @@ use crate::{
     },
 };
 
-/// Above this pressure operations are slowed down, in percent.
+/// Above this pressure operations are throttled, in percent.
 const CROWDED: u64 = 85;
-/// By so much for each percent above.
+/// The pause for each percent above it.
 const PAUSE_A_PERCENT: Duration = Duration::from_micros(100);
-/// What is kept beyond all promises for work that makes room: drops, checkpoints.
+/// Bytes kept beyond all reservations for work that makes room: drops, checkpoints.
 const KEPT: u64 = 64 << 10;
-/// Log for a change beside its keys and values, in bytes: records of the transaction, undo slices that it makes,
-/// headers.
+/// Log for a change in addition to its keys and values, in bytes: records of the transaction, undo slices that it
+/// makes, headers.
 pub const OVERHEAD: u64 = 4 << 10;
-/// Bytes of a marker.
+/// Bytes of a marker frame.
 const MARKER: u64 = frame::span(0) as u64;
-/// How often the log is synced when commits do not.
+/// The interval at which the log is synced when commits do not sync it.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What is in the way of the log, if anything.
+/// The error that blocks the log, if any.
 #[derive(Debug)]
 pub(super) struct Obstacle {
     is_there: AtomicBool,
@@ -74,7 +73,7 @@ impl Obstacle {
     }
 
     fn set(&self, error: Option<Error>) {
-        // Most often there was none and is none.
+        // In the usual case there was none and is none.
         if error.is_some() || self.is_there() {
             let mut now = self.error.lock();
             self.is_there.store(error.is_some(), SeqCst);
@@ -83,7 +82,7 @@ impl Obstacle {
     }
 }
 
-/// Room in the log for somebody who appends at most so many bytes before this is dropped.
+/// A log reservation: room for a thread to append at most this many bytes before the value is dropped.
 #[derive(Debug)]
 #[must_use = "the room is given back when this is dropped"]
 pub struct Promise<'a> {
@@ -92,23 +91,23 @@ pub struct Promise<'a> {
 }
 
 impl Promise<'_> {
-    /// Promises more.
+    /// Reserves more.
     ///
     /// # Errors
-    /// As [`Log::promise`]; what was promised stays promised.
+    /// As [`Log::promise`]; the existing reservation remains.
     pub fn extend(&mut self, bytes: u64) -> Result<()> {
         self.join(self.log.promise(bytes)?);
         Ok(())
     }
 
-    /// Leaves at most so much of it standing, for [`Log::take_up`], and gives the rest back. Says how much it left.
+    /// Leaves at most this much of it in force, for [`Log::take_up`], and releases the rest. Returns how much it left.
     pub fn leave(mut self, at_most: u64) -> u64 {
         let left = self.bytes.min(at_most);
         self.bytes -= left;
         left
     }
 
-    /// Makes one promise of two.
+    /// Merges two reservations.
     pub fn join(&mut self, mut more: Self) {
         self.bytes += core::mem::take(&mut more.bytes);
     }
@@ -121,28 +120,28 @@ impl Drop for Promise<'_> {
 }
 
 impl Log {
-    /// The age of the log in bytes: from its floor to its end.
+    /// Returns the age of the log in bytes: the distance from its low-water mark to its end.
     pub fn age(&self) -> u64 {
         self.reserved.load(SeqCst).saturating_sub(self.floor.load(SeqCst))
     }
 
-    /// The floor as it was set last.
+    /// Returns the low-water mark that was set last.
     pub fn floor(&self) -> Lsn {
         Lsn(self.floor.load(SeqCst))
     }
 
-    /// The size that the age is kept below, in bytes.
+    /// Returns the size that the age is kept below, in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// How urgent it is to raise the floor: the age in percent of the size. From 100 on operations wait.
+    /// Returns the urgency of raising the low-water mark: the age in percent of the size. From 100 on operations wait.
     pub fn pressure(&self) -> u64 {
         self.age().saturating_mul(100) / self.size
     }
 
-    /// Names the event that is notified when the age passes half of the size, and when someone waits for the floor.
-    /// The first call counts.
+    /// Sets the event that is notified when the age exceeds half of the size, and when a thread waits for the
+    /// low-water mark. Only the first call takes effect.
     pub fn set_checkpointer(&self, wake: Arc<Event>) {
         let _ = self.checkpointer.set(wake);
     }
@@ -155,12 +154,12 @@ impl Log {
         }
     }
 
-    /// Takes up what was left standing of a promise.
+    /// Takes over a reservation that [`Promise::leave`] left in force.
     pub fn take_up(&self, bytes: u64) -> Promise<'_> {
         Promise { log: self, bytes }
     }
 
-    /// Waits until the log has room for an operation that appends so many bytes, and promises them:
+    /// Waits until the log has room for an operation that appends this many bytes, and reserves them:
     /// [`Log::wait_for_room`], then [`Log::promise`].
     ///
     /// # Errors
@@ -171,13 +170,13 @@ impl Log {
         self.promise(bytes)
     }
 
-    /// Waits until the floor leaves room for an operation that appends so many bytes. The caller holds no latch and no
-    /// lock that a checkpoint or a page cleaner needs.
+    /// Waits until the low-water mark leaves room for an operation that appends this many bytes. The caller holds no
+    /// latch and no lock that a checkpoint or a page cleaner needs.
     ///
     /// # Errors
     /// As [`Log::admit`].
     pub fn wait_for_room(&self, bytes: u64) -> Result<()> {
-        // One operation alone is let in whatever its size.
+        // A single operation is admitted whatever its size.
         let bytes = bytes.min(self.size / 2);
         let room = || self.age() + bytes <= self.size;
         if room() {
@@ -206,8 +205,8 @@ impl Log {
         self.unprepared.check()
     }
 
-    /// Before the log is full operations become slower, a little each, so that what makes room keeps up and none of
-    /// them has to wait for long.
+    /// Throttles operations before the log is full, each a little, so that the work that makes room keeps up and no
+    /// operation waits for long.
     fn slow_down(&self) {
         let crowd = || self.pressure().saturating_sub(CROWDED) as u32;
         if crowd() > 0 {
@@ -216,7 +215,7 @@ impl Log {
         }
     }
 
-    /// As [`Log::admit`], but without a wait for the floor: for small work that the floor waits for.
+    /// As [`Log::admit`], but without waiting for the low-water mark: for small work that raising the mark depends on.
     ///
     /// # Errors
     /// As [`Log::admit`].
@@ -225,17 +224,16 @@ impl Log {
         self.promise(bytes)
     }
 
-    /// As [`Log::admit`], but waiting for nothing, whatever is in the way of others, as long as there is a segment at
-    /// hand: for work that makes room, drops and checkpoints, and for what is said of work that was done.
+    /// As [`Log::admit`], but never waits, whatever blocks other operations, as long as a prepared segment has space:
+    /// for work that makes room (drops, checkpoints), and for records of work already done.
     ///
     /// # Errors
-    /// As [`Log::admit`], if the segment at hand is used up.
+    /// As [`Log::admit`], if the prepared segment is used up.
     pub fn admit_drop(&self, bytes: u64) -> Result<Promise<'_>> {
         self.promise_before(bytes, 0)
     }
 
-    /// As [`Log::admit_drop`], for who takes something back: half of what is kept for work that makes room is left to
-    /// that.
+    /// As [`Log::admit_drop`], for rollback: half of the bytes kept for work that makes room remain for that work.
     ///
     /// # Errors
     /// As [`Log::admit_drop`].
@@ -243,7 +241,7 @@ impl Log {
         self.promise_before(bytes, KEPT / 2)
     }
 
-    /// Promises so many bytes to somebody who has been let in. Whoever promises more may hold latches.
+    /// Reserves this many bytes for an operation that has been admitted. A caller that reserves more may hold latches.
     ///
     /// # Errors
     /// When no segment can be made for them; the failure that poisoned the database.
@@ -251,8 +249,8 @@ impl Log {
         self.promise_before(bytes, KEPT)
     }
 
-    /// The worker prepares segments ahead. Where it is late a full disk is found here, before anything is changed, and
-    /// not by who leads the log, for whom it would be too late.
+    /// Reserves bytes and makes sure that the segments for them exist. The worker prepares segments ahead. Where it is
+    /// late, a full disk is found here, before anything is changed; the leader of group commit would find it too late.
     fn promise_before(&self, bytes: u64, kept: u64) -> Result<Promise<'_>> {
         self.health.check()?;
         let (promise, last) = self.note_promise(bytes, kept);
@@ -262,10 +260,11 @@ impl Log {
         Ok(promise)
     }
 
-    /// Counts a promise, and tells the last segment that has to be there for it.
+    /// Counts a reservation, and returns the last segment that it needs.
     fn note_promise(&self, bytes: u64, kept: u64) -> (Promise<'_>, u64) {
         let early = planted(Bug::PromiseLooksFirst).then(|| self.end());
-        // First the promise and then the end: who appends under an older promise moves from the one to the other.
+        // Add the reservation first and read the end afterwards: bytes appended under an older reservation move from
+        // the one count to the other.
         let promised = self.promised.fetch_add(bytes, SeqCst) + bytes;
         #[cfg(test)]
         self.promised_ever.fetch_add(bytes, Relaxed);
@@ -274,13 +273,13 @@ impl Log {
         (Promise { log: self, bytes }, last)
     }
 
-    /// What is promised at the moment, in bytes.
+    /// Returns the bytes reserved at the moment.
     pub fn promised(&self) -> u64 {
         self.promised.load(SeqCst)
     }
 
-    /// As [`Log::promise`], if the segments for it are there: for who holds a latch. `None` when they would have to be
-    /// made.
+    /// As [`Log::promise`], if the segments for it are prepared: for callers that hold a latch. `None` when segments
+    /// would have to be made.
     ///
     /// # Errors
     /// The failure that poisoned the database.
@@ -290,7 +289,7 @@ impl Log {
         Ok(self.segments.is_ready(last).then_some(promise))
     }
 
-    /// Raises the floor: nothing below it will be read again. The control file has named it durably.
+    /// Raises the low-water mark: nothing below it will be read again. The control file has recorded it durably.
     pub fn set_floor(&self, floor: Lsn) {
         debug_assert!(floor <= self.durable(), "a floor above the durable end");
         self.floor.fetch_max(floor.0, SeqCst);
@@ -299,13 +298,13 @@ impl Log {
         self.wake.notify();
     }
 
-    /// Pages cannot be written, so the floor may not rise for long: who waits for that is told why. `None` when they
-    /// can.
+    /// Records why pages cannot be written, so that the low-water mark may not rise for long: waiting operations get
+    /// this error. `None` when pages can be written.
     pub fn set_unflushed(&self, error: Option<Error>) {
         self.tell_obstacle(&self.unflushed, error);
     }
 
-    /// As [`Log::set_unflushed`], for the records of files that were made.
+    /// As [`Log::set_unflushed`], for the records of created files.
     pub fn set_unrecorded(&self, error: Option<Error>) {
         self.tell_obstacle(&self.unrecorded, error);
     }
@@ -313,18 +312,18 @@ impl Log {
     fn tell_obstacle(&self, obstacle: &Obstacle, error: Option<Error>) {
         let is_there = error.is_some();
         obstacle.set(error);
-        // Who waits for room is brought no nearer to it by an obstacle that has gone.
+        // The disappearance of an obstacle makes no room by itself, so waiters need no wakeup.
         if is_there {
             self.room.notify();
         }
     }
 
-    /// The event that brings the background worker back before its time: pass it to `Env::spawn` with [`Log::step`].
+    /// Returns the event that wakes the background worker before its time: pass it to `Env::spawn` with [`Log::step`].
     pub fn wake(&self) -> Arc<Event> {
         self.wake.clone()
     }
 
-    /// One step of the background worker: prepares a segment ahead, removes one that is not needed, syncs once a
+    /// Performs one step of the background worker: prepares a segment ahead, removes an unneeded one, or syncs once a
     /// second.
     pub fn step(&self) -> Next {
         if self.health.is_poisoned() {
@@ -340,7 +339,7 @@ impl Log {
                 }
             }
             Err(error) => {
-                // Nothing is lost yet: new operations are refused, those under way still have the segment at hand.
+                // Nothing is lost yet: new operations are refused, those in progress still have the prepared segment.
                 tracing::warn!(%error, "no log segment could be prepared ahead");
                 self.tell_obstacle(&self.unprepared, Some(error));
             }
@@ -348,7 +347,7 @@ impl Log {
         if self.remove_segment() { Next::Again } else { self.every_second() }
     }
 
-    /// Removes a segment that is not needed. Says whether there was one.
+    /// Removes an unneeded segment. Returns whether there was one.
     fn remove_segment(&self) -> bool {
         self.segments.remove_one().unwrap_or_else(|error| {
             tracing::warn!(%error, "a log segment that is not needed could not be removed");
@@ -356,14 +355,15 @@ impl Log {
         })
     }
 
-    /// Removes all segments that are not needed: nobody else does it any more.
+    /// Removes all unneeded segments: the background worker has stopped.
     pub fn tidy(&self) {
         while self.remove_segment() {}
     }
 
-    /// Syncs what lazy commits have left, then lets a marker say so: damage to it is told from a torn tail then.
+    /// Syncs what lazy commits have left, then appends a marker that states it: damage to it is then distinguished
+    /// from a torn tail.
     fn every_second(&self) -> Next {
-        // A clock that has jumped, wherever to, keeps nothing from becoming durable.
+        // A clock that jumps forwards or backwards does not keep the log from becoming durable.
         let since = self.env.now().abs_diff(Duration::from_nanos(self.last_sync_at.load(Relaxed)));
         if since < SECOND {
             return Next::Idle(SECOND.checked_sub(since).unwrap_or(SECOND));
@@ -381,7 +381,7 @@ impl Log {
         Next::Idle(SECOND)
     }
 
-    /// Appends a marker and writes it. Where there is no place for it, none is needed: it only proves more.
+    /// Appends a marker and writes it. If there is no room for it, none is needed: it only strengthens the proof.
     fn mark(&self) -> Result<()> {
         let Ok(_room) = self.admit_drop(MARKER) else { return self.health.check() };
         let (_, end) = self.begin_group().append(&[])?;
@@ -389,7 +389,8 @@ impl Log {
         self.write_to(end)
     }
 
-    /// Makes everything durable, and leaves a marker that proves it. What was appended while this ran may stay out.
+    /// Makes everything durable, and appends a marker that proves it. What is appended while this runs may be left
+    /// out.
     ///
     /// # Errors
     /// A failure poisons the database.
@@ -400,7 +401,7 @@ impl Log {
         Ok(self.durable())
     }
 
-    /// What the log has done so far.
+    /// Returns the counters of the log so far.
     pub fn metrics(&self) -> LogMetrics {
         let counts = &self.counts;
         LogMetrics {

@@ -1,13 +1,11 @@
 //! A disk in memory for the tests of the log.
 //!
-//! **Purpose.** It knows what the simulated disk does not: the end of the process alone, after which all that was
-//! written is read back, but a later end of the machine may still take what was never synced. And a crash leaves it
+//! **Purpose.** It models what the simulated disk does not: the end of the process alone, after which all that was
+//! written is read back, but a later end of the machine may still lose what was never synced. And a crash leaves it
 //! usable.
 //!
 //! **Invariants.** What was synced survives. Of the rest each 512-byte sector of each write and each change of a
 //! folder survives or not.
-//!
-//! **May touch.** `disk`, `sync`.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -24,17 +22,17 @@ struct File {
     now: Vec<u8>,
     durable: Vec<u8>,
     pending: Vec<(usize, Vec<u8>)>,
-    /// A sync has failed: nothing becomes durable any more, whatever later ones say.
+    /// A sync has failed: nothing becomes durable any more, whatever later ones report.
     lost: bool,
 }
 
-/// What becomes of syncs.
+/// The outcome of syncs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Fate {
     #[default]
     Work,
     Fail,
-    /// The next one of the log fails, and loses what it was to keep.
+    /// The next sync of the log fails, and its bytes are lost.
     #[cfg(feature = "model")]
     LoseOne,
 }
@@ -50,7 +48,7 @@ struct State {
     next: u64,
     syncs: u64,
     fate: Fate,
-    /// Syncs last until this is over.
+    /// Syncs block while this is set.
     slow_sync: bool,
     full: bool,
 }
@@ -63,7 +61,7 @@ impl TestDisk {
         Arc::new(Self(Mutex::new(Rank::Handles, State { history: vec![Names::new()], ..State::default() })))
     }
 
-    /// What is found after the machine has stopped; with `seed` 0 after the process alone has.
+    /// Returns the disk as found after the machine has stopped; with `seed` 0 after the process alone has.
     pub fn crash(&self, seed: u64) -> Arc<Self> {
         let mut state = self.0.lock().clone();
         (state.fate, state.full) = (Fate::Work, false);

@@ -1,11 +1,9 @@
 //! Tests of the log as a whole.
 //!
-//! **Purpose.** What was synced comes back, what comes back is a prefix of what was appended, and damage is told from
-//! the end, over crashes, restarts and segments used again.
+//! **Purpose.** What was synced is read back, what is read back is a prefix of what was appended, and damage is
+//! distinguished from the end, over crashes, restarts and recycled segments.
 //!
-//! **Invariants.** Every chance comes from a seed.
-//!
-//! **May touch.** All of `log`.
+//! **Invariants.** All randomness comes from a seed.
 
 mod control;
 mod crash;
@@ -76,7 +74,7 @@ impl Life {
         (start, end, payload.to_vec())
     }
 
-    /// Appends until the log is so full, in percent.
+    /// Appends until the log reaches this pressure, in percent.
     fn fill(&self, pressure: u64) {
         while self.log.pressure() < pressure {
             self.append(&[1; 5000]);
@@ -89,7 +87,7 @@ impl Life {
         self.log.set_floor(floor);
     }
 
-    /// Runs something that waits, and meanwhile a worker that does this.
+    /// Runs a call that waits, and concurrently a worker that does `work`.
     fn beside<T>(&self, env: &SimulatedEnv, work: impl Fn() + Send + 'static, run: impl Fn(&Log) -> T) -> T {
         let wake = Arc::new(Event::new());
         self.log.set_checkpointer(wake.clone());
@@ -101,7 +99,7 @@ impl Life {
         run(&self.log)
     }
 
-    /// The same with a checkpoint: the floor rises to the end.
+    /// The same with a checkpoint as the work: the low-water mark rises to the end.
     fn beside_a_checkpoint(&mut self, env: &SimulatedEnv, run: impl Fn(&Log)) {
         self.log.sync_to(Lsn::MAX).unwrap();
         let (log, floor) = (self.log.clone(), self.log.durable());
@@ -180,7 +178,7 @@ proptest! {
             }
         }
         life.log.sync_to(Lsn::MAX).unwrap();
-        // With a checkpoint the control file proves it, without one the frames behind do.
+        // With a checkpoint the control file proves it, without one the later frames do.
         if clean {
             let end = life.log.finish().unwrap();
             life.control.update(|control| (control.durable, control.clean) = (end, true)).unwrap();
@@ -197,11 +195,11 @@ proptest! {
         let Err(Error::Corrupt(CorruptError::Log { file, lsn: found, .. })) = read(&disk, None) else {
             panic!("a flipped byte at {lsn} of {durable} was not noticed");
         };
-        // The last of a cleanly closed log is a marker, which is no group.
+        // The last frame of a cleanly closed log is a marker, which is no group.
         let start = groups.iter().rfind(|g| g.0 <= lsn).filter(|g| lsn < g.1).map_or(found, |g| g.0);
         prop_assert_eq!(found, start);
         prop_assert_eq!(file, disk.path(FileName::Log(geometry.number(start))));
-        // And so is a damaged header of a segment that is in use.
+        // So is a damaged header of a segment that is in use.
         let disk = life.disk.crash(0);
         let number = at.index(geometry.number(Lsn(durable.0 - 1)) as usize + 1) as u64;
         disk.flip(FileName::Log(number), at.index(4096), mask);
@@ -220,11 +218,11 @@ fn a_remnant_that_fits_exactly_is_not_taken_for_new() {
     life.log.write_to(Lsn::MAX).unwrap();
     let disk = life.disk.crash(0);
     disk.flip(FileName::Log(0), 4096 + torn.0.0 as usize + 24, 1);
-    // The frame behind the torn one is whole, but proves nothing: it was made before the torn one was durable.
+    // The frame after the torn one is complete, but proves nothing: it was made before the torn one was durable.
     let (_, groups, end) = read(&disk, None).unwrap();
     assert_eq!((groups.len(), end), (1, torn.0));
 
-    // The new frame ends exactly where the remnant begins. Three ways on from there.
+    // The new frame ends exactly where the remnant begins. Three continuations follow.
     let life = open(disk);
     let new = life.append(b"anew");
     assert_eq!(new.1, remnant.0);
@@ -251,13 +249,13 @@ fn segments_are_used_again_and_the_log_stays_small() {
         life.log.sync_to(Lsn::MAX).unwrap();
         life.checkpoint(last[0].0);
         while life.log.step() == Next::Again {}
-        // In use: at most two; one ahead; those kept to be used again.
+        // In use: at most two; one ahead; those kept for recycling.
         let files = life.disk.list(Folder::Log).unwrap();
         assert!(files.len() <= 5, "{files:?}");
     }
     assert!(life.disk.crash(7).list(Folder::Log).unwrap().iter().all(|f| *f > FileName::Log(10)));
     assert_eq!(read(&life.disk.crash(7), None).unwrap().1, last);
-    // Below the floor there is nothing any more: that is an error, not an empty log.
+    // Nothing is left below the low-water mark: that is an error, not an empty log.
     assert!(matches!(read(&life.disk, Some(Lsn::ZERO)), Err(Error::Corrupt(_))));
 }
 
@@ -332,13 +330,13 @@ fn a_segment_counts_only_once_it_is_durable() {
             life.append(&[n; 9000]);
         }
         life.log.sync_to(Lsn::MAX).unwrap();
-        // Half of the histories use segments again, the others make new ones.
+        // Half of the histories recycle segments, the others make new ones.
         if seed % 2 == 0 {
             life.checkpoint(life.log.durable());
             while life.log.step() == Next::Again {}
         }
         let floor = life.log.floor();
-        // Small frames: some survive whole wherever the crash leaves holes.
+        // Small frames: some survive complete wherever the crash leaves holes.
         for n in 0..900u16 {
             life.append(&[n as u8; 200]);
         }
@@ -367,7 +365,7 @@ fn frames_behind_a_damaged_header_are_missed() {
         panic!("the damaged header was not noticed");
     };
     assert!(what.contains("log/0000000000000001.log: the header of the segment is damaged"), "{what}");
-    // Without frames it is what a crash during the making of a segment leaves behind.
+    // Without frames it looks like a crash during the making of a segment.
     let life = open(new_database());
     life.append(b"one");
     life.log.write_to(Lsn::MAX).unwrap();
@@ -396,7 +394,7 @@ fn a_sync_serves_all_that_was_appended_before_it() {
 fn a_sync_is_felt_before_it_ends() {
     let disk = new_database();
     let life = open_in(disk.clone(), Arc::new(RealEnv::default()));
-    // The segment is there.
+    // The segment already exists.
     life.log.sync_to(life.append(&[1; 100]).1).unwrap();
     let end = life.append(&[1; 100]).1;
     life.log.take_longest_sync();
@@ -405,7 +403,7 @@ fn a_sync_is_felt_before_it_ends() {
     thread::scope(|scope| {
         let sync = scope.spawn(|| life.log.sync_to(end));
         let felt = [(); 3].map(|()| {
-            // It may not have begun yet.
+            // The sync may not have begun yet.
             loop {
                 thread::sleep(Duration::from_millis(1));
                 let felt = life.log.take_longest_sync();
@@ -445,12 +443,12 @@ fn who_writes_only_does_not_wait_for_a_sync() {
         }
         let (committed, synced) = (commits.is_finished(), sync.is_finished());
         let durable = life.log.durable();
-        // Before anything is asserted: the scope waits for both.
+        // Before any assertion: the scope waits for both threads.
         disk.set_slow_sync(false);
         assert!(committed && !synced && durable < first, "{committed}, {synced}, {durable:?}");
         commits.join().unwrap().unwrap();
         sync.join().unwrap().unwrap();
-        // What was written meanwhile is made durable by the next sync, and not forgotten for that of the first.
+        // What was written meanwhile is left to the next sync, not counted as covered by the first.
         let (end, before) = (groups[19].1, disk.syncs());
         assert!(life.log.durable() < end);
         life.log.sync_to(end).unwrap();
@@ -492,7 +490,7 @@ fn a_group_that_is_too_long_is_refused() {
 
 #[test]
 fn a_failing_sync_stops_the_database() {
-    // The sync that fails is that of a segment that has to be prepared, or the commit's own.
+    // The failing sync is that of a segment that must be prepared, or the commit's own.
     for has_segment in [false, true] {
         let life = open(new_database());
         if has_segment {
@@ -521,7 +519,7 @@ fn a_full_disk_refuses_new_operations_and_loses_nothing() {
     life.disk.set_full(true);
     assert!(matches!(life.log.step(), Next::Idle(_)));
     assert!(life.log.admit(100).unwrap_err().to_string().contains("full"));
-    // What was under way goes on in the segment at hand.
+    // Work in progress continues in the prepared segment.
     let (_, end, _) = life.append(&[2; 100]);
     life.log.commit(end, FlushLog::Sync).unwrap();
     life.disk.set_full(false);
@@ -536,7 +534,7 @@ fn what_was_promised_can_be_appended_when_the_disk_is_full() {
     let mut promise = log.promise(large).unwrap();
     promise.extend(large).unwrap();
     life.disk.set_full(true);
-    // What is at hand is promised already, but for what is kept for those who make room.
+    // The prepared space is reserved already, except the part kept for work that makes room.
     assert!(log.promise(SEGMENT).unwrap_err().to_string().contains("full"));
     assert!(promise.extend(SEGMENT).is_err());
     let room = log.admit_drop(1000).unwrap();
@@ -690,7 +688,7 @@ fn lazy_commits_are_synced_every_second() {
     assert_eq!(life.log.written(), Lsn::ZERO);
     pass(600);
     assert_eq!(life.log.durable(), end);
-    // A marker follows, and once it is durable too the log is at rest.
+    // A marker follows, and once it is durable too the log is idle.
     pass(1100);
     pass(1100);
     let (rest, writes) = (life.log.end(), life.log.metrics().writes);
@@ -734,7 +732,7 @@ fn what_lies_behind_a_known_end_is_not_read() {
     let append = |payload: &[u8]| log.begin_group().append(payload).unwrap().0;
     let starts = [append(b"one"), append(b"two")];
     let end = log.finish().unwrap();
-    // A segment prepared ahead, and what is appended while the reader is at work.
+    // A segment is prepared ahead, and more is appended while the reader runs.
     assert!((0..3).any(|_| log.step() == Next::Again));
     append(b"three");
     log.write_to(log.end()).unwrap();

@@ -1,16 +1,16 @@
 //! Writing and syncing: group commit in the committing threads.
 //!
-//! **Purpose.** Whoever needs the log written or durable up to a position and finds nobody at it becomes the leader: it
-//! writes every finished frame, syncs once for all of them, and tells everybody. The others wait for the outcome. Who
-//! needs it written only does not wait for a sync: it writes behind the one that is under way.
+//! **Purpose.** A thread that needs the log written or durable up to a position, and finds no other thread doing that,
+//! becomes the leader: it writes every finished frame, syncs once for all of them, and wakes all waiters. The other
+//! threads wait for the outcome. A thread that needs the log only written does not wait for a sync: it writes while
+//! the sync runs.
 //!
-//! **Invariants.** One leader of syncs at a time, and one writer: whoever gets the mutex by trying. The leader of a
-//! sync becomes the writer, too, for as long as it writes. Who has to wait for a turn waits on an event, never on the
-//! mutex. `written` moves only after the ring behind it is clear, and so hands out that space; `durable` moves
-//! only after a sync that worked, to where the log was written when that sync took over what was to be synced. A
-//! failing write or sync poisons the database before leadership ends, so whoever waits is told.
-//!
-//! **May touch.** `ids`, `error`, `disk`, `sync`, `ring`, `segments`.
+//! **Invariants.** There is one leader of syncs at a time, and one writer: the holder of the respective mutex,
+//! obtained by `try_lock`. The leader of a sync becomes the writer, too, for as long as it writes. A thread that must
+//! wait for leadership waits on an event, never on the mutex. `written` moves only after the ring below it is clear,
+//! because it makes that space available. `durable` moves only after a sync that succeeded, to the position up to
+//! which the log was written when that sync collected its segments. A failed write or sync poisons the database before
+//! leadership ends, so every waiter gets the error.
 
 use core::time::Duration;
 
@@ -31,20 +31,20 @@ use crate::{
 
 /// The most that is written at once, in bytes.
 const CHUNK: u64 = 1 << 20;
-/// The longest that a leader waits for company.
+/// The longest that a leader waits for other committers.
 const MOMENT_MAX: Duration = Duration::from_millis(1);
-/// When waiting for company was in vain again and again, one sync in 64 still tries.
+/// When waiting for other committers was useless again and again, one sync in 64 still tries.
 const RARER_MAX: u64 = 6;
 
-/// What the writer works with.
+/// The state of the writer.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
     buffer: Vec<u8>,
-    /// Segments written to since a sync took over.
+    /// Segments written to since the last sync collected them.
     unsynced: Vec<u64>,
 }
 
-/// Leadership. It ends with the value, and then those who wait are told: the fields are dropped in this order.
+/// Leadership. It ends with the value, and then the waiters are woken: the fields are dropped in this order.
 struct Lead<'a, T> {
     turn: MutexGuard<'a, T>,
     _end: Told<'a>,
@@ -56,7 +56,7 @@ impl<'a, T> Lead<'a, T> {
     }
 }
 
-/// Tells those who follow when it is dropped.
+/// Wakes the followers when it is dropped.
 struct Told<'a>(&'a Event);
 
 impl Drop for Told<'_> {
@@ -67,17 +67,18 @@ impl Drop for Told<'_> {
     }
 }
 
-/// What a sync takes over.
+/// The segments that a sync covers.
 struct Unsynced {
     segments: Vec<u64>,
-    /// Up to where they are written.
+    /// The position up to which they are written.
     written: u64,
-    /// How many have ever needed a sync who have appended by now: this sync serves them, and perhaps some more.
+    /// All threads that have ever needed a sync and have appended by now: this sync serves them, and perhaps some
+    /// more.
     arrived: u64,
 }
 
-/// Whoever enters a block writes all of it, zeros behind the end: where a segment is used again and is in no cache any
-/// more, the system would have to read the block before it could change a part of it, while everybody waits.
+/// Pads a write that enters a new block with zeros to the block's end. In a recycled segment that is no longer cached,
+/// the system would otherwise have to read the block before changing a part of it, while every committer waits.
 fn pad(buffer: &mut Vec<u8>, offset: u64) {
     let block = BLOCK as u64;
     let end = offset + buffer.len() as u64;
@@ -97,8 +98,8 @@ impl Log {
         self.advance(lsn, false)
     }
 
-    /// Makes the log durable up to a position, together with whatever else is in the buffer by then. A position beyond
-    /// the end means the end.
+    /// Makes the log durable up to a position, together with everything else that is in the buffer by then. A position
+    /// beyond the end means the end.
     ///
     /// # Errors
     /// A failure poisons the database.
@@ -118,7 +119,7 @@ impl Log {
                 self.arrival.notify();
             }
         }
-        // Leader or not, it waits: for the system, or for the leader.
+        // Leader or not, the thread waits: for the system, or for the leader.
         drop(Held::take(if sync { Rank::LogSync } else { Rank::LogWrite }));
         let (followers, is_led): (&Event, &dyn Fn() -> bool) = if sync {
             (&self.synced, &|| self.syncer.is_locked())
@@ -136,7 +137,7 @@ impl Log {
         Ok(())
     }
 
-    /// Writes up to a position, unless somebody is writing.
+    /// Writes up to a position, unless another thread is writing.
     fn lead_write(&self, goal: u64) -> Result<bool> {
         let Some(writer) = self.writer.try_lock() else { return Ok(false) };
         let mut lead = Lead::new(writer, &self.progress);
@@ -146,7 +147,7 @@ impl Log {
         Ok(true)
     }
 
-    /// Becomes the writer, after whoever is.
+    /// Becomes the writer, after the current one.
     fn become_writer(&self) -> Result<Lead<'_, Writer>> {
         loop {
             if let Some(writer) = self.writer.try_lock() {
@@ -157,14 +158,14 @@ impl Log {
         }
     }
 
-    /// Makes the log durable up to a position, unless somebody is about to.
+    /// Makes the log durable up to a position, unless another thread is about to.
     fn lead_sync(&self, goal: u64) -> Result<bool> {
         let Some(syncer) = self.syncer.try_lock() else { return Ok(false) };
         let _lead = Lead::new(syncer, &self.synced);
         if self.durable.load(SeqCst) >= goal {
             return Ok(true);
         }
-        // It may have been closed since this was looked at.
+        // The database may have been closed since the last check.
         self.health.check()?;
         self.gather();
         let unsynced = {
@@ -182,9 +183,9 @@ impl Log {
         Ok(true)
     }
 
-    /// Writes whole frames up to a position, and those behind it that are whole already.
+    /// Writes complete frames up to a position, and those above it that are already complete.
     fn write_up_to(&self, writer: &mut Writer, goal: u64) -> Result<()> {
-        // It may have been closed since this was looked at.
+        // The database may have been closed since the last check.
         self.health.check()?;
         loop {
             let from = Lsn(self.written.load(SeqCst));
@@ -192,8 +193,8 @@ impl Log {
             if upto > from {
                 self.write_out(writer, from, upto).map_err(|error| self.health.poison(&error.to_string()))?;
             } else if from.0 < goal {
-                // Someone has reserved this space and is still copying. If it waits for room in the ring, there is
-                // some: everything before it has just been written, and it was told.
+                // Another thread has reserved this space and is still copying. If that thread waits for room in the
+                // ring, there is some: everything before it has just been written, and the thread was notified.
                 self.env
                     .wait(&self.published, &mut || self.ring.is_published(from) || self.health.is_poisoned());
                 self.health.check()?;
@@ -206,10 +207,10 @@ impl Log {
         }
     }
 
-    /// Gives those who are about to commit a moment to come along. Without it two halves of the committers take turns,
-    /// each syncing while the other one appends: twice the syncs, and half the commits. Whoever was here when the last
-    /// sync ended is expected back; a moment in vain makes the next ones rarer.
-    /// One thread alone never waits here, so a simulation does not either.
+    /// Gives threads that are about to commit a moment to join. Without it two halves of the committers alternate,
+    /// each syncing while the other one appends: twice the syncs, and half the commits. The threads present when the
+    /// last sync ended are expected to return; a useless wait makes the next ones rarer. One thread alone never waits
+    /// here, so a simulation does not either.
     fn gather(&self) {
         let expected = self.served.load(Relaxed) + self.crowd.load(Relaxed);
         let vain = self.vain.load(Relaxed);
@@ -225,8 +226,8 @@ impl Log {
         }
     }
 
-    /// Lets everybody who waits for the log see that the database has stopped: whoever puts the log to work has
-    /// [`Health::when_stopped`](crate::health::Health::when_stopped) call it.
+    /// Wakes every thread that waits for the log, so that it sees that the database has stopped. The creator of the
+    /// log registers this with [`Health::when_stopped`](crate::health::Health::when_stopped).
     pub fn tell_stopped(&self) {
         self.published.notify();
         self.room.notify();
@@ -234,7 +235,7 @@ impl Log {
         self.synced.notify();
     }
 
-    /// Waits until nobody is writing, after the database was closed: nobody will again.
+    /// Waits until no thread is writing, after the database was closed: no thread will write again.
     pub fn quiesce(&self) {
         self.tell_stopped();
         drop(self.syncer.lock());
@@ -262,7 +263,7 @@ impl Log {
             at.0 += bytes as u64;
             self.written.store(at.0, SeqCst);
             self.progress.notify_ordered();
-            // Only the writer counts here.
+            // Only the writer updates these counters.
             let more = |count: &AtomicU64, n| count.store(count.load(Relaxed) + n, Relaxed);
             more(&self.counts.writes, 1);
             more(&self.counts.bytes, bytes as u64);
@@ -295,27 +296,27 @@ impl Log {
             self.last_sync_took.store(took, Relaxed);
             self.longest_sync.fetch_max(took, Relaxed);
         }
-        // Those who were served are expected back, and those who came meanwhile wait already.
+        // Served threads are expected to return, and threads that arrived meanwhile are waiting already.
         self.crowd.store(self.arrived.load(SeqCst) - served, Relaxed);
         self.served.store(*arrived, Relaxed);
-        // What others have written meanwhile may be too late for this sync.
+        // Bytes that other threads have written meanwhile may be too late for this sync.
         let meanwhile = planted(Bug::WrittenMeanwhileIsDurable).then(|| self.written.load(SeqCst));
         self.durable.store(meanwhile.unwrap_or(*written), SeqCst);
         Ok(())
     }
 
-    /// How long the last sync of the log took.
+    /// Returns the duration of the log's last sync.
     pub fn last_sync(&self) -> Duration {
         Duration::from_nanos(self.last_sync_took.load(Relaxed))
     }
 
-    /// How long the longest sync since the last call took, or has taken that is under way; zero if there was none: what
-    /// the worker that loads the device adapts its pace to. For one caller.
+    /// Returns the duration of the longest sync since the last call, including the elapsed time of a sync in progress;
+    /// zero if there was none. The worker that loads the device adapts its pace to it. Only one caller may use it.
     pub fn take_longest_sync(&self) -> Duration {
         let ended = Duration::from_nanos(self.longest_sync.swap(0, Relaxed));
         match self.syncing_since.load(Relaxed) {
             0 => ended,
-            // However short: somebody waits.
+            // At least 1 ns, however short: a thread is waiting.
             since => self.env.now().saturating_sub(Duration::from_nanos(since - 1)).max(ended),
         }
     }

@@ -1,36 +1,35 @@
-//! What happens between a crash and the first operation.
+//! Crash recovery: everything between a crash and the first operation.
 //!
-//! **Purpose.** Brings the pages back to the end of the log: finds the end, collects what was dropped, repairs torn
-//! pages, replays. What was unfinished is rolled back by the transaction floor in the background, from the list that is
+//! **Purpose.** Brings the pages up to the end of the log: finds the end, collects the drops, repairs torn pages,
+//! replays (redo). The transaction layer rolls unfinished transactions back in the background, from the list that is
 //! made here.
 //!
-//! **Invariants.** Drops are collected before anything is replayed, so no work goes into a page that is gone, and a
-//! file that a drop has deleted is not missed. A change is replayed if the page's LSN is below the end of its group. A
-//! page that was never written must begin with a change that makes it anew; if it does not, a file or a page is lost,
-//! which is damage, if a record names the tablespace. What is found in a file is durable before anything else is
-//! written. If a page is to be written again, what is found in the doublewrite file is durable before that, and before
-//! a batch is written over another one: a sync is no proof of that, so it goes to a new file, but for two cases in
-//! which there can be none. Recovery may be cut at any point and begun again: all else that it writes the running
-//! engine would write, too.
+//! **Invariants.** Drops are collected before anything is replayed, so no work goes into a page of a dropped
+//! tablespace, and a file that a drop has deleted is not reported missing. A change is replayed if the page's LSN is
+//! below the end of its group. A page that was never written must begin with a change that initialises it; otherwise a
+//! file or a page is lost, which is damage if a record names the tablespace. What is found in a file is made durable
+//! before anything else is written. If a page is to be rewritten, what is found in the doublewrite file is made
+//! durable before that, and before a batch overwrites another one. A sync does not prove that, so the copies go to a
+//! new file, except in two cases in which no new file is possible. Recovery may be interrupted at any point and
+//! started again: everything else that it writes the running engine would write, too.
 //!
-//! *A file that takes no writes is the trouble of its tablespace alone*, here as in the flusher. What cannot be written
-//! of it again from the doublewrite file becomes a torn, dirty page of the pool, with the content of its copy:
+//! *A file that refuses writes affects its own tablespace only*, here as in the flusher. A page of it that cannot be
+//! restored from the doublewrite file becomes a torn, dirty page of the pool, with the content of its copy:
 //!
-//! - It is dirty since the floor of the log, which stays there until the page is written or the drop of its tablespace
-//!   is durable. So its copy stays above the floor, and the log has every change that came behind it.
-//! - Its copy is overwritten only when a batch that has it, too, is durable: one half of the doublewrite file has
-//!   copies of all such pages, and the first batch takes over the other half. A copy there need not be the youngest
-//!   one, if the log has what came behind it. Where no half has all of them, or one cannot be read, there is no such
-//!   order, and the opening fails with the error of the write.
-//! - No copy is kept of a page that only the earlier of two batches has, if it is whole in its place: it was durable
-//!   there before the later batch was begun, and what was written over it are the same bytes.
-//! - Such pages take a quarter of the pool and half of a batch at most. More of them are an error, too.
-//! - A page whose copy the floor has passed is decayed in its place, or its tablespace was dropped: the file of a drop
-//!   below the floor may still be there. So it makes its tablespace a lost one, and is kept like the others.
+//! - It is dirty since the low-water mark of the log, which stays there until the page is written or the drop of its
+//!   tablespace is durable. So its copy stays above the low-water mark, and the log has every later change.
+//! - Its copy is overwritten only when a batch that contains the page, too, is durable: one half of the doublewrite
+//!   file has copies of all such pages, and the first batch uses the other half. The copy in that half need not be the
+//!   newest one, if the log has every later change. If no half has all of them, or one half cannot be read, there is
+//!   no such order, and the opening fails with the error of the write.
+//! - A page that only the earlier of two batches contains is not kept if it is whole in its place: it was durable
+//!   there before the later batch began, and what was written over it are the same bytes.
+//! - Such pages take at most a quarter of the pool and half of a batch. More of them are an error, too.
+//! - If the low-water mark has passed a page's copy, the page is corrupted in its place, or its tablespace was dropped:
+//!   the file of a drop below the low-water mark may still exist. So it makes its tablespace a lost one, and is kept
+//!   like the others.
 //!
-//! Behind such an error every copy that is needed is where it was, or in each batch that was written since.
-//!
-//! **May touch.** `log`, `buffer`, `disk` and what is below.
+//! After such an error every copy that is needed is where it was, or in each batch that was written since.
 
 mod spaces;
 #[cfg(test)]
@@ -49,17 +48,17 @@ use crate::{
     sync::{Arc, Bug, planted},
 };
 
-/// How many bytes of changes are collected before their pages are visited: each page of a batch is visited once.
+/// Bytes of changes collected before their pages are visited: each page of a batch is visited once.
 const BATCH: usize = 32 << 20;
 
-/// How far recovery has come.
+/// The progress of recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being done.
+    /// The current phase.
     pub phase: Phase,
-    /// What is done in this phase, in the phase's unit.
+    /// The amount done in this phase, in the phase's unit.
     pub done: u64,
-    /// What there is to do; zero while that is not known.
+    /// The total amount; zero while it is unknown.
     pub total: u64,
 }
 
@@ -67,9 +66,9 @@ pub struct Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Phase {
-    /// Looking for the end of the log and for drops, in bytes of the log.
+    /// Finding the end of the log and the drops, in bytes of the log.
     Scan,
-    /// Making durable what was written before, in files.
+    /// Making durable what was written before the crash, in files.
     Settle,
     /// Applying changes to pages, in bytes of the log.
     Replay,
@@ -89,36 +88,36 @@ impl core::fmt::Display for Progress {
     }
 }
 
-/// What the log says from the floor to its end, besides changes of pages.
+/// The contents of the log from the low-water mark to its end, besides changes of pages.
 #[derive(Debug, Default)]
 pub struct Scan {
     /// The end of the log.
     pub end: Lsn,
-    /// Tablespaces with a change of a page that were not dropped.
+    /// Tablespaces with a change of a page, without the dropped ones.
     pub changed: BTreeSet<SpaceId>,
     /// Tablespaces that were dropped.
     pub dropped: SpaceSet,
-    /// Tablespaces whose file was made durable and that were not dropped, with the first group that says so.
+    /// Tablespaces with a file that was made durable, without the dropped ones; with the first group that records it.
     pub made: BTreeMap<SpaceId, Lsn>,
     /// Transactions without an end, with their first undo record.
     pub unfinished: BTreeMap<TrxId, UndoPos>,
-    /// The names of those of them that are prepared.
+    /// The XIDs of those of them that are prepared.
     pub prepared: BTreeMap<TrxId, Arc<[u8]>>,
-    /// The most transactions that were unfinished at one place of the log: so many were kept at a time.
+    /// The most transactions that were unfinished at one place of the log: the scan keeps at most that many at a time.
     pub most_unfinished: usize,
-    /// No tablespace id at or above this was handed out.
+    /// All tablespace ids assigned so far are below this.
     pub space_ceiling: u64,
-    /// No transaction id at or above this was handed out.
+    /// All transaction ids assigned so far are below this.
     pub trx_ceiling: u64,
 }
 
 impl Scan {
-    /// Takes in what the control file's checkpoint has noted.
+    /// Adds the transactions that the control file's checkpoint has recorded.
     fn note(&mut self, disk: &Arc<dyn Disk>, control: &Control) -> Result<()> {
-        // Nothing is looked at that the checkpoint did not make durable.
+        // Nothing is read that the checkpoint did not make durable.
         let mut reader = LogReader::new(disk.clone(), control, control.checkpoint)?.up_to(control.durable);
         let Some((start, _, group)) = reader.next_group()? else { return Ok(()) };
-        // There is nothing to read where no transaction was under way, or no checkpoint was made yet.
+        // There is no table if no transaction was active, or no checkpoint was made yet.
         if start != control.checkpoint {
             return Ok(());
         }
@@ -133,14 +132,14 @@ impl Scan {
         Ok(())
     }
 
-    /// All that is kept of a tablespace that was dropped is that it was.
+    /// Records a drop: nothing else is kept of a dropped tablespace.
     fn drop_space(&mut self, space: SpaceId) {
         self.dropped.insert(space);
         self.changed.remove(&space);
         self.made.remove(&space);
     }
 
-    /// This may come after its drop, and so may a change of a page that purge had in its hands.
+    /// This record may follow its drop, and so may a change of a page that purge was working on.
     fn file_made(&mut self, space: SpaceId, lsn: Lsn) {
         if !self.dropped.contains(space) {
             self.made.entry(space).or_insert(lsn);
@@ -158,7 +157,7 @@ impl Scan {
         self.count();
     }
 
-    /// A transaction is prepared by this name, or, without one, is not any more.
+    /// Records that a transaction is prepared under this XID, or, if it is empty, no longer prepared.
     fn prepare(&mut self, trx: TrxId, xid: &[u8]) {
         if xid.is_empty() {
             self.prepared.remove(&trx);
@@ -182,10 +181,10 @@ fn damage(disk: &dyn Disk, control: &Control, lsn: Lsn, what: &str) -> CorruptEr
     CorruptError::Log { file, lsn, what: what.into() }
 }
 
-/// Reads the log from the floor to its end. It keeps no more transactions than are unfinished at a time, however many
-/// there are in the log: what the checkpoint has noted of them is read first, and from the floor on a transaction is
-/// forgotten with its end. It is noted only if that end was not logged below the floor. Of a tablespace that was
-/// dropped it keeps a bit ([`SpaceSet`]).
+/// Reads the log from the low-water mark to its end. It keeps only the transactions that are unfinished at a time,
+/// however many there are in the log: those that the checkpoint has recorded are read first, and from the low-water
+/// mark on a transaction is removed at its end record. The checkpoint records a transaction only if its end was not
+/// logged below the low-water mark. A dropped tablespace takes one bit ([`SpaceSet`]).
 ///
 /// # Errors
 /// [`CorruptError::Log`], I/O.
@@ -212,8 +211,8 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
                         scan.page_changed(id.space);
                     }
                 }
-                // The checkpoint's is known, and may name transactions that have ended before it was logged. An older
-                // one may name such whose end lies below the floor.
+                // The checkpoint's table is known, and may name transactions that ended before it was logged. An older
+                // one may name transactions with an end below the low-water mark.
                 Record::TrxTable { .. } => is_table = true,
                 Record::TrxPrepare { trx, xid } if !is_table => scan.prepare(trx, &xid),
                 Record::TrxPrepare { .. } => {}
@@ -236,23 +235,24 @@ pub fn scan(disk: &Arc<dyn Disk>, control: &Control, progress: &dyn Fn(Progress)
     Ok(scan)
 }
 
-/// What recovery leaves to whoever reads the records.
+/// The result of recovery for the code that reads the records.
 #[derive(Debug, Default)]
 pub struct Recovered {
-    /// The data files that were there when it began.
+    /// The data files that existed when recovery began.
     pub files: Files,
-    /// Tablespaces that could not be brought to the end of the log.
+    /// Tablespaces that could not be brought up to the end of the log.
     pub lost: Lost,
 }
 
 /// Data files, by their tablespaces.
 pub type Files = BTreeSet<SpaceId>;
 
-/// Tablespaces that could not be brought to the end of the log, and what is wrong: damage, if anything names them.
-/// Nothing names one whose drop lies below the floor while purge still had its hands in it when the drop was logged.
+/// Tablespaces that could not be brought up to the end of the log, and the error: it is damage if a record names them.
+/// No record names a tablespace with a drop below the low-water mark that purge was still using when the drop was
+/// logged.
 pub type Lost = BTreeMap<SpaceId, Error>;
 
-/// Brings the pages to the end of the log, which is open again. Before this, nothing writes.
+/// Brings the pages up to the end of the log, which is open again. Before this call, no data file is written.
 ///
 /// # Errors
 /// Damage of the log, I/O. Damage of a page, or a missing file, makes its tablespace a lost one.
@@ -263,7 +263,7 @@ pub fn recover(
     progress: &dyn Fn(Progress),
 ) -> Result<Recovered> {
     let disk = &*pool.ground().disk;
-    // Once, and before anything is written: what replay makes must not stand for what was lost.
+    // Listed once, before anything is written: a file that replay creates must not hide that one was lost.
     let files: Files = disk
         .list(Folder::Data)?
         .into_iter()
@@ -284,7 +284,7 @@ pub fn recover(
         tracing::warn!("the doublewrite file is missing: it is made anew");
         Doublewrite::create(disk, pool.page_size())?;
     }
-    // A process that was killed may have made this file, or the control file, before its name was durable.
+    // A killed process may have created this file, or the control file, before its name was durable.
     disk.sync_folder(Folder::Root)?;
     pool.set_recovering(true);
     let lost = replay(pool, control, scan, &files, lost, progress)?;
@@ -292,10 +292,10 @@ pub fn recover(
     Ok(Recovered { files, lost })
 }
 
-/// Makes durable what a process that was killed has written and not synced: the page cache shows it, so replay finds
-/// it done, and nobody would sync it any more before the floor of the log passes. Pages that were not durable have a
-/// change above the floor, so the log names all these files. To be done before anything is written: the doublewrite
-/// file may have the only whole copies of such pages.
+/// Makes durable what a killed process has written and not synced: the page cache shows it, so replay finds it done,
+/// and nothing else would sync it before the low-water mark of the log passes. Pages that were not durable have a
+/// change above the low-water mark, so the log names all these files. Must be called before anything is written: the
+/// doublewrite file may have the only whole copies of such pages.
 fn settle_files(disk: &dyn Disk, scan: &Scan, files: &Files, progress: &dyn Fn(Progress)) -> Result<()> {
     let total = scan.changed.len() as u64;
     for (done, space) in (0..).zip(&scan.changed) {
@@ -307,28 +307,28 @@ fn settle_files(disk: &dyn Disk, scan: &Scan, files: &Files, progress: &dyn Fn(P
     Ok(disk.sync_folder(Folder::Data)?)
 }
 
-/// A page that is to be as its copy.
+/// A page that must be restored from its copy.
 struct Repair<'a> {
     id: PageId,
     copy: &'a CopyFound,
     is_torn: bool,
 }
 
-/// Puts whole copies in the place of pages that are torn, or cannot be read. A page that is as its copy is written
-/// again, too, unless the floor has passed it: if the sync of its place has failed it may be torn on the disk though it
-/// is read whole, and the doublewrite file is about to lose the copy. The copies are made durable before; if there is
-/// no such page, none is needed. Pages whose file takes no writes are left to the pool; gives the tablespaces of those
-/// that are so below the floor.
+/// Restores pages that are torn, or cannot be read, from whole copies. A page that equals its copy is rewritten, too,
+/// unless the low-water mark has passed it: if the sync of its place failed it may be torn on the disk although it
+/// reads whole, and the doublewrite file is about to lose the copy. The copies are made durable first, if there is any
+/// such page. Pages of files that refuse writes are left to the pool. Returns the tablespaces of those that have their
+/// copy at or below the low-water mark.
 ///
-/// Beside a half of the doublewrite file that cannot be read a copy may be outdated. One at or above the floor is good
-/// all the same: the log has every later change. All pages that are written here, or by a batch, have such a copy, so
-/// what a crash leaves of them can be restored whether that half can be read or not.
+/// If one half of the doublewrite file cannot be read, a copy in the other half may be outdated. A copy at or above
+/// the low-water mark is good all the same: the log has every later change. All pages that are written here, or by a
+/// batch, have such a copy, so what a crash leaves of them can be restored whether that half can be read or not.
 fn repair_torn_pages(pool: &BufferPool, floor: Lsn, scan: &Scan, files: &Files) -> Result<Lost> {
     let (disk, page_size) = (&*pool.ground().disk, pool.page_size());
     let copies = Doublewrite::copies(disk, page_size)?;
     let mut repairs = Vec::new();
     for (&id, copy) in &copies.pages {
-        // A file that is not there was never synced: redo makes its pages anew.
+        // A missing file was never synced: redo initialises its pages again.
         if !files.contains(&id.space) || scan.dropped.contains(id.space) {
             continue;
         }
@@ -336,9 +336,9 @@ fn repair_torn_pages(pool: &BufferPool, floor: Lsn, scan: &Scan, files: &Files) 
         let page = Page::new(&words);
         let is_good = copies.unread.is_none() || copy.lsn >= floor;
         let is_torn = match disk.read_page(FileName::Data(id.space), pool.offset(id.page), page.words()) {
-            // What no good copy repairs stays damage, which the page's readers find.
+            // A page that no good copy can repair stays damaged, and its readers report it.
             Ok(()) => is_good && page.verify(id).is_err(),
-            // A device may leave a block so whose write was cut off, until it is written again.
+            // A device may leave a block unreadable after an interrupted write, until the block is written again.
             Err(error) if error.is_of_read() && is_good => true,
             Err(error) => return Err(error.of_page(id.page).into()),
         };
@@ -350,7 +350,7 @@ fn repair_torn_pages(pool: &BufferPool, floor: Lsn, scan: &Scan, files: &Files) 
         repairs.push(Repair { id, copy, is_torn });
     }
     if !repairs.is_empty() {
-        // A write that is cut off may tear a page that is read whole here, and the next batch overwrites a half.
+        // An interrupted write may tear a page that reads whole here, and the next batch overwrites a half.
         Doublewrite::make_durable(disk, &copies, page_size)?;
     }
     let refused = write_again(pool, &repairs)?;
@@ -377,7 +377,7 @@ fn repair_torn_pages(pool: &BufferPool, floor: Lsn, scan: &Scan, files: &Files) 
         why.get_or_insert(error);
     }
     let kept = match (copies.unread, why) {
-        // It may have the only whole copy of a page, which can be restored once it can be read again.
+        // That half may have the only whole copy of a page, which can be restored once the half can be read again.
         (Some(half), _) => half as usize,
         (None, None) => copies.later().unwrap_or(1),
         (None, Some(error)) => kept.iter().position(|has_all| *has_all).ok_or(error)?,
@@ -386,8 +386,8 @@ fn repair_torn_pages(pool: &BufferPool, floor: Lsn, scan: &Scan, files: &Files) 
     Ok(lost)
 }
 
-/// Writes copies in their places, and makes them durable there. Gives those whose place takes no write, by their
-/// number, and why.
+/// Writes copies to their places, and makes them durable there. Returns those that were refused, by their index, with
+/// the error.
 fn write_again(pool: &BufferPool, repairs: &[Repair<'_>]) -> Result<BTreeMap<usize, (DiskError, IoBuffer)>> {
     let (disk, page_size) = (&*pool.ground().disk, pool.page_size());
     let request = |(token, Repair { id, copy, .. }): (u64, &Repair<'_>)| {
@@ -420,8 +420,8 @@ fn write_again(pool: &BufferPool, repairs: &[Repair<'_>]) -> Result<BTreeMap<usi
     Ok(refused)
 }
 
-/// Whether a page that could not be written again is durable in its place all the same: what was to be written is
-/// there, and was before the last batch came to the places of its pages.
+/// Returns whether a page that could not be rewritten is durable in its place all the same: the bytes to be written
+/// are there, and were before the last batch wrote to the places of its pages.
 fn is_durable_in_place(pool: &BufferPool, Repair { id, copy, .. }: &Repair<'_>, copies: &Copies) -> bool {
     let words = blank(pool.page_size());
     let page = Page::new(&words);
@@ -432,7 +432,7 @@ fn is_durable_in_place(pool: &BufferPool, Repair { id, copy, .. }: &Repair<'_>, 
         && page.lsn() == copy.lsn
 }
 
-/// The tablespace, with what is known of its file.
+/// Returns the tablespace, with what is known of its file.
 fn space_of(pool: &BufferPool, scan: &Scan, files: &Files, id: SpaceId) -> Result<Arc<Space>> {
     if let Some(space) = pool.space(id) {
         return Ok(space);
@@ -442,7 +442,7 @@ fn space_of(pool: &BufferPool, scan: &Scan, files: &Files, id: SpaceId) -> Resul
     Ok(space)
 }
 
-/// The changes of one page in a batch: group start, group end, and where the change lies in the batch's bytes.
+/// The changes of one page in a batch: group start, group end, and the range of the change in the batch's bytes.
 type Changes = Vec<(Lsn, Lsn, core::ops::Range<usize>)>;
 
 struct Replay<'a> {
@@ -467,8 +467,8 @@ fn replay(
     let disk = &pool.ground().disk;
     let mut replay =
         Replay { pool, scan, files, lost, queue: disk.queue(), bytes: Vec::new(), pages: BTreeMap::new() };
-    // One that is missing may have been dropped below the floor while its last pages were being written: then nothing
-    // names it any more. If something does, the file is missed when its tablespace is attached or changed.
+    // A missing file may have been dropped below the low-water mark while its last pages were being written: then no
+    // record names it any more. If one does, the missing file is reported when its tablespace is attached or changed.
     for space in scan.made.keys().filter(|space| files.contains(space)) {
         replay.space(*space)?;
     }
@@ -497,7 +497,7 @@ impl Replay<'_> {
     fn collect(&mut self, id: PageId, start: Lsn, end: Lsn, op: &PageOp<'_>) {
         let changes = self.pages.entry(id).or_default();
         if op.makes_page_anew() {
-            // Whatever the page was before does not matter any more.
+            // The previous content of the page no longer matters.
             changes.clear();
         }
         let at = self.bytes.len();
@@ -537,7 +537,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Notes damage of a tablespace: whether it matters is known when the records are read.
+    /// Records damage of a tablespace: whether it matters is known when the records are read.
     fn lose(&mut self, space: SpaceId, error: Error) -> Result<()> {
         match error {
             Error::Corrupt(_) | Error::Disk(DiskError::Missing { .. }) => {
@@ -561,10 +561,11 @@ impl Replay<'_> {
         if id.page == PageNo::HEADER {
             space.set_has_pages();
         }
-        // From the first change on, done or not: what is read may not be durable, if a sync has failed. So a page that
-        // was found done is written once more, too, before the floor of the log passes.
+        // Dirty from the first change on, whether replayed or not: what is read may not be durable, if a sync has
+        // failed. So a page that was already up to date is rewritten, too, before the low-water mark of the log
+        // passes.
         let since = changes.first().map_or(Lsn::MAX, |(start, ..)| *start);
-        // As it was found: a group may change a page several times, and all its changes carry one LSN.
+        // The LSN as found: a group may change a page several times, and all its changes carry one LSN.
         let found = if fresh { Lsn::ZERO } else { latched.page().lsn() };
         let is_due = |end: Lsn| end > found || planted(Bug::ReplayedTwice);
         for (_, end, at) in changes.iter().filter(|(_, end, _)| is_due(*end)) {
@@ -585,11 +586,11 @@ impl Replay<'_> {
     }
 }
 
-/// Notes what is known of a tablespace's file. `made` is where the log says that it was made, or zero when a record of
-/// the system tree says so.
+/// Records what is known of a tablespace's file. `made` is the LSN at which the log records its creation, or zero when
+/// a record of the system tree does.
 ///
 /// # Errors
-/// [`DiskError::Missing`] when it was made and is not there.
+/// [`DiskError::Missing`] when it was created and does not exist.
 pub fn attach_file(pool: &BufferPool, space: &Arc<Space>, exists: bool, made: Option<Lsn>) -> Result<()> {
     match (exists, made) {
         (false, Some(_)) => {
@@ -602,7 +603,7 @@ pub fn attach_file(pool: &BufferPool, space: &Arc<Space>, exists: bool, made: Op
             }
             space.set_file(FileState::Made);
         }
-        // It was created, and perhaps not durably: the next flush makes it so and says so.
+        // It was created, perhaps not durably: the next flush makes it durable and records it.
         (true, None) => space.set_file(FileState::Created),
         (false, None) => {}
     }

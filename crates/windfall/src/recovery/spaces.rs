@@ -1,25 +1,23 @@
 //! A set of tablespaces.
 //!
-//! **Purpose.** Every drop in the log has to be known before anything is replayed, and a large log may have those of
-//! many million tables. Their tablespaces were numbered one after the other, so the numbers lie close together.
+//! **Purpose.** Every drop in the log must be known before anything is replayed, and a large log may contain the drops
+//! of many million tables. Their tablespaces were numbered consecutively, so the numbers are close together.
 //!
-//! **Invariants.** 64 neighbouring numbers share a word, and no word is zero. So a tablespace takes half a byte where
-//! its neighbours are in the set, too, and 32 bytes where it is alone.
-//!
-//! **May touch.** `ids`.
+//! **Invariants.** 64 neighbouring numbers share a word, and no word is zero. So a tablespace takes half a byte if its
+//! neighbours are in the set, too, and 32 bytes if it is alone.
 
 use std::collections::BTreeMap;
 
 use crate::ids::SpaceId;
 
-/// The set.
+/// A set of tablespace ids.
 #[derive(Debug, Default)]
 pub struct SpaceSet {
     words: BTreeMap<u64, u64>,
     count: usize,
 }
 
-/// The word of a tablespace, and its bit there.
+/// Returns the word of a tablespace, and its bit there.
 fn place(space: SpaceId) -> (u64, u64) {
     (space.0 / 64, 1 << (space.0 % 64))
 }
@@ -33,18 +31,18 @@ impl SpaceSet {
         *word |= bit;
     }
 
-    /// Whether it is in the set.
+    /// Returns whether it is in the set.
     pub fn contains(&self, space: SpaceId) -> bool {
         let (word, bit) = place(space);
         self.words.get(&word).is_some_and(|word| word & bit != 0)
     }
 
-    /// How many there are.
+    /// Returns the number of tablespaces.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// How many words are kept.
+    /// Returns the number of stored words.
     #[cfg(test)]
     pub fn words(&self) -> usize {
         self.words.len()
@@ -59,7 +57,7 @@ mod tests {
     fn it_has_what_was_added_and_neighbours_share_a_word() {
         let mut set = SpaceSet::default();
         let ids = || (1000..2000).filter(|id| id % 3 != 0).chain([0, 63, 64, u64::MAX]);
-        // Twice: one that is there changes nothing.
+        // Twice: inserting a member again changes nothing.
         ids().chain(ids()).for_each(|id| set.insert(SpaceId(id)));
         for id in (0..3000).chain([u64::MAX - 1, u64::MAX]) {
             assert_eq!(set.contains(SpaceId(id)), ids().any(|known| known == id), "{id}");

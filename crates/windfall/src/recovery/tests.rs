@@ -1,4 +1,4 @@
-//! Crash enumeration of the floors up to mini-transactions: pages, groups, drops, checkpoints, eviction.
+//! Crash enumeration of the layers up to mini-transactions: pages, groups, drops, checkpoints, eviction.
 
 mod copies;
 mod dropped;
@@ -41,7 +41,7 @@ impl Unfinished for NoTransactions {
     }
 }
 
-/// The floors under test, running.
+/// The layers under test, running.
 struct Base {
     env: SimulatedEnv,
     pool: Arc<BufferPool>,
@@ -58,7 +58,7 @@ impl Base {
         Self::open_unless(disk, seed, frames, None)
     }
 
-    /// Opens it where no record names this tablespace.
+    /// Opens it; if no record names `unnamed`, that tablespace is not required.
     fn open_unless(disk: &SimulatedDisk, seed: u64, frames: usize, unnamed: Option<SpaceId>) -> Result<Self> {
         let env = SimulatedEnv::new(seed);
         let health = Health::new();
@@ -112,7 +112,7 @@ impl Base {
     }
 }
 
-/// What the pages should hold: by tablespace, by page, a number.
+/// The expected content of the pages: by tablespace, by page, a number.
 type Model = BTreeMap<u64, BTreeMap<u32, u64>>;
 
 #[derive(Clone, Copy, Debug)]
@@ -133,7 +133,7 @@ fn script(seed: u64, steps: usize) -> Vec<Step> {
     let mut draw = |n: u64| chance.random() % n;
     (0..steps)
         .map(|n| {
-            // A tablespace is dropped for good, so its number grows with time.
+            // A dropped tablespace is never created again, so ids grow with time.
             let space = |draw: &mut dyn FnMut(u64) -> u64| 16 + n as u64 / 40 + draw(3);
             match draw(20) {
                 0..8 => Step::Allocate(space(&mut draw), space(&mut draw)),
@@ -153,9 +153,9 @@ struct Run<'a> {
     base: &'a Base,
     spaces: BTreeMap<u64, Arc<Space>>,
     dropped: Vec<u64>,
-    /// The state that was acknowledged.
+    /// The acknowledged state.
     model: Model,
-    /// The state if the step under way is in effect.
+    /// The state if the current step has taken effect.
     next: Model,
 }
 
@@ -243,7 +243,7 @@ impl Run<'_> {
     }
 }
 
-/// A tablespace, whether the log names it or not.
+/// Returns a tablespace, whether the log names it or not.
 fn known(base: &Base, id: SpaceId) -> Arc<Space> {
     let pool = &base.pool;
     pool.space(id).unwrap_or_else(|| {
@@ -280,8 +280,8 @@ fn observe(base: &Base, model: &Model) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Runs the script, crashing at an operation of the disk if told so. Gives the disk, what was acknowledged, and what
-/// may have happened instead.
+/// Runs the script, and crashes at an operation of the disk if one is given. Returns the disk, the acknowledged state,
+/// and the state that is possible instead.
 fn run(seed: u64, script: &[Step], crash_at: Option<u64>) -> (SimulatedDisk, Model, Model) {
     let disk = SimulatedDisk::new(seed);
     if let Some(operation) = crash_at {
@@ -335,7 +335,7 @@ fn enumerate(seed: u64, steps: usize, every: u64) -> u64 {
         for survive in [Survive::Nothing, Survive::Everything, Survive::Random(seed ^ operation)] {
             let what = format!("seed {seed}, crash at operation {operation} of {total}, {survive:?}");
             let survivor = disk.restart(survive);
-            // Recovery itself is cut, too.
+            // Recovery itself is interrupted, too.
             survivor.crash_at(1 + operation % 37);
             let _ = Base::open(&survivor, seed);
             let survivor = survivor.restart(survive);
@@ -365,7 +365,7 @@ fn a_drop_under_the_hands_of_purge_does_not_stop_the_database() {
     assert!(mtr.latch(&space, PageNo(2)).is_err());
     drop(mtr);
     assert!(base.pool.ground().health.check().is_ok());
-    // A change of a live tablespace is not forgiven.
+    // An unlogged change of a live tablespace poisons the database.
     let live = base.pool.attach(SpaceId(31), Durability::Logged);
     let mut mtr = Mtr::begin(&base.pool).unwrap();
     tablespace::allocate(&mut mtr, &live, PageType::Leaf, 0, PageNo::ROOT).unwrap();
@@ -378,7 +378,7 @@ fn a_file_that_was_made_behind_its_drop_is_not_missed() {
     let disk = SimulatedDisk::new(1);
     {
         let base = Base::open(&disk, 1).unwrap();
-        // The drop lies below the floor, the file is deleted, and the log still says that it was made.
+        // The drop is below the low-water mark, the file is deleted, and the log still states that it was created.
         let mut mtr = Mtr::begin(&base.pool).unwrap();
         mtr.record(&Record::FileMade { space: SpaceId(77) });
         base.commit(mtr).unwrap();
@@ -386,7 +386,7 @@ fn a_file_that_was_made_behind_its_drop_is_not_missed() {
     Base::open(&disk.restart(Survive::Nothing), 1).unwrap();
 }
 
-/// Two tablespaces of one page each, whose making lies below the floor.
+/// Returns two tablespaces of one page each, created below the low-water mark.
 fn two_pages(disk: &SimulatedDisk) -> Result<(Base, [Arc<Space>; 2])> {
     let base = Base::open(disk, 1)?;
     let spaces = [40, 41].map(|id| base.pool.attach(SpaceId(id), Durability::Logged));
@@ -395,7 +395,7 @@ fn two_pages(disk: &SimulatedDisk) -> Result<(Base, [Arc<Space>; 2])> {
         tablespace::allocate(&mut mtr, space, PageType::Leaf, 0, PageNo::ROOT)?;
         base.commit(mtr)?;
     }
-    // The floor rises to where the log says that the files were made.
+    // The low-water mark rises to where the log states that the files were created.
     base.checkpointer.checkpoint_all(false)?;
     Ok((base, spaces))
 }
@@ -403,7 +403,7 @@ fn two_pages(disk: &SimulatedDisk) -> Result<(Base, [Arc<Space>; 2])> {
 fn set(base: &Base, space: &Arc<Space>, value: u64) -> Result<()> {
     let mut mtr = Mtr::begin(&base.pool)?;
     Run::write(&mut mtr, space, 1, value)?;
-    // At its end, too: no part of it is the whole page.
+    // At its end, too: no part of it alone passes for the whole page.
     let slot = mtr.latch(space, PageNo(1))?;
     mtr.apply(slot, &PageOp::Write { at: PAGE_SIZE as u32 - 8, bytes: &value.to_le_bytes() });
     base.commit(mtr)
@@ -413,7 +413,7 @@ fn pages_are(base: &Base, values: [u64; 2]) -> std::result::Result<(), String> {
     observe(base, &[(40, values[0]), (41, values[1])].map(|(id, n)| (id, BTreeMap::from([(1, n)]))).into())
 }
 
-/// Writes of pages fail again and again and tear them, others succeed. Gives what was acknowledged last.
+/// Writes of pages fail repeatedly and tear them, others succeed. Sets what was acknowledged last.
 fn tear(disk: &SimulatedDisk, acknowledged: &mut [u64; 2]) -> Result<()> {
     let (base, [one, other]) = two_pages(disk)?;
     set(&base, &one, 7)?;
@@ -467,7 +467,7 @@ fn a_page_torn_by_a_failed_write_stays_whole_in_the_doublewrite_file() {
             let what = format!("crash at operation {operation}, {survive:?}, acknowledged: {acknowledged:?}");
             let base =
                 Base::open(&disk.restart(survive), 1).unwrap_or_else(|error| panic!("{what}: {error}"));
-            // The change under way may be there.
+            // The change in progress may be there.
             let [one, other] = acknowledged;
             pages_are(&base, [one, other])
                 .or_else(|_| pages_are(&base, [one, other + 1]))
@@ -478,7 +478,7 @@ fn a_page_torn_by_a_failed_write_stays_whole_in_the_doublewrite_file() {
 
 #[test]
 fn a_torn_page_is_whole_again_in_memory_if_its_place_takes_no_write() {
-    // Some requests are carried out when they are submitted, and some when they are waited for.
+    // Some requests are executed when they are submitted, others when they are waited for.
     for seed in 0..8 {
         let disk = SimulatedDisk::new(seed);
         let (base, [one, _]) = two_pages(&disk).unwrap();
@@ -497,7 +497,7 @@ fn a_torn_page_is_whole_again_in_memory_if_its_place_takes_no_write() {
     }
 }
 
-/// What a process has made that was killed before the names were durable, the next one finds, and relies on.
+/// Files created by a process that was killed before their names were durable are found and used by the next one.
 #[test]
 fn names_that_a_killed_process_has_made_are_durable_behind_an_opening() {
     let are_durable = |disk: &SimulatedDisk, what: &str| {
@@ -522,7 +522,7 @@ fn names_that_a_killed_process_has_made_are_durable_behind_an_opening() {
     }
 }
 
-/// Two pages that were changed and written, each in a batch of its own.
+/// Returns two pages that were changed and written, each in its own batch.
 fn two_written(disk: &SimulatedDisk) -> [Arc<Space>; 2] {
     let (base, spaces) = two_pages(disk).unwrap();
     for (space, value) in spaces.iter().zip([7, 8]) {
@@ -566,7 +566,7 @@ fn a_page_is_not_restored_from_a_copy_that_may_be_outdated() {
         set(&base, &one, value).unwrap();
         base.pool.flush([(one.clone(), PageNo(1))]).unwrap();
     }
-    // The log forgets how the younger one came about.
+    // The log loses the changes that led to the newer copy.
     base.pool.files_to_record(16).into_iter().for_each(|space| base.pool.file_recorded(space));
     base.checkpointer.checkpoint_all(false).unwrap();
     drop((base, other));
@@ -577,7 +577,7 @@ fn a_page_is_not_restored_from_a_copy_that_may_be_outdated() {
         let disk = disk.next_process();
         assert!(disk.corrupt(data, PAGE_SIZE as u64 + 200, 1));
         disk.make_unreadable(FileName::Doublewrite, half);
-        // The trouble of this page alone, if there is but the older copy.
+        // Only this page is affected, if only the older copy is left.
         let found = pages_are(&Base::open(&disk, 1).unwrap(), [9, 0]);
         assert!(found.is_ok() || found.unwrap_err().contains("checksum"), "half {half}");
     }
@@ -587,14 +587,14 @@ fn a_page_is_not_restored_from_a_copy_that_may_be_outdated() {
         disk.make_unreadable(data, PAGE_SIZE as u64);
         disk.make_unreadable(FileName::Doublewrite, half);
         match Base::open(&disk, 1) {
-            // The younger copy: the floor is just behind its last change.
+            // The newer copy: the low-water mark is directly above its last change.
             Ok(base) => pages_are(&base, [9, 0]).unwrap(),
             Err(error) => {
                 refused += 1;
                 assert!(error.to_string().contains("page 1"), "{error}");
             }
         }
-        // It was for a while.
+        // The bad blocks become readable again.
         let disk = disk.next_process();
         disk.make_readable(data, PAGE_SIZE as u64);
         disk.make_readable(FileName::Doublewrite, half);
@@ -625,7 +625,7 @@ fn a_torn_page_that_is_latched_stays_whole_in_the_doublewrite_file() {
     assert!(base.pool.flush([(one.clone(), PageNo(1))]).is_err());
     let latched = base.pool.exclusive(&one, PageNo(1)).unwrap();
     as_another_thread(|| {
-        // Each of these takes over a half of the doublewrite file.
+        // Each of these overwrites one half of the doublewrite file.
         for n in 0..2 {
             assert_eq!(base.pool.flush([(other.clone(), PageNo(1))]).unwrap(), 1, "{n}");
             let mut page = base.pool.exclusive(&other, PageNo(1)).unwrap();
@@ -656,7 +656,7 @@ fn a_torn_page_is_needed_until_the_drop_of_its_tablespace_is_durable() {
     assert!(base.pool.flush([(one.clone(), PageNo(1))]).is_err());
     set(&base, &other, 1).unwrap();
     drop_space(&base, &one);
-    // Each of these takes over a half of the doublewrite file.
+    // Each of these overwrites one half of the doublewrite file.
     for n in 0..2 {
         assert_eq!(base.pool.flush([(other.clone(), PageNo(1))]).unwrap(), 1, "{n}");
         let mut page = base.pool.exclusive(&other, PageNo(1)).unwrap();
@@ -667,7 +667,7 @@ fn a_torn_page_is_needed_until_the_drop_of_its_tablespace_is_durable() {
     assert!(!is_there || pages_are(&base, [7, 1]).is_ok());
 }
 
-/// What the file of the first of two pages holds for it, as readers see it and as a crash would leave it.
+/// Returns the content of the first of two pages in its file, as readers see it and as a crash would leave it.
 fn in_the_file(disk: &SimulatedDisk) -> [u64; 2] {
     [disk.clone(), disk.survivor(Survive::Nothing)].map(|disk| {
         let mut value = [0; 8];
@@ -676,8 +676,8 @@ fn in_the_file(disk: &SimulatedDisk) -> [u64; 2] {
     })
 }
 
-/// The next process, which sees in the page's file what is not durable there. The doublewrite file, which would cover
-/// for that, is lost.
+/// Returns the next process, which sees in the page's file what is not durable there. The doublewrite file, which
+/// could repair that, is lost.
 fn next_without_copies(disk: &SimulatedDisk) -> Option<SimulatedDisk> {
     (in_the_file(disk) == [7, 0]).then(|| {
         let next = disk.next_process();
@@ -695,7 +695,7 @@ fn what_a_killed_process_has_written_is_durable_before_anything_is_written() {
         set(&base, &one, 7).unwrap();
         disk.crash_at(disk.operations() + n);
         let _ = base.pool.flush([(one.clone(), PageNo(1))]);
-        // Of what was under way when it was killed nobody can tell; what comes behind the write is the sync.
+        // The outcome of the operation in progress at the kill is unknown; the operation after the write is the sync.
         let disk = disk.next_process();
         if let Some(next) = next_without_copies(&disk) {
             cases += 1;
@@ -718,7 +718,7 @@ fn a_page_that_is_found_done_is_written_again_before_the_floor_passes() {
         assert!(base.pool.flush([(one.clone(), PageNo(1))]).is_err());
         if let Some(next) = next_without_copies(&disk) {
             cases += 1;
-            // Its syncs succeed, and do not know of what that one has lost.
+            // The syncs of the next process succeed, and do not report what the failed one has lost.
             let base = Base::open(&next, seed).unwrap();
             assert_eq!(in_the_file(&next), [7, 0], "seed {seed}: found done, and not durable");
             base.pool.files_to_record(16).into_iter().for_each(|space| base.pool.file_recorded(space));
@@ -745,7 +745,7 @@ fn a_panic_amid_a_change_of_several_pages_stops_the_database() {
     assert!(Mtr::begin(&base.pool).is_err(), "something was begun after it");
     assert!(base.checkpointer.checkpoint_all(false).is_err(), "something was written after it");
     drop(base);
-    // What was applied and not logged has never been.
+    // Changes that were applied and not logged are gone.
     let base = Base::open(&disk.restart(Survive::Everything), 6).unwrap();
     assert!(!base.pool.attach(SpaceId(20), Durability::Logged).has_pages());
 }

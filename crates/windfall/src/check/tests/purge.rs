@@ -1,5 +1,5 @@
-//! What purge has put off for a check is read again behind it, whatever happens meanwhile, and other tables do not wait
-//! for it.
+//! Records that purge has deferred for a check are processed after it, whatever happens meanwhile, and other tables do
+//! not wait for it.
 
 use core::{mem::take, time::Duration};
 use std::collections::BTreeMap;
@@ -10,19 +10,19 @@ use super::*;
 use crate::{AtUndoLimit, env::RealEnv, error::TransactionError};
 
 const ROWS: u32 = 60;
-/// So many that purge gets through them in more steps than a check waits for what does not get on.
+/// A number that takes purge more steps than a check waits for work without progress.
 const MANY_ROWS: u32 = 6000;
 
 fn key(n: u32) -> [u8; 4] {
     n.to_be_bytes()
 }
 
-/// Whether purge is done with all records of a table, which is not under check.
+/// Returns whether purge has processed all records of a table, which is not under check.
 fn is_purged(db: &Database, table: &Space) -> bool {
     db.engine.transactions.with_table_at_rest(table, false, |rest| rest.is_purged)
 }
 
-/// Tables with rows whose keys of the index have changed in a transaction that is open, and that purge has come by.
+/// Creates tables with rows that an open transaction has given new index keys; purge has already reached that point.
 fn with_changes(db: &Database, env: &SimulatedEnv, names: &[&str], rows: u32) -> Transaction {
     let trx = begin(db);
     for name in names {
@@ -36,8 +36,8 @@ fn with_changes(db: &Database, env: &SimulatedEnv, names: &[&str], rows: u32) ->
     trx
 }
 
-/// A check of everything is right behind another one whose records were not read again yet, and one beside others
-/// takes no long value for lost.
+/// A full check works correctly directly after another one with records still deferred, and a concurrent check reports
+/// no long value as lost.
 #[test]
 fn a_check_behind_a_check_knows_what_that_has_put_off() {
     for whole in [true, false] {
@@ -64,7 +64,7 @@ fn a_check_behind_a_check_knows_what_that_has_put_off() {
     }
 }
 
-/// What is put off goes with its table, and is purged by the next process if this one ends meanwhile.
+/// Deferred records are discarded with their table, and are purged by the next process if this one ends meanwhile.
 #[test]
 fn what_is_put_off_outlives_its_check_and_not_its_table() {
     #[derive(Clone, Copy, Debug, PartialEq)]
@@ -112,7 +112,7 @@ fn what_is_put_off_outlives_its_check_and_not_its_table() {
     }
 }
 
-/// Each of two tables under check is waited for by its own records alone, wherever they lie.
+/// Each of two tables under check defers only its own records, wherever they are in the undo stream.
 #[test]
 fn two_checks_put_off_what_is_of_their_tables() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
@@ -148,7 +148,7 @@ fn two_checks_put_off_what_is_of_their_tables() {
     }
 }
 
-/// Among the records that are read again lies one that purge has not come to, for a view needs what was before.
+/// Among the deferred records is one that purge may not process yet, because a read view needs the version before it.
 #[test]
 fn what_a_view_needs_among_what_was_put_off_stays() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
@@ -163,7 +163,7 @@ fn what_a_view_needs_among_what_was_put_off_stays() {
     let [one, two] = [(); 2].map(|()| begin(&db));
     change(&one, b"a");
     env.settle(500);
-    // Purge stands before this.
+    // Purge stops at this read view.
     let old = view();
     other.put(b"row", &[2; 100]).unwrap();
     assert!(table.within(&two).delete(b"b").unwrap());
@@ -189,20 +189,20 @@ fn what_a_view_needs_among_what_was_put_off_stays() {
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
 }
 
-/// What a transaction that is open has changed: a table, a row and its new value.
+/// A change of an open transaction: a table, a row and its new value.
 type Change = (usize, Vec<u8>, Option<Vec<u8>>);
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
 struct Open {
     trx: Transaction,
-    /// The first byte of the keys that it changes, and no other.
+    /// The first byte of the keys that this transaction alone changes.
     class: u8,
     changes: Vec<Change>,
     name: Option<Vec<u8>>,
 }
 
-/// A database beside checks, and what is to be in it.
+/// A database with concurrent checks, and its expected content.
 struct World {
     disk: SimulatedDisk,
     env: SimulatedEnv,
@@ -237,7 +237,7 @@ impl World {
         self.db.table(TABLES[n]).unwrap()
     }
 
-    /// One that is not under check.
+    /// Returns a table that is not under check.
     fn other(&mut self) -> usize {
         loop {
             let n = self.draw(TABLES.len());
@@ -247,7 +247,7 @@ impl World {
         }
     }
 
-    /// A row and what becomes of it.
+    /// Returns a random row and its new value.
     fn change(&mut self, class: u8) -> Change {
         let (table, row, fill) = (self.other(), self.draw(12) as u8, self.draw(5) as u8);
         let length = match self.draw(20) {
@@ -274,7 +274,7 @@ impl World {
         }
     }
 
-    /// Whether what it has changed can be taken back beside the checks that are under way.
+    /// Returns whether its changes can be rolled back while the current checks run.
     fn goes_back(&self, open: &Open) -> bool {
         open.changes.iter().all(|(table, ..)| !self.checked.contains(table))
     }
@@ -283,7 +283,7 @@ impl World {
         let commits = commits || !self.goes_back(&self.open[at]);
         let Open { trx, changes, name, .. } = self.open.remove(at);
         if let Some(name) = name {
-            // Its coordinator asks for it.
+            // The coordinator ends a prepared transaction by its XID.
             drop(trx);
             if commits { self.db.commit_prepared(&name) } else { self.db.rollback_prepared(&name) }.unwrap();
         } else {
@@ -326,7 +326,7 @@ impl World {
                 let change = self.change(self.open[at].class);
                 let table = self.table(change.0).within(&self.open[at].trx);
                 Self::make(&table, &change);
-                // Or it is taken back at once, as another one may be.
+                // Or it is rolled back at once, like another change may be.
                 if self.draw(4) == 0 {
                     let trx = &self.open[at].trx;
                     trx.savepoint("here").unwrap();
@@ -380,7 +380,7 @@ impl World {
         assert_eq!(self.checked.pop(), Some(n));
     }
 
-    /// Everything comes to rest, and nothing is left.
+    /// Ends everything and verifies that nothing is left.
     fn settle(mut self) {
         self.views.clear();
         while !self.open.is_empty() {
@@ -399,7 +399,7 @@ impl World {
             let found: Rows = table.rows().unwrap().map(Result::unwrap).collect();
             assert!(found == *rows, "{name}");
         }
-        // The one that is written, and the next one.
+        // The current slice, and the next one.
         let streams = db.engine.transactions.streams().all().count() as u64;
         assert!(metrics.undo_slices <= 2 * streams, "{} slices of {streams}", metrics.undo_slices);
         let report = db.check().unwrap();
@@ -407,7 +407,7 @@ impl World {
         assert!(report.trees.iter().all(|tree| tree.deleted == 0), "{:?}", report.trees);
     }
 
-    /// All that was committed is there after a crash, and all else goes.
+    /// After a crash all committed changes are there, and no others.
     fn crash(self) {
         self.db.flush_log().unwrap();
         let Self { disk, env, db, rows, open: was_open, views, .. } = self;
@@ -421,7 +421,8 @@ impl World {
     }
 }
 
-/// Checks behind each other and within each other, beside calls, transactions, views and prepared ones.
+/// Checks after each other and within each other, concurrent with calls, transactions, read views and prepared
+/// transactions.
 #[test]
 fn nothing_that_is_put_off_is_lost_whatever_others_do() {
     for seed in 0..12 {
@@ -434,7 +435,7 @@ fn nothing_that_is_put_off_is_lost_whatever_others_do() {
 
 const LIMIT: u64 = 1 << 20;
 
-/// Changes rows of a table until undo takes more than the limit by far, or that is refused.
+/// Changes rows of a table until undo exceeds the limit by far, or a change is refused.
 fn fill(table: &Table, bytes: impl Fn() -> u64) -> Result<()> {
     for n in 0..100_000_u32 {
         if bytes() > 3 * LIMIT {
@@ -449,7 +450,7 @@ fn is_full<T>(done: Result<T>) -> bool {
     matches!(done, Err(Error::Transaction(TransactionError::UndoFull { .. })))
 }
 
-/// A transaction that has changed so much of a table that its undo alone passes the limit.
+/// Returns a transaction that has changed so much of a table that its undo alone exceeds the limit.
 fn with_much_undo(db: &Database, env: &SimulatedEnv) -> Transaction {
     let [table, _] = ["t", "other"].map(|name| db.create_table(name, indexed()).unwrap());
     let trx = begin(db);
@@ -458,7 +459,7 @@ fn with_much_undo(db: &Database, env: &SimulatedEnv) -> Transaction {
     trx
 }
 
-/// It waits as long as a call waits for a lock, and not at all if that is refused at once.
+/// The change waits as long as the lock timeout of its call, and not at all if that is zero.
 #[test]
 fn a_change_waits_at_the_limit_for_a_check_that_purge_has_met() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
@@ -496,7 +497,7 @@ fn a_change_waits_at_the_limit_for_a_check_that_purge_has_met() {
     assert!(put(20).0.is_ok());
 }
 
-/// With the cure; a check that purge does not wait for is not named.
+/// The error names the remedy; a check that purge does not wait for is not named.
 #[test]
 fn the_error_at_the_limit_names_a_check_that_purge_waits_for() {
     const CHECK: &str = "a check of a table, which ends by itself";
@@ -525,10 +526,10 @@ fn the_error_at_the_limit_names_a_check_that_purge_waits_for() {
                 }
             }
         });
-        // The other one is still under way.
+        // The other check is still running.
         assert!(why(0).contains(CHECK));
     });
-    // Purge has not come by since.
+    // Purge has not reached the record since.
     let late = why(0);
     assert!(!late.contains(CHECK) && late.contains("purge is behind"), "{late}");
     env.settle(1000);
@@ -540,7 +541,7 @@ fn the_error_at_the_limit_names_a_check_that_purge_waits_for() {
     });
 }
 
-/// Of a view and a check that are both in the way of purge the view can go.
+/// If both a read view and a check block purge, the read view can be ended.
 #[test]
 fn a_view_is_ended_at_the_limit_beside_a_check() {
     let (disk, env) = (SimulatedDisk::new(1), SimulatedEnv::new(1));
@@ -565,7 +566,7 @@ fn a_view_is_ended_at_the_limit_beside_a_check() {
     assert_eq!(db.check().unwrap().findings, Vec::<String>::new());
 }
 
-/// Changes that wait for purge go on when the check ends.
+/// Changes that wait for purge continue when the check ends.
 #[test]
 fn a_change_that_waits_at_the_limit_goes_on_behind_the_check() {
     let options = Options::default().page_size(4096).buffer_pool_size(2048 * 4096).log_size(8 << 20);

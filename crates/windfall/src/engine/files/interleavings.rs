@@ -1,4 +1,4 @@
-//! The record of a file in many orders, while a checkpoint is made.
+//! The record of a file under many interleavings, while checkpoints are made.
 
 use windfall_sim::Survive;
 
@@ -18,7 +18,7 @@ use crate::{
     tree::hash::HashBudget,
 };
 
-/// There are no transactions.
+/// A stand-in without any transactions.
 struct Nobody;
 
 impl Unfinished for Nobody {
@@ -31,7 +31,8 @@ impl Unfinished for Nobody {
     }
 }
 
-/// Wherever the machine stops, the log from the floor on says of a file that it was made, or has its record.
+/// Wherever the machine stops, the log from the low-water mark on states that a file was created, or contains its
+/// record.
 ///
 /// Catches: a file that counts as recorded before its record is logged.
 #[test]
@@ -49,7 +50,7 @@ fn the_floor_passes_no_file_without_a_record() {
         system.change(&mut mtr, &mut [Change::put(b"x".to_vec(), vec![])]).unwrap();
         mtr.commit().unwrap();
         make_header(&pool, &pool.attach(EMPTY, Durability::Logged)).unwrap();
-        // Nothing but the file that was made keeps the floor down.
+        // Only the created file holds the low-water mark back.
         pool.flush_all().unwrap();
         let others = pool.files_to_record(16).into_iter().filter(|space| *space != EMPTY);
         others.for_each(|space| pool.file_recorded(space));
@@ -66,7 +67,7 @@ fn the_floor_passes_no_file_without_a_record() {
             let disk: Arc<dyn Disk> = Arc::new(base.disk.survivor(Survive::Nothing));
             let control = ControlFile::open(disk.clone(), Health::new()).unwrap();
             let found = scan(&disk, control.control(), &|_| {}).unwrap();
-            // What changes the system tree above the floor is the record.
+            // The only change of the system tree above the low-water mark is the record.
             let is_known = found.made.contains_key(&EMPTY) || found.changed.contains(&SpaceId::CATALOG);
             assert!(is_known, "the floor {:?} passes a file without a record", control.control().floor);
         };

@@ -1,10 +1,8 @@
 //! Tests of the control file.
 //!
-//! **Purpose.** A torn write costs nothing but itself, and what is wrong with a file is told with the cure.
+//! **Purpose.** A torn write loses nothing but itself, and every error about the file names the remedy.
 //!
-//! **Invariants.** Every cut and every damage is made by the test.
-//!
-//! **May touch.** All of `log`.
+//! **Invariants.** Every torn write and every damage is made by the test.
 
 use windfall_sim::{Fault, SimulatedDisk, Survive};
 
@@ -59,7 +57,7 @@ fn every_field_comes_back() {
     let again = ControlFile::open(disk.crash(1), Health::new()).unwrap();
     assert_eq!(again.control(), file.control());
     assert!(again.control().clean && again.control().trx_ceiling == 10);
-    // Such positions cannot be.
+    // Such positions are impossible.
     assert!(LogReader::new(disk, again.control(), Lsn::ZERO).is_err());
 }
 
@@ -94,7 +92,7 @@ fn a_failing_write_poisons() {
     assert!(health.is_poisoned() && !file.control().clean);
 }
 
-/// Lets the newest slot rot.
+/// Corrupts the newest slot.
 fn rot(disk: &Arc<TestDisk>) {
     let mut slots = vec![0; 8192];
     disk.read(FileName::Control, 0, &mut slots).unwrap();
@@ -123,7 +121,7 @@ fn an_older_record_never_hides_what_a_later_incarnation_logged() {
             life.control.update(|control| (control.durable, control.clean) = (end, true)).unwrap();
         }
         let life = open(life.disk.crash(1));
-        // Nothing was logged since the lost record: nothing is lost.
+        // Nothing was logged since the lost record, so nothing is lost.
         let early = life.disk.crash(1);
         rot(&early);
         assert_eq!(read(&early, None).unwrap().1.len(), usize::from(!below_the_floor));
@@ -135,7 +133,7 @@ fn an_older_record_never_hides_what_a_later_incarnation_logged() {
     }
 }
 
-/// A log that ended well ends there without a look behind; only as long as nobody has gone on.
+/// The reader does not search above a clean end, but only as long as no later incarnation has written there.
 #[test]
 fn a_clean_end_hides_nothing_that_was_logged_behind_it() {
     let mut life = open(new_database());
@@ -157,8 +155,8 @@ fn a_clean_end_hides_nothing_that_was_logged_behind_it() {
 
 #[test]
 fn an_older_record_whose_log_is_gone_is_told_as_such() {
-    // Frames that were written before the sync behind the older floor state nothing beyond it: then it is the segment
-    // that is gone, and those behind it, that tell.
+    // Frames written before the sync that follows the older low-water mark state nothing beyond it: then the missing
+    // segment, and those after it, are the evidence.
     for states_more in [true, false] {
         let mut life = open(new_database());
         life.log.sync_to(life.log.end()).unwrap();
@@ -168,7 +166,7 @@ fn an_older_record_whose_log_is_gone_is_told_as_such() {
         life.log.sync_to(life.log.end()).unwrap();
         let sole = life.disk.crash(1);
         rot(&sole);
-        // The older floor is lower, and the log is whole from there.
+        // The older low-water mark is lower, and the log is complete from there.
         assert_eq!(read(&sole, None).unwrap().1.len(), 60);
         life.checkpoint(groups[50].0);
         for _ in 0..20 {
@@ -201,7 +199,7 @@ fn a_database_that_could_not_be_made_is_none() {
     panic!("it never succeeds");
 }
 
-/// A sync fails, so what the next process reads may not be on the disk; and its own first write is the one that tears.
+/// A sync fails, so what the next process reads may not be on the disk; and that process's first write is torn.
 #[test]
 fn the_record_that_was_found_survives_a_torn_write_of_the_next() {
     let mut torn = 0;

@@ -1,19 +1,18 @@
-//! Crash enumeration of the log: a scripted history, cut off at each of its operations on the disk.
+//! Crash enumeration of the log: a scripted history, interrupted at each of its disk operations.
 //!
-//! **Purpose.** Whatever operation a crash hits, and whatever survives of what was not synced, recovery finds all that
-//! was acknowledged, nothing that was never appended, and no damage; a crash during recovery changes nothing of that.
+//! **Purpose.** Whatever operation a crash hits, and whatever survives of the unsynced data, recovery finds everything
+//! that was acknowledged, nothing that was never appended, and no damage; a crash during recovery does not change
+//! that.
 //!
-//! **Invariants.** The history is the same at every run; what survives comes from seeds.
-//!
-//! **May touch.** All of `log`, the simulated disk.
+//! **Invariants.** The history is the same in every run; what survives comes from seeds.
 
 use windfall_sim::{SimulatedDisk, Survive};
 
 use super::*;
-/// What a history has done when it was cut off.
+/// What a history had done when it was interrupted.
 #[derive(Clone, Default)]
 struct Told {
-    /// Every group that was appended, from the last life's floor on.
+    /// Every group that was appended, from the last incarnation's low-water mark on.
     appended: Vec<Group>,
     /// All groups that end at or below this were acknowledged as durable.
     durable: Lsn,
@@ -32,7 +31,7 @@ fn recover(disk: &Arc<SimulatedDisk>) -> Result<(ControlFile, Vec<Group>, Lsn, L
     Ok((control, groups, end, log))
 }
 
-/// Two lives: the first makes segments and gives some up, is closed or not; the second uses segments again.
+/// Two incarnations: the first makes segments and retires some, is closed or not; the second recycles segments.
 fn history(disk: &Arc<SimulatedDisk>, told: &mut Told, close: bool) -> Result<()> {
     for life in 0..2u8 {
         let (mut control, _, end, log) = recover(disk)?;
@@ -106,7 +105,7 @@ fn every_operation_may_be_the_last() {
                 Survive::Random(at * 3 + 4),
             ] {
                 let context = format!("operation {at}, {survive:?}");
-                // Recovery itself is cut off now and then, before it is allowed to end.
+                // Recovery itself is sometimes interrupted, before it is allowed to end.
                 for again in 1..=at % 4 {
                     let left = Arc::new(disk.restart(survive));
                     left.crash_at(again * 2);
@@ -118,7 +117,7 @@ fn every_operation_may_be_the_last() {
                 let left = Arc::new(disk.restart(survive));
                 let (control, groups, end, log) = recover(&left).expect(&context);
                 judge(&told, control.control(), &groups, end, &context);
-                // And the log goes on from there.
+                // And the log continues from there.
                 let (start, _) = log.begin_group().append(b"after the crash").unwrap();
                 assert_eq!(start, end);
                 log.sync_to(Lsn::MAX).unwrap();

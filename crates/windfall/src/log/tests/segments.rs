@@ -1,10 +1,8 @@
-//! Segments whose preparation fails.
+//! Segments that cannot be prepared.
 //!
 //! **Purpose.** No file is trusted after a sync of it has failed.
 //!
-//! **Invariants.** The histories are the same at every run.
-//!
-//! **May touch.** All of `log`, the simulated disk.
+//! **Invariants.** The histories are the same in every run.
 
 use windfall_sim::{Fault, SimulatedDisk, Survive};
 
@@ -18,7 +16,7 @@ struct Prepared {
     log: Log,
 }
 
-/// A log that is about to prepare a segment: out of an old file, or a new one.
+/// Returns a log that is about to prepare a segment: out of an old file, or a new one.
 fn about_to_prepare(out_of_an_old_one: bool) -> Prepared {
     about_to_prepare_on(SimulatedDisk::new(1), out_of_an_old_one)
 }
@@ -52,7 +50,7 @@ fn files(disk: &SimulatedDisk) -> Vec<FileName> {
     disk.list(Folder::Log).unwrap()
 }
 
-/// Out of an old file or a new one, and how its sync fails.
+/// Returns every combination of an old or a new file with a way its sync fails.
 fn both() -> impl Iterator<Item = (bool, Fault)> {
     let faults = [Fault::SyncFails, Fault::SyncFull];
     [false, true].into_iter().flat_map(move |old| faults.map(|fault| (old, fault)))
@@ -68,7 +66,7 @@ fn a_segment_whose_sync_has_failed_is_thrown_away() {
         let refused = log.admit(100).unwrap_err();
         assert!(matches!(refused, Error::Disk(_)), "{refused}");
         assert!(!health.is_poisoned());
-        // The old file is gone, the new one never stayed.
+        // The old file is gone, the new one was removed.
         assert_eq!(files(&disk).len(), before.len() - usize::from(old), "{:?}", files(&disk));
         assert!(files(&disk).iter().all(|file| before.contains(file)));
         assert_eq!(log.step(), Next::Again);
@@ -87,7 +85,7 @@ fn a_segment_that_can_neither_be_trusted_nor_removed_stops_the_database() {
     for (old, fault) in both() {
         let Prepared { disk, health, log } = about_to_prepare(old);
         disk.fail_nth(1, fault, false);
-        // The writes before the sync are spared.
+        // The writes before the sync succeed.
         disk.fail_nth(if old { 2 } else { 4 }, Fault::WriteFails, false);
         let _ = log.step();
         assert_eq!(disk.failures(), 2);
@@ -120,7 +118,8 @@ fn a_file_that_could_not_be_written_is_used_again_later() {
     assert_eq!(files(&disk).len(), before, "it was renamed");
 }
 
-/// It could not be removed when its sync had failed: the next process reads a header that may not be on the disk.
+/// The file could not be removed when its sync had failed: the next process reads a header that may not be on the
+/// disk.
 #[test]
 fn a_segment_that_is_taken_over_is_durable_before_it_is_used() {
     for seed in 0..16 {
@@ -172,7 +171,7 @@ fn a_segment_that_could_not_be_removed_is_removed_later() {
     segments.remove_one().unwrap_err();
     while segments.remove_one().unwrap() {}
     assert_eq!(files(&disk), [1, 7, 8, 9].map(FileName::Log), "two are kept, and two are needed");
-    // What could not be removed serves as well as any other.
+    // A file that could not be removed can be recycled like any other.
     assert!(segments.prepare(10).unwrap());
     assert_eq!(files(&disk), [7, 8, 9, 10].map(FileName::Log));
 }

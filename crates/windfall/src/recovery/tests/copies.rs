@@ -1,29 +1,27 @@
-//! Openings where a half of the doublewrite file cannot be read.
+//! Openings while a half of the doublewrite file cannot be read.
 //!
-//! **Purpose.** A crash leaves such a half if it cuts off the write of a batch to it. The copies in the other half may
-//! be outdated then, and what cannot be read may become readable again.
+//! **Purpose.** A crash leaves such a half if it interrupts the write of a batch to it. The copies in the other half
+//! may be outdated then, and the unreadable part may become readable again.
 //!
-//! **Invariants.** The places of the files that cannot be read are chosen here, among those that a crash may leave so.
-//!
-//! **May touch.** What `recovery` may.
+//! **Invariants.** The unreadable places of the files are chosen here, among those that a crash may leave so.
 
 use super::*;
 
-/// The most pages of a batch.
+/// The maximum number of pages of a batch.
 const BATCH: usize = 128;
 
-/// Where the halves of the doublewrite file begin.
+/// Returns the offsets of the halves of the doublewrite file.
 pub(super) fn halves(disk: &SimulatedDisk) -> [u64; 2] {
     [0, disk.len(FileName::Doublewrite).unwrap().unwrap() / 2]
 }
 
-/// Lets the floor rise as far as dirty pages allow.
+/// Raises the low-water mark as far as dirty pages allow.
 pub(super) fn raise_floor(base: &Base) {
     base.pool.files_to_record(99).into_iter().for_each(|space| base.pool.file_recorded(space));
     base.checkpointer.checkpoint(false).unwrap();
 }
 
-/// A tablespace with so many pages, which are on disk as are the header and the map.
+/// Returns a tablespace with this many pages, which are on disk together with the header and the map.
 pub(super) fn filled(base: &Base, id: u64, pages: usize) -> (Arc<Space>, Vec<PageNo>) {
     let space = base.pool.attach(SpaceId(id), Durability::Logged);
     let allocate = |_| {
@@ -51,7 +49,7 @@ pub(super) fn write(base: &Base, space: &Arc<Space>, pages: &[PageNo]) {
     assert_eq!(written, pages.len());
 }
 
-/// A page of a tablespace whose changes are not logged, in the frame and dirty.
+/// Returns a temporary tablespace (its changes are not logged) with a page in the pool, dirty.
 fn temporary(base: &Base, id: u64) -> Arc<Space> {
     let space = base.pool.attach(SpaceId(id), Durability::Temporary);
     let mut mtr = Mtr::begin(&base.pool).unwrap();
@@ -60,7 +58,8 @@ fn temporary(base: &Base, id: u64) -> Arc<Space> {
     space
 }
 
-/// Opens it with the smallest pool while a half of the doublewrite file cannot be read from here on, either half.
+/// Opens it with the smallest pool while a half of the doublewrite file cannot be read from `within` on, for either
+/// half.
 pub(super) fn each_half(disk: &SimulatedDisk, within: u64, check: impl Fn(&Base, &str)) {
     for half in halves(disk) {
         let (disk, what) = (disk.next_process(), format!("the half at {half} cannot be read"));
@@ -105,7 +104,7 @@ fn the_copies_of_both_halves_leave_room_for_a_batch() {
         write(&base, space, pages);
     }
     let [(_, one), (_, other)] = &spaces;
-    // Of a half that is read but for one copy all others count.
+    // If all but one copy of a half can be read, the others count.
     each_half(&disk.restart(Survive::Nothing), 5 * 4096, |base, what| {
         values_are(base, 60, one, 7, what);
         values_are(base, 61, other, 7, what);
@@ -121,14 +120,14 @@ fn a_page_of_a_temporary_table_that_cannot_be_read_is_not_missed() {
     assert_eq!(base.pool.flush([one, temporary.clone()].map(|space| (space, PageNo(1)))).unwrap(), 2);
     drop(base);
     let disk = disk.restart(Survive::Everything);
-    // Its file is never synced: a crash at any later time may leave it so, also one that cuts off the next batch.
+    // Its file is never synced: a crash at any later time may leave it so, even one that interrupts the next batch.
     disk.make_unreadable(FileName::Data(temporary.id()), PAGE_SIZE as u64);
     each_half(&disk, 0, |base, what| {
         pages_are(base, [7, 0]).unwrap_or_else(|found| panic!("{what}: {found}"));
     });
 }
 
-/// A page whose place takes no writes and cannot be read, with a copy in both halves.
+/// Returns a page with a place that refuses writes and cannot be read, and with a copy in both halves.
 pub(super) fn torn_for_long(disk: &SimulatedDisk) -> (Base, [Arc<Space>; 2]) {
     let (base, [one, other]) = two_pages(disk).unwrap();
     set(&base, &one, 7).unwrap();
@@ -165,7 +164,7 @@ fn a_torn_page_of_a_dropped_tablespace_is_not_missed() {
     });
 }
 
-/// What recovery writes in a page's place may be cut off, too.
+/// The writes of recovery to a page's place may be interrupted, too.
 #[test]
 fn an_opening_that_is_cut_off_leaves_every_page() {
     for floor_passes in [false, true] {
@@ -200,7 +199,7 @@ fn an_opening_that_is_cut_off_leaves_every_page() {
     }
 }
 
-/// It may be the only one with the copy of a page that replay finds torn.
+/// The unreadable half may contain the only copy of a page that replay finds torn.
 #[test]
 fn a_half_that_cannot_be_read_is_overwritten_last() {
     let disk = SimulatedDisk::new(3);

@@ -1,10 +1,8 @@
-//! What recovery keeps of tables that were made and dropped in the log.
+//! What recovery keeps of tables that were created and dropped in the log.
 //!
-//! **Purpose.** It is a bit each, however many there were.
+//! **Purpose.** One bit each, however many there were.
 //!
-//! **Invariants.** The logs are written by hand, a group for each record.
-//!
-//! **May touch.** What `recovery` may.
+//! **Invariants.** The logs are written directly, one group per record.
 
 use super::{unfinished::scanned, *};
 use crate::ids::PageId;
@@ -24,8 +22,8 @@ fn dropped(spaces: &[u64]) -> Record<'static> {
 
 #[test]
 fn a_table_that_was_dropped_is_a_bit() {
-    // What purge had in its hands when the drop was logged comes behind it, and so may the record of the file.
-    // The change of another one comes between: of several in a row the first one is looked at.
+    // Changes that purge was making when the drop was logged follow it, and so may the record of the file. A change of
+    // another tablespace is placed between, because of several changes in a row only the first is examined.
     let of_one =
         |space| [changed(space), made(space), dropped(&[space]), changed(10), changed(space), made(space)];
     let came_and_went = (1000..3000).flat_map(of_one);

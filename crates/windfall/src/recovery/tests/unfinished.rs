@@ -1,10 +1,8 @@
 //! Which transactions recovery finds unfinished, and how many it keeps meanwhile.
 //!
-//! **Purpose.** The log says it in an order that is not that of the events: a checkpoint looks before it is logged.
+//! **Purpose.** The order of the log is not that of the events: a checkpoint takes its list before it logs it.
 //!
-//! **Invariants.** The logs are written by hand, a group for each record.
-//!
-//! **May touch.** What `recovery` may.
+//! **Invariants.** The logs are written directly, one group per record.
 
 use super::*;
 use crate::{
@@ -12,8 +10,8 @@ use crate::{
     recovery::Scan,
 };
 
-/// What recovery finds in a log that is written so: what lies before the checkpoint, what its record says, and what
-/// lies behind it. The floor stays at the beginning.
+/// Returns what recovery finds in a log with these records: before the checkpoint, in its record, and after it. The
+/// low-water mark stays at the beginning.
 pub fn scanned(before: &[Record<'_>], noted: &[Record<'_>], behind: &[Record<'_>]) -> Scan {
     let disk = SimulatedDisk::new(1);
     let base = Base::open(&disk, 1).unwrap();
@@ -68,8 +66,8 @@ fn transactions_that_have_ended_are_not_kept() {
 
 #[test]
 fn what_a_checkpoint_has_noted_may_be_outdated_when_it_is_logged() {
-    // Its look is older than its record: 3 has ended meanwhile, 4 is not prepared any more, 6 has begun. An older table
-    // names what has ended below the floor.
+    // The list is older than its record: 3 has ended meanwhile, 4 is no longer prepared, 6 has begun. An older table
+    // names transactions that ended below the low-water mark.
     let before = [
         table(&[1]),
         begin(3),

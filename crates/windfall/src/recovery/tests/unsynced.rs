@@ -1,11 +1,9 @@
-//! Openings beside a doublewrite file that may show more than is durable.
+//! Openings with a doublewrite file that may show more than is durable.
 //!
-//! **Purpose.** A process was killed before it had synced a batch, or its sync has failed, which no later sync makes
-//! good. What recovery relies on is durable all the same.
+//! **Purpose.** A process was killed before it had synced a batch, or its sync has failed, which no later sync
+//! repairs. What recovery relies on is durable all the same.
 //!
-//! **Invariants.** The machine crashes after the opening has begun: at each operation of it, or of the next batch.
-//!
-//! **May touch.** What `recovery` may.
+//! **Invariants.** The machine crashes after the opening has begun: at each of its operations, or of the next batch.
 
 use super::{
     copies::{change, filled, halves, raise_floor, values_are, write},
@@ -13,7 +11,7 @@ use super::{
     *,
 };
 
-/// Opens it, where the pages of the tablespace 40 hold this value and no file is left that was being made.
+/// Opens it, and verifies that the pages of tablespace 40 hold this value and that no unfinished new file is left.
 fn opens(disk: &SimulatedDisk, pages: &[PageNo], value: u64, what: &str) -> Base {
     let base = Base::open(disk, 1).unwrap_or_else(|error| panic!("{what}: {error}"));
     values_are(&base, 40, pages, value, what);
@@ -21,7 +19,7 @@ fn opens(disk: &SimulatedDisk, pages: &[PageNo], value: u64, what: &str) -> Base
     base
 }
 
-/// A database whose pages are torn in a file that takes no writes. They hold 8 now, which is not in the doublewrite
+/// Returns a database with torn pages in a file that refuses writes. They hold 8 now, which is not in the doublewrite
 /// file yet.
 fn changed() -> (SimulatedDisk, Base, Vec<PageNo>) {
     let (disk, pages, _) = torn_pages(&SimulatedDisk::new(3));
@@ -30,7 +28,7 @@ fn changed() -> (SimulatedDisk, Base, Vec<PageNo>) {
     (disk, base, pages)
 }
 
-/// That database, killed in the next batch when the doublewrite file showed what was not durable.
+/// Returns that database, killed in the next batch when the doublewrite file showed what was not durable.
 fn killed_before_the_sync() -> (Vec<SimulatedDisk>, Vec<PageNo>) {
     let (disk, base, pages) = changed();
     let shown = |disk: &SimulatedDisk| {
@@ -44,7 +42,7 @@ fn killed_before_the_sync() -> (Vec<SimulatedDisk>, Vec<PageNo>) {
     (killed, pages)
 }
 
-/// The next process opens it, beside the file that takes no writes, and the machine crashes in a batch.
+/// The next process opens it, with the file that refuses writes, and the machine crashes in a batch.
 fn crash_in_the_next_batch(disk: &SimulatedDisk, pages: &[PageNo], chances: u64, what: &str) {
     let disk = disk.next_process();
     let base =
@@ -57,7 +55,7 @@ fn crash_in_the_next_batch(disk: &SimulatedDisk, pages: &[PageNo], chances: u64,
     }
 }
 
-/// The next process overwrites the copies of the batch before.
+/// The next process overwrites the copies of the previous batch.
 #[test]
 fn copies_that_a_killed_process_did_not_sync_are_durable_before_the_next_batch() {
     let (disk, base, pages) = changed();
@@ -68,7 +66,7 @@ fn copies_that_a_killed_process_did_not_sync_are_durable_before_the_next_batch()
 
 #[test]
 fn copies_whose_sync_has_failed_are_durable_before_the_next_batch() {
-    // Chance decides what a failed sync has lost, and is another one behind each batch.
+    // What a failed sync has lost is random, and differs after each batch.
     for batches in 0..6 {
         let (disk, base, pages) = changed();
         for _ in 0..batches {
@@ -80,7 +78,7 @@ fn copies_whose_sync_has_failed_are_durable_before_the_next_batch() {
     }
 }
 
-/// A sync of an opening fails, whichever it is, and the next opening makes durable all the same what it relies on.
+/// Any sync of an opening fails, and the next opening still makes durable what it relies on.
 #[test]
 fn copies_are_durable_whichever_sync_of_an_opening_has_failed() {
     let (all_killed, pages) = killed_before_the_sync();
@@ -97,8 +95,8 @@ fn copies_are_durable_whichever_sync_of_an_opening_has_failed() {
     }
 }
 
-/// Pages of the tablespace 40 that hold 7, whole in their places; no batch that is left in the doublewrite file has
-/// them. An opening finds them done and has them to write again.
+/// Returns pages of tablespace 40 that hold 7, whole in their places; no batch left in the doublewrite file contains
+/// them. An opening finds them up to date and must rewrite them.
 fn found_done(seed: u64) -> (SimulatedDisk, Base, Vec<PageNo>) {
     let disk = SimulatedDisk::new(3);
     let base = Base::open(&disk, 1).unwrap();
@@ -117,7 +115,7 @@ fn found_done(seed: u64) -> (SimulatedDisk, Base, Vec<PageNo>) {
     (disk, base, pages)
 }
 
-/// A process with such pages, killed at each operation at which it writes all that is dirty.
+/// Returns a process with such pages, killed at each operation of a flush of all dirty pages.
 fn killed_in_a_flush() -> (Vec<(u64, SimulatedDisk)>, Vec<PageNo>) {
     let (disk, base, pages) = found_done(0);
     disk.keep_cuts(disk.operations() + 1..=u64::MAX);
@@ -130,8 +128,8 @@ fn make_earlier_half_unreadable(disk: &SimulatedDisk) {
     disk.make_unreadable(FileName::Doublewrite, halves(disk)[1 - later]);
 }
 
-/// The next process opens it, and the machine crashes in that: it may tear pages that are written once more. Then there
-/// is room again.
+/// The next process opens it, and the machine crashes during that: it may tear pages that are rewritten. Then there is
+/// room on the disk again.
 fn crash_in_the_opening(disk: &SimulatedDisk, pages: &[PageNo], chances: u64, what: &str) {
     disk.keep_cuts(1..=u64::MAX);
     drop(opens(disk, pages, 7, what));
@@ -149,7 +147,7 @@ fn crash_in_the_opening(disk: &SimulatedDisk, pages: &[PageNo], chances: u64, wh
 fn pages_are_written_again_beside_copies_that_a_killed_process_did_not_sync() {
     let (all_killed, pages) = killed_in_a_flush();
     for (operation, killed) in all_killed {
-        // Beside a half of which a part cannot be read the file is synced.
+        // If a part of a half cannot be read, the file is synced instead of replaced.
         for is_read in [true, false] {
             let next = killed.next_process();
             if !is_read {
@@ -171,8 +169,8 @@ fn pages_are_written_again_beside_copies_whose_sync_has_failed() {
     }
 }
 
-/// The disk as an opening has left it that was killed when a new file had taken the place of the doublewrite file, and
-/// its name was not durable yet.
+/// Returns the disk of an opening that was killed when a new file had replaced the doublewrite file, and its name was
+/// not durable yet.
 fn killed_behind_the_rename(disk: &SimulatedDisk, pages: &[PageNo]) -> SimulatedDisk {
     disk.keep_cuts(1..=u64::MAX);
     drop(opens(disk, pages, 7, "to be killed"));
@@ -182,7 +180,7 @@ fn killed_behind_the_rename(disk: &SimulatedDisk, pages: &[PageNo]) -> Simulated
     killed[renamed.expect("there was a new file") + 1].clone()
 }
 
-/// The opening behind that cannot make another new file.
+/// The opening after that cannot make another new file.
 #[test]
 fn the_name_of_a_new_file_is_durable_before_pages_are_written_again() {
     let (all_killed, pages) = killed_in_a_flush();
@@ -201,7 +199,7 @@ fn the_name_of_a_new_file_is_durable_before_pages_are_written_again() {
     }
 }
 
-/// A full disk keeps no database closed, whenever it says so: a drop may make room.
+/// A full disk does not prevent opening, whenever it reports so: a drop may make room.
 #[test]
 fn a_disk_without_room_for_a_new_file_keeps_no_database_closed() {
     let (all_killed, pages) = killed_before_the_sync();
@@ -222,7 +220,7 @@ fn a_disk_without_room_for_a_new_file_keeps_no_database_closed() {
     }
 }
 
-/// It is never read, and the next one takes its place.
+/// It is never read, and the next one replaces it.
 #[test]
 fn a_new_file_that_cannot_be_removed_keeps_no_database_closed() {
     let (disk, base, pages) = found_done(0);
@@ -250,13 +248,14 @@ fn an_opening_that_relies_on_no_copy_makes_no_new_file() {
         let error = Base::open(&disk, 1).err().map(|error| error.to_string());
         assert_eq!(error.is_some_and(|error| error.contains("windfall.doublewrite.new")), is_made);
         disk.mend();
-        // What is left of one is removed, whether there is to be another one or not.
+        // The remains of one are removed, whether another one is needed or not.
         disk.create(FileName::NewDoublewrite).unwrap();
         opens(&disk, &pages, 7, "without the fault");
     }
 }
 
-/// It may have the only copy of a page. It would not be in a new file, where it could not be read one day.
+/// That half may have the only copy of a page. The copy would be missing in a new file, where it could never become
+/// readable again.
 #[test]
 fn a_half_that_cannot_be_read_stays_where_it_is() {
     let (disk, pages, _) = torn_pages(&SimulatedDisk::new(3));

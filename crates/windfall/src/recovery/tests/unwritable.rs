@@ -1,26 +1,24 @@
-//! Openings beside a data file that can be read and takes no writes.
+//! Openings with a data file that can be read and refuses writes.
 //!
-//! **Purpose.** What recovery cannot write of it again is kept in memory and in the doublewrite file until the file
-//! takes writes.
+//! **Purpose.** Pages of it that recovery cannot rewrite are kept in memory and in the doublewrite file until the file
+//! accepts writes.
 //!
-//! **Invariants.** The file takes no writes from the opening on, or from before a crash on; whether a write that fails
-//! tears its place is tried both ways.
-//!
-//! **May touch.** What `recovery` may.
+//! **Invariants.** The file refuses writes from the opening on, or from before a crash on; both kinds of failed write,
+//! with and without a torn place, are tried.
 
 use super::{
     copies::{change, each_half, filled, halves, raise_floor, torn_for_long, values_are, write},
     *,
 };
 
-/// The first of two tablespaces, whose file is to fail.
+/// The file of the first of two tablespaces: the one that fails.
 const FAILING: FileName = FileName::Data(SpaceId(40));
 
-/// Whether writes that fail tear their places.
+/// A failed write without and with a torn place.
 const FAULTS: [Fault; 2] = [Fault::WriteFails, Fault::TornPage];
 
-/// A copy of the failing file's page is in one half of the doublewrite file, in both, or in either of them a copy of
-/// another one; its place is as the copy, or torn.
+/// Where the doublewrite file has copies of the failing file's page (the first batch, the last batch, or both), and
+/// whether its place is equal to the copy or torn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
     Earlier,
@@ -31,7 +29,7 @@ enum Left {
 
 const ALL_LEFT: [Left; 4] = [Left::Earlier, Left::Later, Left::TornEarlier, Left::TornInBoth];
 
-/// Two pages that hold 7 and 8, as a crash has left them.
+/// Returns two pages that hold 7 and 8, as a crash has left them.
 fn left(how: Left) -> SimulatedDisk {
     let disk = SimulatedDisk::new(3);
     let (base, [one, other]) = two_pages(&disk).unwrap();
@@ -58,24 +56,24 @@ fn left(how: Left) -> SimulatedDisk {
     disk.restart(Survive::Everything)
 }
 
-/// Opens it while the file takes no writes.
+/// Opens it while the file refuses writes.
 pub(super) fn open_failing(disk: &SimulatedDisk, fault: Fault, frames: usize) -> Result<Base> {
     disk.fail_always_on(FAILING, fault);
     Base::open_with(disk, 1, frames)
 }
 
-/// The error of an opening names the file.
+/// Asserts that the error of an opening names the file.
 fn assert_named(error: &Error, disk: &SimulatedDisk, what: &str) {
     assert!(error.to_string().contains(&disk.path(FAILING).display().to_string()), "{what}: {error}");
 }
 
-/// It does not open while the file takes no writes, and the error names that file.
+/// Asserts that it does not open while the file refuses writes, and that the error names that file.
 fn assert_refused(disk: &SimulatedDisk, fault: Fault, what: &str) {
     let error = open_failing(disk, fault, FRAMES).err().unwrap_or_else(|| panic!("{what}: it is opened"));
     assert_named(&error, disk, what);
 }
 
-/// The other page is changed and written, so that each half of the doublewrite file is taken over.
+/// Changes and writes the other page, so that repeated calls overwrite both halves of the doublewrite file.
 fn write_other(base: &Base, value: u64) -> Result<()> {
     let other = known(base, SpaceId(41));
     set(base, &other, value)?;
@@ -83,14 +81,14 @@ fn write_other(base: &Base, value: u64) -> Result<()> {
     Ok(())
 }
 
-/// The disk as it is at each operation of a batch that has the torn pages.
+/// Returns the disk at each operation of a batch that contains the torn pages.
 pub(super) fn cuts_of_a_batch(disk: &SimulatedDisk, base: &Base) -> Vec<(u64, SimulatedDisk)> {
     disk.keep_cuts(disk.operations() + 1..=u64::MAX);
     let _ = base.pool.flush([]);
     disk.take_cuts()
 }
 
-/// Whether both halves of the doublewrite file can be read.
+/// Returns whether both halves of the doublewrite file can be read.
 fn can_be_read(disk: &SimulatedDisk) -> bool {
     let length = halves(disk)[1] as usize;
     halves(disk).iter().all(|half| disk.read(FileName::Doublewrite, *half, &mut vec![0; length]).is_ok())
@@ -113,7 +111,7 @@ fn a_file_that_takes_no_writes_keeps_no_database_closed() {
         set(&base, &known(&base, SpaceId(40)), 20).unwrap();
         raise_floor(&base);
         assert!(base.pool.ground().log.floor() <= needed, "{what}: the floor has passed what is not written");
-        // Behind a crash, too, again and again, and whether the file takes writes by then or not.
+        // After a crash, too, repeatedly, and whether the file accepts writes by then or not.
         let mut next = disk.survivor(Survive::Nothing);
         assert_pages(&Base::open(&next.survivor(Survive::Everything), 1).unwrap(), [20, 12], &what);
         for value in [12, 30, 31, 32] {
@@ -123,7 +121,7 @@ fn a_file_that_takes_no_writes_keeps_no_database_closed() {
             next = next.survivor(Survive::Everything);
         }
         assert_pages(&Base::open(&next, 1).unwrap(), [20, 32], &what);
-        // Once the file takes writes, the page is durable in its place.
+        // Once the file accepts writes, the page is durable in its place.
         disk.mend();
         base.pool.flush_all().unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(base.pool.oldest_dirty(), Lsn::MAX, "{what}");
@@ -134,7 +132,7 @@ fn a_file_that_takes_no_writes_keeps_no_database_closed() {
     }
 }
 
-/// An opening beside such a file, and what comes behind it, is cut off at each operation; so is the next one. Nothing
+/// An opening with such a file, and the work after it, is interrupted at each operation; so is the next one. Nothing
 /// is lost, and it opens, unless a half of the doublewrite file cannot be read.
 #[test]
 fn a_crash_at_any_time_loses_nothing() {
@@ -143,7 +141,7 @@ fn a_crash_at_any_time_loses_nothing() {
         let disk = left(how);
         disk.keep_cuts(1..=u64::MAX);
         let base = open_failing(&disk, fault, FRAMES).unwrap();
-        // What was acknowledged, and up to which operation.
+        // The acknowledged values, and the operation up to which they hold.
         let mut acknowledged = vec![(disk.operations(), [7, 8])];
         for value in 9..12 {
             set(&base, &known(&base, SpaceId(40)), value).unwrap();
@@ -197,9 +195,10 @@ fn a_crash_at_any_time_loses_nothing() {
     assert!(opened > 10 * refused && refused > 0, "{opened} were opened, {refused} were not");
 }
 
-/// Pages of the failing file that hold 7, are torn in their places and have copies in the later half of the doublewrite
-/// file; the earlier one has a batch of a second file, whose page is given, too. The log has what was changed in the
-/// pages, and in another one that is durable in its place, but not what made them.
+/// Returns pages of the failing file that hold 7, are torn in their places and have copies in the later half of the
+/// doublewrite file; the earlier half has a batch of a second file, and the page of that is returned, too. The log has
+/// the changes of the pages, and of another one that is durable in its place, but not the changes that initialised
+/// them.
 pub(super) fn torn_pages(disk: &SimulatedDisk) -> (SimulatedDisk, Vec<PageNo>, Vec<PageNo>) {
     let base = Base::open(disk, 1).unwrap();
     let (failing, mut pages) = filled(&base, 40, 9);
@@ -256,7 +255,7 @@ fn what_has_no_room_is_an_error_that_names_the_file() {
             Ok(base) => {
                 assert!(opens, "{what}: opened");
                 check(&base);
-                // They leave room to others.
+                // They leave room for other pages.
                 let good = known(&base, SpaceId(41));
                 change(&base, &good, &others, 8);
                 (0..300).for_each(|_| drop(base.pool.clean_step(Lsn::MAX)));
@@ -272,7 +271,7 @@ fn what_has_no_room_is_an_error_that_names_the_file() {
     }
 }
 
-/// Pages of which either half has one alone, and whose places are torn, have no order in which nothing could be lost.
+/// Torn pages of which each half alone has one copy have no order of overwriting in which nothing could be lost.
 #[test]
 fn copies_in_either_half_alone_are_an_error_that_loses_nothing() {
     let disk = SimulatedDisk::new(3);
@@ -284,7 +283,7 @@ fn copies_in_either_half_alone_are_an_error_that_loses_nothing() {
     }
     drop(base);
     let disk = disk.restart(Survive::Nothing);
-    // Whole in its place, the first one needs no copy: the second batch came behind it.
+    // Whole in its place, the first page needs no copy: the second batch was later.
     values_are(
         &open_failing(&disk.survivor(Survive::Everything), Fault::TornPage, FRAMES).unwrap(),
         40,
@@ -334,7 +333,7 @@ fn a_page_whose_tablespace_is_dropped_is_kept_until_the_drop_is_durable() {
     }
 }
 
-/// The log has not what came behind such a copy, so no later crash could do without the place.
+/// The log lacks the changes since such a copy, so a later crash could lose them if the place stayed torn.
 #[test]
 fn a_page_that_is_torn_below_the_floor_is_an_error_that_loses_nothing() {
     let disk = left(Left::Later);
@@ -355,7 +354,7 @@ fn a_page_that_is_torn_below_the_floor_is_an_error_that_loses_nothing() {
     assert_pages(&Base::open(&disk, 1).unwrap(), [7, 8], "at last");
 }
 
-/// Its file may be there for a while behind the drop, and fails as it did before.
+/// Its file may exist for a while after the drop, and fails as before.
 #[test]
 fn a_page_of_a_tablespace_that_was_dropped_below_the_floor_is_not_missed() {
     for (fault, batches) in FAULTS.into_iter().flat_map(|fault| (0..3).map(move |batches| (fault, batches))) {
@@ -385,8 +384,8 @@ fn a_page_of_a_tablespace_that_was_dropped_below_the_floor_is_not_missed() {
     }
 }
 
-/// A crash may leave the copies of a batch each whole or not. Of the pages that are torn the batch before has copies,
-/// too, and the log has what came behind them.
+/// A crash may leave any of a batch's copies whole or not. The previous batch has copies of the torn pages, too, and
+/// the log has every later change.
 #[test]
 fn a_batch_that_is_cut_off_leaves_an_order_for_all_pages_that_are_torn() {
     let (disk, pages, _) = torn_pages(&SimulatedDisk::new(3));
@@ -408,7 +407,7 @@ fn a_batch_that_is_cut_off_leaves_an_order_for_all_pages_that_are_torn() {
     assert!(opened > 50, "{opened} were opened");
 }
 
-/// So it is known of two batches which one is the later, whichever opening has written them.
+/// So the later of two batches is known, whichever opening has written them.
 #[test]
 fn batches_are_numbered_on_behind_an_opening() {
     let mut disk = left(Left::Later);
