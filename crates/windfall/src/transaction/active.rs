@@ -1,20 +1,19 @@
 //! The table of active transactions, read views, and the horizon of purge.
 //!
-//! **Purpose.** Says which transactions have begun and not ended: to the checkpoint, so that recovery can roll them
-//! back; to readers, who see what had ended when their [`ReadView`] was made; and to purge, so that it leaves alone
-//! what someone may still want.
+//! **Purpose.** The table has the transactions that have begun and not ended. Checkpoints log it, so that recovery can
+//! roll them back. A reader sees the transactions that had ended when its [`ReadView`] was made. Purge keeps what a
+//! reader may still need.
 //!
-//! **Invariants.** An id is handed out and entered here under one lock, so whoever looks sees every transaction below
-//! the next id that has not ended. A transaction is entered before its `TrxBegin` is logged and taken out after its
-//! `TrxEnd` was, so a snapshot taken after the log's end was read misses nobody whose records recovery will not see.
-//! Before it logs its end it announces where the log ends, so that a checkpoint that still finds it here keeps the
-//! floor below that. The lock is a moment's: nobody waits for anything while holding it.
+//! **Invariants.** An id is assigned and entered here under one lock, so every lookup sees all transactions below the
+//! next id that have not ended. A transaction is entered before its `TrxBegin` is logged and removed after its `TrxEnd`
+//! was. So a copy of the table that is made after the end of the log was read misses no transaction with records that
+//! recovery will not see. Before a transaction logs its end it announces where the log ends, so that a checkpoint that
+//! still finds it here keeps its low-water mark below that position. The lock is held briefly: no thread waits while
+//! holding it.
 //!
-//! *All transactions below [`Active::oldest`] have ended*, and it never goes back. Who asks for it, and then reads an
-//! entry of a lower id, has read what that transaction has left for good: had it been rolled back, its entries had been
-//! taken back before. The other way round, first the entry and then the question, that would not hold.
-//!
-//! **May touch.** `ids`, `sync`, `ids` and `locks` of this floor.
+//! *All transactions below [`Active::oldest`] have ended*, and it never decreases. A thread that reads it first, and
+//! then an entry of a lower id, has read a final version: had the transaction been rolled back, its entries would have
+//! been rolled back before. In the reverse order, the entry first and `oldest` second, that would not hold.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -37,34 +36,35 @@ use crate::{
     },
 };
 
-/// What every look at the database from this moment on may see: the transactions that had ended.
+/// [`Horizon`] is a snapshot: the transactions that had ended at one moment. Every read from that moment on may see
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Horizon {
-    /// Transactions below this one had ended.
+    /// All transactions below this one had ended.
     low: TrxId,
-    /// Transactions from this one on had not begun.
+    /// No transaction from this one on had begun.
     high: TrxId,
-    /// Those below that had not ended, in order.
+    /// The transactions between the two that had not ended, in order.
     active: Vec<TrxId>,
 }
 
 impl Horizon {
-    /// Whether this transaction had ended, and all before it.
+    /// Returns whether this transaction and all before it had ended.
     pub fn covers_all_up_to(&self, trx: TrxId) -> bool {
         trx < self.low
     }
 
-    /// Whether the transaction had ended.
+    /// Returns whether the transaction had ended.
     pub fn covers(&self, trx: TrxId) -> bool {
         trx < self.low || trx < self.high && self.active.binary_search(&trx).is_err()
     }
 }
 
-/// What a reader sees: the versions of all transactions that had ended when it was made. While it is there, purge
-/// leaves them alone.
+/// A read view: a reader sees the versions of all transactions that had ended when it was made. While it exists purge
+/// keeps them.
 ///
-/// It may be ended while somebody reads by it. That is noted before purge learns that it is gone; so who finds it there
-/// behind a look ([`ReadView::held`]) has missed nothing.
+/// It may be ended while a reader uses it. The flag is set before purge learns that the view is gone. So a reader that
+/// still finds the view valid after a read ([`ReadView::held`]) has missed nothing.
 #[derive(Debug)]
 pub struct ReadView {
     horizon: Arc<Horizon>,
@@ -72,17 +72,17 @@ pub struct ReadView {
 }
 
 impl ReadView {
-    /// Whether it sees the versions of a transaction.
+    /// Returns whether it sees the versions of a transaction.
     pub fn sees(&self, trx: TrxId) -> bool {
         self.horizon.covers(trx)
     }
 
-    /// Whether it was ended.
+    /// Returns whether it was ended.
     pub fn is_ended(&self) -> bool {
         self.pin.is_ended.load(SeqCst)
     }
 
-    /// What a look by this view has come to, if it was there up to the end of that.
+    /// Returns the result of a read by this view, if the view was valid up to the end of the read.
     ///
     /// # Errors
     /// [`TransactionError::ViewEnded`].
@@ -96,29 +96,29 @@ impl ReadView {
 
 #[derive(Debug, Default)]
 struct Running {
-    /// When it got its number, or the database was opened.
+    /// When it got its id, or the database was opened.
     since: Duration,
     /// Its first logged undo record.
     first: UndoPos,
-    /// Purge has passed by some of its records.
+    /// Purge has skipped some of its records.
     left_behind: bool,
-    /// The name it is prepared by.
+    /// The name by which it is prepared.
     prepared: Option<Arc<[u8]>>,
     ending: Ending,
-    /// Its locks, once it or somebody who waits for it has asked for them.
+    /// Its lock owner, once the transaction or a waiter for it has requested it.
     locker: Option<Arc<Locker>>,
 }
 
-/// What a checkpoint notes of the transactions.
+/// The transactions that a checkpoint logs.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Noted {
-    /// Those with logged undo, each with its first record.
+    /// The transactions with logged undo, each with its first record.
     pub active: Vec<(TrxId, UndoPos)>,
     /// Those of them that are prepared, each with its name.
     pub prepared: Vec<(TrxId, Arc<[u8]>)>,
 }
 
-/// Where the log ended when a transaction was about to log its own end; [`Lsn::MAX`] before that.
+/// The end of the log when a transaction was about to log its own end; [`Lsn::MAX`] before that.
 #[derive(Clone, Debug)]
 pub(super) struct Ending(Arc<AtomicU64>);
 
@@ -129,13 +129,13 @@ impl Default for Ending {
 }
 
 impl Ending {
-    /// The transaction is about to append its `TrxEnd`.
+    /// Announces that the transaction is about to append its `TrxEnd`.
     pub fn announce(&self, log_end: Lsn) {
         self.0.store(log_end.0, SeqCst);
     }
 }
 
-/// What a view keeps from purge.
+/// The pin of a read view, which keeps versions from purge.
 #[derive(Debug)]
 struct Pinned {
     horizon: Arc<Horizon>,
@@ -148,26 +148,26 @@ struct Table {
     running: BTreeMap<TrxId, Running>,
     pins: BTreeMap<u64, Pinned>,
     next_pin: u64,
-    /// What the names of those that are prepared take in a checkpoint's record.
+    /// Bytes that the names of prepared transactions take in a checkpoint's record.
     names: usize,
 }
 
 impl Running {
-    /// What its name takes in a checkpoint's record.
+    /// Returns the bytes that its name takes in a checkpoint's record.
     fn log_of_name(&self) -> usize {
         self.prepared.as_ref().map_or(0, |name| LOG_OF_ONE + name.len())
     }
 }
 
 impl Pinned {
-    /// How many ids were given out since.
+    /// Returns the number of ids assigned since it was made.
     fn behind(&self, ids: &Ids) -> u64 {
         ids.next_trx().0.saturating_sub(self.horizon.high.0)
     }
 }
 
 impl Table {
-    /// Refuses more transactions than a checkpoint can note.
+    /// Refuses more transactions than a checkpoint can log.
     fn check_room(&self, more: usize, most: usize) -> Result<()> {
         let bytes = LOG_OF_ONE * self.running.len() + self.names + more;
         if bytes <= most {
@@ -182,10 +182,10 @@ impl Table {
     }
 }
 
-/// What a checkpoint's record takes for a transaction, in bytes, beside its name if it is prepared.
+/// Bytes of a checkpoint's record per transaction, in addition to its name if it is prepared.
 const LOG_OF_ONE: usize = 16;
 
-/// The table.
+/// The table of active transactions.
 #[derive(Debug)]
 pub struct Active {
     table: Mutex<Table>,
@@ -198,7 +198,7 @@ impl Default for Active {
     }
 }
 
-/// Keeps versions from purge that were there when it was made.
+/// Keeps the versions that existed when it was made from purge.
 #[derive(Debug)]
 struct Pin {
     active: Arc<Active>,
@@ -238,15 +238,15 @@ impl Active {
         table.running.insert(trx, running);
     }
 
-    /// Recovery has entered all that it has found, which a checkpoint has to be able to note.
+    /// Checks that a checkpoint can log all transactions that recovery has entered.
     pub(super) fn opened(&self, ids: &Ids, most: usize) -> Result<()> {
         let table = self.table.lock();
         self.tell_oldest(&table, ids.next_trx());
         table.check_room(0, most)
     }
 
-    /// Notes where the first logged undo record of a transaction is going to lie. What a checkpoint notes must not be
-    /// more than so many bytes.
+    /// Notes the future position of a transaction's first logged undo record. The transactions must not take more than
+    /// `most` bytes in a checkpoint.
     pub(super) fn note_first(&self, trx: TrxId, first: UndoPos, most: usize) -> Result<()> {
         let mut table = self.table.lock();
         table.check_room(0, most)?;
@@ -256,8 +256,8 @@ impl Active {
         Ok(())
     }
 
-    /// Notes that a transaction is prepared, before it logs that; or that it is not any more, before it logs that. What
-    /// a checkpoint notes must not be more than so many bytes.
+    /// Notes that a transaction is prepared, or no longer prepared, before it logs that. The transactions must not take
+    /// more than `most` bytes in a checkpoint.
     pub(super) fn set_prepared(&self, trx: TrxId, name: Option<&Arc<[u8]>>, most: usize) -> Result<()> {
         let mut table = self.table.lock();
         if let Some(name) = name {
@@ -272,12 +272,12 @@ impl Active {
         Ok(())
     }
 
-    /// The name by which a transaction is prepared.
+    /// Returns the name by which a transaction is prepared.
     pub(super) fn prepared(&self, trx: TrxId) -> Option<Arc<[u8]>> {
         self.table.lock().running.get(&trx)?.prepared.clone()
     }
 
-    /// Ends a transaction. Says whether purge has passed by some of its records, and gives its locks.
+    /// Ends a transaction. Returns whether purge has skipped some of its records, and its lock owner.
     pub(super) fn end(&self, trx: TrxId, ids: &Ids) -> (bool, Option<Arc<Locker>>) {
         let mut table = self.table.lock();
         let ended = table.running.remove(&trx);
@@ -287,7 +287,7 @@ impl Active {
         ended.map_or((false, None), |running| (running.left_behind, running.locker))
     }
 
-    /// Ids are given out under the lock, so `next` is above all that have begun.
+    /// Ids are assigned under the lock, so `next` is above all that have begun.
     fn tell_oldest(&self, table: &Table, next: TrxId) {
         let oldest = table.running.first_key_value().map_or(next, |(trx, _)| *trx);
         if self.oldest.load(Relaxed) != oldest.0 {
@@ -295,32 +295,32 @@ impl Active {
         }
     }
 
-    /// All transactions below this one have ended.
+    /// Returns an id below which all transactions have ended.
     pub fn oldest(&self) -> TrxId {
         TrxId(self.oldest.load(Acquire))
     }
 
-    /// Whether a transaction has begun and not ended.
+    /// Returns whether a transaction has begun and not ended.
     pub fn is_active(&self, trx: TrxId) -> bool {
         trx >= self.oldest() && self.table.lock().running.contains_key(&trx)
     }
 
-    /// The locks of a transaction, which are made if it has none yet. `None` when it has ended.
+    /// Returns the lock owner of a transaction, which is created if it has none yet. `None` if it has ended.
     pub(super) fn locker(&self, trx: TrxId, locks: &Locks) -> Option<Arc<Locker>> {
         let mut table = self.table.lock();
         let running = table.running.get_mut(&trx)?;
         Some(running.locker.get_or_insert_with(|| locks.locker(trx)).clone())
     }
 
-    /// Takes the locks of a transaction away. Who wants what it has changed makes it new ones.
+    /// Removes the lock owner of a transaction. A waiter for what it has changed creates a new one.
     pub(super) fn take_locker(&self, trx: TrxId) -> Option<Arc<Locker>> {
         self.table.lock().running.get_mut(&trx)?.locker.take()
     }
 
-    /// An id that is nobody's.
+    /// Returns an id that belongs to no transaction.
     ///
     /// # Errors
-    /// When the log takes no more.
+    /// If the log accepts no more records.
     pub(super) fn number(&self, ids: &Ids) -> Result<TrxId> {
         loop {
             {
@@ -334,16 +334,16 @@ impl Active {
         }
     }
 
-    /// An id for something that happens at this moment, which the views that are there do not see; [`TrxId::NONE`] when
-    /// there are none.
+    /// Returns an id for an event at this moment, which existing read views do not see; [`TrxId::NONE`] if there are
+    /// none.
     ///
     /// # Errors
-    /// When the log takes no more.
+    /// If the log accepts no more records.
     pub(super) fn stamp(&self, ids: &Ids) -> Result<TrxId> {
         if self.table.lock().pins.is_empty() { Ok(TrxId::NONE) } else { self.number(ids) }
     }
 
-    /// Notes that purge passes by a record of an active transaction. `false` when it is not active.
+    /// Notes that purge skips a record of an active transaction. Returns `false` if it is not active.
     pub(super) fn leave_behind(&self, trx: TrxId) -> bool {
         match self.table.lock().running.get_mut(&trx) {
             Some(running) => {
@@ -354,7 +354,7 @@ impl Active {
         }
     }
 
-    /// The transactions with logged undo, each with its first record.
+    /// Returns the transactions with logged undo, each with its first record.
     pub fn snapshot(&self) -> Vec<(TrxId, UndoPos)> {
         Self::logged(&self.table.lock())
     }
@@ -364,24 +364,25 @@ impl Active {
         logged.map(|(trx, running)| (*trx, running.first)).collect()
     }
 
-    /// Where a transaction is to announce its end.
+    /// Returns where a transaction announces its end.
     pub(super) fn ending(&self, trx: TrxId) -> Option<Ending> {
         self.table.lock().running.get(&trx).map(|running| running.ending.clone())
     }
 
-    /// What a checkpoint notes, and the LSN at or below which all of them will have logged their end.
+    /// Returns what a checkpoint logs, and an LSN below which none of these transactions has logged its end.
     pub(super) fn note(&self) -> (Noted, Lsn) {
         let table = self.table.lock();
         let active = Self::logged(&table);
         let prepared = table.running.iter().filter(|(_, running)| running.first != UndoPos::NONE);
         let prepared =
             prepared.filter_map(|(trx, running)| Some((*trx, running.prepared.clone()?))).collect();
-        // The floor was read before: whoever's end lies below it had announced that end by then.
+        // The rest of the low-water mark was read before: a transaction with an end below it had announced that end by
+        // then.
         let ending = table.running.values().map(|running| Lsn(running.ending.0.load(SeqCst)));
         (Noted { active, prepared }, ending.min().unwrap_or(Lsn::MAX))
     }
 
-    /// How many are active.
+    /// Returns the number of active transactions.
     pub fn count(&self) -> usize {
         self.table.lock().running.len()
     }
@@ -392,13 +393,13 @@ impl Active {
         Horizon { low: active.first().copied().unwrap_or(high), high, active }
     }
 
-    /// How many ids were given out since the oldest view was made; none without one.
+    /// Returns the number of ids assigned since the oldest read view was made; 0 without one.
     pub fn oldest_view(&self, ids: &Ids) -> u64 {
         let table = self.table.lock();
         table.pins.first_key_value().map_or(0, |(_, oldest)| oldest.behind(ids))
     }
 
-    /// All transactions.
+    /// Returns all transactions.
     pub(super) fn listing(&self, now: Duration) -> Vec<TransactionInfo> {
         let info = |(id, running): (&TrxId, &Running)| TransactionInfo {
             id: *id,
@@ -412,15 +413,15 @@ impl Active {
         self.table.lock().running.iter().map(info).collect()
     }
 
-    /// All views.
+    /// Returns all read views.
     pub(super) fn views(&self, ids: &Ids, now: Duration) -> Vec<ViewInfo> {
         let info =
             |pinned: &Pinned| ViewInfo { age: now.saturating_sub(pinned.since), behind: pinned.behind(ids) };
         self.table.lock().pins.values().map(info).collect()
     }
 
-    /// What purge may take: the versions replaced by transactions that had ended when the oldest pin was made; without
-    /// any, that have ended now.
+    /// Returns the snapshot that limits purge: it may remove versions replaced by transactions that had ended when the
+    /// oldest pin was made; without a pin, by those that have ended now.
     pub fn horizon(&self, ids: &Ids) -> Arc<Horizon> {
         let table = self.table.lock();
         match table.pins.first_key_value().filter(|_| !planted(Bug::PurgeIgnoresViews)) {
@@ -429,12 +430,12 @@ impl Active {
         }
     }
 
-    /// What has ended by now, whatever views see.
+    /// Returns the transactions that have ended by now, regardless of read views.
     pub(super) fn ended(&self, ids: &Ids) -> Horizon {
         Self::look(&self.table.lock(), ids)
     }
 
-    /// A view of what has ended by now.
+    /// Creates a read view of the transactions that have ended by now.
     pub fn view(this: &Arc<Self>, ids: &Ids, now: Duration) -> ReadView {
         let mut table = this.table.lock();
         let number = table.next_pin;
@@ -449,8 +450,8 @@ impl Active {
         ReadView { horizon, pin: Pin { active: this.clone(), number, is_ended } }
     }
 
-    /// Ends the views that do not see a transaction, from the oldest one on to those that were made later than this.
-    /// Says how many.
+    /// Ends the read views that do not see a transaction, beginning with the oldest, if they were made before
+    /// `made_before`. Returns the number of views ended.
     pub(super) fn end_views(&self, trx: TrxId, made_before: Duration) -> u64 {
         let mut table = self.table.lock();
         let mut ended = 0;
@@ -458,7 +459,7 @@ impl Active {
             && oldest.get().since < made_before
             && !oldest.get().horizon.covers(trx)
         {
-            // Purge looks for views under this lock.
+            // Purge searches for read views under this lock.
             oldest.get().is_ended.store(true, SeqCst);
             oldest.remove();
             ended += 1;
@@ -494,14 +495,14 @@ mod tests {
         assert!(!active.end(TrxId(5), ids).0);
         assert_eq!(active.oldest(), TrxId(7));
         assert_eq!(active.note(), (noted(&all[1..]), Lsn(900)));
-        // A name takes room in the checkpoint's record, and who has no logged undo is not noted.
+        // A name takes room in the checkpoint's record, and a transaction without logged undo is not logged.
         let name: Arc<[u8]> = b"name"[..].into();
         assert!(active.set_prepared(TrxId(7), Some(&name), 51).is_err());
         active.set_prepared(TrxId(7), Some(&name), 52).unwrap();
         active.set_prepared(TrxId(9), Some(&name), 72).unwrap();
         let both = Noted { prepared: vec![(TrxId(7), name)], ..noted(&all[1..]) };
         assert_eq!(active.note(), (both, Lsn(900)));
-        // What recovery has found may be more than a smaller log buffer allows.
+        // The transactions that recovery has found may be more than a smaller log buffer allows.
         let base = Base::open(Setup::simulated(&SimulatedDisk::new(2), &SimulatedEnv::new(2))).unwrap();
         let refused = active.opened(base.transactions.ids(), 71).unwrap_err().to_string();
         assert!(refused.contains("log_buffer_size"), "{refused}");

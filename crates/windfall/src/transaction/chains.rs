@@ -1,30 +1,27 @@
-//! Overflow chains that nobody needs any more.
+//! Overflow chains that are no longer needed.
 //!
-//! **Purpose.** Frees the pages of values that were replaced or deleted, and of values whose transaction was rolled
-//! back, in pieces: a value has up to 4 GiB, which is up to a million pages.
+//! **Purpose.** Frees the pages of values that were replaced or deleted, and of values with a rolled-back transaction,
+//! in pieces: a value has up to 4 GiB, which is up to a million pages.
 //!
 //! **Invariants.**
-//! - Purge alone frees chains. A transaction that is rolled back only marks the record by which it began a chain; that
-//!   takes one small group of the log, so rollback waits for no room there, at run time as little as in recovery, and
-//!   does not depend on the length of what was written. An entry never refers to a chain whose record is marked: the
-//!   entry was taken back before.
-//! - A piece is a mini-transaction that frees up to [`PIECE`] pages behind the chain's first and links the first to
-//!   the rest; the first page goes last, with nothing behind it. So whatever leads to the first page leads to all
-//!   that is still to be freed, whenever a crash comes, and to nothing that was freed: no page is lost, and none is
-//!   freed twice.
-//! - What leads there, the undo record or an entry marked as deleted, stays until the first page is gone. The record is
-//!   looked at again, and the slice that it lies in is kept.
-//! - A chain's stamp is the position of the undo record that began it, which no other chain ever had, or a number of
-//!   its own that is no position, when a table was made with it: freeing one that is gone is found out and does
-//!   nothing.
-//! - Pages are freed on an [`allowance`](free). Whoever gives one has asked the log for room before it took any lock,
-//!   and gives no more than fits into what it asked for ([`LOG_A_PAGE`]).
+//! - Only purge frees chains. A rollback merely marks the record by which the transaction began a chain. That takes one
+//!   small log group, so rollback never waits for space there, neither at run time nor in recovery, and does not depend
+//!   on the length of the value. An entry never refers to a chain with a marked record: the entry was restored before.
+//! - A piece is a mini-transaction that frees up to [`PIECE`] pages after the first page of the chain and links the
+//!   first page to the rest; the first page is freed last, when no page follows it. So whenever a crash occurs, every
+//!   reference to the first page leads to all pages that are still to be freed, and to none that was freed: no page is
+//!   lost, and none is freed twice.
+//! - The reference, which is the undo record or a delete-marked entry, stays until the first page is freed. The record
+//!   is processed again, and its slice is kept.
+//! - A chain's stamp is the position of the undo record that began it, which no other chain ever had. If the value was
+//!   written with the creation of a table, it is a unique number that is no position. So freeing a chain that is gone
+//!   is detected and does nothing.
+//! - Pages are freed on an [`allowance`](free). The caller that grants one has reserved log before it took any latch,
+//!   and grants no more than fits into its reservation ([`LOG_A_PAGE`]).
 //!
-//! Between two pieces nobody is kept away from the row. A reader of the old value finds its chain gone and looks again.
-//! An entry that is marked as deleted may be revived, and taken back: the chain that it names is then freed on account
-//! of whichever record comes first, and the other one finds nothing.
-//!
-//! **May touch.** `tree`, `mtr`, `buffer` and what is below.
+//! Between two pieces other calls may access the row. A reader of the old value finds its chain gone and reads the
+//! entry again. A delete-marked entry may be revived, and that rolled back: the chain that it names is then freed by
+//! whichever record comes first, and the other one finds nothing.
 
 use crate::{
     error::Result,
@@ -38,12 +35,12 @@ use crate::{
 
 /// Pages freed in one mini-transaction.
 const PIECE: usize = 16;
-/// Log that the freeing of a page takes, at most: the mark on the page, the bit in the map, its part of the first
-/// page's link.
+/// Log that freeing a page takes, at most: the mark on the page, the bit in the map, its share of the first page's
+/// link.
 pub const LOG_A_PAGE: usize = 256;
 
-/// Frees a chain, if it is still there, as far as the allowance of pages goes, which becomes less. Says whether the
-/// chain is gone.
+/// Frees a chain, if it still exists, as far as the allowance of pages permits, which is reduced accordingly. Returns
+/// whether the chain is gone.
 ///
 /// # Errors
 /// Damage, I/O, a tablespace that was dropped.
@@ -66,7 +63,7 @@ pub fn free(tree: &Tree, first: PageNo, stamp: u64, allowance: &mut usize) -> Re
     Ok(false)
 }
 
-/// Frees the chain of a version, if it has one, as [`free`] does. Says whether there is none any more.
+/// Frees the chain of a version, if it has one, as [`free`] does. Returns whether no chain is left.
 ///
 /// # Errors
 /// As [`free`].

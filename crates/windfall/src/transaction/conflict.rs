@@ -1,19 +1,17 @@
-//! Who is in whose way.
+//! Conflicts between a call and other transactions.
 //!
-//! **Purpose.** A call that changes or locks a row finds out whether another transaction keeps it from that, and waits
-//! for it where it holds nothing.
+//! **Purpose.** A call that changes or locks a row determines whether another transaction blocks it, and waits for that
+//! transaction at a point where it holds nothing.
 //!
-//! **Invariants.** A rollback takes no turn at a row, so what a call finds of another transaction counts only if that
-//! had ended before ([`Transactions::read_settled`]). Who has changed an entry and not ended has it locked: the entry's
-//! transaction says so, and costs nothing. Who is to wait for him makes that lock explicit and queues up behind it. A
-//! call says that it is blocked by [`Stop`], gives back its turn at the row, the table's gate and all latches, waits
-//! ([`Transactions::await_lock`]), and begins anew: what it found may have changed. So no call waits for a transaction
-//! while anybody could be waiting for that call but for its transaction's locks, and of these the lock table sees every
-//! circle.
+//! **Invariants.** A rollback takes no key latch, so an entry of another transaction is relied on only if that
+//! transaction had ended before the entry was read ([`Transactions::read_settled`]). A transaction that has changed an
+//! entry and not ended holds an implicit lock on it: the transaction id in the entry says so, at no cost. A waiter
+//! makes that lock explicit and queues for it. A blocked call returns [`Stop`], releases its key latches, the table's
+//! gate and all page latches, waits ([`Transactions::await_lock`]), and starts again, because what it found may have
+//! changed. So while a call waits for a transaction, others can only be waiting for the locks of its own transaction,
+//! and the lock table sees every cycle among those.
 //!
-//! A call from within the source of a value is inside another call: it is refused in place of waiting.
-//!
-//! **May touch.** `ids`, `error`, `store`, the rest of this floor.
+//! A call from within the source of a value is inside another call: it is refused instead of waiting.
 
 use super::{
     Transactions,
@@ -28,28 +26,28 @@ use crate::{
     sync::is_inside,
 };
 
-/// What keeps a call from going on.
+/// The reason why a call is blocked.
 #[derive(Clone, Debug)]
 pub enum Blocked {
-    /// This transaction has changed it and has not ended.
+    /// This transaction has changed the row and has not ended.
     Writer(TrxId, RowName, RowMode),
-    /// Others have locked it.
+    /// Others have locked the row.
     Row(RowName, RowMode),
-    /// Others have locked a range in which it would be a new entry.
+    /// Others have locked a range into which the call would insert a new entry.
     Range(RowName),
-    /// Undo takes as much as it may.
+    /// Undo has reached its limit.
     Undo,
 }
 
-/// By what name others ask for a row, or for a key of an index.
+/// Returns the name under which a row, or a key of an index, is locked.
 pub(super) fn name_of(tree: &Tree, key: &[u8]) -> RowName {
     RowName { space: tree.space().id(), key: key.into() }
 }
 
-/// Why a call ends before it has done what it was to do.
+/// The reason why a call ends before its work is done.
 #[derive(Debug)]
 pub enum Stop {
-    /// It has to wait, and to begin anew then.
+    /// It must wait, and then start again.
     Blocked(Blocked),
     /// It has failed.
     Failed(Error),
@@ -62,9 +60,9 @@ impl<E: Into<Error>> From<E> for Stop {
 }
 
 impl Transactions {
-    /// Reads an entry until it is one that stays: its writer is `me`, or had ended before it was read. Who asks
-    /// afterwards whether the writer has ended may hear so of one who was just taken back, and with him what was read.
-    /// Gives the writer who has not ended, if that is what keeps it.
+    /// Reads an entry until its version is final: its writer is `me`, or had ended before the entry was read. The check
+    /// must come first: a writer that ends after the read may have rolled back, and the version that was read is then
+    /// gone. If the writer has not ended, returns the writer instead.
     ///
     /// # Errors
     /// Those of `read`.
@@ -88,16 +86,16 @@ impl Transactions {
         }
     }
 
-    /// Waits until what was in the way is not any more. What is locked then belongs to the transaction, which may
-    /// [ease](Trx::ease_waits) it if the call comes to nothing.
+    /// Waits until the call is no longer blocked. A lock that is acquired belongs to the transaction, which may
+    /// [ease](Trx::ease_waits) it if the call fails.
     ///
     /// # Errors
-    /// [`LockError`](crate::error::LockError), [`TransactionError`](crate::error::TransactionError); from within
-    /// another call there is no waiting at all.
+    /// [`LockError`](crate::error::LockError), [`TransactionError`](crate::error::TransactionError); a call from within
+    /// another call is refused instead of waiting.
     pub fn await_lock(&self, trx: &mut Trx<'_>, blocked: Blocked, waits: &mut Waits) -> Result<()> {
         let wanted = match blocked {
             Blocked::Undo => return self.await_undo(trx, waits),
-            // It has left its own gate, and is inside another one's.
+            // The call has left its own gate, but is inside the gate of another call.
             _ if is_inside() => {
                 let what = "another transaction has locked this row, and a call from within the source of a value does \
                             not wait for it";
@@ -105,11 +103,11 @@ impl Transactions {
             }
             Blocked::Writer(holder, row, mode) => {
                 let holder = self.active.locker(holder, &self.row_locks);
-                // Here the holder may end: a simulation lets it.
+                // The holder may end at this point: a yield point, so that a simulation can schedule that.
                 self.ground.pool.ground().env.breathe();
                 let is_explicit =
                     holder.is_some_and(|holder| self.row_locks.make_explicit(&holder, row.clone()));
-                // Then there is nothing to wait for.
+                // If it has ended there is nothing to wait for.
                 if !is_explicit {
                     return Ok(());
                 }

@@ -1,15 +1,14 @@
-//! Who has to know of the rows that are taken back.
+//! Followers: observers of rows that are rolled back.
 //!
-//! **Purpose.** A call tells the builder of an index which row it is about to change, inside its table's gate. A
-//! rollback passes no gate: the one of a transaction, to a savepoint, of a statement, in the background or by a
-//! coordinator. What has to follow the rows of a table is entered here, and is told of each row that was taken back.
+//! **Purpose.** A call notifies the builder of an index of the row that it is about to change, inside its table's gate.
+//! A rollback passes no gate, whether of a transaction, to a savepoint, of a statement, in the background or by a
+//! coordinator. An observer of the rows of a table is registered here, and is notified of each row that was rolled
+//! back.
 //!
-//! **Invariants.** A row is taken back first, and then it is looked up who follows its table; a follower is entered
-//! first, and looks at the rows then. Both have a sequentially consistent fence between the two steps, and one of
-//! these is the first. If it is the rollback's, the follower finds the row as it was before; if it is the follower's,
-//! it is told. A transaction that ends, has told all that it had to tell.
-//!
-//! **May touch.** `store`, `page`, `error`, `sync`, `read`.
+//! **Invariants.** A rollback first restores the row and then looks up the follower of its table. A follower is first
+//! registered and then reads the rows. Both have a sequentially consistent fence between the two steps, and one of
+//! these fences is the first in the total order. If it is the rollback's, the follower reads the restored row; if it is
+//! the follower's, it is notified. When a transaction has ended all its notifications have been made.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -31,31 +30,31 @@ use crate::{
     },
 };
 
-/// What follows the rows of a table.
+/// An observer of the rows of a table.
 pub trait Follower: Send + Sync + fmt::Debug {
-    /// A row was taken back: the first bytes of its value before that and behind it, as index keys are made of;
-    /// `None` where there is no such row.
+    /// Notes that a row was rolled back: the first bytes of its value, as index keys are made of, before and after the
+    /// rollback; `None` where there is no such row.
     fn note(&self, row: &[u8], before: Option<&[u8]>, after: Option<&[u8]>);
 
-    /// A row was taken back, and what it was cannot be read.
+    /// Notes that a row was rolled back, and its value cannot be read.
     fn lose_track(&self, error: Error);
 
-    /// Whether it has been told of more than it should have.
+    /// Returns whether its backlog exceeds its limit.
     fn is_full(&self) -> bool;
 
-    /// Waits until it is not.
+    /// Waits until its backlog is below the limit.
     fn wait_for_room(&self);
 }
 
-/// The followers.
+/// The registered followers.
 #[derive(Debug)]
 pub struct Followers {
     count: AtomicUsize,
-    /// By the clustered tree of their table: there is one index at a time that is added to it.
+    /// By the clustered tree of their table: one index at a time is added to a table.
     by_table: Mutex<BTreeMap<SpaceId, Arc<dyn Follower>>>,
 }
 
-/// A follower that is entered, until this is dropped.
+/// The registration of a follower, until this is dropped.
 #[derive(Debug)]
 #[must_use = "it follows as long as this is there"]
 pub struct Following<'a> {
@@ -69,12 +68,12 @@ impl Drop for Following<'_> {
         let follower = by_table.remove(&self.table);
         self.followers.count.store(by_table.len(), SeqCst);
         drop(by_table);
-        // What it was told of may be much, and is not freed under the lock.
+        // Its backlog may be large, and is not freed under the lock.
         drop(follower);
     }
 }
 
-/// An entry of a row: its header, and its value as it is stored. None is there for a row that is not.
+/// An entry of a row: its header, and its stored value. `None` if the row does not exist.
 pub(super) type Version = Option<(EntryHeader, Vec<u8>)>;
 
 impl Followers {
@@ -82,7 +81,7 @@ impl Followers {
         Self { count: AtomicUsize::new(0), by_table: Mutex::new(Rank::Leaf, BTreeMap::new()) }
     }
 
-    /// What follows a table. While there is none anywhere it is a fence and a load.
+    /// Returns the follower of a table. While there is no follower of any table it costs a fence and a load.
     pub(super) fn of(&self, table: SpaceId) -> Option<Arc<dyn Follower>> {
         fence(SeqCst);
         if self.count.load(Relaxed) == 0 { None } else { self.by_table.lock().get(&table).cloned() }
@@ -90,8 +89,8 @@ impl Followers {
 }
 
 impl Transactions {
-    /// Enters what follows a table, by its clustered tree. Rows that it reads from now on are as they were taken
-    /// back, or it is told.
+    /// Registers the follower of a table, given by its clustered tree. Each row that it reads from now on is in its
+    /// restored state, or the follower is notified.
     pub fn follow(&self, table: SpaceId, follower: Arc<dyn Follower>) -> Following<'_> {
         let followers = &self.followers;
         let mut by_table = followers.by_table.lock();
@@ -103,14 +102,14 @@ impl Transactions {
         Following { followers, table }
     }
 
-    /// A row was taken back: what it was before that, and what it is since.
+    /// Notifies the follower that a row was rolled back: its version before the rollback and its version since.
     pub(super) fn tell_taken_back(&self, tree: &Tree, key: &[u8], undone: Version, restored: Version) {
         let Some(follower) = self.followers.of(tree.space().id()).filter(|_| !planted(Bug::RollbackNotNoted))
         else {
             return;
         };
-        // Of a long value that was taken back the chain stays until the transaction has ended. That of the restored one
-        // may go as soon as another transaction has changed the row, which then is what counts.
+        // The chain of a long value that was rolled back stays until the transaction has ended. The chain of the
+        // restored value may be freed as soon as another transaction has changed the row, and that change then counts.
         let undone = undone.map(|(header, mut value)| -> Result<Vec<u8>> {
             read::indexed_of(tree, header, &mut value)?;
             Ok(value)

@@ -1,11 +1,9 @@
 //! Fuzz targets of undo records and of keys.
 //!
-//! **Purpose.** [`undo`] takes any bytes for an undo record, [`key`] for the key of a secondary entry or of an undo
+//! **Purpose.** [`undo`] decodes any bytes as an undo record, [`key`] as the key of a secondary entry or of an undo
 //! slice.
 //!
-//! **Invariants.** What is accepted has just one stored form.
-//!
-//! **May touch.** All of `transaction`.
+//! **Invariants.** Accepted input has exactly one stored form.
 
 use super::{
     entry_key, index_key_of,
@@ -18,7 +16,7 @@ use crate::{
     page::EntryHeader,
 };
 
-/// An undo record.
+/// Decodes an undo record.
 pub fn undo(data: &[u8]) {
     let Ok(record) = UndoRecord::decode(data) else { return };
     let mut again = Vec::new();
@@ -35,7 +33,7 @@ pub fn undo(data: &[u8]) {
     assert!(data.len() <= bound, "a record is longer than its promise of log");
 }
 
-/// Undo records of every kind.
+/// Returns undo records of every kind.
 pub fn undo_seeds() -> Vec<Vec<u8>> {
     let header = EntryHeader::new(TrxId(9), UndoPos(700));
     let touch = |n, done| Touch { space: SpaceId(n), key: vec![n as u8; 3], done };
@@ -58,7 +56,7 @@ pub fn undo_seeds() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The key of a secondary entry, or of an undo slice.
+/// Decodes the key of a secondary entry, or of an undo slice.
 pub fn key(data: &[u8]) {
     assert!(data.starts_with(index_key_of(data)));
     if let Some((index_key, row)) = split(data) {
@@ -70,7 +68,7 @@ pub fn key(data: &[u8]) {
     }
 }
 
-/// Keys of entries and of slices.
+/// Returns keys of entries and of slices.
 pub fn key_seeds() -> Vec<Vec<u8>> {
     vec![entry_key(b"town", b"row"), entry_key(b"a\0b\xff", b"\0"), entry_key(b"", b""), key_of(3, 77)]
 }

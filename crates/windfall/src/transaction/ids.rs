@@ -1,13 +1,11 @@
 //! Ids of transactions and tablespaces, never used twice.
 //!
-//! **Purpose.** Both are handed out by one addition each. Across restarts a *ceiling* keeps them apart: no id at or
-//! above it was ever handed out.
+//! **Purpose.** Each id is assigned by one addition. A *ceiling* keeps ids unique across restarts: no id at or above it
+//! was ever assigned.
 //!
-//! **Invariants.** A ceiling is durable in the log before the first id below it is used; a restart begins at the
+//! **Invariants.** A ceiling is durable in the log before the first id below it is used. A restart begins at the
 //! ceiling, and the ids between are lost. [`Ids::ceilings`] is never below what the log says, so a checkpoint that
-//! writes it to the control file may let the log's word go.
-//!
-//! **May touch.** `buffer`, `log`, `mtr` and what is below.
+//! writes it to the control file makes the log record dispensable.
 
 use crate::{
     buffer::BufferPool,
@@ -22,9 +20,9 @@ use crate::{
     },
 };
 
-/// How far a ceiling rises at once.
+/// The number of ids by which a ceiling rises.
 const BLOCK: u64 = 65_536;
-/// More than the record of a ceiling takes in the log, in bytes.
+/// An upper bound of the log that a ceiling record takes, in bytes.
 const RECORD: u64 = 4096;
 
 #[derive(Debug)]
@@ -32,7 +30,7 @@ struct Counter {
     next: AtomicU64,
     /// Ids below this may be used.
     usable: AtomicU64,
-    /// What the log says, or is about to say.
+    /// The ceiling that the log has, or is about to get.
     promised: AtomicU64,
 }
 
@@ -51,7 +49,7 @@ impl Counter {
     }
 }
 
-/// Hands out ids.
+/// Assigns ids.
 #[derive(Debug)]
 pub struct Ids {
     pool: Arc<BufferPool>,
@@ -61,7 +59,7 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// Ids from these on: the ceilings that recovery has found, or the first ones of a new database.
+    /// Assigns ids from these on: the ceilings that recovery has found, or the first ids of a new database.
     pub fn new(pool: Arc<BufferPool>, space: SpaceId, trx: TrxId) -> Self {
         Self {
             pool,
@@ -71,10 +69,10 @@ impl Ids {
         }
     }
 
-    /// A new tablespace id.
+    /// Returns a new tablespace id.
     ///
     /// # Errors
-    /// When the log takes no more.
+    /// If the log accepts no more records.
     pub fn space(&self) -> Result<SpaceId> {
         loop {
             if let Some(id) = self.spaces.take() {
@@ -84,12 +82,13 @@ impl Ids {
         }
     }
 
-    /// A new transaction id, unless the ceiling is reached: [`Ids::raise`] then, without any lock, and try again.
+    /// Returns a new transaction id, unless the ceiling is reached: then call [`Ids::raise`], without any lock, and try
+    /// again.
     pub(super) fn try_trx(&self) -> Option<TrxId> {
         self.trxs.take().map(TrxId)
     }
 
-    /// The next transaction's id: every transaction so far has a lower one.
+    /// Returns the next transaction's id: every transaction so far has a lower one.
     pub(super) fn next_trx(&self) -> TrxId {
         TrxId(self.trxs.next.load(SeqCst))
     }
@@ -97,15 +96,15 @@ impl Ids {
     /// Raises the ceilings that are reached, durably.
     ///
     /// # Errors
-    /// When the log takes no more, or the ids are used up.
+    /// If the log accepts no more records, or the ids are used up.
     pub(super) fn raise(&self) -> Result<()> {
         let _turn = self.raising.lock();
         let both = [&self.spaces, &self.trxs];
         if !both.iter().any(|counter| counter.is_short()) {
             return Ok(());
         }
-        // A log without room is told before anything is promised. Who has the turn waits for nothing, and drops need
-        // ids, too.
+        // A log without space is reported before a ceiling is raised. The holder of the mutex waits for nothing, and
+        // drops need ids, too.
         let _room = self.pool.ground().log.admit_drop(RECORD)?;
         for counter in both {
             if counter.is_short() {
@@ -128,7 +127,7 @@ impl Ids {
         Ok(())
     }
 
-    /// No tablespace id, and no transaction id, at or above these was handed out.
+    /// Returns the ceilings: no tablespace id and no transaction id at or above these was assigned.
     pub fn ceilings(&self) -> (u64, u64) {
         (self.spaces.promised.load(SeqCst), self.trxs.promised.load(SeqCst))
     }
@@ -173,7 +172,7 @@ mod tests {
             let ceilings = ids.ceilings();
             assert!(last_space < ceilings.0 && last_trx < ceilings.1);
             if round % 2 == 0 {
-                // The log's word may go once the control file has it.
+                // The log record may be removed once the control file has the ceiling.
                 base.checkpointer.checkpoint(true).unwrap();
             }
             let survive = [Survive::Nothing, Survive::Everything, Survive::Random(round)];

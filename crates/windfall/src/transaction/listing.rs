@@ -1,12 +1,9 @@
-//! Lists of what is under way, for who wants to know who holds something up.
+//! Lists of running transactions and read views, to find out what delays others.
 //!
-//! **Purpose.** Which transactions there are, how old they are and what they are at; and which views, whose versions
-//! purge leaves alone.
+//! **Purpose.** The transactions with their age and state, and the read views with versions that purge keeps.
 //!
-//! **Invariants.** A list is of one moment, but for what is taken back in the background, which is asked for behind
-//! that. Making one disturbs nobody for longer than it takes to copy the table.
-//!
-//! **May touch.** `ids`, `env`, the rest of this floor.
+//! **Invariants.** A list is of one moment, except for the background rollbacks, which are queried after that. Making a
+//! list blocks other threads no longer than it takes to copy the table.
 
 use core::time::Duration;
 
@@ -18,15 +15,15 @@ use crate::ids::TrxId;
 pub struct TransactionInfo {
     /// Its number, as in lists of locks.
     pub id: TrxId,
-    /// For how long it has had that number: since its first change or lock, or since the database was opened.
+    /// The time since it got that number: at its first change or lock, or when the database was opened.
     pub age: Duration,
     /// Whether it has changed anything that outlives the process.
     pub has_changes: bool,
-    /// What it is at.
+    /// Its state.
     pub state: TransactionState,
 }
 
-/// What a transaction is at.
+/// The state of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TransactionState {
@@ -38,17 +35,17 @@ pub enum TransactionState {
     RollingBack,
 }
 
-/// A view of what was committed at one time. While it is there purge leaves alone what it may see.
+/// A read view of the state that was committed at one time. While it exists purge keeps what it may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ViewInfo {
-    /// How long ago it was made.
+    /// The time since it was made.
     pub age: Duration,
-    /// How many transactions have got a number since.
+    /// The number of transactions that have got a number since.
     pub behind: u64,
 }
 
 impl Transactions {
-    /// All transactions with a number that have not ended, by number.
+    /// Returns all transactions with a number that have not ended, by number.
     pub fn listing(&self) -> Vec<TransactionInfo> {
         let mut list = self.active.listing(self.now());
         let going_back = self.rollbacks.all();
@@ -58,7 +55,7 @@ impl Transactions {
         list
     }
 
-    /// All views, the oldest first.
+    /// Returns all read views, the oldest first.
     pub fn views(&self) -> Vec<ViewInfo> {
         self.active.views(&self.ids, self.now())
     }

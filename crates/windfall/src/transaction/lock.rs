@@ -1,27 +1,24 @@
-//! Turns at rows.
+//! Key latches: calls that change the same row take turns.
 //!
-//! **Purpose.** Two calls that change one row, or compete for one key of a unique index, take turns. A turn lasts from
-//! before the first look at the row until the call has ended; what a transaction has locked until it ends is elsewhere
-//! (`locks`).
+//! **Purpose.** Two calls that change one row, or compete for one key of a unique index, run one after the other. A key
+//! latch is held from before the first read of the row until the call has ended. Locks that a transaction holds until
+//! its end are elsewhere (`locks`).
 //!
-//! **Invariants.** A lock is named by tablespace and hash of the key, so two keys may share one, which costs time and
-//! nothing else. Whoever waits is served in the order of coming. A call locks its row first, then, in one sorted
-//! acquisition, the keys of unique indexes; rows and index keys are of different tablespaces, so there is no circle.
-//! Nobody waits for a row while holding a lock or latch of another kind; the rank is asserted.
+//! **Invariants.** A latch is named by tablespace and hash of the key, so two keys may share one, which costs only
+//! time. Waiters are served in order of arrival. A call latches its row first and then, in one sorted acquisition, the
+//! keys of unique indexes. Rows and index keys are in different tablespaces, so there is no deadlock. No thread waits
+//! for a key latch while it holds a lock or latch of another kind; the rank is asserted.
 //!
-//! *Calls within calls.* A call that is made from within another one, by the source of a value, comes while the other
-//! one holds locks that belong before. So it waits for no call, which may be waiting for the other one: it is refused
-//! when a call holds the lock or is in the queue for it. For a *worker*, which is purge or whoever fills a new
-//! secondary tree, it does wait, and that ends:
-//! - A worker waits for no row's lock while it holds one. Purge only tries ([`RowLocks::try_lock`]); whoever needs
-//!   the locks of two rows gives back the one before it waits for the other ([`RowLocks::lock_all`]).
-//! - Under such a lock a worker does a bounded amount of work, and waits at most for latches and frames: for room in
-//!   the log it has asked before, and no gate, no claim and no statement is waited for. No source is read under a
-//!   latch, so who holds one is on the way.
-//! - Before the call there are only workers in the queue, to which the same applies. Calls that come later are behind
-//!   it.
-//!
-//! **May touch.** `ids`, `env`, `sync`.
+//! *Nested calls.* A call that is made from within another call, by the source of a value, runs while the outer call
+//! holds latches that come earlier in the order. So it never waits for another call, which may be waiting for the outer
+//! one: it is refused if a call holds the latch or is queued for it. It does wait for a *worker*, which is purge or the
+//! builder of a new secondary tree, and that wait ends:
+//! - A worker waits for no key latch while it holds one. Purge only tries ([`RowLocks::try_lock`]). A worker that needs
+//!   the latches of two rows releases the one before it waits for the other ([`RowLocks::lock_all`]).
+//! - While it holds such a latch a worker does a bounded amount of work, and waits at most for page latches and frames:
+//!   it has reserved log before, and it waits for no gate, no metadata lock and no statement. No source is read under a
+//!   page latch, so the holder of a page latch makes progress.
+//! - Only workers are queued before the call, to which the same applies. Calls that arrive later are queued after it.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -37,39 +34,39 @@ use crate::{
 
 const SHARDS: usize = 64;
 
-/// The name of a lock.
+/// The name of a key latch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockName {
     space: SpaceId,
     hash: u64,
 }
 
-/// Who wants a lock, or has it.
+/// The kind of thread that requests or holds a latch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Call,
-    /// One that waits for no row while it holds this.
+    /// A worker, which waits for no key latch while it holds this one.
     Worker,
 }
 
-/// Who holds a lock, and who comes next.
+/// The FIFO queue of a latch: the holder and the waiters.
 #[derive(Debug, Default)]
 struct Queue {
     serving: u64,
     next: u64,
-    /// How many of these are calls, the one that is served included.
+    /// The number of calls in the queue, including the one that is served.
     calls: u64,
 }
 
 impl Queue {
-    /// Comes last. Gives the number at which it is served.
+    /// Appends a thread to the queue. Returns the ticket number with which it is served.
     fn join(&mut self, by: By) -> u64 {
         self.calls += u64::from(by == By::Call);
         self.next += 1;
         self.next - 1
     }
 
-    /// The one who was served has done. Says whether nobody is left.
+    /// Removes the thread that was served. Returns whether the queue is empty.
     fn leave(&mut self, by: By) -> bool {
         self.calls -= u64::from(by == By::Call);
         self.serving += 1;
@@ -83,7 +80,7 @@ struct Shard {
     moved: Event,
 }
 
-/// The locks that are held or waited for.
+/// The latches that are held or waited for.
 #[derive(Debug)]
 pub struct RowLocks {
     shards: Box<[Shard]>,
@@ -91,7 +88,7 @@ pub struct RowLocks {
     env: Arc<dyn Env>,
 }
 
-/// Locks that are held; dropping it gives them back.
+/// Held latches, which are released on drop.
 #[derive(Debug)]
 pub struct RowGuard<'a> {
     locks: &'a RowLocks,
@@ -106,13 +103,13 @@ fn busy() -> Error {
 }
 
 impl RowLocks {
-    /// A table without locks.
+    /// A table without latches.
     pub fn new(env: Arc<dyn Env>) -> Self {
         let shard = |_| Shard { queues: Mutex::new(Rank::Leaf, HashMap::new()), moved: Event::new() };
         Self { shards: (0..SHARDS).map(shard).collect(), hasher: RandomState::new(), env }
     }
 
-    /// The lock of a key.
+    /// Returns the name of the latch of a key.
     pub fn name(&self, space: SpaceId, key: &[u8]) -> LockName {
         LockName { space, hash: self.hasher.hash_one(key) }
     }
@@ -121,17 +118,17 @@ impl RowLocks {
         &self.shards[(name.hash ^ name.space.0) as usize % SHARDS]
     }
 
-    /// Takes the lock of the row of a call, which waits for no other call if it was made from within one.
+    /// Acquires the latch of a call's row. A nested call waits for no other call.
     ///
     /// # Errors
-    /// [`UsageError::Other`] when it would have to wait and must not.
+    /// [`UsageError::Other`] if it would have to wait and must not.
     pub fn lock_in_call(&self, name: LockName) -> Result<RowGuard<'_>> {
         let mut guard = RowGuard { locks: self, by: By::Call, held: Vec::with_capacity(1) };
         guard.take_in_call(name)?;
         Ok(guard)
     }
 
-    /// Takes the locks of several rows, for a worker, which holds none of them while it waits for another.
+    /// Acquires the latches of several rows for a worker, which holds none of them while it waits for another.
     pub fn lock_all(&self, mut names: Vec<LockName>) -> RowGuard<'_> {
         names.sort_unstable();
         names.dedup();
@@ -149,13 +146,13 @@ impl RowLocks {
         }
     }
 
-    /// Takes a lock for a worker, if nobody holds it.
+    /// Acquires a latch for a worker, if it is free.
     pub fn try_lock(&self, name: LockName) -> Option<RowGuard<'_>> {
         let mut guard = RowGuard { locks: self, by: By::Worker, held: Vec::with_capacity(1) };
         guard.try_take(name).then_some(guard)
     }
 
-    /// Takes more locks for a call, of other tablespaces than those that are held.
+    /// Acquires more latches for a call, in other tablespaces than the latches that it holds.
     ///
     /// # Errors
     /// As [`RowLocks::lock_in_call`].
@@ -183,7 +180,8 @@ impl RowGuard<'_> {
         self.join(name, true);
     }
 
-    /// Comes last and waits to be served, unless it would be behind a call and must not be. Says whether it was served.
+    /// Queues for a latch and waits to be served, unless it would have to wait for a call and must not. Returns whether
+    /// the latch was acquired.
     fn join(&mut self, name: LockName, behind_calls: bool) -> bool {
         drop(Held::take(Rank::Row));
         if planted(Bug::RowNotLocked) {
@@ -269,7 +267,7 @@ mod tests {
         RowLocks::new(Arc::new(RealEnv::default()))
     }
 
-    /// Runs something as the source of a value does: inside two gates.
+    /// Runs a closure as the source of a value does: inside two gates.
     fn nested<T>(run: impl FnOnce() -> T) -> T {
         let gates = [Gate::new(), Gate::new()];
         let _inside = gates.each_ref().map(Gate::enter_here);
@@ -280,7 +278,7 @@ mod tests {
     fn who_is_inside_another_call_waits_for_workers_only() {
         let locks = locks();
         let names = [1u8, 2].map(|key| locks.name(SpaceId(20), &[key]));
-        // A worker holds it: it is given back soon.
+        // A worker holds the latch: it is released soon.
         let worker = locks.try_lock(names[0]).unwrap();
         let waited = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -288,7 +286,7 @@ mod tests {
                 let guard = nested(|| locks.lock_in_call(names[0]));
                 (guard.map(drop), waited.load(SeqCst))
             });
-            // Somebody is behind the worker now, or will be; and nobody may queue behind a call.
+            // The call is queued after the worker, or will be; and a nested call must not queue after a call.
             while !locks.has_calls(names[0]) {
                 assert!(!call.is_finished(), "it did not wait");
                 thread::yield_now();
@@ -299,7 +297,7 @@ mod tests {
             let (done, waited) = call.join().unwrap();
             assert!(done.is_ok() && waited, "{done:?}");
         });
-        // A call holds it: it may be waiting for this very thread.
+        // A call holds the latch: it may be waiting for this very thread.
         let call = locks.lock_in_call(names[0]).unwrap();
         assert!(nested(|| locks.lock_in_call(names[0])).is_err());
         nested(|| {
@@ -322,7 +320,7 @@ mod tests {
                     assert!(!worker.is_finished(), "it did not wait");
                     thread::yield_now();
                 }
-                // The call's own source comes by.
+                // The call's own source makes a nested call.
                 let inner = nested(|| locks.lock_in_call(other).map(drop));
                 assert!(inner.is_ok(), "{inner:?}");
                 drop(call);

@@ -1,14 +1,12 @@
-//! Reads that lock what they find.
+//! Locking reads.
 //!
-//! **Purpose.** A row is read as it is now and stays so until the transaction has ended; where the level locks gaps, a
-//! row that is missing stays missing.
+//! **Purpose.** A row is read in its current version and stays so until the transaction has ended. Where the isolation
+//! level locks gaps, a row that is missing stays missing.
 //!
-//! **Invariants.** A row is looked at and locked in one turn, so no call changes it in between. A range is locked
-//! before it is read: who inserts into it looks for locked ranges under the latch of the leaf, and has either inserted
-//! before the reader came to the leaf, and then the reader finds an entry of a transaction that has not ended and waits
-//! for it, or finds the range.
-//!
-//! **May touch.** `tree` and what is below, the rest of this floor.
+//! **Invariants.** A row is read and locked under one key latch, so no call changes it in between. A range is locked
+//! before it is read, and an inserter checks for range locks under the latch of the leaf. So either it inserts before
+//! the reader latches the leaf, and then the reader finds an entry of an unfinished transaction and waits for it; or it
+//! finds the range lock.
 
 use core::ops::Bound;
 
@@ -25,11 +23,11 @@ use crate::{
 };
 
 impl Trx<'_> {
-    /// Locks a row and reads it. `false` when there is none. Without `whole`, a value that lies in pages of its own is
-    /// not read.
+    /// Locks a row and reads it. Returns `false` if there is none. Without `whole`, a value in overflow pages is not
+    /// read.
     ///
     /// # Errors
-    /// A row that has changed since a strict view was made; damage, I/O, a dropped table.
+    /// A row that has changed since a strict read view was made; damage, I/O, a dropped table.
     pub fn read_locked(
         &mut self,
         tree: &Tree,
@@ -54,18 +52,18 @@ impl Trx<'_> {
             }
             return Ok(false);
         };
-        // Its own change has it locked already.
+        // A row that this transaction has changed is locked already.
         if header.trx != self.id() {
             self.lock_row(tree, key, mode)?;
         }
         Ok(!whole || read::resolve(tree, key, header, out)?)
     }
 
-    /// Whether the row of an index entry has left the index key of that for good: the entry is gone, or marked as
-    /// deleted by a transaction that had ended before it was read, or by this one.
+    /// Returns whether the row of an index entry has finally left the entry's index key: the entry is gone, or was
+    /// delete-marked by a transaction that had ended before it was read, or by this one.
     ///
     /// # Errors
-    /// A row that has left since a strict view was made; damage, I/O, a dropped table.
+    /// A row that has left since a strict read view was made; damage, I/O, a dropped table.
     pub fn has_left(&self, index: &Tree, entry: &[u8], owner: impl FnOnce() -> Owner) -> Result<bool> {
         match self.floor().read_settled(self.id(), || index.get_into(entry, &mut Vec::new()))? {
             Ok(None) => Ok(true),
@@ -74,7 +72,7 @@ impl Trx<'_> {
         }
     }
 
-    /// Locks a row, or says that others have.
+    /// Locks a row, or returns that others have locked it.
     pub(super) fn lock_row(&mut self, tree: &Tree, key: &[u8], mode: RowMode) -> Result<(), Stop> {
         let (locker, row) = (self.locker()?, name_of(tree, key));
         self.note_lock(&row, mode);
@@ -84,17 +82,17 @@ impl Trx<'_> {
         }
     }
 
-    /// Has a key that is missing stay so.
+    /// Locks the gap at a key that is missing, so that it stays missing.
     pub(super) fn lock_gap(&mut self, tree: &Tree, key: &[u8]) -> Result<()> {
         let (locker, this) = (self.locker()?, Bound::Included(key));
         self.floor().row_locks.lock_range(&locker, tree.space().id(), this, this);
         Ok(())
     }
 
-    /// Locks a range of keys against new ones, if the level locks gaps.
+    /// Locks a range of keys against inserts, if the isolation level locks gaps.
     ///
     /// # Errors
-    /// When the log takes no more.
+    /// If the log accepts no more records.
     pub fn lock_range(&mut self, tree: &Tree, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
         if self.rules.gaps && !planted(Bug::GapNotLocked) {
             let locker = self.locker()?;

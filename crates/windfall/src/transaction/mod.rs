@@ -1,35 +1,35 @@
-//! Transactions: ids, undo, rollback, views, locks, purge, and the changes of rows that they are for.
+//! Transactions: ids, undo, rollback, read views, locks, purge and row changes.
 //!
-//! **Purpose.** A row with all its secondary entries changes whole or not at all, and so do all rows of a transaction,
-//! while the process runs and over a crash; and what is seen of others is what the level of isolation says.
+//! **Purpose.** A row and all its secondary entries change atomically, and so do all rows of a transaction, at run time
+//! and across a crash. The isolation level decides which changes of other transactions are visible.
 //!
 //! **Invariants.**
-//! - A change of a row is: the turn at the row (`lock`); one undo record and the clustered entry in one
-//!   mini-transaction; a mini-transaction for each secondary entry. A transaction of one call logs `TrxEnd` in the last
-//!   of them: without secondary entries it is one group of the log.
-//! - Every entry carries the transaction and the position of the undo record that made its version. Whoever takes back
-//!   or purges touches an entry only if it still does.
-//! - What a change may need is made sure of before its first mini-transaction latches anything: undo slices, lengths of
-//!   keys, uniqueness, log for it and for its way back. Rollback needs nothing new.
-//! - An overflow chain belongs to one version. It is noted in undo before its first page is linked anywhere. Purge
-//!   frees it, piece by piece, with the record that replaced or deleted the value, or with its own one once that was
-//!   taken back.
+//! - A row change takes the key latch of the row (`lock`), one mini-transaction for the undo record and the clustered
+//!   entry, and one mini-transaction per secondary entry. A transaction of a single call logs `TrxEnd` in the last of
+//!   them: without secondary entries it is one log group.
+//! - Every entry carries its transaction id and the position of the undo record that made its version. Rollback and
+//!   purge touch an entry only if it still carries both.
+//! - Everything that a change may need is ensured before its first mini-transaction latches anything: undo slices, key
+//!   lengths, uniqueness, log space for the change and for its rollback. Rollback needs nothing new.
+//! - An overflow chain belongs to one version. An undo record names it before its first page is linked anywhere. Purge
+//!   frees it in pieces, with the record that replaced or deleted the value, or with the chain's own record once that
+//!   was rolled back.
 //! - *Recovery.* A transaction is unfinished if it is in the `TrxTable` record that the control file names, or has a
-//!   `TrxBegin` at or above the floor, and has no `TrxEnd` at or above the floor. Its records are found by reading its
-//!   stream from the first one on. The table is read after the rest of the floor is, and holds the floor below the end
-//!   of whoever is in it and about to log that ([`Transactions::note`]). Unfinished transactions are active again when
-//!   the database opens, and are rolled back in the background (`rollbacks`).
-//! - *Visibility.* The version of an entry counts for a reader if his view sees its transaction, or it is his own; if
-//!   not, the undo record that made it leads to the one before (`version`). A commit is the removal of the id from the
-//!   table of active transactions: all that carries it is seen from then on. Purge and the drop of slices leave alone
-//!   what a view may still need.
-//! - *Locks.* Who has changed an entry and not ended has it locked; all else is in the lock table (`locks`). A call
-//!   that is in somebody's way has no turn, no gate and no latch while it waits (`conflict`).
+//!   `TrxBegin` at or above the low-water mark of the log, and has no `TrxEnd` at or above that mark. Its undo records
+//!   are found by reading its stream from its first record on. A checkpoint reads the table after all other parts of
+//!   the low-water mark. The mark stays below the `TrxEnd` of every transaction that is in the table and about to log
+//!   it ([`Transactions::note`]). Unfinished transactions are active again when the database opens, and are rolled back
+//!   in the background (`rollbacks`).
+//! - *Visibility.* A reader sees the version of an entry if its read view sees the transaction, or if the version is
+//!   its own. Otherwise the undo record that made the version leads to the previous one (`version`). A commit is the
+//!   removal of the id from the table of active transactions: from then on all its versions are visible. Purge and the
+//!   drop of slices keep what a read view may still need.
+//! - *Locks.* A transaction that has changed an entry and not ended holds an implicit lock on it. All other locks are
+//!   in the lock table (`locks`). A blocked call holds no key latch, no gate and no page latch while it waits
+//!   (`conflict`).
 //!
-//! **May touch.** `system`, `store`, `tree`, `mtr`, `buffer`, `log` and what is below.
-//!
-//! The order of locks: the turn at a row, at the keys of unique indexes, an undo stream, the system tree, pages: a
-//! tree's, then undo pages, then allocation maps.
+//! Lock order: key latch of a row, key latches of unique index keys, an undo stream, the system tree, pages. Pages in
+//! this order: pages of a tree, then undo pages, then allocation maps.
 
 pub mod active;
 mod chains;
@@ -94,58 +94,59 @@ use crate::{
     tree::hash::HashBudget,
 };
 
-/// How long a call waits for a lock unless it is told otherwise.
+/// The default lock timeout of a call.
 pub const LOCK_WAIT: Duration = Duration::from_secs(50);
 
-/// What a statement that may wait is left for each further table, however late it is.
+/// The least time that a statement may wait for each further table, however late it is.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 
-/// What is kept of a checkpoint's group, in bytes, for transactions that begin meanwhile.
+/// Part of a checkpoint's log group that is reserved for transactions that begin meanwhile, in bytes.
 const NOTES_KEPT: usize = 1024;
 
-/// What a checkpoint may note of the transactions, in bytes: one group, with room for some that begin meanwhile.
+/// Returns the most bytes that a checkpoint may log for the transactions: one group, less the reserve for transactions
+/// that begin meanwhile.
 fn notes_most(pool: &BufferPool) -> usize {
     pool.ground().log.max_group() - NOTES_KEPT
 }
 
-/// The transaction floor of a database.
+/// The transaction layer of a database.
 #[derive(Debug)]
 pub struct Transactions {
     ground: Arc<stream::Ground>,
     ids: Arc<Ids>,
     active: Arc<Active>,
     streams: streams::Streams,
-    /// Turns at rows, for the length of a call.
+    /// Key latches, held for the length of a call.
     locks: lock::RowLocks,
-    /// What transactions have locked until they end.
+    /// The lock table: locks that transactions hold until they end.
     row_locks: Locks,
-    /// How long a call waits for a lock, in microseconds.
+    /// The lock timeout of a call, in microseconds.
     lock_wait: AtomicU64,
-    /// For the trees that rollback and purge look into: they have no hash index.
+    /// For the trees that rollback and purge access: they have no hash index.
     no_hash: Arc<HashBudget>,
-    /// Transactions that wait for the word of an outer coordinator.
+    /// Prepared transactions, which wait for the decision of an external coordinator.
     prepared: prepared::Prepared,
-    /// What is taken back in the background.
+    /// Background rollbacks.
     rollbacks: rollbacks::Rollbacks,
-    /// How often purge has met a table at rest.
+    /// The number of times that purge has found a table quiesced.
     met_at_rest: AtomicU64,
-    /// What has to know of the rows that are taken back.
+    /// Observers of rows that are rolled back.
     followers: followers::Followers,
     slices_dropped: AtomicU64,
-    /// What purge has got rid of: records that it was done with, and parts of chains.
+    /// The number of records that purge has finished, and of parts of chains that it has freed.
     purged: AtomicU64,
-    /// What undo may take, in bytes.
+    /// The limit on undo, in bytes.
     undo_limit: AtomicU64,
-    /// How often a change has found it passed.
+    /// The number of times that a change has found the limit exceeded.
     undo_waits: AtomicU64,
-    /// Whether old views are ended then.
+    /// Whether old read views are ended when the limit is exceeded.
     ends_views: AtomicBool,
     views_ended: AtomicU64,
     #[cfg(test)]
     failpoint: tests::Failpoint,
 }
 
-/// The locks of a statement on tables.
+/// The table locks of a statement.
 #[derive(Debug)]
 pub struct StatementLock<'a> {
     locks: &'a Locks,
@@ -159,9 +160,9 @@ impl Drop for StatementLock<'_> {
 }
 
 impl Transactions {
-    /// The transactions of a database whose pages are recovered: `unfinished` are those that recovery has found, each
-    /// with its first undo record, and `prepared` the names of those that are prepared. They count as active from now
-    /// on. `attach` makes a tablespace known to the pool, with what is known of its file.
+    /// Opens the transaction layer of a database after recovery of its pages. `unfinished` has the transactions that
+    /// recovery has found, each with its first undo record; `prepared` has the names of the prepared ones. They are
+    /// active from now on. `attach` makes a tablespace known to the pool, with what is known of its file.
     ///
     /// # Errors
     /// Damage, I/O.
@@ -212,8 +213,8 @@ impl Transactions {
         })
     }
 
-    /// What a checkpoint notes: the unfinished transactions. Gives the LSN above which its floor must not be. The rest
-    /// of the floor was read before.
+    /// Appends the unfinished transactions to a checkpoint's group. Returns the LSN that the checkpoint's low-water
+    /// mark must not exceed. The other parts of the low-water mark were read before.
     pub fn note(&self, group: &mut GroupWriter) -> Lsn {
         let (Noted { active, prepared }, limit) = self.active.note();
         if !active.is_empty() {
@@ -225,96 +226,98 @@ impl Transactions {
         limit
     }
 
-    /// Whether a transaction has this number, or had it.
+    /// Returns whether a transaction has, or had, this number.
     pub fn has_begun(&self, trx: TrxId) -> bool {
         trx < self.ids.next_trx()
     }
 
-    /// The ids, for whoever makes tablespaces, and for checkpoints.
+    /// Returns the ids, for the creation of tablespaces and for checkpoints.
     pub fn ids(&self) -> &Arc<Ids> {
         &self.ids
     }
 
-    /// The undo streams, for metrics and checks.
+    /// Returns the undo streams, for metrics and checks.
     pub fn streams(&self) -> &streams::Streams {
         &self.streams
     }
 
-    /// Transactions that wait for the word of an outer coordinator.
+    /// Returns the prepared transactions, which wait for the decision of an external coordinator.
     pub fn prepared(&self) -> &prepared::Prepared {
         &self.prepared
     }
 
-    /// What is taken back in the background.
+    /// Returns the background rollbacks.
     pub fn rollbacks(&self) -> &rollbacks::Rollbacks {
         &self.rollbacks
     }
 
-    /// The row locks.
+    /// Returns the key latches.
     pub fn locks(&self) -> &lock::RowLocks {
         &self.locks
     }
 
-    /// What transactions have locked until they end.
+    /// Returns the lock table: locks that transactions hold until they end.
     pub fn row_locks(&self) -> &Locks {
         &self.row_locks
     }
 
-    /// How long a call waits for a lock.
+    /// Returns the lock timeout of a call.
     pub fn lock_wait(&self) -> Duration {
         Duration::from_micros(self.lock_wait.load(Relaxed))
     }
 
-    /// Changes how long calls wait for a lock.
+    /// Changes the lock timeout of calls.
     pub fn set_lock_wait(&self, at_most: Duration) {
         self.lock_wait.store(u64::try_from(at_most.as_micros()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// The transactions that have ended by now: an entry of one of them that is read from now on is one that stays.
+    /// Returns a snapshot of the transactions that have ended. An entry of one of them that is read after this call is
+    /// final.
     pub fn ended(&self) -> Horizon {
         self.active.ended(&self.ids)
     }
 
-    /// The number of something that happens at this moment, which the views that are there do not see.
+    /// Returns a number for an event at this moment, which existing read views do not see.
     ///
     /// # Errors
-    /// When the log takes no more.
+    /// If the log accepts no more records.
     pub fn stamp(&self) -> Result<TrxId> {
         self.active.stamp(&self.ids)
     }
 
-    /// Locks tables for a statement, until what is returned goes: it waits for the transactions that have to do with
-    /// them.
+    /// Locks tables for a statement until the returned guard is dropped. Waits for the transactions that use the
+    /// tables.
     ///
     /// # Errors
-    /// [`LockError`]; why the database has stopped, or that it is closed.
+    /// [`LockError`]; why the database has stopped; [`Error::Closed`] if it is being closed.
     pub fn lock_tables(
         &self,
         spaces: impl IntoIterator<Item = SpaceId>,
         mode: TableMode,
         at_most: Duration,
     ) -> Result<StatementLock<'_>> {
-        // It is no transaction, and has no changes; the number is a name for lists and errors.
+        // A statement is no transaction and has no changes. The number names it in lists and errors.
         let locker = self.row_locks.locker(self.active.number(&self.ids)?);
         let lock = StatementLock { locks: &self.row_locks, locker };
         let began = self.now();
         for space in spaces {
-            // The time is that of the statement, not of each of its tables.
+            // The time limit is that of the statement, not of each of its tables.
             let left = at_most.saturating_sub(self.now().saturating_sub(began)).max(at_most.min(LEAST_WAIT));
             self.acquire(&lock.locker, Wanted::Table(space, mode), Patience::of(left))?;
         }
         Ok(lock)
     }
 
-    /// Takes a lock, or waits for it: as [`Locks::acquire`].
+    /// Requests a lock and waits for it if necessary, as [`Locks::acquire`] does.
     ///
     /// # Errors
-    /// What [`Locks::acquire`] says; why the database has stopped, if it has, or is being closed.
+    /// Those of [`Locks::acquire`]; why the database has stopped; [`Error::Closed`] if it is being closed.
     pub fn acquire(&self, me: &Arc<Locker>, wanted: Wanted, patience: Patience) -> Result<()> {
         self.why_not(self.row_locks.acquire(me, wanted, patience).map_err(Error::from))
     }
 
-    /// Says why the database has stopped, or is being closed, if that has ended a wait.
+    /// Replaces the error of an interrupted wait by the reason for which the database has stopped or is closing, if
+    /// that ended it.
     fn why_not(&self, taken: Result<()>) -> Result<()> {
         match taken {
             Err(Error::Lock(LockError::Interrupted)) if self.row_locks.is_stopped() => {
@@ -325,11 +328,11 @@ impl Transactions {
         }
     }
 
-    /// Locks a table for a statement that is in the way of others in turns only, each of which lasts no longer than a
-    /// quarter of what is set for the waits of all, or 50 ms if that is more: as [`Locks::acquire_in_turns`].
+    /// Locks a table for a statement that blocks others only in short intervals. Each interval lasts at most a quarter
+    /// of the lock timeout, or 50 ms if that is more, as in [`Locks::acquire_in_turns`].
     ///
     /// # Errors
-    /// As [`Transactions::lock_tables`]; that of `between`.
+    /// As [`Transactions::lock_tables`]; errors of `between`.
     pub fn lock_table_in_turns(
         &self,
         space: SpaceId,
@@ -345,7 +348,7 @@ impl Transactions {
         Ok(lock)
     }
 
-    /// As [`Transactions::acquire`], for a call whose waits count together.
+    /// As [`Transactions::acquire`], for a call with one time limit for all its waits.
     ///
     /// # Errors
     /// As [`Transactions::acquire`].
@@ -361,35 +364,36 @@ impl Transactions {
         }
     }
 
-    /// The database has stopped, or is being closed: nobody waits for a lock any more, and who does is told why.
+    /// Ends all waits for locks, because the database has stopped or is being closed. Each waiter gets the reason, and
+    /// no call waits for a lock any more.
     pub fn end_lock_waits(&self) {
         self.row_locks.stop();
     }
 
-    /// Ends the wait of a transaction for a lock, or the next one of its call if it does not wait; of a statement only
-    /// the wait that is under way. Says whether there is one of this number.
+    /// Interrupts the wait of a transaction for a lock, or the next wait of its call if it does not wait now. Of a
+    /// statement only the current wait is interrupted. Returns whether a transaction or statement has this number.
     pub fn interrupt(&self, trx: TrxId) -> bool {
         while let Some(locker) = self.active.locker(trx, &self.row_locks) {
             if self.row_locks.interrupt(&locker) {
                 return true;
             }
-            // It has given way, and locks by another one from now on.
+            // The transaction has released its locks meanwhile, and uses another lock owner from now on.
         }
         self.row_locks.interrupt_wait(trx)
     }
 
-    /// Undo slices dropped since the database was opened.
+    /// Returns the number of undo slices dropped since the database was opened.
     pub fn slices_dropped(&self) -> u64 {
         self.slices_dropped.load(Relaxed)
     }
 
-    /// Fails the next change at this step, counted from 1.
+    /// Makes the next change fail at this step, counted from 1.
     #[cfg(test)]
     pub(crate) fn fail_at(&self, step: u64) {
         self.failpoint.set(step);
     }
 
-    /// The pages.
+    /// Returns the buffer pool.
     pub fn pool(&self) -> &Arc<BufferPool> {
         &self.ground.pool
     }

@@ -1,13 +1,12 @@
-//! Prepared transactions: those that wait for the word of an outer coordinator.
+//! Prepared transactions: those that wait for the decision of an external coordinator.
 //!
-//! **Purpose.** In a commit of two phases a transaction is first prepared: whatever happens, it can be committed. This
-//! is the table of those that are, by the names that the coordinator has given them (XA calls such a name an xid).
+//! **Purpose.** In a two-phase commit a transaction is first prepared: from then on it can be committed in any case.
+//! This is the table of prepared transactions, by the names that the coordinator has given them (XA calls such a name
+//! an xid).
 //!
-//! **Invariants.** A name stands for one transaction. That is in the hands of its handle, or of a call that ends it, or
-//! it waits here; who has it in hand gives it back or takes the name out. Nothing here says what survives a crash: the
-//! log does (`trx`), and recovery enters what it has found.
-//!
-//! **May touch.** `ids`, `error`, `sync`, the rest of this floor.
+//! **Invariants.** A name denotes one transaction. Either its handle or a call that ends it is in possession of the
+//! transaction, or it waits here. The possessor returns it or removes the name. Nothing here decides what survives a
+//! crash: the log does (`trx`), and recovery enters what it has found.
 
 use std::collections::BTreeMap;
 
@@ -30,18 +29,18 @@ pub struct Prepared {
 #[derive(Debug)]
 struct Entry {
     id: TrxId,
-    /// `None` while somebody has it in hand.
+    /// `None` while a handle or a call is in possession of it.
     waiting: Option<Suspended>,
 }
 
-/// A prepared transaction, as lists tell it.
+/// A prepared transaction, as listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreparedTransaction {
     /// The name that it was given.
     pub xid: Vec<u8>,
     /// Its number.
     pub id: TrxId,
-    /// Whether its handle is there still, which alone can end it then.
+    /// Whether its handle still exists; then only the handle can end it.
     pub in_use: bool,
 }
 
@@ -52,10 +51,10 @@ impl Default for Prepared {
 }
 
 impl Prepared {
-    /// Refuses what cannot be a name.
+    /// Refuses an invalid name.
     ///
     /// # Errors
-    /// It is empty, or too long.
+    /// The name is empty, or too long.
     pub fn check_name(name: &[u8]) -> Result<()> {
         let what = match name.len() {
             0 => "the name of a prepared transaction is empty: give it one that nobody else has".into(),
@@ -67,7 +66,7 @@ impl Prepared {
         Err(UsageError::Other(what.into()).into())
     }
 
-    /// Takes a name for a transaction that the caller has in hand.
+    /// Registers a name for a transaction that the caller possesses.
     ///
     /// # Errors
     /// [`TransactionError::NameTaken`].
@@ -81,7 +80,7 @@ impl Prepared {
         Ok(())
     }
 
-    /// Enters one that recovery has found.
+    /// Enters a transaction that recovery has found.
     ///
     /// # Errors
     /// [`TransactionError::NameTaken`].
@@ -91,14 +90,14 @@ impl Prepared {
         Ok(())
     }
 
-    /// Gives a transaction back to wait here.
+    /// Returns a transaction to the table, where it waits.
     pub fn leave(&self, name: &[u8], trx: Suspended) {
         if let Some(entry) = self.table.lock().get_mut(name) {
             entry.waiting = Some(trx);
         }
     }
 
-    /// Takes a transaction in hand.
+    /// Takes possession of a transaction.
     ///
     /// # Errors
     /// [`TransactionError::NotPrepared`], [`TransactionError::InUse`].
@@ -110,12 +109,12 @@ impl Prepared {
         Ok(waiting.ok_or_else(|| TransactionError::InUse { xid: xid(), trx })?)
     }
 
-    /// Takes a name out, whose transaction the caller has in hand: it has ended.
+    /// Removes the name of a transaction that the caller possesses and that has ended.
     pub fn remove(&self, name: &[u8]) {
         self.table.lock().remove(name);
     }
 
-    /// All of them, by name.
+    /// Returns all prepared transactions, by name.
     pub fn listing(&self) -> Vec<PreparedTransaction> {
         let table = self.table.lock();
         let listed = table.iter().map(|(name, entry)| PreparedTransaction {
@@ -128,10 +127,10 @@ impl Prepared {
 }
 
 impl Transactions {
-    /// Commits a transaction that waits. Gives the LSN to wait for; [`Lsn::ZERO`] when nothing was logged.
+    /// Commits a transaction that waits. Returns the LSN to wait for; [`Lsn::ZERO`] if nothing was logged.
     ///
     /// # Errors
-    /// Those of [`Prepared::take`]; when the log takes no more, and then it waits on.
+    /// Those of [`Prepared::take`]; if the log accepts no more records, the transaction continues to wait.
     pub fn commit_prepared(&self, name: &[u8]) -> Result<Lsn> {
         let mut trx = Trx::resume(self, self.prepared.take(name)?);
         match trx.commit() {
@@ -146,11 +145,11 @@ impl Transactions {
         }
     }
 
-    /// Rolls a transaction back that waits. Gives the LSN from which on nobody finds it prepared again, and what else
-    /// has come of it.
+    /// Rolls back a transaction that waits. Returns the LSN from which on recovery does not find it prepared, and the
+    /// result of the rollback.
     ///
     /// # Errors
-    /// Those of [`Prepared::take`]; a full disk, and then it waits on.
+    /// Those of [`Prepared::take`]; on a full disk the transaction continues to wait.
     pub fn roll_back_prepared(&self, name: &[u8]) -> Result<(Lsn, Result<()>)> {
         let mut trx = Trx::resume(self, self.prepared.take(name)?);
         let revoked = match trx.revoke() {

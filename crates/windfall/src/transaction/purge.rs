@@ -1,33 +1,33 @@
-//! Purge: what committed transactions left behind goes for good.
+//! Purge: the final removal of what committed transactions have left.
 //!
-//! **Purpose.** Entries that are marked as deleted are removed, overflow chains of replaced and deleted values are
-//! freed, and those that a rollback has left; a slice of undo whose transactions are all done with is dropped whole.
+//! **Purpose.** Delete-marked entries are removed, and the overflow chains of replaced and deleted values are freed, as
+//! are those that a rollback has left. An undo slice is dropped as a whole once all its transactions are purged.
 //!
-//! **Invariants.** A record is purged once its transaction had ended for everybody who may still look ([`Horizon`]). An
-//! entry is removed only if it still carries the record's version, a chain is freed only if it still has its stamp: so
-//! a record may be purged any number of times, and after a restart every record that is still there is. Of the records
-//! that were taken back those of chains matter, and those that had revived an entry: while it was alive whoever had
-//! marked it was purged, and passed by. Purge has the turn at the row while it works on it, so whoever changes the row
-//! finds what it has seen; when it is not to be had, the record is deferred. A step looks at so many records and frees
-//! so many pages: a record whose chain is longer is purged again by the next step, and the lock is given back
-//! meanwhile. A stream is walked in order; the records of an active transaction are left behind, and purged by walking
-//! that transaction's own records once it has ended. A slice of which it is known that nothing in it is to be purged is
-//! passed over without being read. So it keeps the slices it wrote to, and no others; slices go in any order. The
-//! streams of temporary tables are purged by the calls on these (`temporary`).
+//! **Invariants.** A record is purged once its transaction had ended for every possible reader ([`Horizon`]). An entry
+//! is removed only if it still carries the record's version, and a chain is freed only if it still has its stamp. So a
+//! record may be purged any number of times, and after a restart every record that still exists is purged again. Of the
+//! records that were rolled back two kinds matter: those of chains, and those that had revived an entry. While the
+//! entry was alive, the record that had delete-marked it was purged without effect.
 //!
-//! The records of a table at rest (`rest`) are passed and purged later, so a check holds up purge of its own table
-//! only. However many they are, one range of positions for each table says where they lie. Once the table is not at
-//! rest any more, and not before, the range is read again: it may lead to records that were purged already, and to
-//! those of transactions whose own walk has yet to come there, which are left to it.
+//! Purge holds the key latch of the row while it works on it, so that a call that changes the row finds what purge has
+//! seen. If the latch is not free, the record is deferred. A step examines a bounded number of records and frees a
+//! bounded number of pages. A record with a longer chain is purged again by the next step, and the latch is released
+//! meanwhile. A stream is scanned in order. The records of an active transaction are skipped, and purged by a walk of
+//! that transaction's own records once it has ended. A slice that is known to hold nothing to purge is skipped without
+//! being read. So a long transaction keeps the slices that it wrote to, and no others; slices are dropped in any order.
+//! The streams of temporary tables are purged by the calls on these tables (`temporary`).
 //!
-//! Of each record that it has passed and not purged it is known which table it is of. So it can be told of a table
-//! whether any of its records up to some position is still to be purged ([`StreamPurge::is_done_with`]).
+//! The records of a quiesced table (`rest`) are skipped and purged later, so a check holds up purge of its own table
+//! only. However many they are, one range of positions per table covers them. The range is read again only when the
+//! table is no longer quiesced. It may lead to records that were purged already, and to records of transactions with a
+//! walk still to come, which are left to that walk.
 //!
-//! A page that cannot be read is the trouble of its table alone: the record that leads there is put aside, and tried
-//! again from time to time until it works or the table is gone. Of too many the oldest are given up: what they would
-//! have freed stays in that table.
+//! The table of each record that was skipped and not purged is known. So purge can report for a table whether any of
+//! its records up to a position is still to be purged ([`StreamPurge::is_done_with`]).
 //!
-//! **May touch.** `system`, `tree` and what is below, the rest of this floor.
+//! A page that cannot be read is a problem of its table only: the record that leads there is put aside, and retried
+//! from time to time until it works or the table is gone. If there are too many, the oldest are given up: the space
+//! that they would have freed stays allocated in that table.
 
 use core::{ops::RangeInclusive, time::Duration};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -56,78 +56,78 @@ use crate::{
     },
 };
 
-/// Records that a step looks at.
+/// Records that a step examines.
 const RECORDS_A_STEP: usize = 256;
 /// Pages of overflow chains that a step frees.
 pub(super) const PAGES_A_STEP: usize = 128;
 /// Slices that a step drops.
 const SLICES_A_STEP: usize = 64;
-/// Records that wait for a row's lock, for one stream.
+/// The most records per stream that wait for a key latch.
 const DEFERRED_MOST: usize = 256;
-/// Records put aside because of what could not be read, for one stream.
+/// The most records per stream that are put aside because of an unreadable page.
 const ASIDE_MOST: usize = 1024;
-/// How often these are tried again.
+/// The time between retries of these.
 pub(super) const ASIDE_PAUSE: Duration = Duration::from_secs(5);
-/// Rounds without progress after which what is left is in somebody's hands.
+/// Rounds without progress after which the remaining records must be blocked by others.
 const FRUITLESS_MOST: usize = 20;
 /// Log that a step may need.
 const LOG_A_STEP: u64 = 256 << 10;
-/// Log that a secondary entry may need.
+/// Log that the removal of a secondary entry may need.
 const LOG_OF_REMOVAL: u64 = 256;
 const _: () =
     assert!((PAGES_A_STEP * chains::LOG_A_PAGE) as u64 <= LOG_A_STEP / 4, "the rest is for records");
 
-/// How far purge has come in a stream.
+/// The progress of purge in a stream.
 #[derive(Debug)]
 pub struct StreamPurge {
     state: Mutex<State>,
-    /// Transactions that were left behind and have ended, each with its last record here.
+    /// Transactions that were skipped and have ended, each with its last record here.
     ended: SegQueue<(TrxId, UndoPos)>,
-    /// How far it has come, for who only looks.
+    /// The position up to which purge has processed the stream, for readers without the lock.
     passed: AtomicU64,
-    /// The transaction that it stands before: one that has ended, and whose records some view may still need.
-    /// [`TrxId::NONE`] if there is none.
+    /// The transaction at which purge is stopped: it has ended, but a read view may still need the versions before its
+    /// own. [`TrxId::NONE`] if there is none.
     stands_before: AtomicU64,
-    /// The tables whose records are put off for a check, as the last step has left them.
+    /// The tables with records deferred for a check, as of the end of the last step.
     put_off: Mutex<Vec<SpaceId>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Everything before was purged or noted below.
+    /// Everything before was purged or is noted below.
     at: u64,
-    /// Transactions whose records were passed by.
+    /// Transactions with skipped records.
     left: BTreeMap<TrxId, PassedBy>,
     /// Those of them that have ended, each with the next record to purge.
     walks: Vec<(TrxId, UndoPos)>,
-    /// Records whose row was locked.
+    /// Records of rows with a busy key latch.
     deferred: Vec<Unpurged>,
-    /// For each table that was at rest, from its first record that was passed meanwhile up to the last.
+    /// Per table that was quiesced: the range from its first record that was skipped meanwhile to the last.
     at_rest: BTreeMap<SpaceId, RangeInclusive<u64>>,
-    /// Records whose table could not be read.
+    /// Records of tables that could not be read.
     aside: VecDeque<Unpurged>,
-    /// When these are tried again.
+    /// The time at which these are retried.
     aside_due: Duration,
-    /// The slice that was read ahead last.
+    /// The last slice that was read ahead.
     ahead: Option<u64>,
 }
 
-/// Where the records of a transaction lie that were passed by.
+/// The places of the skipped records of a transaction.
 #[derive(Debug, Default)]
 struct PassedBy {
     slices: BTreeSet<u64>,
-    /// The tables that they are of.
+    /// The tables of these records.
     tables: BTreeSet<SpaceId>,
 }
 
-/// A record that was passed, and is still to be purged.
+/// A record that was skipped, and is still to be purged.
 #[derive(Clone, Copy, Debug)]
 struct Unpurged {
     at: u64,
     table: SpaceId,
 }
 
-/// How far purge has come with a table in a stream: what has not changed is no progress.
+/// The progress of purge with a table in a stream: if two of these are equal, there was none.
 #[derive(PartialEq, Eq)]
 struct Progress {
     at: u64,
@@ -136,13 +136,13 @@ struct Progress {
     at_rest: Vec<RangeInclusive<u64>>,
 }
 
-/// What became of a record.
+/// The outcome for a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Purged,
-    /// Its row is locked.
+    /// The key latch of its row is busy.
     Busy,
-    /// Its table is at rest.
+    /// Its table is quiesced.
     AtRest,
     /// Its chain is longer than what is left of the step.
     Cut,
@@ -150,21 +150,21 @@ enum Outcome {
     Unreadable,
 }
 
-/// What is left of a step.
+/// The remaining budget of a step.
 #[derive(Debug)]
 struct Left {
     records: usize,
     pages: usize,
-    /// The table of the first record that was cut.
+    /// The table of the first record that exceeded the budget.
     cut: Option<SpaceId>,
 }
 
-/// What a step has come to.
+/// The result of a step.
 #[derive(Debug)]
 struct Stepped {
-    /// There is more to do at once.
+    /// More work can be done at once.
     more: bool,
-    /// The table of the record whose chain was the first that was longer than what was left of the step.
+    /// The table of the first record with a chain longer than what was left of the step.
     cut: Option<SpaceId>,
 }
 
@@ -176,24 +176,25 @@ impl StreamPurge {
         Self { state: Mutex::new(Rank::Purge, state), ended: SegQueue::new(), passed, stands_before, put_off }
     }
 
-    /// The transaction before which views have it stand. Should it have gone on since, all views see that one.
+    /// Returns the transaction at which read views stop purge. If purge has moved on since, all views see that
+    /// transaction.
     pub(super) fn stands_before(&self) -> Option<TrxId> {
         Some(TrxId(self.stands_before.load(Relaxed))).filter(|trx| *trx != TrxId::NONE)
     }
 
-    /// The tables whose records are put off for a check, which may have ended since. It waits for no step.
+    /// Returns the tables with records deferred for a check, which may have ended since. Does not wait for a step.
     pub(super) fn put_off(&self) -> Vec<SpaceId> {
         self.put_off.lock().clone()
     }
 
-    /// Whether no record of a table that lies before this position is still to be purged, and none may still be taken
-    /// back. It waits for the step that is under way.
+    /// Returns whether no record of a table before this position is still to be purged, or can still be rolled back.
+    /// Waits for the current step.
     pub(super) fn is_done_with(&self, table: SpaceId, before: u64) -> bool {
         let state = self.state.lock();
         state.is_done_with(table, before)
     }
 
-    /// A transaction that purge had left behind has ended.
+    /// Schedules the walk of a transaction that purge had skipped and that has ended.
     pub(super) fn come_back(&self, trx: TrxId, last: UndoPos) {
         self.ended.push((trx, last));
     }
@@ -202,13 +203,13 @@ impl StreamPurge {
 impl State {
     fn pins(&self, stream: &Stream) -> BTreeSet<u64> {
         let of = |at: &u64| at / stream.slice_bytes();
-        // A deferred record may reach into the next slice.
+        // A deferred record may extend into the next slice.
         let kept = self.unpurged().flat_map(|record| [of(&record.at), of(&record.at) + 1]);
         let at_rest = self.at_rest.values().flat_map(|range| of(range.start())..=of(range.end()) + 1);
         self.left.values().flat_map(|passed| &passed.slices).copied().chain(kept).chain(at_rest).collect()
     }
 
-    /// The records that were passed and put off.
+    /// Returns the records that were skipped and deferred.
     fn unpurged(&self) -> impl Iterator<Item = &Unpurged> {
         self.deferred.iter().chain(&self.aside)
     }
@@ -226,13 +227,13 @@ impl State {
 
     fn progress_with(&self, table: SpaceId, before: u64) -> Progress {
         let is_of = |trx: &TrxId| self.left.get(trx).is_some_and(|passed| passed.tables.contains(&table));
-        // Walks go in this order: those before one of the table's have to end first, and none is put before it.
+        // Walks run in this order: those before one of the table must end first, and none is inserted before it.
         let walks = self.walks.iter().rposition(|(trx, _)| is_of(trx)).map_or(0, |last| last + 1);
         Progress {
             at: self.at.min(before),
             walks: self.walks[..walks].to_vec(),
             unpurged: self.unpurged().filter(|record| record.table == table).count(),
-            // They are read in this order, and only if this table has one, those before it matter.
+            // Ranges are read in this order. If this table has one, those before it matter, too.
             at_rest: if self.at_rest.contains_key(&table) {
                 self.at_rest.range(..=table).map(|(_, range)| range.clone()).collect()
             } else {
@@ -241,13 +242,13 @@ impl State {
         }
     }
 
-    /// Passes over the slice that it stands in, if nothing in it is to be purged. Says whether it did.
+    /// Skips the slice at the current position, if nothing in it is to be purged. Returns whether it did.
     fn pass_over(&mut self, stream: &Stream, horizon: &Horizon, slice: u64) -> bool {
         let leaves_nothing =
             |sealed: &Sealed| sealed.leaves_nothing && horizon.covers_all_up_to(sealed.youngest);
         let Some(sealed) = stream.sealed(slice).filter(leaves_nothing) else { return false };
-        // Whose walk is to come needs each record to find the one before; perhaps it has one here, which may reach into
-        // the next slice.
+        // A pending walk needs each record of its transaction to find the record before. There may be one here, which
+        // may extend into the next slice.
         for (_, passed) in self.left.range_mut(..=sealed.youngest) {
             passed.slices.extend([slice, slice + 1]);
         }
@@ -255,11 +256,11 @@ impl State {
         true
     }
 
-    /// Notes what has become of a record, which is passed. `false` if it is to be purged again before any other.
+    /// Notes the outcome for a record. Returns `false` if the record must be purged again before any other.
     fn note(&mut self, record: Unpurged, outcome: Outcome) -> bool {
         match outcome {
             Outcome::Purged => {}
-            // What is read again may be known.
+            // A record that is read again may be noted already.
             Outcome::Busy | Outcome::Unreadable if self.unpurged().any(|known| known.at == record.at) => {}
             Outcome::Busy => self.deferred.push(record),
             Outcome::AtRest => self.put_at_rest(record),
@@ -274,7 +275,7 @@ impl State {
         *range = record.at.min(*range.start())..=record.at.max(*range.end());
     }
 
-    /// Reads the slice of a record that can be purged: what stands behind it probably can be, too.
+    /// Reads ahead the slice of a record that can be purged: the records after it can probably be purged, too.
     fn read_ahead(&mut self, stream: &Stream, at: u64) {
         let slice = at / stream.slice_bytes();
         if self.ahead.replace(slice) != Some(slice) {
@@ -282,7 +283,7 @@ impl State {
         }
     }
 
-    /// Whether the walk of this record's transaction is still to come to it.
+    /// Returns whether the walk of this record's transaction has yet to reach it.
     fn is_to_be_walked(&self, trx: TrxId, at: u64) -> bool {
         let has_come_to = |next: UndoPos| next != UndoPos::NONE && at <= Stream::byte_of(next);
         self.left.contains_key(&trx)
@@ -298,27 +299,28 @@ impl State {
 }
 
 impl Transactions {
-    /// What purge may take now.
+    /// Returns the snapshot that limits purge now.
     pub fn horizon(&self) -> Arc<Horizon> {
         self.active.horizon(&self.ids)
     }
 
-    /// Bytes of undo that purge has still to pass, but for those of sessions.
+    /// Returns the bytes of undo that purge has not processed yet, without those of temporary tables.
     pub fn history_bytes(&self) -> u64 {
         let left = |stream: &Stream| stream.end().saturating_sub(stream.purge.passed.load(Relaxed));
         self.streams.all().map(left).sum()
     }
 
-    /// The event that brings the purge worker back before its time.
+    /// Returns the event that wakes the purge worker early.
     pub fn purge_wake(&self) -> Arc<Event> {
         self.ground.purge_wake.clone()
     }
 
-    /// Purges a stream up to a position, as far as a table is concerned and nothing is in the way. The table's gate is
-    /// closed: once purge has come to the position, work on other tables, which may come without end, does not count.
+    /// Purges a stream up to a position, as far as one table is concerned and nothing blocks it. The table's gate is
+    /// closed. Once purge has reached the position, progress on other tables, which may continue without end, does not
+    /// count.
     ///
     /// # Errors
-    /// Damage, I/O, no room in the log.
+    /// Damage, I/O, no log space.
     pub(super) fn catch_up(&self, stream: &Stream, table: SpaceId, before: u64) -> Result<()> {
         stream.purge.state.lock().aside_due = Duration::ZERO;
         let mut idle = 0;
@@ -331,7 +333,7 @@ impl Transactions {
                 return Ok(());
             }
             let now = Some(state.progress_with(table, before));
-            // A long chain goes in many steps.
+            // A long chain takes many steps.
             let is_at_work = more && state.at < before || cut == Some(table);
             idle = if now == last && !is_at_work { idle + 1 } else { 0 };
             last = now;
@@ -341,10 +343,10 @@ impl Transactions {
         Ok(())
     }
 
-    /// One step of the purge worker. Says whether there is more to do at once.
+    /// Runs one step of the purge worker. Returns whether more work can be done at once.
     ///
     /// # Errors
-    /// Damage, I/O; the other streams were served.
+    /// Damage, I/O; the other streams were processed.
     pub fn purge_step(&self) -> Result<bool> {
         let mut done = Ok(false);
         for stream in self.streams.all().filter(|stream| stream.wants_purge()) {
@@ -357,7 +359,7 @@ impl Transactions {
         done
     }
 
-    /// One step in one stream. Says whether there is more to do at once.
+    /// Runs one step in one stream. Returns whether more work can be done at once.
     pub(super) fn purge_stream(&self, stream: &Stream) -> Result<bool> {
         let is_logged = stream.durability() == Durability::Logged;
         let _room = is_logged.then(|| self.ground.pool.ground().log.admit(LOG_A_STEP)).transpose()?;
@@ -402,7 +404,7 @@ impl Transactions {
         for record in core::mem::take(&mut state.deferred) {
             let outcome =
                 if done.is_ok() { self.purge_again(stream, record, left) } else { Ok(Outcome::Busy) };
-            // After a failure the others stay.
+            // After a failure the remaining records stay deferred.
             let outcome = outcome.unwrap_or_else(|error| {
                 done = Err(error);
                 Outcome::Busy
@@ -414,7 +416,7 @@ impl Transactions {
         done
     }
 
-    /// Tries again what could not be read some time ago.
+    /// Retries the records that could not be read some time ago.
     fn retry_aside(&self, stream: &Stream, state: &mut State, left: &mut Left) -> Result<()> {
         let now = self.now();
         if state.aside.is_empty() || now < state.aside_due {
@@ -428,7 +430,7 @@ impl Transactions {
             state.aside.pop_front();
             match outcome {
                 Outcome::Purged => {}
-                // It can be read again, and goes on like others.
+                // It can be read again, and is treated like other records.
                 Outcome::Busy | Outcome::Cut if state.deferred.len() < DEFERRED_MOST => {
                     state.deferred.push(record);
                 }
@@ -439,7 +441,7 @@ impl Transactions {
         Ok(())
     }
 
-    /// Purges the records of a transaction that was left behind, from the last to the first.
+    /// Purges the records of a transaction that was skipped, from the last to the first.
     fn walk(
         &self,
         stream: &Stream,
@@ -468,8 +470,8 @@ impl Transactions {
         Ok(())
     }
 
-    /// Reads on in the ranges of tables that are not at rest any more, and purges their records. Of the others nothing
-    /// is read.
+    /// Continues in the ranges of tables that are no longer quiesced, and purges their records. Nothing is read for the
+    /// others.
     fn purge_at_rest(
         &self,
         stream: &Stream,
@@ -507,12 +509,12 @@ impl Transactions {
         Ok(())
     }
 
-    /// Whether a check has the table at rest.
+    /// Returns whether a check has quiesced the table.
     pub(super) fn is_at_rest(&self, table: SpaceId) -> bool {
         self.ground.pool.space(table).is_some_and(|space| space.rest().try_read().is_none())
     }
 
-    /// Walks on along the stream.
+    /// Continues the scan of the stream.
     fn pass(&self, stream: &Stream, horizon: &Horizon, state: &mut State, left: &mut Left) -> Result<()> {
         let mut looked_at = None;
         while left.records > 0 && state.deferred.len() < DEFERRED_MOST {
@@ -530,7 +532,7 @@ impl Transactions {
             let (trx, table) = (record.trx, record.body.table());
             let slices = [at, stored.next - 1].map(|at| at / stream.slice_bytes());
             if let Some(passed) = state.left.get_mut(&trx) {
-                // Its walk comes by, and needs each record to find the one before.
+                // Its walk will visit the record, and needs each record to find the one before.
                 passed.slices.extend(slices);
                 passed.tables.insert(table);
             } else if horizon.covers(trx) {
@@ -542,7 +544,7 @@ impl Transactions {
             } else if self.active.leave_behind(trx) {
                 state.left.insert(trx, PassedBy { slices: slices.into(), tables: [table].into() });
             } else {
-                // It has ended, and someone may still look at what was before.
+                // It has ended, and a reader may still need the versions before.
                 stream.purge.stands_before.store(trx.0, Relaxed);
                 break;
             }
@@ -570,7 +572,7 @@ impl Transactions {
         Ok(dropped)
     }
 
-    /// Purges a record that was put off.
+    /// Purges a record that was deferred.
     fn purge_again(&self, stream: &Stream, record: Unpurged, left: &mut Left) -> Result<Outcome> {
         let at = record.at;
         let Some(stored) = stream.record(at)? else { return Ok(Outcome::Purged) };
@@ -619,7 +621,7 @@ impl Transactions {
     ) -> Result<Outcome> {
         let version = EntryHeader::new(record.trx, stream.undo_pos(at));
         let gone = match &record.body {
-            // The chain belongs to no version: nobody looks for it.
+            // The chain belongs to no version: no reader uses it.
             Body::Overflow { space, first } if stored.taken_back => self
                 .unless_dropped(*space, |tree| chains::free(tree, *first, version.undo.0, &mut left.pages))?,
             Body::Row { space, key, change, touches } => {
@@ -627,7 +629,8 @@ impl Transactions {
                     .iter()
                     .filter_map(|touch| match touch.done {
                         Done::Marked(_) if !stored.taken_back => Some((touch, version)),
-                        // Marked again, as it was when whoever marked it first was purged: he passed by.
+                        // It is delete-marked again, as it was when the record that marked it first was purged without
+                        // effect.
                         Done::Revived(before) if stored.taken_back => Some((touch, before)),
                         _ => None,
                     })
@@ -644,7 +647,7 @@ impl Transactions {
                 let Some(_turn) = self.locks.try_lock(self.locks.name(*space, key)) else {
                     return Ok(Outcome::Busy);
                 };
-                // A step has log for so many records, whatever the number of indexes.
+                // A step has log for a number of records, regardless of the number of indexes.
                 let room = || self.ground.pool.ground().log.promise(LOG_OF_REMOVAL * marks.len() as u64);
                 let is_logged = stream.durability() == Durability::Logged;
                 let _room = (is_logged && !marks.is_empty()).then(room).transpose()?;
@@ -670,7 +673,7 @@ impl Transactions {
         Ok(if gone { Outcome::Purged } else { Outcome::Cut })
     }
 
-    /// Runs something on a tree. One that was dropped meanwhile needs nothing.
+    /// Runs an operation on a tree. A tree that was dropped meanwhile needs nothing.
     fn unless_dropped(&self, space: SpaceId, run: impl FnOnce(&Tree) -> Result<bool>) -> Result<bool> {
         match self.tree(space).map(|tree| run(&tree)) {
             None | Some(Err(Error::TableDropped(_))) => Ok(true),
@@ -690,20 +693,21 @@ impl Stream {
             || !self.purge.ended.is_empty()
     }
 
-    /// The tablespaces of its slices, none of them being made or dropped.
+    /// Returns the tablespaces of its slices while none is being created or dropped.
     pub(super) fn settled_slices(&self) -> impl Iterator<Item = SpaceId> {
         let _dropping = self.purge.state.lock();
         let _making = self.lock();
         self.slices().into_iter().map(|(_, space)| space)
     }
 
-    /// Bytes that wait for purge.
+    /// Returns the bytes that wait for purge.
     pub fn behind(&self) -> u64 {
         self.end().saturating_sub(self.purge.state.lock().at)
     }
 }
 
-/// Removes an entry that is marked as deleted by this version, once the chain of its value is gone. Says whether it is.
+/// Removes an entry that was delete-marked by this version, after freeing the chain of its value. Returns whether both
+/// are done.
 fn remove(tree: &Tree, version: EntryHeader, key: &[u8], pages: &mut usize) -> Result<bool> {
     let is_it = |header: &EntryHeader| header.is_deleted() && carries(Some(*header), version);
     let mut chain_is_gone = false;

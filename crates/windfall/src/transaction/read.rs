@@ -2,12 +2,10 @@
 //!
 //! **Purpose.** A row's value, whole or as a stream, by its key.
 //!
-//! **Invariants.** A value is that of one version. A chain that is gone means that the entry has changed since it was
-//! looked at, so the entry is looked at again; only a chain that is gone from under an entry that is still the same is
-//! damage. Who reads by a view keeps all that it sees from purge, the chains with it, or learns that the view was
-//! ended; a reader of a stream has such a view until its end.
-//!
-//! **May touch.** `tree`, `buffer` and what is below, the rest of this floor.
+//! **Invariants.** A value belongs to one version. If a chain is gone, the entry has usually changed since it was read,
+//! so it is read again; a missing chain is damage only if the entry is unchanged. A reader with a read view keeps all
+//! versions that it sees from purge, with their chains, or learns that the view was ended; a reader of a stream has
+//! such a view until its end.
 
 use super::{
     Transactions,
@@ -31,7 +29,7 @@ fn chain_of(tree: &Tree, stored: &[u8]) -> Result<OverflowRef> {
     })
 }
 
-/// Reads a row's value into `out`, whose old content is lost. `false` when there is no such row.
+/// Reads a row's value into `out`, and replaces its content. Returns `false` if there is no such row.
 ///
 /// # Errors
 /// Damage, I/O, a dropped table.
@@ -43,8 +41,8 @@ pub fn get(tree: &Tree, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
     long_value(tree, key, header, out, None)
 }
 
-/// The value of an entry that a cursor is at, in place of what was stored: `out` holds that, and then the row's value.
-/// `false` when the row has gone meanwhile.
+/// Replaces the stored value of an entry at which a cursor stands, in `out`, by the row's value. Returns `false` if the
+/// row is gone meanwhile.
 ///
 /// # Errors
 /// As [`get`].
@@ -52,7 +50,7 @@ pub fn resolve(tree: &Tree, key: &[u8], header: EntryHeader, out: &mut Vec<u8>) 
     if header.is_overflow() { long_value(tree, key, header, out, None) } else { Ok(true) }
 }
 
-/// As [`resolve`], but of a long value no more than the [`INDEXED`] first bytes: what index keys are made of.
+/// As [`resolve`], but reads only the [`INDEXED`] first bytes of a long value: those that index keys are made of.
 ///
 /// # Errors
 /// As [`get`].
@@ -60,7 +58,8 @@ pub fn resolve_indexed(tree: &Tree, key: &[u8], header: EntryHeader, out: &mut V
     if header.is_overflow() { long_value(tree, key, header, out, Some(INDEXED)) } else { Ok(true) }
 }
 
-/// The first bytes of the value of an entry, in place of what was stored, whatever the entry is by now.
+/// Replaces the stored value of an entry by the first bytes of the row's value, regardless of the entry's present
+/// state.
 ///
 /// # Errors
 /// As [`get`]; a chain that is gone.
@@ -68,8 +67,8 @@ pub fn indexed_of(tree: &Tree, header: EntryHeader, out: &mut Vec<u8>) -> Result
     if header.is_overflow() { follow(tree, out, Some(INDEXED)) } else { Ok(()) }
 }
 
-/// As [`get`], but of a long value no more than the first bytes, for index keys; gives the entry's header, be it marked
-/// as deleted or not.
+/// As [`get`], but reads only the first bytes of a long value, for index keys. Returns the entry's header, whether it
+/// is delete-marked or not.
 ///
 /// # Errors
 /// As [`get`].
@@ -101,7 +100,7 @@ fn long_value(
     }
 }
 
-/// Reads the value that a stored reference leads to, or as much of it, in place of the reference.
+/// Replaces a stored reference by the value that it leads to, or by the first `window` bytes of that.
 fn follow(tree: &Tree, out: &mut Vec<u8>, window: Option<usize>) -> Result<()> {
     let mut reader = tree.read_overflow(chain_of(tree, out)?);
     out.clear();
@@ -118,22 +117,22 @@ fn follow(tree: &Tree, out: &mut Vec<u8>, window: Option<usize>) -> Result<()> {
     Ok(())
 }
 
-/// A row's value, piece by piece.
+/// A row's value, read piece by piece.
 #[derive(Debug)]
 pub enum RowReader {
-    /// From memory, from there on.
+    /// From memory.
     Inline {
         /// The value.
         value: Vec<u8>,
-        /// What of it was given.
+        /// The number of bytes already read.
         at: usize,
     },
-    /// From its pages.
+    /// From its overflow pages.
     Chain(OverflowReader<Arc<Tree>>),
 }
 
 impl RowReader {
-    /// Bytes still to come.
+    /// Returns the number of bytes left.
     pub fn left(&self) -> u64 {
         match self {
             Self::Inline { value, at } => (value.len() - at) as u64,
@@ -141,7 +140,7 @@ impl RowReader {
         }
     }
 
-    /// Reads some bytes: 0 only at the end, or when `out` is empty.
+    /// Reads some bytes. Returns 0 only at the end, or if `out` is empty.
     ///
     /// # Errors
     /// Damage, I/O, a dropped table.
@@ -159,13 +158,14 @@ impl RowReader {
 }
 
 impl Transactions {
-    /// A view of what is committed now.
+    /// Creates a read view of what is committed now.
     pub fn view(&self) -> ReadView {
         Active::view(&self.active, &self.ids, self.now())
     }
 
-    /// Reads the value of a row as it was committed last, or as this transaction has left it, in place of what `out`
-    /// held. `false` when there is no such row. Without `whole`, a value that lies in pages of its own is not read.
+    /// Reads the last committed value of a row, or the value that this transaction has written, and replaces the
+    /// content of `out`. Returns `false` if there is no such row. Without `whole`, a value in overflow pages is not
+    /// read.
     ///
     /// # Errors
     /// Damage, I/O, a dropped table.
@@ -177,7 +177,7 @@ impl Transactions {
         whole: bool,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
-        // Before the entry is read: whoever has ended by now has left nothing that may still go.
+        // Before the entry is read: the versions of all transactions that have ended by now are final.
         let oldest = self.active.oldest();
         let Some(header) = tree.get_into(key, out)? else { return Ok(false) };
         if header.trx < oldest || header.trx == own {
@@ -190,14 +190,14 @@ impl Transactions {
         }
         loop {
             match self.get_in(tree, key, Sight::View(&self.view(), own), whole, out) {
-                // This view was promised to nobody.
+                // The view was created for this read only, so the read can be repeated.
                 Err(Error::Transaction(TransactionError::ViewEnded)) => {}
                 done => return done,
             }
         }
     }
 
-    /// The same, in the version that is seen.
+    /// The same, in the visible version.
     ///
     /// # Errors
     /// As [`Transactions::get_committed`].
@@ -218,8 +218,8 @@ impl Transactions {
         sight.held(found)
     }
 
-    /// The same, of an entry that was found: `out` holds its value as it is stored, and then the value of the row.
-    /// Whether the view is still there is for the caller to ask.
+    /// The same, for an entry that was read: `out` has its stored value, which is replaced by the row's value. The
+    /// caller must check whether the view is still valid.
     ///
     /// # Errors
     /// As [`Transactions::get_committed`].
@@ -241,8 +241,8 @@ impl Transactions {
         Ok(true)
     }
 
-    /// Opens a row's value for reading piece by piece, in the version that is seen: as long as the view is there.
-    /// `None` when there is no such row.
+    /// Opens the visible version of a row's value for reading piece by piece, as long as the view is valid. Returns
+    /// `None` if there is no such row.
     ///
     /// # Errors
     /// Damage, I/O, a dropped table.

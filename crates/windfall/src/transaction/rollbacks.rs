@@ -1,26 +1,25 @@
-//! Rollbacks in the background.
+//! Background rollbacks.
 //!
-//! **Purpose.** What recovery has found unfinished is taken back while the database is open for work; so is what a call
-//! could not take back at once.
+//! **Purpose.** Transactions that recovery has found unfinished are rolled back while the database is open for work; so
+//! are transactions that a call could not roll back at once.
 //!
 //! **Invariants.**
-//! - Until all of it is taken back a transaction is active: its rows are locked, and readers see what was before.
-//! - The records of an unfinished transaction are found by reading its stream from its first one to the end which that
-//!   had at the opening. One such *search* serves all transactions of a stream, and nothing of them is taken back
-//!   before it is over.
-//! - Prepared transactions are looked for before the database is open, and have locks on their tables from then on.
-//! - No other transaction here has locks, but on the rows that it has changed, by its id. A drop or a truncation does
-//!   not wait for it, because what is gone needs nothing taken back. Who has to find no unfinished change in a table
-//!   locks that, and waits for it then ([`Transactions::await_rollbacks`]). A call that is no part of a transaction is
-//!   not kept out by that lock: whether one was handed over meanwhile is looked up with the table's gate closed
-//!   ([`Rollbacks::are_clear_of`]).
-//! - A row change that was cut off has some of its entries and not others. It is one of a transaction that is here, or
-//!   of one that could not take back all of it; that is noted before the table's gate, or its [`Space::rest`], is left
-//!   ([`Rollbacks::may_have_cut_off`]).
-//! - What cannot be taken back yet, because the disk is full or a page cannot be read, is tried again from time to
-//!   time, and the others go on meanwhile. Closing leaves what is left to the next opening.
-//!
-//! **May touch.** `system`, `tree` and what is below, the rest of this floor.
+//! - Until it is fully rolled back a transaction is active: its rows are locked, and readers see the versions before
+//!   its changes.
+//! - The records of an unfinished transaction are found by reading its stream from its first record to the end that the
+//!   stream had when the database was opened. One such *search* serves all transactions of a stream, and none of them
+//!   is rolled back before the search is complete.
+//! - Prepared transactions are searched for before the database is open, and have locks on their tables from then on.
+//! - All other transactions here have no locks except the implicit ones on the rows that they have changed. A drop or a
+//!   truncation does not wait for them, because a table that is gone needs no rollback. A statement that must find no
+//!   unfinished change in a table locks the table and then waits for them ([`Transactions::await_rollbacks`]). A call
+//!   that is not part of a transaction is not kept out by that lock. So the statement checks with the table's gate
+//!   closed whether a transaction was handed over meanwhile ([`Rollbacks::are_clear_of`]).
+//! - A row change that was interrupted has some of its entries and not others. It belongs to a transaction that is
+//!   here, or to one that has failed to roll back completely. The failure is noted before the table's gate, or its
+//!   [`Space::rest`], is released ([`Rollbacks::may_have_cut_off`]).
+//! - A rollback that cannot continue, because the disk is full or a page cannot be read, is retried from time to time,
+//!   and the others continue meanwhile. Closing the database leaves the remaining rollbacks to the next opening.
 //!
 //! [`Space::rest`]: crate::buffer::Space::rest
 
@@ -43,26 +42,26 @@ use crate::{
     },
 };
 
-/// How soon what could not go on is tried again.
+/// The time until a failed step is retried.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How soon a transaction goes on that has met a table at rest, or one whose follower has no room.
+/// The time until a transaction continues that has met a quiesced table, or a follower without room.
 const REST_PAUSE: Duration = Duration::from_millis(20);
-/// How often a wait for a rollback looks after something else.
+/// The interval at which a wait for a rollback calls other work.
 const STEP: Duration = Duration::from_millis(50);
-/// Records that a step takes back.
+/// Records that a step undoes.
 const RECORDS_A_STEP: usize = 64;
-/// Records that a step of a search looks at.
+/// Records that a step of a search examines.
 const LOOKS_A_STEP: usize = 1024;
 
-/// What is on its way back.
+/// The transactions that are being rolled back.
 #[derive(Debug)]
 pub struct Rollbacks {
     state: Mutex<State>,
-    /// Brings the worker back before its time.
+    /// Wakes the worker early.
     wake: Arc<Event>,
-    /// Something has come to its end, or cannot go on.
+    /// Signals that a rollback or a search has ended, or cannot continue.
     moved: Event,
-    /// How many transactions have a row change that is there in part.
+    /// The number of transactions with a partly applied row change.
     cut_off: AtomicUsize,
 }
 
@@ -70,20 +69,20 @@ pub struct Rollbacks {
 struct State {
     searches: VecDeque<Search>,
     waiting: VecDeque<Waiting>,
-    /// Transactions with a row change that is there in part, and its table.
+    /// Transactions with a partly applied row change, and its table.
     cut_off: BTreeMap<TrxId, SpaceId>,
 }
 
-/// Looks for the records of a stream's unfinished transactions.
+/// A search for the records of a stream's unfinished transactions.
 #[derive(Clone, Debug)]
 struct Search {
     stream: u8,
     at: u64,
     end: u64,
     found: BTreeMap<TrxId, Found>,
-    /// Not before this time.
+    /// The next step runs no earlier than this.
     due: Duration,
-    /// The last step has failed.
+    /// Whether the last step has failed.
     failed: bool,
 }
 
@@ -92,22 +91,22 @@ struct Found {
     last: UndoPos,
     /// The clustered trees of the tables with changes.
     touched: BTreeSet<SpaceId>,
-    /// The name that it is prepared by.
+    /// The name by which it is prepared.
     name: Option<Arc<[u8]>>,
 }
 
 #[derive(Debug)]
 struct Waiting {
     id: TrxId,
-    /// `None` while the worker has it in hand.
+    /// `None` while the worker processes it.
     trx: Option<Suspended>,
-    /// The record at which it goes on; none before it has begun.
+    /// The record at which it continues; `None` before it has begun.
     from: Option<UndoPos>,
-    /// The tables with changes of it.
+    /// The tables that it has changed.
     touched: Vec<SpaceId>,
-    /// Not before this time.
+    /// The next step runs no earlier than this.
     due: Duration,
-    /// The last step has failed.
+    /// Whether the last step has failed.
     failed: bool,
 }
 
@@ -124,37 +123,37 @@ impl Rollbacks {
         Self { state, wake: Arc::new(Event::new()), moved: Event::new(), cut_off: AtomicUsize::new(0) }
     }
 
-    /// The event that brings the worker back before its time.
+    /// Returns the event that wakes the worker early.
     pub fn wake(&self) -> Arc<Event> {
         self.wake.clone()
     }
 
-    /// How many transactions are on their way back.
+    /// Returns the number of transactions that are being rolled back.
     pub fn count(&self) -> usize {
         let state = self.state.lock();
         state.waiting.len() + state.searches.iter().map(|search| search.found.len()).sum::<usize>()
     }
 
-    /// The transactions that are on their way back.
+    /// Returns the transactions that are being rolled back.
     pub(super) fn all(&self) -> BTreeSet<TrxId> {
         let state = self.state.lock();
         let searched = state.searches.iter().flat_map(|search| search.found.keys().copied());
         searched.chain(state.waiting.iter().map(|waiting| waiting.id)).collect()
     }
 
-    /// Hands a transaction over that could not be taken back at once.
+    /// Hands over a transaction that could not be rolled back at once.
     pub(super) fn add(&self, trx: Suspended) {
         let waiting = Waiting::new(trx);
         self.state.lock().waiting.push_back(waiting);
         self.wake.notify();
     }
 
-    /// Whether nothing is left in a table of what is taken back here.
+    /// Returns whether no transaction here has changes left in a table.
     pub fn are_clear_of(&self, space: SpaceId) -> bool {
         self.in_the_way(space).is_empty()
     }
 
-    /// The transactions here that may have changed a table.
+    /// Returns the transactions here that may have changed a table.
     fn in_the_way(&self, space: SpaceId) -> Vec<TrxId> {
         if planted(Bug::HandedOverUnseen) {
             return Vec::new();
@@ -165,35 +164,35 @@ impl Rollbacks {
         searched.copied().chain(waiting.map(|waiting| waiting.id)).collect()
     }
 
-    /// Whether one of those that may have changed a table gets on.
+    /// Returns whether one of those that may have changed a table makes progress.
     fn gets_on(&self, space: SpaceId) -> bool {
         let state = self.state.lock();
         let mut waiting = state.waiting.iter().filter(|waiting| waiting.touched.contains(&space));
         state.searches.iter().any(|search| !search.failed) || waiting.any(|waiting| !waiting.failed)
     }
 
-    /// A transaction has changed a row of a table in part, or has taken such a change back in part. The caller is still
-    /// inside the table's gate, or keeps it from coming to rest.
+    /// Notes that a transaction has changed a row of a table in part, or has rolled back such a change in part. The
+    /// caller is still inside the table's gate, or keeps the table from being quiesced.
     pub(crate) fn note_cut_off(&self, trx: TrxId, space: SpaceId) {
         if self.state.lock().cut_off.insert(trx, space).is_none() {
             self.cut_off.fetch_add(1, SeqCst);
         }
     }
 
-    /// That change is taken back, or the transaction has ended.
+    /// Notes that the change is rolled back, or the transaction has ended.
     pub(super) fn forget_cut_off(&self, trx: TrxId) {
         if self.cut_off.load(SeqCst) > 0 && self.state.lock().cut_off.remove(&trx).is_some() {
             self.cut_off.fetch_sub(1, SeqCst);
         }
     }
 
-    /// Whether a change of a row of this table may be there in part, and is still to be taken back.
+    /// Returns whether a row of this table may have a partly applied change that is still to be rolled back.
     pub(super) fn may_have_cut_off(&self, space: SpaceId) -> bool {
         let is_cut_off = || self.state.lock().cut_off.values().any(|table| *table == space);
         (!self.in_the_way(space).is_empty() || is_cut_off()) && !planted(Bug::CutOffUnseen)
     }
 
-    /// Takes the next one in hand that is due: a search, else a transaction. It stands first then.
+    /// Takes the next one that is due: a search, else a transaction. It is moved to the front.
     fn next(&self, now: Duration) -> Option<Next> {
         let mut state = self.state.lock();
         if let Some(at) = state.searches.iter().position(|search| search.due <= now) {
@@ -220,8 +219,8 @@ enum Next {
 }
 
 impl Transactions {
-    /// Looks for the records of what recovery has found unfinished, and takes them back, in the steps that follow.
-    /// Those of prepared transactions it looks for at once, and leaves them to wait for their coordinator.
+    /// Schedules the search for the records of unfinished transactions that recovery has found, and their rollback, in
+    /// the steps that follow. Prepared transactions are searched for at once, and then wait for their coordinator.
     ///
     /// # Errors
     /// Damage, I/O.
@@ -253,7 +252,7 @@ impl Transactions {
         }
         for mut search in searches.into_values() {
             if search.found.values().any(|found| found.name.is_some()) {
-                // Nothing is to come between such a transaction and the locks on its tables.
+                // No other work may come between such a transaction and the locks on its tables.
                 while !self.look(&mut search)? {}
                 for (trx, mut found) in search.found.extract_if(.., |_, found| found.name.is_some()) {
                     if let Some(name) = found.name.take() {
@@ -278,7 +277,7 @@ impl Transactions {
         self.prepared.found(name, Suspended::found(&self.active, id, found.last, touched, true))
     }
 
-    /// One step of the worker. Says whether there is more to do at once.
+    /// Runs one step of the worker. Returns whether more work can be done at once.
     pub fn rollback_step(&self) -> bool {
         let now = self.now();
         match self.rollbacks.next(now) {
@@ -289,7 +288,7 @@ impl Transactions {
         self.rollbacks.is_any_due(self.now())
     }
 
-    /// Goes on with the search that stands first; if it fails, at that time.
+    /// Continues the search at the front; if it fails, it is retried at `again`.
     fn search_on(&self, mut search: Search, again: Duration) {
         let looked = self.look(&mut search);
         if looked.as_ref().is_ok_and(|is_over| *is_over) {
@@ -315,7 +314,7 @@ impl Transactions {
         }
     }
 
-    /// Looks at so many records more. Says whether these were the last.
+    /// Examines the next records. Returns whether the search is complete.
     fn look(&self, search: &mut Search) -> Result<bool> {
         let stream = self.streams.get(search.stream.into());
         for _ in 0..LOOKS_A_STEP {
@@ -330,12 +329,12 @@ impl Transactions {
         Ok(false)
     }
 
-    /// Goes on with the transaction that stands first.
+    /// Continues the rollback of the transaction at the front.
     fn go_back(&self, trx: Suspended, mut from: Option<UndoPos>, now: Duration) {
         let id = trx.id();
         let (left, done) = Trx::resume(self, trx).go_back(&mut from, RECORDS_A_STEP);
         let mut state = self.rollbacks.state.lock();
-        // Others were only added behind it.
+        // Others were only added after it.
         let waiting = state.waiting.front_mut().expect("it stands first");
         if left.is_none() {
             state.waiting.pop_front();
@@ -356,18 +355,18 @@ impl Transactions {
         }
     }
 
-    /// Waits until nothing is left in a table of what is taken back in the background, or what is left cannot go on.
+    /// Waits until no background rollback has changes left in a table, or those that have cannot continue.
     pub fn await_rollbacks_that_get_on(&self, space: SpaceId, at_most: Duration) {
         let env = &self.ground.pool.ground().env;
         let is_over = || !self.rollbacks.gets_on(space);
         env.wait_unhindered(&self.rollbacks.moved, at_most, &mut || is_over());
     }
 
-    /// Waits until nothing is left in a table of what is taken back in the background, and calls `between` now and
-    /// then: again at once if that says that it has more to do.
+    /// Waits until no background rollback has changes left in a table, and calls `between` from time to time: again at
+    /// once if that returns that it has more to do.
     ///
     /// # Errors
-    /// [`LockError`]; that of `between`.
+    /// [`LockError`]; errors of `between`.
     pub fn await_rollbacks(
         &self,
         space: SpaceId,

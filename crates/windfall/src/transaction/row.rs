@@ -1,22 +1,21 @@
-//! Changes of rows.
+//! Row changes.
 //!
-//! **Purpose.** Insert, put, update and delete of one row with the entries of all its trees.
+//! **Purpose.** Insert, put, update and delete of one row together with the entries of all its trees.
 //!
-//! **Invariants.** A call has the turn at the row from before the first look to its end, and so it has, for each unique
-//! index, at every index key that the row leaves or takes. So what was planned without a latch is what is found under
-//! it: nobody else changes the row or its secondary entries, which carry the row's key, and purge keeps away. Nor does
-//! a rollback, for a row that another transaction has changed and not ended is not touched: the call is blocked
-//! ([`Stop`]). Order of the work: lengths, conflicts, duplicates; the overflow chain; the clustered entry with the undo
-//! record of it all; the secondary entries. Whatever stops it, what was done is taken back.
+//! **Invariants.** A call holds the key latch of the row from before its first read of the row to its end. For each
+//! unique index it likewise holds the key latch of every index key that the row leaves or takes. So what was planned
+//! without a page latch is what is found under it: no other call changes the row or its secondary entries, which carry
+//! the row's key, and purge keeps away. Nor does a rollback interfere, because a row with the changes of an unfinished
+//! other transaction is not touched: the call is blocked ([`Stop`]). Order of the work: lengths, conflicts, duplicates;
+//! the overflow chain; the clustered entry with the undo record of the whole change; the secondary entries. If any step
+//! fails, the work done so far is rolled back.
 //!
-//! A new entry, or a deleted one that comes back, is a conflict where others have locked a range of keys. That is
-//! looked at once more under the latch of the leaf: who locks a range and reads the leaf then finds the entry, or its
-//! writer has found the range.
+//! A new entry, or a delete-marked one that is revived, conflicts with the range locks of others. That is checked once
+//! more under the latch of the leaf: a transaction that locks a range and then reads the leaf finds the entry, or the
+//! writer has found the range lock.
 //!
-//! Index keys are made of the first bytes of a value, at most [`INDEXED`], however long it is: so the change of a
+//! Index keys are made of the first bytes of a value, at most [`INDEXED`], regardless of its length: so the change of a
 //! long value needs no more memory than that of a short one.
-//!
-//! **May touch.** `tree`, `mtr`, `buffer`, `log` and what is below, the rest of this floor.
 
 use std::{borrow::Cow, io::Read};
 
@@ -44,12 +43,12 @@ use crate::{
 
 /// Bytes read from a source at once.
 const CHUNK: usize = 64 << 10;
-/// How many of a value's first bytes index keys are made of.
+/// The number of first bytes of a value that index keys are made of.
 pub const INDEXED: usize = 64 << 10;
-/// Log for a change of a secondary entry, and for its way back, beside the key.
+/// Log for a change of a secondary entry and its rollback, in addition to the key.
 const LOG_A_TOUCH: u64 = 512;
-/// Log for the change of a clustered entry beside its key and value and the undo record: the operation, the begin and
-/// the end of the transaction.
+/// Log for the change of a clustered entry, in addition to its key and value and the undo record: the operation, the
+/// begin and the end of the transaction.
 const LOG_AN_ENTRY: usize = 256;
 
 /// A secondary tree.
@@ -63,12 +62,12 @@ pub struct Secondary<'a> {
     pub name: &'a str,
 }
 
-/// Makes the index keys of a row, one for each secondary tree, of its key and the first bytes of its value; `None` for
-/// an index that the row is not in.
+/// Makes the index keys of a row from its key and the first bytes of its value: one per secondary tree, `None` for an
+/// index that does not contain the row.
 pub type KeysOf<'a> = dyn Fn(&[u8], &[u8]) -> Result<Vec<Option<Vec<u8>>>> + Sync + 'a;
 
-/// Is told of a change of a row that is about to be made under the row's lock: the row's key, and the first bytes of
-/// its value before and after; `None` when there is no such row.
+/// Is called with a row change that is about to be made under the row's key latch: the row's key, and the first bytes
+/// of its value before and after; `None` if there is no such row.
 pub type Watch<'a> = dyn Fn(&[u8], Option<&[u8]>, Option<&[u8]>) + Sync + 'a;
 
 /// The trees of a table.
@@ -84,7 +83,7 @@ pub struct RowTarget<'a> {
     pub keys_of: &'a KeysOf<'a>,
     /// For a temporary table: the session's stream.
     pub temporary: Option<&'a Arc<Stream>>,
-    /// Who wants to know of changes.
+    /// The observer of changes.
     pub watch: Option<&'a Watch<'a>>,
 }
 
@@ -108,14 +107,14 @@ impl RowTarget<'_> {
     }
 }
 
-/// What a write expects.
+/// The precondition of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// There is no such row.
+    /// The row must not exist.
     Insert,
-    /// Either way.
+    /// The row may exist or not.
     Put,
-    /// There is one.
+    /// The row must exist.
     Update,
 }
 
@@ -139,7 +138,7 @@ impl core::fmt::Debug for Value<'_> {
 }
 
 impl Value<'_> {
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     pub fn length(&self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
@@ -148,15 +147,15 @@ impl Value<'_> {
     }
 }
 
-/// What is to become of a row. A call that has to wait keeps it, and goes on with it: what was read of a source is not
-/// read again, and a long value that was written stays written.
+/// The intended change of a row. A call that must wait keeps it and continues with it: the bytes that were read from a
+/// source are not read again, and a long value that was written stays written.
 #[derive(Debug)]
 pub struct Edit<'v> {
-    /// The new value; none deletes the row.
+    /// The new value; `None` deletes the row.
     value: Option<(Value<'v>, Mode)>,
     /// The first bytes of a value from a source.
     head: Option<Vec<u8>>,
-    /// A long value that was written: its tablespace, and the reference to it.
+    /// The written overflow chain of a long value: its tablespace, and the reference to it.
     chain: Option<(SpaceId, OverflowRef)>,
 }
 
@@ -168,12 +167,12 @@ fn fill(source: &mut dyn Read, out: &mut [u8]) -> Result<()> {
 }
 
 impl<'v> Edit<'v> {
-    /// A write.
+    /// Creates a write.
     pub fn write(value: Value<'v>, mode: Mode) -> Self {
         Self { value: Some((value, mode)), head: None, chain: None }
     }
 
-    /// A deletion.
+    /// Creates a deletion.
     pub fn delete() -> Self {
         Self { value: None, head: None, chain: None }
     }
@@ -196,7 +195,7 @@ impl<'v> Edit<'v> {
         Ok(())
     }
 
-    /// The first bytes of the new value, or all of them if they are in memory.
+    /// Returns the first bytes of the new value, or all of them if they are in memory.
     fn known(&self) -> Option<&[u8]> {
         match &self.value {
             Some((Value::Bytes(bytes), _)) => Some(bytes),
@@ -205,25 +204,25 @@ impl<'v> Edit<'v> {
         }
     }
 
-    /// What index keys are made of.
+    /// Returns the bytes that index keys are made of.
     fn indexed(&self) -> Option<&[u8]> {
         self.known().map(|bytes| &bytes[..bytes.len().min(INDEXED)])
     }
 }
 
-/// A secondary entry that is going to be put or marked.
+/// A secondary entry that will be inserted, revived or delete-marked.
 struct Planned<'t> {
     tree: &'t Tree,
     touch: Touch,
 }
 
-/// What is going to be done to a row.
+/// The planned change of a row.
 #[derive(Default)]
 struct Plan<'t> {
     planned: Vec<Planned<'t>>,
-    /// The log has promised what splits on the way back of a shorter value take.
+    /// The log for page splits during a rollback to a longer value is reserved.
     is_way_back_promised: bool,
-    /// A transaction that has ended, and whose version may be replaced.
+    /// A transaction that has ended; its version may be replaced.
     settled: TrxId,
 }
 
@@ -239,7 +238,7 @@ pub fn check_length(tree: &Tree, key: &[u8], owner: impl FnOnce() -> Owner) -> R
     Ok(())
 }
 
-/// Whether a change is one of a row that is there, or is not; no mode is a delete.
+/// Returns whether a change fits a row that exists (`live`) or does not. No mode is a delete.
 fn fits(mode: Option<Mode>, live: bool) -> bool {
     !matches!((mode, live), (Some(Mode::Insert), true) | (Some(Mode::Update) | None, false))
 }
@@ -248,21 +247,21 @@ fn is_live(header: Option<EntryHeader>) -> bool {
     header.is_some_and(|header| !header.is_deleted())
 }
 
-/// Somebody else has changed the row, and has not ended.
+/// Another transaction has changed the row and has not ended.
 fn blocked_by(writer: TrxId, tree: &Tree, key: &[u8]) -> Stop {
     Stop::Blocked(Blocked::Writer(writer, name_of(tree, key), RowMode::Exclusive))
 }
 
 impl Transactions {
-    /// Takes the turn at a row: one call at a time looks at it and changes it.
+    /// Acquires the key latch of a row: one call at a time reads and changes it.
     ///
     /// # Errors
-    /// When it must not wait.
+    /// If the call would have to wait and must not.
     pub fn lock_row(&self, target: &RowTarget<'_>, key: &[u8]) -> Result<RowGuard<'_>> {
         self.locks.lock_in_call(self.locks.name(target.clustered.space().id(), key))
     }
 
-    /// Waits for room in the log for some bytes of a value, if they are going to be there.
+    /// Waits for log space for the first bytes of a value, if the table is logged.
     fn wait_for_room(&self, target: &RowTarget<'_>, value: u64) -> Result<()> {
         match target.durability() {
             Durability::Logged => {
@@ -273,8 +272,8 @@ impl Transactions {
     }
 }
 
-/// Log that a change takes beside splits and the pages of a long value, and its way back with it, at most. The value
-/// before may be as long as any: it goes into the undo record, and back from there.
+/// Returns the log that a change and its rollback need at most, except for splits and the pages of a long value. The
+/// previous value may have any length: it goes into the undo record, and is restored from there.
 fn log_of(target: &RowTarget<'_>, key: &[u8], plan: &Plan<'_>) -> u64 {
     let row = key.len() + target.clustered.inline_limit();
     let touches = plan.planned.iter().map(|planned| 3 * planned.touch.key.len() as u64 + LOG_A_TOUCH);
@@ -282,16 +281,15 @@ fn log_of(target: &RowTarget<'_>, key: &[u8], plan: &Plan<'_>) -> u64 {
 }
 
 impl<'e> Trx<'e> {
-    /// Changes a row. With `last` the transaction's end is logged with the last change, and it has ended then, as it
-    /// has when the change fails. Gives the LSN behind the change; `None` when there was no row to delete, and then
-    /// nothing is logged.
+    /// Changes a row. With `last` the end of the transaction is logged with the last change, and the transaction has
+    /// then ended; it has also ended if the change fails. Returns the LSN after the change; `None` if there was no row
+    /// to delete, in which case nothing is logged.
     ///
-    /// Whatever stops it, its changes are taken back; but what is blocked keeps a long value that it has written, in
-    /// `edit`.
+    /// If the call fails its changes are rolled back. A blocked call keeps a long value that it has written, in `edit`.
     ///
     /// # Errors
     /// [`SchemaError::DuplicateKey`], [`SchemaError::NoRow`], keys and values that are too long, a row that has changed
-    /// since a strict view was made, a dropped table, damage, I/O.
+    /// since a strict read view was made, a dropped table, damage, I/O.
     pub fn change<'t>(
         &mut self,
         target: &RowTarget<'t>,
@@ -308,23 +306,23 @@ impl<'e> Trx<'e> {
         self.floor().wait_for_room(target, edit.length())?;
         let mut turn = self.floor().lock_row(target, key)?;
         let start = self.savepoint();
-        // Behind a long value, once that is written.
+        // After a long value, once that is written.
         let mut kept = start.clone();
         let done = self.try_change(&mut turn, target, key, edit, last, &mut kept);
         if let (Ok(Some(_)), false, Some(locker)) = (&done, last, self.locker_if_any()) {
             locker.add_weight(1);
         }
-        // Should it fail to be taken back, the row is half of what it was.
+        // If the rollback fails, the row is left partly changed.
         let is_cut_off = done.is_err() && self.has_changed_since(&start);
         if is_cut_off {
             self.floor().rollbacks.note_cut_off(self.id(), target.clustered.space().id());
         }
         match &done {
-            // Before the turn is given back: the next one finds a row that nobody has changed and not ended.
+            // Before the key latch is released: the next call finds a row without unfinished changes.
             Ok(_) if last => self.end(),
             Ok(_) => {}
             Err(Stop::Blocked(_)) => match self.take_back_call(&kept) {
-                // Outside of the gate nobody would learn that the row was taken back.
+                // A rollback outside of the gate would not be reported to observers of the table.
                 Err(_) if last => drop(self.take_back(Gate::Inside)?),
                 done => done?,
             },
@@ -410,8 +408,8 @@ impl<'e> Trx<'e> {
         Ok(Some(end))
     }
 
-    /// Whether the change is to be made of a row that is there or is not; no mode is a delete. What decides against it
-    /// stays as it is, where gaps are locked.
+    /// Returns whether the change must be made, given that the row is `live` or not. No mode is a delete. If it must
+    /// not, the reason for that stays locked where gaps are locked.
     fn is_wanted(
         &mut self,
         target: &RowTarget<'_>,
@@ -439,7 +437,7 @@ impl<'e> Trx<'e> {
         }
     }
 
-    /// Finds out which secondary entries have to change, and that they may.
+    /// Determines which secondary entries must change, and checks that they may.
     fn plan<'t>(
         &mut self,
         turn: &mut RowGuard<'e>,
@@ -474,7 +472,7 @@ impl<'e> Trx<'e> {
                         taken.push((secondary, index_key));
                     }
                 }
-                // What is there is looked up once the locks are held.
+                // The present entries are looked up once the key latches are held.
                 let done = if put { Done::Inserted } else { Done::Marked(EntryHeader::default()) };
                 let touch = Touch { space, key: entry, done };
                 plan.planned.push(Planned { tree: secondary.tree, touch });
@@ -505,8 +503,8 @@ impl<'e> Trx<'e> {
         Ok(())
     }
 
-    /// Refuses an index key that a live entry of another row has. The turn at the index key is held. Where the level
-    /// locks gaps that row stays as it is, as one does that has the row's own key.
+    /// Refuses an index key that a live entry of another row has. The key latch of the index key is held. Where the
+    /// isolation level locks gaps, that row stays as it is, like a row that has the same primary key.
     fn check_unique(
         &mut self,
         target: &RowTarget<'_>,
@@ -523,8 +521,7 @@ impl<'e> Trx<'e> {
         let mut more = cursor.seek(Seek::AtLeast(&prefix))?;
         while more && cursor.key().starts_with(&prefix) {
             if &cursor.key()[prefix.len()..] != key {
-                // Whether it stays, or has gone for good, is for its writer to say. What the cursor has copied may be
-                // old.
+                // Whether the entry is final depends on its writer. The copy of the cursor may be stale.
                 let there = self
                     .floor()
                     .read_settled(self.id(), || secondary.tree.get_into(cursor.key(), &mut Vec::new()))?;
@@ -546,10 +543,10 @@ impl<'e> Trx<'e> {
         Ok(())
     }
 
-    /// Locks a row, shared, at which this call has no turn.
+    /// Locks, in shared mode, a row of which this call does not hold the key latch.
     fn keep(&mut self, tree: &Tree, key: &[u8]) -> Result<(), Stop> {
         self.lock_row(tree, key, RowMode::Shared)?;
-        // Who is changing it was earlier.
+        // A transaction that is changing the row came first.
         match self.floor().read_settled(self.id(), || tree.get_into(key, &mut Vec::new()))? {
             Ok(_) => Ok(()),
             Err(writer) => {
@@ -560,7 +557,8 @@ impl<'e> Trx<'e> {
         }
     }
 
-    /// Whether an insert finds a row that others share: it is told of that, and need not wait for them.
+    /// Returns whether an insert finds a row that others have locked in shared mode: it is a duplicate, and the call
+    /// need not wait for them.
     fn is_shared_duplicate(&self, tree: &Tree, key: &[u8], mode: Option<Mode>) -> Result<bool> {
         let (floor, space) = (self.floor(), tree.space().id());
         if mode != Some(Mode::Insert) || !floor.row_locks.may_share(self.known_id(), space, key) {
@@ -570,12 +568,12 @@ impl<'e> Trx<'e> {
         Ok(found.is_ok_and(is_live))
     }
 
-    /// Whether nobody else has locked the row, or the index key.
+    /// Returns whether no other transaction has locked the row or the index key.
     fn may_write(&self, tree: &Tree, key: &[u8]) -> bool {
         self.floor().row_locks.may_write(self.known_id(), tree.space().id(), key)
     }
 
-    /// Whether a new entry may come where others may have locked the gap.
+    /// Checks that no other transaction has locked the gap into which a new entry goes.
     fn check_gap(&self, tree: &Tree, key: &[u8]) -> Result<(), Stop> {
         if self.floor().row_locks.may_insert(self.known_id(), tree.space().id(), key) {
             Ok(())
@@ -584,7 +582,7 @@ impl<'e> Trx<'e> {
         }
     }
 
-    /// The overflow chain of a long value, which is written unless it was before.
+    /// Returns the overflow chain of a long value, which is written unless it was before.
     fn chain_of<'t>(&mut self, target: &RowTarget<'t>, edit: &mut Edit<'_>) -> Result<OverflowRef>
     where
         'e: 't,
@@ -592,7 +590,7 @@ impl<'e> Trx<'e> {
         let space = target.clustered.space().id();
         match edit.chain {
             Some((written, chain)) if written == space => return Ok(chain),
-            // Of a source nothing is left to be read.
+            // A source that was read cannot be read again.
             Some(_) if edit.head.is_some() => return Err(Error::TableDropped(target.owner())),
             _ => {}
         }
@@ -621,7 +619,7 @@ impl<'e> Trx<'e> {
         self.write_undo(&mut mtr, &mut tail, place, &record, target.clustered.space().id(), 0);
         mtr.commit()?;
         drop(tail);
-        // Between pieces the log may have to be waited for: a row's lock is all that is held.
+        // Between pieces the thread may have to wait for log space: it holds only the key latch of the row.
         let floor = self.floor();
         let mut write = |chunk: &[u8]| {
             floor.wait_for_room(target, chunk.len() as u64)?;
@@ -643,7 +641,7 @@ impl<'e> Trx<'e> {
         Ok(writer.finish()?.0)
     }
 
-    /// Changes the clustered entry and writes the undo record of the whole change. Gives the new version and the LSN.
+    /// Changes the clustered entry and writes the undo record of the whole change. Returns the new version and the LSN.
     fn change_clustered<'t>(
         &mut self,
         target: &RowTarget<'t>,
@@ -668,7 +666,7 @@ impl<'e> Trx<'e> {
         if let Some(header) = header
             && !(is_settled(header.trx) && (self.rules.strict.is_none() || header.trx == plan.settled))
         {
-            // Whether its writer has ended is asked without a latch, and then it is looked at again.
+            // Whether its writer has ended is checked without a latch; then the entry is read again.
             drop((located, mtr, tail));
             if header.trx != self.id() && self.floor().active().is_active(header.trx) {
                 return Err(blocked_by(header.trx, tree, key));
@@ -678,8 +676,8 @@ impl<'e> Trx<'e> {
             return self.change_clustered(target, key, new, mode, plan, last);
         }
         let live = is_live(header);
-        // A lock that was taken since the look without a latch: whoever takes a version back locks it before. An insert
-        // that finds a row writes nothing.
+        // A lock may have been taken since the check without a latch: a rollback of a version locks the row first. An
+        // insert that finds a row writes nothing.
         let writes = !live || mode != Some(Mode::Insert);
         if writes && header.is_none_or(|header| header.trx != self.id()) && !self.may_write(tree, key) {
             drop((located, mtr, tail));
@@ -706,10 +704,10 @@ impl<'e> Trx<'e> {
             (&change, new, target.durability())
             && value.len() > stored.len()
         {
-            // Others may have taken the room by the time it is taken back.
+            // Others may have used the freed space by the time of a rollback.
             let bytes = log_of_room(tree.store().page_size());
             if !plan.is_way_back_promised && !self.promise_at_hand(bytes)? {
-                // Segments are made while nobody waits for a latch.
+                // Log segments are created without a latch, so that no other thread waits for it.
                 drop((located, mtr, tail));
                 self.promise(bytes)?;
                 plan.is_way_back_promised = true;
@@ -722,8 +720,7 @@ impl<'e> Trx<'e> {
         let previous = self.previous(&tail);
         UndoRecord { trx: self.id(), previous, body }.encode(&mut record);
         let place = tail.prepare(&mut mtr, record.len())?;
-        // The undo record names every entry that is touched: of a table with many indexes, or long keys, that may be
-        // much.
+        // The undo record names every touched entry: with many indexes or long keys that may be much.
         let stored = new.map_or(0, |(stored, _)| stored.len());
         let group = LOG_AN_ENTRY + key.len() + stored + record.len() + place.log_beside();
         if target.durability() == Durability::Logged {
@@ -774,7 +771,7 @@ impl<'e> Trx<'e> {
                 );
             }
             (_, there) => {
-                // A range that was locked since the look at it.
+                // Another transaction may have locked the range since it was checked.
                 self.check_gap(tree, &touch.key)?;
                 match there {
                     Some(_) => located.set_header(&mut mtr, version),

@@ -1,24 +1,22 @@
 //! The keys of secondary entries.
 //!
 //! **Purpose.** A secondary entry is a key without a value: the index key, then the row's clustered key, so that rows
-//! with equal index keys lie side by side, in the order of their rows.
+//! with equal index keys are adjacent, in the order of their clustered keys.
 //!
-//! **Invariants.** The order of entries is the order of index keys, then of clustered keys. Bytes of the index key
-//! are kept as they are but for zero, which becomes `00 ff`; `00 00` ends it. So no index key's form is the beginning
-//! of another's.
-//!
-//! **May touch.** Nothing.
+//! **Invariants.** The order of entries is the order of index keys, then of clustered keys. The bytes of the index key
+//! are stored as they are, except that zero becomes `00 ff`; `00 00` ends the index key. So no encoded index key is a
+//! prefix of another one.
 
 const END: [u8; 2] = [0, 0];
 const ZERO: [u8; 2] = [0, 0xff];
 
-/// What all entries of an index key begin with: its escaped form and its end.
+/// Returns the prefix of all entries of an index key: its escaped form and the terminator.
 pub fn prefix_of(index_key: &[u8]) -> Vec<u8> {
     prefix_with_room(index_key, 0)
 }
 
-/// The same, with room for what follows: just as long as it will be, where no byte is zero. Entries are collected by
-/// the million.
+/// The same, with capacity for `more` further bytes: exact if no byte is zero, because entries are collected by the
+/// million.
 fn prefix_with_room(index_key: &[u8], more: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(index_key.len() + END.len() + more);
     escape(index_key, &mut out);
@@ -26,8 +24,8 @@ fn prefix_with_room(index_key: &[u8], more: usize) -> Vec<u8> {
     out
 }
 
-/// Appends the escaped form without its end: what the entries of all index keys with this beginning begin with, but
-/// for a zero at its end.
+/// Appends the escaped form without the terminator: a prefix of the entries of all index keys that begin with these
+/// bytes, except for a zero at their end.
 pub fn escape(index_key: &[u8], out: &mut Vec<u8>) {
     for byte in index_key {
         if *byte == 0 {
@@ -38,14 +36,14 @@ pub fn escape(index_key: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The key of a secondary entry.
+/// Returns the key of a secondary entry.
 pub fn entry_key(index_key: &[u8], clustered_key: &[u8]) -> Vec<u8> {
     let mut out = prefix_with_room(index_key, clustered_key.len());
     out.extend_from_slice(clustered_key);
     out
 }
 
-/// What the entries of this one's index key begin with.
+/// Returns the prefix that the entries of this entry's index key share.
 pub fn index_key_of(entry: &[u8]) -> &[u8] {
     let mut at = 0;
     while at + 1 < entry.len() {
@@ -58,7 +56,7 @@ pub fn index_key_of(entry: &[u8]) -> &[u8] {
     entry
 }
 
-/// Index key and clustered key of an entry; `None` when it is none.
+/// Returns the index key and the clustered key of an entry; `None` if it is not a valid entry.
 pub fn split(entry: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let mut index_key = Vec::with_capacity(entry.len());
     let mut rest = entry;

@@ -1,19 +1,19 @@
-//! An undo stream: an endless row of bytes, cut into slices that are tablespaces of their own.
+//! An undo stream: an endless sequence of bytes, cut into slices that are tablespaces of their own.
 //!
 //! **Purpose.** Undo records are appended by the mini-transactions that make the changes, read back by rollback and
-//! purge, and go when their slice is dropped whole.
+//! purge, and removed when their slice is dropped as a whole.
 //!
-//! **Invariants.** A position is never used twice. One appender at a time ([`Stream::lock`]); it takes the stream
-//! before any page, then the leaf, then the undo pages ([`Tail::prepare`], which may fail), and then changes things
-//! ([`Tail::write`], which cannot). Behind the page in use lies one that is formatted and empty, so whoever reads on
-//! finds the end without ever asking for a page that was not made. After a restart, slices are not written any more but
-//! to mark records as taken back: the first append begins a new one. A slice is made by the purge worker once the one
-//! before is half full, so that no writer waits for the system tree, which a statement may be changing; only who fills
-//! a slice faster than that makes the next one itself. The newest slice is never dropped, as it remembers how far the
-//! stream has come. Of a slice that was filled by this process it is known whether anything in it is to be purged: if
-//! not, purge passes over it as a whole. Slices of a temporary stream are logged nowhere, and gone with the process.
+//! **Invariants.** A position is never used twice. There is one appender at a time ([`Stream::lock`]). It locks the
+//! stream before any page, then latches the leaf, then the undo pages ([`Tail::prepare`], which may fail), and then
+//! applies the changes ([`Tail::write`], which cannot fail). The page after the page in use is formatted and empty, so
+//! a forward reader finds the end without requesting a page that was never created. After a restart, existing slices
+//! are no longer written, except to mark records as undone: the first append begins a new slice.
 //!
-//! **May touch.** `system`, `mtr`, `buffer` and what is below.
+//! The purge worker creates the next slice once the current one is half full. So no writer waits for the system tree,
+//! which a statement may be changing; only a writer that fills a slice faster creates the next one itself. The newest
+//! slice is never dropped, because it holds the end position of the stream. For a slice that this process has filled it
+//! is known whether anything in it must be purged: if not, purge skips it as a whole. Slices of a temporary stream are
+//! not logged, and vanish with the process.
 //!
 //! # Undo page, byte by byte
 //!
@@ -24,8 +24,8 @@
 //! | 30 | 2 | where in them the first record begins, plus one; 0 when none begins here |
 //! | 32 | | those bytes |
 //!
-//! Page `n` of slice `s` holds the bytes from `(s * PAGES + n) * (page size - 32)` on. The system tree has a record for
-//! each slice: key `"u"`, the stream (1), the slice (8, big-endian); value: the tablespace (8).
+//! Page `n` of slice `s` holds the bytes from `(s * PAGES + n) * (page size - 32)` on. The system tree has a record per
+//! slice: key `"u"`, the stream (1), the slice (8, big-endian); value: the tablespace (8).
 
 use std::collections::BTreeMap;
 
@@ -55,32 +55,32 @@ const USED: usize = 28;
 const FIRST: usize = 30;
 const DATA: usize = 32;
 
-/// Where a stream begins: position 0 of stream 0 would be [`UndoPos::NONE`].
+/// The begin of a stream: position 0 of stream 0 would be [`UndoPos::NONE`].
 const BEGIN: u64 = 8;
 
 /// Length and state before each record.
 const HEAD: usize = 5;
-/// Log for an operation on an undo page beside the bytes that it writes.
+/// Log for an operation on an undo page, in addition to the bytes that it writes.
 const LOG_A_PIECE: usize = 48;
-/// The state of a record that was taken back.
+/// The state of a record that was undone.
 const TAKEN_BACK: u8 = 1;
-/// No record is longer: a row's keys and value come to much less.
+/// The limit for a record: a row's keys and value are much shorter.
 const LONGEST: usize = 16 << 20;
 
-/// What streams stand on.
+/// The context that streams share.
 #[derive(Debug)]
 pub struct Ground {
     /// The pages.
     pub pool: Arc<BufferPool>,
     /// Where slices are registered.
     pub system: Arc<SystemTree>,
-    /// Where their tablespaces get their ids.
+    /// Assigns the ids of their tablespaces.
     pub ids: Arc<Ids>,
     /// Wakes the purge worker.
     pub purge_wake: Arc<Event>,
-    /// How many slices there are, but for those of sessions.
+    /// The number of slices, without those of temporary streams.
     pub slices: AtomicU64,
-    /// One of them was dropped.
+    /// Signals that one of them was dropped.
     pub slice_dropped: Event,
 }
 
@@ -92,28 +92,28 @@ pub struct Stream {
     durability: Durability,
     slices: Mutex<BTreeMap<u64, Arc<Space>>>,
     tail: Mutex<End>,
-    /// Up to here records are readable, or will be when a latch is released.
+    /// The position up to which records are readable, or will be once a latch is released.
     end: AtomicU64,
-    /// What is known of full slices that this process has written.
+    /// The summaries of full slices that this process has written.
     sealed: Mutex<BTreeMap<u64, Sealed>>,
-    /// What purge has done here.
+    /// The state of purge in this stream.
     pub(super) purge: super::purge::StreamPurge,
-    /// Of a temporary stream.
+    /// The readers of a temporary stream.
     pub(super) readers: super::temporary::Readers,
 }
 
-/// Where a stream ends.
+/// The end of a stream.
 #[derive(Debug)]
 struct End {
-    /// Where the next record will begin.
+    /// The position of the next record.
     next: u64,
     /// The newest slice.
     newest: Option<(u64, Arc<Space>)>,
-    /// The slice that is being written, and what is known of it.
+    /// The slice that is being written, and its summary.
     open: Option<(u64, Sealed)>,
 }
 
-/// What is known of a slice without reading it.
+/// The summary of a slice, for purge to skip it without reading it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sealed {
     /// The youngest transaction with a record in it.
@@ -122,14 +122,14 @@ pub(super) struct Sealed {
     pub leaves_nothing: bool,
 }
 
-/// A record as it lies in the stream.
+/// A record as it is stored in the stream.
 #[derive(Clone, Debug, Default)]
 pub struct Stored {
-    /// Whether the change was taken back.
+    /// Whether the change was undone.
     pub taken_back: bool,
     /// The record, for [`UndoRecord::decode`].
     pub bytes: Vec<u8>,
-    /// The position behind it.
+    /// The position after it.
     pub next: u64,
 }
 
@@ -147,7 +147,7 @@ pub struct Place {
     pieces: Vec<Piece>,
     /// Pages to be formatted.
     fresh: Vec<Slot>,
-    /// Whether the record is the first to reach into a half of its slice.
+    /// Whether the record is the first one to reach a half of its slice.
     enters: bool,
 }
 
@@ -162,14 +162,14 @@ pub(super) fn key_of(stream: u8, slice: u64) -> Vec<u8> {
     [&[UNDO, stream][..], &slice.to_be_bytes()].concat()
 }
 
-/// Stream and slice of a system record's key.
+/// Returns the stream and the slice of a system record's key.
 pub(super) fn slice_of(key: &[u8]) -> Option<(u8, u64)> {
     let [UNDO, stream, slice @ ..] = key else { return None };
     Some((*stream, u64::from_be_bytes(slice.try_into().ok()?)))
 }
 
 impl Stream {
-    /// A stream with the slices that are there.
+    /// A stream with its existing slices.
     pub(super) fn new(
         ground: Arc<Ground>,
         number: u8,
@@ -193,12 +193,12 @@ impl Stream {
         }
     }
 
-    /// Its number.
+    /// Returns its number.
     pub fn number(&self) -> u8 {
         self.number
     }
 
-    /// Whether it is logged.
+    /// Returns whether it is logged.
     pub fn durability(&self) -> Durability {
         self.durability
     }
@@ -207,32 +207,32 @@ impl Stream {
         (self.ground.pool.page_size() - DATA) as u64
     }
 
-    /// Bytes of a slice.
+    /// Returns the bytes per slice.
     pub(super) fn slice_bytes(&self) -> u64 {
         PAGES * self.page_bytes()
     }
 
-    /// What is known of a slice; nothing of one that is being written, or was by another process.
+    /// Returns the summary of a slice; `None` for one that is being written, or was written by another process.
     pub(super) fn sealed(&self, slice: u64) -> Option<Sealed> {
         self.sealed.lock().get(&slice).copied()
     }
 
-    /// The undo position of a byte of this stream.
+    /// Returns the undo position of a byte of this stream.
     pub(super) fn undo_pos(&self, at: u64) -> UndoPos {
         UndoPos(u64::from(self.number) << 56 | at)
     }
 
-    /// The byte of an undo position in its stream.
+    /// Returns the byte of an undo position in its stream.
     pub(super) fn byte_of(pos: UndoPos) -> u64 {
         pos.0 & (u64::MAX >> 8)
     }
 
-    /// The stream of an undo position.
+    /// Returns the stream number of an undo position.
     pub(super) fn number_of(pos: UndoPos) -> u8 {
         (pos.0 >> 56) as u8
     }
 
-    /// Where the next record will begin.
+    /// Returns the position of the next record.
     pub(super) fn end(&self) -> u64 {
         self.end.load(Acquire)
     }
@@ -241,23 +241,23 @@ impl Stream {
         self.slices.lock().get(&slice).cloned()
     }
 
-    /// The slices, oldest first.
+    /// Returns the slices, oldest first.
     pub fn slices(&self) -> Vec<(u64, SpaceId)> {
         self.slices.lock().iter().map(|(slice, space)| (*slice, space.id())).collect()
     }
 
-    /// Waits for the right to append. The caller holds no latch.
+    /// Waits for the right to append. Must be called without a latch.
     pub fn lock(&self) -> Tail<'_> {
         Tail { stream: self, end: self.tail.lock() }
     }
 
-    /// Whether nobody is appending.
+    /// Returns whether no thread is appending.
     pub(super) fn is_free(&self) -> bool {
         self.tail.try_lock().is_some()
     }
 
-    /// Makes the next slice before anyone needs it, if the newest one is half full and nobody is appending: whoever
-    /// comes meanwhile takes another stream. The caller holds no latch.
+    /// Creates the next slice in advance, if the newest one is half full and no thread is appending: a new writer
+    /// meanwhile picks another stream. Must be called without a latch.
     ///
     /// # Errors
     /// As [`Tail::reserve`].
@@ -277,7 +277,7 @@ impl Stream {
         CorruptError::Structure { owner: Owner::Unknown, space, what }.into()
     }
 
-    /// Slice, page, and offset in the page's bytes.
+    /// Returns the slice, the page, and the offset in the page's bytes.
     fn locate(&self, at: u64) -> (u64, PageNo, usize) {
         let in_slice = at % self.slice_bytes();
         (
@@ -287,7 +287,7 @@ impl Stream {
         )
     }
 
-    /// The record at a position. `None` when a slice of it is gone: it was purged.
+    /// Returns the record at a position. `None` if one of its slices is gone: it was purged.
     ///
     /// # Errors
     /// Damage, I/O.
@@ -322,7 +322,7 @@ impl Stream {
         UndoRecord::decode(&stored.bytes).map_err(|what| self.damaged(at, what))
     }
 
-    /// The transaction of a record that was read at a position.
+    /// Returns the transaction of a record that was read at a position.
     ///
     /// # Errors
     /// Damage.
@@ -330,8 +330,8 @@ impl Stream {
         UndoRecord::trx_of(&stored.bytes).map_err(|what| self.damaged(at, what))
     }
 
-    /// The first record at or behind a position, which is where a record ends, or the beginning of a slice, and where
-    /// it begins. Passes over slices that are gone, and over records that one of them is a part of: they were purged.
+    /// Returns the first record at or after a position, and its position. `at` must be the end of a record or the begin
+    /// of a slice. Skips slices that are gone, and records that are partly in such a slice: they were purged. Returns
     /// `None` at the end.
     ///
     /// # Errors
@@ -347,7 +347,7 @@ impl Stream {
             let reader = if at.is_multiple_of(self.slice_bytes()) || existing != slice {
                 let first = self.first_record(existing, &space)?;
                 if first.is_some_and(|first| first >= self.end()) {
-                    // What is being written is no record yet.
+                    // A record that is being written does not count yet.
                     return Ok(None);
                 }
                 first.map(|at| Reader { stream: self, at, page: None })
@@ -366,8 +366,8 @@ impl Stream {
         }
     }
 
-    /// Reads what follows this position in its slice, as far as it is not in the pool: who reads it all waits once. Not
-    /// of the slice that is being written. What fails is met again by who reads it.
+    /// Reads the rest of the slice from this position on into the pool, so that a scan waits only once. Does nothing
+    /// for the slice that is being written. A failed read is repeated, and reported, by the scan.
     pub(super) fn read_ahead(&self, at: u64) {
         let (slice, first, _) = self.locate(at);
         if slice >= self.end() / self.slice_bytes() {
@@ -396,7 +396,8 @@ impl Stream {
         Ok(None)
     }
 
-    /// Marks a record as taken back, in the mini-transaction that takes it back. Undo pages are latched after trees.
+    /// Latches the page for the mark that a record is undone, in the mini-transaction that undoes it. Undo pages are
+    /// latched after trees.
     ///
     /// # Errors
     /// I/O. The mini-transaction is unchanged then.
@@ -408,11 +409,11 @@ impl Stream {
         Ok((slot, PageOp::Write { at: (DATA + offset) as u32, bytes: &[TAKEN_BACK] }))
     }
 
-    /// Drops a slice whole: its record in the system tree and its tablespace, in one group of the log. The newest
-    /// one stays.
+    /// Drops a slice as a whole: its record in the system tree and its tablespace, in one log group. The newest slice
+    /// is not dropped.
     ///
     /// # Errors
-    /// I/O; nothing has happened then.
+    /// I/O; nothing has changed then.
     pub(super) fn drop_slice(&self, slice: u64) -> Result<bool> {
         let space = {
             let slices = self.slices.lock();
@@ -439,8 +440,8 @@ impl Stream {
         Ok(true)
     }
 
-    /// Makes a slice: its first page, then its record in the system tree. Between the two it is a tablespace that
-    /// nothing names, which goes after a crash like any other.
+    /// Creates a slice: its first page, then its record in the system tree. Between the two it is an unreferenced
+    /// tablespace, which is removed after a crash like any other.
     fn make_slice(&self, slice: u64) -> Result<Arc<Space>> {
         let ground = &self.ground;
         let space = ground.pool.attach(ground.ids.space()?, self.durability);
@@ -484,7 +485,7 @@ impl Stream {
     }
 }
 
-/// Reads on from a position, and keeps the page that it stands in.
+/// Reads forward from a position, and keeps the current page.
 struct Reader<'s> {
     stream: &'s Stream,
     at: u64,
@@ -492,7 +493,7 @@ struct Reader<'s> {
 }
 
 impl Reader<'_> {
-    /// Appends so many bytes of the stream to `out`. `false` when a slice of them is gone.
+    /// Appends the next `length` bytes of the stream to `out`. Returns `false` if a slice of them is gone.
     fn read(&mut self, length: usize, out: &mut Vec<u8>) -> Result<bool> {
         let stream = self.stream;
         let mut left = length;
@@ -531,32 +532,32 @@ impl Drop for Stream {
 }
 
 impl Place {
-    /// Log that the writing of a record takes beside its bytes, at most.
+    /// Returns the log that writing the record takes at most, in addition to its bytes.
     pub fn log_beside(&self) -> usize {
         LOG_A_PIECE * (2 * self.pieces.len() + self.fresh.len())
     }
 }
 
 impl Tail<'_> {
-    /// Where the next record will lie.
+    /// Returns the position of the next record.
     pub fn position(&self) -> UndoPos {
         self.stream.undo_pos(self.end.next)
     }
 
-    /// Whether the stream is logged.
+    /// Returns whether the stream is logged.
     pub fn durability(&self) -> Durability {
         self.stream.durability
     }
 
-    /// Whether it is the end of this stream.
+    /// Returns whether it is the end of this stream.
     pub fn is_of(&self, stream: &Stream) -> bool {
         core::ptr::eq(self.stream, stream)
     }
 
-    /// Makes sure that a record of up to so many bytes has slices to lie in. The caller holds no latch.
+    /// Ensures that a record of up to `bytes` bytes has slices to be written to. Must be called without a latch.
     ///
     /// # Errors
-    /// I/O, a full disk; nothing has happened then.
+    /// I/O, a full disk; nothing has changed then.
     pub fn reserve(&mut self, bytes: usize) -> Result<()> {
         let stream = self.stream;
         let bytes = if planted(Bug::UndoNotReserved) { 0 } else { HEAD + bytes };
@@ -572,7 +573,7 @@ impl Tail<'_> {
         Ok(())
     }
 
-    /// Latches the pages for a record of so many bytes, which were reserved. The leaf is latched already.
+    /// Latches the pages for a record of `bytes` bytes, which were reserved. The leaf is latched already.
     ///
     /// # Errors
     /// I/O. The mini-transaction is unchanged then.
@@ -599,7 +600,7 @@ impl Tail<'_> {
         Ok(place)
     }
 
-    /// Notes what the slices of a record that lies there hold now.
+    /// Updates the summaries of the slices that hold a record.
     fn note(&mut self, at: u64, record: &[u8]) {
         let trx = UndoRecord::trx_of(record).expect("it was encoded just now");
         let leaves_nothing = UndoRecord::leaves_nothing(record);
@@ -621,7 +622,7 @@ impl Tail<'_> {
         }
     }
 
-    /// Writes a record into its place. Gives its position.
+    /// Writes a record into its place. Returns its position.
     pub fn write(&mut self, mtr: &mut Mtr<'_>, place: Place, record: &[u8]) -> UndoPos {
         let mut bytes = Vec::with_capacity(HEAD + record.len());
         bytes.extend_from_slice(&((HEAD + record.len()) as u32).to_le_bytes());
@@ -649,7 +650,7 @@ impl Tail<'_> {
         self.note(place.at, record);
         self.stream.end.store(self.end.next, Release);
         if place.enters {
-            // There is a slice's worth to purge, or the next slice to be made.
+            // A full slice can be purged, or the next slice must be created.
             self.stream.ground.purge_wake.notify();
         }
         self.stream.undo_pos(place.at)

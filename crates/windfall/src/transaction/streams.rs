@@ -1,12 +1,10 @@
 //! The undo streams of a database.
 //!
-//! **Purpose.** Hands a stream to whoever begins to write: one that nobody is appending to, if there is any, so that
-//! committing threads do not wait for each other.
+//! **Purpose.** Assigns a stream to each transaction that begins to write: one without an appender, if there is any, so
+//! that committing threads do not wait for each other.
 //!
-//! **Invariants.** There are at most [`MOST`] streams, numbered from zero without gaps, and a stream never goes.
+//! **Invariants.** There are at most [`MOST`] streams, numbered from zero without gaps, and a stream is never removed.
 //! Their number grows when all are busy.
-//!
-//! **May touch.** `system`, `buffer` and what is below, the rest of this floor.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,12 +23,12 @@ use crate::{
     system::UNDO,
 };
 
-/// The most streams: their number is a byte of each position.
+/// The most streams: the stream number is one byte of each position.
 pub const MOST: usize = 256;
-/// How many streams are tried before one more is made.
+/// The number of streams tried before one more is created.
 const TRIES: usize = 8;
 
-/// Log that the making of slices may need.
+/// Log that creating slices may need.
 const LOG_A_STEP: u64 = 64 << 10;
 
 /// The streams.
@@ -39,12 +37,12 @@ pub struct Streams {
     ground: Arc<Ground>,
     made: Box<[OnceLock<Stream>]>,
     count: AtomicUsize,
-    /// Where the next search begins.
+    /// The stream at which the next search begins.
     turn: AtomicUsize,
 }
 
 impl Streams {
-    /// The streams that the system tree knows. `attach` makes a tablespace known to the pool.
+    /// Opens the streams that the system tree knows. `attach` makes a tablespace known to the pool.
     ///
     /// # Errors
     /// Damage, I/O.
@@ -59,7 +57,7 @@ impl Streams {
             };
             match attached {
                 Ok(((stream, slice), space)) => {
-                    // Its first page was made before it got its record.
+                    // Its first page was written before it got its record.
                     space.set_has_pages();
                     found.entry(stream).or_default().insert(slice, space);
                 }
@@ -80,12 +78,12 @@ impl Streams {
         Ok(Self { ground, made: streams, count: AtomicUsize::new(count), turn: AtomicUsize::new(0) })
     }
 
-    /// A stream for the temporary tables of a session: logged nowhere.
+    /// Creates a stream for the temporary tables of a session, which is not logged.
     pub fn temporary(&self) -> Stream {
         Stream::new(self.ground.clone(), 0, Durability::Temporary, BTreeMap::new())
     }
 
-    /// Drops what a session's stream has left: nobody will look into it again.
+    /// Drops the slices of a session's stream, which are not read again.
     pub fn drop_temporary(&self, stream: &Stream) {
         debug_assert!(stream.durability() == Durability::Temporary, "logged undo is dropped by purge");
         for (_, id) in stream.slices() {
@@ -95,13 +93,13 @@ impl Streams {
         }
     }
 
-    /// How many slices there are, and their bytes.
+    /// Returns the number of slices, and their bytes.
     pub fn extent(&self) -> (u64, u64) {
         let slices = self.ground.slices.load(Relaxed);
         (slices, self.bytes_of(slices))
     }
 
-    /// What undo takes of its limit, in bytes: two slices of each stream do not count.
+    /// Returns the bytes of undo that count towards the limit: two slices per stream do not count.
     pub fn bytes_in_the_limit(&self) -> u64 {
         self.bytes_of(self.ground.slices.load(Relaxed).saturating_sub(2 * self.count() as u64))
     }
@@ -110,35 +108,35 @@ impl Streams {
         slices * PAGES * self.ground.pool.page_size() as u64
     }
 
-    /// How many streams there are.
+    /// Returns the number of streams.
     fn count(&self) -> usize {
         self.count.load(Acquire)
     }
 
-    /// The tablespaces of all slices.
+    /// Returns the tablespaces of all slices.
     pub fn spaces(&self) -> Vec<SpaceId> {
         self.all().flat_map(Stream::slices).map(|(_, space)| space).collect()
     }
 
-    /// The same, none of them being made or dropped.
+    /// The same, while no slice is being created or dropped.
     pub fn settled_spaces(&self) -> BTreeSet<SpaceId> {
         self.all().flat_map(Stream::settled_slices).collect()
     }
 
-    /// All streams.
+    /// Returns all streams.
     pub fn all(&self) -> impl Iterator<Item = &Stream> {
         self.made[..self.count()].iter().filter_map(OnceLock::get)
     }
 
-    /// The stream of an undo position.
+    /// Returns the stream of an undo position.
     pub fn of(&self, pos: UndoPos) -> Option<&Stream> {
         self.made[usize::from(Stream::number_of(pos))].get()
     }
 
-    /// A stream that nobody is appending to, most likely.
+    /// Returns a stream that most likely has no appender.
     pub fn pick(&self) -> &Stream {
         let count = self.count();
-        // Mostly the first one is free: a single thread keeps to one stream, and its pages stay in the cache.
+        // Usually the first one is free: a single thread keeps to one stream, and its pages stay in the CPU cache.
         let first = self.turn.load(Relaxed);
         for n in 0..count.min(TRIES) {
             let stream = self.get((first + n) % count);
@@ -155,7 +153,7 @@ impl Streams {
         self.get(first % count)
     }
 
-    /// Makes the slices that the streams will need next.
+    /// Creates the slices that the streams will need next.
     ///
     /// # Errors
     /// I/O, a full disk.
@@ -164,7 +162,7 @@ impl Streams {
         self.all().try_for_each(Stream::make_ahead)
     }
 
-    /// The stream of this number, which is made if it is not there.
+    /// Returns the stream of this number, which is created if it does not exist.
     pub(super) fn get(&self, number: usize) -> &Stream {
         self.made[number].get_or_init(|| {
             Stream::new(self.ground.clone(), number as u8, Durability::Logged, BTreeMap::new())

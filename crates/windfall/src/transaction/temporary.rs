@@ -1,18 +1,18 @@
-//! Purge of what temporary tables leave behind.
+//! Purge of temporary tables.
 //!
-//! **Purpose.** Undo and replaced values of temporary tables go with the calls that leave them, whatever others look
-//! at.
+//! **Purpose.** Undo and replaced values of temporary tables are purged by the calls that leave them, regardless of
+//! read views.
 //!
-//! **Invariants.** A temporary table is read as it is: no read follows an undo record of it back to an older version,
-//! so no view keeps one (`version`). What the session itself still needs is two things. A transaction that has not
-//! ended may take its changes back, as a whole, to a savepoint, or those of a statement; all of these walk its own
-//! records, and purge leaves these alone until it has ended. And a long value that is being read piece by piece stays
-//! until that is over: the reader is entered with the stream before it looks at the row ([`TemporaryRead`]), and
-//! whatever replaces the value ends, if ever, behind that. Each call purges as far as it goes, and nothing is left to
-//! the worker. So what is kept is that of one session: of its transaction, and of its writes while it reads a long
-//! value. It counts for neither the limit on undo nor its metrics.
+//! **Invariants.** A temporary table is read in its current version: no read follows its undo records to an older
+//! version, so no read view keeps one (`version`). The session itself may still need two things. An unfinished
+//! transaction may roll back its changes as a whole, to a savepoint, or those of a statement. All of these walk its own
+//! records, and purge keeps these until it has ended. And a long value that is read piece by piece stays until the read
+//! is over: the reader is registered with the stream before it reads the row ([`TemporaryRead`]), and a transaction
+//! that replaces the value can end only after that.
 //!
-//! **May touch.** The rest of this floor.
+//! Each call purges as far as possible, and nothing is left to the worker. So the undo that is kept is that of one
+//! session: of its transaction, and of its writes while it reads a long value. It counts neither for the limit on undo
+//! nor for its metrics.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use crate::{
     sync::{Arc, Bug, Mutex, Rank, planted},
 };
 
-/// Those that read long values of a session's temporary tables, in the order in which they began.
+/// The readers of long values of a session's temporary tables, in the order in which they began.
 #[derive(Debug)]
 pub(super) struct Readers(Mutex<Entered>);
 
@@ -32,7 +32,7 @@ struct Entered {
     readers: BTreeMap<u64, Arc<Horizon>>,
 }
 
-/// A long value of a temporary table is being read: what replaces it is not purged.
+/// A read of a long value of a temporary table: what replaces the value is not purged.
 #[derive(Debug)]
 pub struct TemporaryRead {
     stream: Arc<Stream>,
@@ -60,7 +60,7 @@ impl Drop for TemporaryRead {
 }
 
 impl Transactions {
-    /// Enters a reader of a temporary table, which has not looked at its row yet.
+    /// Registers a reader of a temporary table, which has not read its row yet.
     pub fn read_temporary(&self, stream: &Arc<Stream>) -> TemporaryRead {
         let horizon = Arc::new(self.active.ended(&self.ids));
         let mut entered = stream.readers.0.lock();
@@ -71,18 +71,19 @@ impl Transactions {
         TemporaryRead { stream: stream.clone(), number }
     }
 
-    /// What purge may take of a stream now.
+    /// Returns the snapshot that limits purge of a stream now.
     pub(super) fn horizon_of(&self, stream: &Stream) -> Arc<Horizon> {
         if stream.durability() == Durability::Logged {
             return self.horizon();
         }
-        // First this: a reader that is entered later finds what had ended by now as it is going to stay.
+        // This comes first: a reader that is registered later finds final versions of the transactions that have ended
+        // by now.
         let ended = Arc::new(self.active.ended(&self.ids));
         stream.readers.oldest().unwrap_or(ended)
     }
 
-    /// Purges what a call on a session's temporary tables has left. The call is done, whatever becomes of this: what
-    /// is left even so, the next call takes up.
+    /// Purges what a call on a session's temporary tables has left. The call has succeeded in any case: the rest is
+    /// left to the next call.
     pub fn purge_temporary(&self, stream: &Stream) {
         debug_assert!(stream.durability() == Durability::Temporary, "the worker purges what is logged");
         loop {

@@ -1,25 +1,25 @@
-//! A transaction: its undo, its end, and the way back.
+//! A transaction: its undo, its end and its rollback.
 //!
-//! **Purpose.** Whatever changes rows does it as a transaction: one call, or many, between which it is [`Suspended`].
-//! It gets its id when it first writes or locks something.
+//! **Purpose.** All row changes are made by a transaction: by a single call, or by several, between which it is
+//! [`Suspended`]. A transaction gets its id when it first writes or locks something.
 //!
-//! **Invariants.** `TrxBegin` is logged in the group of the first undo record, `TrxEnd` in the group that makes the
-//! last change, or in one of its own; a commit is no more than that. A transaction that is dropped without an end is
-//! rolled back. The way back reads the records from the last to the first, and takes each of them back (`way_back`); it
-//! may be cut off and begun again at any point. It takes a few small groups of the log for each record, which were
-//! promised before the change ([`Promise`]). Between two calls of a transaction what the way back takes stays promised,
-//! up to a part of the log: a longer one would hold as much log as it has undo, so it asks for it record by record.
-//! What cannot be taken back, because there is no such log on a full disk or because a page cannot be read, goes on as
-//! `rollbacks` has it.
+//! **Invariants.** `TrxBegin` is logged in the group of the first undo record. `TrxEnd` is logged in the group that
+//! makes the last change, or in a group of its own; a commit is no more than that. A transaction that is dropped
+//! without an end is rolled back.
 //!
-//! A prepared transaction is committed or taken back when it is asked for by its name (`prepared`), and by nothing
-//! else, be it a crash. `TrxPrepare` says so in the log, and that it is taken back after all before the first record
-//! is.
+//! Rollback reads the records from the last to the first and undoes each of them (`way_back`). It may be interrupted
+//! and restarted at any point. It needs a few small log groups per record, which were reserved before the change
+//! ([`Promise`] is a log reservation). Between two calls of a transaction the log that its rollback needs stays
+//! reserved, up to a fraction of the log. A longer transaction would hold as much log as it has undo, so its rollback
+//! reserves log record by record. A rollback that fails, because a full disk leaves no such log or because a page
+//! cannot be read, continues in the background (`rollbacks`).
 //!
-//! What lies behind a savepoint is taken back in the same way, and the records stay in the chain: the next one leads to
-//! them, a later rollback passes over what is marked, and purge finds what they have left. The rows stay locked.
+//! A prepared transaction is committed or rolled back when that is requested by its name (`prepared`), and by nothing
+//! else, not even a crash. `TrxPrepare` records in the log that it is prepared, and also that it will be rolled back
+//! after all, before its first record is undone.
 //!
-//! **May touch.** `buffer`, `mtr`, `log`, `tree` and what is below, the rest of this floor.
+//! Changes after a savepoint are rolled back in the same way, and the records stay in the chain: the next record links
+//! to them, a later rollback skips what is marked, and purge finds what they have left. The rows stay locked.
 
 use smallvec::SmallVec;
 
@@ -44,40 +44,40 @@ use crate::{
     tree::hash::TreeHash,
 };
 
-/// The part of the log that may be promised to one transaction between its calls.
+/// The divisor of the log size that limits the reservation of one transaction between its calls.
 const STANDING: u64 = 16;
 
-/// A transaction between two calls: what has to be known of it to go on, or to take it back.
+/// A transaction between two calls: the state that is needed to continue it or to roll it back.
 #[derive(Debug, Default)]
 pub struct Suspended {
     id: TrxId,
-    /// The stream of its logged records, and the last of them; none yet.
+    /// The stream of its logged records, and the last of them ([`UndoPos::NONE`] if none is written yet).
     logged: Option<(u8, UndoPos)>,
     /// The same for the streams of temporary tables.
     temporary: SmallVec<[(Arc<Stream>, UndoPos); 1]>,
     /// Where it announces that it is about to log its end.
     ending: Option<Ending>,
-    /// How many records it has written.
+    /// The number of records that it has written.
     records: u64,
-    /// How often a part of it was taken back.
+    /// The number of partial rollbacks.
     taken_back: u64,
-    /// Interrupts up to this number came before its call or statement.
+    /// Interrupts up to this number came before its current call or statement.
     interrupts: u64,
-    /// The log that taking all of them back takes.
+    /// The log that its full rollback needs, in bytes.
     way_back: u64,
-    /// What was promised of that, and stands.
+    /// The part of that which stays reserved, in bytes.
     promised: u64,
-    /// The tables that it has changed, by their clustered trees, but for temporary ones.
+    /// The tables that it has changed, by their clustered trees, except temporary ones.
     touched: SmallVec<[SpaceId; 2]>,
     /// It is prepared, and the log says so.
     prepared: bool,
-    /// Its locks, once it has any.
+    /// Its lock owner, once it has requested a lock.
     locker: Option<Arc<Locker>>,
 }
 
 impl Suspended {
-    /// One that recovery has found unfinished, with its last record and the tables that it has changed. What its way
-    /// back takes nobody has counted.
+    /// A transaction that recovery has found unfinished, with its last record and the tables that it has changed. The
+    /// log that its rollback needs is unknown.
     pub(super) fn found(
         active: &Active,
         id: TrxId,
@@ -98,27 +98,27 @@ impl Suspended {
         }
     }
 
-    /// The tables that it has changed, by their clustered trees, but for temporary ones.
+    /// Returns the tables that it has changed, by their clustered trees, except temporary ones.
     pub(super) fn touched(&self) -> &[SpaceId] {
         &self.touched
     }
 
-    /// Its id; [`TrxId::NONE`] while it has neither written nor locked.
+    /// Returns its id; [`TrxId::NONE`] while it has neither written nor locked.
     pub fn id(&self) -> TrxId {
         self.id
     }
 
-    /// How often a part of it was taken back.
+    /// Returns the number of partial rollbacks.
     pub fn taken_back(&self) -> u64 {
         self.taken_back
     }
 
-    /// A call or statement begins: what was to interrupt an earlier one is no concern of it.
+    /// Begins a call or statement: interrupts of an earlier one no longer apply.
     pub fn forget_interrupts(&mut self, floor: &Transactions) {
         self.interrupts = floor.row_locks.interrupts();
     }
 
-    /// How far it has come.
+    /// Returns the current position in its undo.
     pub fn savepoint(&self) -> Savepoint {
         Savepoint {
             logged: self.logged.map_or(UndoPos::NONE, |(_, last)| last),
@@ -128,7 +128,7 @@ impl Suspended {
     }
 }
 
-/// How far a transaction has come: what was done behind it can be taken back.
+/// A position in a transaction's undo: the changes after it can be rolled back.
 #[derive(Clone, Debug, Default)]
 pub struct Savepoint {
     logged: UndoPos,
@@ -136,49 +136,49 @@ pub struct Savepoint {
     records: u64,
 }
 
-/// What a level of isolation asks of changes.
+/// The requirements of an isolation level on changes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules<'v> {
-    /// What was not there stays away until the transaction has ended.
+    /// Gap locking: a key that was found missing stays missing until the transaction has ended.
     pub gaps: bool,
-    /// What this view does not see is not replaced.
+    /// A version that this read view does not see must not be replaced.
     pub strict: Option<&'v ReadView>,
 }
 
-/// From where something is taken back.
+/// The caller of a rollback, which decides how it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gate {
-    /// From inside the gate of the table that it is of.
+    /// The caller is inside the gate of the record's table.
     Inside,
-    /// From anywhere, by a thread that waits while the table is at rest.
+    /// The caller is inside no gate of that table, and waits while the table is quiesced.
     Outside,
-    /// From anywhere, by the worker, which has other transactions to take back meanwhile, and waits for no room.
+    /// The background worker, which has other transactions to roll back meanwhile and does not wait.
     Background,
 }
 
-/// How far a step on the way back has come.
+/// The outcome of a step of a rollback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gone {
-    /// As far as it was to.
+    /// All records of the step are undone.
     Far,
-    /// To a record of a table that is at rest, or whose follower has no room.
+    /// The step stopped at a record because its table is quiesced, or the follower of the table has no room.
     ToAWait,
 }
 
-/// A transaction under way.
+/// A running transaction.
 #[derive(Debug)]
 pub struct Trx<'e> {
     floor: &'e Transactions,
     state: Suspended,
     ended: bool,
     way_back: WayBack,
-    /// Why a part of it could not be taken back: it goes back as a whole.
+    /// Why a partial rollback has failed: the transaction must roll back as a whole.
     broken: Option<Error>,
-    /// What its level asks of its changes.
+    /// The requirements of its isolation level on its changes.
     pub rules: Rules<'e>,
     /// The rows that this call has waited for, and the locks on them that it would have without that.
     waited_for: SmallVec<[(RowName, Option<RowMode>); 1]>,
-    /// Log for what this call does, and for the way back.
+    /// Log reserved for the changes of this call and for the rollback.
     promise: Option<Promise<'e>>,
 }
 
@@ -198,7 +198,7 @@ impl<'e> Trx<'e> {
         }
     }
 
-    /// Goes on with one.
+    /// Resumes a suspended transaction.
     pub fn resume(floor: &'e Transactions, mut state: Suspended) -> Self {
         let bytes = core::mem::take(&mut state.promised);
         let way_back = if state.way_back <= bytes { WayBack::Promised } else { WayBack::Asks };
@@ -207,7 +207,8 @@ impl<'e> Trx<'e> {
         Self { floor, state, ended: false, rules, waited_for, way_back, broken: None, promise }
     }
 
-    /// Leaves it standing, to be resumed. What was promised for its way back stays promised, unless it is too much.
+    /// Suspends the transaction, to be resumed. The log reserved for its rollback stays reserved, unless it is too
+    /// much.
     pub fn suspend(mut self) -> Suspended {
         self.ended = true;
         let mut state = core::mem::take(&mut self.state);
@@ -221,7 +222,7 @@ impl<'e> Trx<'e> {
         self.floor
     }
 
-    /// Makes sure of log for a change and its way back, before the change. It is kept until the transaction has ended.
+    /// Reserves log for a change and its rollback, before the change. It is kept until the transaction has ended.
     ///
     /// # Errors
     /// A full disk, or another failure to make room.
@@ -233,7 +234,8 @@ impl<'e> Trx<'e> {
         Ok(())
     }
 
-    /// As [`Trx::promise`], for who holds a latch: no segment is made for it. Says whether it is promised.
+    /// As [`Trx::promise`], for a caller that holds a latch: no log segment is created. Returns whether the log is
+    /// reserved.
     pub(super) fn promise_at_hand(&mut self, bytes: u64) -> Result<bool> {
         let Some(more) = self.floor.ground.pool.ground().log.promise_at_hand(bytes)? else {
             return Ok(false);
@@ -245,17 +247,17 @@ impl<'e> Trx<'e> {
         Ok(true)
     }
 
-    /// Its id; [`TrxId::NONE`] while it has neither written nor locked.
+    /// Returns its id; [`TrxId::NONE`] while it has neither written nor locked.
     pub fn id(&self) -> TrxId {
         self.state.id
     }
 
-    /// Its id, if it has one.
+    /// Returns its id, if it has one.
     pub(super) fn known_id(&self) -> Option<TrxId> {
         Some(self.state.id).filter(|id| *id != TrxId::NONE)
     }
 
-    /// Refuses to replace a version that a strict view does not see.
+    /// Refuses to replace a version that a strict read view does not see.
     pub(super) fn check_unchanged(&self, header: EntryHeader, owner: impl FnOnce() -> Owner) -> Result<()> {
         match self.rules.strict {
             Some(view) if header.trx != self.state.id && !view.sees(header.trx) => {
@@ -265,7 +267,7 @@ impl<'e> Trx<'e> {
         }
     }
 
-    /// Refuses what was done by a strict view that was not there to its end: rows may have gone unseen.
+    /// Refuses the work of a strict read view that was ended before the work was: rows may have been missed.
     ///
     /// # Errors
     /// [`TransactionError::ViewEnded`].
@@ -273,10 +275,10 @@ impl<'e> Trx<'e> {
         self.rules.strict.map_or(Ok(()), |view| view.held(Ok(())))
     }
 
-    /// Its id, which it gets now if it has none.
+    /// Returns its id, and assigns one if it has none.
     ///
     /// # Errors
-    /// When the log takes no more.
+    /// If the log accepts no more records.
     pub fn ensure_id(&mut self) -> Result<TrxId> {
         if self.state.id == TrxId::NONE {
             let (id, ending) = self.floor.active.begin(&self.floor.ids, self.floor.now())?;
@@ -285,7 +287,7 @@ impl<'e> Trx<'e> {
         Ok(self.state.id)
     }
 
-    /// Its locks.
+    /// Returns its lock owner.
     ///
     /// # Errors
     /// As [`Trx::ensure_id`].
@@ -302,22 +304,22 @@ impl<'e> Trx<'e> {
         Ok(locker)
     }
 
-    /// It is about to wait for a row, which it has locked so.
+    /// Notes that it is about to wait for a row on which it holds this lock.
     pub(super) fn note_wait(&mut self, row: &RowName, held: Option<RowMode>) {
         if self.waited_for.iter().all(|(known, _)| known != row) {
             self.waited_for.push((row.clone(), held));
         }
     }
 
-    /// It asks for a lock that it would have taken without a wait, too.
+    /// Notes a request for a lock that it would have taken without the wait, too.
     pub(super) fn note_lock(&mut self, row: &RowName, mode: RowMode) {
         if let Some((_, held)) = self.waited_for.iter_mut().find(|(known, _)| known == row) {
             *held = (*held).max(Some(mode));
         }
     }
 
-    /// The call has come to nothing: of the locks that it has waited for it keeps what it would have without that. A
-    /// lock that was waited for is exclusive, so that those who wait for one key do not all upgrade a shared one.
+    /// The call has failed: of the locks that it has waited for it keeps only what it would hold without the wait. A
+    /// lock that was waited for is exclusive, so that several waiters for one key do not all upgrade a shared lock.
     pub fn ease_waits(&mut self) {
         let Some(locker) = &self.state.locker else { return };
         for (row, held) in self.waited_for.drain(..) {
@@ -325,21 +327,21 @@ impl<'e> Trx<'e> {
         }
     }
 
-    /// Whether it has written undo records since.
+    /// Returns whether it has written undo records since the savepoint.
     pub fn has_changed_since(&self, savepoint: &Savepoint) -> bool {
         self.state.records != savepoint.records
     }
 
-    /// Its locks, if it has asked for any.
+    /// Returns its lock owner, if it has requested any lock.
     pub(super) fn locker_if_any(&self) -> Option<&Locker> {
         self.state.locker.as_deref()
     }
 
-    /// The right to append undo records: to the stream of temporary tables if one is given, else to a logged one. The
-    /// caller holds no latch.
+    /// Acquires the right to append undo records: to the stream of temporary tables if one is given, else to a logged
+    /// one. Must be called without a latch.
     ///
     /// # Errors
-    /// When the log takes no more.
+    /// If the log accepts no more records.
     pub fn tail<'t>(&mut self, temporary: Option<&'t Arc<Stream>>) -> Result<Tail<'t>>
     where
         'e: 't,
@@ -359,8 +361,8 @@ impl<'e> Trx<'e> {
         Ok(tail)
     }
 
-    /// Makes sure that a record of up to so many bytes has slices to lie in, and a checkpoint knows where it is going
-    /// to lie, if it is the first. The caller holds no latch.
+    /// Ensures that a record of up to `bytes` bytes has slices to be written to. If it is the first one, it also notes
+    /// its future position for checkpoints. Must be called without a latch.
     ///
     /// # Errors
     /// I/O, a full disk; more transactions than a checkpoint can name.
@@ -376,7 +378,7 @@ impl<'e> Trx<'e> {
         Ok(())
     }
 
-    /// The record before the next one in the stream that [`Trx::tail`] gave the end of.
+    /// Returns the record before the next one in the stream of `tail`, which [`Trx::tail`] has returned.
     pub fn previous(&self, tail: &Tail<'_>) -> UndoPos {
         match tail.durability() {
             Durability::Logged => self.state.logged.map_or(UndoPos::NONE, |(_, last)| last),
@@ -389,7 +391,7 @@ impl<'e> Trx<'e> {
 
     /// Writes an undo record into its place, in the mini-transaction that makes the change.
     ///
-    /// `table` is the clustered tree, and `entries` are the secondary ones that it names.
+    /// `table` is the clustered tree. `entries` is the number of secondary entries that the record names.
     pub fn write_undo(
         &mut self,
         mtr: &mut Mtr<'_>,
@@ -399,7 +401,7 @@ impl<'e> Trx<'e> {
         table: SpaceId,
         entries: usize,
     ) {
-        // Mostly it is the one of the record before.
+        // Usually it is the table of the record before.
         let touched = &mut self.state.touched;
         if tail.durability() == Durability::Logged
             && touched.last() != Some(&table)
@@ -428,12 +430,12 @@ impl<'e> Trx<'e> {
         self.state.records += 1;
     }
 
-    /// The way back takes so much more, and it was promised.
+    /// Adds to the log that the rollback needs; the caller has reserved it.
     pub(super) fn lengthen_way_back(&mut self, bytes: u64) {
         self.state.way_back += bytes;
     }
 
-    /// Its logged stream and the last record there, if it has written one.
+    /// Returns its logged stream and the last record there, if it has written one.
     fn logged(&self) -> Option<(&'e Stream, UndoPos)> {
         let (number, last) = self.state.logged.filter(|(_, last)| *last != UndoPos::NONE)?;
         Some((self.floor.streams.get(number.into()), last))
@@ -449,18 +451,18 @@ impl<'e> Trx<'e> {
         }
     }
 
-    /// Prepares: from now on it is there after a crash, by this name. Nothing may be done in it any more. Gives the LSN
-    /// to wait for; [`Lsn::ZERO`] when it has logged nothing, and so has nothing to lose.
+    /// Prepares the transaction: from now on it survives a crash, by this name, and no more changes are allowed.
+    /// Returns the LSN to wait for; [`Lsn::ZERO`] if it has logged nothing, and so has nothing to lose.
     ///
     /// # Errors
-    /// A full disk, or more names than a checkpoint can note: it goes on as if it had not been asked.
+    /// A full disk, or more names than a checkpoint can note: the transaction continues as if this had not been called.
     pub fn prepare(&mut self, name: &Arc<[u8]>) -> Result<Lsn> {
         self.ensure_id()?;
         if self.logged().is_none() {
             return Ok(Lsn::ZERO);
         }
         let log = &self.floor.ground.pool.ground().log;
-        // What it takes to prepare, and to take that back.
+        // Log to prepare and to revoke that.
         let _room = log.admit(LOG_OF_END)?;
         self.promise(LOG_OF_END)?;
         self.lengthen_way_back(LOG_OF_END);
@@ -470,17 +472,18 @@ impl<'e> Trx<'e> {
         Ok(end)
     }
 
-    /// It is not prepared any more: what was taken back in part must not be committed after a crash. Gives the LSN from
-    /// which on nobody finds it prepared; [`Lsn::ZERO`] if it was not.
+    /// Revokes the prepare, because a transaction that is partly rolled back must not be committed after a crash.
+    /// Returns the LSN from which on recovery does not find it prepared; [`Lsn::ZERO`] if it was not.
     ///
     /// # Errors
-    /// A full disk: it is prepared still.
+    /// A full disk: it is still prepared.
     pub fn revoke(&mut self) -> Result<Lsn> {
         if !self.state.prepared || planted(Bug::PreparedWhileTakenBack) {
             return Ok(Lsn::ZERO);
         }
         let _room = self.way_back.room(self.floor, LOG_OF_END)?;
-        // First here: a checkpoint that looks in between leaves the rest to the record, which lies above its floor.
+        // This comes first: a checkpoint that reads the table in between relies on the record, which is above its
+        // low-water mark.
         self.floor.active.set_prepared(self.state.id, None, 0)?;
         let end = self.log_prepared(&[])?;
         self.state.prepared = false;
@@ -493,10 +496,10 @@ impl<'e> Trx<'e> {
         mtr.commit()
     }
 
-    /// Commits. Gives the LSN to wait for; [`Lsn::ZERO`] when nothing was logged.
+    /// Commits. Returns the LSN to wait for; [`Lsn::ZERO`] if nothing was logged.
     ///
     /// # Errors
-    /// When the log takes no more: it has not ended then.
+    /// If the log accepts no more records: the transaction has not ended then.
     pub fn commit(&mut self) -> Result<Lsn> {
         let end = match self.logged() {
             Some(_) => {
@@ -518,7 +521,7 @@ impl<'e> Trx<'e> {
         mtr.commit()
     }
 
-    /// It has logged its end, if it had to.
+    /// Ends the transaction, which has logged its end if it had to.
     pub(super) fn end(&mut self) {
         self.ended = true;
         if self.state.id == TrxId::NONE {
@@ -526,7 +529,7 @@ impl<'e> Trx<'e> {
         }
         self.floor.rollbacks.forget_cut_off(self.state.id);
         let (left_behind, locker) = self.floor.active.end(self.state.id, &self.floor.ids);
-        // Who waited for it looks whether it has ended.
+        // Waiters for its locks check whether it has ended.
         if let Some(locker) = locker {
             self.floor.row_locks.end(&locker);
         }
@@ -542,10 +545,10 @@ impl<'e> Trx<'e> {
         }
     }
 
-    /// Takes everything back. Gives the LSN behind it.
+    /// Rolls back the whole transaction. Returns the LSN after it.
     ///
     /// # Errors
-    /// What keeps it from that: if not the end of the database, then it goes on in the background.
+    /// The failure that stops it: unless the database has stopped, the rollback continues in the background.
     pub fn rollback(mut self) -> Result<Lsn> {
         self.take_back(Gate::Outside)
     }
@@ -560,7 +563,7 @@ impl<'e> Trx<'e> {
         }
     }
 
-    /// Leaves it to the background.
+    /// Hands the transaction over to the background.
     fn hand_over(&mut self, error: &Error) -> Error {
         self.ended = true;
         self.promise = None;
@@ -574,35 +577,35 @@ impl<'e> Trx<'e> {
         TransactionError::RollingBack { trx: id, why: error.to_string().into() }.into()
     }
 
-    /// Gives up its locks but those on what it has changed.
+    /// Releases its locks except those on what it has changed.
     pub fn give_way(&mut self) {
         self.state.locker = None;
         let before = self.floor.forget_locks(self.state.id);
-        // It was not told yet.
+        // The interrupt was not delivered yet.
         if before.is_some_and(|locker| locker.take_interrupt()) {
             self.floor.interrupt(self.state.id);
         }
     }
 
-    /// Why a part of it could not be taken back. All of it is, then, when it is dropped.
+    /// Returns why a partial rollback has failed. The whole transaction is rolled back when it is dropped.
     pub fn broken(&self) -> Option<&Error> {
         self.broken.as_ref()
     }
 
-    /// How far it has come.
+    /// Returns the current position in its undo.
     pub fn savepoint(&self) -> Savepoint {
         self.state.savepoint()
     }
 
-    /// Takes back what was done behind a savepoint. The rows stay locked.
+    /// Rolls back to a savepoint. The rows stay locked.
     ///
     /// # Errors
-    /// What keeps it from that; the transaction is [broken](Trx::broken) then.
+    /// The failure that stops it; the transaction is [broken](Trx::broken) then.
     pub fn roll_back_to(&mut self, savepoint: &Savepoint) -> Result<()> {
         self.take_back_to(savepoint, Gate::Outside)
     }
 
-    /// The same for what a call has done that is still inside its gate.
+    /// The same for the changes of a call that is still inside its gate.
     pub(super) fn take_back_call(&mut self, savepoint: &Savepoint) -> Result<()> {
         self.take_back_to(savepoint, Gate::Inside)
     }
@@ -621,8 +624,8 @@ impl<'e> Trx<'e> {
         done
     }
 
-    /// Goes so many records further on the way back, from `from` or from the last record on. Says whether it has ended;
-    /// else it is what it was, and goes on at the new `from`.
+    /// Rolls back up to `records` records, from `from` or from the last record on. Returns no transaction once it has
+    /// ended; otherwise the transaction continues at the new `from`.
     pub(super) fn go_back(
         mut self,
         from: &mut Option<UndoPos>,
@@ -638,13 +641,13 @@ impl<'e> Trx<'e> {
         }
     }
 
-    /// Gives how far it has come, if not to the end.
+    /// Returns the outcome of the step, unless the rollback is complete.
     fn go_back_some(&mut self, from: &mut Option<UndoPos>, records: usize) -> Result<Option<Gone>> {
         let mut pos = match (*from, self.logged()) {
             (Some(pos), _) => pos,
             (None, logged) => {
                 self.revoke()?;
-                // No check looks at temporary tables.
+                // No check examines temporary tables.
                 self.take_temporary_back(&Savepoint::default(), Gate::Outside, &|_, _| {})?;
                 logged.map_or(UndoPos::NONE, |(_, last)| last)
             }
@@ -682,8 +685,8 @@ impl<'e> Trx<'e> {
         self.end_on_its_own()
     }
 
-    /// Takes back what lies behind a savepoint, the last first. `keep` is told of each row before it is taken back. The
-    /// records stay in the chain of the transaction: purge comes by for what they have left.
+    /// Rolls back to a savepoint, the last record first. `keep` is called with each row before it is rolled back. The
+    /// records stay in the chain of the transaction: purge visits them for what they have left.
     fn take_back_behind(
         &self,
         savepoint: &Savepoint,
@@ -709,7 +712,7 @@ impl<'e> Trx<'e> {
             let mut pos = *last;
             while pos != first && pos != UndoPos::NONE {
                 pos = match self.take_back_one(stream, pos, gate, keep) {
-                    // The session of these tables has ended, and they with it.
+                    // The session of these tables has ended, and the tables are dropped.
                     Err(Error::TableDropped(_)) => break,
                     previous => previous?.expect("it waits while the table is at rest"),
                 };
@@ -718,8 +721,8 @@ impl<'e> Trx<'e> {
         Ok(())
     }
 
-    /// Takes one record back, if it is there and was not taken back before. Gives the one before it; `None` where the
-    /// table is at rest, or its follower has no room, and the worker must not wait for that.
+    /// Undoes one record, unless it is gone or was undone before. Returns the record before it. Returns `None` if the
+    /// worker would have to wait because the table is quiesced or its follower has no room.
     fn take_back_one(
         &self,
         stream: &Stream,
@@ -738,7 +741,7 @@ impl<'e> Trx<'e> {
         {
             match gate {
                 Gate::Background if follower.is_full() => return Ok(None),
-                // Who makes room may have to wait for a call that is inside a gate.
+                // Making room may require waiting for a call that is inside a gate.
                 Gate::Outside if !is_inside() => follower.wait_for_room(),
                 Gate::Inside | Gate::Outside | Gate::Background => {}
             }
@@ -767,28 +770,28 @@ impl<'e> Trx<'e> {
 impl Drop for Trx<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            // What keeps it from that is told to those who come for its rows, or has stopped the database.
+            // A failure is reported to callers that wait for its rows, or has stopped the database.
             let _ = self.take_back(Gate::Outside);
         }
     }
 }
 
 impl Transactions {
-    /// The tree in a tablespace, unless it was dropped.
+    /// Returns the tree in a tablespace, unless it was dropped.
     pub(super) fn tree(&self, space: SpaceId) -> Option<Tree> {
         let space = self.ground.pool.space(space).filter(|space| !space.is_dropped())?;
         Some(Tree::new(self.ground.pool.clone(), space, TreeHash::new(self.no_hash.clone())))
     }
 
-    /// Takes the locks of a transaction away, but those on what it has changed: who wants that makes them anew. Gives
-    /// what it has locked by.
+    /// Releases the locks of a transaction except those on what it has changed, for which waiters create new ones.
+    /// Returns its former lock owner.
     fn forget_locks(&self, trx: TrxId) -> Option<Arc<Locker>> {
         let locker = self.active.take_locker(trx)?;
         self.row_locks.end(&locker);
         Some(locker)
     }
 
-    /// The transactions that have begun and not ended.
+    /// Returns the table of active transactions.
     pub fn active(&self) -> &Active {
         &self.active
     }

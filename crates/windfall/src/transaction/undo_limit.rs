@@ -1,18 +1,18 @@
-//! What undo may take on the disk.
+//! The limit on undo on disk.
 //!
-//! **Purpose.** An old view, or a transaction that goes on for long, keeps undo without end. Beyond a limit, changes
-//! are refused, and who makes them is told who it is; or the oldest view is ended ([`AtUndoLimit`]).
+//! **Purpose.** An old read view, or a long transaction, keeps undo without bound. Beyond a limit, changes are refused
+//! with an error that names the cause; or the oldest read view is ended ([`AtUndoLimit`]).
 //!
-//! **Invariants.** Only who is about to change a row waits or is refused, before it has the turn at the row, and
-//! outside of its table's gate. What ends a transaction, either way, needs no undo and goes on. Two slices of each
-//! stream do not count, or nobody could begin: the last one, which stays, and the next one. What is under way may pass
-//! the limit by a slice for each stream. A wait goes on as long as purge gets rid of something, or a check is in its
-//! way, and not longer than one for a lock: a cycle of a wait here and waits for this transaction's locks ends by that.
-//! Of views those are ended that do not see the transaction before which purge stands: each of them has to go before
-//! its records can. They are a pause old at least, and a read outside of transactions that takes longer begins again.
-//! A check that is in the way at the same time does not change that: its end would not let purge pass by them.
+//! **Invariants.** Only a call that is about to change a row waits or is refused, before it has the key latch of the
+//! row, and outside of its table's gate. The end of a transaction, by commit or rollback, needs no undo and proceeds.
+//! Two slices per stream do not count, or no transaction could begin: the last one, which is never dropped, and the
+//! next one. Changes in progress may exceed the limit by one slice per stream. A wait continues as long as purge makes
+//! progress, or a check blocks purge, but no longer than the lock timeout. That timeout ends a deadlock of a wait here
+//! and waits for this transaction's locks.
 //!
-//! **May touch.** `sync`, `env`, `error`, the rest of this floor.
+//! The read views that are ended are those that do not see the transaction at which purge is stopped: all of them must
+//! go before its records can. They are at least `PAUSE` old, and a longer read outside of transactions restarts. A
+//! check that blocks purge at the same time changes nothing in that: after its end the views would still stop purge.
 
 use core::time::Duration;
 
@@ -26,43 +26,43 @@ use crate::{
     sync::{Arc, Held, Rank, atomic::Ordering::Relaxed, is_inside},
 };
 
-/// What becomes of changes when undo takes more than it may, and purge is held up.
+/// The policy for changes when undo exceeds its limit, and purge makes no progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AtUndoLimit {
-    /// They are refused: [`TransactionError::UndoFull`].
+    /// Changes are refused: [`TransactionError::UndoFull`].
     #[default]
     RefuseChanges,
-    /// The oldest views are ended, as far as they hold purge up and were not made just now. Who reads by them is
-    /// refused from then on: [`TransactionError::ViewEnded`]. Where it is no view that is in the way changes are
-    /// refused; and so is one that may not wait for purge, by its `lock_wait` or because it was called by the source of
-    /// a value.
+    /// The oldest read views are ended, if they stop purge and were not made just now. Further reads by them are
+    /// refused: [`TransactionError::ViewEnded`]. Changes are refused if no read view is the cause. A change is also
+    /// refused if it may not wait for purge, because of its `lock_wait` or because it is called from within the source
+    /// of a value.
     EndOldestView,
 }
 
-/// How often it is looked whether purge gets on.
+/// The interval at which the progress of purge is checked.
 const PAUSE: Duration = Duration::from_millis(100);
-/// If it does not so many times, it is held up.
+/// The number of checks without progress after which purge counts as stopped.
 const FRUITLESS_MOST: u32 = 30;
 
 impl Transactions {
-    /// Changes what undo may take beside two slices of each stream, in bytes.
+    /// Changes the limit on undo, in bytes; two slices per stream do not count.
     pub fn set_undo_limit(&self, bytes: Option<u64>) {
         self.undo_limit.store(bytes.unwrap_or(u64::MAX), Relaxed);
         self.ground.slice_dropped.notify();
     }
 
-    /// Changes what becomes of changes beyond it.
+    /// Changes the policy for changes beyond the limit.
     pub fn set_at_undo_limit(&self, then: AtUndoLimit) {
         self.ends_views.store(then == AtUndoLimit::EndOldestView, Relaxed);
     }
 
-    /// How many views were ended.
+    /// Returns the number of read views ended.
     pub fn views_ended(&self) -> u64 {
         self.views_ended.load(Relaxed)
     }
 
-    /// Ends the views that hold purge up, if that is wished. Says whether there were any.
+    /// Ends the read views that stop purge, if the policy demands it. Returns whether there were any.
     fn end_views(&self) -> bool {
         if !self.ends_views.load(Relaxed) {
             return false;
@@ -74,17 +74,17 @@ impl Transactions {
         ended > 0
     }
 
-    /// How often a change has found the limit passed.
+    /// Returns the number of times that a change has found the limit exceeded.
     pub fn undo_waits(&self) -> u64 {
         self.undo_waits.load(Relaxed)
     }
 
-    /// Whether changes may make more of it.
+    /// Returns whether undo is within its limit.
     pub(super) fn has_undo_room(&self) -> bool {
         self.streams.bytes_in_the_limit() <= self.undo_limit.load(Relaxed)
     }
 
-    /// Waits until undo takes no more than it may, as long as purge gets on. The caller has left its table's gate.
+    /// Waits until undo is within its limit, as long as purge makes progress. The caller has left its table's gate.
     ///
     /// # Errors
     /// [`TransactionError::UndoFull`], [`LockError::Interrupted`].
@@ -99,7 +99,7 @@ impl Transactions {
         self.undo_waits.fetch_add(1, Relaxed);
         let (ground, me) = (self.ground.pool.ground(), trx.locker()?);
         let began = self.now();
-        // A call from within the source of a value holds up the table of the other one.
+        // A call from within the source of a value blocks the table of the outer call.
         let may_wait = |waited: Duration| match patience {
             _ if is_inside() => false,
             Patience::NoWait => false,
@@ -122,7 +122,7 @@ impl Transactions {
                 return ground.health.check();
             }
             let gets_on = self.purged.load(Relaxed) != purged;
-            // A check that is in the way ends by itself, but a view beside it does not.
+            // A check that blocks purge ends by itself, but a read view next to it does not.
             let waits_for_check = || self.met_at_rest.load(Relaxed) != met_at_rest;
             fruitless = if gets_on || self.end_views() || waits_for_check() { 0 } else { fruitless + 1 };
         }
@@ -131,14 +131,14 @@ impl Transactions {
             limit: self.undo_limit.load(Relaxed),
             oldest: self.who_keeps_undo(),
         };
-        // Who may not wait leaves the way free for the next one.
+        // A call that may not wait frees undo for the next one.
         if self.end_views() {
             self.ground.purge_wake.notify();
         }
         Err(refused.into())
     }
 
-    /// The oldest transaction with changes, the oldest view, and a check that purge waits for.
+    /// Returns the oldest transaction with changes, the oldest read view, and a check that purge waits for.
     fn who_keeps_undo(&self) -> Arc<str> {
         let age = |age: Duration| format!("{} s old", age.as_secs());
         let transaction = self.listing().into_iter().find(|info| info.has_changes);

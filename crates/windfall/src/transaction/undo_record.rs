@@ -1,15 +1,13 @@
-//! Undo records: what one row change did, so that it can be taken back, and what it left to purge.
+//! Undo records: what one row change did, so that it can be rolled back, and what it left to purge.
 //!
 //! **Purpose.** One record covers the clustered entry of a row and every secondary entry that the change touches.
 //!
-//! **Invariants.** The decoder takes anything and panics at nothing.
-//!
-//! **May touch.** `ids`, `page`.
+//! **Invariants.** The decoder accepts any bytes and never panics.
 //!
 //! # Layout, byte by byte
 //!
-//! In the stream each record begins with its length in bytes (4, all of it) and its state (1: 0 in force, 1 taken
-//! back). What follows is encoded here:
+//! In the stream each record begins with its total length in bytes (4) and its state (1: 0 in force, 1 undone). The
+//! rest is encoded here:
 //!
 //! | size | field |
 //! | --- | --- |
@@ -32,14 +30,14 @@ use crate::{
     page::EntryHeader,
 };
 
-/// What was done to a secondary entry.
+/// The change of a secondary entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// There was none.
+    /// There was no entry.
     Inserted,
-    /// There was one, marked as deleted, with this header.
+    /// There was a delete-marked entry with this header.
     Revived(EntryHeader),
-    /// It was live, with this header, and is marked as deleted.
+    /// There was a live entry with this header, which is now delete-marked.
     Marked(EntryHeader),
 }
 
@@ -50,30 +48,30 @@ pub struct Touch {
     pub space: SpaceId,
     /// The entry's key.
     pub key: Vec<u8>,
-    /// What was done to it.
+    /// The change of the entry.
     pub done: Done,
 }
 
-/// What was done to the clustered entry.
+/// The change of the clustered entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RowChange {
-    /// There was none.
+    /// There was no entry.
     Insert,
-    /// It had this header and value; it may have been marked as deleted.
+    /// The entry had this header and value; it may have been delete-marked.
     Update {
         /// The header before.
         header: EntryHeader,
         /// The value before, as it was stored: maybe a reference to an overflow chain.
         value: Vec<u8>,
     },
-    /// It had this header, and its value stays until purge.
+    /// The entry had this header, and its value stays until purge.
     Delete {
         /// The header before.
         header: EntryHeader,
     },
 }
 
-/// What a record is about.
+/// The content of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// A row changed.
@@ -82,12 +80,12 @@ pub enum Body {
         space: SpaceId,
         /// The row's key.
         key: Vec<u8>,
-        /// What was done to the clustered entry.
+        /// The change of the clustered entry.
         change: RowChange,
-        /// What was done to secondary entries.
+        /// The changes of secondary entries.
         touches: Vec<Touch>,
     },
-    /// An overflow chain was begun; its stamp is the position of this record.
+    /// An overflow chain was begun. The position of this record is the chain's stamp.
     Overflow {
         /// The tree.
         space: SpaceId,
@@ -99,16 +97,16 @@ pub enum Body {
 /// An undo record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UndoRecord {
-    /// Whose change it was.
+    /// The transaction that made the change.
     pub trx: TrxId,
     /// The transaction's record before this one.
     pub previous: UndoPos,
-    /// What it is about.
+    /// The content.
     pub body: Body,
 }
 
 impl Body {
-    /// The table that it is about, by its clustered tree.
+    /// Returns the table of the record, by its clustered tree.
     pub fn table(&self) -> SpaceId {
         let (Self::Row { space, .. } | Self::Overflow { space, .. }) = self;
         *space
@@ -128,7 +126,7 @@ const SHORT: &str = "an undo record is cut short";
 
 /// Bytes before the clustered key.
 const FIXED: usize = 1 + 8 + 8 + 8;
-/// Bytes of a header as it is encoded.
+/// Bytes of an encoded header.
 const HEADER: usize = 16;
 
 fn put(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -196,8 +194,8 @@ impl Fields<'_> {
 }
 
 impl UndoRecord {
-    /// Whether an encoded record leaves nothing to purge, be it in force or taken back: no entry is marked as deleted
-    /// by it, and no chain is replaced.
+    /// Returns whether an encoded record leaves nothing to purge, whether it is in force or undone: it has
+    /// delete-marked no entry and replaced no chain.
     pub fn leaves_nothing(bytes: &[u8]) -> bool {
         let mut fields = Fields(bytes);
         let mut read = || {
@@ -219,16 +217,16 @@ impl UndoRecord {
         read().unwrap_or(false)
     }
 
-    /// The longest that the record of a row change gets, in bytes.
+    /// Returns the maximum length of the record of a row change, in bytes.
     pub fn row_bound(key: usize, value: usize, touches: &[Touch]) -> usize {
         let touched: usize = touches.iter().map(|touch| 8 + 4 + touch.key.len() + 1 + HEADER).sum();
         FIXED + 4 + key + HEADER + 4 + value + 4 + touched
     }
 
-    /// Bytes of the record of an overflow chain.
+    /// The length of the record of an overflow chain, in bytes.
     pub const OVERFLOW_LENGTH: usize = FIXED + 4;
 
-    /// Appends the stored form, without length and state.
+    /// Appends the encoded form, without length and state.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let (kind, space) = match &self.body {
             Body::Row { change: RowChange::Insert, space, .. } => (INSERT, space),
@@ -270,10 +268,10 @@ impl UndoRecord {
         }
     }
 
-    /// Reads the stored form, without length and state.
+    /// Decodes a record, without length and state.
     ///
     /// # Errors
-    /// What is wrong with the bytes.
+    /// A description of the damage.
     pub fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
         let mut fields = Fields(bytes);
         let kind = fields.u8()?;
@@ -297,10 +295,10 @@ impl UndoRecord {
         if fields.0.is_empty() { Ok(Self { trx, previous, body }) } else { Err("an undo record is too long") }
     }
 
-    /// The transaction of a stored record, without decoding the rest.
+    /// Returns the transaction of an encoded record, without decoding the rest.
     ///
     /// # Errors
-    /// What is wrong with the bytes.
+    /// A description of the damage.
     pub fn trx_of(bytes: &[u8]) -> Result<TrxId, &'static str> {
         let mut fields = Fields(bytes);
         fields.u8()?;

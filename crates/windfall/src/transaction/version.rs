@@ -1,17 +1,15 @@
 //! Older versions of entries.
 //!
-//! **Purpose.** Rows change in place. Who must not see the version that is there follows the undo record that made it
-//! back to the one before, until there is one to be seen, or none at all.
+//! **Purpose.** Rows change in place. A reader that must not see the current version follows the undo record that made
+//! it to the previous version, until it reaches a visible one, or none at all.
 //!
-//! **Invariants.** A record is followed only for a version that the reader's view does not see, and the view keeps all
-//! such records from purge: so they are there, taken back or not, unless the view is ended meanwhile; what was found
-//! does not count then. A version that was rolled back after the reader
-//! copied it leads to the same one before as ever. The clustered entry and each secondary entry of a row carry the
-//! position of one record, which names what each of them was before.
+//! **Invariants.** A record is followed only for a version that the reader's read view does not see, and the view keeps
+//! all such records from purge. So they exist, undone or not, unless the view is ended meanwhile; the result of the
+//! read is discarded then. A version that was rolled back after the reader copied it leads to the same previous version
+//! as before. The clustered entry and each secondary entry of a row carry the position of one record, which has the
+//! previous header of each of them.
 //!
-//! A temporary table has one reader, and he sees what is there.
-//!
-//! **May touch.** `ids`, `error`, `page`, `sync`, the rest of this floor.
+//! A temporary table has one reader, which sees the current versions.
 
 use super::{
     Transactions,
@@ -26,17 +24,17 @@ use crate::{
     sync::{Bug, planted},
 };
 
-/// Which versions a read takes.
+/// [`Sight`] is the visibility of versions for a read.
 #[derive(Clone, Copy, Debug)]
 pub enum Sight<'v> {
-    /// Those that are there, whoever made them and whether they stay.
+    /// The current versions, regardless of the transaction that made them and of its end.
     Newest,
-    /// Those that a view sees, and those of this transaction.
+    /// The versions that a read view sees, and those of this transaction.
     View(&'v ReadView, TrxId),
 }
 
 impl Sight<'_> {
-    /// Whether it takes the versions of a transaction.
+    /// Returns whether the versions of a transaction are visible.
     pub fn sees(&self, trx: TrxId) -> bool {
         match self {
             Self::Newest => true,
@@ -44,7 +42,7 @@ impl Sight<'_> {
         }
     }
 
-    /// Refuses what was made, or emptied, by a transaction that it does not see.
+    /// Refuses a table that was created, or truncated, by a transaction that is not visible.
     ///
     /// # Errors
     /// [`TransactionError::TableChanged`].
@@ -52,7 +50,7 @@ impl Sight<'_> {
         if self.sees(born) { Ok(()) } else { Err(TransactionError::TableChanged(owner()).into()) }
     }
 
-    /// What a look has come to, if its view was there up to the end of that: [`ReadView::held`].
+    /// Returns the result of a read, if its view was valid up to the end of the read: [`ReadView::held`].
     pub(super) fn held<T>(&self, looked: Result<T>) -> Result<T> {
         match self {
             Self::Newest => looked,
@@ -62,9 +60,9 @@ impl Sight<'_> {
 }
 
 impl Transactions {
-    /// The version of a row that is seen, in place of the one that was found: `value` holds that one's, as it is
-    /// stored, and then the other's. `None` when the row was not there yet; one that is marked as deleted was not,
-    /// either.
+    /// Finds the visible version of a row, starting from the version that was read. `value` has the stored value of
+    /// that version, and is replaced by that of the visible one. Returns `None` if the row does not exist in it: it was
+    /// not inserted yet, or is marked as deleted.
     ///
     /// # Errors
     /// Damage, I/O.
@@ -96,7 +94,7 @@ impl Transactions {
         Ok(Some(header).filter(|header| !header.is_deleted()))
     }
 
-    /// The record that made a version.
+    /// Returns the record that made a version.
     fn maker_of(&self, space: SpaceId, header: EntryHeader) -> Result<UndoRecord> {
         let at = Stream::byte_of(header.undo);
         let stream = self.streams.of(header.undo).ok_or_else(|| lost(space, header))?;
@@ -118,7 +116,7 @@ impl Transactions {
     }
 }
 
-/// The header and the value before an update.
+/// Returns the header and the value before an update.
 fn update_of(body: &mut Body) -> Option<(EntryHeader, &mut Vec<u8>)> {
     match body {
         Body::Row { change: RowChange::Update { header, value }, .. } => Some((*header, value)),

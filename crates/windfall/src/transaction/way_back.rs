@@ -1,14 +1,12 @@
-//! The way back of a change: what one undo record says, taken back.
+//! The rollback of one undo record.
 //!
-//! **Purpose.** The entries of a row become what they were before the record was written.
+//! **Purpose.** Restores the entries of a row to their state before the record was written.
 //!
-//! **Invariants.** An entry is changed only if it still carries the record's transaction and undo position. The
-//! secondary entries come first, each in a mini-transaction; the last one takes the clustered entry back and marks the
-//! record. So it may be cut off and begun again at any point. A tablespace that was dropped is passed over. Of a long
-//! value only the record is marked: its pages are left to purge (`chains`). It needs no new undo and no new place on
-//! the disk, only log ([`WayBack`]).
-//!
-//! **May touch.** `buffer`, `mtr`, `log`, `tree` and what is below, the rest of this floor.
+//! **Invariants.** An entry is changed only if it still carries the record's transaction id and undo position. The
+//! secondary entries come first, each in a mini-transaction of its own; the last mini-transaction restores the
+//! clustered entry and marks the record. So the rollback may be interrupted and restarted at any point. A tablespace
+//! that was dropped is skipped. Of a long value only the record is marked: its pages are left to purge (`chains`).
+//! Rollback needs no new undo and no new disk space, only log ([`WayBack`]).
 
 use super::{
     Transactions,
@@ -26,22 +24,22 @@ use crate::{
     tree::log_of_room,
 };
 
-/// Log that taking back an entry takes beside its value, but for splits.
+/// Log that the rollback of an entry needs, in addition to its value and without page splits.
 pub const LOG_AN_ENTRY: u64 = 512;
-/// Log that the end of a rollback takes, or the mark on a record.
+/// Log that the end of a rollback needs, or the mark on a record.
 pub const LOG_OF_END: u64 = 512;
 
-/// How it comes to the log that taking it back needs.
+/// The source of the log that a rollback needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WayBack {
-    /// It was promised before each change.
+    /// It was reserved before each change.
     Promised,
-    /// It is asked for record by record, and waited for.
+    /// It is reserved record by record, which may wait.
     Asks,
 }
 
 impl WayBack {
-    /// A promise of so much log, unless it was promised already.
+    /// Reserves log for a step of the rollback, unless it was reserved already.
     ///
     /// # Errors
     /// A full disk, or another failure to make room.
@@ -49,13 +47,13 @@ impl WayBack {
         let log = &floor.ground.pool.ground().log;
         match self {
             Self::Promised => Ok(None),
-            // Where there is no room to wait for, there may be what is kept for work that makes some.
+            // If there is no space to wait for, the reserve for work that frees log may have some.
             Self::Asks => log.admit(bytes).or_else(|_| log.admit_way_back(bytes)).map(Some),
         }
     }
 }
 
-/// Log for the taking back of a record, in bytes.
+/// Returns the log that the rollback of a record needs, in bytes.
 ///
 /// # Errors
 /// Damage, I/O.
@@ -70,7 +68,7 @@ pub fn log_for(floor: &Transactions, record: &UndoRecord) -> Result<u64> {
                 && unless_dropped(tree.get_into(key, &mut now).map(|header| header.is_some()))?
                 && now.len() < value.len()
             {
-                // Others may have taken the room.
+                // Others may have used the freed space.
                 bytes += log_of_room(floor.ground.pool.page_size());
             }
         }
@@ -78,10 +76,10 @@ pub fn log_for(floor: &Transactions, record: &UndoRecord) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Takes one record back.
+/// Undoes one record.
 ///
 /// # Errors
-/// Damage, I/O; it may be done again.
+/// Damage, I/O; it may be repeated.
 pub fn take_back(floor: &Transactions, stream: &Stream, at: u64, record: &UndoRecord) -> Result<()> {
     let version = EntryHeader::new(record.trx, stream.undo_pos(at));
     let pool = &floor.ground.pool;
@@ -106,7 +104,7 @@ pub fn take_back(floor: &Transactions, stream: &Stream, at: u64, record: &UndoRe
     Ok(())
 }
 
-/// A tablespace that was dropped meanwhile needs nothing taken back.
+/// A tablespace that was dropped meanwhile needs no rollback.
 fn unless_dropped(done: Result<bool>) -> Result<bool> {
     match done {
         Err(Error::TableDropped(_)) => Ok(false),
@@ -122,13 +120,13 @@ fn mark(pool: &BufferPool, stream: &Stream, at: u64) -> Result<()> {
     Ok(())
 }
 
-/// Whether an entry still carries the version.
+/// Returns whether an entry still carries the version.
 pub fn carries(header: Option<EntryHeader>, version: EntryHeader) -> bool {
     header.is_some_and(|header| header.trx == version.trx && header.undo == version.undo)
 }
 
-/// Merges the leaf of a key with a neighbour, if that can be done. What the tree holds does not depend on it: a page
-/// that cannot be read is the trouble of whoever needs it.
+/// Merges the leaf of a key with a neighbour, if possible. The content of the tree does not depend on it: a page that
+/// cannot be read is reported to the next call that needs it.
 pub fn merge(tree: &Tree, key: &[u8]) {
     if let Err(error) = tree.maintain(key) {
         tracing::warn!(%error, "a leaf that holds little could not be merged");
@@ -155,8 +153,7 @@ fn take_back_touch(tree: &Tree, version: EntryHeader, touch: &Touch) -> Result<b
     Ok(true)
 }
 
-/// Takes the clustered entry back and marks the record, in one mini-transaction; then says so to what follows the
-/// table.
+/// Restores the clustered entry and marks the record, in one mini-transaction; then notifies the follower of the table.
 fn take_back_row(
     floor: &Transactions,
     tree: &Tree,

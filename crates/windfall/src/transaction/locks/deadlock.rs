@@ -1,14 +1,12 @@
-//! Circles of transactions that wait for each other.
+//! Deadlock detection.
 //!
-//! **Purpose.** Finds a circle as soon as it is closed, ends the wait of the one on it whose work is the cheapest to
-//! lose, and tells afterwards who waited for whom.
+//! **Purpose.** Finds a cycle in the wait-for graph as soon as it is closed, ends the wait of the transaction on it
+//! that loses the least work, and reports afterwards which transaction waited for which.
 //!
-//! **Invariants.** There was no circle before, so a new one goes through whoever has just begun to wait, or was given a
-//! lock while he waits: the search begins there, visits each transaction once, and looks at each place of a queue once
-//! for each mode. Who gives way is the lightest; among equals the one with whom the search began, and then the
-//! youngest.
-//!
-//! **May touch.** `ids`, `error`.
+//! **Invariants.** There was no cycle before, so a new one contains the transaction that has just begun to wait, or
+//! that was granted a lock while it waits. The search begins there, visits each transaction once, and examines each
+//! place of a queue once per mode. The victim is the lightest transaction; among equals the one with which the search
+//! began, and then the youngest.
 
 use core::{cmp::Reverse, fmt, time::Duration};
 use std::collections::{BTreeMap, HashMap, VecDeque, hash_map::Entry};
@@ -21,30 +19,30 @@ use crate::{
     ids::{SpaceId, TrxId},
 };
 
-/// A circle that was broken.
+/// A deadlock that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadlock {
     /// When the last of them began to wait, by the clock of the environment.
     pub at: Duration,
-    /// Each waits for the next one, and the last one for the first: that is who gave way.
+    /// Each waits for the next one, and the last one for the first, which is the victim.
     pub circle: Vec<Blocked>,
 }
 
-/// A transaction on a circle.
+/// A transaction on a cycle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// Who.
+    /// The transaction.
     pub trx: TrxId,
-    /// What it waited for.
+    /// The lock that it waited for.
     pub wanted: Lock,
-    /// What it held that the one before it wanted; none if it only stood before that one in the queue.
+    /// The lock that it held and that the one before it wanted; `None` if it was only an earlier waiter in the queue.
     pub held: Option<Lock>,
-    /// How many rows it had changed and locks it held.
+    /// The number of rows that it had changed and of locks that it held.
     pub weight: u64,
 }
 
 impl Deadlock {
-    /// Who gave way.
+    /// Returns the victim.
     pub fn victim(&self) -> Option<TrxId> {
         self.circle.first().map(|blocked| blocked.trx)
     }
@@ -70,7 +68,7 @@ impl fmt::Display for Deadlock {
 }
 
 impl Table {
-    /// Ends as many waits as it takes that nobody waits in a circle through this one.
+    /// Ends waits until no cycle contains this transaction.
     pub fn break_circles(&mut self, root: TrxId) {
         while let Some(mut circle) = self.circle(root) {
             let cheapest = |trx: &TrxId| (self.weight(*trx), *trx != root, Reverse(*trx));
@@ -82,9 +80,10 @@ impl Table {
         }
     }
 
-    /// A shortest circle through a transaction: each waits for the next one, and the last one for the first.
+    /// Returns a shortest cycle through a transaction: each waits for the next one, and the last one for the first.
     fn circle(&self, root: TrxId) -> Option<Vec<TrxId>> {
-        // Nobody waits for who has nothing, unless it stands before him; and it came last.
+        // No transaction waits for one that holds nothing, unless that is an earlier waiter; but this one is the last
+        // waiter.
         if self.parties.get(root).is_none_or(|party| party.wait.is_none() || party.spaces.is_empty()) {
             return None;
         }
@@ -110,7 +109,7 @@ impl Table {
         None
     }
 
-    /// Says of each on a circle what it waited for and what it held.
+    /// Reports what each transaction on a cycle waited for and held.
     fn tell(&self, circle: &[TrxId]) -> Deadlock {
         let waits: Vec<(TrxId, &Wait)> =
             circle.iter().filter_map(|trx| Some((*trx, self.parties.wait_of(*trx)?))).collect();
@@ -131,24 +130,24 @@ impl Table {
     }
 }
 
-/// A search for a circle.
+/// A search for a cycle.
 struct Search<'a> {
     table: &'a Table,
     root: TrxId,
-    /// Who waits for a transaction that was found.
+    /// For each transaction that was found, one that waits for it.
     found_by: HashMap<TrxId, TrxId, FxBuildHasher>,
-    /// Up to where a queue was looked at for a mode, its holders first.
+    /// The number of waiters of a queue that were examined for a mode; its holders come first.
     seen: BTreeMap<(SpaceId, Option<&'a [u8]>, TableMode), usize>,
     open: VecDeque<TrxId>,
 }
 
 impl<'a> Search<'a> {
-    /// Finds everybody whom a transaction waits for. Says whether it waits for the root.
+    /// Finds all transactions that a transaction waits for. Returns whether the root is among them.
     fn visit(&mut self, trx: TrxId, wait: &'a Wait) -> bool {
         let Some(space) = self.table.spaces.get(&wait.wanted.space()) else { return false };
         let Some((queue, mode)) = space.queue(&wait.wanted) else {
             let key = wait.wanted.key().unwrap_or_default();
-            // Who was found already need not be looked at, and that is most of them where many meet.
+            // Transactions that were found already are skipped: those are the majority under heavy contention.
             return space.ranges().any(|(other, ranges)| {
                 other != trx
                     && !self.found_by.contains_key(&other)
@@ -164,14 +163,14 @@ impl<'a> Search<'a> {
         if others.any(|other| self.find(other, trx)) {
             return true;
         }
-        // The root has not looked at itself as a holder, and others have to.
+        // The root has skipped itself as a holder; others must not.
         if trx != self.root {
             self.seen.insert(name, from.max(queue.position(wait.place)));
         }
         false
     }
 
-    /// A transaction waits for another one. Says whether that is the root.
+    /// Notes that a transaction waits for another one. Returns whether that is the root.
     fn find(&mut self, other: TrxId, by: TrxId) -> bool {
         if other == self.root {
             return true;

@@ -1,4 +1,4 @@
-//! The lock table in many orders: beside transactions that end, and beside those who insert and write under a latch.
+//! Interleavings of the lock table with transactions that end, and with inserts and writes under a latch.
 
 use core::time::Duration;
 
@@ -25,7 +25,7 @@ fn exclusive() -> Wanted {
     Wanted::Row(row(), RowMode::Exclusive)
 }
 
-/// A leaf: its latch, and what stands there under one key, which is the writer's id.
+/// A leaf: its latch, and its entry under one key, which is the writer's id.
 #[derive(Default)]
 struct Leaf {
     latch: Latch,
@@ -33,7 +33,7 @@ struct Leaf {
 }
 
 impl Leaf {
-    /// The writer of the entry, as of one moment.
+    /// Reads the writer of the entry, with version validation.
     fn read(&self) -> u64 {
         loop {
             let version = self.latch.version_while(|| true).expect("the frame keeps its page");
@@ -44,7 +44,7 @@ impl Leaf {
         }
     }
 
-    /// Puts the entry, if that is allowed.
+    /// Writes the entry, if that is allowed.
     fn write(&self, id: TrxId, may: impl FnOnce() -> bool) -> bool {
         self.latch.exclusive();
         let may = may();
@@ -58,10 +58,11 @@ impl Leaf {
     }
 }
 
-/// Three transactions queue for a row, each after a look without a wait, one of them for some time only; one is
-/// interrupted amid that.
+/// Three transactions queue for a row, each after a request without a wait, one of them with a timeout; one is
+/// interrupted meanwhile.
 ///
-/// Catches: one who gives back and does not wake who is served; two who have the row at once; a wait that ends twice.
+/// Catches: a release that does not wake the next holder; two transactions that hold the row at once; a wait that ends
+/// twice.
 #[test]
 fn who_is_next_learns_of_it() {
     explore(4000, &[Bug::ServedAndNotWoken], || {
@@ -90,9 +91,9 @@ fn who_is_next_learns_of_it() {
     });
 }
 
-/// A writer ends while another transaction makes its lock explicit and queues behind it.
+/// A writer ends while another transaction makes its lock explicit and queues for it.
 ///
-/// Catches: a lock that is entered for one who has given back all that it had: nobody gives that back.
+/// Catches: a lock that is entered for a transaction that has released all its locks, and is therefore never released.
 #[test]
 fn nobody_waits_for_one_who_has_ended() {
     explore(4000, &[Bug::EndedWriterLocks, Bug::ServedAndNotWoken], || {
@@ -117,7 +118,7 @@ fn nobody_waits_for_one_who_has_ended() {
 
 /// Two transactions wait for each other, and a third one for both.
 ///
-/// Catches: a circle that nobody finds; a victim that is not woken.
+/// Catches: a cycle that is not found; a victim that is not woken.
 #[test]
 fn a_circle_is_broken_whoever_closes_it() {
     explore(2000, &[Bug::ServedAndNotWoken], || {
@@ -139,10 +140,10 @@ fn a_circle_is_broken_whoever_closes_it() {
     });
 }
 
-/// One locks a range and then reads the leaf, one inserts into it, and one whose range was elsewhere ends. An insert
-/// that the range did not keep out is seen.
+/// One thread locks a range and then reads the leaf, one inserts into it, and one with a range elsewhere ends. An
+/// insert that the range lock has not prevented is seen by the reader.
 ///
-/// Catches: a number of ranges that is published late, over a later one: the writer takes it that there are none.
+/// Catches: a count of ranges that is published late, over a later one, so that the writer assumes there are none.
 #[test]
 fn an_insert_sees_the_range_or_is_seen() {
     explore(6000, &[Bug::LocksPublishedLate], || {
@@ -155,7 +156,7 @@ fn an_insert_sees_the_range_or_is_seen() {
             spawn(move || {
                 locks.lock_range(&me, SPACE, Bound::Included(b"j"), Bound::Included(b"l"));
                 let seen = leaf.read();
-                // It has locked the range: what it has seen stays as it is.
+                // It has locked the range: what it has read must not change.
                 assert_eq!(leaf.read(), seen, "a phantom");
                 (me, seen)
             })
@@ -175,10 +176,10 @@ fn an_insert_sees_the_range_or_is_seen() {
     });
 }
 
-/// One locks a row to read it, as those do who lock; one writes it, and ends; one has another row, and ends. Who has
-/// locked the row finds no change in it until it ends.
+/// One thread locks a row to read it, by the usual protocol; one writes it, and ends; one has another row, and ends.
+/// The thread that has locked the row sees no change in it until it ends.
 ///
-/// Catches: a number of rows that is published late; a writer who passes by a lock; a locker who passes by a writer.
+/// Catches: a count of rows that is published late; a writer that misses a lock; a locking reader that misses a writer.
 #[test]
 fn a_row_that_is_locked_is_not_written() {
     explore(6000, &[Bug::LocksPublishedLate, Bug::ServedAndNotWoken], || {

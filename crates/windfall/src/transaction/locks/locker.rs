@@ -1,13 +1,11 @@
-//! Transactions, as the lock table knows them.
+//! Lock owners.
 //!
-//! **Purpose.** A [`Locker`] is what a transaction holds in its hands, and what others hold of it. [`Parties`] is who
-//! has locks or wants one, and what each waits for.
+//! **Purpose.** A [`Locker`] is the handle of a lock owner, shared by its transaction and its waiters. [`Parties`] is
+//! the set of lock owners that hold or request locks, with the wait of each.
 //!
-//! **Invariants.** What changes about a wait changes under the mutex of the lock table. A locker is `settled` from the
-//! moment in which it is known how its wait ends until it waits again; whoever settles it leaves it to be woken when
-//! the mutex is free.
-//!
-//! **May touch.** `ids`, `error`, `sync`.
+//! **Invariants.** The state of a wait changes under the mutex of the lock table. A locker is `settled` from the moment
+//! in which the outcome of its wait is known until it waits again. The thread that settles it queues it to be woken
+//! once the mutex is free.
 
 use core::{mem, time::Duration};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,16 +23,16 @@ use crate::{
     },
 };
 
-/// A transaction that takes locks, or whose writes are to be waited for.
+/// A lock owner: a transaction or statement that requests locks, or a transaction with writes that others wait for.
 #[derive(Debug)]
 pub struct Locker {
     id: TrxId,
     /// Rows changed.
     changed: AtomicU64,
     ended: AtomicBool,
-    /// The number of the last interrupt that met no wait; 0 if there was none.
+    /// The number of the last interrupt that arrived outside of a wait; 0 if there was none.
     interrupted: AtomicU64,
-    /// Interrupts up to this number are of no account any more.
+    /// Interrupts up to this number are ignored.
     forgotten: AtomicU64,
     settled: AtomicBool,
     event: Event,
@@ -53,18 +51,19 @@ impl Locker {
         }
     }
 
-    /// Whose it is.
+    /// Returns the id of its transaction or statement.
     pub fn id(&self) -> TrxId {
         self.id
     }
 
-    /// The transaction has changed so many rows more. Of those in a deadlock, who has changed and locked least gives
-    /// way.
+    /// Adds changed rows to its weight. The transaction on a cycle that has changed and locked the least is the
+    /// deadlock victim.
     pub fn add_weight(&self, rows: u64) {
         self.changed.fetch_add(rows, Relaxed);
     }
 
-    /// Whether the transaction has begun to give its locks back. Said under the mutex of the lock table.
+    /// Returns whether the transaction has begun to release its locks. Must be called under the mutex of the lock
+    /// table.
     pub(super) fn has_ended(&self) -> bool {
         self.ended.load(SeqCst)
     }
@@ -73,13 +72,13 @@ impl Locker {
         self.ended.store(true, SeqCst);
     }
 
-    /// The next wait is to end before it begins, by the interrupt of this number.
+    /// Ends the next wait before it begins, by the interrupt of this number.
     pub(super) fn interrupt_next(&self, number: u64) {
         self.interrupted.store(number, SeqCst);
     }
 
-    /// Interrupts up to this number came before the call that is under way ([`Locks::interrupts`]). For the transaction
-    /// itself.
+    /// Ignores interrupts up to this number, which came before the current call ([`Locks::interrupts`]). Called by the
+    /// transaction itself.
     ///
     /// [`Locks::interrupts`]: super::Locks::interrupts
     pub fn forget_interrupts(&self, up_to: u64) {
@@ -88,12 +87,12 @@ impl Locker {
         }
     }
 
-    /// Whether the next wait is to end before it begins.
+    /// Returns whether the next wait ends before it begins.
     pub fn is_interrupted(&self) -> bool {
         self.interrupted.load(SeqCst) > self.forgotten.load(SeqCst)
     }
 
-    /// As [`Locker::is_interrupted`]; it is not any more. For the transaction itself.
+    /// As [`Locker::is_interrupted`], and clears the interrupt. Called by the transaction itself.
     pub fn take_interrupt(&self) -> bool {
         let number = self.interrupted.load(SeqCst);
         let is_interrupted = number > self.forgotten.load(SeqCst);
@@ -101,7 +100,7 @@ impl Locker {
         is_interrupted
     }
 
-    /// Whether it is known how the wait ends.
+    /// Returns whether the outcome of the wait is known.
     pub(super) fn is_settled(&self) -> bool {
         self.settled.load(SeqCst)
     }
@@ -111,7 +110,7 @@ impl Locker {
     }
 }
 
-/// What somebody waits for.
+/// A lock request that waits.
 #[derive(Debug)]
 pub struct Wait {
     pub wanted: Wanted,
@@ -119,25 +118,25 @@ pub struct Wait {
     pub since: Duration,
 }
 
-/// A transaction that has locks or wants one.
+/// [`Party`] is the lock table's entry of a lock owner that holds or requests locks.
 #[derive(Debug)]
 pub struct Party {
     locker: Arc<Locker>,
-    /// Where it has locks, or had some that it gave back.
+    /// The tablespaces in which it has locks, or had locks that were released.
     pub spaces: BTreeSet<SpaceId>,
     pub wait: Option<Wait>,
-    /// How the last wait has ended, until it hears of it.
+    /// The outcome of the last wait, until the waiter takes it.
     pub outcome: Option<Result<(), LockError>>,
 }
 
 impl Party {
-    /// Rows changed, as it says itself.
+    /// Returns the number of rows changed, as reported by the transaction.
     pub fn changed(&self) -> u64 {
         self.locker.changed.load(Relaxed)
     }
 }
 
-/// Everybody who has locks or wants one.
+/// All lock owners that hold or request locks.
 #[derive(Debug, Default)]
 pub struct Parties {
     all: BTreeMap<TrxId, Party>,
@@ -146,7 +145,7 @@ pub struct Parties {
 }
 
 impl Parties {
-    /// A transaction, which is entered if it is new.
+    /// Returns the entry of a lock owner, and creates it if needed.
     pub fn enter(&mut self, locker: &Arc<Locker>) -> &mut Party {
         self.all.entry(locker.id).or_insert_with(|| Party {
             locker: locker.clone(),
@@ -156,39 +155,39 @@ impl Parties {
         })
     }
 
-    /// A transaction, if it was entered.
+    /// Returns the entry of a lock owner, if it has one.
     pub fn get(&self, trx: TrxId) -> Option<&Party> {
         self.all.get(&trx)
     }
 
-    /// The same, to change it.
+    /// The same, mutable.
     pub fn get_mut(&mut self, trx: TrxId) -> Option<&mut Party> {
         self.all.get_mut(&trx)
     }
 
-    /// Takes a transaction out that has nothing any more.
+    /// Removes a lock owner that has no locks left.
     pub fn remove(&mut self, trx: TrxId) {
         let party = self.all.remove(&trx);
         debug_assert!(party.is_none_or(|p| p.wait.is_none()), "a transaction ends when its calls have");
     }
 
-    /// Everybody, by id.
+    /// Returns all lock owners, by id.
     pub fn iter(&self) -> impl Iterator<Item = (TrxId, &Party)> {
         self.all.iter().map(|(trx, party)| (*trx, party))
     }
 
-    /// What a transaction waits for.
+    /// Returns the waiting request of a lock owner.
     pub fn wait_of(&self, trx: TrxId) -> Option<&Wait> {
         self.get(trx)?.wait.as_ref()
     }
 
-    /// Larger than all before.
+    /// Returns a ticket number larger than all before.
     pub fn ticket(&mut self) -> u64 {
         self.tickets += 1;
         self.tickets
     }
 
-    /// A transaction waits from here on.
+    /// Begins a wait.
     pub fn begin_wait(&mut self, locker: &Arc<Locker>, wait: Wait) {
         locker.settled.store(false, SeqCst);
         let party = self.enter(locker);
@@ -196,7 +195,7 @@ impl Parties {
         party.outcome = None;
     }
 
-    /// A wait ends so. It is no concern of a queue any more.
+    /// Ends a wait with this outcome. It has left its queue already.
     pub fn settle(&mut self, trx: TrxId, outcome: Result<(), LockError>) {
         if let Some(party) = self.all.get_mut(&trx) {
             party.wait = None;
@@ -206,7 +205,7 @@ impl Parties {
         }
     }
 
-    /// A wait ends with a lock in this tablespace.
+    /// Ends a wait by granting a lock in this tablespace.
     pub fn serve(&mut self, trx: TrxId, space: SpaceId) {
         self.settle(trx, Ok(()));
         if let Some(party) = self.all.get_mut(&trx) {
@@ -214,7 +213,7 @@ impl Parties {
         }
     }
 
-    /// Those who are to be woken.
+    /// Returns the lock owners that must be woken.
     pub fn take_woken(&mut self) -> Vec<Arc<Locker>> {
         mem::take(&mut self.woken)
     }

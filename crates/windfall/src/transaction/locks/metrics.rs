@@ -1,17 +1,15 @@
-//! What the lock table counts.
+//! Metrics of the lock table.
 //!
-//! **Purpose.** The numbers that tell whether transactions get into each other's way, and for how long.
+//! **Purpose.** Counters of lock conflicts and of the time that transactions wait.
 //!
-//! **Invariants.** All but `held` and `waiting` only grow.
-//!
-//! **May touch.** Nothing.
+//! **Invariants.** All except `held` and `waiting` only grow.
 
 use core::time::Duration;
 
-/// How many classes of waits the histogram has: the last one takes all that is longer.
+/// The number of classes of the wait histogram: the last one has all longer waits.
 pub const WAIT_CLASSES: usize = 32;
 
-/// The numbers.
+/// The metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockMetrics {
     /// Locks that are held: a table in each of its modes, a row, a range.
@@ -20,20 +18,20 @@ pub struct LockMetrics {
     pub waiting: u64,
     /// Waits that were begun.
     pub waits: u64,
-    /// What all waits that have ended took together.
+    /// The total time of all waits that have ended.
     pub wait_time: Duration,
     /// The longest of them.
     pub longest_wait: Duration,
-    /// How many waits took how long: class 0 is less than a microsecond, class `n` less than two to the `n`.
+    /// The number of waits by length: class 0 is less than a microsecond, class `n` less than 2 to the power `n`.
     pub wait_classes: [u64; WAIT_CLASSES],
-    /// Waits whose time has passed.
+    /// Waits that have timed out.
     pub timeouts: u64,
-    /// Circles that were broken.
+    /// Deadlocks that were broken.
     pub deadlocks: u64,
 }
 
 impl LockMetrics {
-    /// A wait has ended.
+    /// Counts a wait that has ended.
     pub(super) fn waited(&mut self, time: Duration) {
         self.wait_time += time;
         self.longest_wait = self.longest_wait.max(time);

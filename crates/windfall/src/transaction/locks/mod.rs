@@ -1,32 +1,32 @@
-//! The locks that transactions hold until they end.
+//! The lock manager: locks that transactions hold until they end.
 //!
-//! **Purpose.** Who changes a row leaves his id in its entry, and that is his lock as long as he is active: it costs
-//! nothing and nobody has to know. The lock table is for the others: for those who lock what they only read, for
-//! statements that lock a table, and for everybody who has to wait. It queues them fairly, ends a wait by time, by a
-//! call from outside, or because it closes a circle, and says who waits for whom.
+//! **Purpose.** A transaction that changes a row leaves its id in the entry, and that is an implicit exclusive lock as
+//! long as it is active: it costs nothing and needs no entry in the lock table. The lock table is for the other cases:
+//! transactions that lock what they only read, statements that lock a table, and all waiters. It queues requests
+//! fairly. A wait ends early by its timeout, by an interrupt, or because it closes a cycle in the wait-for graph. The
+//! table reports which transaction waits for which.
 //!
 //! **Invariants.**
-//! - A lock is held until its transaction ends, but for a row that is released before ([`Locks::release_row`]), or kept
-//!   in a weaker mode ([`Locks::ease_row`]).
-//! - Who waits holds no latch and no lock of a rank, and waits for one thing. Nobody waits while holding the mutex of
-//!   the table; its rank is that of a leaf, so what does not wait may be called under a latch.
-//! - Nobody waits in a circle: the wait of the lightest transaction on it is ended as soon as it is closed.
-//! - *What writers see.* A writer looks under the exclusive latch of the leaf ([`Locks::may_write`],
-//!   [`Locks::may_insert`]); a locker takes its lock first and then reads the leaf. So either the writer finds the lock
-//!   or the locker finds the entry, or the latch taken:
-//!   - A step that enters locks publishes how many there are before it gives the mutex back, and a sequentially
-//!     consistent fence follows. The writer has another one between the taking of the latch and its look at the number.
-//!     One of these fences is the first. If it is the writer's, the locker, which looks at the latch behind its own
-//!     fence, sees it taken or given back, and waits for what was written; that goes for a look that validates a
-//!     version as well. If it is the locker's, the writer sees a number that is not zero.
-//!   - A writer that sees such a number takes the mutex. It has it before the locker, which then sees the
-//!     latch taken, for the mutex orders them; or behind it, and finds the lock.
+//! - A lock is held until its transaction ends, except for a row lock that is released earlier
+//!   ([`Locks::release_row`]), or downgraded ([`Locks::ease_row`]).
+//! - A waiter holds no latch and no ranked lock, and waits for one lock at a time. No thread waits while holding the
+//!   mutex of the table. Its rank is that of a leaf, so calls that do not wait may be made under a latch.
+//! - No deadlock persists: as soon as a cycle is closed, the wait of its lightest transaction is ended.
+//! - *What writers see.* A writer checks for locks under the exclusive latch of the leaf ([`Locks::may_write`],
+//!   [`Locks::may_insert`]); a locking reader takes its lock first and then reads the leaf. So either the writer finds
+//!   the lock, or the reader finds the entry or the latched leaf: - A step that enters locks publishes their number
+//!   before it releases the mutex, and a sequentially consistent fence follows. The writer has another fence between
+//!   latching the leaf and reading the number. One of these fences is the first in the total order. If it is the
+//!   writer's, the reader, which reads the latch after its own fence, sees it taken or released, and waits for what was
+//!   written; that also holds for an optimistic read that validates a version. If it is the reader's, the writer sees a
+//!   number other than zero. - A writer that sees such a number takes the mutex. If it takes the mutex before the
+//!   reader, the reader sees the latch taken, because the mutex orders the two. If it takes the mutex after the reader,
+//!   it finds the lock.
 //!
-//! A row is locked for a reader so: read the entry; if its writer is active, [`Locks::make_explicit`] for it, and
-//! [`Locks::acquire`] the row, which waits for it; read again. If it is not, `acquire` first, and read again whether it
-//! still is not: who finds a writer then was late, gives the row back ([`Locks::release_row`]) and begins anew.
-//!
-//! **May touch.** `ids`, `keys`, `error`, `env`, `sync`.
+//! A row is locked for a reader as follows: read the entry; if its writer is active, call [`Locks::make_explicit`] for
+//! the writer, then [`Locks::acquire`] for the row, which waits for the writer; read again. If its writer is not
+//! active, `acquire` first, and then check again. A reader that now finds an active writer was late: it releases the
+//! row ([`Locks::release_row`]) and starts again.
 
 mod deadlock;
 mod locker;
@@ -70,22 +70,22 @@ use crate::{
 use space::Counts;
 use table::Table;
 
-/// So many rows are given back in one step: whoever has locked a million of them holds up nobody meanwhile.
+/// Rows released per step, so that the end of a transaction with a million row locks does not block others.
 const ROWS_IN_A_STEP: usize = 256;
 
-/// How much there is of something, for those who only ask whether there is any.
+/// A published count, for readers that only check whether it is zero.
 #[derive(Debug, Default)]
 struct Published(AtomicU64);
 
 impl Published {
-    /// Says how much there is now; for one at a time.
+    /// Publishes the count. Must be called by one thread at a time.
     fn set(&self, number: u64) {
         if self.0.load(Relaxed) != number {
             self.0.store(number, SeqCst);
         }
     }
 
-    /// Whether there is none. What the caller did before comes before the look.
+    /// Returns whether the count is zero. Earlier operations of the caller happen before the check.
     fn is_none(&self) -> bool {
         fence(SeqCst);
         self.0.load(Relaxed) == 0
@@ -96,13 +96,13 @@ impl Published {
 #[derive(Debug)]
 pub struct Locks {
     table: Mutex<Table>,
-    /// Rows that are locked.
+    /// Locked rows.
     rows: Published,
-    /// Transactions with ranges, in each tablespace.
+    /// Transactions with range locks, summed over all tablespaces.
     ranges: Published,
-    /// Tables that are locked.
+    /// Locked tables.
     tables: Published,
-    /// How many interrupts there were: each has a number.
+    /// The number of interrupts so far: each has a number.
     interrupts: AtomicU64,
     env: Arc<dyn Env>,
 }
@@ -115,12 +115,12 @@ impl Locks {
         Self { table, rows, ranges, tables, interrupts, env }
     }
 
-    /// What a transaction locks by, which is made once. Whoever has made one calls [`Locks::end`].
+    /// Creates the lock owner of a transaction, once per transaction. The caller must call [`Locks::end`] for it.
     pub fn locker(&self, id: TrxId) -> Arc<Locker> {
         Arc::new(Locker::new(id))
     }
 
-    /// Runs a step, publishes what there is then, and wakes those whose wait it has ended.
+    /// Runs a step, publishes the counts, and wakes the waiters with a wait that it has ended.
     fn step<T>(&self, step: impl FnOnce(&mut Table) -> T) -> T {
         let mut table = self.table.lock();
         let result = step(&mut table);
@@ -149,14 +149,14 @@ impl Locks {
         self.tables.set(counts.tables);
     }
 
-    /// Takes a lock, or waits for it as long as `patience` says. What is held already, or something stronger, is not
-    /// taken again; who holds a lock and wants it in a stronger mode waits for the other holders only. With
-    /// [`Patience::NoWait`] it may be called under a latch.
+    /// Requests a lock, and waits for it as long as `patience` permits. A lock that is held already, in the same or a
+    /// stronger mode, is not taken again; an upgrade waits for the other holders only. With [`Patience::NoWait`] it may
+    /// be called under a latch.
     ///
     /// # Errors
-    /// - [`LockError::Busy`]: it would have to wait, and is not to.
-    /// - [`LockError::TimedOut`]: so it is for the time that was given.
-    /// - [`LockError::Deadlock`]: the wait was part of a circle. The transaction is to be rolled back.
+    /// - [`LockError::Busy`]: it would have to wait, and must not.
+    /// - [`LockError::TimedOut`]: the timeout has passed.
+    /// - [`LockError::Deadlock`]: the wait was part of a cycle. The transaction must roll back.
     /// - [`LockError::Interrupted`]: [`Locks::interrupt`] was called, during the wait or before it; or [`Locks::stop`].
     pub fn acquire(&self, me: &Arc<Locker>, wanted: Wanted, patience: Patience) -> Result<(), LockError> {
         let taken = self.step(|table| table.take(me, &wanted));
@@ -177,16 +177,16 @@ impl Locks {
         self.step(|table| table.end_wait(me, began, now))
     }
 
-    /// Makes the lock explicit that a transaction has on a row because it has written it, so that others can queue for
-    /// the row. `false`: the transaction ends, or has ended, and the row is to be looked at again. It waits for nothing
-    /// and may be called under the latch under which the entry was read.
+    /// Converts the implicit lock of a transaction on a row that it has written into an explicit one, so that others
+    /// can queue for the row. Returns `false` if the transaction is ending or has ended; the row must then be read
+    /// again. Does not wait, and may be called under the latch under which the entry was read.
     pub fn make_explicit(&self, holder: &Arc<Locker>, row: RowName) -> bool {
         self.step(|table| table.make_explicit(holder, &row))
     }
 
-    /// Locks a range of keys against inserts by others. It waits for nobody, and agrees with every other range and with
-    /// locks on rows. Ranges of one transaction that overlap or touch become one. Whoever reads the leaf afterwards
-    /// finds what was inserted before.
+    /// Locks a range of keys against inserts by others. Does not wait, and is compatible with every other range and
+    /// with row locks. Ranges of one transaction that overlap or touch are merged. A caller that reads the leaf
+    /// afterwards finds what was inserted before.
     pub fn lock_range(&self, me: &Arc<Locker>, space: SpaceId, lower: Bound<&[u8]>, upper: Bound<&[u8]>) {
         let range = KeyRange::new(lower, upper);
         if !range.is_empty() {
@@ -194,95 +194,98 @@ impl Locks {
         }
     }
 
-    /// Whether no range of anybody else holds this key out. To be called under the exclusive latch of the leaf into
-    /// which the key is to go; it waits for nothing. While there are no ranges in the database it is a fence and a
-    /// load.
+    /// Returns whether no range lock of another transaction covers this key. Must be called under the exclusive latch
+    /// of the leaf into which the key goes; does not wait. While there are no range locks in the database it costs a
+    /// fence and a load.
     pub fn may_insert(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
         self.ranges.is_none() || !self.table.lock().is_held_out(me, space, key)
     }
 
-    /// Whether nobody else holds an explicit lock on this row. To be called under the exclusive latch of the leaf, as
-    /// [`Locks::may_insert`] is, and as cheap while no row is locked.
+    /// Returns whether no other transaction holds an explicit lock on this row. Must be called under the exclusive
+    /// latch of the leaf, as [`Locks::may_insert`], and is as cheap while no row is locked.
     pub fn may_write(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
         self.rows.is_none() || !self.table.lock().is_held(me, space, key)
     }
 
-    /// Whether nobody else holds an explicit lock on this row that keeps others from sharing it.
+    /// Returns whether no other transaction holds an explicit lock on this row that conflicts with a shared lock.
     pub fn may_share(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
         self.rows.is_none() || self.table.lock().may_share(me, space, key)
     }
 
-    /// Whether anybody has a lock on this table, in whichever mode, or waits for one. While nobody has one on any table
-    /// it is a fence and a load.
+    /// Returns whether any transaction has a lock on this table, in any mode, or waits for one. While no table is
+    /// locked it costs a fence and a load.
     pub fn is_table_locked(&self, space: SpaceId) -> bool {
         !self.tables.is_none() && self.table.lock().is_table_locked(space)
     }
 
-    /// How a transaction holds a row, if it does.
+    /// Returns the mode in which a transaction holds a row, if it does.
     pub fn held_mode(&self, me: &Locker, row: &RowName) -> Option<RowMode> {
         self.table.lock().held_mode(me, row)
     }
 
-    /// Gives the lock on one row back, in whichever mode it is held, before the transaction ends.
+    /// Releases the lock on one row, in any mode, before the transaction ends.
     pub fn release_row(&self, me: &Arc<Locker>, row: &RowName) {
         self.ease_row(me, row, None);
     }
 
-    /// Keeps the lock on one row in this mode at most, before the transaction ends; none gives it back.
+    /// Downgrades the lock on one row to at most this mode, before the transaction ends; `None` releases it.
     pub fn ease_row(&self, me: &Locker, row: &RowName, to: Option<RowMode>) {
         self.step(|table| table.ease_row(me, row, to));
     }
 
-    /// The transaction has ended: all that it holds is given back, a bounded number of rows at a time, and who is next
-    /// is served. From the first moment on its lock on what it has written is not made explicit any more.
+    /// Ends a transaction: releases all its locks, a bounded number of rows at a time, and grants them to the next
+    /// waiters. From the start of the call on, its implicit locks are not made explicit any more.
     pub fn end(&self, me: &Arc<Locker>) {
         while !self.step(|table| table.give_back(me, ROWS_IN_A_STEP)) {}
     }
 
-    /// Ends the wait of a transaction with [`LockError::Interrupted`]; or its next one, if it does not wait and does
-    /// not [forget](Locker::forget_interrupts) that before. `false` when it does not lock by this locker any more.
+    /// Ends the wait of a transaction with [`LockError::Interrupted`]; or its next wait, if it does not wait and does
+    /// not [forget](Locker::forget_interrupts) the interrupt before. Returns `false` if the transaction no longer uses
+    /// this lock owner.
     pub fn interrupt(&self, locker: &Locker) -> bool {
         let number = self.interrupts.fetch_add(1, SeqCst) + 1;
         self.step(|table| table.interrupt(locker, number))
     }
 
-    /// How many interrupts there were: the number of the last one.
+    /// Returns the number of interrupts so far, which is the number of the last one.
     pub fn interrupts(&self) -> u64 {
         self.interrupts.load(SeqCst)
     }
 
-    /// Ends the wait of whoever waits under this number with [`LockError::Interrupted`]. `false` when nobody does.
+    /// Ends the wait of the transaction or statement with this number with [`LockError::Interrupted`]. Returns `false`
+    /// if there is none.
     pub fn interrupt_wait(&self, trx: TrxId) -> bool {
         self.step(|table| table.interrupt_wait(trx))
     }
 
-    /// The database has stopped, or is being closed: every wait ends with [`LockError::Interrupted`], and so does who
-    /// would have to wait from now on. It takes the mutex of the lock table.
+    /// Stops all waits, because the database has stopped or is being closed: every wait ends with
+    /// [`LockError::Interrupted`], as does every later request that would have to wait. Takes the mutex of the lock
+    /// table.
     pub fn stop(&self) {
         self.step(Table::stop_all);
     }
 
-    /// Whether nobody waits any more.
+    /// Returns whether waits are stopped.
     pub fn is_stopped(&self) -> bool {
         self.table.lock().is_stopped()
     }
 
-    /// Every lock that is held, by tablespace; in each the table, the rows by key, and the ranges by transaction.
+    /// Returns all held locks, by tablespace; within each the table, the rows by key, and the ranges by transaction.
     pub fn listing(&self) -> Vec<HeldLock> {
         self.table.lock().listing()
     }
 
-    /// Everybody who waits, by transaction.
+    /// Returns all waiters, by transaction.
     pub fn waits(&self) -> Vec<Waiting> {
         self.table.lock().waits()
     }
 
-    /// The circle that was broken last.
+    /// Returns the last deadlock that was broken.
     pub fn last_deadlock(&self) -> Option<Deadlock> {
         self.table.lock().last_deadlock.clone()
     }
 
-    /// The numbers.
+    /// Returns the metrics.
     pub fn metrics(&self) -> LockMetrics {
         self.table.lock().metrics()
     }

@@ -1,33 +1,32 @@
-//! The modes of locks, and which of them go together.
+//! Lock modes and their compatibility.
 //!
-//! **Purpose.** One matrix for tables and rows: a row's shared and exclusive are those of a table.
+//! **Purpose.** One compatibility matrix for tables and rows: the shared and exclusive modes of a row are those of a
+//! table.
 //!
-//! **Invariants.** What conflicts does so both ways. A mode that covers another one conflicts with all that the other
+//! **Invariants.** The matrix is symmetric. A mode that covers another one conflicts with everything that the other one
 //! conflicts with.
-//!
-//! **May touch.** Nothing.
 
 use core::fmt;
 
-/// How a row is locked.
+/// The mode of a row lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RowMode {
-    /// Others may share it, and nobody changes it.
+    /// Others may share the row, and no transaction may change it.
     Shared,
-    /// Nobody else has any lock on it.
+    /// No other transaction has a lock on the row.
     Exclusive,
 }
 
-/// How a table is locked.
+/// The mode of a table lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TableMode {
-    /// Some of its rows are going to be shared.
+    /// The holder will lock some rows in shared mode.
     IntentionShared,
-    /// Some of its rows are going to be changed.
+    /// The holder will change some rows.
     IntentionExclusive,
-    /// Nobody changes any row.
+    /// No other transaction may change rows.
     Shared,
-    /// Nobody else has any lock on it or on its rows.
+    /// No other transaction has a lock on the table or its rows.
     Exclusive,
 }
 
@@ -43,15 +42,15 @@ impl From<RowMode> for TableMode {
 }
 
 impl TableMode {
-    /// All of them, the weaker ones first.
+    /// All modes, the weaker ones first.
     pub const ALL: [Self; 4] = [IntentionShared, IntentionExclusive, Shared, Exclusive];
 
-    /// Whether two may not have these at once.
+    /// Returns whether two transactions may not hold these modes at once.
     pub const fn conflicts(self, other: Self) -> bool {
         Modes::of(&[self]).conflict(other)
     }
 
-    /// The modes in which nobody else may have what one has in this mode.
+    /// Returns the modes that conflict with this one.
     const fn rivals(self) -> Modes {
         match self {
             IntentionShared => Modes::of(&[Exclusive]),
@@ -61,7 +60,7 @@ impl TableMode {
         }
     }
 
-    /// The modes of which any one makes this one needless.
+    /// Returns the modes that cover this one.
     const fn covers(self) -> Modes {
         match self {
             IntentionShared => Modes::of(&Self::ALL),
@@ -89,7 +88,7 @@ impl fmt::Display for RowMode {
     }
 }
 
-/// Some modes. Who has a table shared, and means to change rows of it himself, has two.
+/// A set of modes. A transaction that holds a table in shared mode and changes rows of it itself has two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Modes(u8);
 
@@ -109,7 +108,7 @@ impl Modes {
         Self(bits)
     }
 
-    /// With this one, too, and without what is needless then.
+    /// Adds a mode, and removes the modes that it covers.
     pub fn with(self, mode: TableMode) -> Self {
         if self.cover(mode) {
             return self;
@@ -119,22 +118,22 @@ impl Modes {
         kept.fold(new, |all, other| Self(all.0 | Self::of(&[other]).0))
     }
 
-    /// Whether there is none.
+    /// Returns whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether who has these needs no lock in this mode.
+    /// Returns whether these modes cover this one.
     pub const fn cover(self, mode: TableMode) -> bool {
         self.0 & mode.covers().0 != 0
     }
 
-    /// Whether any of these, had by one, keeps another one from having this mode.
+    /// Returns whether any of these modes conflicts with this one.
     pub const fn conflict(self, mode: TableMode) -> bool {
         self.0 & mode.rivals().0 != 0
     }
 
-    /// Each of them, the weaker ones first.
+    /// Returns the modes, the weaker ones first.
     pub fn iter(self) -> impl Iterator<Item = TableMode> {
         TableMode::ALL.into_iter().filter(move |mode| self.0 & Self::of(&[*mode]).0 != 0)
     }
@@ -146,7 +145,7 @@ mod tests {
 
     #[test]
     fn the_matrix_is_the_usual_one() {
-        // In the order of `ALL`: whether two may have it together.
+        // In the order of `ALL`: whether two transactions may hold both.
         let together = [
             [true, true, true, false],
             [true, true, false, false],

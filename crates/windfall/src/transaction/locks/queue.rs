@@ -1,20 +1,20 @@
-//! The holders of one lock, and those who wait for it.
+//! The queue of one lock: its holders and its waiters.
 //!
-//! **Purpose.** Who may have a table or a row, who is in whose way, and who is next.
+//! **Purpose.** Decides which requests for a table or a row are granted, which transactions block a request, and which
+//! request is next.
 //!
 //! **Invariants.**
-//! - Who comes waits for holders that conflict, and for those before him in the queue that conflict: nobody is passed
-//!   by who wants what he wants. One who yields stands there as long as it does so for its own sake: it waits for
-//!   holders and those before it, and nobody waits for it.
-//! - An upgrade, of one who holds the lock already and wants more, waits for the other holders alone, and stands before
-//!   all who hold nothing: these wait for its holder anyway, or would.
-//! - Whoever is in nobody's way is served in the same step in which that becomes so; a queue without holders has no
+//! - A new request waits for holders that conflict with it, and for earlier waiters that conflict with it: a request
+//!   never overtakes a conflicting one. A waiter that yields keeps its place: it waits for holders and earlier waiters,
+//!   but no request waits for it.
+//! - An upgrade, requested by a holder of the lock, waits for the other holders only, and is placed before all waiters
+//!   that hold nothing: these wait for the holder anyway, or would.
+//! - A request that nothing blocks is granted in the same step in which that becomes so; a queue without holders has no
 //!   waiters.
 //!
-//! Holders may conflict in one case: somebody took the lock in ignorance of one who had written the row, and whose lock
-//! was made explicit then. Both keep what they have, and neither is served anew beside the other.
-//!
-//! **May touch.** `ids`.
+//! Holders may conflict in one case: a transaction has taken the lock without knowing of a writer of the row, and the
+//! writer's lock was made explicit afterwards. Both keep their locks, and neither is granted a further mode alongside
+//! the other.
 
 use std::collections::VecDeque;
 
@@ -23,19 +23,19 @@ use smallvec::SmallVec;
 use super::mode::{Modes, TableMode};
 use crate::ids::TrxId;
 
-/// Where somebody stands in a queue: upgrades first, each in the order of coming.
+/// The place of a request in a queue: upgrades first, each in order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// Whether he holds nothing yet.
+    /// Whether the requester holds nothing yet.
     is_new: bool,
     ticket: u64,
 }
 
 impl Place {
-    /// Where there is no order: among those who wait to insert.
+    /// The place where there is no order: among the waiters to insert.
     pub const NONE: Self = Self { is_new: true, ticket: 0 };
 
-    /// The ticket that came with it.
+    /// Returns the ticket of the request.
     pub const fn ticket(self) -> u64 {
         self.ticket
     }
@@ -46,11 +46,11 @@ struct Waiter {
     trx: TrxId,
     mode: TableMode,
     place: Place,
-    /// Who comes later passes it by.
+    /// Later requests overtake it.
     yields: bool,
 }
 
-/// One lock.
+/// The queue of one lock.
 #[derive(Debug, Default)]
 pub struct Queue {
     /// By transaction.
@@ -60,7 +60,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Takes the lock, if nobody is in the way. Says whether it was taken.
+    /// Grants the lock, if nothing blocks it. Returns whether it was granted.
     pub fn take(&mut self, trx: TrxId, mode: TableMode) -> bool {
         let mine = self.held_by(trx);
         let is_passing = mine.is_empty() && self.waiters.iter().any(|w| !w.yields && w.mode.conflicts(mode));
@@ -71,7 +71,7 @@ impl Queue {
         true
     }
 
-    /// Holds the lock, whoever else does.
+    /// Grants the lock unconditionally.
     pub fn hold(&mut self, trx: TrxId, mode: TableMode) {
         match self.holders.binary_search_by_key(&trx, |(trx, _)| *trx) {
             Ok(at) => self.holders[at].1 = self.holders[at].1.with(mode),
@@ -79,12 +79,12 @@ impl Queue {
         }
     }
 
-    /// Where somebody would stand who comes now. A later ticket is a larger one.
+    /// Returns the place that a request would get now. Later requests have larger tickets.
     pub fn place(&self, trx: TrxId, ticket: u64) -> Place {
         Place { is_new: self.held_by(trx).is_empty(), ticket }
     }
 
-    /// Stands in the queue.
+    /// Appends a request to the queue.
     pub fn join(&mut self, trx: TrxId, mode: TableMode, ticket: u64) -> Place {
         let place = self.place(trx, ticket);
         let at = self.position(place);
@@ -92,7 +92,8 @@ impl Queue {
         place
     }
 
-    /// Whether those who come later pass by who stands there. It is served when nobody is in its way, as ever.
+    /// Sets whether later requests overtake the waiter at this place. It is granted the lock when nothing blocks it, in
+    /// either case.
     pub fn set_yielding(&mut self, place: Place, yields: bool) {
         let at = self.position(place);
         if let Some(waiter) = self.waiters.get_mut(at).filter(|w| w.place == place) {
@@ -100,7 +101,7 @@ impl Queue {
         }
     }
 
-    /// Leaves the queue.
+    /// Removes a request from the queue.
     pub fn leave(&mut self, place: Place) {
         let at = self.position(place);
         if self.waiters.get(at).is_some_and(|w| w.place == place) {
@@ -108,13 +109,13 @@ impl Queue {
         }
     }
 
-    /// Gives the lock back. Says whether it was held.
+    /// Releases the lock. Returns whether it was held.
     pub fn give_back(&mut self, trx: TrxId) -> bool {
         let found = self.holders.binary_search_by_key(&trx, |(trx, _)| *trx);
         found.map(|at| self.holders.remove(at)).is_ok()
     }
 
-    /// Keeps the lock in this mode, if it is held in a stronger one. Says whether it was.
+    /// Downgrades the lock to this mode, if it is held in a stronger one. Returns whether it was.
     pub fn ease(&mut self, trx: TrxId, mode: TableMode) -> bool {
         let held = self.held_by(trx);
         let is_stronger = held.cover(mode) && held != mode.into();
@@ -124,7 +125,7 @@ impl Queue {
         is_stronger
     }
 
-    /// Gives the lock to everybody in whose way nobody is any more.
+    /// Grants the lock to all waiters that nothing blocks any more.
     pub fn serve(&mut self, mut served: impl FnMut(TrxId)) {
         let mut passed = Modes::default();
         let mut at = 0;
@@ -146,36 +147,36 @@ impl Queue {
         }
     }
 
-    /// In which modes a transaction holds the lock.
+    /// Returns the modes in which a transaction holds the lock.
     pub fn held_by(&self, trx: TrxId) -> Modes {
         let found = self.holders.binary_search_by_key(&trx, |(trx, _)| *trx);
         found.map_or(Modes::default(), |at| self.holders[at].1)
     }
 
-    /// Who holds the lock, and how.
+    /// Returns the holders and their modes.
     pub fn holders(&self) -> impl Iterator<Item = (TrxId, Modes)> {
         self.holders.iter().copied()
     }
 
-    /// The holders that keep a transaction from having this mode.
+    /// Returns the holders that conflict with a request of a transaction for this mode.
     pub fn holders_against(&self, trx: TrxId, mode: TableMode) -> impl Iterator<Item = TrxId> {
         let against = move |(other, modes): &&(TrxId, Modes)| *other != trx && modes.conflict(mode);
         self.holders.iter().filter(against).map(|(other, _)| *other)
     }
 
-    /// Of the waiters from a position on, those before a place that keep one there from having this mode.
+    /// Returns the waiters from index `from` on that are before a place and conflict with a request for this mode.
     pub fn waiters_against(&self, place: Place, mode: TableMode, from: usize) -> impl Iterator<Item = TrxId> {
         let to = if place.is_new { self.position(place) } else { 0 };
         let waiters = self.waiters.range(from.min(to)..to);
         waiters.filter(move |w| !w.yields && w.mode.conflicts(mode)).map(|w| w.trx)
     }
 
-    /// How many stand before a place.
+    /// Returns the number of waiters before a place.
     pub fn position(&self, place: Place) -> usize {
         self.waiters.partition_point(|w| w.place < place)
     }
 
-    /// Whether nobody holds the lock or waits for it.
+    /// Returns whether the queue has no holders and no waiters.
     pub fn is_empty(&self) -> bool {
         self.holders.is_empty() && self.waiters.is_empty()
     }
@@ -192,7 +193,7 @@ mod tests {
         TrxId(n)
     }
 
-    /// Who is served when this one has given the lock back.
+    /// Returns the transactions that are granted the lock when this one has released it.
     fn served_after(queue: &mut Queue, n: u64) -> Vec<u64> {
         assert!(queue.give_back(trx(n)));
         let mut served = Vec::new();
@@ -253,7 +254,7 @@ mod tests {
         queue.set_yielding(place, false);
         assert!(!queue.take(trx(5), IntentionExclusive));
         queue.set_yielding(place, true);
-        // It is served when it is free, however long that takes.
+        // It is granted the lock when that is free, however long that takes.
         assert_eq!((served_after(&mut queue, 1), served_after(&mut queue, 3)), (vec![], vec![]));
         assert_eq!(served_after(&mut queue, 4), [2]);
         assert!(queue.held_by(trx(2)).cover(Shared) && !queue.take(trx(5), IntentionExclusive));

@@ -1,18 +1,16 @@
-//! The ranges of keys of a tree that one transaction keeps others from inserting into.
+//! The range locks of one transaction in a tree, which keep others from inserting.
 //!
-//! **Purpose.** A scan locks the gaps between the rows that it has seen, piece by piece; a lookup that finds nothing
-//! locks one key. Is a key in any of them?
+//! **Purpose.** A scan locks the gaps between the rows that it has read, piece by piece; a lookup that finds nothing
+//! locks one key. This set answers whether a key is in any of the ranges.
 //!
-//! **Invariants.** No two ranges overlap or touch: they would be one. None is empty.
-//!
-//! **May touch.** `keys`.
+//! **Invariants.** No two ranges overlap or touch: they are merged. None is empty.
 
 use core::ops::Bound;
 use std::collections::BTreeMap;
 
 use crate::keys::{Key, KeyRange};
 
-/// Whether a range that ends here, which is nowhere if there is no end, has something at this key or touches it.
+/// Returns whether a range with this end, or without an end, contains or touches the key.
 fn reaches(to: Option<&Key>, key: &[u8]) -> bool {
     to.is_none_or(|to| **to >= *key)
 }
@@ -21,12 +19,12 @@ fn told((from, to): (&Key, &Option<Key>)) -> KeyRange {
     KeyRange { from: from.clone(), to: to.clone() }
 }
 
-/// Ranges: the first key of each, and the first one behind it.
+/// Ranges: the first key of each, and the first key after it.
 #[derive(Debug, Default)]
 pub struct Ranges(BTreeMap<Key, Option<Key>>);
 
 impl Ranges {
-    /// Locks a range, too.
+    /// Adds a range.
     pub fn lock(&mut self, KeyRange { mut from, mut to }: KeyRange) {
         while let Some((first, end)) = self.last_begun(to.as_ref())
             && reaches(end.as_ref(), &from)
@@ -42,7 +40,7 @@ impl Ranges {
         self.0.insert(from, to);
     }
 
-    /// The last range that begins at this key or before it.
+    /// Returns the last range that begins at or before this key.
     fn last_begun(&self, key: Option<&Key>) -> Option<(&Key, &Option<Key>)> {
         match key {
             Some(key) => self.0.range::<Key, _>(..=key).next_back(),
@@ -50,12 +48,12 @@ impl Ranges {
         }
     }
 
-    /// Whether the key lies in one of them.
+    /// Returns whether the key is in one of the ranges.
     pub fn cover(&self, key: &[u8]) -> bool {
         self.at(key).is_some()
     }
 
-    /// The range in which this key lies.
+    /// Returns the range that contains this key.
     pub fn around(&self, key: &[u8]) -> Option<KeyRange> {
         self.at(key).map(told)
     }
@@ -65,12 +63,12 @@ impl Ranges {
         begun.filter(|(_, end)| end.as_ref().is_none_or(|end| *key < **end))
     }
 
-    /// How many there are.
+    /// Returns the number of ranges.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Each of them, in the order of the keys.
+    /// Returns the ranges in key order.
     pub fn iter(&self) -> impl Iterator<Item = KeyRange> {
         self.0.iter().map(told)
     }
@@ -131,7 +129,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
-        /// Against a set of keys: those of one letter, and what comes directly behind each.
+        /// Compares with a set of keys: the keys of one byte, and the immediate successor of each.
         #[test]
         fn ranges_are_sets_of_keys(
             locked in prop::collection::vec((0u8..12, 0u8..12, 0u8..3, 0u8..3), 0..20),

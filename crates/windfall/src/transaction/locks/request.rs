@@ -1,11 +1,8 @@
-//! What a transaction asks for, and how that is told.
+//! Lock requests and their representation in reports.
 //!
-//! **Purpose.** The names of rows, the locks on tables, rows and ranges of keys, and how long somebody waits for one.
+//! **Purpose.** The names of rows, the locks on tables, rows and ranges of keys, and the timeout of a request.
 //!
-//! **Invariants.** A row is named by its key and not by a hash of it: a conflict that is none would be a deadlock that
-//! is none.
-//!
-//! **May touch.** `ids`, `keys`, `error`.
+//! **Invariants.** A row is named by its key and not by a hash of it: a false conflict could cause a false deadlock.
 
 use core::{fmt, time::Duration};
 
@@ -16,7 +13,7 @@ use crate::{
     keys::KeyRange,
 };
 
-/// A row, or a key of an index, that is there or not.
+/// The name of a row, or of an index key, which may exist or not.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RowName {
     /// The tablespace of the tree.
@@ -25,19 +22,19 @@ pub struct RowName {
     pub key: Box<[u8]>,
 }
 
-/// What a transaction asks for.
+/// A lock request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// A table, by the tablespace of its clustered tree.
     Table(SpaceId, TableMode),
     /// A row.
     Row(RowName, RowMode),
-    /// That no range of another transaction keeps this key out. It leaves no lock behind.
+    /// The right to insert: no range lock of another transaction covers this key. The request leaves no lock.
     Insert(RowName),
 }
 
 impl Wanted {
-    /// In which tablespace it lies.
+    /// Returns the tablespace of the request.
     pub fn space(&self) -> SpaceId {
         match self {
             Self::Table(space, _) => *space,
@@ -45,7 +42,7 @@ impl Wanted {
         }
     }
 
-    /// The key, unless it is a table.
+    /// Returns the key, unless the request is for a table.
     pub fn key(&self) -> Option<&[u8]> {
         match self {
             Self::Table(..) => None,
@@ -54,25 +51,25 @@ impl Wanted {
     }
 }
 
-/// How long somebody waits for a lock.
+/// [`Patience`] is the timeout of a lock request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// Not at all.
+    /// It does not wait.
     NoWait,
-    /// So long at most.
+    /// It waits at most this long.
     AtMost(Duration),
-    /// Until it is served, or told why not.
+    /// It waits until the lock is granted or the wait is ended.
     Forever,
 }
 
 impl Patience {
-    /// As an option tells it: so long at most, and not at all for zero.
+    /// Returns the timeout for a duration: zero does not wait.
     pub fn of(at_most: Duration) -> Self {
         if at_most.is_zero() { Self::NoWait } else { Self::AtMost(at_most) }
     }
 }
 
-/// The waits of one call: together they last no longer than its patience.
+/// The waits of one call, which share one timeout.
 #[derive(Clone, Copy, Debug)]
 pub struct Waits {
     patience: Patience,
@@ -80,17 +77,17 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// Those of a call that has not waited yet.
+    /// The waits of a call that has not waited yet.
     pub fn new(patience: Patience) -> Self {
         Self::after(Duration::ZERO, patience)
     }
 
-    /// Those of a call that has waited so long.
+    /// The waits of a call that has waited for `so_far`.
     pub fn after(so_far: Duration, patience: Patience) -> Self {
         Self { patience, so_far }
     }
 
-    /// How long the next wait may last.
+    /// Returns the timeout of the next wait.
     pub fn left(&self) -> Patience {
         match self.patience {
             Patience::AtMost(most) => Patience::AtMost(most.saturating_sub(self.so_far)),
@@ -98,25 +95,25 @@ impl Waits {
         }
     }
 
-    /// One has lasted so long.
+    /// Adds the duration of a wait.
     pub fn add(&mut self, waited: Duration) {
         self.so_far += waited;
     }
 
-    /// How long the call has waited.
+    /// Returns the time that the call has waited.
     pub fn so_far(&self) -> Duration {
         self.so_far
     }
 }
 
-/// A lock, as listings and reports tell it.
+/// A lock, for listings and reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lock {
     /// On a table, by the tablespace of its clustered tree.
     Table(SpaceId, TableMode),
     /// On a row.
     Row(RowName, RowMode),
-    /// Against inserts by others.
+    /// On a range of keys, against inserts by others.
     Range(SpaceId, KeyRange),
     /// The right to insert: it is waited for, and never held.
     Insert(RowName),
@@ -135,22 +132,22 @@ impl From<Wanted> for Lock {
 /// A lock that is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldLock {
-    /// By whom.
+    /// The holder.
     pub trx: TrxId,
-    /// Which one.
+    /// The lock.
     pub lock: Lock,
 }
 
 /// A transaction that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Who.
+    /// The transaction.
     pub trx: TrxId,
-    /// What for.
+    /// The lock that it waits for.
     pub lock: Lock,
-    /// Since when, by the clock of the environment.
+    /// The begin of the wait, by the clock of the environment.
     pub since: Duration,
-    /// Whom it waits for: holders, then those who came before.
+    /// The transactions that it waits for: holders, then earlier waiters.
     pub behind: InTheWay,
 }
 

@@ -1,12 +1,10 @@
 //! The locks of one tablespace.
 //!
-//! **Purpose.** Everything that is locked in a tablespace hangs here: the lock of its table, those of rows, ranges, and
-//! those who wait to insert. A drop has the lock of its table to itself, so nothing else is left by then.
+//! **Purpose.** Holds all locks of a tablespace: the lock of its table, row locks, range locks, and the waiters to
+//! insert. A drop holds the table lock exclusively, so nothing else is left by then.
 //!
-//! **Invariants.** `held` names the rows of which a transaction is a holder, and no others. A row's queue is there as
-//! long as somebody holds the row. Who waits is served in the step in which what was in the way has gone.
-//!
-//! **May touch.** `ids`, `keys`, `error`, `sync`.
+//! **Invariants.** `held` has the rows of which a transaction is a holder, and no others. A row's queue exists as long
+//! as the row has a holder. A waiter is granted its request in the step that removes the last conflict.
 
 use core::{ops::Bound::Included, time::Duration};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +23,7 @@ use crate::{
     sync::Arc,
 };
 
-/// A key of the tree, which those who hold its row share.
+/// A key of the tree, which the holders of its row share.
 type Key = Arc<[u8]>;
 
 /// The locks.
@@ -39,7 +37,7 @@ pub struct Space {
     inserters: BTreeSet<TrxId>,
 }
 
-/// How many rows are locked, how many transactions have ranges, and whether the table is locked.
+/// The number of locked rows, the number of transactions with range locks, and whether the table is locked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub rows: u64,
@@ -71,7 +69,7 @@ impl Space {
         }
     }
 
-    /// Takes what is wanted, if nobody is in the way.
+    /// Grants a request, if nothing blocks it.
     pub fn take(&mut self, me: &Arc<Locker>, wanted: &Wanted, parties: &mut Parties) -> bool {
         let trx = me.id();
         let taken = match wanted {
@@ -93,7 +91,7 @@ impl Space {
         taken
     }
 
-    /// Waits for what was not to be had.
+    /// Begins to wait for a request that was not granted.
     pub fn join(&mut self, me: &Arc<Locker>, wanted: Wanted, since: Duration, parties: &mut Parties) {
         let (trx, ticket) = (me.id(), parties.ticket());
         let place = match &wanted {
@@ -109,7 +107,7 @@ impl Space {
         parties.begin_wait(me, Wait { wanted, place, since });
     }
 
-    /// Waits no more. Who stood behind may be served.
+    /// Ends a wait. Later waiters may be granted their requests.
     pub fn leave(&mut self, trx: TrxId, wait: &Wait, parties: &mut Parties) {
         match &wait.wanted {
             Wanted::Table(..) => {
@@ -126,7 +124,7 @@ impl Space {
         }
     }
 
-    /// Whether those who come later pass by who waits for the table.
+    /// Sets whether later requests overtake the waiter for the table.
     pub fn set_yielding(&mut self, place: Place, yields: bool, parties: &mut Parties) {
         self.table.set_yielding(place, yields);
         if yields {
@@ -150,7 +148,7 @@ impl Space {
         }
     }
 
-    /// Lets those go on whose keys no range holds out any more.
+    /// Grants the requests of waiters to insert with keys that no range lock covers any more.
     fn serve_inserters(&mut self, parties: &mut Parties) {
         let is_free = |trx: &TrxId| {
             let key = parties.wait_of(*trx).and_then(|wait| wait.wanted.key());
@@ -163,24 +161,24 @@ impl Space {
         }
     }
 
-    /// Whether a range of somebody else keeps this key out.
+    /// Returns whether a range lock of another transaction covers this key.
     pub fn is_held_out(&self, me: Option<TrxId>, key: &[u8]) -> bool {
         self.ranges.iter().any(|(trx, ranges)| Some(*trx) != me && ranges.cover(key))
     }
 
-    /// Whether somebody else holds the row.
+    /// Returns whether another transaction holds the row.
     pub fn is_held(&self, me: Option<TrxId>, key: &[u8]) -> bool {
         self.rows.get(key).is_some_and(|queue| queue.holders().any(|(trx, _)| Some(trx) != me))
     }
 
-    /// Whether nobody else keeps others from sharing the row.
+    /// Returns whether no other transaction holds a lock that conflicts with a shared lock on the row.
     pub fn may_share(&self, me: Option<TrxId>, key: &[u8]) -> bool {
         self.rows.get(key).is_none_or(|queue| {
             queue.holders().all(|(trx, modes)| Some(trx) == me || !modes.conflict(TableMode::Shared))
         })
     }
 
-    /// A transaction that has written a row holds it.
+    /// Makes the lock of a writer of the row explicit.
     pub fn make_explicit(&mut self, holder: &Arc<Locker>, key: &[u8], parties: &mut Parties) {
         let trx = holder.id();
         let (name, queue) = row_or_new(&mut self.rows, key);
@@ -191,7 +189,7 @@ impl Space {
         let name = name.clone();
         let party = parties.enter(holder);
         party.spaces.insert(self.id);
-        // If it is in this very queue, it stands before those now who wait for it.
+        // If it waits in this very queue, its request is now an upgrade and moves before the other waiters.
         if let Some(Wait { wanted: Wanted::Row(wanted, mode), place, .. }) = &mut party.wait
             && wanted.space == self.id
             && *wanted.key == *key
@@ -209,13 +207,13 @@ impl Space {
         self.ranges.entry(me.id()).or_default().lock(range);
     }
 
-    /// How a transaction holds a row, if it does.
+    /// Returns the mode in which a transaction holds a row, if it does.
     pub fn held_mode(&self, trx: TrxId, key: &[u8]) -> Option<RowMode> {
         let held = self.rows.get(key)?.held_by(trx);
         held.iter().last().map(row_mode)
     }
 
-    /// Gives one row back, or what is stronger than this mode, and serves who waited for that.
+    /// Releases the lock on one row, or downgrades it to this mode, and grants the requests that waited for that.
     pub fn ease_row(&mut self, trx: TrxId, key: &[u8], to: Option<RowMode>, parties: &mut Parties) {
         let Some((_, queue)) = row(&mut self.rows, key) else { return };
         if let Some(mode) = to {
@@ -233,8 +231,8 @@ impl Space {
         }
     }
 
-    /// Gives back what a transaction has here, so many rows at most: the table last, which stands above the rows. Says
-    /// whether that was all.
+    /// Releases the locks of a transaction here, at most `rows` row locks: the table lock last, because it covers the
+    /// rows. Returns whether all are released.
     pub fn give_back(&mut self, trx: TrxId, rows: &mut usize, parties: &mut Parties) -> bool {
         if self.ranges.remove(&trx).is_some() {
             self.serve_inserters(parties);
@@ -256,7 +254,7 @@ impl Space {
         true
     }
 
-    /// The queue in which somebody stands who wants this; none for who wants to insert.
+    /// Returns the queue for a request and its mode; `None` for a request to insert.
     pub fn queue(&self, wanted: &Wanted) -> Option<(&Queue, TableMode)> {
         match wanted {
             Wanted::Table(_, mode) => Some((&self.table, *mode)),
@@ -265,12 +263,12 @@ impl Space {
         }
     }
 
-    /// Who has ranges here.
+    /// Returns the transactions with range locks here.
     pub fn ranges(&self) -> impl Iterator<Item = (TrxId, &Ranges)> {
         self.ranges.iter().map(|(trx, ranges)| (*trx, ranges))
     }
 
-    /// Who is in the way of somebody who wants this, and stands there, or last if he does not wait.
+    /// Returns the transactions that block a request at this place, or at the end of the queue if it does not wait.
     pub fn in_the_way(&self, trx: TrxId, wanted: &Wanted, place: Option<Place>) -> InTheWay {
         if let Some((queue, mode)) = self.queue(wanted) {
             let place = place.unwrap_or_else(|| queue.place(trx, u64::MAX));
@@ -282,7 +280,7 @@ impl Space {
         InTheWay::new(others.map(|(other, _)| other))
     }
 
-    /// What somebody holds that keeps another one from having this; none if he only stands before him.
+    /// Returns the lock of a holder that conflicts with a request; `None` if it is only an earlier waiter.
     pub fn held_against(&self, holder: TrxId, wanted: &Wanted) -> Option<Lock> {
         if let Some((queue, mode)) = self.queue(wanted) {
             let rival = queue.held_by(holder).iter().filter(|held| held.conflicts(mode)).last()?;
@@ -299,14 +297,14 @@ impl Space {
         RowName { space: self.id, key: key.into() }
     }
 
-    /// How many locks a transaction holds here.
+    /// Returns the number of locks that a transaction holds here.
     pub fn held_by(&self, trx: TrxId) -> u64 {
         let rows = self.held.get(&trx).map_or(0, BTreeSet::len);
         let ranges = self.ranges.get(&trx).map_or(0, Ranges::len);
         (self.table.held_by(trx).iter().count() + rows + ranges) as u64
     }
 
-    /// How many locks are held here.
+    /// Returns the number of locks held here.
     pub fn held(&self) -> u64 {
         let table: usize = self.table.holders().map(|(_, modes)| modes.iter().count()).sum();
         let rows: usize = self.held.values().map(BTreeSet::len).sum();
@@ -314,7 +312,7 @@ impl Space {
         (table + rows + ranges) as u64
     }
 
-    /// Every lock that is held here.
+    /// Returns all locks held here.
     pub fn listing(&self) -> impl Iterator<Item = HeldLock> {
         let table = self.table.holders().flat_map(move |(trx, modes)| {
             modes.iter().map(move |mode| HeldLock { trx, lock: Lock::Table(self.id, mode) })
@@ -331,7 +329,7 @@ impl Space {
         table.chain(rows).chain(ranges)
     }
 
-    /// What is counted for those who only want to know whether there is anything at all.
+    /// Returns the published counts, for readers that only check whether there are any locks.
     pub fn counts(&self) -> Counts {
         Counts {
             rows: self.rows.len() as u64,
@@ -340,13 +338,13 @@ impl Space {
         }
     }
 
-    /// Whether nothing is locked or waited for.
+    /// Returns whether nothing is locked or waited for.
     pub fn is_empty(&self) -> bool {
         self.table.is_empty() && self.rows.is_empty() && self.ranges.is_empty() && self.inserters.is_empty()
     }
 }
 
-/// A row has no intentions.
+/// Converts a mode to that of a row, which has no intention locks.
 fn row_mode(mode: TableMode) -> RowMode {
     if mode == TableMode::Exclusive { RowMode::Exclusive } else { RowMode::Shared }
 }

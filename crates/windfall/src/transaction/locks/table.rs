@@ -1,13 +1,11 @@
-//! The lock table: all tablespaces with locks, and all transactions that have or want some.
+//! The lock table: all tablespaces with locks, and all lock owners that hold or request locks.
 //!
-//! **Purpose.** What happens under the mutex, each call one step.
+//! **Purpose.** The operations under the mutex, each call one step.
 //!
-//! **Invariants.** A tablespace without locks is not here. The counts are those of the tablespaces together. Between
-//! two steps nobody waits in a circle: whoever begins to wait, or is given a lock while he waits, is looked at
-//! ([`Table::break_circles`]). A new range needs no such look: who locks it does not wait, and a circle through him
-//! would be one of those who do.
-//!
-//! **May touch.** `ids`, `keys`, `error`, `sync`.
+//! **Invariants.** A tablespace without locks has no entry. The counts are the sums over the tablespaces. Between two
+//! steps there is no deadlock: each transaction that begins to wait, or that is granted a lock while it waits, is
+//! checked for a cycle ([`Table::break_circles`]). A new range needs no such check: its owner does not wait, and every
+//! member of a cycle does.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -35,7 +33,7 @@ pub struct Table {
     pub(super) last_deadlock: Option<Deadlock>,
     pub(super) metrics: LockMetrics,
     counts: Counts,
-    /// Nobody waits any more.
+    /// Waits are stopped.
     is_stopped: bool,
 }
 
@@ -55,7 +53,7 @@ impl Table {
         result
     }
 
-    /// Takes what is wanted, or says who is in the way.
+    /// Grants a request, or returns the transactions that block it.
     ///
     /// # Errors
     /// [`LockError::Busy`].
@@ -69,10 +67,10 @@ impl Table {
         })
     }
 
-    /// Takes what is wanted or begins to wait for it. Says whether it was taken.
+    /// Grants a request or begins to wait for it. Returns whether it was granted.
     ///
     /// # Errors
-    /// [`LockError::Interrupted`], if that came before, or nobody waits any more.
+    /// [`LockError::Interrupted`], if it was interrupted before, or waits are stopped.
     pub fn take_or_join(
         &mut self,
         me: &Arc<Locker>,
@@ -91,10 +89,10 @@ impl Table {
         Ok(false)
     }
 
-    /// A wait that began at one time is over, because it was settled or because its time has passed.
+    /// Ends a wait that began at `began`, because it was settled or has timed out.
     ///
     /// # Errors
-    /// What ended it.
+    /// The reason why the wait has ended without the lock.
     pub fn end_wait(&mut self, me: &Arc<Locker>, began: Duration, now: Duration) -> Result<(), LockError> {
         let waited = now.saturating_sub(began);
         self.metrics.waited(waited);
@@ -107,7 +105,7 @@ impl Table {
         party.and_then(|party| party.outcome.take()).expect("a wait has an outcome")
     }
 
-    /// Whether those who come later pass by one that waits for a table. Gives those whom it waits for.
+    /// Sets whether later requests overtake one that waits for a table. Returns the transactions that it waits for.
     pub fn set_yielding(&mut self, me: TrxId, yields: bool) -> InTheWay {
         if let Some((space, place)) = self.parties.wait_of(me).map(|wait| (wait.wanted.space(), wait.place)) {
             self.in_space(space, |space, parties| space.set_yielding(place, yields, parties));
@@ -118,12 +116,12 @@ impl Table {
         self.in_the_way(me)
     }
 
-    /// Whether anybody has a lock on a table, or waits for one.
+    /// Returns whether any transaction has a lock on a table, or waits for one.
     pub fn is_table_locked(&self, space: SpaceId) -> bool {
         self.spaces.get(&space).is_some_and(|space| space.counts().tables > 0)
     }
 
-    /// Whom a transaction waits for.
+    /// Returns the transactions that a transaction waits for.
     pub fn in_the_way(&self, trx: TrxId) -> InTheWay {
         let wait = self.parties.wait_of(trx);
         let found = wait.and_then(|wait| {
@@ -133,7 +131,7 @@ impl Table {
         found.unwrap_or_else(|| InTheWay::new([]))
     }
 
-    /// Ends the wait of a transaction, if it waits. Says whether it did.
+    /// Ends the wait of a transaction, if it waits. Returns whether it did.
     pub fn stop(&mut self, trx: TrxId, error: LockError) -> bool {
         let Some(wait) = self.parties.get_mut(trx).and_then(|party| party.wait.take()) else { return false };
         self.in_space(wait.wanted.space(), |space, parties| space.leave(trx, &wait, parties));
@@ -141,12 +139,12 @@ impl Table {
         true
     }
 
-    /// Whether nobody waits any more.
+    /// Returns whether waits are stopped.
     pub fn is_stopped(&self) -> bool {
         self.is_stopped
     }
 
-    /// Ends all waits, and lets nobody begin another one.
+    /// Ends all waits, and refuses new ones.
     pub fn stop_all(&mut self) {
         self.is_stopped = true;
         let waiting = self.parties.iter().filter(|(_, party)| party.wait.is_some());
@@ -171,32 +169,33 @@ impl Table {
         self.in_space(space, |space, parties| space.lock_range(me, range, parties));
     }
 
-    /// Whether a range of somebody else keeps this key out.
+    /// Returns whether a range lock of another transaction covers this key.
     pub fn is_held_out(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
         self.spaces.get(&space).is_some_and(|space| space.is_held_out(me, key))
     }
 
-    /// Whether somebody else holds this row.
+    /// Returns whether another transaction holds this row.
     pub fn is_held(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
         self.spaces.get(&space).is_some_and(|space| space.is_held(me, key))
     }
 
-    /// Whether nobody else keeps others from sharing this row.
+    /// Returns whether no other transaction holds a lock that conflicts with a shared lock on this row.
     pub fn may_share(&self, me: Option<TrxId>, space: SpaceId, key: &[u8]) -> bool {
         self.spaces.get(&space).is_none_or(|space| space.may_share(me, key))
     }
 
-    /// How a transaction holds a row, if it does.
+    /// Returns the mode in which a transaction holds a row, if it does.
     pub fn held_mode(&self, me: &Locker, row: &RowName) -> Option<RowMode> {
         self.spaces.get(&row.space)?.held_mode(me.id(), &row.key)
     }
 
-    /// Gives one row back, or what is stronger than this mode.
+    /// Releases the lock on one row, or downgrades it to this mode.
     pub fn ease_row(&mut self, me: &Locker, row: &RowName, to: Option<RowMode>) {
         self.in_space(row.space, |space, parties| space.ease_row(me.id(), &row.key, to, parties));
     }
 
-    /// Gives back so many rows of a transaction, and what goes along with them. Says whether it has nothing any more.
+    /// Releases at most `rows` row locks of a transaction, and the locks that go with them. Returns whether it has none
+    /// left.
     pub fn give_back(&mut self, me: &Locker, mut rows: usize) -> bool {
         me.set_ended();
         let trx = me.id();
@@ -212,7 +211,8 @@ impl Table {
         true
     }
 
-    /// Ends the present wait of a transaction, or the next one of its call. `false` when this locker has ended.
+    /// Ends the current wait of a transaction, or the next one of its call. Returns `false` if this lock owner has
+    /// ended.
     pub fn interrupt(&mut self, locker: &Locker, number: u64) -> bool {
         if locker.has_ended() {
             return false;
@@ -223,24 +223,24 @@ impl Table {
         true
     }
 
-    /// Ends the present wait of a transaction or statement, if there is any.
+    /// Ends the current wait of a transaction or statement. Returns whether it waited.
     pub fn interrupt_wait(&mut self, trx: TrxId) -> bool {
         self.stop(trx, LockError::Interrupted)
     }
 
-    /// Rows changed and locks held.
+    /// Returns the number of rows changed plus the number of locks held.
     pub fn weight(&self, trx: TrxId) -> u64 {
         let Some(party) = self.parties.get(trx) else { return 0 };
         let held = |id: &SpaceId| self.spaces.get(id).map_or(0, |space| space.held_by(trx));
         party.changed() + party.spaces.iter().map(held).sum::<u64>()
     }
 
-    /// Every lock that is held.
+    /// Returns all held locks.
     pub fn listing(&self) -> Vec<HeldLock> {
         self.spaces.values().flat_map(Space::listing).collect()
     }
 
-    /// Everybody who waits.
+    /// Returns all waiters.
     pub fn waits(&self) -> Vec<Waiting> {
         let waiting = |(trx, party): (TrxId, &Party)| {
             let wait = party.wait.as_ref()?;
@@ -250,7 +250,7 @@ impl Table {
         self.parties.iter().filter_map(waiting).collect()
     }
 
-    /// The numbers.
+    /// Returns the metrics.
     pub fn metrics(&self) -> LockMetrics {
         LockMetrics {
             held: self.spaces.values().map(Space::held).sum(),
@@ -259,12 +259,12 @@ impl Table {
         }
     }
 
-    /// What there is in all tablespaces.
+    /// Returns the counts of all tablespaces.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Whether nobody has anything.
+    /// Returns whether there are no locks and no lock owners.
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         let is_empty = self.spaces.is_empty() && self.parties.iter().next().is_none();

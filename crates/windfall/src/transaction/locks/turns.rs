@@ -1,16 +1,14 @@
-//! A wait for a table that is in the way of others only in turns.
+//! A wait for a table lock that blocks others only at intervals.
 //!
-//! **Purpose.** A statement that has worked for long beside others, and needs the table to itself at the end, waits
-//! for the transactions that have it. If it stood in the queue until then, all that come later would wait for the
-//! longest of these. So it stands there for a short turn, and yields then.
+//! **Purpose.** A statement that has run for long alongside others, and needs the table exclusively at the end, waits
+//! for the transactions that use it. If it stayed in the queue all the time, all later requests would wait for the
+//! longest of these transactions. So it blocks later requests for a short interval (a *turn*), and then yields.
 //!
-//! **Invariants.** It is one wait, which is listed, interrupted and timed like any other. In a turn who comes later
-//! waits behind it; a turn is short at first, then longer, up to a bound. Between two turns others pass it, until
-//! those have ended whom it has waited for in the turn before; so it costs others nothing to wait for one transaction
-//! that goes on for hours. It is served whenever the table is free. If its turn closes a circle it gives way, as the
-//! lightest, and begins anew.
-//!
-//! **May touch.** `ids`, `error`, `env`, `sync`.
+//! **Invariants.** It is one wait, which is listed, interrupted and timed out like any other. During a turn later
+//! requests wait for it. The first turn is short; later ones are longer, up to a bound. Between two turns later
+//! requests overtake it, until the transactions that it has waited for in the last turn have ended. So waiting for a
+//! transaction that runs for hours costs others nothing. The lock is granted whenever the table is free. If a turn
+//! closes a cycle, the statement is the victim, because it is the lightest, and starts again.
 
 use core::time::Duration;
 
@@ -21,13 +19,13 @@ use crate::{
     sync::{Arc, Held, Rank},
 };
 
-/// How long the first turn lasts.
+/// The length of the first turn.
 const FIRST: Duration = Duration::from_millis(100);
-/// How often it looks after something else, and how long a turn lasts at least: where others wait for nothing, and so
-/// there is always one of them, it would never be served otherwise.
+/// The interval at which other work is called, and the minimum length of a turn. If transactions always overlap because
+/// nothing makes them wait, a shorter turn might never succeed.
 const STEP: Duration = Duration::from_millis(50);
 
-/// A wait that is ended whatever becomes of `between`, be it a panic: others would wait behind it for ever.
+/// A wait that is ended even if `between` fails or panics: others would wait for it forever otherwise.
 struct WaitUnderWay<'a> {
     locks: &'a Locks,
     me: &'a Arc<Locker>,
@@ -35,7 +33,7 @@ struct WaitUnderWay<'a> {
 }
 
 impl WaitUnderWay<'_> {
-    /// It is settled, or its time is over. Says which.
+    /// Ends the wait, which is settled or has timed out. Returns its outcome.
     fn end(self) -> Result<(), LockError> {
         let ended = self.end_now();
         core::mem::forget(self);
@@ -51,18 +49,17 @@ impl WaitUnderWay<'_> {
 impl Drop for WaitUnderWay<'_> {
     fn drop(&mut self) {
         self.locks.step(|table| table.stop(self.me.id(), LockError::Interrupted));
-        // What was served meanwhile is given back with the rest.
+        // A lock that was granted meanwhile is released with the others.
         let _ = self.end_now();
     }
 }
 
 impl Locks {
-    /// Takes a lock on a table. It is in the way of others in turns only, none of which lasts longer than `longest`, or
-    /// 50 ms if that is more. Meanwhile it calls `between`, time and again: again at once if that says that it has
-    /// more to do.
+    /// Acquires a table lock. It blocks others in turns only, each no longer than `longest`, or 50 ms if that is more.
+    /// Meanwhile it calls `between` repeatedly: again at once if that returns that it has more to do.
     ///
     /// # Errors
-    /// As [`Locks::acquire`], but for a deadlock; that of `between`.
+    /// As [`Locks::acquire`], except for a deadlock; errors of `between`.
     pub fn acquire_in_turns(
         &self,
         me: &Arc<Locker>,
@@ -93,7 +90,7 @@ impl Locks {
         }
     }
 
-    /// Waits in turns until it is known how that ends, or the time is over.
+    /// Waits in turns until the wait is settled, or its time is over.
     fn take_turns(
         &self,
         me: &Locker,

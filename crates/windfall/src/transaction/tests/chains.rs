@@ -1,4 +1,4 @@
-//! Values far longer than a step of purge, and than the log: they go piece by piece.
+//! Values much longer than a purge step frees, and than the log: purge frees them in pieces.
 
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
@@ -8,14 +8,14 @@ use super::{
 };
 use crate::tablespace;
 
-/// It has an entry in each tree.
+/// This value has an entry in each tree.
 const FIRST: &[u8] = &[1, 1, 1];
 
 fn base(log_size: u64) -> Base {
     let env = SimulatedEnv::new(3);
     let setup = Setup::simulated(&SimulatedDisk::new(1), &env);
     let base = Base::open(Setup { log_size, purge: false, ..setup }).unwrap();
-    // The files are made and recorded: in a simulation nobody who waits for the log can see to that.
+    // Creates and records the files first: in a simulation a thread that waits for the log cannot do it.
     base.put(b"first", FIRST, Mode::Put).unwrap();
     base.checkpointer.checkpoint_all(false).unwrap();
     env.settle(50);
@@ -23,7 +23,7 @@ fn base(log_size: u64) -> Base {
     base
 }
 
-/// A value of so many pages, in no unique index.
+/// Returns a value of this many pages, in no unique index.
 fn long(pages: usize, fill: u8) -> Vec<u8> {
     let mut value = vec![0, 0, fill];
     value.resize(pages * (PAGE_SIZE - 48), fill);
@@ -34,7 +34,7 @@ fn pages(base: &Base) -> usize {
     tablespace::pages_in_use(&base.pool, base.clustered.space()).unwrap().len()
 }
 
-/// Puts a value and takes it back.
+/// Puts a value and rolls back.
 fn put_in_vain(base: &Base, key: &[u8], value: &[u8]) {
     let secondaries = base.secondaries();
     let target = base.target(&secondaries);
@@ -43,7 +43,7 @@ fn put_in_vain(base: &Base, key: &[u8], value: &[u8]) {
     trx.rollback().unwrap();
 }
 
-/// Purges everything, and calls this after each step.
+/// Purges everything, and calls `after` after each step.
 fn purge(base: &Base, mut after: impl FnMut()) -> usize {
     let mut steps = 1;
     while base.transactions.purge_step().unwrap() {
@@ -98,14 +98,14 @@ fn a_value_far_longer_than_the_log_comes_and_goes() {
     look();
     base.put(b"long", &long(PAGES, 2), Mode::Put).unwrap();
     look();
-    // Purge comes to rest however many steps it takes.
+    // Catching up purges the whole chain, however many steps that takes.
     let table = base.clustered.space();
     assert!(base.transactions.with_table_at_rest(table, true, |rest| rest.is_purged));
     look();
     assert!(pages(&base) < PAGES + 20);
     put_in_vain(&base, b"long", &long(PAGES, 3));
     look();
-    // A call that fails once its value is written.
+    // A call that fails after its value is written.
     base.transactions.fail_at(2);
     base.put(b"other", &long(PAGES, 4), Mode::Put).unwrap_err();
     look();

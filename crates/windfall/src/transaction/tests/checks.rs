@@ -1,4 +1,4 @@
-//! What is checked of every page before it is written and after it was read, in every build.
+//! The checks of every page before it is written and after it was read, in every build.
 
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
@@ -11,7 +11,7 @@ use crate::{
     sync::atomic::AtomicU64,
 };
 
-/// What may be wrong with a page, and what is said of it; the first is none of the page's own.
+/// A defect of a page, and the error that it causes; in the first case the page belongs elsewhere.
 type Wrong = (fn(Page<'_>), &'static str);
 
 const IN_MEMORY: [Wrong; 5] = [
@@ -22,7 +22,7 @@ const IN_MEMORY: [Wrong; 5] = [
     (|page| page.set_lsn(Lsn(1 << 40)), "its last change is not in the log"),
 ];
 
-/// A base with a leaf that is written, and with its copy as it lies on the disk.
+/// Opens a base with a leaf that is written, and returns a copy of the leaf as it is on disk.
 fn base(disk: &SimulatedDisk) -> (Base, PageId, Box<[AtomicU64]>) {
     let base = Base::open(Setup::simulated(disk, &SimulatedEnv::new(1))).unwrap();
     base.put(b"key", b"a value that is long enough", super::Mode::Put).unwrap();
@@ -80,7 +80,7 @@ fn what_is_wrong_on_disk_is_not_read() {
     assert!(error.to_string().contains("it was never written"), "{error}");
     let error = base.pool.verify(id, page).unwrap_err();
     assert!(error.to_string().contains("its checksum is wrong"), "{error}");
-    // Whoever has written these has made a checksum, too.
+    // These defects come with a valid checksum.
     let header: (fn(Page<'_>), _) =
         (|page| (32..48).for_each(|at| page.set_u8(at, 255)), "the node's header contradicts itself");
     for (spoil, what) in IN_MEMORY[2..].iter().chain([&header]) {

@@ -1,4 +1,4 @@
-//! Crash enumeration of row histories: afterwards the table is what the model says, with the last operation whole or
+//! Crash enumeration of row histories: after each crash the table matches the model, with the last operation whole or
 //! absent.
 
 use std::{sync::mpsc, thread};
@@ -15,11 +15,11 @@ use crate::{disk::Disk, env::Env, error::Result};
 enum Step {
     Put(u8, Vec<u8>),
     Delete(u8),
-    /// Several changes as one transaction, with a pause after each, in which the log may be written and a checkpoint be
-    /// made; then commit or rollback.
+    /// Several changes as one transaction, with a pause after each, in which the log may be written and a checkpoint
+    /// may be made; then commit or rollback.
     Many(Vec<(u8, Option<Vec<u8>>)>, bool),
-    /// Two transactions in turn, each with an undo stream of its own and with rows of its own: the even keys and the
-    /// odd ones. Then the end of the one and of the other.
+    /// Two interleaved transactions, each with its own undo stream and its own rows: the even keys and the odd keys.
+    /// Then both end, one after the other.
     Beside(Vec<(u8, Option<Vec<u8>>)>, [bool; 2]),
     Checkpoint,
     Settle,
@@ -57,7 +57,7 @@ fn script(seed: u64, steps: usize, most: usize) -> Vec<Step> {
 struct Run {
     base: Base,
     env: SimulatedEnv,
-    /// What was acknowledged, and what may be instead.
+    /// The acknowledged rows, and the rows that are also allowed.
     rows: Rows,
     next: Rows,
 }
@@ -123,8 +123,8 @@ impl Run {
         let target = base.target(&secondaries);
         let mut both = [Trx::new(&base.transactions), Trx::new(&base.transactions)];
         on_streams_of_their_own(base, &mut both)?;
-        // All that is done, what each of them has done, and the unique keys that it has taken or given up: the other
-        // one would wait for it.
+        // All changes, the changes of each transaction, and the unique keys that each has taken or released: the other
+        // transaction would wait for those.
         let mut rows = self.rows.clone();
         let mut done = [Vec::new(), Vec::new()];
         let mut keys = [Vec::new(), Vec::new()];
@@ -158,13 +158,14 @@ impl Run {
         Ok(())
     }
 
-    /// Between two calls of a transaction: its records become durable, and the log forgets its beginning now and then.
+    /// A pause between two calls of a transaction: its records become durable, and from time to time the log is
+    /// truncated past its begin.
     fn pause(&self) -> Result<()> {
         self.base.sync()?;
         self.env.settle(3);
         match self.env.random() % 6 {
             0 => drop(self.base.checkpointer.checkpoint(false)?),
-            // Now only the checkpoint's own record knows the transaction.
+            // Now only the checkpoint's own record names the transaction.
             1 => drop(self.base.checkpointer.checkpoint_all(false)?),
             _ => {}
         }
@@ -180,7 +181,7 @@ fn apply(rows: &mut Rows, key: u8, value: Option<&[u8]>) {
     }
 }
 
-/// Lets the second one choose its stream while somebody is appending to that of the first.
+/// Makes the second transaction choose its stream while a thread is appending to that of the first.
 fn on_streams_of_their_own(base: &Base, [one, two]: &mut [Trx<'_>; 2]) -> Result<()> {
     let streams = base.transactions.streams();
     let first = one.tail(None)?;
@@ -202,13 +203,13 @@ fn on_streams_of_their_own(base: &Base, [one, two]: &mut [Trx<'_>; 2]) -> Result
     })
 }
 
-/// With room for values that are far longer than others.
+/// Returns a setup, if `roomy` with room for very long values.
 fn setup(disk: &SimulatedDisk, env: &SimulatedEnv, roomy: bool) -> Setup {
     let setup = Setup::simulated(disk, env);
     if roomy { Setup { frames: 2048, log_size: 8 << 20, ..setup } } else { setup }
 }
 
-/// Runs the script. Gives the disk, what was acknowledged and what may be instead.
+/// Runs the script. Returns the disk, the acknowledged rows, and the rows that are also allowed.
 fn run(seed: u64, script: &[Step], roomy: bool, crash_at: Option<u64>) -> (SimulatedDisk, Rows, Rows) {
     let disk = SimulatedDisk::new(seed);
     if let Some(operation) = crash_at {
@@ -250,7 +251,7 @@ fn check(disk: &SimulatedDisk, seed: u64, roomy: bool, rows: &Rows, next: &Rows,
         }
     };
     base.compare_purged(found).unwrap_or_else(|wrong| panic!("{what}, purged: {wrong}"));
-    // And it works on.
+    // The database accepts further changes.
     let mut after = found.clone();
     for key in 0..3 {
         after.insert(vec![key], vec![0, key]);
@@ -272,7 +273,7 @@ fn enumerate_script(seed: u64, script: &[Step], roomy: bool, every: u64) -> u64 
         for survive in [Survive::Nothing, Survive::Everything, Survive::Random(seed ^ operation)] {
             let what = format!("seed {seed}, crash at operation {operation} of {total}, {survive:?}");
             let survivor = disk.restart(survive);
-            // Recovery is cut, too, rollback and purge included.
+            // Recovery also crashes, including rollback and purge.
             survivor.crash_at(1 + operation % 47);
             let env = SimulatedEnv::new(seed);
             if let Ok(base) = Base::open(setup(&survivor, &env, roomy)) {
@@ -298,8 +299,8 @@ fn some_crash_points_of_longer_histories() {
     assert!(points > 60, "{points} crash points are too few to mean anything");
 }
 
-/// Chains that take purge several steps each: of a value that was replaced, of one that was deleted and of one that was
-/// taken back, with a crash in every step.
+/// Chains that take several purge steps each, of a value that was replaced, of one that was deleted and of one that was
+/// rolled back, with a crash in every step.
 #[test]
 fn crash_points_amid_the_freeing_of_long_chains() {
     let long = |fill: u8| {
@@ -314,7 +315,7 @@ fn crash_points_amid_the_freeing_of_long_chains() {
     script.extend(purge());
     script.push(Step::Delete(1));
     script.push(Step::Purge);
-    // It is put again while its old chain is being freed.
+    // The key is put again while its old chain is being freed.
     script.push(Step::Put(1, vec![1, 1, 1]));
     script.extend(purge());
     script.push(Step::Purge);

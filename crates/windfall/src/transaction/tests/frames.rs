@@ -1,4 +1,4 @@
-//! A pool whose frames are all in use, and rounds of its cleaner.
+//! A buffer pool with all frames in use, and rounds of its cleaner.
 
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 
@@ -43,7 +43,7 @@ fn a_long_value_that_finds_no_frame_has_changed_nothing() {
     let mut chunks = value.chunks(10_000);
     let mut chunk = chunks.next();
     let mut failures = 0;
-    // Fewer and fewer frames are held, until it goes on.
+    // Fewer and fewer frames are held, until the writer makes progress.
     for held in (50..64).rev() {
         let latches: Vec<_> =
             (1..=held).map_while(|n| base.pool.share(&space, PageNo(n), Access::Point).ok()).collect();

@@ -1,4 +1,4 @@
-//! Tests of transactions over a real pool, log and disk, the last simulated: a table with two secondary trees.
+//! Tests of transactions over a real pool and log on a simulated disk: a table with two secondary trees.
 
 mod chains;
 mod checks;
@@ -41,17 +41,17 @@ use crate::{
 };
 
 pub const PAGE_SIZE: usize = 4096;
-/// The table's trees: below those of undo.
+/// The table's trees: their ids are below those of undo.
 const CLUSTERED: SpaceId = SpaceId(2);
 const UNIQUE: SpaceId = SpaceId(3);
 const PLAIN: SpaceId = SpaceId(4);
 
-/// Fails a change after some steps, on command.
+/// Makes a change fail after some steps.
 #[derive(Debug, Default)]
 pub struct Failpoint(AtomicU64);
 
 impl Failpoint {
-    /// The change fails at this step, counted from 1; at none for 0.
+    /// Sets the step, counted from 1, at which the change fails; 0 for none.
     pub fn set(&self, step: u64) {
         self.0.store(step, Relaxed);
     }
@@ -65,7 +65,7 @@ impl Failpoint {
     }
 }
 
-/// A database of one table, running.
+/// A running database of one table.
 pub struct Base {
     pub pool: Arc<BufferPool>,
     pub system: Arc<SystemTree>,
@@ -77,7 +77,7 @@ pub struct Base {
     workers: Mutex<Vec<Worker>>,
 }
 
-/// What a base is opened with.
+/// The setup of a base.
 pub struct Setup {
     pub disk: Arc<dyn Disk>,
     pub env: Arc<dyn Env>,
@@ -148,7 +148,7 @@ impl Base {
         }
         if pool.space(SpaceId::CATALOG).is_none() {
             let space = pool.attach(SpaceId::CATALOG, Durability::Logged);
-            // The log does not say any more that its file was made: a record in this very file does.
+            // The log no longer has the creation of its file: a record in this very file has.
             let exists = files.contains(&SpaceId::CATALOG);
             attach_file(&pool, &space, exists, exists.then_some(Lsn::ZERO))?;
         }
@@ -263,7 +263,7 @@ impl Base {
         while self.transactions.purge_step().unwrap() {}
     }
 
-    /// What is wrong, if the table does not hold just these rows.
+    /// Returns the difference, unless the table holds exactly these rows.
     pub fn compare(&self, model: &Rows) -> std::result::Result<(), String> {
         let text = |error: Error| error.to_string();
         let mut rows = Rows::new();
@@ -305,7 +305,8 @@ impl Base {
         Ok(())
     }
 
-    /// Entries and pages that are there, marked as deleted or not: clustered, unique, plain; overflow pages included.
+    /// Returns the number of entries, delete-marked or not, and of pages: clustered, unique, plain; overflow pages
+    /// included.
     pub fn footprint(&self) -> (u64, usize) {
         let trees = [&self.clustered, &self.unique, &self.plain];
         let entries = trees.iter().map(|tree| {
@@ -320,7 +321,7 @@ impl Base {
         (entries.sum(), trees.iter().map(pages).sum())
     }
 
-    /// What is wrong, once everything is purged: entries that nobody needs, pages that belong to nothing.
+    /// Purges everything, and returns the difference: entries that are not needed, pages that belong to nothing.
     pub fn compare_purged(&self, model: &Rows) -> std::result::Result<(), String> {
         self.purge_all();
         self.compare(model)?;
@@ -358,7 +359,7 @@ impl Drop for Base {
     }
 }
 
-/// Runs attempts until one is not blocked.
+/// Repeats an attempt until it is not blocked.
 fn unblocked<T>(trx: &mut Trx<'_>, mut attempt: impl FnMut(&mut Trx<'_>) -> Result<T, Stop>) -> Result<T> {
     loop {
         match attempt(trx) {
@@ -381,7 +382,7 @@ pub fn change(trx: &mut Trx<'_>, target: &RowTarget<'_>, key: &[u8], value: Opti
     })
 }
 
-/// Reads a row in a transaction that is going to change it.
+/// Reads a row with an exclusive lock in a transaction.
 pub fn lock(trx: &mut Trx<'_>, target: &RowTarget<'_>, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
     unblocked(trx, |trx| {
         let owner = || Owner::Unknown;
@@ -417,10 +418,11 @@ impl Transactions {
     }
 }
 
-/// What the table should hold.
+/// The expected rows of the table.
 pub type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The unique key is the first two bytes, none if the first is zero; the other one the third and its successors.
+/// Returns the index keys of a value. The unique key is the first two bytes, or none if the first byte is zero; the
+/// other key is the following bytes, at most two.
 pub fn keys_of(value: &[u8]) -> Vec<Option<Vec<u8>>> {
     let unique = value.get(..2).filter(|key| key[0] != 0).map(<[u8]>::to_vec);
     vec![unique, value.get(2..).map(|rest| rest[..rest.len().min(2)].to_vec())]

@@ -54,7 +54,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What a write does to the model.
+/// Returns the model after a write.
 fn expect(rows: &Rows, key: &[u8], value: &[u8], mode: Mode) -> Result<Rows, SchemaError> {
     let there = rows.contains_key(key);
     match mode {
@@ -175,7 +175,7 @@ proptest! {
             run.step(op);
             run.base().compare(&run.rows).unwrap_or_else(|wrong| panic!("{what}: {wrong}"));
         }
-        // Deleted to the last row and purged, the trees keep no page but what holds nothing.
+        // Once the last row is deleted and purged, the trees have no pages except empty ones.
         for key in run.rows.keys() {
             run.base().delete(key).unwrap();
         }

@@ -1,4 +1,4 @@
-//! Log is promised for all that a call appends, and for its way back.
+//! Log is reserved for everything that a call appends, and for its rollback.
 
 use windfall_sim::{SimulatedDisk, SimulatedEnv};
 

@@ -1,4 +1,4 @@
-//! Purge shrinks trees and drops slices, and leaves alone what someone needs.
+//! Purge shrinks trees, drops slices, and keeps what is still needed.
 
 use windfall_sim::{SimulatedDisk, SimulatedEnv, Survive};
 
@@ -33,13 +33,13 @@ fn base_in(disk: &SimulatedDisk, env: &SimulatedEnv) -> Base {
     Base::open(setup).unwrap()
 }
 
-/// The tree of another table.
+/// Returns the tree of another table.
 fn tree(base: &Base, durability: Durability) -> Tree {
     let space = base.pool.attach(base.transactions.ids().space().unwrap(), durability);
     Tree::new(base.pool.clone(), space, TreeHash::new(base.transactions.no_hash.clone()))
 }
 
-/// Does this while the table is at rest.
+/// Runs a closure while the table is quiesced.
 fn at_rest(base: &Base, run: impl FnOnce()) {
     base.transactions.with_table_at_rest(base.clustered.space(), false, |_| as_another_thread(run));
 }
@@ -54,7 +54,7 @@ fn row(n: u32, round: u8) -> Vec<u8> {
     value
 }
 
-/// Writes so much undo that several slices of a stream are full.
+/// Writes enough undo to fill several slices of a stream.
 fn churn(base: &Base, model: &mut Rows, rounds: u8) {
     for round in 0..rounds {
         for n in 0..300 {
@@ -82,7 +82,7 @@ fn slices_are_dropped_whole_and_trees_shrink() {
     }
     base.compare_purged(&model).unwrap();
     assert!(base.footprint().1 < pages / 4);
-    // The system tree has forgotten the slices.
+    // The system tree has no records of the dropped slices.
     let mut records = 0;
     base.system
         .scan(&[crate::system::UNDO], &mut |_, _| {
@@ -93,7 +93,7 @@ fn slices_are_dropped_whole_and_trees_shrink() {
     assert_eq!(records, base.slices());
 }
 
-/// Where no key has changed and no long value, there is nothing to purge, and nobody reads through it.
+/// If no key and no long value has changed, there is nothing to purge, and the slices are not read.
 #[test]
 fn slices_with_nothing_to_purge_go_unread() {
     let disk = SimulatedDisk::new(1);
@@ -104,7 +104,7 @@ fn slices_with_nothing_to_purge_go_unread() {
     let view = base.transactions.view();
     let plain = RowTarget { secondaries: &[], ..base.target(&[]) };
     let update = |n: u32, round: u8| {
-        // The keys of the indexes stay what they are.
+        // The index keys do not change.
         let mut value = model[&key(n).to_vec()].clone();
         value.resize(900, round);
         base.transactions.write(&plain, &key(n), Value::Bytes(&value), Mode::Put).unwrap();
@@ -129,7 +129,7 @@ fn slices_with_nothing_to_purge_go_unread() {
     base.compare_purged(&model).unwrap();
 }
 
-/// Undo that has left the pool comes back slice by slice, and not page by page.
+/// Undo that was evicted is read in slice by slice, and not page by page.
 #[test]
 fn undo_is_read_ahead() {
     let disk = SimulatedDisk::new(1);
@@ -147,11 +147,11 @@ fn undo_is_read_ahead() {
     let before = read_ahead();
     base.compare_purged(&model).unwrap();
     let (ahead, undo) = (read_ahead() - before, (slices as u64 - 1) * PAGES);
-    // The first page of each slice tells that it is worth it.
+    // The first page of each slice shows that reading ahead is worthwhile.
     assert!(ahead >= undo - slices as u64, "{ahead} of {undo} pages of undo were read ahead");
 }
 
-/// A transaction that was left behind finds its way through slices that nobody else needs.
+/// The walk of a transaction that purge has skipped passes through slices that are needed for nothing else.
 #[test]
 fn what_a_walk_comes_through_stays_until_it_has() {
     let disk = SimulatedDisk::new(1);
@@ -170,7 +170,7 @@ fn what_a_walk_comes_through_stays_until_it_has() {
             model.insert(key(n).to_vec(), value);
         }
     };
-    // It deletes a row, which is to be purged, and changes another one much later.
+    // It deletes a row, which must be purged, and changes another one much later.
     let mut trx = Trx::new(&base.transactions);
     base.put(&key(1000), &row(1000, 1), Mode::Put).unwrap();
     base.put(&key(1001), &row(1001, 1), Mode::Put).unwrap();
@@ -206,7 +206,7 @@ fn an_unfinished_transaction_keeps_its_slices_and_no_others() {
     base.purge_all();
     assert!((2..=3).contains(&base.slices()), "{} slices are left", base.slices());
     assert!(base.slices() <= before);
-    // It is rolled back out of the old slice, which then goes.
+    // The rollback reads the old slice, which is then dropped.
     trx.rollback().unwrap();
     base.compare_purged(&model).unwrap();
     assert_eq!(base.slices(), 1);
@@ -256,14 +256,14 @@ fn a_walk_that_takes_long_comes_to_the_first_record() {
             model.insert(key(n).to_vec(), row(n, 1));
         }
     };
-    // Purge passes by these while the transaction is active.
+    // Purge skips these while the transaction is active.
     for n in 0..40 {
         put(&key(n), None);
         model.remove(&key(n)[..]);
     }
     (0..4).for_each(|_| put_others(&mut model));
     base.purge_all();
-    // By this one, in a slice of its own, it comes when the last one is still in work.
+    // Purge reaches this record, in a slice of its own, while the last record is still being processed.
     put(&key(6000), Some(&row(1, 1)));
     (0..8).for_each(|_| put_others(&mut model));
     put(&key(5000), Some(&row(2, 2)));
@@ -298,7 +298,7 @@ fn a_pin_keeps_versions_and_a_reader_its_value() {
     assert!(read == value(1));
     drop(view);
     base.compare_purged(&model).unwrap();
-    // An older deletion of the same row takes nothing of the newer one with it.
+    // An older deletion of the same row does not remove the newer one.
     base.delete(&key(1)).unwrap();
     base.put(&key(1), &value(3), Mode::Insert).unwrap();
     let view = base.transactions.view();
@@ -355,7 +355,7 @@ fn temporary_rows_ask_for_no_room_in_the_log() {
     let base = Base::open(Setup { purge: false, frames: 1024, ..setup }).unwrap();
     let stream = Arc::new(base.transactions.streams().temporary());
     let tree = tree(&base, Durability::Temporary);
-    // Nothing is flushed any more, and those who wait for that are told.
+    // Flushing has stopped, and waiters for it are informed.
     base.stop();
     let log = &base.pool.ground().log;
     log.set_unflushed(Some(UsageError::Other("the disk is full".into()).into()));
@@ -411,7 +411,7 @@ fn a_writer_finds_its_slices_made() {
     churn(&base, &mut model, 1);
     let (before, start) = (base.slices(), work::so_far());
     let touched = || (work::so_far() - start).of(Work::CatalogFrame);
-    // Whoever writes more than a slice between two visits of the worker makes the next one.
+    // A writer that fills more than a slice between two visits of the worker creates the next one itself.
     churn(&base, &mut model, 5);
     assert!(base.slices() > before && touched() > 0);
 
@@ -436,7 +436,7 @@ fn a_writer_finds_its_slices_made() {
     assert!(ahead >= 2, "{ahead} slices");
     base.compare_purged(&model).unwrap();
     assert!(base.slices() <= 2);
-    // A slice that was made and not used is left behind by the next start, and goes.
+    // A slice that was created and not used is abandoned at the next start, and is dropped.
     base.sync().unwrap();
     drop(base);
     let base = self::base(&disk.restart(Survive::Everything));
@@ -446,7 +446,7 @@ fn a_writer_finds_its_slices_made() {
     assert_eq!(base.slices(), 1);
 }
 
-/// Changes rows of another table until undo ends less than so many bytes before the end of a slice, which it gives.
+/// Changes rows of another table until undo ends less than `bytes` bytes before the end of a slice. Returns the slice.
 fn fill_up_to_the_end(base: &Base, other: &RowTarget<'_>, bytes: u64) -> u64 {
     let stream = base.transactions.streams().get(0);
     fill_while(base, other, || stream.end() % stream.slice_bytes() + bytes <= stream.slice_bytes());
@@ -465,7 +465,7 @@ fn fill_while(base: &Base, other: &RowTarget<'_>, goes_on: impl Fn() -> bool) {
     }
 }
 
-/// A value whose undo record is longer than this, and longer than two of those that fill a slice.
+/// The length of a value with an undo record longer than this, and longer than two of those that fill a slice.
 const LONG: usize = 900;
 
 fn long(fill: u8) -> Vec<u8> {
@@ -488,7 +488,7 @@ fn what_is_put_off_for_a_check_keeps_the_slice_that_it_reaches_into() {
     at_rest(&base, || {
         fill_up_to(&base, &other, first + 4);
         base.purge_all();
-        // Each of the others goes.
+        // Each of the other slices is dropped.
         assert_eq!(kept(&base), [first, first + 1, first + 4]);
         assert_eq!(base.footprint().0, 5, "two entries are marked as deleted");
     });
@@ -527,7 +527,7 @@ fn what_could_not_be_read_is_put_off_for_a_check() {
     let base = base_in(&disk, &env);
     let root = u64::from(PageNo::ROOT.0) * PAGE_SIZE as u64;
     disk.make_unreadable(FileName::Data(CLUSTERED), root);
-    // It is put aside, and tried once more.
+    // The record is put aside, and retried once.
     base.purge_all();
     base.purge_all();
     disk.make_readable(FileName::Data(CLUSTERED), root);
@@ -539,11 +539,11 @@ fn what_could_not_be_read_is_put_off_for_a_check() {
         base.purge_all();
         assert!(is_there());
     });
-    // No pause stands before it any more.
+    // The record no longer waits for its retry time.
     base.compare_purged(&Rows::new()).unwrap();
 }
 
-/// It could do nothing with it.
+/// Purge could not process these records while the check lasts.
 #[test]
 fn purge_reads_nothing_of_what_it_has_put_off_while_the_check_lasts() {
     let disk = SimulatedDisk::new(1);
@@ -577,7 +577,7 @@ fn purge_reads_nothing_of_what_it_has_put_off_while_the_check_lasts() {
     base.compare_purged(&model).unwrap();
 }
 
-/// Purge of another process had come further in some slices than in those before.
+/// Purge of an earlier process had made more progress in some slices than in those before them.
 #[test]
 fn behind_a_restart_no_record_is_passed_over_for_one_that_is_gone() {
     let disk = SimulatedDisk::new(1);
@@ -591,11 +591,11 @@ fn behind_a_restart_no_record_is_passed_over_for_one_that_is_gone() {
         base.put(b"kept", &[2; 3], Mode::Insert).unwrap();
         base.put(b"late", &[3; 3], Mode::Insert).unwrap();
         let first = fill_up_to_the_end(&base, &other, 2 * LONG as u64);
-        // Its slice is kept for it.
+        // This record keeps its slice.
         let mut trx = Trx::new(&base.transactions);
         change(&mut trx, &target, b"kept", None).unwrap();
         fill_up_to_the_end(&base, &other, LONG as u64);
-        // The record of this one ends in the next slice, which is not.
+        // This record ends in the next slice, which is dropped.
         base.put(b"row", &[4; 3], Mode::Update).unwrap();
         fill_up_to(&base, &other, first + 2);
         base.purge_all();
@@ -605,7 +605,7 @@ fn behind_a_restart_no_record_is_passed_over_for_one_that_is_gone() {
         base.sync().unwrap();
         disk.restart(Survive::Everything)
     };
-    // Another one ends in the middle of a slice, and purges nothing.
+    // Another process ends in the middle of a slice, and purges nothing.
     let disk = {
         let base = base(&disk);
         base.delete(b"row").unwrap();

@@ -38,7 +38,7 @@ fn chance(seed: u64) -> impl FnMut(u64) -> u64 {
     }
 }
 
-/// What the table holds, however it came about.
+/// Returns the rows of the table.
 fn rows(base: &Base) -> Rows {
     let mut rows = Rows::new();
     let mut cursor = base.clustered.cursor();
@@ -51,7 +51,7 @@ fn rows(base: &Base) -> Rows {
     rows
 }
 
-/// Who gives its locks up because of a deadlock begins anew, and is still to be interrupted.
+/// A transaction that releases its locks because of a deadlock starts again, and can still be interrupted.
 #[test]
 fn an_interrupt_outlives_a_deadlock() {
     let base = base();
@@ -85,7 +85,7 @@ fn rows_and_entries_stay_one_under_contention() {
                     let done = match draw(4) {
                         0 => base.delete(&key).map(drop),
                         1 => {
-                            // A change that is taken back.
+                            // A change that is rolled back.
                             let secondaries = base.secondaries();
                             let target = base.target(&secondaries);
                             let mut trx = Trx::new(&base.transactions);
@@ -102,7 +102,7 @@ fn rows_and_entries_stay_one_under_contention() {
                     }
                     let mut read = Vec::new();
                     if read::get(&base.clustered, &key, &mut read).unwrap() {
-                        // One version: the value's fill is its writer's.
+                        // One version: all bytes of the value are those of its writer.
                         assert!(read[4..].iter().all(|byte| *byte == read[3]), "a torn value");
                     }
                 }
@@ -125,7 +125,7 @@ fn rows_and_entries_stay_one_under_contention() {
 #[test]
 fn no_increment_is_lost_and_the_log_is_enough() {
     let base = base();
-    // A row that is missing is locked by nobody here.
+    // A missing row cannot be locked here, so the rows are inserted first.
     for key in 0..3u8 {
         base.put(&[key], &[0; 11], Mode::Insert).unwrap();
     }
@@ -162,7 +162,7 @@ fn no_increment_is_lost_and_the_log_is_enough() {
     base.compare_purged(&rows).unwrap();
 }
 
-/// Gives zeros, and takes its time once the index keys are known.
+/// Returns constant bytes, and is slow once the index keys are known.
 struct Slow;
 
 impl std::io::Read for Slow {
@@ -183,7 +183,7 @@ fn of_those_who_want_one_unique_key_one_gets_it() {
             let base = base.clone();
             move || {
                 let secondaries = base.secondaries();
-                // All values are alike: so is the unique key.
+                // All values are equal, and so is the unique key.
                 let value = Value::Source { length: INDEXED as u64 + 9, source: &mut Slow };
                 base.transactions.write(&base.target(&secondaries), &[n], value, Mode::Insert)
             }

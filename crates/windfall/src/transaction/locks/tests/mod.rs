@@ -16,7 +16,7 @@ use crate::env::RealEnv;
 const SPACE: SpaceId = SpaceId(20);
 const OTHER: SpaceId = SpaceId(21);
 
-/// A lock table without threads: who waits is asked later how that has ended.
+/// A lock table without threads: the outcome of a wait is queried later.
 struct Desk {
     locks: Arc<Locks>,
     env: SimulatedEnv,
@@ -32,19 +32,19 @@ impl Desk {
         core::array::from_fn(|n| self.locks.locker(TrxId(n as u64 + 1)))
     }
 
-    /// Asks, and waits if it has to. Says whether it has the lock.
+    /// Requests a lock, and begins to wait if necessary. Returns whether it was granted.
     fn ask(&self, me: &Arc<Locker>, wanted: Wanted) -> bool {
         let now = self.env.now();
         self.locks.step(|table| table.take_or_join(me, wanted, now)).unwrap()
     }
 
-    /// How the wait has ended, if it has.
+    /// Returns the outcome of the wait, if it has ended.
     fn outcome(&self, me: &Arc<Locker>) -> Option<Result<(), LockError>> {
         let now = self.env.now();
         me.is_settled().then(|| self.locks.step(|table| table.end_wait(me, now, now)))
     }
 
-    /// The wait has ended with the lock.
+    /// Returns whether the wait has ended with the lock.
     fn was_served(&self, me: &Arc<Locker>) -> bool {
         self.outcome(me).is_some_and(|outcome| outcome.is_ok())
     }
@@ -53,7 +53,7 @@ impl Desk {
         self.locks.acquire(me, wanted, Patience::NoWait)
     }
 
-    /// Everybody ends, and nothing is left.
+    /// Ends all lockers, and checks that nothing is left.
     fn close(&self, lockers: &[Arc<Locker>]) {
         for locker in lockers {
             self.locks.end(locker);

@@ -1,4 +1,4 @@
-//! Against a model that knows each rule as a sentence and nothing of queues.
+//! Tests against a model that states each rule directly and has no queues.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::*;
 const LOCKERS: u64 = 5;
 const KEYS: u8 = 3;
 
-/// What is locked: the table, or a row.
+/// A lockable object: the table, or a row.
 type Thing = Option<u8>;
 
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ enum Want {
     Insert(u8),
 }
 
-/// Somebody who waits: what for, and whether he held the thing when he came.
+/// A waiter: its request, and whether it held the object when it began to wait.
 #[derive(Clone, Copy, Debug)]
 struct Waits {
     trx: u64,
@@ -64,11 +64,11 @@ struct Waits {
 struct Model {
     held: BTreeSet<(u64, Thing, TableMode)>,
     ranges: BTreeSet<(u64, u8)>,
-    /// In the order of coming.
+    /// In order of arrival.
     waits: Vec<Waits>,
     weights: [u64; LOCKERS as usize],
     interrupted: BTreeSet<u64>,
-    /// How waits have ended that nobody has asked about yet.
+    /// Outcomes of waits that were not compared yet.
     outcomes: Vec<(u64, &'static str)>,
 }
 
@@ -82,7 +82,7 @@ impl Model {
         self.held.iter().any(|(other, held, _)| (*other, *held) == (trx, thing))
     }
 
-    /// Whom this one waits for, or would.
+    /// Returns the transactions that block this request.
     fn blockers(&self, who: &Waits) -> BTreeSet<u64> {
         let others = match who.want {
             Want::Insert(key) => {
@@ -118,7 +118,7 @@ impl Model {
         }
     }
 
-    /// Everybody goes on whom nobody blocks.
+    /// Grants all requests that nothing blocks.
     fn settle(&mut self) {
         while let Some(at) = self.waits.iter().position(|who| self.blockers(who).is_empty()) {
             let who = self.waits.remove(at);
@@ -136,13 +136,13 @@ impl Model {
     }
 
     fn weight(&self, trx: u64) -> u64 {
-        // The keys of the ranges are one letter each, and neighbours do not touch.
+        // The keys of the ranges are one letter each, and adjacent ones do not touch.
         let ranges = self.ranges.iter().filter(|(other, _)| *other == trx).count();
         let held = self.held.iter().filter(|(other, ..)| *other == trx).count();
         self.weights[trx as usize] + (held + ranges) as u64
     }
 
-    /// Whom somebody waits for, directly or not.
+    /// Returns the transactions that a transaction waits for, directly or indirectly.
     fn reach(&self, trx: u64) -> BTreeSet<u64> {
         let mut reached = BTreeSet::new();
         let mut open = vec![trx];
@@ -167,7 +167,7 @@ impl Model {
     }
 }
 
-/// The lock table, the model, and the transaction that each locker is by now.
+/// The lock table, the model, and the current transaction of each locker.
 struct Pair {
     desk: Desk,
     model: Model,
@@ -199,7 +199,7 @@ impl Pair {
         self.model.waits.iter().any(|who| who.trx == trx)
     }
 
-    /// Whether the lock table has told this one that it gives way.
+    /// Returns whether the lock table has chosen this one as a deadlock victim.
     fn gave_way(&self, trx: u64) -> bool {
         let me = self.lockers[trx as usize].id();
         let is_told = |table: &mut Table| {
@@ -213,7 +213,8 @@ impl Pair {
         self.lockers.iter().position(|locker| locker.id() == trx).unwrap() as u64
     }
 
-    /// What was just told of a circle is one of the model, and its lightest gives way; of equals the root.
+    /// Checks that the last reported cycle is one of the model, and that its lightest transaction is the victim; among
+    /// equals the root.
     fn check_circle(&self, root: u64) {
         let circle = self.desk.locks.last_deadlock().unwrap().circle;
         let circle: Vec<(u64, u64)> = circle.iter().map(|b| (self.number(b.trx), b.weight)).collect();
@@ -227,7 +228,7 @@ impl Pair {
         assert!(circle.iter().any(|(trx, _)| *trx == root));
     }
 
-    /// For each circle that the model has, a transaction on one through the root was told to give way.
+    /// Checks that, for each cycle of the model, a transaction on a cycle through the root was chosen as victim.
     fn follow_deadlocks(&mut self, root: u64, before: u64) {
         let victims: Vec<u64> = (0..LOCKERS).filter(|trx| self.gave_way(*trx)).collect();
         assert_eq!(victims.len() as u64, self.desk.locks.metrics().deadlocks - before);
@@ -235,10 +236,10 @@ impl Pair {
             self.check_circle(root);
         }
         let reach = |from: u64, to: u64| self.model.reach(from).contains(&to);
-        // A wait that ends closes no circle, so all of them were there at first.
+        // The end of a wait closes no cycle, so all of them existed at first.
         assert!(victims.iter().all(|victim| reach(root, *victim) && reach(*victim, root)), "{victims:?}");
-        // Each waited when it was chosen, and the end of one of these waits may serve another one: so none is served
-        // before all of them have ended.
+        // Each victim waited when it was chosen, and the end of its wait may grant another request: so no request is
+        // granted before all victims have stopped waiting.
         self.model.waits.retain(|who| !victims.contains(&who.trx));
         self.model.outcomes.extend(victims.iter().map(|victim| (*victim, "deadlock")));
         self.model.settle();

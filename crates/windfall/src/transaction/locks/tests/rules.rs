@@ -184,7 +184,7 @@ fn the_lock_of_a_writer_is_made_explicit_until_it_ends() {
 fn who_was_late_for_a_writer_gives_way_or_waits() {
     let desk = Desk::new();
     let all @ [writer, late] = &desk.lockers();
-    // It takes the row beside one who has written it already, and learns of that by reading it.
+    // It is granted the row although another transaction has written it already, and learns of that by reading the row.
     assert!(desk.ask(late, exclusive("k")));
     assert!(desk.locks.make_explicit(writer, name(SPACE, "k")));
     assert!(
@@ -267,7 +267,7 @@ fn those_who_insert_wait_for_ranges_and_not_for_each_other() {
     desk.locks.lock_range(a, SPACE, Bound::Unbounded, Bound::Included(b"m"));
     assert!(!desk.ask(b, insert("k")) && desk.ask(c, insert("n")) && !desk.ask(c, insert("k")));
     assert_eq!(desk.locks.waits()[1].behind.ids(), ids(&[1]));
-    // A range that is added behind those who wait holds them out, too.
+    // A range that is added while others wait blocks them, too.
     desk.locks.lock_range(a, SPACE, Bound::Excluded(b"m"), Bound::Unbounded);
     assert_eq!(desk.locks.metrics().held, 1, "they touch, and are one");
     desk.locks.end(a);

@@ -1,4 +1,4 @@
-//! Many threads that lock at random: nobody has what another one has, every wait ends, and nothing is left.
+//! Many threads that lock at random: locks exclude each other, every wait ends, and nothing is left.
 
 use std::{
     sync::{Barrier, atomic::AtomicI64},
@@ -11,7 +11,7 @@ const THREADS: u64 = 32;
 const ROUNDS: u64 = 120;
 const KEYS: u64 = 6;
 
-/// Chance, from a seed.
+/// A pseudo-random generator with a seed.
 struct Draw(u64);
 
 impl Draw {
@@ -21,7 +21,7 @@ impl Draw {
     }
 }
 
-/// Who is inside a row: how many share it, or -1.
+/// The holders of each row: the number of sharers, or -1 for an exclusive holder.
 type Inside = [AtomicI64; KEYS as usize];
 
 fn leave(inside: &Inside, held: &[Option<RowMode>]) {
@@ -34,7 +34,7 @@ fn leave(inside: &Inside, held: &[Option<RowMode>]) {
     }
 }
 
-/// One transaction. Gives how often it was told of a deadlock.
+/// Runs one transaction. Returns the number of deadlocks reported to it.
 fn transaction(
     locks: &Locks,
     me: &Arc<Locker>,
@@ -45,7 +45,7 @@ fn transaction(
     let mut held = [None; KEYS as usize];
     let mut deadlocks = 0;
     for _ in 0..draw.below(8) {
-        // Others come while this one has locks.
+        // Other threads run while this one has locks.
         thread::yield_now();
         let n = draw.below(KEYS);
         let key = name(SPACE, &n.to_string());
@@ -128,8 +128,8 @@ fn a_storm_leaves_nothing_behind() {
     assert!(locks.may_insert(None, SPACE, b"1") && locks.may_write(None, SPACE, b"1"));
 }
 
-/// Each waits for the one before, a thousand in a row, and many queue for the first; nothing of it takes the square of
-/// their number.
+/// A chain of a thousand transactions, each waiting for the one before, and many that queue for the first; no cost is
+/// quadratic in their number.
 #[test]
 fn a_long_chain_of_waits_is_searched_once() {
     const MANY: u64 = 1000;

@@ -1,4 +1,4 @@
-//! A wait for a table in turns: what others do meanwhile is done between its looks.
+//! A wait for a table in turns: the actions of others run in the callback `between`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -6,11 +6,11 @@ use super::*;
 use crate::error::Error;
 
 const TABLE: Wanted = Wanted::Table(SPACE, TableMode::IntentionExclusive);
-/// So long does it wait.
+/// The timeout of the wait.
 const AT_MOST: Duration = Duration::from_secs(1000);
 
 impl Desk {
-    /// Waits for the table in turns, and does this between its looks.
+    /// Waits for the table in turns, and calls `between` at each interval.
     fn in_turns(&self, me: &Arc<Locker>, longest: Duration, mut between: impl FnMut()) -> Result<(), Error> {
         self.locks.acquire_in_turns(me, SPACE, TableMode::Shared, AT_MOST, longest, &mut || {
             between();
@@ -19,7 +19,7 @@ impl Desk {
     }
 }
 
-/// At any time there is another one that has the table, each for as long as two looks take.
+/// At any time another transaction has the table, each for two intervals.
 #[test]
 fn a_wait_in_turns_is_served_although_others_wait_for_nothing() {
     for longest in [Duration::ZERO, MILLISECOND, Duration::from_secs(1)] {
@@ -49,7 +49,7 @@ fn a_wait_in_turns_is_served_although_others_wait_for_nothing() {
     }
 }
 
-/// Whom it waits for waits for one that has come behind it: it gives way, and begins anew.
+/// The transaction that it waits for waits for a later one: it is the victim, and starts again.
 #[test]
 fn a_wait_in_turns_that_closes_a_circle_gives_way_and_goes_on() {
     let desk = Desk::new();
@@ -81,7 +81,7 @@ fn a_wait_in_turns_that_closes_a_circle_gives_way_and_goes_on() {
     desk.close(all);
 }
 
-/// While there is more to do it looks again at once.
+/// While there is more to do it calls `between` again at once.
 #[test]
 fn a_wait_in_turns_sleeps_only_while_there_is_nothing_to_do() {
     let desk = Desk::new();
@@ -102,7 +102,7 @@ fn a_wait_in_turns_sleeps_only_while_there_is_nothing_to_do() {
     desk.close(all);
 }
 
-/// A panic between two looks ends the wait: its lock can be ended, and nobody waits behind it.
+/// A panic in `between` ends the wait: its lock owner can be ended, and no request waits for it.
 #[test]
 fn a_panic_amid_a_wait_in_turns_ends_it() {
     let desk = Desk::new();

@@ -8,7 +8,7 @@ use crate::{
     sync::Event,
 };
 
-/// Waits until so many wait.
+/// Waits until this many requests wait.
 fn until_waiting(locks: &Locks, number: u64) {
     while locks.metrics().waiting != number {
         thread::yield_now();
